@@ -1,0 +1,63 @@
+"""What a user can get wrong. Every message names the thing (file, row, key, value) and the remedy.
+
+The command line turns any `CalibrantError` into one line on stderr and the exit code it carries;
+everything else is a bug and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class CalibrantError(Exception):
+    """Root of all errors a user can cause. `exit_code` is what the command line ends with."""
+
+    exit_code = 2
+
+
+class InputError(CalibrantError, ValueError):
+    """Arrays or settings that cannot mean what the caller hopes: shape, range, dtype, value."""
+
+
+class FileError(CalibrantError, OSError):
+    """A file that is missing, truncated, of an unknown kind, or lacks a key or a column."""
+
+
+class SplitError(CalibrantError, ValueError):
+    """Fitting on test, or reporting on what was fitted on."""
+
+
+class MapError(CalibrantError, ValueError):
+    """A saved map that is truncated, edited, from a newer version, or made for other classes."""
+
+
+class UnknownNameError(CalibrantError, KeyError):
+    """A name that is in no table."""
+
+    def __str__(self) -> str:  # KeyError would print the repr
+        return str(self.args[0])
+
+
+class MissingDependencyError(CalibrantError, ImportError):
+    """An optional package is needed; the message says how to install it."""
+
+
+class GateNotMet(CalibrantError):
+    """A `--fail-if` condition holds: not a mistake of the user's, so it has a code of its own."""
+
+    exit_code = 3
+
+
+class RefusedError(CalibrantError):
+    """The tool did the work and refuses the result (`--strict`): it failed, exit code 1."""
+
+    exit_code = 1
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
+    """The error for a name in no table: names the nearest valid one, else lists them all."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    return UnknownNameError(f"unknown {kind} {name!r}; {hint}")

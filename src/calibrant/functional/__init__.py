@@ -1,0 +1,33 @@
+"""Pure tensors → tensors: binning, scores, ranking, pooling, decomposition. No models, no files."""
+
+from calibrant.functional.binning import BinSums, bin_sums, equal_mass, equal_width
+from calibrant.functional.border import FLOOR, predictions
+from calibrant.functional.decomposition import Identity, Murphy, ece_identity, murphy_brier, murphy_nll
+from calibrant.functional.pooling import Disagreement, disagreement, entropy, pool
+from calibrant.functional.ranking import Ranking, rank, run_weights
+from calibrant.functional.scores import Classwise, Scores, merge, reduce
+
+__all__ = [
+    "FLOOR",
+    "BinSums",
+    "Classwise",
+    "Disagreement",
+    "Identity",
+    "Murphy",
+    "Ranking",
+    "Scores",
+    "bin_sums",
+    "disagreement",
+    "ece_identity",
+    "entropy",
+    "equal_mass",
+    "equal_width",
+    "merge",
+    "murphy_brier",
+    "murphy_nll",
+    "pool",
+    "predictions",
+    "rank",
+    "reduce",
+    "run_weights",
+]

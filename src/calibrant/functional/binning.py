@@ -1,0 +1,91 @@
+"""Bins of confidence: right-closed ((b−1)/B, b/B], zero in the first; sums in float64.
+
+Equal-mass bins keep ties together: a run of equal confidences goes whole to the bin of its middle
+rank, so that the result cannot depend on the order of the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+EDGE_SNAP = 1e-11
+"""A confidence this close above an edge (in units of a bin) counts as on it. It undoes the rounding
+of exp(log p) in float64, so that a forest's p = 0.2 stays in ((2/15), 3/15]; float32's own rounding
+of 0.2 (3e-9) is data and is left alone."""
+
+
+def equal_width(confidence: Tensor, bins: int) -> Tensor:
+    """Bin index in [0, bins) of each confidence, right-closed."""
+    scaled = confidence.double() * bins
+    return (torch.ceil(scaled - EDGE_SNAP) - 1).clamp_(0, bins - 1).long()
+
+
+def edges(bins: int) -> Tensor:
+    return torch.arange(bins + 1, dtype=torch.float64) / bins
+
+
+def tie_runs(sorted_values: Tensor) -> tuple[Tensor, Tensor]:
+    """Run id of each position and the length of each run, for values already sorted."""
+    new = torch.ones_like(sorted_values, dtype=torch.bool)
+    new[1:] = sorted_values[1:] != sorted_values[:-1]
+    run = torch.cumsum(new, 0) - 1
+    return run, torch.bincount(run)
+
+
+def equal_mass(confidence: Tensor, bins: int) -> Tensor:
+    """Bin index in [0, bins): B bins of equal count, each run of ties whole in the bin of its middle."""
+    values, order = torch.sort(confidence.double())
+    run, length = tie_runs(values)
+    end = torch.cumsum(length, 0)
+    middle = end.double() - length.double() / 2  # item i covers [i, i+1) of the ranks
+    which = (middle * bins / len(values)).floor().long().clamp_(0, bins - 1)
+    index = torch.empty_like(order)
+    index[order] = which[run]
+    return index
+
+
+@dataclass(frozen=True)
+class BinSums:
+    """Weighted sums in each bin, [B, bins] for B replicates: count, confidence and correctness."""
+
+    count: Tensor
+    confidence: Tensor
+    correct: Tensor
+
+    @property
+    def total(self) -> Tensor:
+        return self.count.sum(-1, keepdim=True)
+
+    @property
+    def gap(self) -> Tensor:
+        """(Σ confidence − Σ correct) / N per bin: ECE is the sum of its absolute values."""
+        return (self.confidence - self.correct) / self.total
+
+    @property
+    def mean_confidence(self) -> Tensor:
+        return self.confidence / self.count.clamp_min(1e-300)
+
+    @property
+    def accuracy(self) -> Tensor:
+        return self.correct / self.count.clamp_min(1e-300)
+
+
+def bin_sums(
+    index: Tensor, bins: int, confidence: Tensor, correct: Tensor, weights: Tensor | None = None
+) -> BinSums:
+    """Sums per bin; `weights` is [B, N] (a bootstrap's counts) or None for one plain replicate."""
+    if weights is None:
+        return BinSums(
+            torch.bincount(index, minlength=bins).double()[None],
+            torch.bincount(index, confidence.double(), minlength=bins)[None],
+            torch.bincount(index, correct.double(), minlength=bins)[None],
+        )
+    member = torch.nn.functional.one_hot(index, bins).double()
+    columns = torch.cat(
+        [member, member * confidence.double()[:, None], member * correct.double()[:, None]], 1
+    )
+    count, conf, hit = (weights.double() @ columns).split(bins, 1)
+    return BinSums(count, conf, hit)

@@ -1,0 +1,99 @@
+"""A proper score is calibration plus refinement (Murphy 1973); ECE is α − r·β − γ (DS Eq. 9).
+
+Within bins the split is not exact: what varies inside a bin is the `residual`, shown and never hidden.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from calibrant.functional.binning import BinSums, bin_sums, equal_width
+from calibrant.functional.ranking import auroc, rank, run_weights
+from calibrant.functional.scores import Scores
+
+
+@dataclass(frozen=True)
+class Murphy:
+    """total = calibration + refinement + residual + rest.
+
+    `calibration`: what a perfect recalibration of the bins would save; `refinement`: what would be
+    left; `residual`: what varies within bins; `rest`: the part of NLL that the top-label event does
+    not see (which class it was, once the prediction is wrong; 0 for Brier).
+    """
+
+    total: float
+    calibration: float
+    refinement: float
+    residual: float
+    rest: float
+    about: str
+
+
+def murphy_brier(scores: Scores) -> Murphy:
+    """Brier, summed over classes: Σ_k Σ_b n_kb/N · (conf_kb − acc_kb)² and Σ n_kb/N · acc(1 − acc).
+
+    From a top-1 file only the Brier score of the event "the prediction is right" can be split.
+    """
+    if scores.classwise is not None and scores.brier is not None:
+        cells, total = scores.classwise, float(scores.brier.mean())
+        count, conf, hit, about = cells.count, cells.confidence, cells.positive, "all classes"
+    else:
+        sums = _event_bins(scores)
+        count, conf, hit, about = sums.count[0], sums.confidence[0], sums.correct[0], "top label"
+        total = float((scores.confidence - scores.correct.double()).square().mean())
+    size = count.clamp_min(1e-300)
+    calibration = float((count * (conf / size - hit / size).square()).sum() / scores.n)
+    refinement = float((count * (hit / size) * (1 - hit / size)).sum() / scores.n)
+    return Murphy(total, calibration, refinement, total - calibration - refinement, 0.0, about)
+
+
+def murphy_nll(scores: Scores) -> Murphy:
+    """NLL: KL(acc_b ‖ conf_b) and H(acc_b), averaged over the bins of the top-label event."""
+    log_sure, log_error = torch.log(scores.confidence), scores.log_error
+    event = -float(torch.where(scores.correct, log_sure, log_error).mean())
+    total = event if scores.log_p_label is None else -float(scores.log_p_label.mean())
+    sums = _event_bins(scores)
+    share, acc, conf = sums.count[0] / scores.n, sums.accuracy[0], sums.mean_confidence[0]
+    cross = -torch.special.xlogy(acc, conf) - torch.special.xlogy(1 - acc, 1 - conf)
+    entropy = torch.special.entr(acc) + torch.special.entr(1 - acc)
+    calibration, refinement = float((share * (cross - entropy)).sum()), float((share * entropy).sum())
+    return Murphy(total, calibration, refinement, event - calibration - refinement, total - event, "top label")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """DS Eq. 9: ECE ≈ α − refinement_term − γ. Eq. 8 equates accuracy with an average over all
+    thresholds, so a residual remains; and the derivation assumes that every bin is overconfident."""
+
+    alpha: float  # E[confidence]
+    auroc: float | None
+    refinement_term: float | None  # β of the paper's brace: r·2PN/n², r included
+    gamma: float  # (P² + N²) / 2n²
+    predicted: float | None  # α − β − γ
+    ece: float
+    residual: float | None  # ece − predicted
+    bins: int  # bins that hold items
+    bins_underconfident: int  # of them, where accuracy exceeds confidence: the assumption fails
+
+
+def ece_identity(scores: Scores) -> Identity:
+    sums = _event_bins(scores)
+    right = int(scores.correct.sum())
+    wrong, n = scores.n - right, scores.n
+    ece = float(sums.gap.abs().sum())
+    alpha, gamma = float(scores.confidence.mean()), (right**2 + wrong**2) / (2 * n**2)
+    held = sums.count[0] > 0
+    under = int((held & (sums.accuracy[0] > sums.mean_confidence[0])).sum())
+    if right == 0 or wrong == 0:
+        return Identity(alpha, None, None, gamma, None, ece, None, int(held.sum()), under)
+    r = float(auroc(*run_weights(rank(scores.log_error), scores.correct)))
+    beta = r * 2 * right * wrong / n**2
+    predicted = alpha - beta - gamma
+    return Identity(alpha, r, beta, gamma, predicted, ece, ece - predicted, int(held.sum()), under)
+
+
+def _event_bins(scores: Scores) -> BinSums:
+    index = equal_width(scores.confidence, scores.bins)
+    return bin_sums(index, scores.bins, scores.confidence, scores.correct)

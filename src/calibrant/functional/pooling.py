@@ -1,0 +1,61 @@
+"""Members to one prediction, and how much the members disagree. All in log space, float64."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def pool(logits: Tensor) -> Tensor:
+    """[M, N, K] -> [N, K]: log of the mean probability, log (1/M) Σ_m softmax(z_m)."""
+    return torch.logsumexp(torch.log_softmax(logits.double(), -1), 0) - math.log(logits.shape[0])
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """−Σ p log p over the last axis, in nats; impossible classes contribute nothing."""
+    log_p = torch.log_softmax(logits.double(), -1)
+    return torch.special.entr(log_p.exp()).sum(-1)
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Per item, over M members: entropy of the mean, mean of the entropies, their difference (mutual
+    information), and the variance over members of the probability of the *true* class.
+
+    AR §3.1 writes σ² = 1/M Σ (p̂_m,i − p̄_i)² without saying of which class; the true class reads best.
+    `votes` holds each member's label, for churn.
+    """
+
+    predictive_entropy: Tensor
+    expected_entropy: Tensor
+    variance: Tensor
+    votes: Tensor  # [M, N]
+
+    @property
+    def mutual_information(self) -> Tensor:
+        return (self.predictive_entropy - self.expected_entropy).clamp_min(0)
+
+    def churn(self) -> Tensor:
+        """Per item, the share of the M(M−1)/2 pairs of members that predict different labels."""
+        m = len(self.votes)
+        same = torch.zeros(self.votes.shape[1], dtype=torch.float64, device=self.votes.device)
+        for i in range(m):
+            for j in range(i + 1, m):
+                same += (self.votes[i] == self.votes[j]).double()
+        return 1 - same / (m * (m - 1) / 2)
+
+
+def disagreement(logits: Tensor, labels: Tensor) -> Disagreement:
+    """Of one chunk of member logits [M, n, K]."""
+    log_p = torch.log_softmax(logits.double(), -1)
+    p = log_p.exp()
+    true = p.gather(-1, labels.expand(len(p), -1)[..., None])[..., 0]
+    return Disagreement(
+        predictive_entropy=torch.special.entr(p.mean(0)).sum(-1),
+        expected_entropy=torch.special.entr(p).sum(-1).mean(0),
+        variance=true.var(0, unbiased=False),
+        votes=p.argmax(-1),
+    )

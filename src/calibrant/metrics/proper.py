@@ -1,0 +1,39 @@
+"""Accuracy and the proper scores: NLL = −log p_y, Brier = Σ_k (p_k − 1[k = y])² (PEP app. B, sum form)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from calibrant.functional.scores import Scores
+from calibrant.metrics.table import Panel
+
+
+def accuracy(panel: Panel) -> Tensor:
+    return panel.mean(panel.scores.predicted == panel.scores.labels)
+
+
+def nll(panel: Panel) -> Tensor:
+    assert panel.scores.log_p_label is not None
+    return -panel.mean(panel.scores.log_p_label)
+
+
+def brier(panel: Panel) -> Tensor:
+    assert panel.scores.brier is not None
+    return panel.mean(panel.scores.brier)
+
+
+def needs_label_probability(scores: Scores) -> str | None:
+    if scores.log_p_label is None:
+        return "a top-1 file has no probability of the label"
+    return None
+
+
+def needs_possible_labels(scores: Scores) -> str | None:
+    if scores.log_p_label is None:
+        return needs_label_probability(scores)
+    impossible = torch.isneginf(scores.log_p_label)
+    if bool(impossible.any()):
+        row = int(impossible.nonzero()[0])
+        return f"infinite: the label in row {row} was called impossible (logit -inf)"
+    return None

@@ -1,0 +1,98 @@
+"""What a metric is: a function of Scores and weights, with its direction and what it needs.
+
+    Metric: (Scores, weights[B, N] | None) -> value[B]
+
+`Panel` holds what several metrics share (the one sort, the bins), so that asking for all of them
+sorts once; it is rebuilt for each Scores and thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from calibrant.functional.binning import BinSums, bin_sums, equal_mass, equal_width
+from calibrant.functional.ranking import Ranking, rank, run_weights
+from calibrant.functional.scores import Scores
+
+Family = Literal["proper", "calibration", "refinement"]
+
+
+class Panel:
+    """Shared intermediate results of one Scores under one set of weights."""
+
+    def __init__(self, scores: Scores, weights: Tensor | None = None, parent: Panel | None = None) -> None:
+        self.scores = scores
+        self.weights = weights
+        self._parent = parent  # the unweighted panel: its sort and bins do not depend on weights
+
+    def reweighted(self, weights: Tensor) -> Panel:
+        """The same items under bootstrap weights [B, N]; sort and bin assignments are kept."""
+        return Panel(self.scores, weights, self._parent or self)
+
+    @cached_property
+    def ranking(self) -> Ranking:
+        return self._parent.ranking if self._parent else rank(self.scores.log_error)
+
+    @cached_property
+    def width_index(self) -> Tensor:
+        return self._parent.width_index if self._parent else equal_width(self.scores.confidence, self.scores.bins)
+
+    @cached_property
+    def mass_index(self) -> Tensor:
+        return self._parent.mass_index if self._parent else equal_mass(self.scores.confidence, self.scores.bins)
+
+    @cached_property
+    def width(self) -> BinSums:
+        return self._sums(self.width_index)
+
+    @cached_property
+    def mass(self) -> BinSums:
+        return self._sums(self.mass_index)
+
+    @cached_property
+    def runs(self) -> tuple[Tensor, Tensor]:
+        """(good, bad) weights per run of ties, most confident first."""
+        return run_weights(self.ranking, self.scores.correct, self.weights)
+
+    @cached_property
+    def total(self) -> Tensor:
+        """Weight of each replicate, [B]."""
+        if self.weights is None:
+            return torch.tensor([float(self.scores.n)], dtype=torch.float64)
+        return self.weights.double().sum(1)
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Weighted mean of a per-item column, [B]."""
+        if self.weights is None:
+            return values.double().mean()[None]
+        return (self.weights.double() @ values.double()) / self.total
+
+    def _sums(self, index: Tensor) -> BinSums:
+        s = self.scores
+        return bin_sums(index, s.bins, s.confidence, s.correct, self.weights)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One line of the table. `missing` says in words why a value does not exist for these scores."""
+
+    name: str
+    title: str
+    family: Family
+    better: Literal["low", "high", "zero"]
+    compute: Callable[[Panel], Tensor]
+    missing: Callable[[Scores], str | None] = lambda scores: None
+    percent: bool = True
+    default: bool = True
+
+    def __call__(self, scores: Scores | Panel, weights: Tensor | None = None) -> Tensor:
+        panel = scores if isinstance(scores, Panel) else Panel(scores)
+        if weights is not None:
+            panel = panel.reweighted(weights)
+        return self.compute(panel)

@@ -1,0 +1,157 @@
+"""What every calibrator returns: a fitted, frozen map from logits to logits.
+
+A map is a frozen dataclass; its fields are its parameters (tensors) and settings (plain JSON values),
+and that is all that is saved. A subclass writes `transform`, and says whether it keeps the label.
+There is no unfitted state. Data enters `map(logits)`, or `map.predictions(p)`, which is what guard,
+auto, metrics and `apply` use: a top-label map changes a confidence in a way its logits cannot carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import MapError
+from calibrant.functional.pooling import pool
+from calibrant.types import Predictions
+
+
+@dataclass(frozen=True)
+class FitRecord:
+    """What a fit leaves behind besides its parameters. Saved in the header of the map's folder."""
+
+    n: int = 0
+    k: int | None = None
+    split: str = "unknown"
+    data: str = ""  # content hash of the calibration data
+    certificate: Mapping[str, Any] = field(default_factory=dict)
+    guard: Mapping[str, Any] = field(default_factory=dict)
+    nll_before: float | None = None
+    nll_after: float | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FittedMap:
+    """Abstract: subclass, add parameters as fields, write `transform`."""
+
+    method: ClassVar[str]
+    keeps_label: ClassVar[bool]  # promise: the predicted class never changes
+    record: FitRecord = field(default_factory=FitRecord, kw_only=True)
+
+    def transform(self, logits: Tensor) -> Tensor:
+        """Float64 logits [..., N, K] → logits of the same shape (a pool drops the first axis)."""
+        raise TypeError(f"{type(self).__name__} must define transform")
+
+    @property
+    def k(self) -> int | None:
+        """Class count the map was made for; None when it takes any."""
+        return None
+
+    @property
+    def degrees(self) -> int:
+        """Number of fitted parameters: what the one-standard-error rule prefers fewer of."""
+        return sum(t.numel() for t in self.tensors().values())
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        self.check(logits)
+        return self.transform(logits.double())
+
+    def predictions(self, p: Predictions) -> Predictions:
+        """The same items after the map. Top-label maps override this to set `predicted`/`confidence`."""
+        if p.logits is None:
+            raise MapError(f"{self.method} needs logits or probabilities, but {p.source or 'this set'} is top-1 only")
+        origin = p.origin or p.fingerprint()
+        # a confidence set by an earlier top-label map does not survive a new map of the logits
+        return replace(
+            p,
+            logits=self(p.logits),
+            predicted=None,
+            confidence=None,
+            raw=False,
+            origin=origin,
+            fitted_on=self.record.data or p.fitted_on,
+        )
+
+    def check(self, logits: Tensor) -> None:
+        if self.k is not None and logits.shape[-1] != self.k:
+            raise MapError(f"this {self.method} map was fitted for {self.k} classes, the predictions have {logits.shape[-1]}")
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Parameters by field name, what safetensors stores."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
+
+    def settings(self) -> dict[str, Any]:
+        """Everything else by field name, what the JSON header stores."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "record" and not isinstance(getattr(self, f.name), Tensor)}
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], record: FitRecord) -> Self:
+        return cls(**tensors, **settings, record=record)
+
+    def summary(self) -> dict[str, Any]:
+        """Parameters for people and `--json`: {"temperature": 1.7}. Override where tensors say little."""
+        return {name: t.tolist() if t.numel() <= 32 else f"{tuple(t.shape)} values" for name, t in self.tensors().items()}
+
+    def with_record(self, record: FitRecord) -> Self:
+        return replace(self, record=record)
+
+
+@dataclass(frozen=True, eq=False)
+class Identity(FittedMap):
+    """Leaves logits alone: the candidate that every other map has to beat."""
+
+    method: ClassVar[str] = "identity"
+    keeps_label: ClassVar[bool] = True
+
+    def transform(self, logits: Tensor) -> Tensor:
+        return logits
+
+
+@dataclass(frozen=True, eq=False)
+class Pool(FittedMap):
+    """[M, N, K] → [N, K], mean probability: pooling is a map, so its order against others is a choice."""
+
+    method: ClassVar[str] = "pool"
+    keeps_label: ClassVar[bool] = True
+
+    def transform(self, logits: Tensor) -> Tensor:
+        return pool(logits) if logits.ndim == 3 else logits
+
+
+@dataclass(frozen=True, eq=False)
+class Chain(FittedMap):
+    """Maps applied left to right."""
+
+    maps: tuple[FittedMap, ...]
+    method: ClassVar[str] = "chain"
+    keeps_label: ClassVar[bool] = False  # the instance knows better: see `promises_label`
+
+    @property
+    def k(self) -> int | None:
+        return next((m.k for m in self.maps if m.k is not None), None)
+
+    @property
+    def degrees(self) -> int:
+        return sum(m.degrees for m in self.maps)
+
+    def transform(self, logits: Tensor) -> Tensor:
+        for each in self.maps:
+            logits = each(logits)
+        return logits
+
+    def predictions(self, p: Predictions) -> Predictions:
+        for each in self.maps:
+            p = each.predictions(p)
+        return replace(p, fitted_on=self.record.data or p.fitted_on)
+
+
+def promises_label(m: FittedMap) -> bool:
+    return all(promises_label(each) for each in m.maps) if isinstance(m, Chain) else m.keeps_label
+
+
+def normalised(logits: Tensor) -> Tensor:
+    return torch.log_softmax(logits, -1)

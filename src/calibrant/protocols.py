@@ -1,0 +1,99 @@
+"""The protocols that families implement, one screen. A new method is one class that fits one of these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from calibrant.types import Predictions
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a penalty may look at besides the logits."""
+
+    q: Tensor  # soft targets [N, K]
+    labels: Tensor | None  # [N]; None when a transform has mixed them away
+    index: Tensor  # which training items these are
+    weight: Tensor | None = None
+
+
+@runtime_checkable
+class TargetPolicy(Protocol):
+    """Labels to soft targets. Adaptive ones observe validation predictions after each epoch."""
+
+    def __call__(self, labels: Tensor, index: Tensor) -> Tensor: ...
+    def observe(self, epoch: int, validation: Predictions) -> None: ...
+    def wants(self, epoch: int) -> bool: ...
+    def refresh(self, levels: Any) -> None: ...
+
+
+@runtime_checkable
+class Criterion(Protocol):
+    """(logits[N, K], q[N, K]) -> loss[N]; the loop reduces."""
+
+    def __call__(self, logits: Tensor, q: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class Penalty(Protocol):
+    """(logits[N, K], Batch) -> scalar."""
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Tensor: ...
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """Whatever must be in the checkpoint: tensors and plain JSON values only."""
+
+    def state(self) -> Mapping[str, Any]: ...
+    def load(self, state: Mapping[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class BatchTransform(Protocol):
+    """(model, x, q, index, rng) -> x, q."""
+
+    def __call__(
+        self, model: torch.nn.Module, x: Tensor, q: Tensor, index: Tensor, rng: torch.Generator
+    ) -> tuple[Tensor, Tensor]: ...
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """x -> pooled logits[N, K]; `members` gives logits[M, N, K]. A single model has M = 1."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+    def members(self, x: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class LogitMap(Protocol):
+    """A fitted, frozen map logits -> logits; savable without pickle."""
+
+    def __call__(self, logits: Tensor) -> Tensor: ...
+
+
+@runtime_checkable
+class Calibrator(Protocol):
+    """`fit` RETURNS the fitted map: there is no unfitted state."""
+
+    def fit(self, predictions: Predictions) -> LogitMap: ...
+
+
+@runtime_checkable
+class Shift(Protocol):
+    """(x, severity, rng) -> x'."""
+
+    def __call__(self, x: Tensor, severity: int, rng: torch.Generator) -> Tensor: ...
+
+
+@runtime_checkable
+class Attack(Protocol):
+    """(predictor, x) -> x'; needs no label."""
+
+    def __call__(self, predictor: Any, x: Tensor) -> Tensor: ...

@@ -1,0 +1,210 @@
+"""The frozen records that flow through the pipeline, one way: Predictions → Scores → Estimate → Report.
+
+`logits` always means unnormalised log-probabilities, classes last; log-probabilities are logits too.
+`raw` remembers whether the logits still carry the network's own scale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SCHEMA = 1
+"""Version of every JSON object that leaves the process."""
+
+
+class Split(StrEnum):
+    """Which part of the data an item belongs to. `unknown` is usable, but never silently."""
+
+    TRAIN = "train"
+    VALIDATION = "validation"
+    CALIBRATION = "calibration"
+    TEST = "test"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a predictor said about N items, and what was true. Build it with `calibrant.predictions`.
+
+    Either `logits` ([N, K], or [M, N, K] for M members) or, for a top-1 file, `predicted` and
+    `confidence` alone. Both may be present: a top-label calibrator sets a confidence that its own
+    logits cannot carry, and then the explicit pair is what metrics use.
+    """
+
+    labels: Tensor
+    logits: Tensor | None = None
+    predicted: Tensor | None = None
+    confidence: Tensor | None = None
+    split: Split = Split.UNKNOWN
+    raw: bool = True
+    ids: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    features: Tensor | None = None
+    group: Tensor | None = None
+    binary: bool = False  # K = 2 written as one column: the report says what the number is about
+    source: str = ""
+    fitted_on: str = ""  # content hash of the data that a map in the history of these was fitted on
+    origin: str = ""  # content hash of these predictions before any map was applied
+
+    @property
+    def n(self) -> int:
+        return int(self.labels.shape[0])
+
+    @property
+    def k(self) -> int | None:
+        """Number of classes; None for a top-1 file, which does not say."""
+        return None if self.logits is None else int(self.logits.shape[-1])
+
+    @property
+    def members(self) -> int:
+        return int(self.logits.shape[0]) if self.logits is not None and self.logits.ndim == 3 else 1
+
+    def __len__(self) -> int:
+        return self.n
+
+    def fingerprint(self) -> str:
+        """Content hash of scores and labels: two files with the same content are the same data."""
+        digest = hashlib.sha256()
+        for name in ("labels", "logits", "predicted", "confidence"):
+            tensor = getattr(self, name)
+            if tensor is not None:
+                plain = tensor.detach().cpu().contiguous()
+                digest.update(f"{name}{tuple(plain.shape)}{plain.dtype}".encode())
+                digest.update(memoryview(plain.reshape(-1).view(torch.uint8).numpy()))
+        return digest.hexdigest()
+
+    def take(self, index: Tensor) -> Predictions:
+        """The items at `index`, everything that belongs to them included."""
+
+        def pick(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor[index.to(tensor.device)]
+
+        logits = self.logits
+        if logits is not None:
+            logits = logits.index_select(-2, index.to(logits.device))
+        ids = None if self.ids is None else tuple(self.ids[i] for i in index.tolist())
+        return replace(
+            self,
+            labels=self.labels[index.to(self.labels.device)],
+            logits=logits,
+            predicted=pick(self.predicted),
+            confidence=pick(self.confidence),
+            features=pick(self.features),
+            group=pick(self.group),
+            ids=ids,
+        )
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with its interval. What does not exist is None, with the reason in words."""
+
+    value: float | None
+    low: float | None = None
+    high: float | None = None
+    reason: str | None = None
+    method: str | None = None  # how the interval was made
+
+    def to_dict(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"value": self.value, "low": self.low, "high": self.high}
+        for name in ("reason", "method"):
+            if getattr(self, name) is not None:
+                out[name] = getattr(self, name)
+        return out
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"– ({self.reason})"
+        if self.low is None or self.high is None:
+            return f"{self.value:.4f}"
+        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+
+
+@dataclass(frozen=True)
+class Report(Mapping[str, Estimate]):
+    """Named estimates over one set of predictions, with the conventions that give them meaning.
+
+    `report["ece"].value`; iterating gives the metric names. `extras` holds what is not one number
+    (decompositions, the ECE identity, ensemble numbers, the calibration test), by name.
+    """
+
+    metrics: Mapping[str, Estimate]
+    n: int
+    k: int | None
+    conventions: Mapping[str, Any]
+    file: str | None = None
+    extras: Mapping[str, Any] = field(default_factory=dict)
+    percent: frozenset[str] = frozenset()  # metrics that printed tables show in percent
+
+    def __getitem__(self, name: str) -> Estimate:
+        return self.metrics[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.metrics)
+
+    def __len__(self) -> int:
+        return len(self.metrics)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "file": self.file,
+            "n": self.n,
+            "k": self.k,
+            "conventions": dict(self.conventions),
+            "metrics": {name: estimate.to_dict() for name, estimate in self.metrics.items()},
+            **({"extras": dict(self.extras)} if self.extras else {}),
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        return json.dumps(jsonable(self.to_dict()), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    def to_markdown(self) -> str:
+        rows = [f"| {name} | {value} | {interval} |" for name, value, interval in self._cells("–")]
+        return "\n".join(["| metric | value | 95 % interval |", "|---|---:|---|", *rows])
+
+    def to_latex(self) -> str:
+        rows = [
+            f"{name.replace('_', chr(92) + '_')} & {value} & {interval} " + r"\\"
+            for name, value, interval in self._cells("--")
+        ]
+        head = r"\begin{tabular}{lrl}" + "\n" + r"metric & value & 95\,\% interval \\ \hline"
+        return "\n".join([head, *rows, r"\end{tabular}"])
+
+    def _cells(self, dash: str) -> Iterator[tuple[str, str, str]]:
+        for name, e in self.metrics.items():
+            scale, unit = (100.0, " %") if name in self.percent else (1.0, "")
+            if dash == "--" and unit:
+                unit = r"\,\%"
+            if e.value is None:
+                yield name, dash, e.reason or ""
+            elif e.low is None or e.high is None:
+                yield name, f"{e.value * scale:.4g}{unit}", e.reason or dash
+            else:
+                yield name, f"{e.value * scale:.4g}{unit}", f"[{e.low * scale:.4g}, {e.high * scale:.4g}]"
+
+
+def jsonable(value: Any) -> Any:
+    """Plain JSON types from records, tensors and numbers; what is not finite becomes null."""
+    if isinstance(value, Estimate):
+        return jsonable(value.to_dict())
+    if isinstance(value, Mapping):
+        return {str(k): jsonable(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [jsonable(v) for v in value]
+    if isinstance(value, Tensor):
+        return jsonable(value.tolist())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
+        return jsonable(value.item())
+    return value
