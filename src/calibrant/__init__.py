@@ -1,3 +1,39 @@
-"""calibrant: makes a neural network's confidence trustworthy, and proves it."""
+"""calibrant: makes a neural network's confidence trustworthy, and proves it.
+
+The public surface is the table below; each name loads its module on first use, so `import calibrant`
+stays light (no Lightning, matplotlib, scikit-learn or torchmetrics until something needs them).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from calibrant.functional.border import predictions
+    from calibrant.types import Estimate, Predictions, Report, Split
+
+_PUBLIC = {
+    "Estimate": "calibrant.types",
+    "Predictions": "calibrant.types",
+    "Report": "calibrant.types",
+    "Split": "calibrant.types",
+    "predictions": "calibrant.functional.border",
+}
+"""Public name → the module that defines it, sorted. A test compares it with what the modules hold."""
+
+__all__ = sorted(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
+    value = getattr(import_module(_PUBLIC[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_PUBLIC])

@@ -1,0 +1,68 @@
+"""The command line: one file a verb, one table of verbs, one place that turns errors into exit codes.
+
+0: done. 1: it failed. 2: the input is wrong (one line that names the thing and the remedy).
+3: a gate (`--fail-if`) is not met. JSON goes to stdout, everything for people with `--json` to stderr.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import typer
+
+from calibrant.errors import CalibrantError
+
+VERBS: dict[str, str] = {}
+"""Verb → the module in `calibrant.cli` that defines a function of the same name (`list` → `list_`)."""
+
+
+def app() -> typer.Typer:
+    """All verbs, assembled from the table."""
+    root = typer.Typer(
+        name="calibrant",
+        help="Makes a neural network's confidence trustworthy, and proves it.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich",
+    )
+
+    @root.callback()
+    def _root() -> None:
+        """Makes a neural network's confidence trustworthy, and proves it."""
+
+    for verb, module in VERBS.items():
+        loaded = import_module(f"calibrant.cli.{module}")
+        if isinstance(getattr(loaded, module), typer.Typer):
+            root.add_typer(getattr(loaded, module), name=verb)
+        else:
+            root.command(name=verb)(getattr(loaded, module))
+    return root
+
+
+def run(argv: Sequence[str] | None = None) -> int:
+    """Run and return the exit code; never a traceback for what a user can get wrong."""
+    from click.exceptions import Abort, ClickException, Exit
+
+    try:
+        result = app()(args=list(argv) if argv is not None else None, standalone_mode=False)
+        return int(result) if isinstance(result, int) else 0
+    except CalibrantError as error:
+        print(f"calibrant: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except Exit as leave:
+        return leave.exit_code
+    except ClickException as error:
+        print(f"calibrant: {error.format_message()}", file=sys.stderr)
+        return 2
+    except (Abort, KeyboardInterrupt):
+        print("calibrant: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 1
+
+
+def main() -> None:
+    sys.exit(run())
