@@ -23,15 +23,16 @@ def app() -> typer.Typer:
     root = typer.Typer(
         name="calibrant",
         help="Makes a neural network's confidence trustworthy, and proves it.",
-        no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich",
     )
 
-    @root.callback()
-    def _root() -> None:
+    @root.callback(invoke_without_command=True)
+    def _root(context: typer.Context) -> None:
         """Makes a neural network's confidence trustworthy, and proves it."""
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
 
     for verb, module in VERBS.items():
         loaded = import_module(f"calibrant.cli.{module}")
@@ -44,24 +45,25 @@ def app() -> typer.Typer:
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run and return the exit code; never a traceback for what a user can get wrong."""
-    from click.exceptions import Abort, ClickException, Exit
-
     try:
         result = app()(args=list(argv) if argv is not None else None, standalone_mode=False)
         return int(result) if isinstance(result, int) else 0
     except CalibrantError as error:
         print(f"calibrant: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
-    except Exit as leave:
+    except typer.Exit as leave:
         return leave.exit_code
-    except ClickException as error:
-        print(f"calibrant: {error.format_message()}", file=sys.stderr)
-        return 2
-    except (Abort, KeyboardInterrupt):
+    except (typer.Abort, KeyboardInterrupt):
         print("calibrant: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return 1
+    except Exception as error:
+        # typer's usage errors share no public base class across its versions, only this method
+        if not hasattr(error, "format_message"):
+            raise
+        print(f"calibrant: {error.format_message()}", file=sys.stderr)
+        return 2
 
 
 def main() -> None:
