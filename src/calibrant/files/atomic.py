@@ -1,0 +1,121 @@
+"""Nothing is half written: a temporary name beside the target, fsync, rename, fsync of the parent.
+
+A kill at any moment leaves the old file (or folder) or the new one. A folder cannot be renamed over a
+folder that holds something, so the two are exchanged in one step where the system can
+(renameat2, Linux); elsewhere the old one is moved aside first and removed last.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from calibrant.errors import FileError
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
+    """Write `data` to `path`, whole or not at all."""
+    with file(path) as temporary:
+        temporary.write_bytes(data)
+    return Path(path)
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> Path:
+    """Write UTF-8 text to `path`, whole or not at all."""
+    return write_bytes(path, text.encode("utf-8"))
+
+
+@contextmanager
+def file(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary file beside `path`, with its suffix; renamed to `path` when the block ends well, else removed."""
+    target = Path(path)
+    _check_parent(target)
+    if target.is_dir():
+        raise FileError(f"{target} is a folder; name a file to write")
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        temporary.chmod(0o666 & ~_umask())
+        yield temporary
+        _sync(temporary)
+        os.replace(temporary, target)
+        _sync(target.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary folder beside `path`; becomes `path` (replacing a folder there) when the block ends well."""
+    target = Path(path)
+    _check_parent(target)
+    if target.exists() and not target.is_dir():
+        raise FileError(f"{target} is a file; name a folder to write")
+    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    try:
+        temporary.chmod(0o777 & ~_umask())
+        yield temporary
+        for root, _, names in os.walk(temporary):
+            for name in names:
+                _sync(Path(root) / name)
+            _sync(Path(root))
+        _become(temporary, target)
+        _sync(target.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # the old content, after an exchange
+
+
+def _become(temporary: Path, target: Path) -> None:
+    try:
+        os.rename(temporary, target)  # nothing there, or an empty folder
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    if not _exchange(temporary, target):
+        aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old."))
+        os.rename(target, aside / "old")
+        os.rename(temporary, target)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _exchange(a: Path, b: Path) -> bool:
+    """Swap two paths in one step; False where the system or the file system cannot."""
+    if not sys.platform.startswith("linux"):
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    done: int = libc.renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE)
+    return done == 0
+
+
+def _check_parent(target: Path) -> None:
+    if not target.parent.is_dir():
+        raise FileError(f"cannot write {target}: the folder {target.parent} does not exist")
+
+
+def _umask() -> int:
+    # Python has no way to read it without setting it
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
