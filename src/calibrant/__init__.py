@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from calibrant.functional.border import predictions
+    from calibrant.metrics.evaluate import evaluate
     from calibrant.types import Estimate, Predictions, Report, Split
 
 _PUBLIC = {
@@ -20,6 +21,7 @@ _PUBLIC = {
     "Predictions": "calibrant.types",
     "Report": "calibrant.types",
     "Split": "calibrant.types",
+    "evaluate": "calibrant.metrics.evaluate",
     "predictions": "calibrant.functional.border",
 }
 """Public name → the module that defines it, sorted. A test compares it with what the modules hold."""

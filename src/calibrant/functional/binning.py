@@ -73,9 +73,7 @@ class BinSums:
         return self.correct / self.count.clamp_min(1e-300)
 
 
-def bin_sums(
-    index: Tensor, bins: int, confidence: Tensor, correct: Tensor, weights: Tensor | None = None
-) -> BinSums:
+def bin_sums(index: Tensor, bins: int, confidence: Tensor, correct: Tensor, weights: Tensor | None = None) -> BinSums:
     """Sums per bin; `weights` is [B, N] (a bootstrap's counts) or None for one plain replicate."""
     if weights is None:
         return BinSums(
@@ -84,8 +82,6 @@ def bin_sums(
             torch.bincount(index, correct.double(), minlength=bins)[None],
         )
     member = torch.nn.functional.one_hot(index, bins).double()
-    columns = torch.cat(
-        [member, member * confidence.double()[:, None], member * correct.double()[:, None]], 1
-    )
+    columns = torch.cat([member, member * confidence.double()[:, None], member * correct.double()[:, None]], 1)
     count, conf, hit = (weights.double() @ columns).split(bins, 1)
     return BinSums(count, conf, hit)

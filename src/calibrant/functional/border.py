@@ -196,7 +196,13 @@ def _rows(
 
 def _binary(scores: Tensor, name: str, where: str, y: Tensor) -> tuple[Tensor, bool]:
     """One column means the score of class 1: logits [0, z], probabilities [1 − p, p]."""
-    if scores.ndim == 2 and scores.shape[1] == 1 and scores.shape[0] != 1 or scores.ndim == 2 and scores.shape == (1, 1):
+    if (
+        scores.ndim == 2
+        and scores.shape[1] == 1
+        and scores.shape[0] != 1
+        or scores.ndim == 2
+        and scores.shape == (1, 1)
+    ):
         scores = scores[:, 0]
     if scores.ndim != 1:
         return scores, False
@@ -242,7 +248,9 @@ def _top1(predicted: Any, confidence: Any, n: int, where: str) -> tuple[Tensor |
         return None, None
     if predicted is None or confidence is None:
         raise InputError(f"{where}predicted and confidence must come together")
-    guess = integer_labels(as_tensor(predicted, "predicted", where), None, where.replace(": ", ": predicted: ") or "predicted: ")
+    guess = integer_labels(
+        as_tensor(predicted, "predicted", where), None, where.replace(": ", ": predicted: ") or "predicted: "
+    )
     sure = as_tensor(confidence, "confidence", where).double()
     if len(guess) != n or sure.shape != guess.shape:
         raise InputError(f"{where}{n} labels, {len(guess)} predicted and {len(sure)} confidences; they must be equal")

@@ -40,9 +40,7 @@ def run_weights(ranking: Ranking, correct: Tensor, weights: Tensor | None = None
     if ranking.runs == len(hit):
         return good, bad
     shape = (len(w), ranking.runs)
-    sums = [
-        torch.zeros(shape, dtype=torch.float64, device=w.device).index_add_(1, ranking.run, x) for x in (good, bad)
-    ]
+    sums = [torch.zeros(shape, dtype=torch.float64, device=w.device).index_add_(1, ranking.run, x) for x in (good, bad)]
     return sums[0], sums[1]
 
 

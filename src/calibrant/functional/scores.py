@@ -140,9 +140,7 @@ def merge(parts: Sequence[Scores]) -> Scores:
             whole = whole + part.classwise
     names = ("labels", "predicted", "correct", "confidence", "log_error", "log_p_label", "brier", "group")
     members = [p.members for p in parts if p.members is not None]
-    return replace(
-        first, **{n: cat(n) for n in names}, classwise=whole, members=_join(members) if members else None
-    )
+    return replace(first, **{n: cat(n) for n in names}, classwise=whole, members=_join(members) if members else None)
 
 
 def _chunk(z: Tensor, y: Tensor, cells: _Cells) -> tuple[Tensor, ...]:

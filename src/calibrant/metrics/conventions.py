@@ -1,0 +1,72 @@
+"""The conventions that give a reported number its meaning, defined once and printed in every report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.functional.border import FLOOR
+
+LEVEL = 0.95
+"""Nominal coverage of every interval."""
+
+REPLICATES = 1000
+"""Bootstrap replicates unless told otherwise."""
+
+BINS = 15
+"""Bins of confidence unless told otherwise."""
+
+
+@dataclass(frozen=True)
+class Resampling:
+    """How intervals are made: what a bootstrap draws again, how often, from which seed."""
+
+    seed: int = 0
+    replicates: int = REPLICATES
+    level: float = LEVEL
+
+    def describe(self, unit: str) -> dict[str, Any]:
+        return {
+            "level": self.level,
+            "resampled": unit,
+            "replicates": self.replicates,
+            "seed": self.seed,
+            "kind": (
+                "BCa bootstrap for smooth metrics; Wilson for a proportion; for calibration errors the range of the "
+                "population's binned error that a test accepts (debiased: its lower end is 0 when 'calibrated' is "
+                "accepted, and a plug-in value that is mostly noise may lie above its upper end)"
+            ),
+            "about": "an item bootstrap compares predictors; a claim about methods needs seeds",
+        }
+
+
+def conventions(
+    *,
+    bins: int = BINS,
+    about: str = "top label",
+    members: int = 1,
+    binary: bool = False,
+    split: str = "unknown",
+    allow_reuse: bool = False,
+    interval: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What `Report.conventions` holds."""
+    out: dict[str, Any] = {
+        "bins": bins,
+        "edges": "right-closed, ((b-1)/B, b/B], zero in the first",
+        "equal_mass": "ties stay together: a run of equal confidences goes to the bin of its middle rank",
+        "sums": "float64",
+        "floor": FLOOR,
+        "brier": "sum over classes",
+        "refinement": "AUROC of confidence for correct vs incorrect, ties at mid-rank, ranked on log(1 - p_max)",
+        "about": about,
+        "members": members,
+        "pooling": "mean probability" if members > 1 else None,
+        "split": split,
+        "interval": interval,
+    }
+    if binary:
+        out["binary"] = "one column, read as the score of class 1"
+    if allow_reuse:
+        out["allow_reuse"] = "said: these items were also fitted on, so the numbers flatter the map"
+    return out

@@ -1,0 +1,150 @@
+"""`evaluate`: predictions → Report. One pass over the logits, one sort, every metric with its interval."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from calibrant.errors import InputError, SplitError, unknown
+from calibrant.functional.border import predictions as checked
+from calibrant.functional.scores import Scores, positive_class, reduce
+from calibrant.metrics import METRICS
+from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
+from calibrant.metrics.extras import extras
+from calibrant.metrics.table import Metric, Panel
+from calibrant.types import Estimate, Predictions, Report, Split
+
+About = Literal["top", "positive"]
+
+
+def evaluate(
+    logits: Any = None,
+    labels: Any = None,
+    *,
+    probs: Any = None,
+    bins: int = BINS,
+    metrics: Sequence[str] | None = None,
+    intervals: bool = True,
+    seed: int = 0,
+    replicates: int = REPLICATES,
+    about: About = "top",
+    split: Split | str = Split.UNKNOWN,
+    allow_reuse: bool = False,
+    group: Any = None,
+    class_axis: int = -1,
+    ignore_index: int | None = None,
+) -> Report:
+    """Every metric of `metrics` (None: the default panel) with its 95 % interval.
+
+    The first argument is logits ([N, K]; [M, N, K] for members) or `Predictions`. Binary problems may
+    ask `about="positive"`: confidence is then the probability of class 1.
+    """
+    if isinstance(logits, Predictions):
+        if labels is not None or probs is not None or group is not None:
+            raise InputError("Predictions carry their own labels, scores and groups; pass nothing beside them")
+        p = logits
+    else:
+        p = checked(
+            logits,
+            labels,
+            probs=probs,
+            split=split,
+            class_axis=class_axis,
+            ignore_index=ignore_index,
+            group=group,
+        )
+    reused = refuse_reuse(p, allow_reuse)
+    scores = reduce(p, whole("bins", bins, 1))
+    if about not in ("top", "positive"):
+        raise InputError(f"about={about!r} is unknown; use 'top' or 'positive'")
+    if about == "positive":
+        if scores.k != 2:
+            raise InputError(f"about='positive' needs exactly two classes, these predictions have {scores.k}")
+        scores = positive_class(scores)
+    resampling = Resampling(seed, whole("replicates", replicates, 20)) if intervals else None
+    report = evaluate_scores(
+        scores,
+        metrics=metrics,
+        resampling=resampling,
+        members=p.members,
+        binary=p.binary,
+        split=p.split,
+        allow_reuse=reused,
+    )
+    return replace(report, file=p.source or None)
+
+
+def evaluate_scores(
+    scores: Scores,
+    *,
+    metrics: Sequence[str] | None = None,
+    resampling: Resampling | None = None,
+    members: int = 1,
+    binary: bool = False,
+    split: str = "unknown",
+    allow_reuse: bool = False,
+) -> Report:
+    """The report of Scores already reduced; `resampling=None` gives values without intervals."""
+    chosen = choose(metrics)
+    panel = Panel(scores)
+    estimates = {m.name: point(m, panel) for m in chosen}
+    interval = None
+    return Report(
+        metrics=estimates,
+        n=scores.n,
+        k=scores.k,
+        conventions=conventions(
+            bins=scores.bins,
+            about=scores.about,
+            members=members,
+            binary=binary,
+            split=str(split),
+            allow_reuse=allow_reuse,
+            interval=interval,
+        ),
+        extras=extras(panel, resampling),
+        percent=frozenset(m.name for m in chosen if m.percent),
+    )
+
+
+def choose(names: Sequence[str] | None) -> list[Metric]:
+    """Metrics by name, in the order asked for; None means the default panel."""
+    if names is None:
+        return [m for m in METRICS.values() if m.default]
+    if isinstance(names, str):
+        names = [names]
+    for name in names:
+        if name not in METRICS:
+            raise unknown("metric", name, METRICS)
+    return [METRICS[name] for name in names]
+
+
+def point(metric: Metric, panel: Panel) -> Estimate:
+    """The value alone; what does not exist is None with the reason."""
+    reason = metric.missing(panel.scores)
+    if reason is not None:
+        return Estimate(None, reason=reason)
+    value = float(metric(panel))
+    if not math.isfinite(value):
+        return Estimate(None, reason=f"not finite ({value})")
+    return Estimate(value)
+
+
+def refuse_reuse(p: Predictions, allow_reuse: bool) -> bool:
+    """True when these items were fitted on and the caller said so; an error when they didn't say."""
+    if not p.fitted_on or p.fitted_on != (p.origin or p.fingerprint()):
+        return False
+    if not allow_reuse:
+        raise SplitError(
+            f"{p.source or 'these predictions'}: the map was fitted on the same items that it is judged on; "
+            "report on other items, or say allow_reuse=True"
+        )
+    return True
+
+
+def whole(name: str, value: int, least: int) -> int:
+    if isinstance(value, bool) or int(value) != value or value < least:
+        raise InputError(f"{name}={value!r}; it must be a whole number, {least} or more")
+    return int(value)

@@ -1,0 +1,52 @@
+"""What a report holds besides one number per metric: decompositions, the ECE identity, members, coverage."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from calibrant.functional.decomposition import ece_identity, murphy_brier, murphy_nll
+from calibrant.functional.pooling import Disagreement
+from calibrant.functional.ranking import accuracy_coverage
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.table import Panel
+
+COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
+"""Where accuracy against coverage is reported."""
+
+
+def extras(panel: Panel, resampling: Resampling | None = None) -> dict[str, Any]:
+    scores = panel.scores
+    out: dict[str, Any] = {
+        "murphy_brier": asdict(murphy_brier(scores)),
+        "murphy_nll": asdict(murphy_nll(scores)),
+    }
+    if scores.about == "top label":  # both are about being right, not about class 1
+        out["ece_identity"] = asdict(ece_identity(scores))
+        out["accuracy_at_coverage"] = accuracy_at_coverage(panel)
+    if scores.members is not None:
+        out["ensemble"] = ensemble_numbers(scores.members)
+    return out
+
+
+def accuracy_at_coverage(panel: Panel) -> list[dict[str, float]]:
+    """Accuracy of the most confident items at each coverage, ties accepted whole (so coverage may exceed it)."""
+    coverage, accuracy = (t[0] for t in accuracy_coverage(*panel.runs))
+    wanted = torch.tensor(COVERAGES, dtype=torch.float64)
+    at = torch.searchsorted(coverage, wanted - 1e-12).clamp_max(len(coverage) - 1)
+    rows = zip(COVERAGES, coverage[at].tolist(), accuracy[at].tolist(), strict=True)
+    return [{"wanted": w, "coverage": c, "accuracy": a} for w, c, a in rows]
+
+
+def ensemble_numbers(d: Disagreement) -> dict[str, float]:
+    """Means over items; variance is of the true class's probability over members (AR §3.1)."""
+    return {
+        "members": float(len(d.votes)),
+        "predictive_entropy": float(d.predictive_entropy.mean()),
+        "expected_entropy": float(d.expected_entropy.mean()),
+        "mutual_information": float(d.mutual_information.mean()),
+        "variance": float(d.variance.mean()),
+        "churn": float(d.churn().mean()),
+    }
