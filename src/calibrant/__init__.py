@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from calibrant.ensembles.single import predict
     from calibrant.functional.border import predictions
     from calibrant.metrics.evaluate import evaluate
     from calibrant.types import Estimate, Predictions, Report, Split
@@ -22,6 +23,7 @@ _PUBLIC = {
     "Report": "calibrant.types",
     "Split": "calibrant.types",
     "evaluate": "calibrant.metrics.evaluate",
+    "predict": "calibrant.ensembles.single",
     "predictions": "calibrant.functional.border",
 }
 """Public name → the module that defines it, sorted. A test compares it with what the modules hold."""

@@ -1,0 +1,190 @@
+"""Anyone's model and anyone's loader → `Predictions`: what audit, fit and compare start from.
+
+    logits[m, i] = model_m(x_i),   in the loader's order, in eval mode, without gradients
+
+A model may return a tensor [N, K], or an object or a dict with `logits` (as transformers do). A batch
+may be (x, y), (x, y, index, …) or a dict with `labels`. Each module's training flag is put back as found.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.errors import InputError
+from calibrant.functional.border import predictions
+from calibrant.types import Predictions, Split
+
+Model = Callable[..., Any]
+
+_LABELS = ("labels", "label", "y")
+_IDS = ("ids", "id", "index")
+
+
+@dataclass(frozen=True)
+class Single:
+    """One model as a `Predictor`: M = 1."""
+
+    model: Model
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return logits_of(self.model(x))
+
+    def members(self, x: Tensor) -> Tensor:
+        return self(x)[None]
+
+
+def predict(
+    model: Model | Sequence[Model],
+    loader: Iterable[Any],
+    *,
+    device: torch.device | str | None = None,
+    split: Split | str = Split.UNKNOWN,
+    classes: Sequence[Any] | None = None,
+    autocast: torch.dtype | None = None,
+    progress: bool = False,
+    source: str = "",
+) -> Predictions:
+    """Run `model` (or a list of members, giving logits [M, N, K]) over every batch of `loader`.
+
+    `device` defaults to where the model's parameters are; a model moved there is moved back. A third
+    integer entry of a batch becomes the items' ids. `autocast=torch.bfloat16` runs in mixed precision.
+    """
+    many = isinstance(model, Sequence) and not isinstance(model, nn.Module)
+    models: list[Model] = list(model) if many else [model]  # type: ignore[arg-type, list-item]
+    if not models:
+        raise InputError("predict was given an empty list of models; pass at least one")
+    for each in models:
+        if not callable(each):
+            raise InputError(f"{type(each).__name__} is not a model: it cannot be called on a batch")
+    where = torch.device(device) if device is not None else _home(models)
+    logits: list[Tensor] = []
+    labels: list[Tensor] = []
+    ids: list[Any] = []
+    # a DataLoader draws a seed for its workers from the global generator each time it is iterated
+    with (
+        torch.random.fork_rng(devices=[]),
+        _evaluating(models, where),
+        torch.inference_mode(),
+        _precision(where, autocast),
+    ):
+        for arguments, keywords, y, item in map(_unpack, _bar(loader, progress)):
+            args, kwargs = _to(arguments, where), _to(keywords, where)
+            out = [_checked(logits_of(m(*args, **kwargs)), len(y), m) for m in models]
+            logits.append(torch.stack(out) if many else out[0])
+            labels.append(torch.as_tensor(y).detach().cpu())
+            if item is not None:
+                ids.extend(item.tolist() if isinstance(item, Tensor) else item)
+    if not logits:
+        raise InputError("the loader yielded no batches; is the data set empty?")
+    return predictions(
+        torch.cat(logits, -2),
+        torch.cat(labels),
+        split=split,
+        classes=classes,
+        ids=ids if ids else None,
+        source=source,
+    )
+
+
+def logits_of(output: Any) -> Tensor:
+    """The tensor of scores in whatever a model returned."""
+    if isinstance(output, Tensor):
+        return output
+    inner = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
+    if isinstance(inner, Tensor):
+        return inner
+    raise InputError(
+        f"the model returned {type(output).__name__}; expected a tensor [N, K] or an object with .logits "
+        "(wrap the model: lambda x: model(x)[0])"
+    )
+
+
+def _checked(logits: Tensor, n: int, model: Model) -> Tensor:
+    if logits.ndim != 2 or logits.shape[0] != n:
+        name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the model")
+        raise InputError(f"{name} returned shape {tuple(logits.shape)} for a batch of {n}; expected [N, K]")
+    logits = logits.detach()
+    # halves become float32 here: sums over classes lose digits otherwise
+    return logits.cpu() if logits.dtype == torch.float64 else logits.float().cpu()
+
+
+def _unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, Any]:
+    """A batch → (positional inputs, keyword inputs, labels, ids)."""
+    if isinstance(batch, Mapping):
+        key = next((k for k in _LABELS if k in batch), None)
+        if key is None:
+            raise InputError(f"a batch has the keys {', '.join(map(str, batch))}; one must be 'labels'")
+        ids = next((batch[k] for k in _IDS if k in batch), None)
+        inputs = {k: v for k, v in batch.items() if k != key and k not in _IDS}
+        if not inputs:
+            raise InputError(f"a batch has nothing but {key!r}; it must also hold the model's input")
+        # one input goes in by position, whatever it is called; several go in by name
+        return (
+            ((next(iter(inputs.values())),), {}, batch[key], ids) if len(inputs) == 1 else ((), inputs, batch[key], ids)
+        )
+    if isinstance(batch, (list, tuple)) and len(batch) >= 2:
+        third = batch[2] if len(batch) > 2 else None
+        ids = third if isinstance(third, Tensor) and third.ndim == 1 and not third.is_floating_point() else None
+        return (batch[0],), {}, batch[1], ids
+    raise InputError(f"a batch is {type(batch).__name__}; expected (x, labels) or a dict with 'labels'")
+
+
+def _to(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Mapping):
+        return {k: _to(v, device) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to(v, device) for v in value)
+    return value
+
+
+def _home(models: Sequence[Model]) -> torch.device:
+    for m in models:
+        if isinstance(m, nn.Module):
+            for tensor in (*m.parameters(), *m.buffers()):
+                return tensor.device
+    return torch.device("cpu")
+
+
+@contextmanager
+def _evaluating(models: Sequence[Model], device: torch.device) -> Iterator[None]:
+    """Eval mode on `device`; every submodule's own flag and the model's device come back afterwards."""
+    modules = [m for m in models if isinstance(m, nn.Module)]
+    flags = [(sub, sub.training) for m in modules for sub in m.modules()]
+    homes = [(m, _home([m])) for m in modules]
+    try:
+        for m, home in homes:
+            m.eval()
+            if home != device:
+                m.to(device)
+        yield
+    finally:
+        for m, home in homes:
+            if home != device:
+                m.to(home)
+        for sub, flag in flags:
+            sub.training = flag
+
+
+@contextmanager
+def _precision(device: torch.device, dtype: torch.dtype | None) -> Iterator[None]:
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+        yield
+
+
+def _bar(loader: Iterable[Any], show: bool) -> Iterable[Any]:
+    if not show:
+        return loader
+    from rich.console import Console
+    from rich.progress import track
+
+    total = len(loader) if isinstance(loader, Sized) else None
+    return track(loader, "predicting", total=total, console=Console(file=sys.stderr), transient=True)

@@ -1,0 +1,126 @@
+"""`calibrant.predict`: any model, any loader, and nothing of the user's left changed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import calibrant
+from calibrant.ensembles import Single
+from calibrant.errors import InputError
+from calibrant.protocols import Predictor
+
+
+@pytest.fixture
+def data() -> TensorDataset:
+    g = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(37, 5, generator=g), torch.randint(0, 3, (37,), generator=g))
+
+
+@pytest.fixture
+def model() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+
+
+def expected(model: nn.Module, data: TensorDataset) -> Tensor:
+    x = data.tensors[0]
+    lin, norm, _, out = model
+    hidden = (lin(x) - norm.running_mean) / torch.sqrt(norm.running_var + norm.eps) * norm.weight + norm.bias
+    return (hidden @ out.weight.T + out.bias).detach()
+
+
+def test_keeps_order_labels_and_split(model: nn.Module, data: TensorDataset) -> None:
+    p = calibrant.predict(model, DataLoader(data, batch_size=8), split="test", classes=["a", "b", "c"])
+    assert p.split == "test" and p.classes == ("a", "b", "c") and p.n == 37 and p.raw
+    assert torch.equal(p.labels, data.tensors[1])
+    assert p.logits is not None
+    torch.testing.assert_close(p.logits, expected(model, data))
+
+
+def test_leaves_modes_statistics_and_global_rng_alone(model: nn.Module, data: TensorDataset) -> None:
+    model.train()
+    model[1].eval()  # a user who froze one BatchNorm must find it frozen
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    rng = torch.get_rng_state()
+    calibrant.predict(model, DataLoader(data, batch_size=8))
+    assert [m.training for m in model.modules()] == [True, True, False, True, True]
+    assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    assert torch.equal(rng, torch.get_rng_state())
+
+
+def test_modes_come_back_after_an_error(model: nn.Module, data: TensorDataset) -> None:
+    model.train()
+    with pytest.raises(RuntimeError):
+        calibrant.predict(model, [(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long))])
+    assert model.training
+
+
+def test_no_gradients_are_recorded(data: TensorDataset) -> None:
+    seen: list[bool] = []
+
+    def watch(x: Tensor) -> Tensor:
+        seen.append(torch.is_grad_enabled() or not torch.is_inference_mode_enabled())
+        return x[:, :3]
+
+    calibrant.predict(watch, DataLoader(data, batch_size=10))
+    assert seen == [False] * 4
+
+
+@pytest.mark.parametrize("wrap", [lambda z: SimpleNamespace(logits=z), lambda z: {"logits": z}, lambda z: z.bfloat16()])
+def test_outputs_that_carry_logits(data: TensorDataset, wrap: Any) -> None:
+    p = calibrant.predict(lambda x: wrap(x[:, :3]), DataLoader(data, batch_size=8))
+    assert p.logits is not None and p.logits.dtype == torch.float32
+    torch.testing.assert_close(p.logits, data.tensors[0][:, :3], atol=2e-2, rtol=1e-2)
+
+
+def test_batches_as_dicts(data: TensorDataset) -> None:
+    x, y = data.tensors
+    one = calibrant.predict(lambda v: v[:, :3], [{"pixel_values": x, "labels": y, "id": list("abc") * 12 + ["z"]}])
+    assert one.ids is not None and one.ids[-1] == "z"
+    two = calibrant.predict(lambda a, b: a[:, :3] + b[:, :3], [{"a": x, "b": x, "labels": y}])
+    assert one.logits is not None and two.logits is not None
+    assert torch.equal(2 * one.logits, two.logits)
+
+
+def test_third_entry_becomes_ids(data: TensorDataset) -> None:
+    x, y = data.tensors
+    p = calibrant.predict(lambda v: v[:, :3], [(x, y, torch.arange(100, 137))])
+    assert p.ids is not None and p.ids[0] == "100" and p.ids[-1] == "136"
+
+
+def test_members_stack(model: nn.Module, data: TensorDataset) -> None:
+    twice = nn.Sequential(model, nn.Identity())
+    p = calibrant.predict([model, twice], DataLoader(data, batch_size=8))
+    assert p.members == 2 and p.logits is not None and torch.equal(p.logits[0], p.logits[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "batches", "says"),
+    [
+        (lambda x: x[:, None, :3], None, r"\(8, 1, 3\).*expected \[N, K\]"),
+        (lambda x: x[:1, :3], None, r"\(1, 3\) for a batch of 8"),
+        (lambda x: (x,), None, "tuple.*logits"),
+        (lambda x: x, [], "no batches"),
+        (lambda x: x, [{"x": torch.zeros(2, 2)}], "'labels'"),
+        (lambda x: x, [{"labels": torch.zeros(2)}], "nothing but 'labels'"),
+        (lambda x: x, [torch.zeros(2, 2)], "Tensor; expected"),
+        ([], None, "empty list"),
+        (3, None, "int is not a model"),
+    ],
+)
+def test_what_a_user_can_get_wrong(data: TensorDataset, model: Any, batches: Any, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        calibrant.predict(model, DataLoader(data, batch_size=8) if batches is None else batches)
+
+
+def test_single_is_a_predictor(model: nn.Module, data: TensorDataset) -> None:
+    single = Single(model.eval())
+    assert isinstance(single, Predictor)
+    assert single.members(data.tensors[0]).shape == (1, 37, 3)
