@@ -14,7 +14,9 @@ import typer
 
 from calibrant.errors import CalibrantError
 
-VERBS: dict[str, str] = {}
+VERBS: dict[str, str] = {
+    "list": "list_",
+}
 """Verb → the module in `calibrant.cli` that defines a function of the same name (`list` → `list_`)."""
 
 
