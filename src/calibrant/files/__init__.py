@@ -1,4 +1,99 @@
 """Predictions to and from disk. Everything enters through the one border and leaves under a temporary name.
 
-This package stands right of `functional` and left of `metrics` in the import order.
+`read(path)` takes `.npz`, `.safetensors`, `.parquet` (a file or a folder of parts), `.csv`, and a `.npy` of
+scores with a `.npy` of labels. This package stands right of `functional` and left of `metrics`.
 """
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Protocol
+
+from calibrant.errors import FileError
+from calibrant.files import arrays, atomic, csv, npz, parquet, tensors
+from calibrant.files.arrays import Arrays, Content, Keys
+from calibrant.types import Predictions, Split
+
+
+class Format(Protocol):
+    """A format is a module with these two."""
+
+    def read(self, path: Path) -> Arrays: ...
+    def write(self, path: Path, content: Content) -> None: ...
+
+
+FORMATS: dict[str, Format] = {".csv": csv, ".npz": npz, ".parquet": parquet, ".safetensors": tensors}
+"""Suffix → the module that reads and writes it."""
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    labels: str | os.PathLike[str] | None = None,
+    logits_key: str | None = None,
+    probs_key: str | None = None,
+    labels_key: str | None = None,
+    split: Split | str | None = None,
+    class_axis: int = -1,
+    ignore_index: int | None = None,
+) -> Predictions:
+    """Checked predictions from a file; `labels` is the second `.npy` of a pair, or labels kept apart."""
+    where = existing(path)
+    if where.suffix == ".npy":
+        if labels is None:
+            raise FileError(f"{where}: a .npy of scores needs a .npy of labels beside it (--labels FILE.npy)")
+        found = npz.read_pair(where, existing(labels))
+    else:
+        found = reader(where).read(where)
+        if labels is not None:
+            found = _with_labels(found, existing(labels))
+    keys = Keys(logits_key, probs_key, labels_key)
+    return arrays.join(found, keys, class_axis=class_axis, ignore_index=ignore_index, split=split)
+
+
+def write(path: str | os.PathLike[str], predictions: Predictions) -> Path:
+    """Predictions to a file of the format that its suffix names, whole or not at all."""
+    target = Path(path)
+    chosen = FORMATS.get(target.suffix)
+    if chosen is None:
+        raise FileError(f"cannot write {target}: unknown format {target.suffix!r}; use one of {', '.join(FORMATS)}")
+    with atomic.file(target) as temporary:
+        chosen.write(temporary, arrays.content(predictions))
+    return target
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    where = Path(path)
+    if not where.exists():
+        raise FileError(f"{where}: no such file")
+    return where
+
+
+def reader(path: Path) -> Format:
+    """The format of a file by its suffix; a folder is a folder of Parquet parts."""
+    if path.is_dir():
+        parquet.parts(path)
+        return parquet
+    chosen = FORMATS.get(path.suffix)
+    if chosen is None:
+        kinds = ", ".join([*FORMATS, ".npy"])
+        raise FileError(f"{path}: unknown format {path.suffix!r}; use one of {kinds} or a folder of .parquet parts")
+    return chosen
+
+
+def _with_labels(found: Arrays, labels: Path) -> Arrays:
+    """The same file, with the labels taken from a `.npy`."""
+    if labels.suffix != ".npy":
+        raise FileError(f"{labels}: labels kept apart must be a .npy file")
+    names = tuple(n for n in found.names if n not in arrays.ROLES["labels"])
+    return Arrays(
+        found.path,
+        (*names, "labels"),
+        lambda name: npz.read_npy(labels) if name == "labels" else found.load(name),
+        found.meta,
+        found.word,
+    )
+
+
+__all__ = ["FORMATS", "Keys", "read", "write"]

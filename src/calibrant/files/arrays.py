@@ -1,0 +1,212 @@
+"""What every format is reduced to: named arrays, and the one place that joins them into `Predictions`.
+
+Which array means what is told by its name alone, never by its values. Unknown names are left alone and
+never loaded, so that a file may carry whatever else its owner likes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.errors import FileError
+from calibrant.functional.border import predictions
+from calibrant.types import Predictions, Split
+
+ROLES: dict[str, tuple[str, ...]] = {
+    "logits": ("logits", "logit"),
+    "probs": ("probs", "prob"),
+    "labels": ("labels", "label"),
+    "predicted": ("predicted",),
+    "confidence": ("confidence",),
+    "ids": ("ids", "id"),
+    "classes": ("classes",),
+    "features": ("features", "feature"),
+    "group": ("group",),
+    "split": ("split",),
+    "raw": ("raw",),
+    "binary": ("binary",),
+    "fitted_on": ("fitted_on",),
+    "origin": ("origin",),
+}
+"""Role → the names it goes by. The first is what we write."""
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Names a user gives by hand (`--logits-key` …); what is given is used and nothing else in its place."""
+
+    logits: str | None = None
+    probs: str | None = None
+    labels: str | None = None
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """Named arrays of one file: `load` reads one of them; `meta` is the text kept beside them."""
+
+    path: Path
+    names: tuple[str, ...]
+    load: Callable[[str], Any]
+    meta: Mapping[str, str] = field(default_factory=dict)
+    word: str = "key"  # what this format calls a name
+
+    @property
+    def found(self) -> str:
+        shown = ", ".join(self.names[:20]) + (", …" if len(self.names) > 20 else "")
+        return f"{self.word}s found: {shown or 'none'}"
+
+
+def join(
+    arrays: Arrays,
+    keys: Keys | None = None,
+    *,
+    class_axis: int = -1,
+    ignore_index: int | None = None,
+    split: Split | str | None = None,
+    source: str | None = None,
+) -> Predictions:
+    """Checked predictions out of named arrays; every error names the file."""
+    keys = keys or Keys()
+    name = str(arrays.path) if source is None else source
+    roles = choose(arrays, keys)
+    values = {role: arrays.load(key) for role, key in roles.items() if role not in _TEXTS}
+    texts = {role: _text(arrays, roles, role) for role in _TEXTS}
+    built = predictions(
+        values.get("logits"),
+        values["labels"],
+        probs=values.get("probs"),
+        predicted=values.get("predicted"),
+        confidence=values.get("confidence"),
+        split=split or texts["split"] or Split.UNKNOWN,
+        class_axis=class_axis,
+        ignore_index=ignore_index,
+        ids=_listed(arrays, values.get("ids"), "ids"),
+        classes=_listed(arrays, values.get("classes"), "classes"),
+        features=values.get("features"),
+        group=values.get("group"),
+        raw=_flag(texts["raw"], True),
+        source=name,
+    )
+    return replace(
+        built,
+        binary=built.binary or _flag(texts["binary"], False),
+        fitted_on=texts["fitted_on"] or "",
+        origin=texts["origin"] or "",
+    )
+
+
+_TEXTS = ("split", "raw", "binary", "fitted_on", "origin")
+
+
+def choose(arrays: Arrays, keys: Keys) -> dict[str, str]:
+    """Role → name in this file."""
+    given = {"logits": keys.logits, "probs": keys.probs, "labels": keys.labels}
+    roles: dict[str, str] = {}
+    for role, names in ROLES.items():
+        asked = given.get(role)
+        if asked is not None:
+            if asked not in arrays.names:
+                raise FileError(f"{arrays.path}: no {arrays.word} {asked!r} for {role}; {arrays.found}")
+            roles[role] = asked
+            continue
+        present = [n for n in names if n in arrays.names]
+        if len(present) > 1:
+            option = f"; choose by --{role}-key" if role in given else ""
+            raise FileError(f"{arrays.path}: both {present[0]!r} and {present[1]!r} are there{option}")
+        if present:
+            roles[role] = present[0]
+    if keys.logits is not None and keys.probs is None:
+        roles.pop("probs", None)
+    elif keys.probs is not None and keys.logits is None:
+        roles.pop("logits", None)
+    _complete(arrays, roles)
+    return roles
+
+
+def _complete(arrays: Arrays, roles: dict[str, str]) -> None:
+    if "labels" not in roles:
+        raise FileError(f"{arrays.path}: no {arrays.word} 'labels'; {arrays.found}; name it by --labels-key")
+    if "logits" in roles and "probs" in roles:
+        raise FileError(
+            f"{arrays.path}: holds both logits and probs; choose by --logits-key {roles['logits']} "
+            f"or --probs-key {roles['probs']}"
+        )
+    pair = {"predicted", "confidence"} & roles.keys()
+    if "logits" in roles or "probs" in roles:
+        if len(pair) == 1:  # half a pair says nothing that the scores do not
+            roles.pop(pair.pop())
+    elif len(pair) < 2:
+        raise FileError(
+            f"{arrays.path}: no {arrays.word} 'logits' or 'probs' (nor 'predicted' with 'confidence'); "
+            f"{arrays.found}; name it by --logits-key or --probs-key"
+        )
+
+
+def _text(arrays: Arrays, roles: Mapping[str, str], role: str) -> str | None:
+    """One text for the whole file, from an array of equal entries or from the metadata."""
+    if role not in roles:
+        return arrays.meta.get(role)
+    entries = np.asarray(arrays.load(roles[role])).reshape(-1).tolist()
+    said = sorted({_plain(e) for e in entries if e is not None} - {""})
+    if len(said) > 1:
+        raise FileError(f"{arrays.path}: {role} holds {' and '.join(said[:3])}; write one file for each")
+    return said[0] if said else None
+
+
+def _plain(entry: Any) -> str:
+    return entry.decode("utf-8", "replace") if isinstance(entry, bytes) else str(entry)
+
+
+def _flag(text: str | None, default: bool) -> bool:
+    return default if text is None else text.lower() in ("true", "1", "1.0")
+
+
+def _listed(arrays: Arrays, values: Any, name: str) -> Sequence[str] | None:
+    """`ids` or `classes` from an array, from a JSON list in a cell, or from the metadata."""
+    if values is None:
+        return json_list(arrays.meta[name], arrays.path, name) if name in arrays.meta else None
+    entries = np.asarray(values).reshape(-1).tolist()
+    if name == "classes" and isinstance(values, list) and entries and str(entries[0]).startswith("["):
+        return json_list(str(entries[0]), arrays.path, name)
+    return [_plain(e) for e in entries]
+
+
+def json_list(text: str, path: Path, name: str) -> list[str]:
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise FileError(f"{path}: {name} is not a JSON list: {error}") from error
+    if not isinstance(values, list):
+        raise FileError(f"{path}: {name} is not a JSON list")
+    return [str(v) for v in values]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What is written: tensors by role, lists of text by role, single texts by role."""
+
+    tensors: Mapping[str, Any]
+    lists: Mapping[str, tuple[str, ...]]
+    texts: Mapping[str, str]
+
+
+def content(p: Predictions) -> Content:
+    tensors = {
+        role: getattr(p, role).detach().cpu().contiguous()
+        for role in ("logits", "labels", "predicted", "confidence", "features", "group")
+        if getattr(p, role) is not None
+    }
+    lists = {role: getattr(p, role) for role in ("ids", "classes") if getattr(p, role) is not None}
+    texts = {"split": p.split.value}
+    if p.logits is not None and not p.raw:
+        texts["raw"] = "false"
+    if p.binary:
+        texts["binary"] = "true"
+    texts.update({role: getattr(p, role) for role in ("fitted_on", "origin") if getattr(p, role)})
+    return Content(tensors, lists, texts)

@@ -1,0 +1,80 @@
+"""Tables: numbered columns `logit_0 … logit_{K-1}` are one array `logit`; lists in a column are its rows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.errors import FileError
+
+_NUMBERED = re.compile(r"(.+)_(\d+)")
+
+
+def stems(columns: Sequence[str], path: Path) -> dict[str, list[str]]:
+    """Array name → its columns, in class order. A gap in the numbers is an error that names it."""
+    if len(set(columns)) != len(columns):
+        twice = next(c for c in columns if list(columns).count(c) > 1)
+        raise FileError(f"{path}: column {twice!r} is there twice")
+    found: dict[str, list[str]] = {}
+    numbers: dict[str, dict[int, str]] = {}
+    for column in columns:
+        match = _NUMBERED.fullmatch(column)
+        if match:
+            numbers.setdefault(match[1], {})[int(match[2])] = column
+        found[column] = [column]
+    for stem, members in numbers.items():
+        if stem in found:  # `logits` and `logits_0`: the plain name wins, the others are the owner's own
+            continue
+        if stem in ("logit", "prob", "logits", "probs"):
+            gap = next((i for i in range(max(members) + 1) if i not in members), None)
+            if gap is not None:
+                raise FileError(f"{path}: column '{stem}_{gap}' is missing ('{stem}_{max(members)}' is there)")
+        if sorted(members) == list(range(len(members))):
+            found[stem] = [members[i] for i in range(len(members))]
+            for column in found[stem]:
+                found.pop(column)
+    return found
+
+
+def dense(column: Any, path: Path, name: str) -> Any:
+    """An Arrow column → NumPy: numbers [N], lists [N, K], lists of lists [M, N, K], text as a list."""
+    import pyarrow as pa
+
+    flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if flat.null_count:
+        row = flat.is_null().to_pylist().index(True)
+        raise FileError(f"{path}: column {name!r} is empty in row {row}")
+    shape = [len(flat)]
+    while pa.types.is_list(flat.type) or pa.types.is_large_list(flat.type) or pa.types.is_fixed_size_list(flat.type):
+        lengths = np.diff(flat.offsets.to_numpy()) if not pa.types.is_fixed_size_list(flat.type) else None
+        if lengths is not None and len(lengths) and (lengths != lengths[0]).any():
+            row = int((lengths != lengths[0]).argmax()) // int(np.prod(shape[1:], dtype=int))
+            raise FileError(f"{path}: column {name!r} has {lengths[row]} values in row {row}, {lengths[0]} in row 0")
+        shape.append(flat.type.list_size if lengths is None else int(lengths[0]) if len(lengths) else 0)
+        flat = flat.flatten()
+        if flat.null_count:
+            row = flat.is_null().to_pylist().index(True) // int(np.prod(shape[1:], dtype=int))
+            raise FileError(f"{path}: column {name!r} has an empty value in row {row}")
+    if pa.types.is_dictionary(flat.type):
+        flat = flat.dictionary_decode()
+    if not (pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type) or pa.types.is_boolean(flat.type)):
+        values = flat.to_pylist()
+        return values if len(shape) == 1 else np.array(values, dtype=str).reshape(shape)
+    array = flat.to_numpy(zero_copy_only=False).reshape(shape)
+    members = array.ndim == 3 and name not in ("features", "feature")
+    return np.moveaxis(array, 1, 0) if members else array
+
+
+def stacked(table: Any, columns: Sequence[str], path: Path, name: str) -> Any:
+    """The array made of these columns of an Arrow table or record batch."""
+    parts = [dense(table.column(c), path, c) for c in columns]
+    if len(parts) == 1:
+        return parts[0] if columns[0] == name else np.asarray(parts[0])[:, None]
+    for column, part in zip(columns, parts, strict=True):
+        if not isinstance(part, np.ndarray) or part.ndim != 1:
+            raise FileError(f"{path}: column {column!r} does not hold one number a row")
+    return np.stack(parts, 1)

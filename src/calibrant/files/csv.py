@@ -1,0 +1,111 @@
+"""`.csv`: a header, then one item a line. Arrow parses it; what Arrow refuses is parsed cell by cell,
+so that the error can name the row, the column and the text.
+
+What is said once of the whole file (provenance, classes as a JSON list) stands in the first row.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.errors import FileError
+from calibrant.files.arrays import ROLES, Arrays, Content
+from calibrant.files.columns import stacked, stems
+
+_TEXT = {
+    name
+    for role in ("ids", "classes", "group", "split", "raw", "binary", "fitted_on", "origin")
+    for name in ROLES[role]
+}
+
+
+def read(path: Path) -> Arrays:
+    header = _header(path)
+    found = stems(header, path)
+    return Arrays(path, tuple(found), lambda name: _load(path, header, found[name], name), word="column")
+
+
+def _header(path: Path) -> list[str]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            header = next(csv.reader(stream), None)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
+    if not header:
+        raise FileError(f"{path}: empty; a CSV file starts with a line of column names")
+    return header
+
+
+def _load(path: Path, header: list[str], columns: list[str], name: str) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv as arrow
+
+    kind = pa.string() if name in _TEXT else pa.float64()
+    convert = arrow.ConvertOptions(
+        column_types=dict.fromkeys(columns, kind), include_columns=columns, null_values=[], strings_can_be_null=False
+    )
+    try:
+        return stacked(arrow.read_csv(path, convert_options=convert), columns, path, name)
+    except pa.ArrowInvalid:
+        return _cell_by_cell(path, header, columns, name)
+
+
+def _cell_by_cell(path: Path, header: list[str], columns: list[str], name: str) -> Any:
+    where = [header.index(c) for c in columns]
+    table: list[list[Any]] = []
+    with path.open(newline="", encoding="utf-8-sig") as stream:
+        lines = csv.reader(stream)
+        next(lines)
+        for line in lines:
+            if not line:
+                continue
+            at = f"{path}: row {len(table)} (line {lines.line_num})"
+            if len(line) != len(header):
+                raise FileError(f"{at} has {len(line)} cells, the header has {len(header)}")
+            table.append([line[i] if name in _TEXT else _number(line[i], at, header[i]) for i in where])
+    if name in _TEXT:
+        return [row[0] for row in table]
+    array = np.array(table, dtype=np.float64).reshape(len(table), len(columns))
+    return array[:, 0] if columns == [name] else array
+
+
+def _number(cell: str, at: str, column: str) -> float:
+    try:
+        if "_" in cell:  # Python would read 1_000
+            raise ValueError
+        return float(cell)
+    except ValueError:
+        shown = repr(cell) if cell.strip() else "empty"
+        raise FileError(f"{at}: column {column!r} is {shown}, not a number") from None
+
+
+def write(path: Path, content: Content) -> None:
+    blocks, header = [], []
+    for role, tensor in content.tensors.items():
+        if tensor.ndim > 2 or (role == "logits" and tensor.ndim != 2):
+            raise FileError(f"a .csv cannot hold {role} of shape {tuple(tensor.shape)}; write .npz or .parquet")
+        name = ROLES[role][-1]
+        header += [name] if tensor.ndim == 1 else [f"{name}_{j}" for j in range(tensor.shape[1])]
+        blocks.append(tensor.reshape(len(tensor), -1).tolist())
+    n = len(content.tensors["labels"])
+    lists = dict(content.lists)
+    if "ids" in lists:
+        header.append("id")
+        blocks.append([[i] for i in lists.pop("ids")])
+    header.append("split")
+    blocks.append([[content.texts["split"]]] * n)
+    once = {k: v for k, v in content.texts.items() if k != "split"}
+    once |= {name: json.dumps(list(values), ensure_ascii=False) for name, values in lists.items()}
+    for name, text in once.items():
+        header.append(name)
+        blocks.append([[text], *[[""]] * (n - 1)])
+    with path.open("w", newline="", encoding="utf-8") as stream:
+        lines = csv.writer(stream, lineterminator="\n")
+        lines.writerow(header)
+        lines.writerows(list(chain.from_iterable(cells)) for cells in zip(*blocks, strict=True))

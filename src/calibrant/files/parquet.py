@@ -1,0 +1,139 @@
+"""`.parquet`: one file, or a folder of parts read in the order of their names.
+
+`read` holds the whole table; `batches` yields it a few rows at a time, for what is larger than memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.errors import FileError
+from calibrant.files.arrays import Arrays, Content
+from calibrant.files.columns import stacked, stems
+from calibrant.files.npz import numpy
+
+
+def parts(path: Path) -> list[Path]:
+    """The file itself, or the folder's `*.parquet` at any depth; names with a leading `.` or `_` are not data."""
+    if not path.is_dir():
+        return [path]
+    inside = sorted(path.rglob("*.parquet"))
+    kept = [p for p in inside if not any(n.startswith((".", "_")) for n in p.relative_to(path).parts)]
+    if not kept:
+        raise FileError(f"{path} is a folder without .parquet parts; name a file, or a folder of Parquet parts")
+    return kept
+
+
+def read(path: Path) -> Arrays:
+    import pyarrow as pa
+
+    files = parts(path)
+    opened = [_open(part) for part in files]
+    first = opened[0].schema_arrow
+    for part, each in zip(files, opened, strict=True):
+        _same_columns(part, each.schema_arrow.names, files[0], first.names)
+    found = stems(first.names, files[0])
+
+    def load(name: str) -> Any:
+        tables = [
+            _guarded(part, lambda e=each: e.read(columns=found[name])) for part, each in zip(files, opened, strict=True)
+        ]
+        try:
+            whole = pa.concat_tables(tables, promote_options="permissive")
+        except pa.ArrowInvalid as error:
+            raise FileError(f"{path}: the parts disagree on the type of {name!r} ({error})") from error
+        return stacked(whole, found[name], path, name)
+
+    return Arrays(path, tuple(found), load, _meta(first), word="column")
+
+
+def rows(part: Path) -> int:
+    return int(_open(part).metadata.num_rows)
+
+
+def batches(part: Path, size: int) -> Iterator[tuple[int, Arrays]]:
+    """(first row, arrays) of each run of at most `size` rows of one part; only what is asked for is decoded."""
+    file = _open(part)
+    found = stems(file.schema_arrow.names, part)
+    meta, start = _meta(file.schema_arrow), 0
+    stream = _guarded(part, lambda: file.iter_batches(batch_size=size, columns=_wanted(found)))
+    while (batch := _guarded(part, lambda: next(stream, None))) is not None:
+
+        def load(name: str, batch: Any = batch) -> Any:
+            if any(c not in batch.schema.names for c in found[name]):
+                raise FileError(f"{part}: column {name!r} is not among those read in a stream")
+            return stacked(batch, found[name], part, name)
+
+        yield start, Arrays(part, tuple(found), load, meta, word="column")
+        start += batch.num_rows
+
+
+def columns(part: Path) -> tuple[str, ...]:
+    return tuple(_open(part).schema_arrow.names)
+
+
+def write(path: Path, content: Content) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    fields: dict[str, Any] = {
+        "label" if role == "labels" else role: _column(t, role) for role, t in content.tensors.items()
+    }
+    lists = dict(content.lists)
+    if "ids" in lists:
+        fields["id"] = pa.array(lists.pop("ids"))
+    fields["split"] = pa.array([content.texts["split"]] * len(fields["label"])).dictionary_encode()
+    meta = {k: v for k, v in content.texts.items() if k != "split"}
+    meta |= {name: json.dumps(list(values), ensure_ascii=False) for name, values in lists.items()}
+    pq.write_table(pa.table(fields).replace_schema_metadata({f"calibrant.{k}": v for k, v in meta.items()}), path)
+
+
+def _column(tensor: Any, role: str) -> Any:
+    """[N] → numbers, [N, K] → lists; members [M, N, K] → one list of M lists for each item."""
+    import pyarrow as pa
+
+    array = numpy(tensor)
+    if role == "logits" and array.ndim == 3:
+        array = np.moveaxis(array, 0, 1)
+    column = pa.array(np.ascontiguousarray(array).reshape(-1))
+    for size in reversed(array.shape[1:]):
+        column = pa.FixedSizeListArray.from_arrays(column, size)
+    return column
+
+
+def _open(part: Path) -> Any:
+    import pyarrow.parquet as pq
+
+    return _guarded(part, lambda: pq.ParquetFile(part))
+
+
+def _guarded(part: Path, action: Any) -> Any:
+    import pyarrow as pa
+
+    try:
+        return action()
+    except (pa.ArrowException, OSError) as error:
+        first = str(error).splitlines()[0]
+        raise FileError(f"{part}: truncated, or not a Parquet file ({first}); save it again") from error
+
+
+def _same_columns(part: Path, names: list[str], first: Path, expected: list[str]) -> None:
+    missing = [n for n in expected if n not in names]
+    if missing:
+        raise FileError(f"{part}: column {missing[0]!r} is missing; {first.name} has it")
+
+
+def _meta(schema: Any) -> dict[str, str]:
+    pairs = (schema.metadata or {}).items()
+    return {k.decode()[10:]: v.decode() for k, v in pairs if k.startswith(b"calibrant.")}
+
+
+def _wanted(found: dict[str, list[str]]) -> list[str]:
+    """A stream needs scores and labels; ids and features would only cost memory."""
+    skip = {"ids", "id", "features", "feature", "classes"}
+    return [c for name, columns in found.items() if name not in skip for c in columns]
