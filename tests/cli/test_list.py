@@ -1,0 +1,51 @@
+"""`calibrant list`: every family answers, unknown names are told the nearest."""
+
+from __future__ import annotations
+
+import functools
+import json
+
+import pytest
+
+from calibrant.cli import run
+from calibrant.cli.list_ import FAMILIES, summary
+from calibrant.metrics import METRICS
+
+
+def test_families_with_counts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "--json"]) == 0
+    families = {f["name"]: f["count"] for f in json.loads(capsys.readouterr().out)["families"]}
+    assert list(families) == list(FAMILIES)
+    assert families["metrics"] == len(METRICS)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_answers(family: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", family, "--json"]) == 0
+    entries = json.loads(capsys.readouterr().out)["entries"]
+    assert run(["list", family]) == 0
+    printed = capsys.readouterr().out
+    assert all(entry["name"] in printed and entry["summary"] in printed for entry in entries)
+    assert entries or "not in this version yet" in printed
+
+
+def test_unknown_family_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "metric"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err == "calibrant: unknown family 'metric'; did you mean 'metrics'?\n"
+
+
+class Documented:
+    """One sentence over
+    two lines. Another one.
+
+    More."""
+
+
+def test_summary_reads_classes_instances_partials_and_lazy_entries() -> None:
+    for entry in (Documented, Documented(), functools.partial(Documented)):
+        assert summary(entry) == "One sentence over two lines"
+    assert (
+        summary("calibrant.functional.scores:merge")
+        == "Scores of the concatenation; merging equals evaluating the whole"
+    )

@@ -1,0 +1,24 @@
+"""What every test may rely on: no display, no time limit on slow machines, one place for large data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+# a busy machine is no bug, and a failure must come back when the test is run again
+settings.register_profile("calibrant", deadline=None, derandomize=True)
+settings.load_profile("calibrant")
+
+
+@pytest.fixture(scope="session")
+def big_data() -> Path:
+    """The folder of data sets that are not bundled; tests that need it skip without it."""
+    folder = os.environ.get("CALIBRANT_DATA")
+    if not folder:
+        pytest.skip("set CALIBRANT_DATA to the folder with the data sets to run this")
+    return Path(folder)
