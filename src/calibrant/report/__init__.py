@@ -1,0 +1,1 @@
+"""What people look at: the verdict in a sentence, terminal tables, figures, the HTML report."""

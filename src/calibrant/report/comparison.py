@@ -1,0 +1,63 @@
+"""A paired comparison as rows of text. What `calibrant.compare` returns, or a dict of the same form, both do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.report import numbers
+from calibrant.types import Estimate
+
+
+@dataclass(frozen=True)
+class Row:
+    metric: str
+    difference: str
+    interval: str
+    p: str
+    verdict: str
+
+
+def rows(comparison: Any) -> list[Row]:
+    """One row per metric of an object (or mapping) with `rows` of metric, difference, low, high, p, verdict."""
+    return [_row(r) for r in field(comparison, "rows") or ()]
+
+
+def names(comparison: Any) -> tuple[str, str]:
+    """What is compared with what, as far as it says: (a, b)."""
+    return str(field(comparison, "a") or "A"), str(field(comparison, "b") or "B")
+
+
+def field(record: Any, name: str) -> Any:
+    if isinstance(record, Mapping):
+        return record.get(name)
+    return getattr(record, name, None)
+
+
+def _row(record: Any) -> Row:
+    name = str(field(record, "metric"))
+    difference = field(record, "difference")
+    if isinstance(difference, Estimate):
+        estimate = difference
+    else:
+        estimate = Estimate(difference, field(record, "low"), field(record, "high"))
+    shown = estimate if estimate.value is not None else Estimate(None)
+    return Row(
+        metric=name,
+        difference=_signed(name, shown.value),
+        interval=DASH if shown.low is None or shown.high is None else f"{_signed(name, shown.low)} … {_signed(name, shown.high)}",
+        p=numbers.p_value(field(record, "p")).removeprefix("p = ").removeprefix("p "),
+        verdict=str(field(record, "verdict") or field(record, "reason") or DASH),
+    )
+
+
+DASH = numbers.DASH
+
+
+def _signed(name: str, number: float | None) -> str:
+    """A difference always shows its direction; of shares it is in points (pp)."""
+    if number is None:
+        return DASH
+    text = f"{100 * number:+.2f} pp" if numbers.is_percent(name) else f"{number:+.4f}"
+    return text.replace("-", "\N{MINUS SIGN}")

@@ -1,0 +1,38 @@
+"""What each metric means, in words for someone who has never met it. A test holds it to the table of metrics."""
+
+from __future__ import annotations
+
+MEANING: dict[str, str] = {
+    "accuracy": "How often the predicted class is the right one.",
+    "nll": "The price paid for the probability given to the truth: −log of it, on average. Confident errors cost most.",
+    "brier": "Squared distance between the predicted probabilities and what happened, summed over classes (0 to 2).",
+    "ece": "How far confidence is from accuracy, on average over bins of similar confidence. Its name: expected calibration error.",
+    "ece_mass": "The same, with bins that hold equally many items instead of equally wide ones.",
+    "ece_classwise": "The same for every class's own probability, averaged over classes; it also sees the classes that lost.",
+    "ece_max": "The distance in the single worst bin. Noisy when that bin holds few items.",
+    "ece_l2": "The same distance, but large errors weigh more (root mean square).",
+    "ece_over": "The part of ECE from bins that are too sure.",
+    "ece_under": "The part of ECE from bins that are not sure enough.",
+    "oe": "Excess confidence, weighted by the confidence itself: being too sure hurts most where it is most trusted.",
+    "ece_debiased": "ECE less what pure chance adds to it. ECE of a perfect model is never quite 0; this one can be.",
+    "ks": "The largest error that builds up when going through the items by confidence; needs no bins.",
+    "gap": "Average confidence minus accuracy. Above zero: too sure. Below: not sure enough.",
+    "auroc": "The chance that a random correct answer is surer than a random error. 50 % is a coin, 100 % is perfect.",
+    "aupr_success": "How purely the surest answers are correct ones, averaged over all thresholds.",
+    "aupr_error": "How purely the least sure answers are errors: what you find when you check the unsure ones first.",
+    "aurc": "The error rate of what is accepted, averaged over all shares of items one might accept.",
+    "eaurc": "What of that a perfect ordering at the same accuracy would save. 0 is perfect.",
+    "fpr95": "The share of errors let through when the threshold keeps 95 % of the correct answers.",
+}
+
+BETTER = {"low": "lower is better", "high": "higher is better", "zero": "closer to zero is better"}
+ARROW = {"low": "↓", "high": "↑", "zero": "→0"}
+
+FAMILY = {
+    "proper": "Overall quality",
+    "calibration": "Calibration: does it mean what it says?",
+    "refinement": "Refinement: does confidence rank errors below correct answers?",
+}
+
+HEADLINE = ("accuracy", "gap", "ece", "nll", "brier", "auroc", "aurc")
+"""What is shown first; the rest stands in the full table."""

@@ -1,0 +1,173 @@
+"""Operating points: accept what is at least this sure; how much is that, how right, how calibrated?
+
+A stored point is a threshold t (accept confidence ≥ t) with exact numbers over the items. Three sets of thresholds:
+
+* round ones (0.00, 0.01, …, 0.99, 0.991, …, 0.9991, …), fixed before the data are seen, for people who type one;
+* quantiles of confidence, so that the slider moves evenly through what is accepted;
+* for each usual target accuracy the exact threshold that accepts most at that accuracy.
+
+"95 % accurate, and 95 % sure of it" searches over thresholds, so a pointwise bound would promise too much. It uses the
+round thresholds alone, which the data did not choose, and a Clopper–Pearson bound at 5 % divided by their number
+(Bonferroni): whatever threshold comes out, the promise fails with probability at most 5 %.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.functional.binning import equal_width
+from calibrant.functional.scores import Scores
+from calibrant.report.binomial import Floats, exact_lower, wilson
+
+QUANTILES = 600
+TARGETS = (*(i / 100 for i in range(50, 100)), 0.995, 0.999)
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class OperatingPoints:
+    """Columns over thresholds, ascending: what is accepted at confidence ≥ threshold."""
+
+    n: int
+    threshold: Floats
+    accepted: NDArray[np.int64]
+    correct: NDArray[np.int64]
+    accuracy_low: Floats
+    accuracy_high: Floats
+    confidence: Floats  # mean of what is accepted
+    ece: Floats
+    ece_chance: Floats  # what a perfectly calibrated model would show with these items, by chance alone
+    promised: Floats  # simultaneous lower bound of accuracy; NaN where the threshold is not a round one
+    promises: int  # over how many thresholds it holds
+    effective: float  # items that are worth an independent one, as a share (1 without groups)
+
+    @property
+    def coverage(self) -> Floats:
+        return self.accepted / self.n
+
+    @property
+    def accuracy(self) -> Floats:
+        return self.correct / np.maximum(self.accepted, 1)
+
+    def at_accuracy(self, target: float, *, sure: bool = False) -> int | None:
+        """Index of the point that accepts most at this accuracy (`sure`: at this promised accuracy)."""
+        value = self.promised if sure else self.accuracy
+        good = np.flatnonzero((np.nan_to_num(value, nan=-1.0) >= target) & (self.accepted > 0))
+        return int(good[np.argmax(self.accepted[good])]) if len(good) else None
+
+
+def operating_points(scores: Scores) -> OperatingPoints:
+    """Exact numbers at no more than about 900 thresholds, whatever the number of items; one sort."""
+    order = np.argsort(scores.confidence.numpy(), kind="stable")
+    conf = scores.confidence.numpy()[order]
+    hit = scores.correct.numpy()[order].astype(np.int64)
+    fixed = round_thresholds(scores.k if scores.about == "top label" else None)
+    thresholds, first, firm = _distinct(conf, fixed, _chosen(conf, hit))
+    accepted = len(conf) - first
+    above = np.concatenate([np.cumsum(hit[::-1])[::-1], [0]])
+    sure = np.concatenate([np.cumsum(conf[::-1])[::-1], [0.0]])
+    correct = above[first]
+    share = effective_share(scores)
+    low, high = wilson(correct * share, accepted * share)
+    ece, chance = _ece(conf, hit, first, scores)
+    bound = exact_lower(correct * share, accepted * share, ALPHA / len(fixed))
+    return OperatingPoints(
+        n=len(conf),
+        threshold=thresholds,
+        accepted=accepted,
+        correct=correct,
+        accuracy_low=low,
+        accuracy_high=high,
+        confidence=sure[first] / np.maximum(accepted, 1),
+        ece=ece,
+        ece_chance=chance,
+        promised=np.where(firm, bound, np.nan),
+        promises=len(fixed),
+        effective=share,
+    )
+
+
+def round_thresholds(k: int | None) -> Floats:
+    """0, then two-digit thresholds above 1/K (no top label is surer of less), then nine more per decade of 1 − t."""
+    near_one = [1 - i / 10**d for d in range(3, 9) for i in range(9, 0, -1)]
+    grid = [0.0, *(i / 100 for i in range(1, 100)), *near_one]
+    least = 0.0 if k is None else 1 / k
+    return np.array([0.0, *(float(f"{t:.10g}") for t in grid if t > least)])
+
+
+def effective_share(scores: Scores) -> float:
+    """1/(design effect) of correctness when items come in groups: variance of the mean, items over groups."""
+    if scores.group is None:
+        return 1.0
+    hit = scores.correct.double().numpy()
+    _, group = np.unique(scores.group.numpy(), return_inverse=True)
+    residual = np.bincount(group, hit - hit.mean())
+    clustered, independent = float((residual**2).sum()), float(((hit - hit.mean()) ** 2).sum())
+    return 1.0 if clustered <= independent else independent / clustered
+
+
+def shortest_between(below: float, upto: float) -> float:
+    """The decimal with the fewest digits in (below, upto]: it accepts the same items and can be read aloud."""
+    for digits in range(1, 18):
+        step = Decimal(1).scaleb(-digits)
+        candidate = float(Decimal(below).quantize(step, rounding=ROUND_CEILING))
+        if candidate <= below:
+            candidate = float(Decimal(below).quantize(step, rounding=ROUND_CEILING) + step)
+        if below < candidate <= upto:
+            return candidate
+    return upto
+
+
+def _chosen(conf: Floats, hit: NDArray[np.int64]) -> Floats:
+    """Thresholds at quantiles of confidence and at the best coverage for each target accuracy."""
+    start = np.flatnonzero(np.concatenate([[True], conf[1:] != conf[:-1]]))  # first of each run of ties
+    accepted = len(conf) - start
+    accuracy = np.cumsum(hit[::-1])[::-1][start] / accepted
+    wanted = {int(np.searchsorted(start, q)) for q in np.linspace(0, len(conf) - 1, QUANTILES)}
+    for target in TARGETS:
+        good = np.flatnonzero(accuracy >= target)
+        if len(good):
+            wanted.add(int(good[0]))
+    runs = sorted(i for i in wanted if i < len(start))
+    below = [float(conf[start[i] - 1]) if start[i] else max(0.0, float(conf[0]) - 0.01) for i in runs]
+    return np.array([shortest_between(b, float(conf[start[i]])) for i, b in zip(runs, below, strict=True)])
+
+
+def _distinct(
+    conf: Floats, fixed: Floats, chosen: Floats
+) -> tuple[Floats, NDArray[np.int64], NDArray[np.bool_]]:
+    """(threshold, first accepted item, is a round one): of those that accept the same items the shortest to write."""
+    best: dict[int, tuple[bool, int, float]] = {}
+    for is_chosen, values in ((False, fixed), (True, chosen)):
+        for t, first in zip(values.tolist(), np.searchsorted(conf, values, side="left").tolist(), strict=True):
+            rank = (is_chosen, len(repr(t)), t)
+            if first < len(conf) and (first not in best or rank < best[first]):
+                best[first] = rank
+    order = sorted(best)
+    threshold = np.array([best[i][2] for i in order])
+    return threshold, np.array(order), np.array([not best[i][0] for i in order])
+
+
+def _ece(conf: Floats, hit: NDArray[np.int64], first: NDArray[np.int64], scores: Scores) -> tuple[Floats, Floats]:
+    """ECE over the accepted items at each threshold, and its expectation under perfect calibration.
+
+    Chance: bin b's gap is about normal with variance Σ p(1 − p)/n², so E|gap| = √(2/π)·sd.
+    """
+    sorted_conf = scores.confidence.sort().values
+    index = equal_width(sorted_conf, scores.bins).numpy()
+    segment = np.searchsorted(first, np.arange(len(conf)), side="right") - 1  # −1: accepted nowhere
+    cell = (segment + 1) * scores.bins + index
+    shape = (len(first) + 1, scores.bins)
+
+    def above(values: Floats) -> Floats:
+        sums = np.bincount(cell, values, minlength=shape[0] * shape[1]).reshape(shape)[1:]
+        return np.asarray(np.cumsum(sums[::-1], 0)[::-1])
+
+    size = np.maximum(len(conf) - first, 1)[:, None]
+    gap = np.abs(above(conf - hit)) / size
+    sd = np.sqrt(np.maximum(above(conf * (1 - conf)), 0)) / size
+    return gap.sum(1), (np.sqrt(2 / np.pi) * sd).sum(1)

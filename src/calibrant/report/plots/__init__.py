@@ -1,0 +1,23 @@
+"""Figures, each a pure function `plot(data, *, ax=None) -> Axes`: for users, and as SVG inside the report.
+
+They use matplotlib's object-oriented interface only (no pyplot, no global state). Colours are the report's
+(`style.COLOURS`); `svg.to_svg` turns them into CSS variables, so that a figure follows light and dark.
+"""
+
+from calibrant.report.plots.curves import accuracy_coverage, risk_coverage
+from calibrant.report.plots.density import confidence_density
+from calibrant.report.plots.forest import before_after, forest
+from calibrant.report.plots.reliability import confidence_histogram, reliability, reliability_figure
+from calibrant.report.plots.style import new_axes
+
+__all__ = [
+    "accuracy_coverage",
+    "before_after",
+    "confidence_density",
+    "confidence_histogram",
+    "forest",
+    "new_axes",
+    "reliability",
+    "reliability_figure",
+    "risk_coverage",
+]

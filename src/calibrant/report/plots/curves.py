@@ -1,0 +1,76 @@
+"""Risk–coverage and accuracy–coverage: accept the most confident first, and watch the errors come in.
+
+The band is a pointwise Wilson interval. Curves are cut to a few hundred points: more than the pixels there are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from calibrant.functional.ranking import accuracy_coverage as curve
+from calibrant.functional.ranking import rank, run_weights
+from calibrant.functional.scores import Scores
+from calibrant.report.binomial import Floats, wilson
+from calibrant.report.plots.style import COLOURS, legend, new_axes, percent_axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+POINTS = 240
+
+
+def coverage_curve(scores: Scores, points: int = POINTS) -> tuple[Floats, Floats]:
+    """(coverage, accuracy of what is accepted), thinned evenly in coverage; the ends are kept."""
+    good, bad = run_weights(rank(scores.log_error), scores.correct)
+    coverage, accuracy = (t[0].numpy() for t in curve(good, bad))
+    at = np.unique(np.searchsorted(coverage, np.linspace(coverage[0], 1, points) - 1e-12))
+    return coverage[at], accuracy[at]
+
+
+def risk_coverage(
+    scores: Scores, *, ax: Axes | None = None, label: str | None = None, colour: str = "accent", effective: float = 1.0
+) -> Axes:
+    """Error rate among the accepted, against the share accepted; dashed: a perfect ordering at this accuracy."""
+    ax = ax or new_axes()
+    coverage, accuracy = coverage_curve(scores)
+    _band(ax, coverage, accuracy, scores.n * effective, colour, label, risk=True)
+    right = float(scores.correct.double().mean())
+    grid = np.linspace(max(right, 1e-9), 1, 40)
+    ax.plot([0, *grid], [0, *np.maximum(1 - right / grid, 0)], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
+    ax.set_ylabel("error rate of what is accepted")
+    return _finish(ax, label)
+
+
+def accuracy_coverage(
+    scores: Scores, *, ax: Axes | None = None, label: str | None = None, colour: str = "accent", effective: float = 1.0
+) -> Axes:
+    """Accuracy among the accepted, against the share accepted."""
+    ax = ax or new_axes()
+    coverage, accuracy = coverage_curve(scores)
+    _band(ax, coverage, accuracy, scores.n * effective, colour, label, risk=False)
+    ax.set_ylabel("accuracy of what is accepted")
+    return _finish(ax, label)
+
+
+def _band(ax: Axes, coverage: Floats, accuracy: Floats, n: float, colour: str, label: str | None, risk: bool) -> None:
+    low, high = wilson(accuracy * coverage * n, coverage * n)
+    if risk:
+        accuracy, low, high = 1 - accuracy, 1 - high, 1 - low
+    ax.fill_between(coverage, low, high, color=COLOURS[colour], alpha=0.15, linewidth=0)
+    ax.plot(coverage, accuracy, color=COLOURS[colour], linewidth=1.6, label=label)
+    # the first few items have intervals from 0 to 1 that would hide the curve
+    solid = coverage * n >= min(50.0, n)
+    top, bottom = float(np.max(high[solid])), float(np.min(low[solid]))
+    old = ax.get_ylim() if len(ax.lines) > 1 else (bottom, top)
+    ax.set_ylim(0 if risk else min(bottom, old[0]), max(top, old[1], 1e-3) if risk else 1.0)
+
+
+def _finish(ax: Axes, label: str | None) -> Axes:
+    ax.set_xlim(0, 1)
+    ax.set_xlabel("coverage: share of items accepted, surest first")
+    percent_axis(ax)
+    if label is not None:
+        legend(ax, loc="best")
+    return ax

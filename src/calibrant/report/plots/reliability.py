@@ -1,0 +1,99 @@
+"""Reliability diagram: accuracy against confidence, bin by bin, with intervals; below it where the items are.
+
+A bar below the diagonal is overconfident. Each bin's accuracy has a Wilson (or Clopper–Pearson) interval, because a
+bin with twelve items says little and must look like it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from calibrant.functional.binning import BinSums, bin_sums, equal_width
+from calibrant.functional.scores import Scores
+from calibrant.report.binomial import clopper_pearson, wilson
+from calibrant.report.plots.style import COLOURS, dress, legend, new_axes, percent_axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INTERVALS = {"wilson": wilson, "clopper-pearson": clopper_pearson}
+
+
+def width_sums(scores: Scores) -> BinSums:
+    """Equal-width bin sums of the scores: what a reliability diagram is drawn from."""
+    return bin_sums(equal_width(scores.confidence, scores.bins), scores.bins, scores.confidence, scores.correct)
+
+
+def reliability(
+    data: Scores | BinSums,
+    *,
+    ax: Axes | None = None,
+    interval: Literal["wilson", "clopper-pearson"] = "wilson",
+    effective: float = 1.0,
+    label: str | None = None,
+    colour: str = "accent",
+    bars: bool = True,
+) -> Axes:
+    """Accuracy of each bin at its mean confidence. `effective`: share of independent items (groups)."""
+    ax = ax or new_axes(4.2, 3.6)
+    sums = data if isinstance(data, BinSums) else width_sums(data)
+    bins = sums.count.shape[-1]
+    held = sums.count[0].numpy() > 0
+    n, conf, acc = (t[0].numpy()[held] for t in (sums.count, sums.mean_confidence, sums.accuracy))
+    low, high = INTERVALS[interval](acc * n * effective, n * effective)
+    left = np.flatnonzero(held) / bins
+    if bars:
+        for edge, size, c, a, lo, hi in zip(left, n, conf, acc, low, high, strict=True):
+            side = "bad" if c > a else "good"
+            (bar,) = ax.bar(edge, abs(a - c), 1 / bins, bottom=min(a, c), align="edge", color=COLOURS[side], alpha=0.22)
+            bar.set_gid(_tip(edge, edge + 1 / bins, size, c, a, lo, hi))
+    ax.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
+    spread = np.clip(np.vstack([acc - low, high - acc]), 0, None)
+    line = {"fmt": "o-", "markersize": 4, "linewidth": 1.2, "elinewidth": 1.4, "capsize": 0}
+    ax.errorbar(conf, acc, yerr=spread, color=COLOURS[colour], label=label, **line)  # type: ignore[arg-type]
+    ax.set_xlim(0, 1)
+    ax.set_ylim(0, 1.005)
+    ax.set_xlabel("confidence: how sure it says it is")
+    ax.set_ylabel("accuracy: how often it is right")
+    percent_axis(ax)
+    if label is not None:
+        legend(ax, loc="upper left")
+    return ax
+
+
+def confidence_histogram(data: Scores | BinSums, *, ax: Axes | None = None) -> Axes:
+    """Share of the items in each bin of confidence."""
+    ax = ax or new_axes(4.2, 1.2)
+    sums = data if isinstance(data, BinSums) else width_sums(data)
+    bins = sums.count.shape[-1]
+    share = (sums.count[0] / sums.total[0]).numpy()
+    for b in np.flatnonzero(share):
+        (bar,) = ax.bar(b / bins, share[b], 1 / bins, align="edge", color=COLOURS["muted"], alpha=0.55)
+        bar.set_gid(f"tip:{100 * share[b]:.1f} % of the items: confidence {b / bins:.2f} to {(b + 1) / bins:.2f}")
+    ax.set_xlim(0, 1)
+    ax.set_ylabel("items")
+    percent_axis(ax)
+    return ax
+
+
+def reliability_figure(data: Scores | BinSums, *, effective: float = 1.0) -> Axes:
+    """The diagram above, the histogram below, one confidence axis; returns the diagram's axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.4, 4.5), layout="constrained")
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    reliability(data, ax=dress(top), effective=effective)
+    confidence_histogram(data, ax=dress(bottom))
+    top.set_xlabel("")
+    bottom.set_xlabel("confidence: how sure it says it is")
+    assert not isinstance(top, np.ndarray)
+    return top  # type: ignore[no-any-return]
+
+
+def _tip(left: float, right: float, n: float, conf: float, acc: float, low: float, high: float) -> str:
+    return (
+        f"tip:confidence {left:.2f} to {right:.2f}: {n:.0f} items, says {100 * conf:.1f} %, is right {100 * acc:.1f} % "
+        f"(95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
+    )

@@ -1,0 +1,69 @@
+"""One look for all figures: colours that stand on white and on near-black, few lines, no boxes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {
+    "ink": "#1b2230",
+    "muted": "#6b7486",
+    "grid": "#d9dee7",
+    "accent": "#2f6fde",
+    "good": "#16855b",
+    "bad": "#d1435b",
+    "second": "#b7791f",
+}
+"""Name → colour. `svg.to_svg` replaces each by the CSS variable of the same name."""
+
+SERIES = ("accent", "second", "good", "bad", "muted")
+"""Order of colours when several predictors share a figure."""
+
+
+def new_axes(width: float = 4.6, height: float = 3.2) -> Axes:
+    """Axes on a figure of their own, outside pyplot's registry."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return dress(figure.add_subplot())
+
+
+def dress(ax: Axes) -> Axes:
+    """The report's look: transparent, two spines, a light grid."""
+    ax.patch.set_alpha(0)
+    figure_of(ax).patch.set_alpha(0)
+    ax.spines[["top", "right"]].set_visible(False)
+    for side in ("left", "bottom"):
+        ax.spines[side].set_color(COLOURS["grid"])
+    ax.tick_params(colors=COLOURS["muted"], labelsize=9, length=0)
+    for label in (ax.xaxis.label, ax.yaxis.label):
+        label.set_color(COLOURS["muted"])
+        label.set_fontsize(9.5)
+    ax.grid(True, color=COLOURS["grid"], linewidth=0.7)
+    ax.set_axisbelow(True)
+    return ax
+
+
+def figure_of(ax: Axes) -> Figure:
+    from matplotlib.figure import Figure
+
+    figure = ax.get_figure(root=True)
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def percent_axis(ax: Axes, which: str = "both") -> None:
+    from matplotlib.ticker import PercentFormatter
+
+    for axis, name in ((ax.xaxis, "x"), (ax.yaxis, "y")):
+        if which in ("both", name):
+            # the default symbol is glued to the number; decimals=None picks as many as the range needs
+            axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+
+
+def legend(ax: Axes, **options: object) -> None:
+    box = ax.legend(frameon=False, fontsize=9, labelcolor=COLOURS["ink"], **options)  # type: ignore[arg-type]
+    box.set_zorder(10)

@@ -1,0 +1,59 @@
+"""A figure as a small SVG string that is the same every time and follows the page's colours.
+
+Text stays text (the page's font, selectable, half the size of outlines). Colours of `style.COLOURS` become
+`var(--name, colour)`; matplotlib's numbered ids go, because several figures share one page; a `gid` of the form
+`tip:…` becomes a tooltip.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from html import escape
+from typing import TYPE_CHECKING
+
+from calibrant.report.plots.style import COLOURS, figure_of
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TIP = "tip:"
+
+
+def to_svg(ax: Axes, label: str, salt: str = "calibrant") -> str:
+    """The whole figure that `ax` stands in; `label` is what a screen reader says."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    figure = figure_of(ax)
+    buffer = io.StringIO()
+    options = {"svg.hashsalt": salt, "svg.fonttype": "none", "path.simplify": True, "path.simplify_threshold": 0.3}
+    with matplotlib.rc_context(options):
+        nothing = {key: None for key in ("Date", "Creator", "Format", "Type")}
+        FigureCanvasSVG(figure).print_svg(buffer, metadata=nothing)
+    text = buffer.getvalue()
+    return _themed(_small(text[text.index("<svg") :]), label)
+
+
+def _small(svg: str) -> str:
+    svg = re.sub(r"<!--.*?-->\s*", "", svg, flags=re.S)
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.S)
+    svg = re.sub(r'<style type="text/css">.*?</style>', "", svg, flags=re.S)
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg)
+    svg = svg.replace("xlink:href=", "href=")
+    svg = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
+    svg = re.sub(r' id="(?!p[0-9a-f]{10}|m[0-9a-f]{10}|C)[^"]*"', "", svg)
+    svg = re.sub(r"<defs>\s*</defs>|<defs/>", "", svg)
+    svg = re.sub(r"(-?\d+\.\d{2})\d+", r"\1", svg)  # a hundredth of a point is below any screen
+    return re.sub(r">\s+<", "><", re.sub(r" *\n *", " ", svg)).strip()
+
+
+def _themed(svg: str, label: str) -> str:
+    for name, colour in COLOURS.items():
+        svg = svg.replace(f": {colour}", f": var(--{name},{colour})")
+    svg = re.sub(r"font: [^;\"]*?(\d+(?:\.\d+)?)px[^;\"]*", r"font-size: \1px", svg)
+    head = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
+    assert head is not None
+    width = round(float(head[1]) * 4 / 3)
+    opening = f'<svg viewBox="0 0 {head[1]} {head[2]}" role="img" aria-label="{escape(label)}" style="max-width:{width}px">'
+    return re.sub(r"^<svg[^>]*>", lambda _: opening, svg)

@@ -1,0 +1,127 @@
+"""Rich tables for the command line: pure functions from records to renderables; the CLI prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from calibrant.metrics import METRICS
+from calibrant.report import numbers
+from calibrant.report.comparison import rows as comparison_rows
+from calibrant.report.explain import ARROW
+from calibrant.report.verdict import judge
+from calibrant.types import Report
+
+COLOUR = {"over": "red", "under": "yellow", "uneven": "yellow", "calibrated": "green", "unknown": "white"}
+FAMILY = {"proper": "overall", "calibration": "calibration", "refinement": "refinement"}
+VERDICT_COLOUR = {"better": "green", "worse": "red"}
+
+
+def verdict_line(report: Report) -> Text:
+    """The headline in the colour of its kind, then how sure we are and what confidence ranks."""
+    v = judge(report)
+    text = Text()
+    if report.file:
+        text.append(f"{report.file}\n", style="dim")
+    text.append(v.sentence, style=f"bold {COLOUR[v.kind]}")
+    for more in (v.reason, v.ranking):
+        if more:
+            text.append(f"\n{more}")
+    return text
+
+
+def audit_table(report: Report) -> Table:
+    """Every metric with its interval, grouped by family; what does not exist says why."""
+    table = _table(("metric", "left"), ("", "left"), ("value", "right"), ("95 % interval", "left"), ("", "left"))
+    for family, title in FAMILY.items():
+        names = [n for n in report if n in METRICS and METRICS[n].family == family]
+        if not names:
+            continue
+        table.add_row(Text(title, style="bold"), "", "", "", "")
+        for name in names:
+            e, metric = report[name], METRICS[name]
+            shown = numbers.interval(name, e) if e.value is not None else ""
+            table.add_row(
+                Text(f"  {name}", style="cyan"),
+                ARROW[metric.better],
+                numbers.value(name, e.value),
+                Text(shown),
+                Text(e.reason or metric.title, style="dim"),
+            )
+    return table
+
+
+def audit(report: Report) -> Group:
+    """Headline and table, what `calibrant audit` prints for one file."""
+    return Group(verdict_line(report), "", audit_table(report))
+
+
+def side_by_side(reports: Sequence[Report], names: Sequence[str] | None = None) -> Table:
+    """Several files, one column each."""
+    table = _table(("metric", "left"), ("", "left"), *[(r.file or f"#{i + 1}", "right") for i, r in enumerate(reports)])
+    for name in names or [n for n in reports[0] if n in METRICS]:
+        cells = []
+        for report in reports:
+            e = report.metrics.get(name)
+            spread = "" if e is None or e.low is None else f"\n{numbers.interval(name, e)}"
+            cells.append(Text(numbers.value(name, None if e is None else e.value)).append(spread, style="dim"))
+        table.add_row(Text(name, style="cyan"), ARROW[METRICS[name].better], *cells)
+    return table
+
+
+def compare_table(comparison: Any) -> Table:
+    """The paired comparison: per metric the difference, its interval, the p-value, the verdict in words."""
+    table = _table(
+        ("metric", "left"), ("", "left"), ("difference", "right"), ("95 % interval", "left"), ("p", "right"), ("verdict", "left")
+    )
+    for row in comparison_rows(comparison):
+        better = METRICS[row.metric].better if row.metric in METRICS else None
+        table.add_row(
+            Text(row.metric, style="cyan"),
+            "" if better is None else ARROW[better],
+            row.difference,
+            Text(row.interval),
+            row.p,
+            Text(row.verdict, style=VERDICT_COLOUR.get(row.verdict.split(" ")[0], "")),
+        )
+    return table
+
+
+def records_table(records: Sequence[dict[str, Any]], chosen: str | None = None) -> Table:
+    """Any list of flat records (candidates of a fit, a ranking): columns in order of first appearance."""
+    columns = list(dict.fromkeys(key for record in records for key in record))
+    table = _table(*[(column, "left" if i == 0 else "right") for i, column in enumerate(columns)])
+    for record in records:
+        cells = [Text(cell(record.get(column))) for column in columns]
+        picked = chosen is not None and chosen in record.values()
+        table.add_row(*cells, style="bold green" if picked else "")
+    return table
+
+
+def cell(value: Any) -> str:
+    """One value of a generic table as text: numbers to four digits, estimates with their interval."""
+    if value is None:
+        return numbers.DASH
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4f}".replace("-", "\N{MINUS SIGN}")
+    if isinstance(value, dict) and "value" in value:
+        value, low, high = (value.get(k) for k in ("value", "low", "high"))
+        return cell(value) if low is None or high is None else f"{cell(value)} [{cell(low)}, {cell(high)}]"
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {cell(v)}" for k, v in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(cell(v) for v in value)
+    return str(value)
+
+
+def _table(*columns: tuple[str, str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name, justify in columns:
+        table.add_column(Text(name), justify="right" if justify == "right" else "left", no_wrap=justify == "right")
+    return table

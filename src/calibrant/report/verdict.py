@@ -1,0 +1,100 @@
+"""The verdict in one sentence, for someone who has never heard of ECE.
+
+    overconfident: says 97 %, is right 91 %
+
+Its direction is the sign of the gap (mean confidence − accuracy); it is only said when the gap's interval
+excludes zero. A gap within noise may still hide errors that cancel (too sure here, too unsure there): the test of
+calibration decides between `uneven` and `calibrated`. "Is it large?" and "is it noise?" are two questions, and the
+words answer both: an interval that excludes zero by half a point is *slightly* overconfident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from calibrant.report.numbers import count, p_value, percent, percent_pair
+from calibrant.types import Report
+
+Kind = Literal["over", "under", "uneven", "calibrated", "unknown"]
+
+ALPHA = 0.05
+SLIGHT, STRONG = 0.01, 0.10
+"""|gap| below the first is called slight, from the second on strong."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`sentence` is the headline, `reason` says how sure we are, `ranking` what confidence is good for."""
+
+    kind: Kind
+    sentence: str
+    reason: str
+    ranking: str
+
+
+def verdict(report: Report) -> str:
+    """The headline alone."""
+    return judge(report).sentence
+
+
+def judge(report: Report) -> Verdict:
+    gap, accuracy = report.metrics.get("gap"), report.metrics.get("accuracy")
+    ranking = _ranking(report)
+    if gap is None or accuracy is None or gap.value is None or accuracy.value is None:
+        return Verdict("unknown", "not judged: the metrics 'gap' and 'accuracy' were not computed", "", ranking)
+    if report.conventions.get("about") == "positive class":  # accuracy is not what confidence is about
+        side = "too high" if gap.value > 0 else "too low"
+        says = f"its probabilities of the positive class are {percent(abs(gap.value))} {side} on average"
+    else:
+        first, second = percent_pair(accuracy.value + gap.value, accuracy.value)
+        says = f"says {first}, is right {second}"
+    p = test_p(report)
+    if gap.low is None or gap.high is None:
+        direction = "more than" if gap.value > 0 else "less than" if gap.value < 0 else "exactly as often as"
+        why = gap.reason or f"without an interval over {count(report.n)} items it cannot be told from noise"
+        return Verdict("unknown", f"{says}: it claims {direction} it delivers", f"Not judged: {why}.", ranking)
+    if gap.low > 0 or gap.high < 0:
+        kind: Kind = "over" if gap.value > 0 else "under"
+        size = "slightly " if abs(gap.value) < SLIGHT else "strongly " if abs(gap.value) >= STRONG else ""
+        reason = f"More than noise: {_span(gap.low, gap.high)} with 95 % confidence, over {count(report.n)} items."
+        return Verdict(kind, f"{size}{kind}confident: {says}", reason, ranking)
+    if p is not None and p < ALPHA:
+        sentence = f"right on average, wrong in places: {says}, but too sure at some levels and too unsure at others"
+        reason = f"Calibration is rejected ({p_value(p)}); the average hides it because the errors cancel."
+        return Verdict("uneven", sentence, reason, ranking)
+    reason = f"{_span(gap.low, gap.high)} includes zero, over {count(report.n)} items"
+    reason += f"; the test of calibration finds nothing either ({p_value(p)})." if p is not None else "."
+    return Verdict("calibrated", f"no miscalibration found: {says}", f"The difference is within noise: {reason}", ranking)
+
+
+def test_p(report: Report) -> float | None:
+    """The p-value of the calibration test, if the report has one."""
+    test = report.extras.get("calibration_test")
+    if not isinstance(test, Mapping):
+        return None
+    p: Any = test.get("p", test.get("p_value"))
+    return None if p is None else float(p)
+
+
+def _span(low: float, high: float) -> str:
+    return f"the gap of {100 * low:+.1f} to {100 * high:+.1f} points".replace("-", "\N{MINUS SIGN}")
+
+
+def _ranking(report: Report) -> str:
+    """What AUROC means for someone who wants to set a threshold."""
+    auroc = report.metrics.get("auroc")
+    if auroc is None:
+        return ""
+    if auroc.value is None:
+        return f"Whether confidence ranks errors below correct answers cannot be measured: {auroc.reason}."
+    low = auroc.low if auroc.low is not None else auroc.value
+    high = auroc.high if auroc.high is not None else auroc.value
+    share = percent(auroc.value, 0)
+    if low <= 0.5 <= high:
+        return f"Its confidence does not tell errors from correct answers (it orders {share} of pairs rightly; 50 % is chance)."
+    if auroc.value < 0.5:
+        return f"Its confidence is upside down: it is surer of its errors (only {share} of pairs are ordered rightly)."
+    quality = "very well" if auroc.value >= 0.95 else "well" if auroc.value >= 0.85 else "moderately" if auroc.value >= 0.7 else "poorly"
+    return f"Its confidence separates errors from correct answers {quality}: a correct answer is the surer one in {share} of pairs."
