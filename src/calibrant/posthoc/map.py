@@ -10,12 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from os import PathLike
+from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from calibrant.errors import MapError
+from calibrant.functional.border import as_tensor
 from calibrant.functional.pooling import pool
 from calibrant.types import Predictions
 
@@ -30,8 +33,10 @@ class FitRecord:
     data: str = ""  # content hash of the calibration data
     certificate: Mapping[str, Any] = field(default_factory=dict)
     guard: Mapping[str, Any] = field(default_factory=dict)
-    nll_before: float | None = None
+    nll_before: float | None = None  # on the calibration data itself; the guard's figures are held-out
     nll_after: float | None = None
+    reuse: bool = False  # fitted on a test split, on purpose
+    ranking: tuple[Mapping[str, Any], ...] = ()  # what the automatic choice compared
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,9 +61,11 @@ class FittedMap:
         """Number of fitted parameters: what the one-standard-error rule prefers fewer of."""
         return sum(t.numel() for t in self.tensors().values())
 
-    def __call__(self, logits: Tensor) -> Tensor:
-        self.check(logits)
-        return self.transform(logits.double())
+    def __call__(self, logits: Any) -> Tensor:
+        """Tensor or array of logits → float64 logits."""
+        z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
+        self.check(z)
+        return self.transform(z.double())
 
     def predictions(self, p: Predictions) -> Predictions:
         """The same items after the map. Top-label maps override this to set `predicted`/`confidence`."""
@@ -78,7 +85,9 @@ class FittedMap:
 
     def check(self, logits: Tensor) -> None:
         if self.k is not None and logits.shape[-1] != self.k:
-            raise MapError(f"this {self.method} map was fitted for {self.k} classes, the predictions have {logits.shape[-1]}")
+            raise MapError(
+                f"this {self.method} map was fitted for {self.k} classes, the predictions have {logits.shape[-1]}"
+            )
 
     def tensors(self) -> dict[str, Tensor]:
         """Parameters by field name, what safetensors stores."""
@@ -86,7 +95,11 @@ class FittedMap:
 
     def settings(self) -> dict[str, Any]:
         """Everything else by field name, what the JSON header stores."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "record" and not isinstance(getattr(self, f.name), Tensor)}
+        return {
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if f.name != "record" and not isinstance(getattr(self, f.name), Tensor)
+        }
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], settings: Mapping[str, Any], record: FitRecord) -> Self:
@@ -94,7 +107,15 @@ class FittedMap:
 
     def summary(self) -> dict[str, Any]:
         """Parameters for people and `--json`: {"temperature": 1.7}. Override where tensors say little."""
-        return {name: t.tolist() if t.numel() <= 32 else f"{tuple(t.shape)} values" for name, t in self.tensors().items()}
+        return {
+            name: t.tolist() if t.numel() <= 32 else f"{tuple(t.shape)} values" for name, t in self.tensors().items()
+        }
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Write the map to a folder, whole or not at all; `calibrant.load(folder)` restores it bit for bit."""
+        from calibrant.posthoc.storage import save  # storage restores maps, so it stands right of them
+
+        return save(self, folder)
 
     def with_record(self, record: FitRecord) -> Self:
         return replace(self, record=record)
@@ -142,6 +163,15 @@ class Chain(FittedMap):
         for each in self.maps:
             logits = each(logits)
         return logits
+
+    def settings(self) -> dict[str, Any]:
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f"{i}.{name}": t for i, m in enumerate(self.maps) for name, t in m.tensors().items()}
+
+    def summary(self) -> dict[str, Any]:
+        return {name: value for m in self.maps for name, value in m.summary().items()}
 
     def predictions(self, p: Predictions) -> Predictions:
         for each in self.maps:

@@ -1,0 +1,77 @@
+"""A scalar root by Newton's steps inside a bracket, with a certificate of what was found.
+
+`f` gives (value, slope) of an increasing function of x. Every evaluation tightens the bracket; a step
+that would leave it, or a bracket that shrinks too slowly, is answered by bisection, so the answer is
+right whenever the signs at the two ends are. Steps go past Newton's estimate by half the tolerance:
+near the root each evaluation then lands on the other side, both ends close in, and the certificate is
+a change of sign across a bracket narrower than `tolerance`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """The root lies in [low, high], f(low) ≤ 0 ≤ f(high); or beyond the end that `bound` names."""
+
+    root: float
+    low: float
+    high: float
+    f_low: float
+    f_high: float
+    evaluations: int
+    bound: Literal["low", "high"] | None = None
+
+    @property
+    def sign_change(self) -> bool:
+        return self.bound is None and self.f_low <= 0 <= self.f_high
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "sign_change": self.sign_change, "width": self.high - self.low}
+
+
+def increasing_root(
+    f: Callable[[float], tuple[float, float]],
+    low: float,
+    high: float,
+    start: float,
+    tolerance: float,
+    stride: float = 2.0,
+    limit: int = 300,
+) -> Certificate:
+    """The root of an increasing f in [low, high], to `tolerance` in x, from `start`.
+
+    The two ends are evaluated only when the search runs into them; where f has one sign all the way,
+    that end is returned and named in `bound`. No step is longer than `stride` until both signs are seen.
+    """
+    assert low < high and tolerance > 0
+    a, b, f_a, f_b = low, high, None, None
+    x, width = min(max(start, low), high), high - low
+    for count in range(1, limit + 1):
+        value, slope = f(x)
+        if value <= 0:
+            a, f_a = x, value
+        if value >= 0:
+            b, f_b = x, value
+        if x == high and value < 0:
+            return Certificate(high, high, high, value, value, count, bound="high")
+        if x == low and value > 0:
+            return Certificate(low, low, low, value, value, count, bound="low")
+        if f_a is not None and f_b is not None and b - a <= tolerance:
+            break
+        step = -value / slope if slope > 0 else (-stride if value > 0 else stride)
+        step += 0.45 * tolerance if value < 0 else -0.45 * tolerance
+        x = min(max(x + min(max(step, -stride), stride), low), high)
+        if f_a is not None and f_b is not None:
+            crawls = count % 5 == 0 and b - a > 0.2 * width
+            width = b - a if count % 5 == 0 else width
+            if crawls or not a < x < b:
+                x = (a + b) / 2
+    assert f_a is not None and f_b is not None
+    # between two ends this close the function is a line
+    root = a if f_a == f_b else a - f_a * (b - a) / (f_b - f_a)
+    return Certificate(root, a, b, f_a, f_b, count)

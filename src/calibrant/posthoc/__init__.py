@@ -1,0 +1,32 @@
+"""Post-hoc calibration: one calibrator a file, a table of them, and the automatic choice.
+
+How to write a calibrator (imitate `temperature.py`; a method of the top label imitates `histogram.py`):
+
+1. A frozen map, `@dataclass(frozen=True, eq=False) class XMap(FittedMap)`: float64 tensors are its parameters, plain
+   JSON values its settings; `method = "x"`, `keeps_label = …`, and `transform(logits[..., N, K] float64) -> logits`.
+   −inf logits and ±1e4 must stay free of NaN. `k` says the class count, if the map has one.
+   A map of the top label's confidence derives from `TopLabelMap` and writes `confidence(top)` instead.
+2. Frozen settings, `@dataclass(frozen=True) class X(Calibrator)`: `name`, `map`, `cost`, defaults for every field,
+   `solve(p) -> XMap(…, record=certified({…}))`. `p.logits` is [N, K] there (members are pooled before).
+   Refuse what cannot be fitted with `at_least`, `every_class` or an InputError that names the method and the reason.
+3. One line in _TABLE below. Storage, laws (tests/test_laws_calibrators.py), guard, auto and `fit` follow from it.
+"""
+
+from __future__ import annotations
+
+from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.map import Chain, FitRecord, FittedMap, Identity, Pool
+from calibrant.posthoc.storage import load
+from calibrant.posthoc.temperature import Temperature
+
+_TABLE: tuple[type[Calibrator], ...] = (Temperature,)
+
+CALIBRATORS: dict[str, type[Calibrator]] = {c.name: c for c in _TABLE}
+"""Name → calibrator."""
+
+_MADE: tuple[type[FittedMap], ...] = (Identity, Pool, *(m for c in _TABLE for m in (c.map, *c.maps)))
+
+MAPS: dict[str, type[FittedMap]] = {m.method: m for m in _MADE}
+"""Method name in a saved header → map class. Chains are rebuilt from their parts."""
+
+__all__ = ["CALIBRATORS", "MAPS", "Calibrator", "Chain", "FitRecord", "FittedMap", "Identity", "Pool", "load"]

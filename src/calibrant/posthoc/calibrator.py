@@ -1,0 +1,88 @@
+"""What every calibrator is: a frozen record of settings whose `fit` RETURNS the fitted map.
+
+A subclass names itself and its map class and writes `solve`. `fit` owns what all share: the split is
+checked, members are pooled for methods that take one prediction per item, and the record is attached.
+Cross-validation calls `solve` (through `fold`), which hashes nothing and refuses no split.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
+
+from calibrant.errors import InputError, SplitError
+from calibrant.functional.pooling import pool
+from calibrant.posthoc.map import Chain, FitRecord, FittedMap, Pool
+from calibrant.types import Predictions, Split
+
+
+@dataclass(frozen=True)
+class Calibrator:
+    """Abstract: subclass, add settings as fields with defaults, write `solve`."""
+
+    name: ClassVar[str]
+    map: ClassVar[type[FittedMap]]
+    maps: ClassVar[tuple[type[FittedMap], ...]] = ()  # further map classes that `solve` may return
+    takes_members: ClassVar[bool] = False  # solve understands [M, N, K]; otherwise members are pooled first
+    takes_top1: ClassVar[bool] = False  # solve may understand predicted + confidence without logits
+    equivariant: ClassVar[bool] = True  # permuting the classes permutes the result
+    cost: ClassVar[int] = 1  # `auto` tries cheap first: 0 closed form, 1 a few numbers, 2 O(K), 3 O(K²) or a network
+    candidates: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)  # the settings that `auto` tries
+
+    def solve(self, p: Predictions) -> FittedMap:
+        """The map that fits these items; its record may hold a certificate."""
+        raise TypeError(f"{type(self).__name__} must define solve")
+
+    def fit(self, p: Predictions, *, allow_reuse: bool = False) -> FittedMap:
+        """The fitted map with its record. Fitting on a test split is an error unless said on purpose."""
+        if p.split is Split.TEST and not allow_reuse:
+            raise SplitError(
+                f"{p.source or 'these predictions'}: split is test; fit on a calibration split "
+                "(allow_reuse=True or --allow-reuse says it on purpose)"
+            )
+        fitted = self.fold(p)
+        record = replace(
+            fitted.record,
+            n=p.n,
+            k=p.k,
+            split=p.split.value,
+            data=p.origin or p.fingerprint(),
+            reuse=p.split is Split.TEST,
+        )
+        return fitted.with_record(record)
+
+    def fold(self, p: Predictions) -> FittedMap:
+        """`solve` with the checks and the pooling, without hash and split: what cross-validation repeats."""
+        if p.logits is None and not self.takes_top1:
+            raise InputError(
+                f"{self.name} needs logits or probabilities, but {p.source or 'this set'} holds only "
+                "predicted and confidence; use histogram, histogram_mass or isotonic"
+            )
+        if p.logits is None or p.logits.ndim == 2 or self.takes_members:
+            return self.solve(p)
+        fitted = self.solve(replace(p, logits=pool(p.logits)))
+        return Chain((Pool(), fitted), record=fitted.record)
+
+    def settings(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def certified(certificate: Mapping[str, Any]) -> FitRecord:
+    """A record that holds a certificate and nothing yet of the data."""
+    return FitRecord(certificate=certificate)
+
+
+def at_least(p: Predictions, needed: int, why: str, name: str) -> None:
+    """Refuse fewer items than the method needs, in one line."""
+    if p.n < needed:
+        raise InputError(f"{name} needs at least {needed} items ({why}), these predictions have {p.n}")
+
+
+def every_class(p: Predictions, name: str) -> None:
+    """Refuse a calibration set in which some class never occurs, for methods that cannot do without it."""
+    assert p.k is not None
+    absent = [c for c in range(p.k) if not bool((p.labels == c).any())]
+    if absent:
+        named = ", ".join(p.classes[c] if p.classes else str(c) for c in absent[:5]) + ("…" if len(absent) > 5 else "")
+        raise InputError(f"{name} needs every class among the calibration labels, but class {named} never occurs")

@@ -1,0 +1,221 @@
+"""Temperature scaling: p = softmax(z / T), one T for all (RC §2; Guo 2017), solved exactly.
+
+With β = 1/T, the mean NLL  L(β) = mean_n [log Σ_k exp(β z_nk) − β z_ny]  is convex in β, and
+
+    L'(β) = mean_n [E_p z − z_y],      L''(β) = mean_n Var_p z.
+
+The root of L' is found in x = log β by Newton's steps inside a bracket; the change of sign of L'
+across it is the certificate. Members [M, N, K] share T; `members` says whose NLL is least: "each" (the
+mean of the members' own, convex) or "pooled" (that of their mean probability, which is not convex: a
+coarse scan of log T picks the valley first).
+
+`objective="ece"` searches RC §4's pool {0.01, 0.02, …, 10} for the least ECE; `T=1.5` fixes it (DS A.3).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional.binning import bin_sums, equal_width
+from calibrant.functional.pooling import pool
+from calibrant.functional.scores import CHUNK
+from calibrant.functional.solve import Certificate, increasing_root
+from calibrant.posthoc.calibrator import Calibrator, certified
+from calibrant.posthoc.map import FittedMap
+from calibrant.types import Predictions
+
+BOUNDS = (1e-6, 1e6)
+"""T is searched between these; data without an optimum inside get the bound, and the certificate says so."""
+TOLERANCE = 1e-7
+"""Width of the final bracket in log T."""
+GRID = tuple(i / 100 for i in range(1, 1001))
+"""RC §4: the temperature pool {0.01, 0.02, …, 10}."""
+_GONE = -1e300
+"""Stands for −inf after the shift: exp gives 0 at every T, and 0 · z stays 0 instead of NaN."""
+_SAMPLE = 1 << 16  # numbers in the subsample that finds the start
+
+
+@dataclass(frozen=True, eq=False)
+class TemperatureMap(FittedMap):
+    """z / T."""
+
+    temperature: Tensor
+    method: ClassVar[str] = "temperature"
+    keeps_label: ClassVar[bool] = True
+
+    def transform(self, logits: Tensor) -> Tensor:
+        return logits / self.temperature.to(logits.device)
+
+    def summary(self) -> dict[str, Any]:
+        return {"temperature": float(self.temperature)}
+
+
+@dataclass(frozen=True)
+class Temperature(Calibrator):
+    """Exact by default; `objective="ece"` and a fixed `T` repeat what papers did."""
+
+    objective: Literal["nll", "ece"] = "nll"
+    T: float | None = None
+    members: Literal["pooled", "each"] = "pooled"
+    bins: int = 15  # of the ECE objective
+    name: ClassVar[str] = "temperature"
+    map: ClassVar[type[FittedMap]] = TemperatureMap
+    takes_members: ClassVar[bool] = True
+    cost: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        if self.objective not in ("nll", "ece"):
+            raise InputError(f"objective={self.objective!r} is unknown; use 'nll' or 'ece'")
+        if self.members not in ("pooled", "each"):
+            raise InputError(f"members={self.members!r} is unknown; use 'pooled' or 'each'")
+        if self.T is not None and not (self.T > 0 and math.isfinite(self.T)):
+            raise InputError(f"T={self.T} is not a temperature; it must be positive and finite")
+
+    def solve(self, p: Predictions) -> FittedMap:
+        assert p.logits is not None
+        if self.T is not None:
+            T, certificate = float(self.T), {"objective": "fixed"}
+        elif self.objective == "ece":
+            T, certificate = least_ece(p.logits, p.labels, self.bins)
+        else:
+            T, certificate = least_nll(p.logits, p.labels, self.members)
+        return TemperatureMap(torch.tensor(T, dtype=torch.float64), record=certified(certificate))
+
+
+def least_nll(logits: Tensor, labels: Tensor, members: str = "pooled") -> tuple[float, dict[str, Any]]:
+    """(T*, certificate) of the exact optimum."""
+    z = logits[None] if logits.ndim == 2 else logits
+    y = labels.to(z.device)
+    whose = (
+        "of the one model"
+        if len(z) == 1
+        else ("of the pooled prediction" if members == "pooled" else "mean of the members'")
+    )
+    certificate: dict[str, Any] = {"objective": "nll", "nll": whose}
+    possible = torch.isfinite(z.gather(-1, y.expand(len(z), -1)[..., None])[..., 0]).all(0)
+    if not bool(possible.all()):
+        # their NLL is infinite at every T, so they cannot say which T is better
+        certificate["impossible_labels"] = int((~possible).sum())
+        if not bool(possible.any()):
+            raise InputError("temperature cannot be fitted: the logit of every label is -inf")
+        keep = possible.nonzero()[:, 0]
+        z, y = z.index_select(1, keep), y[keep]
+    pooled = len(z) > 1 and members == "pooled"
+    found = _exact(z, y, pooled)
+    T = math.exp(-found.root)
+    if found.bound == "high":
+        T, certificate["reason"] = BOUNDS[0], "perfectly separable: NLL falls all the way to T = 0"
+    elif found.bound == "low":
+        T, certificate["reason"] = BOUNDS[1], "worse than uniform: NLL falls all the way to T = infinity"
+    certificate |= {
+        "T_low": math.exp(-found.high),
+        "T_high": math.exp(-found.low),
+        "gradient_at_T_low": found.f_high,
+        "gradient_at_T_high": found.f_low,
+        "sign_change": found.sign_change,
+        "width": found.high - found.low,
+        "evaluations": found.evaluations,
+        "bound": {"high": "T_low", "low": "T_high", None: None}[found.bound],
+    }
+    return T, certificate
+
+
+def _exact(z: Tensor, y: Tensor, pooled: bool) -> Certificate:
+    low, high = -math.log(BOUNDS[1]), -math.log(BOUNDS[0])
+    n, size = z.shape[1], z.shape[0] * z.shape[2]
+    start = 0.0
+    if n * size > 4 * _SAMPLE or pooled:
+        few = torch.arange(0, n, max(1, n * size // _SAMPLE), device=z.device)
+        rough = Slope(z.index_select(1, few), y[few], pooled)
+        if pooled:
+            grid = [low + (high - low) * i / 96 for i in range(97)]
+            start = min(grid, key=rough.nll)
+        start = increasing_root(rough, low, high, start, 1e-3).root
+    slope = Slope(z, y, pooled)
+    found = increasing_root(slope, low, high, start, TOLERANCE)
+    if slope.separable and found.bound is None:
+        # L' underflows to exactly 0 long before T = 0: a zero that is no optimum
+        found = replace(found, root=high, low=high, high=high, bound="high")
+    return found
+
+
+class Slope:
+    """x = log β → (L'(β), dL'/dx), one chunked pass in float64 whatever the input."""
+
+    def __init__(self, z: Tensor, y: Tensor, pooled: bool) -> None:
+        self.z, self.pooled = z, pooled
+        self.top = z.amax(-1, keepdim=True)
+        y = y.expand(len(z), -1)[..., None]
+        self.label = (z.gather(-1, y).double() - self.top.double())[..., 0]
+        self.rows = max(1, CHUNK // (z.shape[0] * z.shape[2]))
+        self.separable = bool((self.label == 0).all())
+
+    def __call__(self, x: float) -> tuple[float, float]:
+        beta = math.exp(x)
+        first = second = 0.0
+        for mean, variance, log_p in self._moments(beta):
+            if self.pooled:
+                # w_m ∝ p_m(y): each member counts by how much of the pooled probability is its own
+                w = torch.softmax(log_p, 0)
+                d = -mean
+                average = (w * d).sum(0)
+                first -= float(average.sum())
+                second += float((w * (variance - d * (d - average))).sum())
+            else:
+                first += float(mean.sum())
+                second += float(variance.sum())
+        count = self.z.shape[1] * (1 if self.pooled else self.z.shape[0])
+        return first / count, beta * second / count
+
+    def nll(self, x: float) -> float:
+        """Mean NLL of the pooled prediction at x."""
+        total = 0.0
+        for _, _, log_p in self._moments(math.exp(x)):
+            total -= float(torch.logsumexp(log_p, 0).sum())
+        return total / self.z.shape[1] + math.log(len(self.z))
+
+    def _moments(self, beta: float) -> Any:
+        """Per member and item: E_p z − z_y, Var_p z, log p_y."""
+        for start in range(0, self.z.shape[1], self.rows):
+            at = slice(start, start + self.rows)
+            z = (self.z[:, at].double() - self.top[:, at].double()).clamp_min_(_GONE)
+            label = self.label[:, at]
+            e = torch.mul(z, beta).exp_()
+            total = e.sum(-1)
+            mean = e.mul_(z).sum(-1) / total
+            variance = (e.mul_(z).sum(-1) / total - mean * mean).clamp_min_(0)
+            yield mean - label, variance, beta * label - torch.log(total)
+
+
+def least_ece(logits: Tensor, labels: Tensor, bins: int = 15) -> tuple[float, dict[str, Any]]:
+    """(T, certificate): the first T of RC's pool with the least ECE. Scanned in float32, decided in float64."""
+    score = _ece_by_temperature(logits, labels, bins)
+    rough = torch.tensor([score(T, torch.float32) for T in GRID])
+    near = (rough <= rough.min() + 1e-5).nonzero()[:, 0].tolist()[:64]
+    exact = {GRID[i]: score(GRID[i], torch.float64) for i in near}
+    T = min(exact, key=lambda t: (exact[t], t))
+    return T, {"objective": "ece", "ece": exact[T], "grid": [GRID[0], GRID[-1], len(GRID)], "bins": bins}
+
+
+def _ece_by_temperature(logits: Tensor, labels: Tensor, bins: int) -> Callable[[float, torch.dtype], float]:
+    shifted = (logits.double() - logits.double().amax(-1, keepdim=True)).clamp_min_(-1e30)
+    by_dtype = {dtype: shifted.to(dtype) for dtype in (torch.float32, torch.float64)}
+    y = labels.to(shifted.device)
+
+    def score(T: float, dtype: torch.dtype) -> float:
+        z = by_dtype[dtype]
+        if z.ndim == 3:
+            confidence, predicted = pool(z / T).exp().max(-1)
+        else:
+            confidence, predicted = 1 / (z / T).exp_().sum(-1), z.argmax(-1)
+        sums = bin_sums(equal_width(confidence, bins), bins, confidence, predicted == y)
+        return float(sums.gap.abs().sum())
+
+    return score

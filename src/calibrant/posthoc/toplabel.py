@@ -1,0 +1,105 @@
+"""Maps of the top label's confidence: they change how sure, never what.
+
+A subclass writes `confidence(top)`. `map.predictions(p)` then carries it as explicit `predicted` and
+`confidence`, which metrics use. `map(logits)` still gives logits: the predicted class gets the new
+confidence and the others share what is left in proportion,
+
+    log p'_a = log c,      log p'_j = log(1 − c) + z_j − log Σ_{i≠a} exp z_i   (j ≠ a).
+
+Those logits use `soft(top)`: a bin that saw no error cannot know that errors are impossible, and a
+confidence of exactly 1 would make NLL infinite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.functional.pooling import pool
+from calibrant.posthoc.map import FittedMap
+from calibrant.types import Predictions
+
+
+@dataclass(frozen=True)
+class Top:
+    """The predicted class of each item, its probability, and log(1 − probability) with all its digits."""
+
+    predicted: Tensor
+    confidence: Tensor
+    log_error: Tensor
+
+
+def top_of_logits(logits: Tensor) -> Top:
+    """[..., N, K] float64 → Top of the same leading shape."""
+    z = logits - logits.amax(-1, keepdim=True)
+    a = z.argmax(-1, keepdim=True)
+    rest = z.scatter(-1, a, -torch.inf).logsumexp(-1)
+    log_z = torch.nn.functional.softplus(rest, threshold=torch.inf)
+    return Top(a[..., 0], torch.exp(-log_z), rest - log_z)
+
+
+def top_of(p: Predictions) -> Top:
+    """Explicit predicted and confidence win; else those of the (pooled) logits."""
+    if p.predicted is not None and p.confidence is not None:
+        c = p.confidence.double()
+        return Top(p.predicted, c, torch.log1p(-c))
+    assert p.logits is not None
+    z = p.logits.double()
+    return top_of_logits(pool(z) if z.ndim == 3 else z)
+
+
+def spread(logits: Tensor, predicted: Tensor, confidence: Tensor) -> Tensor:
+    """Logits whose `predicted` class has `confidence` and whose others share the rest in proportion."""
+    a = predicted[..., None]
+    others = logits.scatter(-1, a, -torch.inf)
+    log_rest = others.logsumexp(-1, keepdim=True)
+    alone = torch.isneginf(log_rest)  # no other class is possible: there is nothing to share
+    out = others - log_rest.masked_fill(alone, 0.0) + torch.log1p(-confidence)[..., None]
+    out = out.scatter(-1, a, torch.log(confidence)[..., None])
+    return torch.where(alone, logits, out)
+
+
+@dataclass(frozen=True, eq=False)
+class TopLabelMap(FittedMap):
+    """Abstract: write `confidence`; `floor` is the least probability that the logits give to error or success."""
+
+    keeps_label: ClassVar[bool] = True
+    floor: float = field(default=1e-6, kw_only=True)
+
+    def confidence(self, top: Top) -> Tensor:
+        """New confidence of each item, in [0, 1]."""
+        raise TypeError(f"{type(self).__name__} must define confidence")
+
+    def soft(self, top: Top) -> Tensor:
+        """The confidence that logits carry: strictly between 0 and 1."""
+        return self.confidence(top).clamp(self.floor, 1 - self.floor)
+
+    def transform(self, logits: Tensor) -> Tensor:
+        top = top_of_logits(logits)
+        return spread(logits, top.predicted, self.soft(top))
+
+    def predictions(self, p: Predictions) -> Predictions:
+        """The same labels with the new confidence; a top-1 set stays one."""
+        top = top_of(p)
+        logits = p.logits
+        if logits is not None:
+            self.check(logits)
+            pooled = pool(logits) if logits.ndim == 3 else logits.double()
+            logits = spread(pooled, top.predicted, self.soft(top))
+        return replace(
+            p,
+            logits=logits,
+            predicted=top.predicted,
+            confidence=self.confidence(top),
+            raw=False,
+            origin=p.origin or p.fingerprint(),
+            fitted_on=self.record.data or p.fitted_on,
+        )
+
+
+def least(n: int) -> float:
+    """Half an item in n + 1: the rarest event that n items can speak about."""
+    return 0.5 / (n + 1)

@@ -1,0 +1,207 @@
+"""Laws that every calibrator of the table obeys. A new line in the table is tested here by itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import calibrant
+from calibrant.errors import InputError
+from calibrant.functional.scores import reduce
+from calibrant.posthoc import CALIBRATORS, Calibrator, load
+from calibrant.posthoc.map import FittedMap, promises_label
+from calibrant.types import Predictions
+
+
+def variants() -> list[tuple[str, Calibrator]]:
+    """Every calibrator with every setting that `auto` would try."""
+    out = []
+    for name, cls in CALIBRATORS.items():
+        for i, settings in enumerate(cls.candidates):
+            out.append((f"{name}-{i}" if i else name, cls(**settings)))
+    return out
+
+
+each = pytest.mark.parametrize("calibrator", [c for _, c in variants()], ids=[n for n, _ in variants()])
+
+
+def sample(n: int = 1500, k: int = 4, scale: float = 1.0, seed: int = 0) -> Predictions:
+    """Logits whose softmax is the truth, then multiplied by `scale`."""
+    g = torch.Generator().manual_seed(seed)
+    z = 1.5 * torch.randn(n, k, generator=g, dtype=torch.float64)
+    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
+    return calibrant.predictions(z * scale, y, split="calibration")
+
+
+@pytest.fixture(scope="module")
+def fitted() -> dict[str, FittedMap]:
+    return {}
+
+
+def fit(calibrator: Calibrator, cache: dict[str, FittedMap]) -> FittedMap:
+    key = repr(calibrator)
+    if key not in cache:
+        cache[key] = calibrator.fit(sample(scale=2.0))
+    return cache[key]
+
+
+@each
+def test_shape_dtype_and_finiteness(calibrator: Calibrator, fitted: dict[str, FittedMap]) -> None:
+    new = sample(200, seed=1, scale=2.0)
+    assert new.logits is not None
+    for z in (new.logits, new.logits.float()):
+        out = fit(calibrator, fitted)(z)
+        assert out.shape == z.shape and out.dtype == torch.float64 and bool(torch.isfinite(out).all())
+    after = fit(calibrator, fitted).predictions(new)
+    assert after.n == new.n and after.origin == new.fingerprint()
+    assert after.fitted_on == sample(scale=2.0).fingerprint()
+
+
+@each
+def test_label_is_kept_where_promised(calibrator: Calibrator, fitted: dict[str, FittedMap]) -> None:
+    m, new = fit(calibrator, fitted), sample(2000, seed=2, scale=2.0)
+    if promises_label(m):
+        assert torch.equal(reduce(m.predictions(new)).predicted, reduce(new).predicted)
+
+
+@each
+def test_it_helps_when_overconfident_and_leaves_calibrated_alone(calibrator: Calibrator) -> None:
+    big = sample(6000)
+    m = calibrator.fit(big)
+    new = sample(4000, seed=3)
+    before, after = reduce(new), reduce(m.predictions(new))
+    assert float((after.confidence - before.confidence).abs().mean()) < 0.04
+    loud = calibrator.fit(sample(6000, scale=3.0))
+    test = sample(4000, seed=4, scale=3.0)
+    before, after = reduce(test), reduce(loud.predictions(test))
+    assert after.log_p_label is not None and before.log_p_label is not None
+    assert -after.log_p_label.mean() < -before.log_p_label.mean() - 0.05
+
+
+@each
+def test_saturated_logits(calibrator: Calibrator) -> None:
+    p = sample(800, scale=1e4)
+    m = calibrator.fit(p)
+    assert p.logits is not None
+    extremes = torch.tensor([[1e4, -1e4, 0, 0], [0, 0, 0, 0], [-1e4, -1e4, -1e4, 1e4]], dtype=torch.float32)
+    for z in (p.logits, extremes):
+        probabilities = torch.softmax(m(z), -1)
+        assert bool(torch.isfinite(probabilities).all())
+    scores = reduce(m.predictions(p))
+    assert bool(((scores.confidence >= 0) & (scores.confidence <= 1)).all())
+
+
+@each
+def test_probabilities_of_exactly_zero_and_one_and_impossible_classes(calibrator: Calibrator) -> None:
+    g = torch.Generator().manual_seed(5)
+    probs = torch.softmax(2 * torch.randn(600, 4, generator=g), 1)
+    probs[:60] = torch.nn.functional.one_hot(torch.randint(4, (60,), generator=g), 4).float()
+    y = torch.multinomial(torch.softmax(torch.log(probs + 0.05), 1), 1, generator=g)[:, 0]
+    p = calibrant.predictions(probs=probs, labels=y)
+    m = calibrator.fit(p)
+    assert p.logits is not None
+    assert bool(torch.isfinite(torch.softmax(m(p.logits), -1)).all())
+    impossible = torch.tensor([[0.0, -torch.inf, -1.0, -torch.inf]])
+    out = torch.softmax(m(impossible), -1)
+    assert bool(torch.isfinite(out).all())
+
+
+@each
+def test_fit_with_impossible_classes_among_the_logits(calibrator: Calibrator) -> None:
+    p = sample(700, scale=2.0)
+    assert p.logits is not None
+    z = p.logits.clone()
+    row = torch.arange(100)
+    z[row, (p.labels[:100] + 1) % 4] = -torch.inf
+    m = calibrator.fit(calibrant.predictions(z, p.labels))
+    assert bool(torch.isfinite(torch.softmax(m(z), -1)).all())
+
+
+@each
+def test_permutation_of_classes(calibrator: Calibrator, fitted: dict[str, FittedMap]) -> None:
+    if not calibrator.equivariant:
+        pytest.skip(f"{calibrator.name} says that it is not equivariant")
+    p = sample(scale=2.0)
+    assert p.logits is not None
+    permutation = torch.tensor([2, 0, 3, 1])
+    inverse = torch.argsort(permutation)
+    moved = calibrant.predictions(p.logits[:, permutation], inverse[p.labels], split="calibration")
+    a = torch.softmax(fit(calibrator, fitted)(p.logits), -1)[:, permutation]
+    b = torch.softmax(calibrator.fit(moved)(p.logits[:, permutation]), -1)
+    assert torch.allclose(a, b, atol=1e-5)
+
+
+@each
+def test_row_order_does_not_matter(calibrator: Calibrator, fitted: dict[str, FittedMap]) -> None:
+    p = sample(scale=2.0)
+    shuffled = p.take(torch.randperm(p.n, generator=torch.Generator().manual_seed(6)))
+    new = sample(300, seed=7, scale=2.0)
+    a, b = (reduce(m.predictions(new)).confidence for m in (fit(calibrator, fitted), calibrator.fit(shuffled)))
+    assert torch.allclose(a, b, atol=1e-5)
+
+
+@each
+def test_disk_round_trip_is_bit_for_bit(calibrator: Calibrator, fitted: dict[str, FittedMap], tmp_path: Path) -> None:
+    m = fit(calibrator, fitted)
+    again = load(m.save(tmp_path / "map"))
+    assert type(again) is type(m) and again.settings() == m.settings()
+    for name, tensor in m.tensors().items():
+        assert same_bits(tensor, again.tensors()[name])
+    new = sample(300, seed=8, scale=2.0)
+    assert new.logits is not None
+    assert same_bits(m(new.logits), again(new.logits))
+    assert same_bits(reduce(m.predictions(new)).confidence, reduce(again.predictions(new)).confidence)
+    assert again.record.data == m.record.data and again.record.n == 1500
+
+
+@each
+def test_same_data_gives_the_same_map_and_no_global_randomness(calibrator: Calibrator) -> None:
+    p = sample(500, scale=2.0)
+    torch.manual_seed(1)
+    state = torch.get_rng_state()
+    a = calibrator.fit(p)
+    assert torch.equal(state, torch.get_rng_state())
+    torch.manual_seed(2)
+    b = calibrator.fit(p)
+    for name, tensor in a.tensors().items():
+        assert same_bits(tensor, b.tensors()[name])
+
+
+@each
+def test_members_give_one_prediction_an_item(calibrator: Calibrator) -> None:
+    p = sample(600, scale=2.0)
+    assert p.logits is not None
+    noise = torch.randn(3, 600, 4, generator=torch.Generator().manual_seed(9))
+    m = calibrator.fit(calibrant.predictions(p.logits[None] + noise, p.labels))
+    scores = reduce(m.predictions(calibrant.predictions(p.logits[None] + noise, p.labels)))
+    assert scores.n == 600 and bool(torch.isfinite(scores.confidence).all())
+
+
+@each
+def test_a_class_absent_from_the_calibration_set(calibrator: Calibrator) -> None:
+    """Works where it can, else names method and reason."""
+    p = sample(800, scale=2.0)
+    p = p.take((p.labels != 2).nonzero()[:, 0])
+    try:
+        m = calibrator.fit(p)
+    except InputError as error:
+        assert calibrator.name in str(error) and "class 2" in str(error) and "\n" not in str(error)
+        return
+    assert p.logits is not None
+    assert bool(torch.isfinite(torch.softmax(m(p.logits), -1)).all())
+
+
+@each
+def test_two_classes(calibrator: Calibrator) -> None:
+    p = sample(800, k=2, scale=2.0)
+    m = calibrator.fit(p)
+    assert p.logits is not None and m(p.logits).shape == (800, 2)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return a.dtype == b.dtype and torch.equal(
+        a.view(torch.uint8) if a.ndim else a, b.view(torch.uint8) if b.ndim else b
+    )
