@@ -65,8 +65,7 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
             module = ".".join(filter(None, [above, node.module]))
             yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in {"import_module", "__import__"}:
-            if node.args and isinstance(node.args[0], ast.Constant):
-                yield node.lineno, str(node.args[0].value)
+            yield from ((node.lineno, a.value) for a in node.args[:1] if isinstance(a, ast.Constant))
 
 
 def test_every_part_has_its_place() -> None:

@@ -15,6 +15,7 @@ import typer
 from calibrant.errors import CalibrantError
 
 VERBS: dict[str, str] = {
+    "demo": "demo",
     "list": "list_",
 }
 """Verb → the module in `calibrant.cli` that defines a function of the same name (`list` → `list_`)."""

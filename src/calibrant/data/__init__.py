@@ -1,0 +1,1 @@
+"""Data: sets, splits that are disjoint by construction, batches on a device."""
