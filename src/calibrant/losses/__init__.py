@@ -1,0 +1,43 @@
+"""Criteria per item on soft targets: (logits[N, K], q[N, K]) → loss[N]; penalties per batch: (logits, Batch) → scalar.
+
+A criterion is a frozen record of its settings; a penalty carries its `weight` inside the scalar it returns.
+`ranking` is also Stateful (its history by training index) and refuses batches whose labels a transform mixed.
+"""
+
+from collections.abc import Callable
+
+from calibrant.losses.cross_entropy import CrossEntropy
+from calibrant.losses.dual_focal import DualFocal
+from calibrant.losses.entropy import Entropy
+from calibrant.losses.focal import Focal, InverseFocal
+from calibrant.losses.lp_norm import LpNorm
+from calibrant.losses.mmce import MMCE
+from calibrant.losses.ranking import Ranking
+from calibrant.protocols import Criterion, Penalty
+
+LOSSES: dict[str, Callable[..., Criterion]] = {
+    "cross_entropy": CrossEntropy,
+    "focal": Focal,
+    "inverse_focal": InverseFocal,
+    "dual_focal": DualFocal,
+}
+
+PENALTIES: dict[str, Callable[..., Penalty]] = {
+    "lp_norm": LpNorm,
+    "entropy": Entropy,
+    "mmce": MMCE,
+    "ranking": Ranking,
+}
+
+__all__ = [
+    "LOSSES",
+    "MMCE",
+    "PENALTIES",
+    "CrossEntropy",
+    "DualFocal",
+    "Entropy",
+    "Focal",
+    "InverseFocal",
+    "LpNorm",
+    "Ranking",
+]

@@ -1,0 +1,20 @@
+"""Cross-entropy on soft targets: ℓ = Σ_k q_k · (−log p_k), with p = softmax(logits)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant.losses.reduction import weighted_sum, wide
+
+
+@dataclass(frozen=True)
+class CrossEntropy:
+    """The reference: every other criterion equals it at its neutral setting."""
+
+    class_weights: tuple[float, ...] | None = None
+
+    def __call__(self, logits: Tensor, q: Tensor) -> Tensor:
+        return weighted_sum(q, -torch.log_softmax(wide(logits), -1), self.class_weights)

@@ -1,0 +1,41 @@
+"""Dual focal loss (Tao 2023): ℓ = Σ_k q_k · (1 − p_k + p_j(k))^γ · (−log p_k).
+
+p_j(k) is the largest probability strictly below p_k (0 if there is none): not only the target's confidence is
+weighed but its lead over the runner-up, which counters the under-confidence of focal loss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.losses.focal import one_minus_p
+from calibrant.losses.reduction import weighted_sum, wide
+
+
+@dataclass(frozen=True)
+class DualFocal:
+    """γ = 5 on CIFAR-10 in the paper; 0 is cross-entropy."""
+
+    gamma: float = 5.0
+    class_weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.gamma < 0:
+            raise InputError(f"gamma must not be negative, got {self.gamma}; 0 is cross-entropy")
+
+    def __call__(self, logits: Tensor, q: Tensor) -> Tensor:
+        log_p = torch.log_softmax(wide(logits), -1)
+        base = one_minus_p(log_p) + next_below(log_p.exp())
+        return weighted_sum(q, base**self.gamma * -log_p, self.class_weights)
+
+
+def next_below(p: Tensor) -> Tensor:
+    """For each entry the largest entry of its row that is strictly smaller, 0 where none is."""
+    ordered = p.sort(-1).values
+    position = torch.searchsorted(ordered.detach().contiguous(), p.detach().contiguous())
+    below = ordered.gather(-1, (position - 1).clamp_min(0))
+    return torch.where(position > 0, below, p.new_zeros(()))

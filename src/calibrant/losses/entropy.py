@@ -1,0 +1,23 @@
+"""Entropy regularisation (DS Eq. 10, Pereyra 2017): L = L_ce − β·H(p), so the penalty is −β · mean_i H(p_i)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant.losses.reduction import mean, wide
+from calibrant.protocols import Batch
+
+
+@dataclass(frozen=True)
+class Entropy:
+    """`weight` is the paper's β (0.1)."""
+
+    weight: float = 0.1
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Tensor:
+        log_p = torch.log_softmax(wide(logits), -1)
+        finite = log_p.masked_fill(log_p == -torch.inf, 0.0)  # 0 · log 0 = 0
+        return self.weight * mean((log_p.exp() * finite).sum(-1), batch.weight)

@@ -1,0 +1,25 @@
+"""L_p norm of the logits (RC §3, Joo 2021): α · mean_i ‖g(x_i)‖_p. The paper's L₁ is p = 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.losses.reduction import mean, wide
+from calibrant.protocols import Batch
+
+
+@dataclass(frozen=True)
+class LpNorm:
+    weight: float = 0.01
+    p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.p < 1:
+            raise InputError(f"p must be at least 1 for a norm, got {self.p}")
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Tensor:
+        return self.weight * mean(torch.linalg.vector_norm(wide(logits), ord=self.p, dim=-1), batch.weight)

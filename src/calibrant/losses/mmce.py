@@ -1,0 +1,42 @@
+"""Maximum mean calibration error (Kumar 2018): λ · √( Σ_ij v_i v_j k(r_i, r_j) ) with v = (c − r) / N.
+
+c: was the prediction correct; r: its confidence; k(r, r') = exp(−|r − r'| / width), width 0.4.
+`balanced` is the paper's weighted form (MMCE_w): correct and incorrect items are each divided by their own number,
+so that a net that is right on most items still hears the others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.losses.reduction import wide
+from calibrant.protocols import Batch
+
+
+@dataclass(frozen=True)
+class MMCE:
+    weight: float = 2.0
+    width: float = 0.4
+    balanced: bool = False
+
+    def __call__(self, logits: Tensor, batch: Batch) -> Tensor:
+        if batch.labels is None:
+            raise InputError("mmce needs labels, and a transform has mixed them; drop mixup/cutmix/ccat or mmce")
+        confidence, predicted = torch.log_softmax(wide(logits), -1).max(-1)
+        correct = predicted == batch.labels
+        gap = torch.where(correct, -torch.expm1(confidence), -confidence.exp())  # c − r
+        if batch.weight is not None:
+            gap = gap * batch.weight
+        if self.balanced:
+            right = correct.sum()
+            share = torch.where(correct, right, correct.numel() - right).clamp_min(1)
+        else:
+            share = torch.full_like(gap, correct.numel())
+        v, r = gap / share, confidence.exp()
+        kernel = torch.exp(-(r[:, None] - r[None, :]).abs() / self.width)
+        squared = v @ kernel @ v  # k is positive definite; the floor keeps the slope of √ finite where v = 0
+        return self.weight * squared.clamp_min(torch.finfo(squared.dtype).eps ** 2).sqrt()

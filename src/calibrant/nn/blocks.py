@@ -1,0 +1,109 @@
+"""Residual blocks of He 2016a (activation after the sum), with their layers passed in as classes.
+
+`dropout` stands before the last convolution of each block: SS A.1, "one MC dropout layer a block", where Zagoruyko 2016
+puts it. Names of parameters are those that published weights use (conv1, bn1, …, downsample.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from calibrant.errors import unknown
+
+SHORTCUTS = ("conv", "A")
+
+
+def _nothing(channels: int) -> nn.Module:
+    return nn.Identity()
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The layers a network is made of. `stage_end(channels)` stands at the end of each stage, before it is subsampled:
+    where SS puts its smoothing."""
+
+    norm: Callable[[int], nn.Module] = nn.BatchNorm2d
+    act: Callable[[], nn.Module] = nn.ReLU
+    pool: Callable[..., nn.Module] = nn.MaxPool2d
+    stage_end: Callable[[int], nn.Module] = _nothing
+    dropout: float = 0.0
+
+    def drop(self) -> nn.Module:
+        return nn.Dropout(self.dropout) if self.dropout else nn.Identity()
+
+
+def conv(inputs: int, outputs: int, kernel: int, stride: int = 1, *, groups: int = 1, bias: bool = False) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=bias)
+
+
+class PadShortcut(nn.Module):
+    """Option A (He 2016a): every second pixel, new channels filled with zeros; no parameters."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.stride, self.before = stride, (outputs - inputs) // 2
+        self.after = outputs - inputs - self.before
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.before, self.after))
+
+
+def shortcut(kind: str, inputs: int, outputs: int, stride: int, layers: Layers) -> nn.Module:
+    if kind not in SHORTCUTS:
+        raise unknown("shortcut", kind, SHORTCUTS)
+    if stride == 1 and inputs == outputs:
+        return nn.Identity()
+    if kind == "A":
+        return PadShortcut(inputs, outputs, stride)
+    return nn.Sequential(conv(inputs, outputs, 1, stride), layers.norm(outputs))
+
+
+class Basic(nn.Module):
+    """3×3, 3×3."""
+
+    expansion = 1
+
+    def __init__(
+        self, inputs: int, width: int, stride: int, layers: Layers, kind: str, groups: int = 1, group_width: int = 64
+    ) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = conv(inputs, width, 3, stride), layers.norm(width)
+        self.act1, self.drop = layers.act(), layers.drop()
+        self.conv2, self.bn2 = conv(width, width, 3), layers.norm(width)
+        self.downsample = shortcut(kind, inputs, width, stride, layers)
+        self.act2 = layers.act()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act1(self.bn1(self.conv1(x)))
+        y = self.bn2(self.conv2(self.drop(y)))
+        out: Tensor = self.act2(y + self.downsample(x))
+        return out
+
+
+class Bottleneck(nn.Module):
+    """1×1, 3×3 (grouped in ResNeXt; strided here, as torchvision does), 1×1."""
+
+    expansion = 4
+
+    def __init__(
+        self, inputs: int, width: int, stride: int, layers: Layers, kind: str, groups: int = 1, group_width: int = 64
+    ) -> None:
+        super().__init__()
+        inner, outputs = width * group_width // 64 * groups, width * self.expansion
+        self.conv1, self.bn1, self.act1 = conv(inputs, inner, 1), layers.norm(inner), layers.act()
+        self.conv2, self.bn2 = conv(inner, inner, 3, stride, groups=groups), layers.norm(inner)
+        self.act2, self.drop = layers.act(), layers.drop()
+        self.conv3, self.bn3 = conv(inner, outputs, 1), layers.norm(outputs)
+        self.downsample = shortcut(kind, inputs, outputs, stride, layers)
+        self.act3 = layers.act()
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act1(self.bn1(self.conv1(x)))
+        y = self.act2(self.bn2(self.conv2(y)))
+        y = self.bn3(self.conv3(self.drop(y)))
+        out: Tensor = self.act3(y + self.downsample(x))
+        return out

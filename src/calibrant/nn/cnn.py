@@ -1,0 +1,80 @@
+"""The small CNNs of PEP §3.2. Dropout, where asked for, follows every layer but the first and the last.
+
+mnist_cnn: 3×3 convolutions with 32 and 64 kernels, dense 128 and 64, BatchNorm after all four. The paper names no
+pooling and no padding: none here (`window=2` and `padding=1` are settings).
+cifar_cnn: twice (two 3×3 convolutions, max-pool 2×2) with 16 and 32 kernels, dense 128; BatchNorm on convolutions.
+Padding is not given: 1 here, so that small images pass too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import Tensor, nn
+
+from calibrant.errors import InputError
+from calibrant.nn.blocks import Layers
+
+
+class CNN(nn.Module):
+    """`stages`: kernels of each convolution, grouped; every group ends with a max-pool over `window` (1: none)."""
+
+    def __init__(
+        self,
+        classes: int,
+        in_channels: int,
+        size: tuple[int, int],
+        layers: Layers,
+        *,
+        stages: Sequence[Sequence[int]],
+        dense: Sequence[int],
+        dense_norm: bool,
+        window: int,
+        padding: int,
+    ) -> None:
+        super().__init__()
+        self.convolutions, self.dense = nn.Sequential(), nn.Sequential()
+        channels, (height, width) = in_channels, size
+        first = True
+        for stage in stages:
+            for kernels in stage:
+                drop = nn.Identity() if first else layers.drop()
+                block = (nn.Conv2d(channels, kernels, 3, padding=padding), layers.norm(kernels), layers.act(), drop)
+                self.convolutions.append(nn.Sequential(*block))
+                channels, first = kernels, False
+                height, width = height + 2 * padding - 2, width + 2 * padding - 2
+            self.convolutions.append(layers.stage_end(channels))
+            if window > 1:
+                self.convolutions.append(layers.pool(kernel_size=window))
+                height, width = height // window, width // window
+        if height < 1 or width < 1:
+            raise InputError(f"images of {size[0]}×{size[1]} vanish in this CNN; use padding=1, window=1 or the mlp")
+        units = channels * height * width
+        for wide in dense:
+            norm = nn.BatchNorm1d(wide) if dense_norm else nn.Identity()
+            self.dense.append(nn.Sequential(nn.Linear(units, wide), norm, layers.act(), layers.drop()))
+            units = wide
+        self.fc = nn.Linear(units, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        out: Tensor = self.dense(self.convolutions(x).flatten(1))
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.features(x))
+        return out
+
+
+def mnist_cnn(
+    classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, window: int = 1, padding: int = 0
+) -> nn.Module:
+    made = partial(CNN, stages=((32, 64),), dense=(128, 64), dense_norm=True, window=window, padding=padding)
+    return made(classes, in_channels, size, layers)
+
+
+def cifar_cnn(
+    classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, window: int = 2, padding: int = 1
+) -> nn.Module:
+    made = partial(CNN, stages=((16, 16), (32, 32)), dense=(128,), dense_norm=False, window=window, padding=padding)
+    return made(classes, in_channels, size, layers)

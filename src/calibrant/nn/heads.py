@@ -1,0 +1,55 @@
+"""From a feature map [N, C, H, W] to logits: the heads that SS App. C compares.
+
+gap: global average; max: global maximum; median: global median; mlp: flatten, hidden layers with 50 % dropout (VGG's
+own classifier). `embed` gives the features in front of the last linear layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from calibrant.errors import unknown
+
+HEADS = ("gap", "mlp", "max", "median")
+
+
+class Head(nn.Module):
+    """`size`: height and width of the feature map, needed by the MLP alone."""
+
+    def __init__(
+        self,
+        kind: str,
+        channels: int,
+        classes: int,
+        *,
+        size: tuple[int, int] = (1, 1),
+        hidden: Sequence[int] = (4096, 4096),
+        dropout: float = 0.5,
+    ) -> None:
+        super().__init__()
+        if kind not in HEADS:
+            raise unknown("head", kind, HEADS)
+        self.kind = kind
+        self.mlp = nn.Sequential()
+        width = channels
+        if kind == "mlp":
+            width = channels * size[0] * size[1]
+            for units in hidden:
+                self.mlp.extend([nn.Linear(width, units), nn.ReLU(), nn.Dropout(dropout)])
+                width = units
+        self.fc = nn.Linear(width, classes)
+
+    def embed(self, x: Tensor) -> Tensor:
+        if self.kind == "mlp":
+            out: Tensor = self.mlp(x.flatten(1))
+            return out
+        if self.kind == "gap":
+            return x.mean((2, 3))
+        flat = x.flatten(2)
+        return flat.amax(2) if self.kind == "max" else flat.median(2).values
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.embed(x))
+        return out

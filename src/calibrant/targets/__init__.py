@@ -1,0 +1,20 @@
+"""Target policies: (labels[N], index[N]) → q[N, K]. Each takes `classes=`; adaptive ones observe validation.
+
+`observe(epoch, predictions)` comes after every epoch; `wants(epoch)` is asked with the number of finished epochs
+(0 before training), and where it says yes the recipe calls `refresh(Levels(train, validation))`.
+"""
+
+from collections.abc import Callable
+
+from calibrant.protocols import TargetPolicy
+from calibrant.targets.adaptive import AdaLS, ArAdaLS, Levels
+from calibrant.targets.fixed import OneHot, Smoothing
+
+TARGETS: dict[str, Callable[..., TargetPolicy]] = {
+    "one_hot": OneHot,
+    "smoothing": Smoothing,
+    "adals": AdaLS,
+    "ar_adals": ArAdaLS,
+}
+
+__all__ = ["TARGETS", "AdaLS", "ArAdaLS", "Levels", "OneHot", "Smoothing"]

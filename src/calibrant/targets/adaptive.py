@@ -1,0 +1,175 @@
+"""Adaptive label smoothing: AdaLS (AR §4.1 with R = 1) and AR-AdaLS (AR Algorithm 1, Eq. 1–4).
+
+Training items are cut into R levels of adversarial robustness; p̃_r is the soft label of the right class in level r.
+After each epoch, from the validation items of the same level:
+
+    p̃_r ← clip( p̃_r − α·{conf(S_r) − acc(S_r)}, (1/Z, 1] )     Eq. 3
+    ε_r = (p̃_r − 1)·Z / (1 − Z)                                  Eq. 4,   q = (1 − ε_r)·onehot + ε_r/Z   Eq. 1
+
+The clip's open end needs a margin, which the paper does not give. Levels are handed in, precomputed or at a refresh;
+p̃_r belongs to the level, not to its items, so it survives a refresh. Predictions with members are pooled first:
+that is "AR-AdaLS of Ensemble" (§5.3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional.pooling import pool
+from calibrant.targets.encoding import check_classes, soft_labels
+from calibrant.types import Predictions
+
+MARGIN = 1e-3
+"""Distance kept from the open bound 1/Z, so that the right class stays the largest of its soft label."""
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """Robustness level, 0 … R−1, of each item: by training index, and in the order of the validation predictions."""
+
+    train: Tensor
+    validation: Tensor
+
+
+def step(p_true: Tensor, gap: Tensor, alpha: float, classes: int, margin: float = MARGIN) -> Tensor:
+    """Eq. 3 and its clip: the next p̃_r from the gap conf − acc of each level."""
+    return (p_true - alpha * gap).clamp(1 / classes + margin, 1.0)
+
+
+def smoothing_of(p_true: Tensor, classes: int) -> Tensor:
+    """Eq. 4: the ε_r that gives the right class the soft label p̃_r."""
+    return (p_true - 1) * classes / (1 - classes)
+
+
+def gaps(validation: Predictions, level: Tensor, levels: int) -> Tensor:
+    """conf(S_r) − acc(S_r) of each level, float64 [R]."""
+    if validation.logits is None:
+        raise InputError("adaptive label smoothing learns from validation logits, and these predictions have none")
+    logits = validation.logits if validation.logits.ndim == 2 else pool(validation.logits)
+    confidence, predicted = torch.softmax(logits.double(), -1).max(-1)
+    error = confidence - (predicted == validation.labels).double()
+    level = level.to(error.device)
+    if level.shape != error.shape:
+        raise InputError(f"{level.numel()} validation levels for {error.numel()} validation items; give one an item")
+    total = torch.zeros(levels, dtype=torch.float64, device=error.device).index_add_(0, level, error)
+    return (total / torch.bincount(level, minlength=levels)).cpu()
+
+
+class SoftLabels:
+    """p̃_r of R levels and its path over the epochs: the state that both policies share."""
+
+    def __init__(self, classes: int, alpha: float, levels: int) -> None:
+        check_classes(classes)
+        if alpha < 0 or levels < 1:
+            raise InputError(f"alpha must not be negative and levels at least 1, got alpha={alpha}, levels={levels}")
+        self.classes, self.alpha = classes, alpha
+        self.trajectory = torch.ones(1, levels, dtype=torch.float64)  # one-hot at the start
+        self._epsilon = torch.zeros(levels)
+
+    def learn(self, gap: Tensor) -> None:
+        following = step(self.trajectory[-1], gap, self.alpha, self.classes)
+        self._set(torch.cat([self.trajectory, following[None]]))
+
+    def epsilon(self, device: torch.device) -> Tensor:
+        self._epsilon = self._epsilon.to(device)
+        return self._epsilon
+
+    def _set(self, trajectory: Tensor) -> None:
+        self.trajectory = trajectory.double().cpu()
+        self._epsilon = smoothing_of(self.trajectory[-1], self.classes).float()
+
+    def state(self) -> dict[str, Any]:
+        return {"trajectory": self.trajectory}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self._set(state["trajectory"])
+
+
+@dataclass(eq=False)
+class AdaLS:
+    """One level for all: AR-AdaLS with R = 1, which needs no robustness. α = 0 stays one-hot."""
+
+    classes: int
+    alpha: float = 0.05
+    soft: SoftLabels = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.soft = SoftLabels(self.classes, self.alpha, 1)
+
+    def __call__(self, labels: Tensor, index: Tensor) -> Tensor:
+        return soft_labels(labels, self.classes, self.soft.epsilon(labels.device).expand(labels.shape))
+
+    def observe(self, epoch: int, validation: Predictions) -> None:
+        self.soft.learn(gaps(validation, torch.zeros(validation.n, dtype=torch.long), 1))
+
+    def wants(self, epoch: int) -> bool:
+        return False
+
+    def refresh(self, levels: Any) -> None:
+        raise InputError("adals has one level for all items; use ar_adals for levels")
+
+    def state(self) -> Mapping[str, Any]:
+        return self.soft.state()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.soft.load(state)
+
+
+@dataclass(eq=False)
+class ArAdaLS:
+    """R levels (10 in the paper). `wants(0)` until levels are there, then after each epoch of `refresh_after`."""
+
+    classes: int
+    alpha: float = 0.005
+    levels: int = 10
+    refresh_after: tuple[int, ...] = ()  # number of finished epochs: (65, 130) for WRN-28-10 in the paper
+    given: Levels | None = None
+    soft: SoftLabels = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.soft = SoftLabels(self.classes, self.alpha, self.levels)
+        if self.given is not None:
+            self.refresh(self.given)
+
+    def __call__(self, labels: Tensor, index: Tensor) -> Tensor:
+        known = self._levels()
+        if known.train.device != index.device:
+            self.given = known = Levels(known.train.to(index.device), known.validation)
+        return soft_labels(labels, self.classes, self.soft.epsilon(labels.device)[known.train[index]])
+
+    def observe(self, epoch: int, validation: Predictions) -> None:
+        self.soft.learn(gaps(validation, self._levels().validation, self.levels))
+
+    def wants(self, epoch: int) -> bool:
+        return self.given is None or epoch in self.refresh_after
+
+    def refresh(self, levels: Any) -> None:
+        for name in ("train", "validation"):
+            level: Tensor = getattr(levels, name)
+            counts = torch.bincount(level.cpu(), minlength=self.levels)
+            if int(level.min()) < 0 or counts.numel() != self.levels:
+                raise InputError(f"{name} levels must lie in 0 … {self.levels - 1}, found up to {int(level.max())}")
+            if name == "validation" and int(counts.min()) == 0:
+                raise InputError(f"no validation item has level {int(counts.argmin())}: its gap cannot be measured")
+        self.given = levels
+
+    def state(self) -> Mapping[str, Any]:
+        known = (
+            {} if self.given is None else {"train": self.given.train.cpu(), "validation": self.given.validation.cpu()}
+        )
+        return {**self.soft.state(), **known}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.soft.load(state)
+        self.given = Levels(state["train"], state["validation"]) if "train" in state else None
+
+    def _levels(self) -> Levels:
+        if self.given is None:
+            raise InputError("ar_adals has no levels yet: hand them in by given=Levels(train, validation) or refresh()")
+        return self.given

@@ -1,0 +1,60 @@
+"""Confidence-calibrated adversarial training (Stutz 2020; AR §5.2, A.1): part of the batch becomes adversarial.
+
+For an example x' = x + δ the target moves from q to uniform with the distance:
+    q' = λ(δ)·q + (1 − λ(δ))/K,   λ(δ) = (1 − min(1, ‖δ‖∞ / ε))^ρ
+The attack is handed in, (model, x) → x'; it runs on the net in evaluation mode, so that statistics of adversarial
+batches do not enter BatchNorm before training sees them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class CCAT:
+    """`std`: the per-channel scale that inputs were divided by; with it ε is a distance between pixels in [0, 1]."""
+
+    attack: Callable[[Any, Tensor], Tensor]
+    epsilon: float = 0.01
+    rho: float = 10.0
+    fraction: float = 0.5
+    std: tuple[float, ...] | None = None
+    mixes_labels: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.epsilon <= 0 or not 0 <= self.fraction <= 1:
+            raise InputError(f"epsilon > 0 and fraction in [0, 1], got {self.epsilon} and {self.fraction}")
+
+    def __call__(
+        self, model: torch.nn.Module, x: Tensor, q: Tensor, index: Tensor, rng: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        clean = x.shape[0] - int(self.fraction * x.shape[0])
+        if clean == x.shape[0]:
+            return x, q
+        original = x[clean:]
+        modes = [(module, module.training) for module in model.modules()]
+        model.eval()
+        try:
+            attacked = self.attack(model, original).detach()
+        finally:
+            for module, training in modes:
+                module.training = training
+        delta = attacked - original
+        if self.std is not None:
+            delta = delta * delta.new_tensor(self.std).reshape(-1, *[1] * (delta.ndim - 2))
+        soft = towards_uniform(q[clean:], delta.flatten(1).abs().amax(1), self.epsilon, self.rho)
+        return torch.cat([x[:clean], attacked]), torch.cat([q[:clean], soft])
+
+
+def towards_uniform(q: Tensor, distance: Tensor, epsilon: float, rho: float) -> Tensor:
+    """λ·q + (1 − λ)/K with λ = (1 − min(1, distance/ε))^ρ."""
+    weight = ((1 - (distance / epsilon).clamp_max(1)) ** rho).unsqueeze(-1).to(q.dtype)
+    return weight * q + (1 - weight) / q.shape[-1]

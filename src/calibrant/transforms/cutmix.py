@@ -1,0 +1,54 @@
+"""cutmix (Yun 2019): a box of another image replaces the same box, and q follows the area.
+
+λ ~ Beta(α, α); the box has sides √(1 − λ)·(H, W) around a uniform centre and is cut off at the border, so the weight
+of q is the area that really remained. `probability`: how often a batch is mixed at all (0.5 on CIFAR in the paper).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.transforms.mixup import mix
+from calibrant.transforms.sampling import beta, check_floating, permutation
+
+
+@dataclass(frozen=True)
+class CutMix:
+    alpha: float = 1.0
+    probability: float = 1.0
+    mixes_labels: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0 or not 0 <= self.probability <= 1:
+            raise InputError(f"alpha ≥ 0 and probability in [0, 1], got {self.alpha} and {self.probability}")
+
+    def __call__(
+        self, model: torch.nn.Module, x: Tensor, q: Tensor, index: Tensor, rng: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        if self.alpha == 0 or self.probability == 0:
+            return x, q
+        check_floating(x, "cutmix")
+        if x.ndim != 4:
+            raise InputError(f"cutmix cuts images [N, C, H, W], got {tuple(x.shape)}; use mixup")
+        height, width = x.shape[-2:]
+        kept = beta(self.alpha, 1, rng)
+        draws = torch.rand(3, generator=rng, device=rng.device, dtype=torch.float64)
+        kept = torch.where(draws[2] < self.probability, kept, 1.0)
+        other = permutation(x.shape[0], rng).to(x.device)
+        rows = inside(height, draws[0], kept)
+        columns = inside(width, draws[1], kept)
+        box = (rows[:, None] & columns[None, :]).to(x.device)
+        remained = 1 - box.double().mean()
+        return torch.where(box, x[other], x), mix(q, q[other], remained)
+
+
+def inside(length: int, centre: Tensor, kept: Tensor) -> Tensor:
+    """Which of `length` pixels lie in the box's side of length·√(1 − λ) around `centre` (in [0, 1)), bool [length]."""
+    middle, half = (centre * length).floor(), ((1 - kept).sqrt() * length / 2).floor()
+    pixel = torch.arange(length, device=centre.device)
+    return (pixel >= middle - half) & (pixel < middle + half)
