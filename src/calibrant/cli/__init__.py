@@ -15,6 +15,7 @@ import typer
 from calibrant.errors import CalibrantError
 
 VERBS: dict[str, str] = {
+    "audit": "audit",
     "demo": "demo",
     "list": "list_",
 }
