@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from calibrant.ensembles.dropout import MCDropout
+    from calibrant.ensembles.pep import PEP
     from calibrant.ensembles.single import predict
     from calibrant.functional.border import predictions
     from calibrant.metrics.evaluate import evaluate
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "Estimate": "calibrant.types",
+    "MCDropout": "calibrant.ensembles.dropout",
+    "PEP": "calibrant.ensembles.pep",
     "Predictions": "calibrant.types",
     "Report": "calibrant.types",
     "Split": "calibrant.types",

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from calibrant.ensembles.deep import Deep
+from calibrant.ensembles.dropout import MCDropout
+from calibrant.ensembles.ensemble import Ensemble
+from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.single import Single, predict
+from calibrant.ensembles.swa import SWA
 
-ENSEMBLES: dict[str, Any] = {}
+ENSEMBLES: dict[str, type[Ensemble]] = {
+    "pep": PEP,
+    "dropout": MCDropout,
+    "deep": Deep,
+    "swa": SWA,
+}
 """Name → the class of an ensemble."""
 
-__all__ = ["ENSEMBLES", "Single", "predict"]
+__all__ = ["ENSEMBLES", "PEP", "SWA", "Deep", "Ensemble", "MCDropout", "Single", "predict"]

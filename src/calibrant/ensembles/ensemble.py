@@ -8,16 +8,20 @@ made once, not once a batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from calibrant.ensembles.single import logits_of, predict
 from calibrant.errors import InputError
+from calibrant.types import Predictions, Split
 
-Network = Callable[[Tensor], Tensor]
+Network = Callable[..., Any]
 
 
 class Ensemble:
@@ -28,8 +32,21 @@ class Ensemble:
         raise TypeError(f"{type(self).__name__} must define size")
 
     def member(self, j: int) -> AbstractContextManager[Network]:
-        """The j-th network, valid inside the `with`; the model is as before afterwards."""
+        """The j-th network, valid inside the `with`; the model is as before afterwards.
+
+        A plain callable, not the module: nobody may switch its mode while it is a member.
+        """
         raise TypeError(f"{type(self).__name__} must define member")
+
+    @property
+    def home(self) -> torch.device:
+        """Where the networks are, and so where their input must be."""
+        networks = getattr(self, "models", None) or [getattr(self, "model", None)]
+        for network in networks:
+            if isinstance(network, nn.Module):
+                for parameter in network.parameters():
+                    return parameter.device
+        return torch.device("cpu")
 
     @torch.no_grad()
     def members(self, x: Tensor) -> Tensor:
@@ -43,17 +60,41 @@ class Ensemble:
         return pooled.value()
 
     @torch.no_grad()
-    def over(self, batches: Iterable[Tensor], progress: Callable[[int, int], None] | None = None) -> Iterator[Tensor]:
+    def over(self, batches: Iterable[Tensor]) -> Iterator[Tensor]:
         """Member after member, its logits [N, K] over all batches (`batches` is iterated M times)."""
         for j in range(self.size):
             with self.member(j) as network:
-                yield torch.cat([logits_of(network(x), len(x)) for x in batches])
-            if progress is not None:
-                progress(j + 1, self.size)
+                yield torch.cat([checked(network(x), len(x)) for x in batches])
+
+    def predict(
+        self,
+        loader: Iterable[Any],
+        *,
+        device: torch.device | str | None = None,
+        keep_members: bool = False,
+        split: Split | str = Split.UNKNOWN,
+        classes: Sequence[Any] | None = None,
+        progress: bool = False,
+    ) -> Predictions:
+        """The whole loader, member after member: pooled [N, K], or [M, N, K] with `keep_members`."""
+        place = device if device is not None else self.home
+        kept: list[Tensor] = []
+        pooled, last = LogMean(), None
+        for j in steps(range(self.size), f"{type(self).__name__.lower()} members", show=progress):
+            with self.member(j) as network:
+                last = predict(network, loader, device=place, split=split, classes=classes)
+            assert last.logits is not None
+            if keep_members:
+                kept.append(last.logits)
+            else:
+                pooled.add(last.logits)
+        assert last is not None
+        logits = torch.stack(kept) if keep_members else pooled.value()
+        return replace(last, logits=logits, raw=keep_members)
 
     def _run(self, j: int, x: Tensor) -> Tensor:
         with self.member(j) as network:
-            return logits_of(network(x), len(x))
+            return checked(network(x), len(x))
 
 
 class LogMean:
@@ -73,23 +114,32 @@ class LogMean:
         return self.sum - math.log(self.count)
 
 
-def logits_of(output: Any, n: int) -> Tensor:
-    """[N, K] from what a network returned: a tensor, or an object with `.logits`."""
-    logits = getattr(output, "logits", output)
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != n or logits.shape[1] < 2:
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise InputError(f"the model returned {shape} for {n} items; expected logits [N, K] with K ≥ 2")
+def checked(output: Any, n: int) -> Tensor:
+    """[N, K] from what a network returned, or an error that says what it was."""
+    logits = logits_of(output)
+    if logits.ndim != 2 or len(logits) != n or logits.shape[1] < 2:
+        raise InputError(f"the model returned shape {tuple(logits.shape)} for {n} items; expected [N, K] with K ≥ 2")
     return logits
 
 
+def steps(items: Sequence[int], title: str, *, show: bool) -> Iterable[int]:
+    """The items, with a bar of what is done and what is left on stderr when `show`."""
+    if not show:
+        return items
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(items, title, console=Console(file=sys.stderr), transient=True)
+
+
 @contextmanager
-def evaluating(model: nn.Module) -> Iterator[nn.Module]:
+def evaluating(model: nn.Module) -> Iterator[Network]:
     """Every module in eval mode inside, each back in its own mode afterwards."""
     training = [m for m in model.modules() if m.training]
     for m in training:
         m.training = False
     try:
-        yield model
+        yield lambda *args, **kwargs: model(*args, **kwargs)
     finally:
         for m in training:
             m.training = True

@@ -71,8 +71,7 @@ def perturbed(
     settings: dict[str, Any] = {"seed": seed, "member": member, "distribution": distribution, "antithetic": antithetic}
     try:
         with torch.no_grad():
-            for _ in perturb_(targets, originals, sigma, **settings):
-                pass
+            perturb_(targets, originals, sigma, **settings)
         yield
     finally:
         try:
@@ -94,7 +93,8 @@ def resolution(parameters: Mapping[str, nn.Parameter], sigma: float) -> float:
     originals = [p.detach() for p in parameters.values()]
     targets = [torch.empty_like(t) for t in originals]
     with torch.no_grad():
-        for t, o in zip(perturb_(targets, originals, sigma, seed=0, member=0), originals, strict=True):
+        perturb_(targets, originals, sigma, seed=0, member=0)
+        for t, o in zip(targets, originals, strict=True):
             changed += int((t != o).sum())
             total += t.numel()
     return changed / total

@@ -1,0 +1,36 @@
+"""Deep ensembles (Lakshminarayanan 2017): M networks, each trained from its own seed, averaged.
+
+Members may differ in architecture; only the number of classes must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import nn
+
+from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
+from calibrant.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Deep(Ensemble):
+    """Trained networks side by side."""
+
+    models: tuple[nn.Module, ...]
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        if not models:
+            raise InputError("a deep ensemble needs at least one model")
+        object.__setattr__(self, "models", tuple(models))
+
+    @property
+    def size(self) -> int:
+        return len(self.models)
+
+    @contextmanager
+    def member(self, j: int) -> Iterator[Network]:
+        with evaluating(self.models[j]) as network:
+            yield network

@@ -1,0 +1,186 @@
+"""Parameter ensembling by perturbation (PEP §2, Eq. 5–9): θ_j = θ* + σ·ε_j, predictions averaged.
+
+    L(σ) = Σ_i ln (1/m) Σ_j p(y_i; x_i, θ_j),    σ* = argmax L(σ) on held-out data        (Eq. 8)
+
+Any `nn.Module`, not edited; no training data; one number is fitted. `PEP(model, sigma)` is a ready
+predictor, `PEP.fit(model, calibration)` finds σ*. The paper's search is golden section on linear σ in
+[5e-5, 5e-3] with 5 members (`search="golden"`). Ours, the default, uses that L(σ) is smooth when every
+σ sees the same noise: antithetic pairs and a bracketing search, which also leaves the paper's range
+when the maximum does (small CIFAR ResNets). σ = 0, the model itself, is always a candidate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
+from calibrant.ensembles.perturbation import Where, perturbed, resolution, select
+from calibrant.ensembles.sigma import Curve, sigma_curve
+from calibrant.errors import InputError
+from calibrant.functional.noise import Distribution
+from calibrant.functional.search import Search, bracket, golden
+
+GROWTH = 64.0
+"""How far beyond the given range the bracketing search may follow a maximum: σ up to 64 × its end."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What the search saw: enough to check σ* without running it again."""
+
+    search: str
+    nll_at_zero: float
+    nll: float
+    interval: tuple[float, float]  # σ* lies inside, to the search's tolerance
+    interior: bool  # False: the maximum is at the border of what was allowed
+    probes: tuple[tuple[float, float], ...]  # (σ, mean log-likelihood), in order
+    rejected: int  # probes where the perturbed network was not finite
+    passes: int  # forward passes over the calibration set
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class PEP(Ensemble):
+    """A model whose predictions are averaged over m Gaussian perturbations of its weights."""
+
+    model: nn.Module
+    sigma: float
+    count: int = 10
+    distribution: Distribution = "gaussian"
+    where: Where = "auto"
+    seed: int = 0
+    antithetic: bool = False
+    certificate: Certificate | None = None
+    parameters: Mapping[str, nn.Parameter] = field(init=False, repr=False)
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sigma: float,
+        members: int = 10,
+        distribution: Distribution = "gaussian",
+        where: Where = "auto",
+        seed: int = 0,
+        antithetic: bool = False,
+        certificate: Certificate | None = None,
+    ) -> None:
+        if not sigma >= 0 or sigma == float("inf"):
+            raise InputError(f"sigma={sigma} must be a finite number, 0 or more")
+        if members < 1:
+            raise InputError(f"members={members} must be at least 1")
+        if distribution not in ("gaussian", "uniform"):
+            raise InputError(f"distribution={distribution!r} is unknown; use gaussian or uniform")
+        values = {"model": model, "sigma": float(sigma), "count": members, "distribution": distribution}
+        values |= {"where": where, "seed": seed, "antithetic": antithetic, "certificate": certificate}
+        values |= {"parameters": select(model, where)}
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def size(self) -> int:
+        return self.count
+
+    @contextmanager
+    def member(self, j: int) -> Iterator[Network]:
+        noise = perturbed(
+            self.parameters,
+            self.sigma,
+            seed=self.seed,
+            member=j,
+            distribution=self.distribution,
+            antithetic=self.antithetic,
+        )
+        with evaluating(self.model) as network, noise:
+            yield network
+
+    def at(self, sigma: float, members: int | None = None) -> PEP:
+        """The same noise at another σ: common random numbers are what makes L(σ) smooth."""
+        return PEP(self.model, sigma, members or self.count, self.distribution, self.where, self.seed, self.antithetic)
+
+    @classmethod
+    def fit(
+        cls,
+        model: nn.Module,
+        calibration: Iterable[Any] | tuple[Tensor, Tensor],
+        range: tuple[float, float] = (5e-5, 5e-3),
+        members: int = 5,
+        iterations: int = 7,
+        *,
+        search: Literal["bracket", "golden"] = "bracket",
+        tolerance: float = 0.05,
+        distribution: Distribution = "gaussian",
+        where: Where = "auto",
+        seed: int = 0,
+        device: torch.device | str | None = None,
+    ) -> PEP:
+        """The predictor at σ* (Eq. 8), found on held-out items; never on the test split.
+
+        `calibration` is a loader of (x, y) or a pair of tensors. `iterations` belongs to the golden
+        search, `tolerance` (relative, in σ) to ours.
+        """
+        low, high = range
+        if not 0 < low < high:
+            raise InputError(f"range={range} must be two numbers with 0 < low < high")
+        start = cls(model, 0.0, members, distribution, where, seed, antithetic=search == "bracket")
+        curve = sigma_curve(start, calibration, device=device)
+        zero, top = curve.at(0.0), high * GROWTH
+
+        def likelihood(sigma: float) -> float:
+            return curve.at(sigma).log_likelihood
+
+        if search == "golden":
+            found = golden(likelihood, low, high, iterations)
+            while not found.interior and found.interval[1] == high and high < top:  # the border is not a maximum
+                low, high = found.interval[0], min(high * 4, top)
+                found = golden(likelihood, low, high, iterations)
+                found = replace(found, interior=found.interval[1] < high)
+        elif search == "bracket":
+            first = (low * high) ** 0.5
+            found = bracket(likelihood, zero.log_likelihood, first, low=low, limit=top, tolerance=tolerance)
+        else:
+            raise InputError(f"search={search!r} is unknown; use bracket or golden")
+        sigma = found.best if found.value > zero.log_likelihood else 0.0
+        best = curve.at(sigma)
+        certificate = Certificate(
+            search=search,
+            nll_at_zero=-zero.log_likelihood,
+            nll=-best.log_likelihood,
+            interval=found.interval,
+            interior=found.interior and sigma > 0,
+            probes=((0.0, zero.log_likelihood), *found.probes),
+            rejected=curve.rejected,
+            passes=curve.passes,
+            notes=_notes(start, found, sigma, curve),
+        )
+        return cls(model, sigma, members, distribution, where, seed, start.antithetic, certificate)
+
+    def describe(self) -> dict[str, Any]:
+        """What `save` stores: settings, never weights or noise."""
+        if callable(self.where):
+            where: Any = sorted(self.parameters)
+        else:
+            where = self.where
+        out = {"sigma": self.sigma, "members": self.count, "distribution": self.distribution, "where": where}
+        out |= {"seed": self.seed, "antithetic": self.antithetic, "parameters": sorted(self.parameters)}
+        return out | {"certificate": asdict(self.certificate) if self.certificate else None}
+
+
+def _notes(start: PEP, found: Search, sigma: float, curve: Curve) -> tuple[str, ...]:
+    notes = []
+    if sigma == 0:
+        notes.append("no σ beats the model itself on this data: σ = 0")
+    elif not found.interior:
+        notes.append(f"the maximum lies at the border of the range, σ = {sigma:.3g}: widen `range`")
+    if curve.rejected:
+        notes.append(f"{curve.rejected} probe(s) rejected: the perturbed network was not finite")
+    half = {p.dtype for p in start.parameters.values()} & {torch.float16, torch.bfloat16}
+    if half and sigma > 0 and (share := resolution(start.parameters, sigma)) < 0.9:
+        name = str(half.pop()).removeprefix("torch.")
+        notes.append(f"only {share:.0%} of the {name} weights change at σ = {sigma:.2g}: use float32 weights")
+    return tuple(notes)

@@ -1,0 +1,116 @@
+"""The σ curve of PEP (PEP Fig. 1): L(σ) of the ensemble, ln L of each member, ECE and Brier along σ.
+
+Evaluations are remembered, and data is read once and kept on the device, so that a search over σ
+costs forward passes and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from calibrant.ensembles.ensemble import LogMean, checked
+from calibrant.errors import InputError, SplitError
+from calibrant.functional.scores import reduce
+from calibrant.metrics import METRICS, Panel
+from calibrant.types import Predictions, Split
+
+if TYPE_CHECKING:
+    from calibrant.ensembles.pep import PEP
+
+
+@dataclass(frozen=True)
+class SigmaPoint:
+    """One σ: means over the calibration items; −inf log-likelihood means the network was not finite."""
+
+    sigma: float
+    log_likelihood: float  # (1/N) Σ_i ln (1/m) Σ_j p_ij, Eq. 8 as an average
+    standard_error: float  # of that mean over items: the band of the plot
+    members: tuple[float, ...]  # (1/N) Σ_i ln p_ij for each member j
+    ece: float | None = None
+    brier: float | None = None
+    auroc: float | None = None
+
+
+class Curve:
+    """L(σ) on fixed data with fixed noise; `at` evaluates a σ once and remembers it."""
+
+    def __init__(self, ensemble: PEP, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+        self.ensemble, self.batches = ensemble, batches
+        self.labels = torch.cat([y for _, y in batches])
+        self.seen: dict[float, SigmaPoint] = {}
+        self.passes = self.rejected = 0
+
+    def at(self, sigma: float) -> SigmaPoint:
+        if sigma not in self.seen:
+            self.seen[sigma] = self._evaluate(sigma)
+        return self.seen[sigma]
+
+    def points(self, sigmas: Iterable[float] = ()) -> tuple[SigmaPoint, ...]:
+        """All evaluated points in the order of σ, after evaluating `sigmas` too."""
+        for sigma in sigmas:
+            self.at(sigma)
+        return tuple(self.seen[s] for s in sorted(self.seen))
+
+    def _evaluate(self, sigma: float) -> SigmaPoint:
+        ensemble = self.ensemble.at(sigma, members=1 if sigma == 0 else None)  # at 0 all members are one
+        pooled, singles = LogMean(), []
+        for logits in ensemble.over([x for x, _ in self.batches]):
+            self.passes += 1
+            if not bool(torch.isfinite(logits).all()):
+                self.rejected += 1
+                return SigmaPoint(sigma, -torch.inf, torch.nan, ())
+            log_p = torch.log_softmax(logits.double(), -1)
+            singles.append(float(log_p.gather(1, self.labels[:, None]).mean()))
+            pooled.add(logits)
+        panel = Panel(reduce(Predictions(labels=self.labels, logits=pooled.value(), raw=False)))
+        item = panel.scores.log_p_label
+        assert item is not None
+        spread = float(item.std() / len(item) ** 0.5) if len(item) > 1 else torch.nan
+        both = METRICS["auroc"].missing(panel.scores) is None
+        return SigmaPoint(
+            sigma,
+            float(item.mean()),
+            spread,
+            tuple(singles),
+            ece=float(METRICS["ece"](panel)),
+            brier=float(METRICS["brier"](panel)),
+            auroc=float(METRICS["auroc"](panel)) if both else None,
+        )
+
+
+def sigma_curve(
+    ensemble: PEP, calibration: Iterable[Any] | tuple[Tensor, Tensor], device: torch.device | str | None = None
+) -> Curve:
+    """The curve of an ensemble's noise on `calibration`: a loader of (x, y, …), or a pair of tensors."""
+    if str(getattr(calibration, "split", "")) == Split.TEST:
+        raise SplitError(
+            "calibration data is marked test; σ must be chosen on held-out data that is not the test split"
+        )
+    place = torch.device(device) if device is not None else ensemble.home
+    batches = [(x.to(place), y.to(place).long()) for x, y in _pairs(calibration)]
+    if not batches:
+        raise InputError("the calibration data is empty")
+    with torch.no_grad(), ensemble.at(0.0).member(0) as network:
+        first, labels = batches[0]
+        k = checked(network(first), len(first)).shape[1]
+        if int(labels.max()) >= k or int(labels.min()) < 0:
+            raise InputError(f"labels reach {int(labels.max())} but the model has {k} classes")
+    return Curve(ensemble, batches)
+
+
+def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], size: int = 500) -> Iterable[tuple[Tensor, Tensor]]:
+    if isinstance(calibration, tuple) and len(calibration) == 2 and isinstance(calibration[0], Tensor):
+        x, y = calibration
+        if len(x) != len(y):
+            raise InputError(f"{len(x)} inputs but {len(y)} labels")
+        yield from zip(x.split(size), y.split(size), strict=True)
+        return
+    for batch in calibration:
+        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+            raise InputError("calibration batches must be (x, y, …) pairs")
+        yield batch[0], batch[1]

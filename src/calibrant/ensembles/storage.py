@@ -1,0 +1,62 @@
+"""A fitted ensemble on disk: a folder with one JSON header. Settings and seeds, never weights or noise.
+
+`parameters` lists what is perturbed, so that loading beside a model whose layers differ is an error
+instead of another ensemble.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, cast
+
+from torch import nn
+
+from calibrant.ensembles.pep import PEP, Certificate
+from calibrant.ensembles.perturbation import Where
+from calibrant.errors import MapError
+from calibrant.files import atomic
+from calibrant.types import jsonable
+
+VERSION = 1
+
+
+def save(ensemble: PEP, folder: str | Path) -> Path:
+    """Write the ensemble's settings to `folder`, whole or not at all."""
+    body = {"version": VERSION, "ensemble": "pep", **jsonable(ensemble.describe())}
+    text = json.dumps({"sha256": _digest(body), **body}, indent=2, ensure_ascii=False)
+    with atomic.folder(folder) as temporary:
+        (temporary / "ensemble.json").write_text(text, encoding="utf-8")
+    return Path(folder)
+
+
+def load(folder: str | Path, model: nn.Module) -> PEP:
+    """The ensemble saved in `folder`, around `model`; its predictions repeat bit for bit on one device."""
+    path = Path(folder) / "ensemble.json"
+    try:
+        body = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise MapError(f"{folder} holds no ensemble.json; it was not written by save()") from error
+    except ValueError as error:
+        raise MapError(f"{path} is truncated or not JSON; save the ensemble again") from error
+    if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):
+        raise MapError(f"{path} was edited or truncated (its hash does not match); save the ensemble again")
+    if body["version"] > VERSION:
+        raise MapError(f"{path} is of version {body['version']}, newer than {VERSION}; update calibrant")
+    names = set(body["parameters"])
+    where = cast(Where, body["where"]) if isinstance(body["where"], str) else (lambda name, _: name in names)
+    seen = body["certificate"]
+    if seen is not None:
+        pairs = {"interval": tuple(seen["interval"]), "probes": tuple(map(tuple, seen["probes"]))}
+        seen = Certificate(**{**seen, **pairs, "notes": tuple(seen["notes"])})
+    keys = ("sigma", "members", "distribution", "seed", "antithetic")
+    ensemble = PEP(model, **{k: body[k] for k in keys}, where=where, certificate=seen)
+    if set(ensemble.parameters) != names:
+        odd = sorted(set(ensemble.parameters) ^ names)[0]
+        raise MapError(f"{path} was made for another model: parameter {odd!r} is not in both")
+    return ensemble
+
+
+def _digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True, ensure_ascii=False).encode()).hexdigest()

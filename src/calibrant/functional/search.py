@@ -1,0 +1,125 @@
+"""One-dimensional searches for a maximum, on callables that are dear to evaluate.
+
+`golden` is the textbook golden section (PEP §3.1: linear σ, 7 iterations on [5e-5, 5e-3]; the σ* of PEP's
+Table 1 are probes of it, VGG-19's 1.03e-3 only after two more). `bracket` is for smooth even functions
+of a scale whose value at zero is known: it brackets by factors, then interpolates, and needs fewer
+evaluations. Non-finite values count as −inf, so that an exploding probe is rejected, not fatal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+INVERSE_PHI = (math.sqrt(5) - 1) / 2
+
+
+@dataclass(frozen=True)
+class Search:
+    """The best argument, its value, every probe in order, and whether the maximum is inside."""
+
+    best: float
+    value: float
+    probes: tuple[tuple[float, float], ...]
+    interior: bool
+    interval: tuple[float, float]
+
+
+class _Probes:
+    """Remembers evaluations, so that nothing is computed twice."""
+
+    def __init__(self, f: Callable[[float], float]) -> None:
+        self.f = f
+        self.seen: dict[float, float] = {}
+
+    def __call__(self, x: float) -> float:
+        if x not in self.seen:
+            value = self.f(x)
+            self.seen[x] = value if math.isfinite(value) else -math.inf
+        return self.seen[x]
+
+    def result(self, low: float, high: float, interior: bool) -> Search:
+        best = max(self.seen, key=lambda x: self.seen[x])
+        return Search(best, self.seen[best], tuple(self.seen.items()), interior, (low, high))
+
+
+def golden(f: Callable[[float], float], low: float, high: float, iterations: int = 7) -> Search:
+    """Golden section for a maximum on [low, high]: a pair of probes, then one more per iteration."""
+    probe = _Probes(f)
+    start, end = low, high
+    a, b = high - INVERSE_PHI * (high - low), low + INVERSE_PHI * (high - low)
+    for _ in range(iterations):
+        if probe(a) >= probe(b):
+            high, b = b, a
+            a = high - INVERSE_PHI * (high - low)
+            probe(a)
+        else:
+            low, a = a, b
+            b = low + INVERSE_PHI * (high - low)
+            probe(b)
+    # the last interval still touches the border that the search never moved away from
+    return probe.result(low, high, interior=low > start and high < end)
+
+
+def bracket(
+    f: Callable[[float], float],
+    at_zero: float,
+    start: float,
+    *,
+    low: float = 0.0,
+    limit: float = math.inf,
+    factor: float = 3.0,
+    tolerance: float = 0.05,
+    evaluations: int = 20,
+) -> Search:
+    """Maximum over a scale x ≥ 0 of a smooth f that is even in x, given f(0): cubics in u = x².
+
+    From `start` the scale grows by `factor` while f does (up to `limit`), or shrinks while f(0) is
+    better (down to `low`, then 0 wins); zero itself closes the bracket from below, so nothing is spent
+    there. Stops when the cubic's crest stays within `tolerance` (relative, in x) of the best probe:
+    near a maximum the value is flat to the square of that.
+    """
+    probe = _Probes(f)
+    left, middle = 0.0, start
+    values = {0.0: at_zero}
+
+    def value(x: float) -> float:
+        return values[x] if x in values else probe(x)
+
+    while value(middle) <= at_zero:
+        if middle <= low or len(probe.seen) >= evaluations:
+            return probe.result(0.0, middle, interior=False)
+        middle = max(middle / factor, low)
+    right = middle * factor
+    while value(right) > value(middle):
+        if right >= limit or len(probe.seen) >= evaluations:
+            return probe.result(middle, right, interior=False)
+        left, middle, right = middle, right, min(right * factor, limit)
+    while len(probe.seen) < evaluations:
+        x = _crest({**values, **probe.seen}, left, middle, right)
+        if abs(x - middle) <= tolerance / 2 * middle:
+            break
+        if value(x) > value(middle):
+            left, middle, right = (middle, x, right) if x > middle else (left, x, middle)
+        elif x > middle:
+            right = x
+        else:
+            left = x
+    return probe.result(left, right, interior=True)
+
+
+def _crest(seen: dict[float, float], left: float, middle: float, right: float) -> float:
+    """Where the polynomial in u = x² through the bracket and its nearest finite neighbour peaks.
+
+    Kept off the ends of the bracket, so that every probe shrinks it by a tenth at the least.
+    """
+    others = sorted((x for x in seen if x not in (left, middle, right)), key=lambda x: abs(x - middle))
+    knots = [x for x in (left, middle, right, *others[:1]) if math.isfinite(seen[x])]
+    u = np.array([(x / middle) ** 2 for x in knots])
+    curve = np.polynomial.Polynomial.fit(u, np.array([seen[x] for x in knots]), len(knots) - 1)
+    margin = (right - left) / 10
+    grid = np.linspace(left + margin, right - margin, 2001)
+    return float(grid[np.argmax(curve((grid / middle) ** 2))])

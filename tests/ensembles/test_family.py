@@ -1,0 +1,91 @@
+"""MC dropout, deep ensembles and SWA: what is theirs alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.ensembles.deep import Deep
+from calibrant.ensembles.dropout import MCDropout, dropouts, functional_dropouts, insert
+from calibrant.ensembles.swa import SWA, average, recalibrate
+from calibrant.errors import InputError
+
+X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Functional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Dropout(0.5)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(nn.functional.dropout(self.inside(x), 0.5, self.training))
+
+
+def test_dropout_activates_masks_and_nothing_else() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3), nn.BatchNorm1d(3)).train()
+    running = model[2].running_mean.clone()
+    members = MCDropout(model, members=3).members(X)
+    assert not torch.equal(members[0], members[1])
+    assert torch.equal(running, model[2].running_mean)
+
+
+def test_rate_override_is_used_and_undone() -> None:
+    model = nn.Sequential(nn.Dropout(0.1), nn.Linear(6, 3, bias=False))
+    dropped = MCDropout(model, members=200, p=0.9).members(torch.ones(1, 6))
+    silent = (dropped == 0).all(-1).double().mean().item()
+    assert silent == pytest.approx(0.9**6, abs=0.12)
+    assert model[0].p == 0.1
+
+
+def test_functional_dropout_is_counted_as_out_of_reach() -> None:
+    assert functional_dropouts(Functional(), X) == 1
+    assert functional_dropouts(nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)), X) == 0
+
+
+def test_a_model_without_dropout_is_told_how_to_get_some() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).eval()
+    with pytest.raises(InputError, match="insert"):
+        MCDropout(model)
+    before, keys = model(X), list(model.state_dict())
+    inserted = insert(model, 0.5)
+    assert inserted.names == ("1",) and len(dropouts(model)) == 1
+    assert torch.equal(model(X), before)  # in eval mode dropout is silent
+    MCDropout(model, members=2)(X)
+    inserted.undo()
+    assert torch.equal(model(X), before) and list(model.state_dict()) == keys and not dropouts(model)
+
+
+def test_deep_members_may_differ_in_architecture() -> None:
+    ensemble = Deep([nn.Linear(6, 3), nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))])
+    assert ensemble.members(X).shape == (2, 40, 3)
+    with pytest.raises(InputError, match="at least one"):
+        Deep([])
+
+
+def test_swa_is_the_mean_of_weights_with_batchnorm_measured_again() -> None:
+    nets = [nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)) for _ in range(3)]
+    states = [n.state_dict() for n in nets]
+    with pytest.raises(InputError, match="BatchNorm"):
+        SWA.fit(nets[0], states)
+    swa = SWA.fit(nets[0], states, train=[X[:20], X[20:]])
+    mean = torch.stack([n[0].weight for n in nets]).mean(0)
+    assert torch.allclose(swa.model[0].weight, mean, atol=1e-7)
+    hidden = swa.model[0](X)
+    expected = torch.stack([hidden[:20].mean(0), hidden[20:].mean(0)]).mean(0)
+    assert torch.allclose(swa.model[1].running_mean, expected, atol=1e-6)
+    assert swa.model[1].momentum == 0.1
+
+
+def test_averaging_refuses_checkpoints_of_different_networks() -> None:
+    with pytest.raises(InputError, match="different"):
+        average([nn.Linear(2, 2).state_dict(), nn.Linear(2, 2, bias=False).state_dict()])
+    with pytest.raises(InputError, match="no checkpoints"):
+        average([])
+
+
+def test_recalibrating_without_batches_is_an_error() -> None:
+    with pytest.raises(InputError, match="none"):
+        recalibrate(nn.Sequential(nn.BatchNorm1d(3)), [])

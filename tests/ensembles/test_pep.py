@@ -1,0 +1,196 @@
+"""PEP §2–3.1: noise that is never stored, σ* by search, and a model that is never changed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.ensembles.pep import PEP
+from calibrant.ensembles.sigma import sigma_curve
+from calibrant.ensembles.storage import load, save
+from calibrant.errors import InputError, MapError, SplitError
+
+
+def weights(model: nn.Module) -> list[torch.Tensor]:
+    return [t.clone() for t in model.state_dict().values()]
+
+
+def same(a: list[torch.Tensor], b: list[torch.Tensor]) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_eq_8_as_a_loop_over_items_and_members(overfitted) -> None:
+    x, y = (t[:20] for t in overfitted.calibration)
+    pep = PEP(overfitted.model, 0.05, members=4, seed=3)
+    p = [torch.softmax(z.double(), -1) for z in pep.members(x)]
+    by_hand = sum(math.log(sum(float(p[j][i, y[i]]) for j in range(4)) / 4) for i in range(20)) / 20
+    assert sigma_curve(pep, (x, y)).at(0.05).log_likelihood == pytest.approx(by_hand, abs=1e-6)
+
+
+def test_a_member_is_the_model_at_theta_plus_sigma_times_its_noise(overfitted) -> None:
+    model, x = overfitted.model, overfitted.test[0][:8]
+    original = model[0].weight.detach().clone()
+    pep = PEP(model, 0.1, members=2)
+    with pep.member(1) as network:
+        noise = (model[0].weight.detach() - original) / 0.1
+        inside = network(x)
+    assert set(pep.parameters) == {"0.weight"}  # auto: convolutions only
+    assert noise.mean().abs() < 0.3 and 0.7 < noise.std() < 1.3
+    assert torch.equal(inside, pep.members(x)[1])
+
+
+def test_both_searches_find_the_same_sigma_and_improve_held_out_likelihood(overfitted) -> None:
+    x, y = overfitted.test
+    found = {
+        search: PEP.fit(overfitted.model, overfitted.calibration, members=6, search=search, where="weights")
+        for search in ("golden", "bracket")
+    }
+    baseline = nn.functional.cross_entropy(overfitted.model(x), y).item()
+    for pep in found.values():
+        assert pep.certificate is not None and pep.certificate.interior
+        assert nn.functional.nll_loss(pep(x), y).item() < baseline
+    assert found["bracket"].certificate.passes < found["golden"].certificate.passes
+    assert found["bracket"].sigma == pytest.approx(found["golden"].sigma, rel=0.35)  # other noise, flat top
+
+
+def test_golden_probes_are_those_of_the_papers_table_1() -> None:
+    """The σ* of Table 1 (in 1e-3) are probes of 7 iterations on [5e-5, 5e-3]; VGG-19's 1.03 needs 9."""
+    from calibrant.functional.search import golden
+
+    for reported, iterations in ((1.94, 7), (2.90, 7), (2.60, 7), (1.84, 7), (1.03, 9)):
+        found = golden(lambda s, peak=reported: -abs(s - peak * 1e-3), 5e-5, 5e-3, iterations)
+        assert any(abs(x * 1e3 - reported) < 0.006 for x, _ in found.probes), (reported, found.probes)
+
+
+def test_sigma_is_zero_where_any_noise_can_only_hurt() -> None:
+    identity = nn.Linear(5, 5, bias=False)
+    nn.init.eye_(identity.weight)
+    x = 6 * torch.eye(5).repeat(40, 1)
+    pep = PEP.fit(identity, (x, x.argmax(1)), range=(0.5, 5.0))
+    assert pep.sigma == 0 and pep.certificate.nll == pep.certificate.nll_at_zero
+    assert any("σ = 0" in note for note in pep.certificate.notes)
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt, RuntimeError])
+def test_weights_are_bit_identical_after_an_exception(overfitted, failure: type[BaseException]) -> None:
+    before = weights(overfitted.model)
+
+    def explode(*_: object) -> None:
+        raise failure
+
+    hook = overfitted.model[6].register_forward_hook(explode)
+    try:
+        with pytest.raises(failure):
+            PEP(overfitted.model, 0.3)(overfitted.test[0][:4])
+    finally:
+        hook.remove()
+    assert same(before, weights(overfitted.model))
+
+
+def test_round_trip_repeats_predictions_bit_for_bit(overfitted, tmp_path: Path) -> None:
+    pep = PEP.fit(overfitted.model, overfitted.calibration, where=lambda name, p: name.startswith("6"))
+    again = load(save(pep, tmp_path / "pep"), overfitted.model)
+    x = overfitted.test[0][:16]
+    assert again.certificate == pep.certificate
+    assert torch.equal(again.members(x), pep.members(x))
+    header = tmp_path / "pep" / "ensemble.json"
+    header.write_text(header.read_text().replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(MapError, match="edited"):
+        load(tmp_path / "pep", overfitted.model)
+
+
+def test_shared_weights_are_perturbed_once_and_objects_with_logits_work() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4, bias=False)
+            self.b = nn.Linear(4, 4, bias=False)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: torch.Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=self.b(self.a(x)))
+
+    pep = PEP(Tied(), 0.1, where="all")
+    assert len(pep.parameters) == 1
+    with pep.member(0):
+        assert torch.equal(pep.model.a.weight, pep.model.b.weight)
+    assert pep(torch.ones(3, 4)).shape == (3, 4)
+
+
+def test_uniform_noise_has_the_variance_of_the_gaussian() -> None:
+    model = nn.Linear(300, 300)
+    before = model.weight.detach().clone()
+    with PEP(model, 0.5, distribution="uniform", where="weights").member(0):
+        noise = model.weight.detach() - before
+    assert noise.std().item() == pytest.approx(0.5, rel=0.02)
+    assert noise.abs().max().item() <= 0.5 * math.sqrt(3) + 1e-6
+
+
+def test_antithetic_members_mirror_each_other() -> None:
+    model = nn.Linear(20, 20)
+    before = model.weight.detach().clone()
+    pep = PEP(model, 0.1, antithetic=True)
+    moved = []
+    for j in (0, 1):
+        with pep.member(j):
+            moved.append(model.weight.detach() - before)
+    assert torch.allclose(moved[0], -moved[1], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"model": nn.ReLU()}, InputError, "no parameter matches"),
+        ({"sigma": -1.0}, InputError, "sigma"),
+        ({"sigma": math.nan}, InputError, "sigma"),
+        ({"members": 0}, InputError, "members"),
+        ({"distribution": "cauchy"}, InputError, "cauchy"),
+        ({"where": "biases"}, InputError, "biases"),
+    ],
+)
+def test_bad_settings_are_named(change: dict, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        PEP(**{"model": nn.Linear(2, 2), "sigma": 0.1} | change)
+
+
+def test_bad_calibration_data_is_named(overfitted) -> None:
+    class Marked(list):
+        split = "test"
+
+    with pytest.raises(SplitError, match="test"):
+        PEP.fit(overfitted.model, Marked([overfitted.calibration]))
+    with pytest.raises(InputError, match="shape"):
+        PEP.fit(overfitted.model[:2], overfitted.calibration)
+    x, y = overfitted.calibration
+    with pytest.raises(InputError, match="classes"):
+        PEP.fit(overfitted.model, (x, y + 5))
+
+
+def test_a_probe_that_explodes_is_rejected_and_counted(overfitted) -> None:
+    class Fragile(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+            self.reference = inner[0].weight.detach().clone()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            moved = (self.inner[0].weight - self.reference).std()
+            return self.inner(x) / (moved < 0.2)  # infinite beyond σ = 0.2
+
+    pep = PEP.fit(Fragile(overfitted.model), overfitted.calibration, range=(0.01, 4.0))
+    assert pep.certificate is not None and pep.certificate.rejected > 0
+    assert 0 < pep.sigma < 0.2
+    assert any("rejected" in note for note in pep.certificate.notes)
+
+
+def test_noise_below_the_resolution_of_half_precision_is_said(overfitted) -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).to(torch.bfloat16)
+    nn.init.constant_(model[1].weight, 100.0)
+    from calibrant.ensembles.perturbation import resolution
+
+    assert resolution(PEP(model, 0.01, where="weights").parameters, 0.01) == 0.0

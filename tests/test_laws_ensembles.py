@@ -1,0 +1,92 @@
+"""Laws that every ensemble obeys, over the whole table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.ensembles import ENSEMBLES, PEP, MCDropout
+from calibrant.ensembles.deep import Deep
+from calibrant.ensembles.ensemble import Ensemble
+from calibrant.ensembles.swa import SWA
+
+
+def network(seed: int = 0) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4))
+
+
+def x(n: int = 12) -> torch.Tensor:
+    return torch.randn(n, 6, generator=torch.Generator().manual_seed(1))
+
+
+MAKE: dict[str, Callable[[nn.Module, int], Ensemble]] = {
+    "pep": lambda model, m: PEP(model, 0.1, members=m),
+    "dropout": lambda model, m: MCDropout(model, members=m),
+    "deep": lambda model, m: Deep([model, *(network(s).eval() for s in range(1, m))]),
+    "swa": lambda model, m: SWA(model),
+}
+NEUTRAL: dict[str, Callable[[nn.Module], Ensemble]] = {
+    "pep": lambda model: PEP(model, 0.0, members=3),
+    "dropout": lambda model: MCDropout(model, members=3, p=0.0),
+    "deep": lambda model: Deep([model]),
+    "swa": lambda model: SWA(model),
+}
+
+
+def test_every_ensemble_of_the_table_has_its_laws() -> None:
+    assert set(MAKE) == set(NEUTRAL) == set(ENSEMBLES)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_neutral_setting_equals_the_single_model(name: str) -> None:
+    model = network().eval()
+    single = torch.log_softmax(model(x()).double(), -1)
+    for member in NEUTRAL[name](model).members(x()):
+        assert torch.equal(member, model(x()))
+    assert torch.allclose(NEUTRAL[name](model)(x()), single, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("training", [True, False])
+def test_model_and_global_randomness_are_left_as_found(name: str, training: bool) -> None:
+    model = network().train(training)
+    model[1].eval()  # a mixture of modes must survive too
+    state, rng = {k: v.clone() for k, v in model.state_dict().items()}, torch.get_rng_state()
+    modes = [m.training for m in model.modules()]
+    MAKE[name](model, 4)(x())
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in state.items())
+    assert modes == [m.training for m in model.modules()]
+    assert torch.equal(rng, torch.get_rng_state())
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_deterministic_and_more_members_never_change_the_first(name: str) -> None:
+    model = network().eval()
+    few, more, again = MAKE[name](model, 2), MAKE[name](model, 5), MAKE[name](model, 5)
+    assert torch.equal(few.members(x()), more.members(x())[: few.size])
+    assert torch.equal(more.members(x()), again.members(x()))
+
+
+@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("members", [1, 4])
+def test_call_is_the_log_of_the_mean_probability(name: str, members: int) -> None:
+    ensemble = MAKE[name](network().eval(), members)
+    mean = torch.softmax(ensemble.members(x()).double(), -1).mean(0)
+    assert torch.allclose(ensemble(x()).exp(), mean, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_loader_gives_predictions_pooled_or_by_member(name: str) -> None:
+    ensemble = MAKE[name](network().eval(), 3)
+    y = torch.arange(12) % 4
+    loader = [(x(), y)]
+    pooled, kept = ensemble.predict(loader), ensemble.predict(loader, keep_members=True)
+    assert torch.allclose(pooled.logits, ensemble(x()), atol=1e-6)
+    assert kept.logits.shape == (ensemble.size, 12, 4) and torch.equal(kept.labels, y)
+    assert not pooled.raw and kept.raw
