@@ -138,26 +138,27 @@ def integer_labels(labels: Tensor, k: int | None, where: str = "") -> Tensor:
 
 def log_probabilities(probs: Tensor, where: str = "") -> Tensor:
     """Checked probabilities [..., K] → log-probabilities in float64, floored at 1e-30."""
-    p = probs.double()
-    bad = ~torch.isfinite(p)
+    p = probs.to(torch.float64, copy=True)  # the one copy: it becomes the result in place
+    total, low = p.sum(-1), p.amin(-1)
+    if not bool(torch.isfinite(total).all()):
+        bad = ~torch.isfinite(p)
+        if bool(bad.any()):
+            raise InputError(f"{where}probs in row {_row(bad)} has {p[bad][0].item()}; they must be finite")
+    bad = low < 0
     if bool(bad.any()):
-        raise InputError(f"{where}probs in row {_row(bad)} has a value that is not finite")
-    bad = p < 0
-    if bool(bad.any()):
-        row = _row(bad)
+        at = tuple(bad.nonzero()[0].tolist())
         raise InputError(
-            f"{where}probs in row {row} has the negative value {p[bad][0].item():.4g}; "
+            f"{where}probs in row {at[-1]} has the negative value {low[at].item():.4g}; "
             "if these are logits, pass them as logits"
         )
-    total = p.sum(-1)
-    bad = (total - 1).abs() > SUM_TOLERANCE.get(probs.dtype, 1e-3)
+    bad = ~((total - 1).abs() <= SUM_TOLERANCE.get(probs.dtype, 1e-3))
     if bool(bad.any()):
         at = tuple(bad.nonzero()[0].tolist())
         raise InputError(
             f"{where}probs in row {at[-1]} sum to {total[at].item():.6g}, not 1; "
             "if these are logits, pass them as logits, else normalise them"
         )
-    return torch.log(p.clamp_min(FLOOR))
+    return p.clamp_min_(FLOOR).log_()
 
 
 def as_split(split: Split | str, where: str = "") -> Split:
