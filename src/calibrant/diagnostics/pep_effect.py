@@ -1,0 +1,67 @@
+"""The PEP effect from curvature (PEP Eq. 13–20): how much likelihood a small perturbation will gain.
+
+    L(σ) ≈ L(θ*) + B_σ,   B_σ = σ²/2 Σ_i ΔL_i/L_i = σ²/2 [ΔL(θ*) + tr F̃(θ*)]            (Eq. 15, 20)
+
+ΔL is the Laplacian of the log-likelihood (negative near a mode), F̃ the empirical Fisher information.
+The sum is positive where the network is overfitted. It is a second-order statement: it holds for small σ
+only, and the next term is σ⁴/8·Δ² (the paper's appendix has Eq. 28 not proportional to Eq. 29).
+All numbers here are means over items, as in the paper's figures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.diagnostics.curvature import Batches, LogLikelihoodHessian, fisher_trace
+from calibrant.ensembles.pep import PEP
+from calibrant.ensembles.perturbation import Where, select
+from calibrant.ensembles.sigma import sigma_curve
+from calibrant.functional.trace import Trace, exact, hutchinson
+
+
+@dataclass(frozen=True)
+class PEPEffect:
+    """ΔL and tr F̃, per item; `predict(σ)` is B_σ, `measured` the gain that sampling found."""
+
+    laplacian: Trace
+    fisher: Trace
+    items: int
+    measured: tuple[tuple[float, float], ...] = ()  # (σ, mean gain in log-likelihood)
+
+    def predict(self, sigma: float) -> float:
+        """B_σ / N of Eq. 20."""
+        return sigma**2 / 2 * (self.laplacian.value + self.fisher.value) / self.items
+
+    def standard_error(self, sigma: float) -> float:
+        noise = (self.laplacian.standard_error**2 + self.fisher.standard_error**2) ** 0.5
+        return sigma**2 / 2 * noise / self.items
+
+
+def pep_effect(
+    model: nn.Module,
+    batches: Batches | tuple[Tensor, Tensor],
+    *,
+    where: Where = "auto",
+    probes: int = 32,
+    sigmas: Sequence[float] = (),
+    members: int = 20,
+    seed: int = 0,
+) -> PEPEffect:
+    """Curvature terms on `batches` ((x, y) pairs), and the measured gain at each of `sigmas`.
+
+    `probes=0` takes both traces exactly (one product a parameter, one gradient an item): small nets only.
+    """
+    pairs: Batches = [batches] if isinstance(batches[0], Tensor) else batches  # type: ignore[list-item, assignment]
+    chosen = select(model, where)
+    rng = torch.Generator().manual_seed(seed)
+    hessian = LogLikelihoodHessian(model, chosen, pairs)
+    laplacian = hutchinson(hessian, probes, rng) if probes else exact(hessian)
+    fisher = fisher_trace(model, chosen, pairs, probes, rng)
+    curve = sigma_curve(PEP(model, 0.0, members, where=where, seed=seed, antithetic=True), pairs)
+    zero = curve.at(0.0).log_likelihood
+    gains = tuple((s, curve.at(s).log_likelihood - zero) for s in sigmas)
+    return PEPEffect(laplacian, fisher, sum(len(y) for _, y in pairs), gains)

@@ -1,0 +1,100 @@
+"""PEP Eq. 12–20 against exact Hessians on a tiny net, and traces against dense matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.diagnostics.curvature import LogLikelihoodHessian, fisher_trace
+from calibrant.diagnostics.pep_effect import pep_effect
+from calibrant.functional.trace import exact, hutchinson
+
+G = torch.Generator().manual_seed(0)
+X = torch.randn(9, 3, generator=G, dtype=torch.float64)
+Y = torch.arange(9) % 3
+
+
+def tiny() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+
+
+def likelihood_of_item(model: nn.Module, i: int):
+    """L_i as a function of the flat vector of all parameters."""
+    names = [n for n, _ in model.named_parameters()]
+    shapes = [p.shape for p in model.parameters()]
+    sizes = [p.numel() for p in model.parameters()]
+
+    def likelihood(theta: torch.Tensor) -> torch.Tensor:
+        parts = (c.view(s) for c, s in zip(theta.split(sizes), shapes, strict=True))
+        out = torch.func.functional_call(model, dict(zip(names, parts, strict=True)), (X[i : i + 1],))
+        return torch.softmax(out, -1)[0, Y[i]]
+
+    return likelihood
+
+
+@dataclass
+class Dense:
+    matrix: torch.Tensor
+
+    @property
+    def size(self) -> int:
+        return len(self.matrix)
+
+    device = torch.device("cpu")
+    dtype = torch.float64
+
+    def __matmul__(self, v: torch.Tensor) -> torch.Tensor:
+        return self.matrix @ v
+
+
+def test_hutchinson_covers_the_trace_of_a_dense_matrix() -> None:
+    a = torch.randn(30, 30, generator=G, dtype=torch.float64)
+    dense = Dense(a + a.T)
+    truth = float(dense.matrix.trace())
+    assert exact(dense).value == pytest.approx(truth)
+    found = hutchinson(dense, 400, torch.Generator().manual_seed(2))
+    assert abs(found.value - truth) < 4 * found.standard_error
+
+
+def test_eq_15_and_eq_20_agree_with_exact_hessians_item_by_item() -> None:
+    model = tiny()
+    theta = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    by_hand = 0.0
+    for i in range(len(X)):
+        f = likelihood_of_item(model, i)
+        laplacian = torch.autograd.functional.hessian(f, theta).trace()
+        by_hand += float(laplacian / f(theta))  # Σ_i ΔL_i / L_i
+    effect = pep_effect(model, (X, Y), where="all", probes=0)
+    assert effect.predict(0.1) == pytest.approx(0.1**2 / 2 * by_hand / len(X), rel=1e-6)
+
+
+def test_the_measured_gain_follows_the_prediction_for_small_sigma() -> None:
+    effect = pep_effect(tiny(), (X, Y), where="all", probes=0, sigmas=(0.02, 0.04), members=3000)
+    (_, small), (_, large) = effect.measured
+    assert small == pytest.approx(effect.predict(0.02), rel=0.3)  # what 3,000 members can resolve
+    assert large / small == pytest.approx(4, rel=0.05)  # B_σ grows as σ²
+
+
+def test_products_equal_the_dense_hessian() -> None:
+    model = tiny()
+    operator = LogLikelihoodHessian(model, dict(model.named_parameters()), [(X[:4], Y[:4]), (X[4:], Y[4:])])
+    theta = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
+    dense = sum(
+        torch.autograd.functional.hessian(lambda t, i=i: likelihood_of_item(model, i)(t).log(), theta)
+        for i in range(len(X))
+    )
+    v = torch.randn(len(theta), generator=G, dtype=torch.float64)
+    assert torch.allclose(operator @ v, dense @ v, atol=1e-9)
+
+
+def test_stochastic_fisher_covers_the_exact_one() -> None:
+    model = tiny()
+    parameters, batches = dict(model.named_parameters()), [(X, Y)]
+    truth = fisher_trace(model, parameters, batches, 0, G).value
+    found = fisher_trace(model, parameters, batches, 400, torch.Generator().manual_seed(3))
+    assert abs(found.value - truth) < 4 * found.standard_error
