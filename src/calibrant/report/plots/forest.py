@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 SHOWN = ("accuracy", "gap", "ece", "nll", "brier", "auroc")
+SHORT = {"gap": "gap", "ece": "ECE", "nll": "NLL", "brier": "Brier", "auroc": "AUROC"}
 ARROWS = {"low": "lower is better", "high": "higher is better", "zero": "zero is best"}
 
 
@@ -30,7 +31,7 @@ def forest(
     if axes is None:
         axes = _panels(len(present), len(reports))
     for i, (ax, name) in enumerate(zip(axes, present, strict=False)):
-        ax.set_title(f"{METRICS[name].title}\n{ARROWS[METRICS[name].better]}", fontsize=8.5, color=COLOURS["muted"])
+        ax.set_title(f"{SHORT.get(name, name)}\n{ARROWS[METRICS[name].better]}", fontsize=8.5, color=COLOURS["muted"])
         if METRICS[name].better == "zero":
             ax.axvline(0, color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
         for row, report in enumerate(reports.values()):

@@ -21,7 +21,11 @@ TIP = "tip:"
 
 
 def to_svg(ax: Axes, label: str, salt: str = "calibrant") -> str:
-    """The whole figure that `ax` stands in; `label` is what a screen reader says."""
+    """The whole figure that `ax` stands in; `label` is what a screen reader says.
+
+    `data-frame` holds where `ax` lies (left, top, right, bottom) and what it spans (x, X, y, Y), so that the page's
+    script can move a marker over it.
+    """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
@@ -32,7 +36,7 @@ def to_svg(ax: Axes, label: str, salt: str = "calibrant") -> str:
         nothing = {key: None for key in ("Date", "Creator", "Format", "Type")}
         FigureCanvasSVG(figure).print_svg(buffer, metadata=nothing)
     text = buffer.getvalue()
-    return _themed(_small(text[text.index("<svg") :]), label)
+    return _themed(_small(text[text.index("<svg") :]), label, _frame(ax))
 
 
 def _small(svg: str) -> str:
@@ -48,12 +52,23 @@ def _small(svg: str) -> str:
     return re.sub(r">\s+<", "><", re.sub(r" *\n *", " ", svg)).strip()
 
 
-def _themed(svg: str, label: str) -> str:
+def _frame(ax: Axes) -> str:
+    """After drawing, in points from the top left, as SVG counts them."""
+    figure = figure_of(ax)
+    height = figure.get_size_inches()[1]
+    box = ax.get_window_extent().transformed(figure.dpi_scale_trans.inverted())
+    place = [72 * v for v in (box.x0, height - box.y1, box.x1, height - box.y0)]
+    return " ".join(f"{v:.5g}" for v in (*place, *ax.get_xlim(), *ax.get_ylim()))
+
+
+def _themed(svg: str, label: str, frame: str) -> str:
     for name, colour in COLOURS.items():
         svg = svg.replace(f": {colour}", f": var(--{name},{colour})")
-    svg = re.sub(r"font: [^;\"]*?(\d+(?:\.\d+)?)px[^;\"]*", r"font-size: \1px", svg)
+    svg = re.sub(r" font-family: [^;\"]*;?", "", svg)  # the page's own
+    svg = re.sub(r' transform="rotate\(-0[^"]*\)"', "", svg)
     head = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)
     assert head is not None
     width = round(float(head[1]) * 4 / 3)
-    opening = f'<svg viewBox="0 0 {head[1]} {head[2]}" role="img" aria-label="{escape(label)}" style="max-width:{width}px">'
+    opening = f'<svg viewBox="0 0 {head[1]} {head[2]}" role="img" aria-label="{escape(label)}" '
+    opening += f'data-frame="{frame}" style="max-width:{width}px">'
     return re.sub(r"^<svg[^>]*>", lambda _: opening, svg)

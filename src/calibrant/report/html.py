@@ -1,0 +1,122 @@
+"""The HTML report: one self-contained file that opens offline, for someone who has never heard of ECE.
+
+Everything shown is computed here, in Python; the page's script only picks stored numbers (operating points), sorts
+and switches colours. All text from users is escaped, data are embedded as JSON that no parser can leave, and a
+Content-Security-Policy admits the one script and no network at all.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from calibrant.errors import InputError
+from calibrant.files.atomic import write_text
+from calibrant.functional.binning import BinSums
+from calibrant.functional.scores import Scores, reduce
+from calibrant.metrics import METRICS
+from calibrant.report import comparison as paired
+from calibrant.report import numbers, page
+from calibrant.report.explain import BETTER, FAMILY, HEADLINE, MEANING
+from calibrant.report.provenance import provenance
+from calibrant.report.sections import Section, overview_figures, section
+from calibrant.report.steps import advice as advised
+from calibrant.types import Predictions, Report
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One file's part of the report. Without `scores` (a stream) the report says what it cannot show."""
+
+    name: str
+    report: Report
+    scores: Scores | None = None
+    predictions: Predictions | None = None  # for ids and class names
+    sums: BinSums | None = None  # equal-width bin sums, enough for a reliability diagram
+
+    @classmethod
+    def of(cls, predictions: Predictions, report: Report, name: str = "") -> Audit:
+        """From predictions: reduces them once more with the report's own number of bins."""
+        bins = int(report.conventions.get("bins", 15))
+        return cls(name or report.file or predictions.source or "predictions", report, reduce(predictions, bins), predictions)
+
+
+def render(
+    audits: Sequence[Audit],
+    *,
+    command: str,
+    comparison: Any = None,
+    after: Audit | None = None,
+    advice: Any = None,
+    title: str | None = None,
+) -> str:
+    """The whole page. `comparison` is one paired comparison or several; `after` the same items, recalibrated."""
+    from markupsafe import Markup
+
+    if not audits:
+        raise InputError("a report needs at least one set of predictions")
+    sections = [section(i, a, after if i == 0 else None) for i, a in enumerate(audits)]
+    script = page.read("report.js")
+    data = {s.key: s.points for s in sections if s.points is not None}
+    return str(
+        page.environment()
+        .get_template("report.html")
+        .render(
+            title=title or _title(audits),
+            sections=sections,
+            several=len(sections) > 1,
+            figures=overview_figures(sections) if len(sections) > 1 else {},
+            comparisons=[_compared(c) for c in _list(comparison)],
+            advice=None if advice is None else advised(advice),
+            conventions=_conventions(audits[0].report.conventions),
+            command=command,
+            made=provenance(),
+            style=Markup(page.read("report.css")),
+            script=Markup(script),
+            script_hash=page.script_hash(script),
+            data=Markup(page.json_for_html(data)),
+            METRICS=METRICS,
+            MEANING=MEANING,
+            BETTER=BETTER,
+            FAMILY=FAMILY,
+            HEADLINE=HEADLINE,
+            numbers=numbers,
+        )
+    )
+
+
+def write(path: str | os.PathLike[str], audits: Sequence[Audit], *, command: str, **options: Any) -> Path:
+    """Render and write, whole or not at all; options are `render`'s."""
+    return write_text(path, render(audits, command=command, **options))
+
+
+def _title(audits: Sequence[Audit]) -> str:
+    return f"Can you trust {'these predictions' if len(audits) > 1 else audits[0].name}?"
+
+
+def _list(comparison: Any) -> list[Any]:
+    if comparison is None:
+        return []
+    return list(comparison) if isinstance(comparison, (list, tuple)) else [comparison]
+
+
+def _compared(comparison: Any) -> dict[str, Any]:
+    a, b = paired.names(comparison)
+    return {"a": a, "b": b, "rows": paired.rows(comparison)}
+
+
+def _conventions(conventions: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Flat pairs of text; what is None does not apply."""
+    out: list[tuple[str, str]] = []
+    for key, value in conventions.items():
+        if isinstance(value, Mapping):
+            out += [(f"{key}: {inner}", text) for inner, text in _conventions(value)]
+        elif value is not None:
+            out.append((str(key).replace("_", " "), str(value)))
+    return out
+
+
+__all__ = ["Audit", "Section", "render", "write"]

@@ -1,0 +1,39 @@
+"""The report's page: template, style and the one small script, as package data. Nothing is fetched at view time."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from importlib.resources import files
+from typing import Any
+
+from calibrant.types import jsonable
+
+
+def read(name: str) -> str:
+    return files(__name__).joinpath(name).read_text(encoding="utf-8")
+
+
+def script_hash(script: str) -> str:
+    """What the Content-Security-Policy admits: this very script, and no other."""
+    digest = hashlib.sha256(script.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"
+
+
+def json_for_html(value: Any) -> str:
+    """JSON that no HTML parser can leave: <, >, & and the two line separators of JavaScript are escaped."""
+    text = json.dumps(jsonable(value), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for character in "<>&\u2028\u2029":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def environment() -> Any:
+    """jinja2, everything escaped unless it is Markup; an undefined name is an error, not an empty string."""
+    import jinja2
+
+    loader = jinja2.FunctionLoader(read)
+    return jinja2.Environment(
+        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )

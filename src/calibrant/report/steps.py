@@ -1,0 +1,102 @@
+"""What to do next, from the verdict; and the post-hoc part's candidates as a table, whatever columns they have."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.report.comparison import field
+from calibrant.report.terminal import cell
+from calibrant.report.verdict import judge
+from calibrant.types import Report
+
+
+@dataclass(frozen=True)
+class Step:
+    title: str
+    text: str
+    command: str | None = None
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Candidates that were tried: a sentence, and rows of text under `columns`; `chosen` marks one row."""
+
+    sentence: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    chosen: int | None
+    command: str | None
+
+
+def next_steps(report: Report) -> list[Step]:
+    """In order of worth: repair calibration (cheap), then refinement (needs another model), then watch it."""
+    kind = judge(report).kind
+    file = shlex.quote(report.file or "PREDICTIONS")
+    steps: list[Step] = []
+    if kind in ("over", "under", "uneven"):
+        claim = {"over": "overstates", "under": "understates", "uneven": "misstates"}[kind]
+        steps.append(
+            Step(
+                "Recalibrate",
+                f"The confidence {claim} what the model knows. A post-hoc map repairs that without training and without "
+                "changing the answers. Fit it on items that you will not report on, then audit the others again.",
+                "calibrant fit CALIBRATION_PREDICTIONS --method auto -o map/ && calibrant apply map/ "
+                f"{file} -o calibrated.npz && calibrant audit calibrated.npz",
+            )
+        )
+    elif kind == "calibrated":
+        steps.append(
+            Step(
+                "Leave the confidence as it is",
+                "Nothing here says that it is wrong. A recalibration could only add noise. More items would make the "
+                "intervals narrower, if you need to be surer.",
+            )
+        )
+    else:
+        steps.append(Step("Get intervals", "Without them, nobody can tell a difference from noise.", f"calibrant audit {file}"))
+    auroc = report.metrics.get("auroc")
+    if auroc is not None and auroc.value is not None and auroc.value < 0.85:
+        steps.append(
+            Step(
+                "Improve the ordering",
+                "Many errors are as sure as correct answers, and no recalibration of the confidence can change that order. "
+                "Ensembles (PEP, dropout, deep) and training with refinement in mind can.",
+            )
+        )
+    steps.append(
+        Step(
+            "Set a threshold",
+            "Choose one with the slider, on data like those it will meet. Confidence that was right here may be wrong on "
+            "other data: audit again when they change.",
+        )
+    )
+    return steps
+
+
+def advice(record: Any) -> Advice:
+    """From an object or mapping with `rows` (records; nested before/after are flattened), and optionally `sentence`,
+    `chosen` (the first column's value of the row to mark) and `command`."""
+    flat = [_flat(row) for row in field(record, "rows") or field(record, "ranking") or ()]
+    columns = tuple(dict.fromkeys(key for row in flat for key in row))
+    rows = tuple(tuple(cell(row.get(column)) for column in columns) for row in flat)
+    picked = field(record, "chosen") or field(record, "method")
+    chosen = next((i for i, row in enumerate(flat) if picked is not None and next(iter(row.values()), None) == picked), None)
+    sentence, command = field(record, "sentence"), field(record, "command")
+    return Advice(str(sentence or ""), columns, rows, chosen, None if command is None else str(command))
+
+
+def _flat(row: Any) -> dict[str, Any]:
+    """{"nll": {"before": 1, "after": 2}} → {"nll before": 1, "nll after": 2}; estimates stay whole."""
+    record = row if isinstance(row, Mapping) else vars(row)
+    out: dict[str, Any] = {}
+    for key, value in record.items():
+        if isinstance(value, Mapping) and "value" not in value:
+            out.update({f"{key} {inner}": v for inner, v in value.items()})
+        elif isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 0:
+            out[str(key)] = None
+        else:
+            out[str(key)] = value.to_dict() if hasattr(value, "to_dict") else value
+    return {str(key): value for key, value in out.items()}
