@@ -55,6 +55,12 @@ class RefusedError(CalibrantError):
     exit_code = 1
 
 
+class DivergedError(CalibrantError):
+    """Training met a loss that is not finite: it failed, the last good checkpoint stands, exit code 1."""
+
+    exit_code = 1
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """The error for a name in no table: names the nearest valid one, else lists them all."""
     names = sorted(known)

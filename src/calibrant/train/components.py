@@ -1,0 +1,69 @@
+"""Names of a recipe → objects: network, criterion, penalties, targets, transforms, each from its family's table.
+
+Options are checked against the signature of what they configure, so a typo is an error naming the nearest valid option.
+What only the run knows (`classes`, `items`, `std`, an `attack`) is handed in where a signature asks for it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.errors import InputError, unknown
+from calibrant.losses import LOSSES, PENALTIES
+from calibrant.protocols import BatchTransform, Criterion, Penalty, TargetPolicy
+from calibrant.targets import TARGETS
+from calibrant.train.recipe import Recipe
+from calibrant.train.settings import Choice
+from calibrant.transforms import TRANSFORMS
+
+
+@dataclass(frozen=True)
+class Components:
+    """What one run trains with. Penalties may keep a history of their member, so each member has its own."""
+
+    criterion: Criterion
+    penalties: tuple[tuple[Penalty, ...], ...]
+    policy: TargetPolicy
+    transforms: tuple[BatchTransform, ...]
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a transform leaves items without one plain label."""
+        return any(getattr(t, "mixes_labels", True) for t in self.transforms)
+
+
+def components(recipe: Recipe, known: Mapping[str, Any]) -> Components:
+    """Everything but the networks; `known` holds what only the run knows."""
+    return Components(
+        criterion=make(LOSSES, recipe.loss, "loss", known),
+        penalties=tuple(
+            tuple(make(PENALTIES, c, f"penalties.{i}", known) for i, c in enumerate(recipe.penalties))
+            for _ in range(recipe.members)
+        ),
+        policy=make(TARGETS, recipe.targets, "targets", known),
+        transforms=tuple(make(TRANSFORMS, c, f"transforms.{i}", known) for i, c in enumerate(recipe.transforms)),
+    )
+
+
+def make(table: Mapping[str, Callable[..., Any]], choice: Choice, key: str, known: Mapping[str, Any]) -> Any:
+    """The thing that `choice` names, built with its options and what the run knows."""
+    if choice.name not in table:
+        raise unknown(key.split(".")[0], choice.name, table)
+    target = table[choice.name]
+    parameters = inspect.signature(target).parameters
+    names = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    for option in choice.options:
+        if option not in names:
+            raise unknown("key", f"{key}.{option}", [f"{key}.{n}" for n in names])
+    given = dict(choice.options)
+    handed = {name: known[name] for name in names if name in known and name not in given}
+    missing = [n for n in names if parameters[n].default is inspect.Parameter.empty and n not in {**given, **handed}]
+    if missing:
+        raise InputError(f"{key} {choice.name!r} needs {', '.join(missing)}, which a recipe cannot write; hand it in")
+    try:
+        return target(**given, **handed)
+    except TypeError as error:
+        raise InputError(f"{key} {choice.name!r} cannot be made with {dict(choice.options)}: {error}") from error

@@ -1,0 +1,70 @@
+"""Members on a part of the data → Predictions and the metrics of an epoch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.functional.border import predictions
+from calibrant.functional.pooling import pool
+from calibrant.functional.scores import reduce
+from calibrant.metrics import METRICS
+from calibrant.metrics.table import Panel
+from calibrant.types import Predictions, Split
+
+EPOCH_METRICS = ("accuracy", "nll", "brier", "ece", "auroc", "aurc")
+"""Computed on validation after each epoch."""
+
+
+def outputs(
+    models: Sequence[nn.Module],
+    batches: Iterable[tuple[Tensor, Tensor, Tensor]],
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits [M, N, K] (float32, on the device), labels and indices, in the batches' order; modes are put back."""
+    flags = [(sub, sub.training) for m in models for sub in m.modules()]
+    logits: list[list[Tensor]] = [[] for _ in models]
+    labels, indices = [], []
+    try:
+        for m in models:
+            m.eval()
+        with torch.inference_mode(), autocast():
+            for x, y, index in batches:
+                labels.append(y)
+                indices.append(index)
+                for m, out in zip(models, logits, strict=True):
+                    out.append(m(x).float())
+    finally:
+        for sub, flag in flags:
+            sub.training = flag
+    return torch.stack([torch.cat(out) for out in logits]), torch.cat(labels), torch.cat(indices)
+
+
+def as_predictions(
+    logits: Tensor, labels: Tensor, index: Tensor, split: Split, classes: Sequence[str] | None
+) -> Predictions:
+    """One member gives [N, K], more give [M, N, K]; an item's id is its index in the data set."""
+    scores = logits[0] if len(logits) == 1 else logits
+    # inference tensors cannot enter autograd later; a copy on the CPU can
+    return predictions(
+        scores.cpu().clone(), labels.cpu().clone(), split=split, ids=[f"{i}" for i in index.tolist()], classes=classes
+    )
+
+
+def pooled(p: Predictions) -> Predictions:
+    """What a policy observes: members in lock-step as one predictor."""
+    if p.members == 1 or p.logits is None:
+        return p
+    return replace(p, logits=pool(p.logits), raw=False)
+
+
+def summary(p: Predictions, names: Sequence[str] = EPOCH_METRICS) -> dict[str, float | None]:
+    """Values of the named metrics; None where one does not exist (AUROC when all are correct)."""
+    scores = reduce(p)
+    panel = Panel(scores)
+    return {n: float(METRICS[n](panel)[0]) if METRICS[n].missing(scores) is None else None for n in names}

@@ -1,0 +1,234 @@
+"""The loop: members in lock-step, one epoch after the other, each epoch whole or not at all.
+
+    for each epoch:  for each batch, each member:  q = targets(labels);  x, q = transforms(x, q);  update(x, q)
+                     validation = all members on the validation part;  targets.observe;  checkpoint
+
+Every random number of an epoch comes from (seed, purpose, epoch), so a run that is killed and started again ends in
+the same weights bit for bit. Lightning Fabric supplies device, precision and processes; checkpoints are ours.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.data import Data
+from calibrant.data.batches import Augment, Batches
+from calibrant.errors import DivergedError, InputError
+from calibrant.train import state
+from calibrant.train.components import Components, components
+from calibrant.train.evaluate import as_predictions, outputs, pooled, summary
+from calibrant.train.optimiser import make, set_rate
+from calibrant.train.progress import Progress
+from calibrant.train.randomness import generator, guarded
+from calibrant.train.recipe import Recipe
+from calibrant.train.step import Captured, Member, Step, averaged
+from calibrant.types import Predictions, Split
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+Refresh = Callable[[Sequence[nn.Module], int], Any]
+"""(members, finished epochs) → what the target policy's `refresh` takes: levels of robustness, say."""
+
+CHECK_EVERY = 64
+"""Steps between looks at the loss on an accelerator: each look waits for the device."""
+
+EVALUATION_BATCH = 1000
+
+
+@dataclass
+class Loop:
+    """One training. `run()` goes from the last checkpoint to the end; `predict` uses the members as they are."""
+
+    recipe: Recipe
+    data: Data
+    fabric: Fabric
+    networks: Sequence[nn.Module]
+    folder: Path | None = None  # of checkpoints; None: nothing is saved
+    every: int = 1  # epochs between checkpoints
+    refresh: Refresh | None = None
+    handed: Mapping[str, Any] = field(default_factory=dict)  # what a recipe cannot write: an attack for CCAT
+    listen: Callable[[int, Predictions], None] | None = None  # (finished epochs, validation predictions)
+    progress: Progress = field(default_factory=lambda: Progress("train", 0, quiet=True))
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        r, train = self.recipe, self.data.splits[Split.TRAIN]
+        self.device = torch.device(self.fabric.device)
+        known = {"classes": len(self.data.classes), "items": int(train.index.max()) + 1, "std": tuple(self.data.std)}
+        self.parts: Components = components(r, {**known, **self.handed})
+        self.members = [self._member(network) for network in self.networks]
+        self.steps: list[Step | Captured] = [
+            Step(m, self.parts.criterion, p, r.ema, self.fabric.autocast, self.fabric.backward, self.fabric.world_size)
+            for m, p in zip(self.members, self.parts.penalties, strict=True)
+        ]
+        if "graph" in r.engine and self.device.type != "cuda":
+            raise InputError(f"engine {r.engine!r} needs a CUDA device, not {self.device.type}; --set engine=eager")
+        self.augment = None if r.augment is None else Augment(r.augment.crop_padding, r.augment.flip)
+
+    def _member(self, network: nn.Module) -> Member:
+        network.to(self.device)
+        if self.recipe.channels_last:
+            network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        forward: Any = network
+        if "compile" in self.recipe.engine:
+            forward = torch.compile(network)
+        if self.fabric.world_size > 1:
+            forward = self.fabric.setup_module(network, _reapply_compile=False)
+        average = averaged(network) if self.recipe.ema else None
+        return Member(network, make(self.recipe.optimiser, network), forward, average)
+
+    # -- the run ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> list[dict[str, Any]]:
+        """Train what is left to train; returns a row of numbers per epoch."""
+        done, self.history = state.resume(self.folder, self.recipe, self.members, self.parts, self.progress)
+        self.progress.begin(done, len(self._batches(Split.TRAIN, 0, 0)))
+        try:
+            if done == 0:
+                self._refresh(0)
+            for epoch in range(done, self.recipe.epochs):
+                row, validation = self._epoch(epoch)
+                self.history.append(row)
+                self.parts.policy.observe(epoch + 1, pooled(validation))
+                self._refresh(epoch + 1)
+                if self.fabric.is_global_zero:
+                    if self.folder is not None and ((epoch + 1) % self.every == 0 or epoch + 1 == self.recipe.epochs):
+                        state.save(self.folder, epoch + 1, self.recipe, self.members, self.parts, self.history)
+                    if self.listen is not None:
+                        self.listen(epoch + 1, validation)
+                    self.progress.epoch(row)
+        finally:
+            self.progress.end()
+        return self.history
+
+    def _epoch(self, epoch: int) -> tuple[dict[str, Any], Predictions]:
+        start = time.perf_counter()
+        for m in self.members:
+            m.model.train()
+        with guarded(self.device, self.recipe.seed, "layers", epoch):
+            losses, hits, images = self._steps(epoch, start)
+        if self.fabric.world_size > 1:
+            losses, hits = (
+                self.fabric.all_reduce(losses, reduce_op="mean"),
+                self.fabric.all_reduce(hits, reduce_op="sum"),
+            )
+        loss, accuracy = float(losses.mean()), float(hits) / images  # waits for the device
+        seconds = time.perf_counter() - start
+        validation = self.predict(Split.VALIDATION)
+        row = {
+            "epoch": epoch + 1,
+            "loss": loss,
+            "train_accuracy": accuracy,
+            **summary(validation),
+            "lr": self.recipe.optimiser.lr * self._factor(epoch * len(losses), len(losses)),
+            "images_per_second": images / seconds,
+            "seconds": time.perf_counter() - start,
+        }
+        return row, validation
+
+    def _steps(self, epoch: int, start: float) -> tuple[Tensor, Tensor, int]:
+        r, parts = self.recipe, self.parts
+        streams = [self._batches(Split.TRAIN, m, epoch) for m in range(r.members)]
+        rngs = [generator(self.device, r.seed, "transforms", m, epoch) for m in range(r.members)]
+        steps = len(streams[0])
+        losses = torch.zeros(steps, r.members, device=self.device)
+        hits = torch.zeros((), dtype=torch.long, device=self.device)
+        seen: list[list[Tensor]] = []
+        images, look = 0, 1 if self.device.type == "cpu" else CHECK_EVERY
+        for i, batches in enumerate(zip(*streams, strict=True)):
+            rate = r.optimiser.lr * self._factor(epoch * steps + i, steps)
+            for m, (x, y, index) in enumerate(batches):
+                total = len(y)
+                x, y, index = self._share(x, y, index)
+                q = parts.policy(y, index)
+                for transform in parts.transforms:
+                    x, q = transform(self.members[m].model, x, q, index, rngs[m])
+                labels = None if parts.mixes else y
+                set_rate(self.members[m].optimiser, rate)
+                loss, hit = self._update(m)(x, q, labels, index, total)
+                losses[i, m] = loss
+                hits += hit
+                images += total
+            seen.append([b[2] for b in batches])
+            if (i + 1) % look == 0 or i + 1 == steps:
+                self._check(losses, seen, epoch, i + 1)
+                self.progress.step(epoch * steps + i + 1, images, time.perf_counter() - start)
+        return losses, hits, images
+
+    def _update(self, m: int) -> Callable[..., tuple[Tensor, Tensor]]:
+        step = self.steps[m]
+        if "graph" not in self.recipe.engine or isinstance(step, Captured):
+            return step
+
+        def first(x: Tensor, q: Tensor, labels: Tensor | None, index: Tensor, total: int) -> tuple[Tensor, Tensor]:
+            captured = self.steps[m] = Captured(step, x, q, labels, index)
+            return captured(x, q, labels, index, total)
+
+        return first
+
+    def _check(self, losses: Tensor, seen: list[list[Tensor]], epoch: int, done: int) -> None:
+        """Stop at a loss that is not finite, naming the items of its batch; forget the batches that were fine."""
+        first = done - len(seen)
+        bad = (~torch.isfinite(losses[first:done])).nonzero()
+        if len(bad):
+            step, member = int(bad[0][0]), int(bad[0][1])
+            items = seen[step][member].tolist()
+            kept = (
+                "no checkpoint was written"
+                if self.folder is None
+                else f"the last good checkpoint in {self.folder} stands"
+            )
+            raise DivergedError(
+                f"the loss is {float(losses[first + step, member])} in epoch {epoch + 1}, step {first + step + 1}, "
+                f"member {member}, items {items}; {kept}: lower optimiser.lr or look at these items"
+            )
+        seen.clear()
+
+    def predict(self, split: Split) -> Predictions:
+        """All members (their averages, with EMA) on one part of the data, in its order."""
+        found = outputs([m.predictor for m in self.members], self._batches(split, 0, 0), self.fabric.autocast)
+        return as_predictions(*found, split, self.data.classes)
+
+    # -- batches, rates, processes ---------------------------------------------------------------------------------
+
+    def _batches(self, split: Split, member: int, epoch: int) -> Batches:
+        train, part = split == Split.TRAIN, self.data.splits[split]
+        size = self.recipe.batch if train else max(self.recipe.batch, EVALUATION_BATCH)
+        return Batches(
+            part,
+            size,
+            device=self.device,
+            generator=generator(self.device, self.recipe.seed, "order", member, epoch),
+            shuffle=train,
+            augment=self.augment if train else None,
+            mean=self.data.mean,
+            std=self.data.std,
+            drop_last=train and len(part.y) % size == 1,  # BatchNorm cannot normalise a batch of one item
+            channels_last=self.recipe.channels_last,
+        )
+
+    def _factor(self, step: int, steps: int) -> float:
+        return self.recipe.schedule.factor(step, steps, self.recipe.epochs)
+
+    def _share(self, *tensors: Tensor) -> Iterator[Tensor]:
+        """This process's share of a batch: all processes draw the same batch, and each takes every W-th item."""
+        rank, world = self.fabric.global_rank, self.fabric.world_size
+        return iter(tensors) if world == 1 else iter(t[rank::world] for t in tensors)
+
+    def _refresh(self, epoch: int) -> None:
+        if not self.parts.policy.wants(epoch):
+            return
+        if self.refresh is None:
+            name = self.recipe.targets.name
+            raise InputError(
+                f"targets {name!r} want levels after {epoch} epochs; hand in refresh=, which computes them"
+            )
+        self.parts.policy.refresh(self.refresh([m.predictor for m in self.members], epoch))

@@ -1,0 +1,226 @@
+"""A recipe and a folder → a run: trained (or resumed), predicted, recorded. `load` brings its networks back.
+
+`RUN/` holds recipe.json, environment.json, data.json, log.jsonl, checkpoint/, metrics.json, and validation.npz,
+calibration.npz and test.npz, which audit, fit and compare take as they are; `epochs/` on request.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from calibrant.data import Data
+from calibrant.data import load as load_data
+from calibrant.errors import FileError, InputError
+from calibrant.files import atomic, write
+from calibrant.nn import build as build_network
+from calibrant.train import checkpoint as disk
+from calibrant.train.environment import command, environment
+from calibrant.train.evaluate import summary
+from calibrant.train.loop import Loop, Refresh
+from calibrant.train.progress import Progress
+from calibrant.train.randomness import stream
+from calibrant.train.recipe import Recipe, read
+from calibrant.types import SCHEMA, Predictions, Split, jsonable
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+PREDICTED = (Split.VALIDATION, Split.CALIBRATION, Split.TEST)
+PRECISIONS = {"float32": "32-true", "bfloat16": "bf16-mixed"}
+RUN_METRICS = ("accuracy", "nll", "brier", "ece", "ece_mass", "auroc", "aurc", "eaurc", "gap")
+
+
+@dataclass(frozen=True)
+class How:
+    """How a run is carried out: nothing here changes what it computes."""
+
+    device: str = "auto"
+    devices: int = 1
+    root: str | Path | None = None  # of the data
+    every: int = 1  # epochs between checkpoints
+    keep_epochs: bool = False  # validation predictions of every epoch
+    quiet: bool = False
+    refresh: Refresh | None = None
+    handed: Mapping[str, Any] = field(default_factory=dict)
+
+
+def train(recipe: Recipe, out: str | Path, how: How = How(), data: Data | None = None) -> dict[str, Any]:  # noqa: B008
+    """Train `recipe` into the folder `out`, from where it stands; returns what `metrics.json` holds."""
+    if recipe.selection is not None:
+        raise InputError("this recipe has a selection; use calibrant.train.select")
+    folder = _folder(Path(out), recipe)
+    fabric = make_fabric(recipe, how)
+    loaded = (
+        data
+        if data is not None
+        else load_data(recipe.data.name, root=how.root, seed=recipe.data.seed, sizes=recipe.data.sizes)
+    )
+    if fabric.is_global_zero:
+        _describe(folder, recipe, loaded, fabric)
+    fabric.barrier()
+    progress = Progress(
+        recipe.name or recipe.network.name,
+        recipe.epochs,
+        folder / "log.jsonl" if fabric.is_global_zero else None,
+        quiet=how.quiet or not fabric.is_global_zero,
+    )
+
+    def keep(epoch: int, validation: Predictions) -> None:
+        (folder / "epochs").mkdir(exist_ok=True)
+        write(folder / "epochs" / f"validation-{epoch:05d}.npz", validation)
+
+    loop = Loop(
+        recipe,
+        loaded,
+        fabric,
+        networks(recipe, loaded),
+        folder / "checkpoint",
+        how.every,
+        how.refresh,
+        how.handed,
+        keep if how.keep_epochs else None,
+        progress,
+    )
+    start = time.perf_counter()
+    history = loop.run()
+    result: dict[str, Any] = {}
+    for split in PREDICTED:
+        if split in loaded.splits:
+            p = loop.predict(split)
+            result[split.value] = summary(p, RUN_METRICS) | {"n": p.n}
+            if fabric.is_global_zero:
+                write(folder / f"{split.value}.npz", p)
+    metrics = {
+        "schema": SCHEMA,
+        "recipe": recipe.name,
+        "key": recipe.key(),
+        "epochs": len(history),
+        "train_seconds": sum(row["seconds"] for row in history),
+        "images_per_second": history[-1]["images_per_second"],
+        "wall_seconds": time.perf_counter() - start,
+        "metrics": result,
+    }
+    if fabric.is_global_zero:
+        atomic.write_text(folder / "metrics.json", json.dumps(jsonable(metrics), indent=2))
+    fabric.barrier()
+    return metrics
+
+
+def networks(recipe: Recipe, data: Data) -> list[nn.Module]:
+    """Freshly initialised members, each from a stream of its own."""
+    return [
+        build_network(
+            recipe.network.name,
+            classes=len(data.classes),
+            in_channels=data.shape[0],
+            size=(data.shape[1], data.shape[2]),
+            seed=stream(recipe.seed, "weights", m),
+            **recipe.network.options,
+        )
+        for m in range(recipe.members)
+    ]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run's networks as they predict (their averages, with EMA), and what their inputs look like."""
+
+    members: tuple[nn.Module, ...]
+    recipe: Recipe
+    epoch: int
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+def load(run: str | Path) -> Trained:
+    """The networks of a run's newest intact checkpoint, in evaluation mode on the CPU."""
+    folder = Path(run)
+    chosen = folder / "selection.json"
+    if chosen.is_file():
+        folder = folder / json.loads(chosen.read_text("utf-8"))["chosen"]["folder"]
+    if not (folder / "recipe.json").is_file() or not (folder / "data.json").is_file():
+        raise FileError(f"{folder} is not a run: it has no recipe.json; give a folder that `calibrant train -o` wrote")
+    recipe = read(folder / "recipe.json")
+    about = json.loads((folder / "data.json").read_text("utf-8"))
+    said: list[str] = []
+    found = disk.latest(folder / "checkpoint", said.append)
+    if found is None:
+        raise FileError(f"{folder} has no checkpoint yet; run `calibrant train` on it first")
+    c, h, w = about["shape"]
+    part = "average" if recipe.ema else "model"
+    members = []
+    for m in range(recipe.members):
+        network = build_network(
+            recipe.network.name, classes=len(about["classes"]), in_channels=c, size=(h, w), **recipe.network.options
+        )
+        prefix = f"member.{m}.{part}."
+        network.load_state_dict({k.removeprefix(prefix): t for k, t in found.tensors.items() if k.startswith(prefix)})
+        members.append(network.eval())
+    names = ("classes", "shape", "mean", "std")
+    return Trained(tuple(members), recipe, found.epoch, **{n: tuple(about[n]) for n in names})
+
+
+def make_fabric(recipe: Recipe, how: How) -> Fabric:
+    """Lightning Fabric for the device, the precision and the processes, launched."""
+    from lightning.fabric import Fabric
+
+    kind = how.device
+    if kind == "auto":
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
+    if kind not in ("cpu", "cuda"):
+        raise InputError(f"unknown device {how.device!r}; use auto, cpu or cuda")
+    if kind == "cuda" and not torch.cuda.is_available():
+        raise InputError("device 'cuda' was asked for, but torch sees no CUDA device; use --device cpu")
+    if how.devices > 1 and "graph" in recipe.engine:
+        raise InputError("engine 'graph' runs in one process; use --set engine=eager with --devices")
+    fabric = Fabric(
+        accelerator=kind,
+        devices=how.devices,
+        strategy="ddp" if how.devices > 1 else "auto",
+        precision=PRECISIONS[recipe.precision],  # type: ignore[arg-type]
+    )
+    fabric.launch()
+    return fabric
+
+
+def _folder(folder: Path, recipe: Recipe) -> Path:
+    """The run's folder; one that holds another recipe is refused, naming what differs."""
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{folder} is a file; name a folder for the run")
+    folder.mkdir(parents=True, exist_ok=True)
+    there = folder / "recipe.json"
+    if there.is_file():
+        old, new = read(there).plain(), recipe.plain()
+        differ = sorted(k for k in new if k not in ("name", "about") and old.get(k) != new[k])
+        if differ:
+            raise InputError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")
+    elif any(p.name != "log.jsonl" and not p.name.startswith(".") for p in folder.iterdir()):
+        raise FileError(f"{folder} is not empty and not a run; name a new folder")
+    return folder
+
+
+def _describe(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:
+    about = {
+        "schema": SCHEMA,
+        "name": recipe.data.name,
+        "classes": list(data.classes),
+        "shape": list(data.shape),
+        "mean": list(data.mean),
+        "std": list(data.std),
+        "sizes": {split.value: len(part.y) for split, part in data.splits.items()},
+    }
+    where = environment(fabric.device) | {"command": command(), "processes": fabric.world_size}
+    # the recipe first: a folder is a run from the moment it is there
+    atomic.write_text(folder / "recipe.json", json.dumps(recipe.plain(), indent=2))
+    atomic.write_text(folder / "data.json", json.dumps(jsonable(about), indent=2))
+    atomic.write_text(folder / "environment.json", json.dumps(where, indent=2))

@@ -1,0 +1,91 @@
+"""Choosing among trainings: every point of a grid is a run of its own, the best on the named split is the result.
+
+`RUN/selection.json` records every point, what was chosen by which criterion on which split, and, beside it, what an
+oracle (who sees test) would have chosen. A choice made on test *is* the oracle's, and is called that. The search is
+resumable because its runs are.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calibrant.data import Data
+from calibrant.errors import FileError, InputError
+from calibrant.files import atomic
+from calibrant.metrics import METRICS
+from calibrant.train.recipe import Recipe, digest, read
+from calibrant.train.run import PREDICTED, How, train
+from calibrant.types import SCHEMA, Split, jsonable
+
+Point = dict[str, Any]
+
+
+def select(
+    recipe: Recipe,
+    out: str | Path,
+    how: How = How(),  # noqa: B008
+    data: Data | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Point:
+    """Train every point of the grid under `out/points/`, choose, and put the chosen run's results into `out`."""
+    if recipe.selection is None:
+        raise InputError("this recipe has no selection; use calibrant.train.train")
+    folder, s = _folder(Path(out), recipe), recipe.selection
+    points: list[Point] = []
+    for settings, each in recipe.points():
+        name = digest(settings)[:12]
+        say(f"{recipe.name}: {', '.join(f'{k} = {v}' for k, v in settings.items())}")
+        metrics = train(each, folder / "points" / name, how, data)
+        points.append({"settings": settings, "folder": f"points/{name}", "metrics": metrics["metrics"]})
+    chosen = best(points, s.criterion, s.split)
+    record = {
+        "schema": SCHEMA,
+        "recipe": recipe.name,
+        "key": recipe.key(),
+        "criterion": s.criterion,
+        "split": s.split,
+        "oracle": s.oracle,
+        "chosen": chosen,
+        "oracle_choice": best(points, s.criterion, Split.TEST),
+        "points": points,
+    }
+    for split in PREDICTED:
+        file = folder / chosen["folder"] / f"{split.value}.npz"
+        if file.is_file():
+            with atomic.file(folder / file.name) as temporary:
+                shutil.copyfile(file, temporary)
+    atomic.write_text(folder / "metrics.json", (folder / chosen["folder"] / "metrics.json").read_text("utf-8"))
+    atomic.write_text(folder / "selection.json", json.dumps(jsonable(record), indent=2))
+    return record
+
+
+def best(points: Sequence[Point], criterion: str, split: str) -> Point:
+    """The point whose criterion on `split` is best; the first of equals; points without a value lose."""
+    better = METRICS[criterion].better
+
+    def cost(point: Mapping[str, Any]) -> float:
+        value = point["metrics"].get(str(split), {}).get(criterion)
+        if value is None:
+            return float("inf")
+        return -float(value) if better == "high" else abs(float(value)) if better == "zero" else float(value)
+
+    chosen = min(points, key=cost)
+    if cost(chosen) == float("inf"):
+        raise InputError(f"no point of the grid has {criterion!r} on {str(split)!r}; choose another criterion or split")
+    return chosen
+
+
+def _folder(folder: Path, recipe: Recipe) -> Path:
+    there = folder / "recipe.json"
+    if there.is_file():
+        if read(there).key() != recipe.key():
+            raise InputError(f"{folder} holds a run with other settings; choose another folder")
+    elif folder.exists() and any(p.name != "points" for p in folder.iterdir()):
+        raise FileError(f"{folder} is not empty and not a run; name a new folder")
+    (folder / "points").mkdir(parents=True, exist_ok=True)
+    atomic.write_text(there, json.dumps(recipe.plain(), indent=2))
+    return folder
