@@ -1,1 +1,103 @@
-"""Data: sets, splits that are disjoint by construction, batches on a device."""
+"""Data sets by name, split once from a seed into train / validation / calibration / test; a user's own Dataset as well.
+
+One root holds all files: `root=`, or the environment variable CALIBRANT_DATA. Digits need none.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import Dataset
+
+from calibrant.data.batches import Augment, Batches
+from calibrant.data.own import parts_of
+from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered
+from calibrant.data.registry import DATASETS
+from calibrant.data.splits import cut, split_parts
+from calibrant.errors import FileError, InputError, unknown
+from calibrant.types import Split
+
+OWN_SIZES: Mapping[str, Size] = {"validation": 0.1, "calibration": 0.1, "test": 0.2}
+"""How a single Dataset is split when nothing is said; the rest is train."""
+
+
+def load(
+    name_or_dataset: str | Dataset[Any] | Mapping[str, Dataset[Any]],
+    *,
+    root: str | Path | None = None,
+    seed: int = 0,
+    sizes: Mapping[str, Size] | None = None,
+) -> Data:
+    """Reads and splits. `sizes` overrides the defaults by split name: items, or a fraction of the training set; 0
+    leaves a split out, and the items go to train. An official test set stays test, whatever the seed."""
+    check_sizes(sizes or {})
+    if not isinstance(name_or_dataset, str):
+        return _own(name_or_dataset, seed, {**OWN_SIZES, **(sizes or {})})
+    if name_or_dataset not in DATASETS:
+        raise unknown("data set", name_or_dataset, DATASETS)
+    spec = DATASETS[name_or_dataset]
+    raw = _find(spec, root)
+    splits = split_parts(raw, {**spec.sizes, **(sizes or {})}, seed)
+    return Data(spec.name, splits, raw.classes or spec.classes, spec.shape, spec.mean, spec.std)
+
+
+def data_root(root: str | Path | None = None) -> Path | None:
+    """The folder all data lies under, or None where nobody has named one."""
+    chosen = root or os.environ.get("CALIBRANT_DATA")
+    return Path(chosen).expanduser() if chosen else None
+
+
+def check_sizes(sizes: Mapping[str, Size]) -> None:
+    for name in sizes:
+        if name not in set(Split) - {Split.UNKNOWN}:
+            raise unknown("split", str(name), [s for s in Split if s is not Split.UNKNOWN])
+
+
+def _find(spec: DatasetSpec, root: str | Path | None) -> Any:
+    """Reads the first layout whose files are all there."""
+    under = data_root(root)
+    if all(layout.files for layout in spec.layouts):
+        if under is None:
+            raise FileError(
+                f"{spec.name}: no data root; set CALIBRANT_DATA or give root= (--data-root). {_wanted(spec, None)}"
+            )
+        if not under.is_dir():
+            raise FileError(f"{spec.name}: the data root {under} is not a folder. {_wanted(spec, under)}")
+    for layout in spec.layouts:
+        missing = [name for name in layout.files if not (under and (under / name).exists())]
+        if not missing:
+            return layout.read(under or Path())
+        if len(missing) < len(layout.files):
+            raise FileError(
+                f"{spec.name}: {under}/{missing[0]} is missing ({len(missing)} of {len(layout.files)} files); "
+                f"it comes from: {layout.source}"
+            )
+    raise FileError(f"{spec.name}: not found. {_wanted(spec, under)}")
+
+
+def _wanted(spec: DatasetSpec, under: Path | None) -> str:
+    place = under if under is not None else "ROOT"
+    ways = []
+    for layout in spec.layouts:
+        more = f" … {layout.files[-1]} ({len(layout.files)} files)" if len(layout.files) > 1 else ""
+        ways.append(f"{place}/{layout.files[0]}{more} [{layout.source}]")
+    return "Put there " + "; or ".join(ways)
+
+
+def _own(given: Dataset[Any] | Mapping[str, Dataset[Any]], seed: int, sizes: Mapping[str, Size]) -> Data:
+    official = parts_of(given)
+    splits = cut(official, {Split(name): size for name, size in sizes.items() if Split(name) not in official}, seed)
+    if Split.TRAIN not in splits:
+        raise InputError('a mapping of data sets needs a "train" part')
+    train = splits[Split.TRAIN]
+    k = 1 + max(int(part.y.max()) for part in official.values())
+    tokens = train.x.dtype == torch.long
+    mean, std = (None, None) if tokens or train.items is not None else channel_moments(train.x)
+    return Data(type(given).__name__, splits, numbered(k), tuple(train.x.shape[1:]), mean, std)
+
+
+__all__ = ["DATASETS", "Augment", "Batches", "Data", "DatasetSpec", "Part", "data_root", "load"]

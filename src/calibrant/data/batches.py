@@ -1,0 +1,185 @@
+"""Batches of a part that lives on the device: gathered, cropped, flipped and normalised there, all images at once.
+
+The epoch's order and its random offsets come from the generator when iteration starts, a few kernels an epoch; a batch
+is then one gather from the resident bytes and one scale-and-shift. Nothing waits for the device, and the result depends
+on the generator alone (a CPU generator gives the same batches on every device).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calibrant.data.own import as_item
+from calibrant.data.records import Part
+from calibrant.errors import InputError
+
+IGNORED = -1
+"""Label of the pixels that a shifted crop brings in."""
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Random crop after zero-padding (before normalisation: black) and horizontal flip (SS A.1)."""
+
+    crop_padding: int = 4
+    flip: bool = True
+
+
+class Batches:
+    """Iterating yields (x float, y, index). `batch_size` counts over all shards; each takes its share of a batch."""
+
+    def __init__(
+        self,
+        part: Part,
+        batch_size: int,
+        *,
+        device: torch.device | str = "cpu",
+        generator: torch.Generator | None = None,
+        shuffle: bool = False,
+        augment: Augment | None = None,
+        mean: Sequence[float] | None = None,
+        std: Sequence[float] | None = None,
+        drop_last: bool = False,
+        channels_last: bool = False,
+        dtype: torch.dtype = torch.float32,
+        shard: tuple[int, int] = (0, 1),
+        workers: int = 0,
+    ) -> None:
+        if batch_size < 1:
+            raise InputError(f"batch_size must be at least 1, got {batch_size}")
+        if (shuffle or augment is not None) and generator is None:
+            raise InputError("shuffling and augmentation draw from an explicit generator; hand in generator=")
+        if augment is not None and part.items is None and part.x.ndim != 4:
+            raise InputError(f"crop and flip are for images [N, C, H, W], not {tuple(part.x.shape)}; drop augment")
+        self.part, self.batch_size, self.generator, self.shuffle = part, batch_size, generator, shuffle
+        self.augment, self.drop_last, self.channels_last = augment, drop_last, channels_last
+        self.device, self.dtype, self.shard, self.workers = torch.device(device), dtype, shard, workers
+        self.mean, self.std = mean, std
+        self._y, self._index = part.y.to(self.device), part.index.to(self.device)
+        self._x = self._resident(part.x) if part.items is None else None
+        self._scale: tuple[Tensor, Tensor] | None = None
+
+    def __len__(self) -> int:
+        return self.part.n // self.batch_size if self.drop_last else -(-self.part.n // self.batch_size)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        order = self._order()
+        shifts = self._shifts()
+        rank, world = self.shard
+        spans = [slice(b * self.batch_size + rank, (b + 1) * self.batch_size, world) for b in range(len(self))]
+        fetched = iter(self._loader(order, spans)) if self.part.items is not None else None
+        order = order.to(self.device, non_blocking=True)
+        labels, index = self._y[order], self._index[order]
+        for span in spans:
+            chosen = order[span]
+            if fetched is not None:
+                store, rows = self._resident(next(fetched).to(self.device)), torch.arange(len(chosen)).to(self.device)
+            else:
+                assert self._x is not None
+                store, rows = self._x, chosen
+            x, y = store, labels[span]
+            if self.augment is not None:
+                down, right, flip = (shift[span] for shift in shifts)
+                grid = _grid(down, right, flip, *self._edges(store))
+                x = self._crop(store, rows, *grid)
+                y = _crop_labels(y, self.augment.crop_padding, *grid) if y.ndim == 3 else y
+            else:
+                x = store[rows]
+            yield self._normalised(x), y, index[span]
+
+    def _order(self) -> Tensor:
+        n = self.part.n
+        if not self.shuffle:
+            return torch.arange(n)
+        assert self.generator is not None
+        return torch.randperm(n, generator=self.generator, device=self.generator.device)
+
+    def _shifts(self) -> tuple[Tensor, ...]:
+        """Down, right, flip of each place in the epoch; drawn for all at once."""
+        if self.augment is None:
+            return ()
+        assert self.generator is not None
+        options: dict[str, Any] = {"generator": self.generator, "device": self.generator.device}
+        n, reach = self.part.n, 2 * self.augment.crop_padding + 1
+        down, right = (torch.randint(reach, (n,), **options) for _ in range(2))
+        flip = torch.randint(2, (n,), **options) if self.augment.flip else torch.zeros_like(down)
+        return tuple(t.to(self.device, non_blocking=True) for t in (down, right, flip))
+
+    def _resident(self, x: Tensor) -> Tensor:
+        """On the device, padded once if crops will be taken, channels last in memory if the network wants it so."""
+        x = x.to(self.device)
+        if x.ndim == 4:
+            if self.augment is not None and self.augment.crop_padding:
+                x = F.pad(x, [self.augment.crop_padding] * 4)
+            if self.channels_last:
+                x = x.permute(0, 2, 3, 1).contiguous()
+        return x
+
+    def _edges(self, store: Tensor) -> tuple[int, int]:
+        assert self.augment is not None
+        height, width = store.shape[1:3] if self.channels_last else store.shape[2:4]
+        return height - 2 * self.augment.crop_padding, width - 2 * self.augment.crop_padding
+
+    def _crop(self, store: Tensor, items: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+        if self.channels_last:
+            return store[items[:, None, None], rows[:, :, None], columns[:, None, :]]
+        channels = torch.arange(store.shape[1], device=store.device)
+        return store[
+            items[:, None, None, None], channels[:, None, None], rows[:, None, :, None], columns[:, None, None, :]
+        ]
+
+    def _normalised(self, x: Tensor) -> Tensor:
+        """(x/255 − mean)/std for bytes, (x − mean)/std for floats; tokens as they are. Shape [N, C, …] again."""
+        last = self.channels_last and x.ndim == 4
+        if x.dtype == torch.long:
+            return x
+        if self._scale is None:
+            self._scale = self._affine(x)
+        scale, shift = self._scale
+        out = x.to(self.dtype).mul_(scale).add_(shift) if x.dtype != self.dtype else x.mul(scale).add_(shift)
+        return out.permute(0, 3, 1, 2) if last else out
+
+    def _affine(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        unit = 255.0 if x.dtype == torch.uint8 else 1.0
+        mean = torch.tensor(self.mean if self.mean is not None else [0.0], dtype=torch.float64)
+        std = torch.tensor(self.std if self.std is not None else [1.0], dtype=torch.float64)
+        shape = (-1,) if self.channels_last and x.ndim == 4 else (-1, *[1] * (x.ndim - 2))
+        made = ((1 / (unit * std)).reshape(shape), (-mean / std).reshape(shape))
+        return made[0].to(self.device, self.dtype), made[1].to(self.device, self.dtype)
+
+    def _loader(self, order: Tensor, spans: list[slice]) -> Any:
+        """For items that stay in their Dataset: worker processes fetch and stack them, batch by batch."""
+        places = self.part.index[order.cpu()]
+        batches = [places[span].tolist() for span in spans]
+        from torch.utils.data import DataLoader
+
+        return DataLoader(self.part.items, batch_sampler=batches, num_workers=self.workers, collate_fn=_stack)
+
+
+def _grid(down: Tensor, right: Tensor, flip: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Rows [B, H] and columns [B, W] of the padded image that each crop takes, columns reversed where it is flipped."""
+    row = torch.arange(height, device=down.device)
+    column = torch.arange(width, device=down.device)
+    sideways = torch.where(flip[:, None] == 1, width - 1 - column, column)
+    return down[:, None] + row, right[:, None] + sideways
+
+
+def _crop_labels(y: Tensor, padding: int, rows: Tensor, columns: Tensor) -> Tensor:
+    padded = F.pad(y, [padding] * 4, value=IGNORED)
+    item = torch.arange(y.shape[0], device=y.device)
+    return padded[item[:, None, None], rows[:, :, None], columns[:, None, :]]
+
+
+def _stack(items: list[Any]) -> Tensor:
+    inputs = [as_item(item, place)[0] for place, item in enumerate(items)]
+    shapes = {tuple(x.shape) for x in inputs}
+    if len(shapes) > 1:
+        shown = ", ".join(str(shape) for shape in sorted(shapes)[:3])
+        raise InputError(f"one batch has items of sizes {shown}; resize in the Dataset or use batch_size=1")
+    return torch.stack(inputs)

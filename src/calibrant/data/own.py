@@ -1,0 +1,80 @@
+"""A user's own `torch.utils.data.Dataset` wherever a data set's name does.
+
+One Dataset is split in four like digits; a mapping {"train": …, "test": …} keeps its parts official. Items are (x, y)
+with x a PIL image, a tensor or an array ([C, H, W], [H, W] or [D]) and y a class number. Equal-sized items are stacked
+once and live on the device; others stay in the Dataset and are fetched batch by batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from calibrant.data.records import Part
+from calibrant.errors import InputError
+from calibrant.types import Split
+
+QUIET_BELOW = 5000
+"""Data sets smaller than this are converted without a progress bar."""
+
+
+def parts_of(given: Dataset[Any] | Mapping[str, Dataset[Any]]) -> dict[Split, Part]:
+    named = given if isinstance(given, Mapping) else {"train": given}
+    return {Split(name): convert(dataset, Split(name)) for name, dataset in named.items()}
+
+
+def convert(dataset: Dataset[Any], split: Split) -> Part:
+    """Reads every item once. Sizes decide whether they are stacked or stay where they are."""
+    if not hasattr(dataset, "__len__"):
+        raise InputError(
+            f"{type(dataset).__name__} has no length; a data set of calibrant needs __len__ and __getitem__"
+        )
+    n = len(dataset)
+    if n == 0:
+        raise InputError(f"the {split} data set is empty")
+    labels: list[int] = []
+    inputs: list[Tensor] = []
+    equal = True
+    for i in _progress(n, split):
+        x, y = as_item(dataset[i], i)
+        equal = equal and x.shape == (inputs[0].shape if inputs else x.shape)
+        labels.append(y)
+        if equal:
+            inputs.append(x)
+    y_all = torch.tensor(labels)
+    if not equal:
+        return Part(torch.empty(0), y_all, torch.arange(n), split, dataset)
+    return Part(torch.stack(inputs), y_all, torch.arange(n), split)
+
+
+def as_item(item: Any, place: int) -> tuple[Tensor, int]:
+    """One item of a Dataset as a tensor and a class number."""
+    if not isinstance(item, (tuple, list)) or len(item) < 2:
+        raise InputError(f"item {place} is a {type(item).__name__}; each must be (x, y)")
+    return as_tensor(item[0]), int(item[1])
+
+
+def as_tensor(x: Any) -> Tensor:
+    if isinstance(x, Tensor):
+        out = x
+    elif hasattr(x, "convert"):  # a PIL image: height, width, channels
+        pixels = torch.from_numpy(np.array(x))
+        out = pixels if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+    else:
+        out = torch.as_tensor(np.asarray(x))
+    out = out.unsqueeze(0) if out.ndim == 2 else out
+    return out.float() if out.dtype in (torch.float64, torch.float16, torch.bfloat16) else out
+
+
+def _progress(n: int, split: Split) -> Any:
+    if n < QUIET_BELOW:
+        return range(n)
+    from rich.console import Console
+    from rich.progress import track
+
+    return track(range(n), description=f"reading {split}", console=Console(stderr=True))

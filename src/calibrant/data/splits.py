@@ -1,0 +1,88 @@
+"""Disjoint stratified parts of one training set, from one seed.
+
+Each part gets every class in proportion to what is left (largest remainder, so sizes are exact); within a class the
+items are a permutation drawn from the seed. Official parts keep their items; what is asked for beyond them is cut from
+the training part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from calibrant.data.records import Part, Raw, Size
+from calibrant.errors import InputError
+from calibrant.types import Split
+
+CUT_ORDER = (Split.TEST, Split.CALIBRATION, Split.VALIDATION)
+
+
+def stratify(y: Tensor, sizes: Mapping[Split, int], seed: int) -> dict[Split, Tensor]:
+    """Indices (sorted) of disjoint parts of the asked sizes; whoever is not asked for stays out."""
+    if sum(sizes.values()) > y.numel():
+        asked = ", ".join(f"{name} {size}" for name, size in sizes.items())
+        raise InputError(f"parts of {asked} do not fit into {y.numel()} items; ask for fewer")
+    rng = torch.Generator().manual_seed(seed)
+    shuffled = torch.randperm(y.numel(), generator=rng)
+    by_class = [shuffled[y[shuffled] == label] for label in torch.bincount(y).nonzero().flatten()]
+    left = torch.tensor([members.numel() for members in by_class])
+    taken = torch.zeros_like(left)
+    out = {}
+    for name, size in sizes.items():
+        counts = apportion(left, size)
+        chosen = [m[t : t + c] for m, t, c in zip(by_class, taken.tolist(), counts.tolist(), strict=True)]
+        out[name] = torch.cat(chosen).sort().values
+        taken, left = taken + counts, left - counts
+    return out
+
+
+def apportion(left: Tensor, size: int) -> Tensor:
+    """How many of each class a part of `size` gets: proportional to `left`, exact in total, never more than is left."""
+    quota = left.double() * size / max(int(left.sum()), 1)
+    counts = quota.floor().long()
+    remainder = (quota - counts).sort(descending=True, stable=True).indices
+    counts[remainder[: size - int(counts.sum())]] += 1
+    return counts
+
+
+def split_parts(raw: Raw, sizes: Mapping[str, Size], seed: int) -> dict[Split, Part]:
+    """Official parts plus those cut from the training part. `train` and an official part may be capped by a size."""
+    wanted = {Split(name): size for name, size in sizes.items()}
+    official = {name: whole(x, y, name) for name, (x, y) in raw.parts.items()}
+    return cut(official, wanted, seed)
+
+
+def whole(x: Tensor, y: Tensor, split: Split) -> Part:
+    return Part(x, y.long(), torch.arange(y.shape[0]), split)
+
+
+def cut(official: Mapping[Split, Part], wanted: Mapping[Split, Size], seed: int) -> dict[Split, Part]:
+    out: dict[Split, Part] = {}
+    if Split.TRAIN in official:
+        pool = official[Split.TRAIN]
+        sizes = {s: _count(wanted.get(s, 0), pool.n, s) for s in CUT_ORDER if s not in official}
+        rest = pool.n - sum(sizes.values())
+        sizes[Split.TRAIN] = min(rest, _count(wanted.get(Split.TRAIN, rest), pool.n, Split.TRAIN))
+        labels = pool.y if pool.y.ndim == 1 else torch.zeros(pool.n, dtype=torch.long)
+        for name, chosen in stratify(labels, sizes, seed).items():
+            if chosen.numel():
+                out[name] = pool.take(chosen, name)
+    for name, part in official.items():
+        if name is Split.TRAIN:
+            continue
+        size = _count(wanted.get(name, part.n), part.n, name)
+        if size and size < part.n:
+            labels = part.y if part.y.ndim == 1 else torch.zeros(part.n, dtype=torch.long)
+            part = part.take(stratify(labels, {name: size}, seed)[name], name)
+        if size:
+            out[name] = part
+    return {name: out[name] for name in Split if name in out}
+
+
+def _count(size: Size, n: int, name: Split) -> int:
+    """A fraction in (0, 1) is of the n items; a whole number is itself."""
+    if size < 0 or (isinstance(size, float) and size > 1 and size != int(size)):
+        raise InputError(f"size of the {name} part must be a number of items or a fraction in [0, 1], got {size}")
+    return round(size * n) if isinstance(size, float) and size <= 1 else int(size)
