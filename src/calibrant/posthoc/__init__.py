@@ -15,11 +15,20 @@ How to write a calibrator (imitate `temperature.py`; a method of the top label i
 from __future__ import annotations
 
 from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.histogram import Histogram, HistogramMass
+from calibrant.posthoc.isotonic import Isotonic
 from calibrant.posthoc.map import Chain, FitRecord, FittedMap, Identity, Pool
 from calibrant.posthoc.storage import load
 from calibrant.posthoc.temperature import Temperature
+from calibrant.posthoc.vector import Vector
 
-_TABLE: tuple[type[Calibrator], ...] = (Temperature,)
+_TABLE: tuple[type[Calibrator], ...] = (
+    Temperature,
+    Histogram,
+    HistogramMass,
+    Isotonic,
+    Vector,
+)
 
 CALIBRATORS: dict[str, type[Calibrator]] = {c.name: c for c in _TABLE}
 """Name → calibrator."""

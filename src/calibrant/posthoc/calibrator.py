@@ -44,6 +44,8 @@ class Calibrator:
         fitted = self.fold(p)
         record = replace(
             fitted.record,
+            calibrator=self.name,
+            settings=self.settings(),
             n=p.n,
             k=p.k,
             split=p.split.value,

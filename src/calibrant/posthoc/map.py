@@ -27,6 +27,8 @@ from calibrant.types import Predictions
 class FitRecord:
     """What a fit leaves behind besides its parameters. Saved in the header of the map's folder."""
 
+    calibrator: str = ""  # name in the table, and the settings it was fitted with
+    settings: Mapping[str, Any] = field(default_factory=dict)
     n: int = 0
     k: int | None = None
     split: str = "unknown"

@@ -1,0 +1,194 @@
+"""Histogram binning (RC §2; Zadrozny 2001): the confidence of a bin is the accuracy seen in it.
+
+Bins are of equal size (`histogram`: (b−1)/B < p ≤ b/B) or of equal mass (`histogram_mass`: equal counts, ties
+together). `kind="top"` bins the confidence of the predicted class (RC §4: "on the top-1 prediction");
+`kind="one_vs_rest"` bins each class's probability against 1[y = k], then normalises the rows, and may change the label.
+
+A bin without calibration items has nothing to say and leaves the confidence as it was. Logits, unlike the explicit
+confidence, never carry a rate of exactly 0 or 1: there the bin's n items count (hits + ½)/(n + 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional.binning import edges as width_edges
+from calibrant.functional.binning import equal_mass, equal_width
+from calibrant.posthoc.calibrator import Calibrator, at_least, certified
+from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
+from calibrant.types import Predictions
+
+Kind = Literal["top", "one_vs_rest"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Bins of one column: inner edges (right-closed), items and hits in each bin."""
+
+    edges: Tensor  # [B − 1]
+    count: Tensor  # [B]
+    hits: Tensor  # [B]
+
+
+def place(p: Tensor, edges: Tensor, scheme: str) -> Tensor:
+    """Bin of each p. Equal-size bins use the one definition that ECE uses, its snapping at edges included."""
+    if scheme == "width":
+        return equal_width(p, len(edges) + 1)
+    return torch.bucketize(p, edges.to(p.device))
+
+
+def tabulate(p: Tensor, hit: Tensor, bins: int, scheme: str) -> Table:
+    if scheme == "width":
+        index, edges = equal_width(p, bins), width_edges(bins)[1:-1]
+    else:
+        index = equal_mass(p, bins)
+        present, index = torch.unique(index, return_inverse=True)  # ties can leave a bin empty: it is dropped
+        bins = len(present)
+        low = torch.full((bins,), torch.inf, dtype=torch.float64).scatter_reduce_(0, index, p, "amin")
+        high = torch.zeros(bins, dtype=torch.float64).scatter_reduce_(0, index, p, "amax")
+        edges = (high[:-1] + low[1:]) / 2
+    count = torch.bincount(index, minlength=bins).double()
+    return Table(edges, count, torch.bincount(index, hit.double(), minlength=bins))
+
+
+def rate(hits: Tensor, count: Tensor) -> Tensor:
+    """Accuracy of each bin, as the paper has it."""
+    return hits / count.clamp_min(1)
+
+
+def soft_rate(hits: Tensor, count: Tensor) -> Tensor:
+    """The same, with half a hit and half a miss where the bin saw only one of them."""
+    sure = (hits == 0) | (hits == count)
+    return torch.where(sure, (hits + 0.5) / (count + 1), rate(hits, count))
+
+
+@dataclass(frozen=True, eq=False)
+class HistogramMap(TopLabelMap):
+    """Confidence → accuracy of its bin."""
+
+    edges: Tensor
+    count: Tensor
+    hits: Tensor
+    method: ClassVar[str] = "histogram"
+    scheme: ClassVar[str] = "width"
+
+    @property
+    def degrees(self) -> int:
+        return int((self.count > 0).sum())
+
+    def confidence(self, top: Top) -> Tensor:
+        return self._look(top.confidence, rate(self.hits, self.count))
+
+    def soft(self, top: Top) -> Tensor:
+        return self._look(top.confidence, soft_rate(self.hits, self.count)).clamp(self.floor, 1 - self.floor)
+
+    def _look(self, p: Tensor, values: Tensor) -> Tensor:
+        index = place(p, self.edges, self.scheme)
+        seen = self.count.to(p.device)[index] > 0
+        return torch.where(seen, values.to(p.device)[index], p)
+
+    def summary(self) -> dict[str, Any]:
+        return {
+            "edges": self.edges.tolist(),
+            "accuracy": rate(self.hits, self.count).tolist(),
+            "count": self.count.tolist(),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class HistogramMassMap(HistogramMap):
+    method: ClassVar[str] = "histogram_mass"
+    scheme: ClassVar[str] = "mass"
+
+
+@dataclass(frozen=True, eq=False)
+class HistogramRestMap(FittedMap):
+    """Each class's probability → rate of its bin; rows are normalised by whoever reads the logits."""
+
+    edges: Tensor  # [K, B − 1]; equal-mass tables that lost bins to ties are padded with edges at 2
+    count: Tensor  # [K, B]
+    hits: Tensor
+    scheme: str
+    method: ClassVar[str] = "histogram_rest"
+    keeps_label: ClassVar[bool] = False
+
+    @property
+    def k(self) -> int:
+        return len(self.count)
+
+    @property
+    def degrees(self) -> int:
+        return int((self.count > 0).sum())
+
+    def transform(self, logits: Tensor) -> Tensor:
+        p = torch.softmax(logits, -1)
+        out = torch.empty_like(p)
+        values = soft_rate(self.hits, self.count)
+        for c in range(self.k):
+            column = p[..., c].contiguous()
+            index = place(column, self.edges[c], self.scheme)
+            seen = self.count[c].to(p.device)[index] > 0
+            out[..., c] = torch.where(seen, values[c].to(p.device)[index], column)
+        # an impossible class stays impossible; an empty bin may hold p = 0
+        return torch.where(torch.isneginf(logits), logits, torch.log(out.clamp_min(1e-30)))
+
+
+@dataclass(frozen=True)
+class Histogram(Calibrator):
+    """Equal-size bins."""
+
+    bins: int = 15
+    kind: Kind = "top"
+    name: ClassVar[str] = "histogram"
+    map: ClassVar[type[FittedMap]] = HistogramMap
+    maps: ClassVar[tuple[type[FittedMap], ...]] = (HistogramRestMap,)
+    scheme: ClassVar[str] = "width"
+    takes_top1: ClassVar[bool] = True
+    cost: ClassVar[int] = 0
+    candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("top", "one_vs_rest"):
+            raise InputError(f"kind={self.kind!r} is unknown; use 'top' or 'one_vs_rest'")
+        if self.bins < 1:
+            raise InputError(f"bins={self.bins}; at least one bin is needed")
+
+    def solve(self, p: Predictions) -> FittedMap:
+        at_least(p, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=", self.name)
+        record = certified({"items": p.n, "bins": self.bins, "scheme": self.scheme, "kind": self.kind})
+        if self.kind == "top":
+            top = top_of(p)
+            table = tabulate(top.confidence.cpu(), (top.predicted == p.labels).cpu(), self.bins, self.scheme)
+            made = HistogramMassMap if self.scheme == "mass" else HistogramMap
+            return made(table.edges, table.count, table.hits, record=record)
+        if p.logits is None:
+            raise InputError(f"{self.name} with kind='one_vs_rest' needs logits or probabilities, not a top-1 file")
+        prob, y = torch.softmax(p.logits.double(), -1).cpu(), p.labels.cpu()
+        tables = [tabulate(prob[:, c].contiguous(), y == c, self.bins, self.scheme) for c in range(prob.shape[1])]
+        widest = max(len(t.count) for t in tables)
+        return HistogramRestMap(
+            torch.stack([pad(t.edges, widest - 1, 2.0) for t in tables]),
+            torch.stack([pad(t.count, widest, 0.0) for t in tables]),
+            torch.stack([pad(t.hits, widest, 0.0) for t in tables]),
+            self.scheme,
+            record=record,
+        )
+
+
+@dataclass(frozen=True)
+class HistogramMass(Histogram):
+    """Equal-mass bins."""
+
+    name: ClassVar[str] = "histogram_mass"
+    map: ClassVar[type[FittedMap]] = HistogramMassMap
+    scheme: ClassVar[str] = "mass"
+
+
+def pad(values: Tensor, size: int, fill: float) -> Tensor:
+    return torch.nn.functional.pad(values, (0, size - len(values)), value=fill)
