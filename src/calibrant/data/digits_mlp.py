@@ -45,12 +45,14 @@ def _train(x: np.ndarray, y: np.ndarray, seed: int) -> list[tuple[np.ndarray, np
     """(weight, bias) of each layer."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.neural_network import MLPClassifier
+    from threadpoolctl import threadpool_limits
 
     # alpha, tol and n_iter_no_change switch off everything that would stop it from over-training
     network = MLPClassifier(
         HIDDEN, alpha=0, tol=0, learning_rate_init=3e-3, max_iter=EPOCHS, n_iter_no_change=EPOCHS, random_state=seed
     )
-    with warnings.catch_warnings():
+    # such small matrices only lose by a second thread, and much on a busy machine
+    with threadpool_limits(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         network.fit(x, y)
     return list(zip(network.coefs_, network.intercepts_, strict=True))
