@@ -42,7 +42,7 @@ class LogLikelihoodHessian:
     def __matmul__(self, v: Tensor) -> Tensor:
         """H v by differentiating (∇L)·v once more, batch by batch."""
         thetas = list(self.parameters.values())
-        parts = [chunk.view_as(p) for chunk, p in zip(v.split([p.numel() for p in thetas]), thetas, strict=True)]
+        parts = [chunk.view_as(p) for chunk, p in zip(torch.split(v, [p.numel() for p in thetas]), thetas, strict=True)]
         total = torch.zeros_like(v)
         for x, y in self.batches:
             gradient = torch.autograd.grad(log_likelihood(self.model, x, y).sum(), thetas, create_graph=True)

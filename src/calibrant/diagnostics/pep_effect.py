@@ -10,6 +10,7 @@ All numbers here are means over items, as in the paper's figures.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -37,7 +38,7 @@ class PEPEffect:
         return sigma**2 / 2 * (self.laplacian.value + self.fisher.value) / self.items
 
     def standard_error(self, sigma: float) -> float:
-        noise = (self.laplacian.standard_error**2 + self.fisher.standard_error**2) ** 0.5
+        noise = math.hypot(self.laplacian.standard_error, self.fisher.standard_error)
         return sigma**2 / 2 * noise / self.items
 
 

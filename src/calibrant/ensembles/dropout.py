@@ -7,18 +7,21 @@ Masks are drawn inside a guarded scope from (seed, member): the global generator
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
+from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, checked, evaluating
+from calibrant.ensembles.replay import Tape, shared
+from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
 from calibrant.functional.noise import member_seed
+from calibrant.types import Predictions
 
 _DROPOUT = nn.modules.dropout._DropoutNd
 _NAMES = ("DropPath", "StochasticDepth", "DropBlock2d")  # other libraries' modules, known by name
@@ -86,20 +89,56 @@ class MCDropout(Ensemble):
     def size(self) -> int:
         return self.count
 
+    @torch.no_grad()
+    def members(self, x: Tensor) -> Tensor:
+        return torch.stack(list(self._stream(x)))
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor) -> Tensor:
+        pooled = LogMean()
+        for logits in self._stream(x):
+            pooled.add(logits)
+        return pooled.value()
+
+    def predict(self, loader: Iterable[Any], *, keep_members: bool = False, **options: Any) -> Predictions:
+        """As for every ensemble; pooled predictions go batch by batch, to share what precedes the dropout."""
+        if keep_members:
+            return super().predict(loader, keep_members=True, **options)
+        options = {"device": self.home, **{k: v for k, v in options.items() if v is not None}}
+        return replace(predict(self, loader, **options), raw=False)
+
+    def _stream(self, x: Tensor) -> Iterator[Tensor]:
+        """Member after member on one batch; what precedes the first active dropout runs once."""
+        tape = Tape()
+        active = [m for m in dropouts(self.model).values() if self._rate(m) > 0]
+        for j in range(self.count):
+            with self.member(j) as network, shared(tape, active):
+                logits = checked(network(x), len(x))
+            yield logits.clone() if tape.shared else logits  # without dropout the tape holds the logits itself
+
+    def _rate(self, module: nn.Module) -> float:
+        own = getattr(module, "p", getattr(module, "drop_prob", 1.0))
+        return float(own if self.p is None or not isinstance(module, _DROPOUT) else self.p)
+
     @contextmanager
     def member(self, j: int) -> Iterator[Network]:
         devices = {t.device for t in self.model.parameters() if t.device.type == "cuda"}
         found = dropouts(self.model).values()
         rates: list[tuple[Any, float]] = [(m, float(m.p)) for m in found if isinstance(m, _DROPOUT)]
-        with evaluating(self.model) as network, torch.random.fork_rng(devices=list(devices)):
+
+        def seeded(*args: Any, **kwargs: Any) -> Any:
+            # at every call, so that a batch's masks do not depend on the batches before it
             torch.manual_seed(member_seed(self.seed, j))
+            return network(*args, **kwargs)
+
+        with evaluating(self.model) as network, torch.random.fork_rng(devices=list(devices)):
             try:
                 for m in found:
                     m.training = True
                 if self.p is not None:
                     for m, _ in rates:
                         m.p = self.p
-                yield network
+                yield seeded
             finally:
                 for m, rate in rates:
                     m.p = rate

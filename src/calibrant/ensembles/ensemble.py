@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -60,10 +60,10 @@ class Ensemble:
         return pooled.value()
 
     @torch.no_grad()
-    def over(self, batches: Iterable[Tensor]) -> Iterator[Tensor]:
+    def over(self, batches: Iterable[Tensor], scope: AbstractContextManager[Any] | None = None) -> Iterator[Tensor]:
         """Member after member, its logits [N, K] over all batches (`batches` is iterated M times)."""
         for j in range(self.size):
-            with self.member(j) as network:
+            with self.member(j) as network, scope or nullcontext():
                 yield torch.cat([checked(network(x), len(x)) for x in batches])
 
     def predict(

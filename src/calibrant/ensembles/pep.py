@@ -118,17 +118,21 @@ class PEP(Ensemble):
         where: Where = "auto",
         seed: int = 0,
         device: torch.device | str | None = None,
+        autocast: torch.dtype | None = None,
     ) -> PEP:
         """The predictor at σ* (Eq. 8), found on held-out items; never on the test split.
 
         `calibration` is a loader of (x, y) or a pair of tensors. `iterations` belongs to the golden
-        search, `tolerance` (relative, in σ) to ours.
+        search, `tolerance` (relative, in σ) to ours. `autocast=torch.float16` searches in mixed
+        precision (bfloat16 would drown the noise); what the certificate says is measured without it.
         """
+        if autocast == torch.bfloat16:
+            raise InputError("bfloat16 rounds weights more coarsely than σ; use autocast=torch.float16")
         low, high = range
         if not 0 < low < high:
             raise InputError(f"range={range} must be two numbers with 0 < low < high")
         start = cls(model, 0.0, members, distribution, where, seed, antithetic=search == "bracket")
-        curve = sigma_curve(start, calibration, device=device)
+        curve = sigma_curve(start, calibration, device=device, autocast=autocast)
         zero, top = curve.at(0.0), high * GROWTH
 
         def likelihood(sigma: float) -> float:
@@ -141,11 +145,16 @@ class PEP(Ensemble):
                 found = golden(likelihood, low, high, iterations)
                 found = replace(found, interior=found.interval[1] < high)
         elif search == "bracket":
-            first = (low * high) ** 0.5
-            found = bracket(likelihood, zero.log_likelihood, first, low=low, limit=top, tolerance=tolerance)
+            first, step = _first_guess(curve, low, high, top)
+            found = bracket(
+                likelihood, zero.log_likelihood, first, low=low, limit=top, factor=step, tolerance=tolerance
+            )
         else:
             raise InputError(f"search={search!r} is unknown; use bracket or golden")
         sigma = found.best if found.value > zero.log_likelihood else 0.0
+        if autocast is not None:
+            curve = curve.exact()
+            zero = curve.at(0.0)
         best = curve.at(sigma)
         certificate = Certificate(
             search=search,
@@ -169,6 +178,18 @@ class PEP(Ensemble):
         out = {"sigma": self.sigma, "members": self.count, "distribution": self.distribution, "where": where}
         out |= {"seed": self.seed, "antithetic": self.antithetic, "parameters": sorted(self.parameters)}
         return out | {"certificate": asdict(self.certificate) if self.certificate else None}
+
+
+def _first_guess(curve: Curve, low: float, high: float, top: float) -> tuple[float, float]:
+    """Where to start and by which factor to step: a quarter of the data and one pair of members tell."""
+    start = (low * high) ** 0.5
+    if len(curve.batches) < 4 or curve.ensemble.size < 4:
+        return start, 3.0
+    rough = curve.rough(share=0.25, members=2)
+    zero = rough.at(0.0).log_likelihood
+    found = bracket(lambda s: rough.at(s).log_likelihood, zero, start, low=low, limit=top, tolerance=0.2)
+    curve.passes += round(rough.passes * len(rough.batches) / len(curve.batches))
+    return (found.best, 1.4) if found.interior else (start, 3.0)
 
 
 def _notes(start: PEP, found: Search, sigma: float, curve: Curve) -> tuple[str, ...]:

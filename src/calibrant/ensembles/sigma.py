@@ -39,8 +39,10 @@ class SigmaPoint:
 class Curve:
     """L(σ) on fixed data with fixed noise; `at` evaluates a σ once and remembers it."""
 
-    def __init__(self, ensemble: PEP, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
-        self.ensemble, self.batches = ensemble, batches
+    def __init__(
+        self, ensemble: PEP, batches: Sequence[tuple[Tensor, Tensor]], autocast: torch.dtype | None = None
+    ) -> None:
+        self.ensemble, self.batches, self.autocast = ensemble, batches, autocast
         self.labels = torch.cat([y for _, y in batches])
         self.seen: dict[float, SigmaPoint] = {}
         self.passes = self.rejected = 0
@@ -56,10 +58,22 @@ class Curve:
             self.at(sigma)
         return tuple(self.seen[s] for s in sorted(self.seen))
 
+    def rough(self, share: float, members: int) -> Curve:
+        """The same curve on the first `share` of the batches and with fewer members: where to look."""
+        few = self.batches[: max(1, round(share * len(self.batches)))]
+        return Curve(self.ensemble.at(0.0, members), few, self.autocast)
+
+    def exact(self) -> Curve:
+        """The same curve without autocast, for what a certificate states; the passes so far are counted."""
+        plain = Curve(self.ensemble, self.batches)
+        plain.passes, plain.rejected = self.passes, self.rejected
+        return plain
+
     def _evaluate(self, sigma: float) -> SigmaPoint:
         ensemble = self.ensemble.at(sigma, members=1 if sigma == 0 else None)  # at 0 all members are one
         pooled, singles = LogMean(), []
-        for logits in ensemble.over([x for x, _ in self.batches]):
+        lower = torch.autocast(self.labels.device.type, dtype=self.autocast, enabled=self.autocast is not None)
+        for logits in ensemble.over([x for x, _ in self.batches], lower):
             self.passes += 1
             if not bool(torch.isfinite(logits).all()):
                 self.rejected += 1
@@ -84,7 +98,10 @@ class Curve:
 
 
 def sigma_curve(
-    ensemble: PEP, calibration: Iterable[Any] | tuple[Tensor, Tensor], device: torch.device | str | None = None
+    ensemble: PEP,
+    calibration: Iterable[Any] | tuple[Tensor, Tensor],
+    device: torch.device | str | None = None,
+    autocast: torch.dtype | None = None,
 ) -> Curve:
     """The curve of an ensemble's noise on `calibration`: a loader of (x, y, …), or a pair of tensors."""
     if str(getattr(calibration, "split", "")) == Split.TEST:
@@ -100,7 +117,7 @@ def sigma_curve(
         k = checked(network(first), len(first)).shape[1]
         if int(labels.max()) >= k or int(labels.min()) < 0:
             raise InputError(f"labels reach {int(labels.max())} but the model has {k} classes")
-    return Curve(ensemble, batches)
+    return Curve(ensemble, batches, autocast)
 
 
 def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], size: int = 500) -> Iterable[tuple[Tensor, Tensor]]:
