@@ -9,9 +9,10 @@ from typing import Any
 from torch import nn
 
 from calibrant.errors import unknown
-from calibrant.nn import cnn, mlp, resnet
+from calibrant.nn import cnn, densenet, mlp, preact, resnet, vgg
 from calibrant.nn.blocks import Layers
 from calibrant.nn.seeded import seeded
+from calibrant.nn.weights import load_weights
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "mlp": mlp.MLP,
@@ -26,6 +27,13 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet44": resnet.resnet44,
     "resnet56": resnet.resnet56,
     "resnet110": resnet.resnet110,
+    "resnet29v2": preact.resnet29v2,
+    "preact_resnet18": preact.preact_resnet18,
+    "wide_resnet28_10": preact.wide_resnet28_10,
+    "vgg16": vgg.vgg16,
+    "vgg19": vgg.vgg19,
+    "densenet121": densenet.densenet121,
+    "densenet169": densenet.densenet169,
 }
 
 LAYER_OPTIONS = frozenset(inspect.signature(Layers).parameters)
@@ -64,4 +72,4 @@ def options_of(name: str) -> tuple[str, ...]:
     return tuple(sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY} | LAYER_OPTIONS))
 
 
-__all__ = ["MODELS", "Layers", "build", "options_of"]
+__all__ = ["MODELS", "Layers", "build", "load_weights", "options_of"]

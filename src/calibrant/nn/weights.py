@@ -1,0 +1,78 @@
+"""Weights from a file into a network: `.npz`, `.safetensors`, or `.pt`/`.pth`/`.th` with `weights_only=True`.
+
+The source of the names is found by fit: the first of `KEY_NAMES` under which every parameter of the network is in the
+file, with its shape, and nothing is left over. A file that fits none is an error that names what does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant.errors import FileError, unknown
+from calibrant.nn.key_names import KEY_NAMES, rename
+
+COUNTER = "num_batches_tracked"
+"""BatchNorm's counter, which older files lack and evaluation does not read."""
+
+
+def load_weights(model: nn.Module, path: str | Path, source: str | None = None) -> nn.Module:
+    """Fills `model` in place and returns it. `source` names an entry of `KEY_NAMES`; by default the one that fits."""
+    if source is not None and source not in KEY_NAMES:
+        raise unknown("source of weights", source, KEY_NAMES)
+    held = read_weights(path)
+    wanted = model.state_dict()
+    complaints = {}
+    for name in KEY_NAMES if source is None else [source]:
+        renamed = {rename(key, name): value for key, value in held.items()}
+        complaints[name] = misfit(renamed, wanted)
+        if complaints[name] is None:
+            kept = {key: renamed.get(key, wanted[key]) for key in wanted}
+            model.load_state_dict(kept)
+            return model
+    best = min((c for c in complaints.values() if c is not None), key=lambda c: c[0])
+    raise FileError(f"{path}: does not fit {type(model).__name__}: {best[1]}; check the model's name and options")
+
+
+def misfit(held: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> tuple[int, str] | None:
+    """How many names or shapes disagree, and the first of them in words; None if all is well."""
+    missing = [key for key in wanted if key not in held and not key.endswith(COUNTER)]
+    extra = [key for key in held if key not in wanted and not key.endswith(COUNTER)]
+    shapes = [key for key in wanted if key in held and held[key].shape != wanted[key].shape]
+    number = len(missing) + len(extra) + len(shapes)
+    if not number:
+        return None
+    if shapes:
+        key = shapes[0]
+        return number, f"{key!r} is {tuple(held[key].shape)} in the file and {tuple(wanted[key].shape)} in the network"
+    return number, f"{missing[0]!r} is not in the file" if missing else f"the network has no {extra[0]!r}"
+
+
+def read_weights(path: str | Path) -> dict[str, Tensor]:
+    """Name → tensor, whatever the kind of file."""
+    file = Path(path)
+    if not file.is_file():
+        raise FileError(f"{file}: no such file of weights")
+    try:
+        if file.suffix == ".npz":
+            with np.load(file, allow_pickle=False) as archive:
+                return {key: torch.from_numpy(archive[key]) for key in archive.files}
+        if file.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return dict(load_file(file))
+        if file.suffix in (".pt", ".pth", ".th"):
+            held = torch.load(file, map_location="cpu", weights_only=True)
+            held = held.get("state_dict", held) if isinstance(held, Mapping) else held
+            if isinstance(held, Mapping) and all(isinstance(value, Tensor) for value in held.values()):
+                return dict(held)
+            raise FileError(f"{file}: holds no state dict (name → tensor)")
+    except FileError:
+        raise
+    except Exception as error:  # three libraries, each with errors of its own; all mean that the file is no good
+        raise FileError(f"{file}: cannot be read as weights ({str(error).splitlines()[0]})") from error
+    raise FileError(f"{file}: weights are .npz, .safetensors, .pt, .pth or .th")
