@@ -11,13 +11,20 @@ from torch import nn
 from calibrant.ensembles import ENSEMBLES, PEP, MCDropout
 from calibrant.ensembles.deep import Deep
 from calibrant.ensembles.ensemble import Ensemble
+from calibrant.ensembles.snapshot import Snapshot
 from calibrant.ensembles.swa import SWA
+from calibrant.ensembles.swag import SWAG
 
 
 def network(seed: int = 0) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4))
+
+
+def states(model: nn.Module, n: int = 4) -> list[dict[str, torch.Tensor]]:
+    """Checkpoints of the end of a training run: the model, and other networks of its shape."""
+    return [model.state_dict(), *(network(s).state_dict() for s in range(1, n))]
 
 
 def x(n: int = 12) -> torch.Tensor:
@@ -29,12 +36,16 @@ MAKE: dict[str, Callable[[nn.Module, int], Ensemble]] = {
     "dropout": lambda model, m: MCDropout(model, members=m),
     "deep": lambda model, m: Deep([model, *(network(s).eval() for s in range(1, m))]),
     "swa": lambda model, m: SWA(model),
+    "swag": lambda model, m: SWAG.fit(model, states(model), [x(32)], members=m),
+    "snapshot": lambda model, m: Snapshot.fit(model, states(model, m)),
 }
 NEUTRAL: dict[str, Callable[[nn.Module], Ensemble]] = {
     "pep": lambda model: PEP(model, 0.0, members=3),
     "dropout": lambda model: MCDropout(model, members=3, p=0.0),
     "deep": lambda model: Deep([model]),
     "swa": lambda model: SWA(model),
+    "swag": lambda model: SWAG(model, {}, {}, count=3, scale=0.0),
+    "snapshot": lambda model: Snapshot.fit(model, [model.state_dict()] * 3),
 }
 
 

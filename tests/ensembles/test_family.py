@@ -9,6 +9,7 @@ from torch import nn
 from calibrant.ensembles.deep import Deep
 from calibrant.ensembles.dropout import MCDropout, dropouts, functional_dropouts, insert
 from calibrant.ensembles.swa import SWA, average, recalibrate
+from calibrant.ensembles.swag import SWAG
 from calibrant.errors import InputError
 
 X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
@@ -89,3 +90,29 @@ def test_averaging_refuses_checkpoints_of_different_networks() -> None:
 def test_recalibrating_without_batches_is_an_error() -> None:
     with pytest.raises(InputError, match="none"):
         recalibrate(nn.Sequential(nn.BatchNorm1d(3)), [])
+
+
+def test_swag_draws_have_the_moments_of_the_checkpoints() -> None:
+    g = torch.Generator().manual_seed(5)
+    nets = []
+    for _ in range(6):
+        net = nn.Linear(2, 2)
+        with torch.no_grad():
+            net.weight.copy_(torch.randn(2, 2, generator=g))
+        nets.append(net)
+    swag = SWAG.fit(nets[0], [n.state_dict() for n in nets], members=4000)
+    stacked = torch.stack([n.weight.detach() for n in nets])
+    draws = []
+    for j in range(swag.size):
+        with swag.member(j):
+            draws.append(swag.model.weight.detach().clone())
+    drawn = torch.stack(draws)
+    assert torch.allclose(drawn.mean(0), stacked.mean(0), atol=0.08)
+    # ½ Σ_diag + D Dᵀ / (2(R − 1)) on the diagonal, with R = 6 and Σ_diag = D Dᵀ / 6
+    expected = stacked.var(0, unbiased=False) / 2 + stacked.var(0, unbiased=True) / 2
+    assert torch.allclose(drawn.var(0), expected, rtol=0.12)
+
+
+def test_swag_needs_a_spread() -> None:
+    with pytest.raises(InputError, match="at least 2"):
+        SWAG.fit(nn.Linear(2, 2), [nn.Linear(2, 2).state_dict()])

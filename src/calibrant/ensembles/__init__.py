@@ -7,14 +7,18 @@ from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.single import Single, predict
+from calibrant.ensembles.snapshot import Snapshot
 from calibrant.ensembles.swa import SWA
+from calibrant.ensembles.swag import SWAG
 
 ENSEMBLES: dict[str, type[Ensemble]] = {
     "pep": PEP,
     "dropout": MCDropout,
     "deep": Deep,
     "swa": SWA,
+    "swag": SWAG,
+    "snapshot": Snapshot,
 }
 """Name → the class of an ensemble."""
 
-__all__ = ["ENSEMBLES", "PEP", "SWA", "Deep", "Ensemble", "MCDropout", "Single", "predict"]
+__all__ = ["ENSEMBLES", "PEP", "SWA", "SWAG", "Deep", "Ensemble", "MCDropout", "Single", "Snapshot", "predict"]

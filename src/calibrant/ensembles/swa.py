@@ -38,6 +38,10 @@ def average(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {n: (total[n] / count).to(v.dtype) if n in total else v.clone() for n, v in last.items()}
 
 
+def has_batchnorm(model: nn.Module) -> bool:
+    return any(isinstance(m, _NORM) and m.track_running_stats for m in model.modules())
+
+
 @torch.no_grad()
 def recalibrate(model: nn.Module, batches: Iterable[Any]) -> int:
     """Measure every BatchNorm's running mean and variance anew, as a plain average over batches."""
@@ -77,7 +81,7 @@ class SWA(Ensemble):
         """A copy of `model` at the average of `states`; `train` yields batches when there is BatchNorm."""
         averaged = copy.deepcopy(model)
         averaged.load_state_dict(average(states))
-        if any(isinstance(m, _NORM) for m in averaged.modules()):
+        if has_batchnorm(averaged):
             if train is None:
                 raise InputError("this model has BatchNorm: pass train=, batches of training data to measure it again")
             recalibrate(averaged, train)

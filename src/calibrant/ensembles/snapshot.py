@@ -1,0 +1,30 @@
+"""Snapshot ensembles (Huang 2017): M networks of one training run, kept where a cyclic schedule bottoms out.
+
+A deep ensemble at the price of one run: the members are checkpoints of the same network.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from calibrant.ensembles.deep import Deep
+from calibrant.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot(Deep):
+    """Checkpoints of one run, averaged as predictions (not as weights: that is SWA)."""
+
+    @classmethod
+    def fit(cls, model: nn.Module, states: Sequence[Mapping[str, Tensor]]) -> Snapshot:
+        """One copy of `model` for each state dict."""
+        if not states:
+            raise InputError("a snapshot ensemble needs at least one checkpoint")
+        copies = [copy.deepcopy(model) for _ in states]
+        for each, state in zip(copies, states, strict=True):
+            each.load_state_dict(state)
+        return cls(tuple(copies))

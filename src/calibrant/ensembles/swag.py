@@ -1,0 +1,119 @@
+"""SWAG (Maddox 2019): a Gaussian around the SWA mean, diagonal plus low rank, sampled M times.
+
+    θ = θ_SWA + 1/√2 · Σ_diag^½ z₁ + 1/√(2(R−1)) · D z₂,    D = last R deviations from the mean
+
+Each member measures its BatchNorm statistics anew on training data, once, and keeps them. The samples
+are seeds; only the moments are stored. `scale` multiplies the covariance's square root (0: SWA itself).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
+from calibrant.ensembles.swa import average, has_batchnorm, recalibrate
+from calibrant.errors import InputError
+from calibrant.functional.noise import member_seed
+
+
+@dataclass(frozen=True, eq=False)
+class SWAG(Ensemble):
+    """M draws from the Gaussian that the end of training traced out."""
+
+    model: nn.Module  # at the mean
+    variance: Mapping[str, Tensor]  # diagonal part, by parameter
+    deviations: Mapping[str, Tensor]  # [R, …] by parameter
+    count: int = 20
+    scale: float = 1.0
+    seed: int = 0
+    train: Sequence[Any] | None = None
+    _buffers: dict[int, dict[str, Tensor]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def fit(
+        cls,
+        model: nn.Module,
+        states: Sequence[Mapping[str, Tensor]],
+        train: Iterable[Any] | None = None,
+        *,
+        members: int = 20,
+        rank: int = 20,
+        scale: float = 1.0,
+        seed: int = 0,
+    ) -> SWAG:
+        """Moments over `states` (two or more checkpoints); `train` yields batches when there is BatchNorm."""
+        if len(states) < 2:
+            raise InputError(f"SWAG needs at least 2 checkpoints to have a spread, not {len(states)}")
+        if members < 1 or rank < 0 or scale < 0:
+            raise InputError(f"members={members}, rank={rank}, scale={scale}: must be ≥ 1, ≥ 0 and ≥ 0")
+        mean_model = copy.deepcopy(model)
+        mean_model.load_state_dict(average(states))
+        batches = None if train is None else list(train)
+        if has_batchnorm(mean_model):
+            if batches is None:
+                raise InputError("this model has BatchNorm: pass train=, batches of training data to measure it again")
+            recalibrate(mean_model, batches)
+        variance, deviations = {}, {}
+        for name, mean in mean_model.named_parameters():
+            spread = torch.stack([s[name].detach().to(mean.device, torch.float64) - mean.double() for s in states])
+            variance[name] = spread.square().mean(0).detach()
+            deviations[name] = spread[-rank:].detach() if rank else spread[:0]
+        return cls(mean_model, variance, deviations, members, scale, seed, batches)
+
+    @property
+    def size(self) -> int:
+        return self.count
+
+    @contextmanager
+    def member(self, j: int) -> Iterator[Network]:
+        parameters = dict(self.model.named_parameters())
+        originals = {n: p.detach().clone() for n, p in parameters.items()}
+        buffers = {n: b.clone() for n, b in self.model.named_buffers()}
+        try:
+            if self.scale > 0:
+                with torch.no_grad():
+                    for name, value in self._draw(j).items():
+                        parameters[name].copy_(value)
+                self._statistics(j)
+            with evaluating(self.model) as network:
+                yield network
+        finally:
+            with torch.no_grad():
+                for name, original in originals.items():
+                    parameters[name].copy_(original)
+                for name, buffer in self.model.named_buffers():
+                    buffer.copy_(buffers[name])
+
+    def _draw(self, j: int) -> dict[str, Tensor]:
+        # on the CPU and in float64, so that a draw is the same on every device
+        g = torch.Generator().manual_seed(member_seed(self.seed, j))
+        rank = len(next(iter(self.deviations.values())))
+        along = torch.randn(rank, generator=g, dtype=torch.float64)
+        out = {}
+        for name, mean in self.model.named_parameters():
+            own = torch.randn(mean.shape, generator=g, dtype=torch.float64).to(mean.device)
+            step = own * self.variance[name].sqrt() / math.sqrt(2)
+            if rank > 1:
+                low = torch.tensordot(along.to(mean.device), self.deviations[name], 1)
+                step = step + low / math.sqrt(2 * (rank - 1))
+            out[name] = (mean.detach().double() + self.scale * step).to(mean.dtype)
+        return out
+
+    def _statistics(self, j: int) -> None:
+        if not has_batchnorm(self.model):
+            return
+        if j not in self._buffers:
+            assert self.train is not None
+            recalibrate(self.model, self.train)
+            self._buffers[j] = {n: b.clone() for n, b in self.model.named_buffers()}
+        with torch.no_grad():
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(self._buffers[j][name])
