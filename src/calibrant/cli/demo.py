@@ -1,6 +1,6 @@
-"""`calibrant demo`: the whole pipeline on bundled data, in half a minute: files, a table, an HTML report.
+"""`calibrant demo`: the whole pipeline on bundled data: predictions, audit, fit, apply, a table, an HTML report.
 
-Until it can use the training engine, its predictions come from an over-trained scikit-learn network on digits.
+Its predictions come from an over-trained scikit-learn network on the bundled digits, so that it needs no download.
 """
 
 from __future__ import annotations
@@ -9,18 +9,19 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from calibrant import files
 from calibrant.data.digits_mlp import digits_predictions
 from calibrant.errors import FileError
 from calibrant.metrics.evaluate import evaluate
-from calibrant.report import terminal
-from calibrant.types import SCHEMA, jsonable
+from calibrant.posthoc import CALIBRATORS
+from calibrant.posthoc.storage import save
+from calibrant.types import SCHEMA, Report, jsonable
 
 SHOWN = ("accuracy", "nll", "brier", "ece", "gap", "auroc", "aurc")
 """Enough for a first look; the report has all of them."""
@@ -32,36 +33,68 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
 ) -> None:
     """The whole pipeline on bundled data: predictions, a table, an HTML report."""
-    log = Console(stderr=as_json, highlight=False)
-    folder(out)
-    with step(log, "over-training a small network on 100 digits"):
+    from calibrant.report import html
+
+    _folder(out)
+    with step("over-training a small network on 100 digits", as_json):
         calibration, test = digits_predictions(seed)
-    calibration_file = files.write(out / "calibration.npz", calibration)
-    test_file = files.write(out / "test.npz", test)
-    with step(log, f"auditing it on {test.n} others"):
-        before = evaluate(files.read(test_file), seed=seed)
+        written = {
+            "calibration": files.write(out / "calibration.npz", calibration),
+            "test": files.write(out / "test.npz", test),
+        }
+    with step(f"auditing its confidence on {test.n:,} other digits", as_json):
+        before = files.read(written["test"])
+        audited = evaluate(before, seed=seed)
+    with step(f"fitting a temperature on {calibration.n:,} calibration digits, and auditing again", as_json):
+        fitted = CALIBRATORS["temperature"]().fit(files.read(written["calibration"]))
+        written["map"] = save(fitted, out / "map")
+        written["calibrated"] = files.write(out / "calibrated.npz", fitted.predictions(before))
+        after = files.read(written["calibrated"])
+        again = evaluate(after, seed=seed)
+    with step("writing the report", as_json):
+        written["report"] = html.write(
+            out / "report.html",
+            [html.Audit.of(before, audited)],
+            after=html.Audit.of(after, again),
+            command=f"calibrant demo -o {out} --seed {seed}",
+        )
     if as_json:
-        written = {"calibration": str(calibration_file), "test": str(test_file)}
-        result = {"schema": SCHEMA, "files": written, "before": before.to_dict()}
-        typer.echo(json.dumps(jsonable(result), indent=2, ensure_ascii=False))
-        return
-    log.print()
-    log.print(terminal.verdict_line(before))
-    log.print()
-    log.print(terminal.side_by_side([before], SHOWN))
+        names = {name: str(path) for name, path in written.items()}
+        fit = {"method": fitted.method, "parameters": fitted.summary()}
+        result = {"schema": SCHEMA, "files": names, "fit": fit, "before": audited.to_dict(), "after": again.to_dict()}
+        typer.echo(json.dumps(jsonable(result), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        _show(audited, again, out)
 
 
-def folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{out}: cannot be a folder to write to ({error.strerror}); name another with -o") from error
+def _show(before: Report, after: Report, out: Path) -> None:
+    from rich.console import Console
+
+    from calibrant.report import terminal, verdict
+
+    console = Console(highlight=False)
+    columns = [replace(before, file="as trained"), replace(after, file="recalibrated")]
+    console.print("", terminal.side_by_side(columns, SHOWN), sep="\n")
+    console.print(f"\n[bold]as trained[/bold]    {verdict.verdict(before)}")
+    console.print(f"[bold]recalibrated[/bold]  {verdict.verdict(after)}")
+    console.print(f"\nthe report, for a browser:  {out / 'report.html'}")
+    console.print(f"the same by hand:           calibrant audit {out / 'test.npz'}")
 
 
 @contextmanager
-def step(log: Console, what: str) -> Iterator[None]:
+def step(what: str, to_stderr: bool = False) -> Iterator[None]:
     """A line that says what is going on, then how long it took."""
+    from rich.console import Console
+
+    log = Console(stderr=to_stderr, highlight=False)
     start = time.perf_counter()
     with log.status(what):
         yield
     log.print(f"· {what} [dim]({time.perf_counter() - start:.1f} s)[/dim]")
+
+
+def _folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"{out}: cannot be a folder to write to ({error.strerror}); name another with -o") from error

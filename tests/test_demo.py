@@ -1,0 +1,78 @@
+"""`calibrant demo`: what it prints and writes is true of the files that it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.special import log_softmax, softmax
+from sklearn.metrics import log_loss, roc_auc_score
+
+from calibrant.cli import run
+from calibrant.data.digits_mlp import digits_predictions
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        lines: list[str] = []
+        patch.setattr("typer.echo", lines.append)
+        assert run(["demo", "-o", str(folder), "--json"]) == 0
+    return folder, json.loads(lines[0])
+
+
+def test_writes_what_it_says(demo: tuple[Path, dict[str, Any]]) -> None:
+    folder, result = demo
+    assert set(result["files"]) == {"calibration", "test", "map", "calibrated", "report"}
+    assert all(Path(path).exists() for path in result["files"].values())
+    assert (folder / "report.html").read_text().lstrip().lower().startswith("<!doctype html>")
+
+
+def test_parts_are_disjoint_and_say_which_they_are() -> None:
+    calibration, test = digits_predictions(seed=3)
+    assert (calibration.split, test.split) == ("calibration", "test")
+    assert (calibration.n, test.n) == (600, 1097)
+    assert not set(calibration.ids or ()) & set(test.ids or ())
+
+
+def test_same_seed_same_predictions() -> None:
+    first, again, other = (digits_predictions(seed).test for seed in (0, 0, 1))
+    assert first.fingerprint() == again.fingerprint() != other.fingerprint()
+
+
+@pytest.mark.parametrize(("part", "name"), [("before", "test"), ("after", "calibrated")])
+def test_numbers_are_those_of_the_files(demo: tuple[Path, dict[str, Any]], part: str, name: str) -> None:
+    folder, result = demo
+    with np.load(folder / f"{name}.npz") as data:
+        logits, labels = data["logits"].astype(float), data["labels"]
+    probs, reported = softmax(logits, -1), {k: v["value"] for k, v in result[part]["metrics"].items()}
+    correct = probs.argmax(-1) == labels
+    assert reported["accuracy"] == pytest.approx(correct.mean(), abs=1e-12)
+    assert reported["nll"] == pytest.approx(log_loss(labels, probs), rel=1e-9)
+    assert reported["gap"] == pytest.approx(probs.max(-1).mean() - correct.mean(), abs=1e-12)
+    others = np.sort(log_softmax(logits, -1))[:, :-1]
+    assert reported["auroc"] == pytest.approx(roc_auc_score(correct, -np.log(np.exp(others).sum(-1))), abs=1e-12)
+
+
+def test_is_overconfident_until_recalibrated(demo: tuple[Path, dict[str, Any]]) -> None:
+    _, result = demo
+    before, after = ({k: v["value"] for k, v in result[p]["metrics"].items()} for p in ("before", "after"))
+    assert before["gap"] > 0.03 and abs(after["gap"]) < 0.02
+    assert after["accuracy"] == before["accuracy"]
+    assert after["nll"] < before["nll"] and after["ece"] < before["ece"]
+
+
+def test_says_where_the_report_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["demo", "-o", str(tmp_path / "here")]) == 0
+    out = capsys.readouterr().out.replace("\n", "")
+    assert "here/report.html" in out and "recalibrated" in out and "ece" in out
+
+
+def test_a_file_where_the_folder_should_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "taken").write_text("")
+    assert run(["demo", "-o", str(tmp_path / "taken")]) == 2
+    assert "taken: cannot be a folder" in capsys.readouterr().err
