@@ -18,6 +18,8 @@ VERBS: dict[str, str] = {
     "audit": "audit",
     "demo": "demo",
     "list": "list_",
+    "predict": "predict",
+    "train": "train",
 }
 """Verb → the module in `calibrant.cli` that defines a function of the same name (`list` → `list_`)."""
 

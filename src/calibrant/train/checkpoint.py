@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
+from safetensors.torch import save as serialise
 from torch import Tensor
 
 from calibrant.errors import FileError
@@ -46,10 +47,10 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         name: t.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
         for name, t in checkpoint.tensors.items()
     }
-    with atomic.file(stem.with_suffix(".safetensors")) as temporary:
-        save_file(tensors, temporary)
-        content = _sha256(temporary)
-    body = {"schema": SCHEMA, "epoch": checkpoint.epoch, "tensors_sha256": content, "plain": checkpoint.plain}
+    content = serialise(tensors)
+    atomic.write_bytes(stem.with_suffix(".safetensors"), content)
+    sha256 = hashlib.sha256(content).hexdigest()
+    body = {"schema": SCHEMA, "epoch": checkpoint.epoch, "tensors_sha256": sha256, "plain": checkpoint.plain}
     text = json.dumps({**body, "sha256": digest(body)}, allow_nan=False)
     atomic.write_text(stem.with_suffix(".json"), text)
     for old in _epochs(folder)[KEEP:]:

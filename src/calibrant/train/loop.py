@@ -9,11 +9,12 @@ the same weights bit for bit. Lightning Fabric supplies device, precision and pr
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -60,9 +61,10 @@ class Loop:
     history: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        r, train = self.recipe, self.data.splits[Split.TRAIN]
+        r = self.recipe
         self.device = torch.device(self.fabric.device)
-        known = {"classes": len(self.data.classes), "items": int(train.index.max()) + 1, "std": tuple(self.data.std)}
+        self._resident: dict[Split, Batches] = {}
+        known = {"classes": self.data.k, "items": int(self.data[Split.TRAIN].index.max()) + 1, "std": self.data.std}
         self.parts: Components = components(r, {**known, **self.handed})
         self.members = [self._member(network) for network in self.networks]
         self.steps: list[Step | Captured] = [
@@ -90,7 +92,7 @@ class Loop:
     def run(self) -> list[dict[str, Any]]:
         """Train what is left to train; returns a row of numbers per epoch."""
         done, self.history = state.resume(self.folder, self.recipe, self.members, self.parts, self.progress)
-        self.progress.begin(done, len(self._batches(Split.TRAIN, 0, 0)))
+        self.progress.begin(done, len(self._batches(Split.TRAIN)))
         try:
             if done == 0:
                 self._refresh(0)
@@ -116,10 +118,8 @@ class Loop:
         with guarded(self.device, self.recipe.seed, "layers", epoch):
             losses, hits, images = self._steps(epoch, start)
         if self.fabric.world_size > 1:
-            losses, hits = (
-                self.fabric.all_reduce(losses, reduce_op="mean"),
-                self.fabric.all_reduce(hits, reduce_op="sum"),
-            )
+            losses = cast(Tensor, self.fabric.all_reduce(losses, reduce_op="mean"))
+            hits = cast(Tensor, self.fabric.all_reduce(hits, reduce_op="sum"))
         loss, accuracy = float(losses.mean()), float(hits) / images  # waits for the device
         seconds = time.perf_counter() - start
         validation = self.predict(Split.VALIDATION)
@@ -145,9 +145,8 @@ class Loop:
         images, look = 0, 1 if self.device.type == "cpu" else CHECK_EVERY
         for i, batches in enumerate(zip(*streams, strict=True)):
             rate = r.optimiser.lr * self._factor(epoch * steps + i, steps)
+            total = min(r.batch, streams[0].part.n - i * r.batch)  # over all processes
             for m, (x, y, index) in enumerate(batches):
-                total = len(y)
-                x, y, index = self._share(x, y, index)
                 q = parts.policy(y, index)
                 for transform in parts.transforms:
                     x, q = transform(self.members[m].model, x, q, index, rngs[m])
@@ -194,34 +193,37 @@ class Loop:
 
     def predict(self, split: Split) -> Predictions:
         """All members (their averages, with EMA) on one part of the data, in its order."""
-        found = outputs([m.predictor for m in self.members], self._batches(split, 0, 0), self.fabric.autocast)
+        with guarded(self.device, self.recipe.seed, "predict"):  # worker processes of a loader draw a seed
+            found = outputs([m.predictor for m in self.members], self._batches(split), self.fabric.autocast)
         return as_predictions(*found, split, self.data.classes)
 
-    # -- batches, rates, processes ---------------------------------------------------------------------------------
+    # -- batches, rates, refreshes ---------------------------------------------------------------------------------
 
-    def _batches(self, split: Split, member: int, epoch: int) -> Batches:
-        train, part = split == Split.TRAIN, self.data.splits[split]
-        size = self.recipe.batch if train else max(self.recipe.batch, EVALUATION_BATCH)
-        return Batches(
-            part,
-            size,
-            device=self.device,
-            generator=generator(self.device, self.recipe.seed, "order", member, epoch),
-            shuffle=train,
-            augment=self.augment if train else None,
-            mean=self.data.mean,
-            std=self.data.std,
-            drop_last=train and len(part.y) % size == 1,  # BatchNorm cannot normalise a batch of one item
-            channels_last=self.recipe.channels_last,
-        )
+    def _batches(self, split: Split, member: int = 0, epoch: int = 0) -> Batches:
+        """The part lives on the device once; members and epochs differ in the generator alone."""
+        if split not in self._resident:
+            train, part = split == Split.TRAIN, self.data[split]
+            size = self.recipe.batch if train else max(self.recipe.batch, EVALUATION_BATCH)
+            world = self.fabric.world_size if train else 1
+            self._resident[split] = Batches(
+                part,
+                size,
+                device=self.device,
+                generator=torch.Generator(),
+                shuffle=train,
+                augment=self.augment if train else None,
+                mean=self.data.mean,
+                std=self.data.std,
+                drop_last=train and 0 < part.n % size < 2 * world,  # BatchNorm cannot normalise a batch of one item
+                channels_last=self.recipe.channels_last,
+                shard=(self.fabric.global_rank if train else 0, world),
+            )
+        batches = copy.copy(self._resident[split])
+        batches.generator = generator("cpu", self.recipe.seed, "order", member, epoch)
+        return batches
 
     def _factor(self, step: int, steps: int) -> float:
         return self.recipe.schedule.factor(step, steps, self.recipe.epochs)
-
-    def _share(self, *tensors: Tensor) -> Iterator[Tensor]:
-        """This process's share of a batch: all processes draw the same batch, and each takes every W-th item."""
-        rank, world = self.fabric.global_rank, self.fabric.world_size
-        return iter(tensors) if world == 1 else iter(t[rank::world] for t in tensors)
 
     def _refresh(self, epoch: int) -> None:
         if not self.parts.policy.wants(epoch):

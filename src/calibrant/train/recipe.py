@@ -18,14 +18,13 @@ from calibrant.errors import FileError, InputError, unknown
 from calibrant.metrics import METRICS
 from calibrant.train.optimiser import Optimiser, Schedule
 from calibrant.train.settings import Choice, assign, build, plain, setting
-from calibrant.types import Split
 
 
 @dataclass(frozen=True)
 class DataSettings:
     name: str = "digits"
     seed: int = 0  # of the splits: separate from the run's, so that runs share their test and calibration sets
-    sizes: Mapping[str, int] | None = None  # {"validation": …, "calibration": …}; None: the data set's own
+    sizes: Mapping[str, Any] | None = None  # {"validation": 2500, …}, items or shares; None: the data set's own
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Selection:
 
     @property
     def oracle(self) -> bool:
-        return self.split == Split.TEST
+        return self.split == "test"
 
 
 @dataclass(frozen=True)

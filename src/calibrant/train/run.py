@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,8 +120,7 @@ def networks(recipe: Recipe, data: Data) -> list[nn.Module]:
         build_network(
             recipe.network.name,
             classes=len(data.classes),
-            in_channels=data.shape[0],
-            size=(data.shape[1], data.shape[2]),
+            **_input(data.shape),
             seed=stream(recipe.seed, "weights", m),
             **recipe.network.options,
         )
@@ -138,8 +137,8 @@ class Trained:
     epoch: int
     classes: tuple[str, ...]
     shape: tuple[int, ...]
-    mean: tuple[float, ...]
-    std: tuple[float, ...]
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
 
 
 def load(run: str | Path) -> Trained:
@@ -156,18 +155,22 @@ def load(run: str | Path) -> Trained:
     found = disk.latest(folder / "checkpoint", said.append)
     if found is None:
         raise FileError(f"{folder} has no checkpoint yet; run `calibrant train` on it first")
-    c, h, w = about["shape"]
     part = "average" if recipe.ema else "model"
     members = []
     for m in range(recipe.members):
         network = build_network(
-            recipe.network.name, classes=len(about["classes"]), in_channels=c, size=(h, w), **recipe.network.options
+            recipe.network.name, classes=len(about["classes"]), **_input(about["shape"]), **recipe.network.options
         )
         prefix = f"member.{m}.{part}."
         network.load_state_dict({k.removeprefix(prefix): t for k, t in found.tensors.items() if k.startswith(prefix)})
         members.append(network.eval())
     names = ("classes", "shape", "mean", "std")
-    return Trained(tuple(members), recipe, found.epoch, **{n: tuple(about[n]) for n in names})
+    return Trained(tuple(members), recipe, found.epoch, **{n: about[n] and tuple(about[n]) for n in names})
+
+
+def _input(shape: Sequence[int]) -> dict[str, Any]:
+    """[C, H, W] images, [D] features or [L] tokens, in the words of `nn.build`."""
+    return {"in_channels": shape[0], "size": (shape[1], shape[2]) if len(shape) == 3 else (1, 1)}
 
 
 def make_fabric(recipe: Recipe, how: How) -> Fabric:
@@ -215,8 +218,8 @@ def _describe(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:
         "name": recipe.data.name,
         "classes": list(data.classes),
         "shape": list(data.shape),
-        "mean": list(data.mean),
-        "std": list(data.std),
+        "mean": None if data.mean is None else list(data.mean),
+        "std": None if data.std is None else list(data.std),
         "sizes": {split.value: len(part.y) for split, part in data.splits.items()},
     }
     where = environment(fabric.device) | {"command": command(), "processes": fabric.world_size}

@@ -114,7 +114,7 @@ class Captured:
         total = len(self.x)
         before = {k: v.clone() for k, v in self.step.member.tensors().items()}
         rng = torch.cuda.get_rng_state(self.x.device)
-        side = torch.cuda.Stream(self.x.device)
+        side = torch.cuda.Stream(self.x.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self.x.device))
         with torch.cuda.stream(side):
             for _ in range(WARM_STEPS):

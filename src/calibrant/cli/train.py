@@ -1,0 +1,70 @@
+"""`calibrant train RECIPE -o RUN/`: train by a recipe, resumable at any moment; predictions ready for audit and fit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibrant.types import jsonable
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="a name (`calibrant list recipes`), a TOML file, or a run to repeat")],
+    out: Annotated[Path, typer.Option("-o", "--out", help="folder of the run; an unfinished one is resumed")],
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="key=value, dotted: --set optimiser.lr=0.1; repeatable")
+    ] = None,
+    data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    devices: Annotated[int, typer.Option(help="processes that share each batch (DDP)")] = 1,
+    checkpoint_every: Annotated[int, typer.Option(help="epochs between checkpoints", min=1)] = 1,
+    keep_epochs: Annotated[bool, typer.Option(help="keep the validation predictions of every epoch")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+) -> None:
+    """Train by a recipe: resumable, recorded, with predictions that audit, fit and compare take."""
+    from calibrant.train import How, read, select
+    from calibrant.train import train as run
+
+    chosen = read(recipe, settings or ())
+    how = How(device, devices, data_root, checkpoint_every, keep_epochs, quiet=as_json and not sys.stderr.isatty())
+    if chosen.selection is None:
+        result = run(chosen, out, how)
+    else:
+        result = select(chosen, out, how, say=lambda text: print(text, file=sys.stderr))
+    if as_json:
+        typer.echo(json.dumps(jsonable(result), indent=2))
+        return
+    if chosen.selection is not None:
+        typer.echo(choice(result))
+        result = {**result, "metrics": result["chosen"]["metrics"]}
+    typer.echo(table(result["metrics"]))
+    typer.echo(f"\nnext: calibrant audit {out}/test.npz; calibrant fit {out}/calibration.npz -o MAP")
+
+
+def table(metrics: dict[str, dict[str, Any]]) -> str:
+    """Splits as rows, metrics as columns."""
+    names = [n for n in next(iter(metrics.values())) if n != "n"]
+    lines = ["split".ljust(12) + "n".rjust(7) + "".join(n.rjust(10) for n in names)]
+    for split, row in metrics.items():
+        cells = ("–".rjust(10) if row[n] is None else f"{row[n]:10.4f}" for n in names)
+        lines.append(split.ljust(12) + f"{row['n']:7d}" + "".join(cells))
+    return "\n".join(lines)
+
+
+def choice(record: dict[str, Any]) -> str:
+    """What was chosen on what; a choice made on test is an oracle's and says so."""
+
+    def words(point: dict[str, Any]) -> str:
+        return ", ".join(f"{k} = {v}" for k, v in point["settings"].items())
+
+    by = f"by {record['criterion']} on {record['split']}"
+    if record["oracle"]:
+        return f"oracle choice, {by}: {words(record['chosen'])} (not achievable without the test labels)\n"
+    lines = [f"chosen {by}: {words(record['chosen'])}"]
+    if record["oracle_choice"]["settings"] != record["chosen"]["settings"]:
+        lines.append(f"oracle choice, on test: {words(record['oracle_choice'])}")
+    return "\n".join(lines) + "\n"

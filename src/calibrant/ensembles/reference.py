@@ -1,0 +1,140 @@
+"""A model by its name on the command line → networks that can predict.
+
+    RUN/                              what `calibrant train` wrote
+    timm:NAME[@WEIGHTS]               with the extra [vision]; without weights, the published ones
+    torchvision:NAME[@WEIGHTS]        likewise
+    package.module:factory[@WEIGHTS]  yours: called without arguments, found on the path or in the current folder
+
+Weights are safetensors, .npz of arrays by name, or .pt/.pth read with `weights_only=True`: nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from calibrant.errors import FileError, InputError, MissingDependencyError
+from calibrant.train.run import load as load_run
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Networks and, where the reference knows them, the constants of their inputs."""
+
+    members: tuple[nn.Module, ...]
+    name: str
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    data: str | None = None  # the data set it was trained on
+    data_seed: int = 0
+    sizes: Mapping[str, Any] | None = None
+    classes: tuple[str, ...] | None = None
+
+
+def resolve(text: str) -> Reference:
+    """The model that `text` names, in evaluation mode on the CPU."""
+    if Path(text).is_dir():
+        run = load_run(text)
+        d = run.recipe.data
+        return Reference(run.members, text, run.mean, run.std, d.name, d.seed, d.sizes, run.classes)
+    source, colon, rest = text.partition(":")
+    if not colon or not rest:
+        raise InputError(
+            f"no model {text!r}: give a run's folder, timm:NAME, torchvision:NAME or package.module:factory[@WEIGHTS]"
+        )
+    name, _, weights = rest.partition("@")
+    if source == "timm":
+        return _timm(name, weights, text)
+    if source == "torchvision":
+        return _torchvision(name, weights, text)
+    model = _factory(source, name, text)
+    if weights:
+        load_weights(model, Path(weights))
+    return Reference((model.eval(),), text)
+
+
+def load_weights(model: nn.Module, path: Path) -> None:
+    """Copy the weights in; a key or a shape that does not fit is named."""
+    try:
+        model.load_state_dict(read_weights(path))
+    except RuntimeError as error:
+        lines = [line.strip() for line in str(error).splitlines()[1:]]
+        raise InputError(f"{path} does not fit {type(model).__name__}: {' '.join(lines)[:300]}") from error
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FileError(f"{path}: no such file of weights")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as arrays:
+            return {k: torch.from_numpy(np.asarray(arrays[k])) for k in arrays.files}
+    if path.suffix in (".pt", ".pth"):
+        try:
+            found = torch.load(path, map_location="cpu", weights_only=True)
+        except (
+            Exception
+        ) as error:  # torch raises several kinds; all mean that it holds more than tensors, or is no such file
+            raise FileError(
+                f"{path} is not a plain file of tensors (weights_only): {str(error).splitlines()[0]}"
+            ) from error
+        found = found.get("state_dict", found) if isinstance(found, dict) else found
+        if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
+            raise FileError(f"{path} does not hold tensors by name; save model.state_dict()")
+        return {str(k).removeprefix("module."): v for k, v in found.items()}
+    raise FileError(f"{path}: weights must be .safetensors, .npz, .pt or .pth")
+
+
+def _factory(module: str, name: str, text: str) -> nn.Module:
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        loaded = importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(f"cannot import {module!r} of the model {text!r}: {error}") from error
+    finally:
+        sys.path.remove(here)
+    if not callable(factory := getattr(loaded, name, None)):
+        raise InputError(f"{module!r} has no function or class {name!r} (model {text!r})")
+    model = factory()
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{text!r} returned {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _timm(name: str, weights: str, text: str) -> Reference:
+    try:
+        timm: Any = importlib.import_module("timm")
+    except ImportError as error:
+        raise MissingDependencyError("timm: models need the extra: pip install 'calibrant[vision]'") from error
+    if not timm.is_model(name):
+        raise InputError(f"timm has no model {name!r}; see timm.list_models()")
+    model = timm.create_model(name, pretrained=not weights)
+    if weights:
+        load_weights(model, Path(weights))
+    known = model.pretrained_cfg
+    return Reference((model.eval(),), text, tuple(known["mean"]), tuple(known["std"]))
+
+
+def _torchvision(name: str, weights: str, text: str) -> Reference:
+    try:
+        models: Any = importlib.import_module("torchvision.models")
+    except ImportError as error:
+        raise MissingDependencyError("torchvision: models need the extra: pip install 'calibrant[vision]'") from error
+    if name not in models.list_models():
+        raise InputError(f"torchvision has no model {name!r}; see torchvision.models.list_models()")
+    model = models.get_model(name, weights=None if weights else "DEFAULT")
+    if weights:
+        load_weights(model, Path(weights))
+    return Reference((model.eval(),), text, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
