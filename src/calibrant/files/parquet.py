@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,16 +52,28 @@ def read(path: Path) -> Arrays:
     return Arrays(path, tuple(found), load, _meta(first), word="column")
 
 
-def rows(part: Path) -> int:
-    return int(_open(part).metadata.num_rows)
+def group_rows(part: Path) -> list[int]:
+    """Rows of each row group."""
+    meta = _open(part).metadata
+    return [int(meta.row_group(i).num_rows) for i in range(meta.num_row_groups)]
 
 
-def batches(part: Path, size: int) -> Iterator[tuple[int, Arrays]]:
-    """(first row, arrays) of each run of at most `size` rows of one part; only what is asked for is decoded."""
+def width(part: Path) -> int:
+    """Numbers in a row, lists counted by their entries; from the metadata alone."""
+    meta = _open(part).metadata
+    if meta.num_rows == 0:
+        return 1
+    group = meta.row_group(0)
+    values = sum(int(group.column(c).num_values) for c in range(group.num_columns))
+    return max(1, values // int(group.num_rows))
+
+
+def batches(part: Path, size: int, groups: Sequence[int] | None = None) -> Iterator[tuple[int, Arrays]]:
+    """(first row, arrays) of each run of at most `size` rows of one part (of these row groups, if given)."""
     file = _open(part)
     found = stems(file.schema_arrow.names, part)
     meta, start = _meta(file.schema_arrow), 0
-    stream = _guarded(part, lambda: file.iter_batches(batch_size=size, columns=_wanted(found)))
+    stream = _guarded(part, lambda: file.iter_batches(batch_size=size, row_groups=groups, columns=_wanted(found)))
     while (batch := _guarded(part, lambda: next(stream, None))) is not None:
 
         def load(name: str, batch: Any = batch) -> Any:
@@ -71,10 +83,6 @@ def batches(part: Path, size: int) -> Iterator[tuple[int, Arrays]]:
 
         yield start, Arrays(part, tuple(found), load, meta, word="column")
         start += batch.num_rows
-
-
-def columns(part: Path) -> tuple[str, ...]:
-    return tuple(_open(part).schema_arrow.names)
 
 
 def write(path: Path, content: Content) -> None:

@@ -1,0 +1,223 @@
+"""`--exact`: ranking metrics of a stream by external sort, in bounded memory.
+
+While the stream is read, each batch leaves a run sorted by log(1 − confidence) in a folder. Afterwards
+the ladder's counts cut the range into pieces that fit in memory; each piece is gathered from all runs,
+sorted, and its ties are folded into running sums, most confident first. Equal keys share a rung, hence a
+piece; a single value that is repeated more often than a piece may hold is one run of ties and needs no sort.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from calibrant.functional import ranking
+from calibrant.functional.scores import Scores
+from calibrant.metrics.streaming import RUNGS, StreamState, rung
+
+if TYPE_CHECKING:
+    from calibrant.metrics.streaming_parquet import Task
+
+PIECE = 1 << 21
+"""Items sorted in memory at a time."""
+
+ROW = np.dtype([("log_error", "<f8"), ("confidence", "<f8"), ("correct", "u1")])
+Array = np.ndarray[Any, Any]
+
+
+def spill(folder: Path, task: Task, start: int, scores: Scores) -> None:
+    """One sorted run on disk."""
+    rows = np.empty(scores.n, ROW)
+    order = np.argsort(scores.log_error.numpy(), kind="stable")
+    for name in ("log_error", "confidence", "correct"):
+        rows[name] = getattr(scores, name).numpy()[order]
+    name = hashlib.sha256(f"{task.part}\n{start}".encode()).hexdigest()[:24]
+    np.save(folder / f"run-{name}.npy", rows, allow_pickle=False)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Rows [a, b) of a sorted run. Loaded when asked and not kept, so that memory is one piece's."""
+
+    path: Path
+    a: int
+    b: int
+
+    def rows(self) -> Array:
+        mapped = np.load(self.path, mmap_mode="r", allow_pickle=False)
+        return np.array(mapped[self.a : self.b])
+
+    def keys(self) -> Array:
+        return np.ascontiguousarray(self.rows()["log_error"])
+
+    def cut(self, *at: int) -> list[Slice]:
+        edges = [0, *at, self.b - self.a]
+        return [Slice(self.path, self.a + x, self.a + y) for x, y in pairwise(edges)]
+
+
+def exact(folder: Path, state: StreamState) -> dict[str, float]:
+    """Exact values of the metrics that a ladder can only bound."""
+    fold = Fold(state)
+    for part in partition(sorted(folder.glob("run-*.npy")), state):
+        for piece in pieces(part):
+            fold.add(piece)
+    return fold.values()
+
+
+def partition(runs: list[Path], state: StreamState) -> list[list[Slice]]:
+    """Slices of all runs that belong together, about PIECE items each, most confident first; rungs stay whole."""
+    size = (state.ladder[0] + state.ladder[1]).flip(0)  # most confident first
+    before = torch.cumsum(size, 0) - size
+    piece_of = torch.unique_consecutive((before / PIECE).floor().long(), return_inverse=True)[1]
+    count = int(piece_of[-1]) + 1
+    parts: list[list[Slice]] = [[] for _ in range(count)]
+    for path in runs:
+        whole = Slice(path, 0, len(np.load(path, mmap_mode="r", allow_pickle=False)))
+        piece = piece_of[RUNGS - 1 - rung(torch.from_numpy(whole.keys()))]
+        cuts = torch.searchsorted(piece, torch.arange(1, count)).tolist()
+        for part, found in zip(parts, whole.cut(*cuts), strict=True):
+            if found.b > found.a:
+                part.append(found)
+    return parts
+
+
+def pieces(part: list[Slice]) -> Iterator[Array]:
+    """The rows of these slices, in sorted pieces of at most PIECE items, most confident (smallest key) first."""
+    total = sum(s.b - s.a for s in part)
+    if total == 0:
+        return
+    if total <= 2 * PIECE:
+        joined = np.concatenate([s.rows() for s in part])
+        yield joined[np.argsort(joined["log_error"], kind="stable")]
+        return
+    samples = np.sort(np.concatenate([_sampled(s) for s in part]))
+    if samples[0] == samples[-1]:  # the ends of every slice are sampled: one run of ties, which needs no sort
+        for each in part:
+            yield each.rows()
+        return
+    middle = float(samples[len(samples) // 2])
+    if middle == samples[-1]:
+        middle = float(np.nextafter(middle, -math.inf))
+    halves = [s.cut(int(np.searchsorted(s.keys(), middle, "right"))) for s in part]
+    yield from pieces([low for low, _ in halves if low.b > low.a])
+    yield from pieces([high for _, high in halves if high.b > high.a])
+
+
+def _sampled(part: Slice) -> Array:
+    keys = part.keys()
+    return np.append(keys[:: max(1, len(keys) // 64)], keys[-1])
+
+
+@dataclass
+class Fold:
+    """Running sums over runs of ties, most confident first. Totals are known from the stream's state."""
+
+    state: StreamState
+    good: float = 0.0  # correct and incorrect items of all closed runs
+    bad: float = 0.0
+    walk: float = 0.0  # Σ (confidence − correct) of all closed runs
+    sums: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("auroc", "success", "error", "aurc", "ks"), 0.0)
+    )
+    fpr95: float | None = None
+    key: float | None = None  # the run still open, and its sums
+    open: Array = field(default_factory=lambda: np.zeros(3))
+    certain: float | None = None  # the same for runs of equal confidence, which make the equal-mass bins
+    cell: Array = field(default_factory=lambda: np.zeros(2))
+    above: float = 0.0
+    mass: Array = field(default_factory=lambda: np.zeros(0))
+
+    def __post_init__(self) -> None:
+        self.total_good = float(self.state.ladder[0].sum())
+        self.total_bad = float(self.state.ladder[1].sum())
+        self.total_walk = float(self.state.signed[0])
+        self.mass = np.zeros(self.state.bins)
+
+    def add(self, piece: Array) -> None:
+        hit = piece["correct"].astype(np.float64)
+        signed = piece["confidence"] - hit
+        keys, sums = _runs(piece["log_error"], np.stack([hit, 1 - hit, signed]))
+        if self.key is not None and keys[0] == self.key:
+            sums[:, 0] += self.open
+        elif self.key is not None:
+            self._close(self.open[:, None])
+        self.key, self.open = float(keys[-1]), sums[:, -1].copy()
+        self._close(sums[:, :-1])
+        order = np.argsort(-piece["confidence"], kind="stable")
+        levels, parts = _runs(piece["confidence"][order], np.stack([np.ones_like(hit), signed[order]]))
+        if self.certain is not None and levels[0] == self.certain:
+            parts[:, 0] += self.cell
+        elif self.certain is not None:
+            self._bin(self.cell[:, None])
+        self.certain, self.cell = float(levels[-1]), parts[:, -1].copy()
+        self._bin(parts[:, :-1])
+
+    def _close(self, runs: Array) -> None:
+        """Fold complete runs [3, R] into the sums."""
+        if runs.shape[1] == 0:
+            return
+        good, bad, signed = runs
+        g0 = self.good + np.cumsum(good) - good
+        b0 = self.bad + np.cumsum(bad) - bad
+        found, seen = g0 + good, g0 + b0 + good + bad
+        self.sums["auroc"] += float(((g0 + good / 2) * bad).sum())
+        self.sums["success"] += float((good * found / seen).sum())
+        left_bad, left = self.total_bad - b0, self.state.n - g0 - b0
+        self.sums["error"] += float((bad * left_bad / left).sum())
+        self.sums["aurc"] += _area(g0 + b0, b0, good, bad)
+        if self.fpr95 is None and self.total_good:
+            reached = np.nonzero(found / self.total_good >= 0.95 - 1e-12)[0]
+            if len(reached):
+                self.fpr95 = float((b0 + bad)[reached[0]])
+        before = self.walk + np.cumsum(signed) - signed  # what stands above each run: the rest is the walk from below
+        self.sums["ks"] = max(self.sums["ks"], float(np.abs(self.total_walk - before).max()))
+        self.good, self.bad, self.walk = self.good + good.sum(), self.bad + bad.sum(), self.walk + signed.sum()
+
+    def _bin(self, cells: Array) -> None:
+        if cells.shape[1] == 0:
+            return
+        count, signed = cells
+        n, bins = self.state.n, self.state.bins
+        middle = n - (self.above + np.cumsum(count) - count / 2)
+        index = np.clip(np.floor(middle * bins / n), 0, bins - 1).astype(int)
+        np.add.at(self.mass, index, signed)
+        self.above += float(count.sum())
+
+    def values(self) -> dict[str, float]:
+        self._close(self.open[:, None])
+        self._bin(self.cell[:, None])
+        n = self.state.n
+        out = {"ks": self.sums["ks"] / n, "ece_mass": float(np.abs(self.mass).sum()) / n, "aurc": self.sums["aurc"] / n}
+        both = (
+            torch.tensor([[self.total_good]], dtype=torch.float64),
+            torch.tensor([[self.total_bad]], dtype=torch.float64),
+        )
+        out["eaurc"] = out["aurc"] - float(ranking.best_aurc(*both))
+        if self.total_good and self.total_bad:
+            out["auroc"] = self.sums["auroc"] / (self.total_good * self.total_bad)
+            out["aupr_success"] = self.sums["success"] / self.total_good
+            out["aupr_error"] = self.sums["error"] / self.total_bad
+            if self.fpr95 is not None:
+                out["fpr95"] = self.fpr95 / self.total_bad
+        return out
+
+
+def _runs(keys: Array, columns: Array) -> tuple[Array, Array]:
+    """Distinct keys of a sorted array, and the sums of each column over each run."""
+    first = np.concatenate([[0], np.nonzero(keys[1:] != keys[:-1])[0] + 1])
+    return keys[first], np.add.reduceat(columns, first, axis=1)
+
+
+def _area(n0: Array, e0: Array, good: Array, bad: Array) -> float:
+    """Σ over runs of the expected risk–coverage area (see `ranking.aurc`)."""
+    size = good + bad
+    harmonic = (torch.digamma(torch.from_numpy(n0 + size + 1)) - torch.digamma(torch.from_numpy(n0 + 1))).numpy()
+    return float((e0 * harmonic + bad / size * (size - n0 * harmonic)).sum())

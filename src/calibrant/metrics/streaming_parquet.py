@@ -1,0 +1,159 @@
+"""Parquet larger than memory → StreamState, a few rows at a time, by any executor.
+
+A task is a run of row groups of one part; its state is a sum, so tasks may run anywhere (threads,
+processes, a cluster's `concurrent.futures.Executor`) and their states are added in the order of the rows,
+which makes the result independent of who finished first.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from calibrant.errors import CalibrantError, InputError, SplitError
+from calibrant.files import parquet
+from calibrant.files.arrays import Keys, join
+from calibrant.functional.scores import Scores, positive_class, reduce
+from calibrant.metrics.streaming import StreamState, state
+from calibrant.types import Predictions
+
+NUMBERS = 1 << 21
+"""Numbers decoded at a time: 16 MiB of float64."""
+
+TASK_ROWS = 1 << 21
+"""Rows of one task, at least: a state is 22 MB to send, so tasks should not be small."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a part is read and reduced; plain values, so that it travels."""
+
+    keys: Keys = field(default_factory=Keys)
+    bins: int = 15
+    positive: bool = False
+    ignore_index: int | None = None
+    allow_reuse: bool = False
+    spill: str | None = None  # a folder for sorted runs (`streaming_exact`)
+
+
+@dataclass(frozen=True)
+class Task:
+    part: Path
+    groups: tuple[int, ...]
+    first: int  # row of the part at which the first group starts
+    rows: int
+
+
+@dataclass(frozen=True)
+class Streamed:
+    """A state and what the files said of themselves."""
+
+    state: StreamState
+    split: str
+    binary: bool
+
+    def __add__(self, other: Streamed) -> Streamed:
+        if self.split != other.split:
+            raise InputError(f"the parts are of several splits ({self.split}, {other.split}); audit each alone")
+        return Streamed(self.state + other.state, self.split, self.binary or other.binary)
+
+
+def tasks(path: Path) -> list[Task]:
+    """Row groups of all parts, gathered into tasks of about TASK_ROWS rows that never cross a part."""
+    found = []
+    for part in parquet.parts(path):
+        groups: list[int] = []
+        first = rows = 0
+        for group, size in enumerate(parquet.group_rows(part)):
+            groups.append(group)
+            rows += size
+            if rows >= TASK_ROWS:
+                found.append(Task(part, tuple(groups), first, rows))
+                groups, first, rows = [], first + rows, 0
+        if groups:
+            found.append(Task(part, tuple(groups), first, rows))
+    return found
+
+
+def stream(
+    path: Path,
+    settings: Settings,
+    *,
+    executor: Executor | None = None,
+    window: int = 4,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Streamed:
+    """The state of all rows under `path`. At most `window` tasks are in flight."""
+    todo = tasks(path)
+    total = sum(t.rows for t in todo)
+    if total == 0:
+        raise InputError(f"{path}: there are no items (N = 0)")
+    done, whole = 0, None
+    for task, found in zip(todo, _results(todo, settings, executor, window), strict=True):
+        if found is not None:
+            whole = found if whole is None else whole + found
+        done += task.rows
+        progress(done, total)
+    if whole is None:
+        raise InputError(f"{path}: there are no items (N = 0)")
+    return whole
+
+
+def _results(todo: list[Task], settings: Settings, executor: Executor | None, window: int) -> Iterator[Streamed | None]:
+    if executor is None:
+        yield from (run(task, settings) for task in todo)
+        return
+    waiting: deque[Future[Streamed | None]] = deque()
+    try:
+        for task in todo:
+            waiting.append(executor.submit(run, task, settings))
+            if len(waiting) >= window:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def run(task: Task, settings: Settings) -> Streamed | None:
+    """One task: read, reduce, add. None when every item of it is ignored."""
+    whole, size = None, max(1, NUMBERS // parquet.width(task.part))
+    for start, scores, said in batches(task, settings, size):
+        if settings.spill is not None:
+            from calibrant.metrics.streaming_exact import spill
+
+            spill(Path(settings.spill), task, start, scores)
+        found = Streamed(state(scores), said.split.value, said.binary)
+        whole = found if whole is None else whole + found
+    return whole
+
+
+def batches(task: Task, settings: Settings, size: int) -> Iterator[tuple[int, Scores, Predictions]]:
+    """(row, scores, what the file said) of each batch of a task; errors name the row of the part."""
+    for offset, arrays in parquet.batches(task.part, size, task.groups):
+        start = task.first + offset
+        try:
+            p = join(arrays, settings.keys, ignore_index=settings.ignore_index)
+        except CalibrantError as error:
+            if settings.ignore_index is not None and "no items" in str(error):
+                continue
+            raise _at_row(error, start) from error
+        if p.fitted_on and p.fitted_on == p.origin and not settings.allow_reuse:
+            raise SplitError(f"{task.part}: the map was fitted on the same items that it is judged on (--allow-reuse)")
+        scores = reduce(p, settings.bins)
+        if settings.positive:
+            if scores.k != 2:
+                raise InputError(f"{task.part}: about='positive' needs exactly two classes, not {scores.k}")
+            scores = positive_class(scores)
+        yield start, scores, p
+
+
+def _at_row(error: CalibrantError, start: int) -> CalibrantError:
+    """The same error with rows counted from the start of the part instead of the batch."""
+    text = re.sub(r"\brow (\d+)", lambda m: f"row {int(m[1]) + start}", str(error))
+    return type(error)(text)

@@ -1,0 +1,254 @@
+"""Merging = evaluating the whole; values within their bounds; the external sort is exact; memory is bounded."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from calibrant.errors import CalibrantError, SplitError
+from calibrant.functional.border import predictions
+from calibrant.functional.scores import Scores, positive_class, reduce
+from calibrant.metrics import METRICS, streaming_exact, streaming_parquet
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.evaluate import evaluate_scores
+from calibrant.metrics.streaming import RUNGS, StreamState, floor_of, rung, state
+from calibrant.metrics.streaming_parquet import Settings, stream
+from calibrant.metrics.streaming_report import bounds_line, report
+from calibrant.metrics.streaming_values import VALUES
+
+
+def scores(n: int, k: int = 5, scale: float = 3.0, seed: int = 0, round_to: int | None = None) -> Scores:
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, k)) * scale
+    y = (z / 2 + rng.gumbel(size=z.shape)).argmax(1)
+    return reduce(predictions(z if round_to is None else z.round(round_to), y))
+
+
+def check(found: StreamState, exact: Scores) -> None:
+    streamed, wanted = report(found), evaluate_scores(exact)
+    bounds = streamed.extras["stream"]["bounds"]
+    assert streamed.n == wanted.n and list(streamed) == list(wanted)
+    for name in wanted:
+        if wanted[name].value is None:
+            assert streamed[name].value is None and streamed[name].reason
+        else:
+            assert abs(streamed[name].value - wanted[name].value) <= bounds[name] + 1e-12, name
+
+
+def test_every_metric_of_the_table_streams() -> None:
+    assert set(VALUES) == set(METRICS)
+
+
+@given(
+    st.lists(
+        st.floats(-800, 0, allow_nan=False) | st.sampled_from([-np.inf, -0.0, -1e-300, -5e-12]), min_size=2, max_size=30
+    )
+)
+def test_rungs_are_monotone(values: list[float]) -> None:
+    x = torch.tensor(sorted(values), dtype=torch.float64)
+    r = rung(x)
+    assert bool((r[1:] <= r[:-1]).all()) and int(r.min()) >= 0 and int(r.max()) < RUNGS
+    inside = (-x < 2.0**20) & (-x > 2.0**-64)
+    low, high = floor_of(r), floor_of(r + 1)
+    assert bool(((low <= -x) & (-x < high))[inside].all())
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.integers(1, 400),
+    k=st.integers(2, 6),
+    scale=st.sampled_from([0.01, 1.0, 5.0, 60.0]),
+    seed=st.integers(0, 10**6),
+    round_to=st.sampled_from([None, 0]),
+    cuts=st.lists(st.floats(0, 1), max_size=4),
+)
+def test_merging_is_evaluating_the_whole(
+    n: int, k: int, scale: float, seed: int, round_to: int | None, cuts: list[float]
+) -> None:
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, k)) * scale
+    z = z if round_to is None else z.round(round_to)
+    y = (z / 2 + rng.gumbel(size=z.shape)).argmax(1)
+    edges = sorted({0, n, *(int(c * n) for c in cuts)})
+    parts = [reduce(predictions(z[a:b], y[a:b])) for a, b in pairwise(edges)]
+    whole = state(parts[0])
+    for part in parts[1:]:
+        whole = whole + state(part)
+    check(whole, reduce(predictions(z, y)))
+
+
+def test_positive_class_and_top1_stream() -> None:
+    binary = positive_class(scores(3000, k=2))
+    check(state(binary), binary)
+    rng = np.random.default_rng(0)
+    c = rng.random(500).round(2)
+    c[:5] = [0, 1, 1, 0, 1]
+    top1 = reduce(predictions(labels=rng.integers(0, 3, 500), predicted=rng.integers(0, 3, 500), confidence=c))
+    check(state(top1), top1)
+
+
+def test_what_does_not_exist_says_so() -> None:
+    z = torch.full((4, 3), -torch.inf)
+    z[:, 0] = 0
+    found = report(state(reduce(predictions(z, [0, 0, 0, 1]))))
+    assert found["nll"].value is None and "1 labels were called impossible" in str(found["nll"].reason)
+    all_right = report(state(reduce(predictions(z, [0, 0, 0, 0]))))
+    assert all_right["auroc"].value is None and "all predictions are correct" in str(all_right["auroc"].reason)
+
+
+def test_states_of_different_classes_do_not_join() -> None:
+    with pytest.raises(CalibrantError, match="of 3 and of 4 classes"):
+        state(scores(5, 3)) + state(scores(5, 4))
+
+
+def test_intervals_agree_with_those_in_memory() -> None:
+    s = scores(20_000, scale=4.0)
+    resampling = Resampling(seed=0, replicates=400)
+    streamed = report(state(s), resampling=resampling)
+    rng = np.random.default_rng(1)
+    weights = torch.from_numpy(rng.multinomial(s.n, np.full(s.n, 1 / s.n), size=200)).double()
+    for name in ("accuracy", "nll", "brier", "gap", "auroc", "aupr_error", "aurc", "eaurc", "fpr95"):
+        e = streamed[name]
+        drawn = METRICS[name](s, weights)  # a plain item bootstrap, which is right for these
+        assert e.low is not None and e.high is not None and e.value is not None
+        assert e.low < e.value < e.high
+        assert 0.8 < (e.high - e.low) / (2 * 1.96 * float(drawn.std())) < 1.25, name
+    for name in ("ece", "ece_mass", "ks"):
+        assert streamed[name].low is not None and streamed[name].low < streamed[name].high, name  # type: ignore[operator]
+    assert (
+        report(state(scores(50)), resampling=resampling)["ece"].reason
+        == "intervals from sums need 1000 items or more, this stream has 50"
+    )
+
+
+def write_parts(folder: Path, n: int, parts: int, k: int = 4, scale: float = 3.0, seed: int = 0) -> Scores:
+    rng = np.random.default_rng(seed)
+    z = (rng.normal(size=(n, k)) * scale).astype(np.float32)
+    y = (z / 2 + rng.gumbel(size=z.shape)).argmax(1)
+    folder.mkdir(exist_ok=True)
+    for i, rows in enumerate(np.array_split(np.arange(n), parts)):
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(z[rows].reshape(-1)), k)
+        pq.write_table(
+            pa.table({"label": y[rows], "logits": lists}), folder / f"part-{i:03}.parquet", row_group_size=500
+        )
+    return reduce(predictions(z, y))
+
+
+def test_a_folder_streams_in_any_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming_parquet, "NUMBERS", 1000)
+    monkeypatch.setattr(streaming_parquet, "TASK_ROWS", 1000)
+    exact = write_parts(tmp_path / "parts", 5000, 3)
+    seen: list[tuple[int, int]] = []
+    alone = stream(tmp_path / "parts", Settings(), progress=lambda done, total: seen.append((done, total)))
+    check(alone.state, exact)
+    assert seen[-1] == (5000, 5000) and len(seen) > 3
+    with ThreadPoolExecutor(3) as pool:
+        together = stream(tmp_path / "parts", Settings(), executor=pool)
+    for a, b in zip(vars(alone.state).values(), vars(together.state).values(), strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else True
+    assert together.state.n == alone.state.n == 5000
+
+
+@pytest.mark.parametrize("scale", [3.0, 40.0])
+@pytest.mark.parametrize("piece", [40, 10**6])
+def test_external_sort_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: float, piece: int) -> None:
+    monkeypatch.setattr(streaming_exact, "PIECE", piece)
+    monkeypatch.setattr(streaming_parquet, "NUMBERS", 1000)
+    exact = write_parts(tmp_path / "parts", 3000, 3, scale=scale)
+    (tmp_path / "runs").mkdir()
+    found = stream(tmp_path / "parts", Settings(spill=str(tmp_path / "runs")))
+    values = streaming_exact.exact(tmp_path / "runs", found.state)
+    wanted = evaluate_scores(exact)
+    for name, value in values.items():
+        assert abs(value - wanted[name].value) < 1e-12, name  # type: ignore[operator]
+    shown = report(found.state, exact=values)
+    assert bounds_line(shown) == "streamed in one pass; every value is exact"
+
+
+@pytest.mark.parametrize("values", [[0.75], [0.5, 0.75, 1.0], [0.75, 0.75000001]])
+def test_external_sort_with_few_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float]) -> None:
+    monkeypatch.setattr(streaming_exact, "PIECE", 20)
+    rng = np.random.default_rng(0)
+    c, y = rng.choice(values, 1000), rng.integers(0, 2, 1000)
+    pq.write_table(pa.table({"label": y, "predicted": y * 0, "confidence": c}), tmp_path / "x.parquet")
+    (tmp_path / "runs").mkdir()
+    found = stream(tmp_path / "x.parquet", Settings(spill=str(tmp_path / "runs")))
+    wanted = evaluate_scores(reduce(predictions(labels=y, predicted=y * 0, confidence=c)))
+    for name, value in streaming_exact.exact(tmp_path / "runs", found.state).items():
+        assert abs(value - wanted[name].value) < 1e-12, name  # type: ignore[operator]
+
+
+def test_errors_name_the_row_of_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming_parquet, "NUMBERS", 100)
+    z = np.zeros((1000, 3))
+    z[777, 1] = np.nan
+    pq.write_table(pa.table({"label": np.zeros(1000, int), "logits": list(z)}), tmp_path / "x.parquet")
+    with pytest.raises(CalibrantError, match=r"x\.parquet: logits in row 777 has nan"):
+        stream(tmp_path / "x.parquet", Settings())
+
+
+def test_splits_and_reuse(tmp_path: Path) -> None:
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    for i, split in enumerate(("test", "train")):
+        pq.write_table(pa.table({"label": [0], "prob": [0.5], "split": [split]}), folder / f"{i}.parquet")
+    with pytest.raises(CalibrantError, match="several splits"):
+        stream(folder, Settings())
+    table = pa.table({"label": [0], "prob": [0.5]}).replace_schema_metadata(
+        {"calibrant.fitted_on": "ab", "calibrant.origin": "ab"}
+    )
+    pq.write_table(table, tmp_path / "x.parquet")
+    with pytest.raises(SplitError, match="fitted on the same items"):
+        stream(tmp_path / "x.parquet", Settings())
+    assert stream(tmp_path / "x.parquet", Settings(allow_reuse=True)).state.n == 1
+
+
+MEMORY = """
+import json, sys
+from pathlib import Path
+from calibrant.metrics.streaming_parquet import Settings, stream
+
+def peak():  # of this program: getrusage would count what its parent held before exec
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+
+stream(Path(sys.argv[1]), Settings())
+small = peak()
+found = stream(Path(sys.argv[2]), Settings())
+print(json.dumps([small, peak(), found.state.n]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads peak memory from Linux's /proc")
+def test_memory_does_not_grow_with_rows(tmp_path: Path) -> None:
+    """600,000 × 10 rows need no more than 60,000 × 10 did, but for what the allocators keep."""
+    for name, n in (("small", 60_000), ("large", 600_000)):
+        folder = tmp_path / name
+        folder.mkdir()
+        rng = np.random.default_rng(0)
+        for i in range(4):
+            z = rng.normal(size=(n // 4, 10)).astype(np.float32)
+            lists = pa.FixedSizeListArray.from_arrays(pa.array(z.reshape(-1)), 10)
+            table = pa.table({"label": rng.integers(0, 10, n // 4), "logits": lists})
+            pq.write_table(table, folder / f"{i}.parquet", row_group_size=50_000)
+    done = subprocess.run(
+        [sys.executable, "-c", MEMORY, str(tmp_path / "small"), str(tmp_path / "large")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    small, large, n = json.loads(done.stdout)
+    assert n == 600_000
+    assert large < 1024, f"{large:.0f} MiB"
+    assert large - small < 200, f"{small:.0f} MiB for 60,000 rows, {large:.0f} MiB for ten times as many"
