@@ -36,15 +36,11 @@ class Calibrator:
 
     def fit(self, p: Predictions, *, allow_reuse: bool = False) -> FittedMap:
         """The fitted map with its record. Fitting on a test split is an error unless said on purpose."""
-        if p.split is Split.TEST and not allow_reuse:
-            raise SplitError(
-                f"{p.source or 'these predictions'}: split is test; fit on a calibration split "
-                "(allow_reuse=True or --allow-reuse says it on purpose)"
-            )
+        refuse_test(p, allow_reuse)
         fitted = self.fold(p)
         record = replace(
             fitted.record,
-            calibrator=self.name,
+            calibrator=fitted.record.calibrator or self.name,
             settings=self.settings(),
             n=p.n,
             k=p.k,
@@ -68,6 +64,14 @@ class Calibrator:
 
     def settings(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def refuse_test(p: Predictions, allow_reuse: bool) -> None:
+    if p.split is Split.TEST and not allow_reuse:
+        raise SplitError(
+            f"{p.source or 'these predictions'}: split is test; fit on a calibration split "
+            "(allow_reuse=True or --allow-reuse says it on purpose)"
+        )
 
 
 def certified(certificate: Mapping[str, Any]) -> FitRecord:

@@ -1,0 +1,210 @@
+"""The automatic choice: which map to use, by held-out NLL, with the fewest parameters that noise allows.
+
+1. Every calibrator of the table with its candidate settings, the identity, and compositions of two (a smooth map,
+   then a binning one) are cross-validated on the same folds, cheap ones first, within `budget` seconds.
+2. Those within two standard errors of the best are repeated on fresh folds.
+3. Among the candidates that the guard would not flag, take the one with the fewest parameters whose paired excess
+   over the best is at most one standard error of that difference, and fit it on everything.
+
+What the budget cut is listed as skipped. Apart from that, the result depends on data and seed alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+
+from calibrant.errors import InputError
+from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.compose import Composition
+from calibrant.posthoc.crossval import HeldOut, average, folds_of, held_out, mean_of, standard_error
+from calibrant.posthoc.guard import judge
+from calibrant.posthoc.map import FittedMap, Identity
+from calibrant.types import Predictions
+
+SECONDS = ("histogram_mass", "isotonic")
+"""Binning maps tried after a smooth one: it sets the scale of all classes, they the top label's confidence."""
+_PROBE = 200_000  # from this many numbers on, a tenth of the items first tells how long a candidate takes
+
+
+@dataclass(frozen=True)
+class Unchanged(Calibrator):
+    """The identity as a candidate: what every other one has to beat."""
+
+    name: ClassVar[str] = "identity"
+    map: ClassVar[type[FittedMap]] = Identity
+    takes_members: ClassVar[bool] = True
+    takes_top1: ClassVar[bool] = True
+    cost: ClassVar[int] = -1
+
+    def solve(self, p: Predictions) -> FittedMap:
+        return Identity()
+
+
+@dataclass
+class Candidate:
+    """One row of the ranking while it is being made."""
+
+    calibrator: Calibrator
+    runs: list[HeldOut] = field(default_factory=list)
+    status: str = "ran"
+    reason: str | None = None
+
+    @property
+    def held_out(self) -> HeldOut:
+        return average(self.runs)
+
+
+@dataclass(frozen=True)
+class Choice:
+    calibrator: Calibrator
+    ranking: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Auto(Calibrator):
+    budget: float = 30.0  # seconds
+    folds: int = 5
+    repeats: int = 3
+    seed: int = 0
+    name: ClassVar[str] = "auto"
+    map: ClassVar[type[FittedMap]] = FittedMap
+    takes_members: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.budget > 0:
+            raise InputError(f"budget={self.budget}; it must be a positive number of seconds")
+        if self.folds < 2 or self.repeats < 1:
+            raise InputError(f"folds={self.folds}, repeats={self.repeats}; at least 2 folds and 1 repeat are needed")
+
+    def solve(self, p: Predictions) -> FittedMap:
+        choice = self.choose(p)
+        fitted = choice.calibrator.fold(p)
+        return fitted.with_record(replace(fitted.record, ranking=choice.ranking))
+
+    def choose(self, p: Predictions, progress: Callable[[str, float], None] | None = None) -> Choice:
+        """The candidate to use and the whole ranking. `progress` hears each name and the share of the budget used."""
+        start = time.monotonic()
+        if p.logits is None:
+            raise InputError(
+                f"auto compares by NLL, but {p.source or 'this set'} holds only predicted and confidence; "
+                "name a method: histogram, histogram_mass or isotonic"
+            )
+
+        def left() -> float:
+            return self.budget - (time.monotonic() - start)
+
+        fold = folds_of(p, self.folds, self.seed)
+        identity = Candidate(Unchanged(), [held_out(None, p, fold)])
+        done = [identity]
+        queue = list(singles())
+        composed = False
+        while queue:
+            candidate = Candidate(queue.pop(0))
+            done.append(candidate)
+            if progress:
+                progress(candidate.calibrator.name, min(1.0, 1 - left() / self.budget))
+            self._run(candidate, p, fold, left)
+            if not queue and not composed:
+                queue, composed = list(pairs(done)), True
+        for repeat in range(1, self.repeats):
+            fold = folds_of(p, self.folds, self.seed + repeat)
+            near = [c for c in done if c.status == "ran" and within(c, best(done), p, 2.0)]
+            identity.runs.append(held_out(None, p, fold))
+            for candidate in near:
+                if candidate is not identity and len(candidate.runs) == repeat:
+                    self._run(candidate, p, fold, left)
+        return conclude(done, p)
+
+    def _run(self, candidate: Candidate, p: Predictions, fold: torch.Tensor, left: Callable[[], float]) -> None:
+        if left() <= 0:
+            if not candidate.runs:
+                candidate.status, candidate.reason = "skipped", f"the budget of {self.budget:g} s was spent"
+            return
+        try:
+            if not candidate.runs and p.n * (p.k or 1) > _PROBE and candidate.calibrator.cost > 0:
+                began = time.monotonic()
+                # strided through items ordered by label, so that the tenth holds every class it can
+                candidate.calibrator.fold(p.take(torch.argsort(p.labels.cpu(), stable=True)[::10]))
+                needed = 10 * self.folds * (time.monotonic() - began)
+                if needed > left():
+                    candidate.status, candidate.reason = (
+                        "skipped",
+                        f"would take about {needed:.0f} s of a budget of {self.budget:g} s",
+                    )
+                    return
+            candidate.runs.append(held_out(candidate.calibrator, p, fold))
+        except InputError as error:
+            if not candidate.runs:
+                candidate.status, candidate.reason = "failed", str(error)
+
+
+def singles() -> Iterator[Calibrator]:
+    """Every calibrator of the table with each of its candidate settings, cheap ones first."""
+    from calibrant.posthoc import CALIBRATORS
+
+    for cls in sorted(CALIBRATORS.values(), key=lambda c: c.cost):
+        for settings in cls.candidates:
+            yield cls(**settings)
+
+
+def pairs(done: list[Candidate]) -> Iterator[Calibrator]:
+    """Temperature, and the best map of all classes so far, each followed by each binning map."""
+    from calibrant.posthoc import CALIBRATORS
+
+    ran = [c for c in done if c.status == "ran" and c.runs and c.calibrator.name != "identity"]
+    smooth = [c for c in ran if c.calibrator.name not in SECONDS and not c.calibrator.takes_top1]
+    smooth.sort(key=lambda c: float(c.held_out.loss.nanmean()))
+    firsts = [c.calibrator for c in smooth if c.calibrator.name == "temperature"] + [c.calibrator for c in smooth[:1]]
+    for first in dict.fromkeys(firsts):
+        for name in SECONDS:
+            if name in CALIBRATORS:
+                yield Composition(first, CALIBRATORS[name]())
+
+
+def best(done: list[Candidate]) -> Candidate:
+    return min((c for c in done if c.status == "ran" and c.runs), key=lambda c: float(c.held_out.loss.nanmean()))
+
+
+def within(candidate: Candidate, other: Candidate, p: Predictions, errors: float) -> bool:
+    """Is the candidate's paired excess over the other at most so many standard errors?"""
+    excess = candidate.held_out.loss - other.held_out.loss
+    excess = excess[~torch.isnan(excess)]
+    if candidate is other or len(excess) == 0:
+        return True
+    mean = float(excess.mean())
+    return mean <= errors * standard_error(excess, None if p.group is None else p.group.cpu())
+
+
+def conclude(done: list[Candidate], p: Predictions) -> Choice:
+    """Flag what the guard would flag, apply the one-standard-error rule, and write the ranking."""
+    identity = done[0]
+    for c in done[1:]:
+        if c.status == "ran":
+            # compare on the same repeats: the identity has run on all of them
+            verdict = judge(average(identity.runs[: len(c.runs)]), c.held_out, p)
+            if not verdict.ok:
+                c.status, c.reason = "flagged", "; ".join(verdict.reasons)
+    top = best(done)
+    eligible = [c for c in done if c.status == "ran" and within(c, top, p, 1.0)]
+    chosen = min(eligible, key=lambda c: (round(c.held_out.degrees), float(c.held_out.loss.nanmean())))
+    chosen.status = "chosen"
+    measured = sorted((c for c in done if c.runs), key=lambda c: float(c.held_out.loss.nan_to_num().mean()))
+    rows = [_row(c, top, p) for c in [*measured, *(c for c in done if not c.runs)]]
+    return Choice(chosen.calibrator, tuple(rows))
+
+
+def _row(c: Candidate, top: Candidate, p: Predictions) -> dict[str, Any]:
+    row: dict[str, Any] = {"method": c.calibrator.name, "settings": c.calibrator.settings(), "status": c.status}
+    if c.runs:
+        row["degrees"] = round(c.held_out.degrees)
+        row["nll"] = mean_of(c.held_out.loss, p.group).to_dict()
+        row["excess"] = mean_of(c.held_out.loss - top.held_out.loss, p.group).to_dict()
+        row["repeats"] = len(c.runs)
+    if c.reason:
+        row["reason"] = c.reason
+    return row

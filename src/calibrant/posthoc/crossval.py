@@ -1,0 +1,159 @@
+"""What a calibrator does to items it was not fitted on: stratified, seeded K-fold inside the calibration set.
+
+Figures are per item and paired with the identity's, so that noise shared by both cancels. Items of one
+group (image, sequence) stay in one fold, and standard errors then count groups.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional.ranking import rank
+from calibrant.functional.scores import Scores, reduce
+from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.map import FittedMap, promises_label
+from calibrant.types import Estimate, Predictions
+
+Z95 = 1.959963984540054
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Per item, on average over repeats: loss (−log p of the label) and influence on AUROC; counts beside them."""
+
+    loss: Tensor  # [N]; NaN where the predictions themselves called the label impossible, or have no probabilities
+    influence: Tensor  # [N]: of the item on AUROC − its mean, averaged over the folds that have one
+    auroc: float | None
+    degrees: float
+    labels_changed: int  # held-out labels that a map changed although it promised not to
+    bounds: tuple[str, ...]  # what certificates said of an optimum out of bounds
+
+
+def folds_of(p: Predictions, count: int, seed: int) -> Tensor:
+    """[N] fold of each item: labels spread evenly over folds; a group is never split."""
+    g = torch.Generator().manual_seed(seed)
+    if p.group is not None:
+        groups = int(p.group.max()) + 1
+        if groups < count:
+            raise InputError(f"{groups} groups cannot be spread over {count} folds")
+        return (torch.randperm(groups, generator=g) % count)[p.group.cpu()]
+    if p.n < 2 * count:
+        raise InputError(f"{p.n} items cannot be spread over {count} folds; cross-validation needs two items a fold")
+    shuffled = torch.randperm(p.n, generator=g)
+    by_label = shuffled[torch.argsort(p.labels.cpu()[shuffled], stable=True)]
+    fold = torch.empty(p.n, dtype=torch.long)
+    fold[by_label] = torch.arange(p.n) % count
+    return fold
+
+
+def held_out(calibrator: Calibrator | None, p: Predictions, fold: Tensor) -> HeldOut:
+    """Fit on all folds but one, look at that one, for each; None is the identity."""
+    p = replace(p, origin=p.origin or "cross-validation")  # nothing here is reported, so nothing need be hashed
+    loss = torch.full((p.n,), torch.nan, dtype=torch.float64)
+    influence = torch.zeros(p.n, dtype=torch.float64)
+    areas: list[tuple[float, int]] = []
+    degrees, changed, bounds = 0.0, 0, []
+    count = int(fold.max()) + 1
+    for f in range(count):
+        at = (fold == f).nonzero()[:, 0]
+        test = p.take(at)
+        before = after = reduce(test)
+        if calibrator is not None:
+            fitted = calibrator.fold(p.take((fold != f).nonzero()[:, 0]))
+            after = reduce(fitted.predictions(test))
+            degrees += fitted.degrees / count
+            if promises_label(fitted) and p.members == 1:
+                changed += int((after.predicted != before.predicted).sum())
+            bounds += bounds_of(fitted)
+        if after.log_p_label is not None and before.log_p_label is not None:
+            loss[at] = torch.where(torch.isneginf(before.log_p_label), torch.nan, -after.log_p_label)
+        area = auroc_influence(after)
+        if area is not None:
+            influence[at] = area[1]
+            areas.append((area[0], len(at)))
+    weight = sum(n for _, n in areas)
+    auroc = sum(a * n for a, n in areas) / weight if weight else None
+    return HeldOut(
+        loss, influence * (p.n / weight if weight else 0.0), auroc, degrees, changed, tuple(dict.fromkeys(bounds))
+    )
+
+
+def repeated(calibrator: Calibrator | None, p: Predictions, folds: int, seeds: range) -> HeldOut:
+    """Mean over repeats of `held_out` with different folds."""
+    runs = [held_out(calibrator, p, folds_of(p, folds, seed)) for seed in seeds]
+    return average(runs)
+
+
+def average(runs: list[HeldOut]) -> HeldOut:
+    areas = [r.auroc for r in runs if r.auroc is not None]
+    return HeldOut(
+        loss=torch.stack([r.loss for r in runs]).mean(0),
+        influence=torch.stack([r.influence for r in runs]).mean(0),
+        auroc=sum(areas) / len(areas) if areas else None,
+        degrees=sum(r.degrees for r in runs) / len(runs),
+        labels_changed=max(r.labels_changed for r in runs),
+        bounds=tuple(dict.fromkeys(b for r in runs for b in r.bounds)),
+    )
+
+
+def bounds_of(fitted: FittedMap) -> list[str]:
+    """Reasons in the certificates of a map (or of the parts of a chain) why the optimum was out of bounds."""
+    own = [str(fitted.record.certificate["reason"])] if fitted.record.certificate.get("bound") else []
+    return own + [reason for part in getattr(fitted, "maps", ()) for reason in bounds_of(part) if reason not in own]
+
+
+def auroc_influence(scores: Scores) -> tuple[float, Tensor] | None:
+    """(AUROC, influence of each item on it): mean 0, and mean square / N is the variance (DeLong 1988).
+
+    For a correct item, (share of errors ranked below it − AUROC)/π; for an error the mirror image.
+    Differences of influences give paired errors even where a map changes which items are correct.
+    """
+    right = scores.correct
+    good = int(right.sum())
+    bad = scores.n - good
+    if not good or not bad:
+        return None
+    ranking = rank(scores.log_error)  # most confident first
+    hit = right[ranking.order].double()
+    in_run = torch.zeros(ranking.runs, 2, dtype=torch.float64).index_add_(
+        0, ranking.run, torch.stack([hit, 1 - hit], 1)
+    )
+    above = torch.cumsum(in_run, 0) - in_run / 2  # mid-rank: half of one's own run
+    errors_below = (bad - above[:, 1])[ranking.run] / bad
+    correct_above = above[:, 0][ranking.run] / good
+    area = float((errors_below * hit).sum() / good)
+    influence = torch.empty(scores.n, dtype=torch.float64)
+    influence[ranking.order] = torch.where(
+        hit > 0, (errors_below - area) * scores.n / good, (correct_above - area) * scores.n / bad
+    )
+    return area, influence
+
+
+def mean_of(values: Tensor, group: Tensor | None) -> Estimate:
+    """Mean with its normal 95 % interval; groups are the units where there are any. NaN entries do not count."""
+    kept = ~torch.isnan(values)
+    n = int(kept.sum())
+    if n == 0:
+        return Estimate(None, reason="no item has a finite loss before the map")
+    x = values[kept]
+    mean = float(x.mean())
+    error = standard_error(x, None if group is None else group.cpu()[kept])
+    if not math.isfinite(mean):
+        return Estimate(mean, mean, mean)
+    return Estimate(mean, mean - Z95 * error, mean + Z95 * error)
+
+
+def standard_error(x: Tensor, group: Tensor | None) -> float:
+    """Of the mean of x; summed within groups first, where there are groups."""
+    centred = x - x.mean()
+    if group is not None:
+        centred = torch.zeros(int(group.max()) + 1, dtype=x.dtype).index_add_(0, group, centred)
+        units = max(2, int(torch.unique(group).numel()))
+    else:
+        units = max(2, len(x))
+    return float((centred.square().sum() * units / (units - 1)).sqrt() / len(x))

@@ -1,0 +1,136 @@
+"""`calibrant.fit`: a method's name (or a calibrator) and predictions → the fitted, guarded map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+
+from calibrant.errors import InputError, RefusedError, SplitError, unknown
+from calibrant.functional.border import predictions as checked
+from calibrant.functional.scores import reduce
+from calibrant.posthoc.auto import Auto, Unchanged
+from calibrant.posthoc.calibrator import Calibrator, refuse_test
+from calibrant.posthoc.compose import Composition
+from calibrant.posthoc.guard import guard
+from calibrant.posthoc.map import FittedMap
+from calibrant.types import Predictions, Split
+
+
+def fit(
+    method: str | Calibrator = "auto",
+    logits: Any = None,
+    labels: Any = None,
+    *,
+    probs: Any = None,
+    strict: bool = False,
+    allow_reuse: bool = False,
+    seed: int = 0,
+    split: Split | str = Split.UNKNOWN,
+    class_axis: int = -1,
+    ignore_index: int | None = None,
+    group: Any = None,
+    **settings: Any,
+) -> FittedMap:
+    """Fit `method` ("auto", a name of the table, "first+second", or a calibrator) and guard the result.
+
+    `logits` may be `Predictions`. The map's `record` holds certificate, guard and NLL before and after;
+    `strict=True` refuses a map that the guard flags. Further keywords are the method's settings.
+    """
+    if isinstance(logits, Predictions):
+        if labels is not None or probs is not None or group is not None:
+            raise InputError("Predictions carry their own labels, scores and groups; pass nothing beside them")
+        p = logits
+    else:
+        p = checked(
+            logits, labels, probs=probs, split=split, class_axis=class_axis, ignore_index=ignore_index, group=group
+        )
+    return fit_predictions(resolve(method, settings, seed), p, strict=strict, allow_reuse=allow_reuse, seed=seed)
+
+
+def fit_predictions(
+    calibrator: Calibrator,
+    p: Predictions,
+    *,
+    strict: bool = False,
+    allow_reuse: bool = False,
+    seed: int = 0,
+    progress: Callable[[str, float], None] | None = None,
+) -> FittedMap:
+    """Fit, guard by cross-validation, and record NLL before and after on the calibration data."""
+    if p.fitted_on and p.fitted_on == p.origin and not allow_reuse:
+        raise SplitError(
+            f"{p.source or 'these predictions'}: a map already in their history was fitted on these very items; "
+            "compose the methods (first+second), or say allow_reuse=True"
+        )
+    ranking: tuple[dict[str, Any], ...] = ()
+    if isinstance(calibrator, Auto):
+        refuse_test(p, allow_reuse)  # before minutes of cross-validation, not after
+        choice = calibrator.choose(p, progress)
+        calibrator, ranking = choice.calibrator, choice.ranking
+    fitted = calibrator.fit(p, allow_reuse=allow_reuse)
+    verdict = guard(calibrator, p, seed=seed)
+    before, after = mean_nll(p, fitted.predictions(p))
+    record = replace(fitted.record, guard=verdict.to_dict(), nll_before=before, nll_after=after, ranking=ranking)
+    if strict and not verdict.ok:
+        raise RefusedError(f"{record.calibrator} is refused (strict): {'; '.join(verdict.reasons)}")
+    return fitted.with_record(record)
+
+
+def resolve(method: str | Calibrator, settings: dict[str, Any], seed: int = 0) -> Calibrator:
+    """A calibrator from its name and settings; a wrong name or key is answered with the nearest right one."""
+    from calibrant.posthoc import CALIBRATORS
+
+    if isinstance(method, Calibrator):
+        if settings:
+            raise InputError(f"{method.name} already carries its settings; {', '.join(settings)} would be ignored")
+        return method
+    if not isinstance(method, str):
+        raise InputError(f"method must be a name or a calibrator, not {type(method).__name__}")
+    if "+" in method:
+        if settings:
+            raise InputError(f"settings of {method} are ambiguous; build Composition(first, second) from Python")
+        names = method.split("+")
+        parts = [resolve(name.strip(), {}, seed) for name in names]
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = Composition(whole, part)
+        return whole
+    if method == "auto":
+        return Auto(**known_settings(Auto, settings, method) | {"seed": seed})
+    if method == "identity":
+        return Unchanged(**known_settings(Unchanged, settings, method))
+    if method not in CALIBRATORS:
+        raise unknown("calibrator", method, [*CALIBRATORS, "auto", "identity"])
+    return CALIBRATORS[method](**known_settings(CALIBRATORS[method], settings, method))
+
+
+def known_settings(cls: type[Calibrator], settings: dict[str, Any], method: str) -> dict[str, Any]:
+    """The settings, checked by name against the calibrator's fields and by type against their defaults."""
+    accepted = {f.name: f.default for f in fields(cls)}
+    for key, value in settings.items():
+        if key not in accepted:
+            near = get_close_matches(key, list(accepted), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(accepted) or 'none'}"
+            raise InputError(f"{method} has no setting {key!r}; {hint}")
+        default = accepted[key]
+        numeric = isinstance(default, (int, float)) and not isinstance(default, bool)
+        if numeric and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise InputError(f"{method}: {key}={value!r} is not a number")
+        if isinstance(default, int) and not isinstance(default, bool) and value != int(value):
+            raise InputError(f"{method}: {key}={value!r} is not a whole number")
+    return settings
+
+
+def mean_nll(before: Predictions, after: Predictions) -> tuple[float | None, float | None]:
+    """Mean −log p of the label of both, over items whose label was possible before; None without probabilities."""
+    a, b = reduce(before).log_p_label, reduce(after).log_p_label
+    if a is None or b is None:
+        return None, None
+    possible = ~torch.isneginf(a)
+    if not bool(possible.any()):
+        return None, None
+    return float(-a[possible].mean()), float(-b[possible].mean())

@@ -1,0 +1,96 @@
+"""The guard on every fit: would this map make things worse on items it has not seen?
+
+By cross-validation inside the calibration set it asks three questions, each against the identity and paired:
+does NLL rise beyond noise, did a map that promised to keep labels change one, does AUROC of confidence
+fall beyond noise (and by more than 0.001, below which no decision changes)? A reason makes `ok` false;
+`strict` refuses such a map, otherwise it is flagged wherever the map is shown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.errors import InputError
+from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.crossval import HeldOut, mean_of, repeated
+from calibrant.types import Estimate, Predictions
+
+MATERIAL_AUROC = 1e-3
+FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Reasons not to trust the map (none: ok), and the paired held-out figures they come from."""
+
+    reasons: tuple[str, ...]
+    nll_before: Estimate | None = None
+    nll_after: Estimate | None = None
+    nll_change: Estimate | None = None
+    auroc_change: Estimate | None = None
+    folds: int = FOLDS
+    seed: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not self.reasons
+
+    def to_dict(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"ok": self.ok, "reasons": list(self.reasons), "folds": self.folds, "seed": self.seed}
+        for name in ("nll_before", "nll_after", "nll_change", "auroc_change"):
+            estimate = getattr(self, name)
+            out[name] = None if estimate is None else estimate.to_dict()
+        return out
+
+    def sentence(self) -> str:
+        """The verdict in words, for people."""
+        if not self.ok:
+            return "flagged: " + "; ".join(self.reasons)
+        change = self.nll_change
+        if change is None or change.value is None or change.high is None:
+            return "ok: labels and ranking are kept"
+        if change.high < 0:
+            return (
+                f"ok: on held-out items NLL falls by {-change.value:.4f} [{-change.high:.4f}, {-(change.low or 0):.4f}]"
+            )
+        return f"ok, but no measurable gain: held-out NLL changes by {change.value:+.4f}, within noise"
+
+
+def guard(calibrator: Calibrator, p: Predictions, *, seed: int = 0, folds: int = FOLDS) -> Verdict:
+    """The verdict on what this calibrator makes of these items."""
+    try:
+        identity = repeated(None, p, folds, range(seed, seed + 1))
+        after = repeated(calibrator, p, folds, range(seed, seed + 1))
+    except InputError as error:
+        return Verdict((f"could not be cross-validated ({error}), so nothing is known about unseen items",), seed=seed)
+    return judge(identity, after, p, folds=folds, seed=seed)
+
+
+def judge(identity: HeldOut, after: HeldOut, p: Predictions, *, folds: int = FOLDS, seed: int = 0) -> Verdict:
+    """The same from held-out figures already made."""
+    reasons = [f"the optimum is out of bounds ({why})" for why in after.bounds]
+    group = p.group
+    change = mean_of(after.loss - identity.loss, group)
+    if change.value is not None and change.low is not None and change.low > 0:
+        reasons.append(f"held-out NLL rises by {change.value:.4g} [{change.low:.4g}, {change.high:.4g}]")
+    if after.labels_changed:
+        reasons.append(f"{after.labels_changed} labels changed although the map promised to keep them")
+    area = auroc_change(identity, after, p)
+    if area.value is not None and area.high is not None and area.value < -MATERIAL_AUROC and area.high < 0:
+        reasons.append(
+            f"held-out AUROC of confidence falls by {-area.value:.4f} [{-area.high:.4f}, {-(area.low or 0):.4f}]"
+        )
+    return Verdict(
+        tuple(reasons), mean_of(identity.loss, group), mean_of(after.loss, group), change, area, folds=folds, seed=seed
+    )
+
+
+def auroc_change(identity: HeldOut, after: HeldOut, p: Predictions) -> Estimate:
+    """Change of AUROC within folds, with the paired standard error of its influences."""
+    if identity.auroc is None or after.auroc is None:
+        return Estimate(None, reason="every held-out answer is right, or every one is wrong: nothing to rank")
+    spread = mean_of(after.influence - identity.influence, p.group)
+    assert spread.value is not None and spread.low is not None
+    change, half = after.auroc - identity.auroc, spread.value - spread.low
+    return Estimate(change, change - half, change + half)
