@@ -1,0 +1,84 @@
+"""The page of the Python API, made from the public surface whenever the site is built (an mkdocs hook)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Any
+
+import calibrant
+
+HEAD = """# Python API
+
+Everything public, by name: `import calibrant` loads nothing heavy, and each name loads its module on first use.
+"""
+
+
+def page() -> str:
+    return "\n".join([HEAD, *(section(name, getattr(calibrant, name)) for name in calibrant.__all__)])
+
+
+def section(name: str, thing: Any) -> str:
+    """Signature and docstring of one public name; of a class, its public methods as well."""
+    lines = [f"## {name}", "", f"`{calibrant._PUBLIC[name]}`", "", *code(signature(name, thing)), "", prose(thing), ""]
+    if inspect.isclass(thing):
+        for method, function in vars(thing).items():
+            plain = function.__func__ if isinstance(function, classmethod) else function
+            if not method.startswith("_") and inspect.isfunction(plain) and plain.__doc__:
+                lines += [*code(signature(f"{name}.{method}", plain)), "", prose(plain), ""]
+    return "\n".join(lines)
+
+
+def signature(name: str, thing: Any) -> str:
+    if inspect.isclass(thing) and issubclass(thing, StrEnum):
+        return f"{name}: {' | '.join(thing)}"
+    found = inspect.signature(thing)
+    parts = list(arguments(found))
+    result = "" if inspect.isclass(thing) else f" -> {annotation(found.return_annotation)}"
+    line = f"{name}({', '.join(parts)}){result}"
+    return line if len(line) <= 100 else "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){result}"])
+
+
+def arguments(found: inspect.Signature) -> Iterator[str]:
+    starred = False
+    for p in found.parameters.values():
+        if p.name in ("self", "cls"):
+            continue
+        if p.kind is p.KEYWORD_ONLY and not starred:
+            yield "*"
+        starred = starred or p.kind in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)
+        mark = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+        typed = "" if p.annotation is p.empty else f": {annotation(p.annotation)}"
+        yield f"{mark}{p.name}{typed}{default(p.default)}"
+
+
+def default(value: Any) -> str:
+    if value is inspect.Parameter.empty:
+        return ""
+    text = repr(value.value) if isinstance(value, StrEnum) else repr(value)
+    return " = …" if text.startswith("<") else f" = {text}"
+
+
+def annotation(written: Any) -> str:
+    """As it stands in the source, without the modules."""
+    text = written if isinstance(written, str) else getattr(written, "__name__", str(written))
+    return re.sub(r"\b(\w+\.)+(?=\w)", "", text)
+
+
+def code(text: str) -> list[str]:
+    return ["```python", text, "```"]
+
+
+def prose(thing: Any) -> str:
+    """The docstring, with its indented equations left as they are."""
+    return inspect.getdoc(thing) or ""
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """mkdocs calls this before it builds."""
+    from mkdocs.structure.files import File
+
+    files.append(File.generated(config, "api.md", content=page()))
+    return files
