@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
-from calibrant.losses.reduction import weighted_sum, wide
+from calibrant.losses.reduction import log_probabilities, weighted_sum
 
 
 @dataclass(frozen=True)
@@ -17,4 +16,4 @@ class CrossEntropy:
     class_weights: tuple[float, ...] | None = None
 
     def __call__(self, logits: Tensor, q: Tensor) -> Tensor:
-        return weighted_sum(q, -torch.log_softmax(wide(logits), -1), self.class_weights)
+        return weighted_sum(q, -log_probabilities(logits, q), self.class_weights)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.losses.focal import one_minus_p
-from calibrant.losses.reduction import weighted_sum, wide
+from calibrant.losses.reduction import log_probabilities, weighted_sum
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class DualFocal:
             raise InputError(f"gamma must not be negative, got {self.gamma}; 0 is cross-entropy")
 
     def __call__(self, logits: Tensor, q: Tensor) -> Tensor:
-        log_p = torch.log_softmax(wide(logits), -1)
+        log_p = log_probabilities(logits, q)
         base = one_minus_p(log_p) + next_below(log_p.exp())
         return weighted_sum(q, base**self.gamma * -log_p, self.class_weights)
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.losses.reduction import weighted_sum, wide
+from calibrant.losses.reduction import log_probabilities, weighted_sum
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Focal:
             raise InputError(f"steps {self.steps} must have rising bounds")
 
     def __call__(self, logits: Tensor, q: Tensor) -> Tensor:
-        log_p = torch.log_softmax(wide(logits), -1)
+        log_p = log_probabilities(logits, q)
         gamma = gamma_by_confidence(log_p, self.gamma, self.steps)
         return weighted_sum(q, one_minus_p(log_p) ** gamma * -log_p, self.class_weights)
 
@@ -50,7 +50,7 @@ class InverseFocal:
             raise InputError(f"gamma must not be negative, got {self.gamma}; 0 is cross-entropy")
 
     def __call__(self, logits: Tensor, q: Tensor) -> Tensor:
-        log_p = torch.log_softmax(wide(logits), -1)
+        log_p = log_probabilities(logits, q)
         return weighted_sum(q, (1 + log_p.exp()) ** self.gamma * -log_p, self.class_weights)
 
 

@@ -15,16 +15,21 @@ def wide(logits: Tensor) -> Tensor:
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
+def log_probabilities(logits: Tensor, q: Tensor) -> Tensor:
+    """log softmax; an impossible class (logit −∞) that nobody aims at is only very improbable, so that 0 · ∞ is 0."""
+    if q.shape != logits.shape:
+        raise InputError(f"targets {tuple(q.shape)} and logits {tuple(logits.shape)} must have one shape [N, K]")
+    log_p = torch.log_softmax(wide(logits), -1)
+    return torch.where(q == 0, log_p.clamp_min(-1e30), log_p)
+
+
 def weighted_sum(q: Tensor, per_class: Tensor, class_weights: tuple[float, ...] | None) -> Tensor:
-    """Σ_k q_k · w_k · ℓ_k over the last axis; a class with q_k = 0 adds nothing, even where ℓ_k = ∞."""
-    if q.shape != per_class.shape:
-        raise InputError(f"targets {tuple(q.shape)} and logits {tuple(per_class.shape)} must have one shape [N, K]")
+    """Σ_k q_k · w_k · ℓ_k over the last axis."""
     if class_weights is not None:
         if len(class_weights) != q.shape[-1]:
             raise InputError(f"{len(class_weights)} class weights for {q.shape[-1]} classes; give one a class")
         q = q * _tensor(tuple(class_weights), per_class.dtype, per_class.device)
-    zero = per_class.new_zeros(())
-    return torch.where(q != 0, q.to(per_class.dtype) * per_class, zero).sum(-1)
+    return (q.to(per_class.dtype) * per_class).sum(-1)
 
 
 def mean(values: Tensor, weight: Tensor | None) -> Tensor:

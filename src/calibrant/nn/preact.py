@@ -2,8 +2,8 @@
 
 resnet29v2 is the Keras example that AR A.1 trains (depth 9n+2, n = 3): bottlenecks 16/64/128 → 64/128/256, the stride
 on the first 1×1, biases everywhere, a bare 1×1 shortcut on the *unactivated* input, and no activation before the very
-first block, as the stem has one. The other two take the shortcut after the activation (Zagoruyko 2016) and have no biases.
-Dropout stands before the last convolution of a block, where Zagoruyko 2016 puts it.
+first block, as the stem has one. The other two take the shortcut after the activation (Zagoruyko 2016) and have no
+biases. Dropout stands before the last convolution of a block, where Zagoruyko 2016 puts it.
 """
 
 from __future__ import annotations

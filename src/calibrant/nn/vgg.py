@@ -1,8 +1,9 @@
 """VGG-16 and VGG-19 (Simonyan 2015) with BatchNorm. SS's VGG has the MLP head with 50 % dropout; `head="gap"` is a
 variant. The head's hidden widths are VGG's own (4096, 4096): SS gives none.
 
-A stage is the run of convolutions between two max-pools; MC dropout (`dropout=`) is one layer a stage, before its pool.
-With `preact` the norm and activation stand before each convolution (SS C.2). Five pools: 32 pixels end in one, 224 in 7 × 7.
+A stage is the run of convolutions between two max-pools; MC dropout (`dropout=`) is one layer a stage, before its
+pool. With `preact` the norm and activation stand before each convolution (SS C.2). Five pools: 32 pixels end in one,
+224 in 7 × 7.
 """
 
 from __future__ import annotations
