@@ -42,11 +42,11 @@ def _row(record: Any) -> Row:
         estimate = difference
     else:
         estimate = Estimate(difference, field(record, "low"), field(record, "high"))
-    shown = estimate if estimate.value is not None else Estimate(None)
+    low, high = estimate.low, estimate.high
     return Row(
         metric=name,
-        difference=_signed(name, shown.value),
-        interval=DASH if shown.low is None or shown.high is None else f"{_signed(name, shown.low)} … {_signed(name, shown.high)}",
+        difference=_signed(name, estimate.value),
+        interval=DASH if low is None or high is None else f"{_signed(name, low)} … {_signed(name, high)}",
         p=numbers.p_value(field(record, "p")).removeprefix("p = ").removeprefix("p "),
         verdict=str(field(record, "verdict") or field(record, "reason") or DASH),
     )

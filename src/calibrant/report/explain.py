@@ -6,9 +6,9 @@ MEANING: dict[str, str] = {
     "accuracy": "How often the predicted class is the right one.",
     "nll": "The price paid for the probability given to the truth: −log of it, on average. Confident errors cost most.",
     "brier": "Squared distance between the predicted probabilities and what happened, summed over classes (0 to 2).",
-    "ece": "How far confidence is from accuracy, on average over bins of similar confidence. Its name: expected calibration error.",
+    "ece": "How far confidence is from accuracy, on average over groups of similar confidence.",
     "ece_mass": "The same, with bins that hold equally many items instead of equally wide ones.",
-    "ece_classwise": "The same for every class's own probability, averaged over classes; it also sees the classes that lost.",
+    "ece_classwise": "The same for every class's own probability, averaged over classes: it sees more than the winner.",
     "ece_max": "The distance in the single worst bin. Noisy when that bin holds few items.",
     "ece_l2": "The same distance, but large errors weigh more (root mean square).",
     "ece_over": "The part of ECE from bins that are too sure.",
@@ -25,7 +25,7 @@ MEANING: dict[str, str] = {
     "fpr95": "The share of errors let through when the threshold keeps 95 % of the correct answers.",
 }
 
-BETTER = {"low": "lower is better", "high": "higher is better", "zero": "closer to zero is better"}
+BETTER = {"low": "Lower is better", "high": "Higher is better", "zero": "Closer to zero is better"}
 ARROW = {"low": "↓", "high": "↑", "zero": "→0"}
 
 FAMILY = {

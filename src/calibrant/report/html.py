@@ -16,7 +16,7 @@ from typing import Any
 from calibrant.errors import InputError
 from calibrant.files.atomic import write_text
 from calibrant.functional.binning import BinSums
-from calibrant.functional.scores import Scores, reduce
+from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS
 from calibrant.report import comparison as paired
 from calibrant.report import numbers, page
@@ -39,9 +39,9 @@ class Audit:
 
     @classmethod
     def of(cls, predictions: Predictions, report: Report, name: str = "") -> Audit:
-        """From predictions: reduces them once more with the report's own number of bins."""
-        bins = int(report.conventions.get("bins", 15))
-        return cls(name or report.file or predictions.source or "predictions", report, reduce(predictions, bins), predictions)
+        """From predictions: reduces them once more, with the bins and about the event that the report is about."""
+        called = name or report.file or predictions.source or "predictions"
+        return cls(called, report, _scores(predictions, report), predictions)
 
 
 def render(
@@ -61,7 +61,7 @@ def render(
     sections = [section(i, a, after if i == 0 else None) for i, a in enumerate(audits)]
     script = page.read("report.js")
     data = {s.key: s.points for s in sections if s.points is not None}
-    return str(
+    text: str = (
         page.environment()
         .get_template("report.html")
         .render(
@@ -86,11 +86,17 @@ def render(
             numbers=numbers,
         )
     )
+    return text.lstrip()
 
 
 def write(path: str | os.PathLike[str], audits: Sequence[Audit], *, command: str, **options: Any) -> Path:
     """Render and write, whole or not at all; options are `render`'s."""
     return write_text(path, render(audits, command=command, **options))
+
+
+def _scores(predictions: Predictions, report: Report) -> Scores:
+    scores = reduce(predictions, int(report.conventions.get("bins", 15)))
+    return positive_class(scores) if report.conventions.get("about") == "positive class" else scores
 
 
 def _title(audits: Sequence[Audit]) -> str:

@@ -47,8 +47,8 @@ def value(name: str, number: float | None) -> str:
 def interval(name: str, estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return DASH
-    scale, digits = (100, 2) if is_percent(name) else (1, 4)
-    return f"{signed(name, scale * estimate.low, digits)} … {signed(name, scale * estimate.high, digits)}"
+    scale, digits, unit = (100, 2, " %") if is_percent(name) else (1, 4, "")
+    return f"{signed(name, scale * estimate.low, digits)} … {signed(name, scale * estimate.high, digits)}{unit}"
 
 
 def is_percent(name: str) -> bool:

@@ -137,9 +137,7 @@ def _chosen(conf: Floats, hit: NDArray[np.int64]) -> Floats:
     return np.array([shortest_between(b, float(conf[start[i]])) for i, b in zip(runs, below, strict=True)])
 
 
-def _distinct(
-    conf: Floats, fixed: Floats, chosen: Floats
-) -> tuple[Floats, NDArray[np.int64], NDArray[np.bool_]]:
+def _distinct(conf: Floats, fixed: Floats, chosen: Floats) -> tuple[Floats, NDArray[np.int64], NDArray[np.bool_]]:
     """(threshold, first accepted item, is a round one): of those that accept the same items the shortest to write."""
     best: dict[int, tuple[bool, int, float]] = {}
     for is_chosen, values in ((False, fixed), (True, chosen)):

@@ -54,20 +54,20 @@ def section(i: int, audit: Audit, after: Audit | None = None) -> Section:
     points = None
     if scores is None:
         missing.append(
-            "These predictions were read as a stream that is not kept: only sums are known. Density, thresholds, classes and "
-            "single mistakes need the items; audit a part of them that fits into memory."
+            "These predictions were read as a stream that is not kept: only sums are known. Density, thresholds, "
+            "classes and single mistakes need the items; audit a part of them that fits into memory."
         )
     elif top:
         points = operating_points(scores)
     else:
         missing.append(
-            "This audit is about the probability of the positive class; thresholds on the predicted label are in an audit "
-            "about the top label."
+            "This audit is about the probability of the positive class; thresholds on the predicted label are in an "
+            "audit about the top label."
         )
     if scores is not None and scores.classwise is None:
         missing.append(
-            "The file holds one confidence per item and no probabilities of the other classes, so numbers that need them "
-            "(NLL, Brier, classwise ECE) do not exist."
+            "The file holds one confidence per item and no probabilities of the other classes, so numbers that need "
+            "them (NLL, Brier, classwise ECE) do not exist."
         )
     ids = None if audit.predictions is None else audit.predictions.ids
     return Section(
@@ -113,13 +113,19 @@ def _figures(key: str, audit: Audit, after: Audit | None, top: bool) -> dict[str
         ax = plots.reliability_figure(drawn, effective=share)
         out["reliability"] = _svg(ax, "reliability diagram with intervals, and histogram of confidence", key)
     if scores is not None:
-        out["density"] = _svg(plots.confidence_density(scores), "confidence of correct and of incorrect answers", key + "d")
+        out["density"] = _svg(
+            plots.confidence_density(scores), "confidence of correct and of incorrect answers", key + "d"
+        )
         if top:
             out["risk"] = _svg(plots.risk_coverage(scores, effective=share), "risk against coverage", key + "r")
-            out["accuracy"] = _svg(plots.accuracy_coverage(scores, effective=share), "accuracy against coverage", key + "a")
+            out["accuracy"] = _svg(
+                plots.accuracy_coverage(scores, effective=share), "accuracy against coverage", key + "a"
+            )
     later = None if after is None else after.scores or after.sums
     if drawn is not None and later is not None:
-        out["after"] = _svg(plots.before_after(drawn, later)[0], "reliability before and after recalibration", key + "b")
+        out["after"] = _svg(
+            plots.before_after(drawn, later)[0], "reliability before and after recalibration", key + "b"
+        )
     return out
 
 
@@ -152,7 +158,7 @@ def _embedded(points: OperatingPoints) -> dict[str, Any]:
         "confidence": six(points.confidence),
         "ece": six(points.ece),
         "chance": six(points.ece_chance),
-        "promised": six(points.promised),
+        "promised": six(np.floor(points.promised * 1e6) / 1e6),  # a promise is never rounded up
         "promises": points.promises,
         "independent": points.effective >= 1,
     }

@@ -41,8 +41,8 @@ def next_steps(report: Report) -> list[Step]:
         steps.append(
             Step(
                 "Recalibrate",
-                f"The confidence {claim} what the model knows. A post-hoc map repairs that without training and without "
-                "changing the answers. Fit it on items that you will not report on, then audit the others again.",
+                f"The confidence {claim} what the model knows. A post-hoc map repairs that without training and "
+                "without changing the answers. Fit it on items that you will not report on, then audit others again.",
                 "calibrant fit CALIBRATION_PREDICTIONS --method auto -o map/ && calibrant apply map/ "
                 f"{file} -o calibrated.npz && calibrant audit calibrated.npz",
             )
@@ -56,21 +56,22 @@ def next_steps(report: Report) -> list[Step]:
             )
         )
     else:
-        steps.append(Step("Get intervals", "Without them, nobody can tell a difference from noise.", f"calibrant audit {file}"))
+        why = "Without them, nobody can tell a difference from noise."
+        steps.append(Step("Get intervals", why, f"calibrant audit {file}"))
     auroc = report.metrics.get("auroc")
     if auroc is not None and auroc.value is not None and auroc.value < 0.85:
         steps.append(
             Step(
                 "Improve the ordering",
-                "Many errors are as sure as correct answers, and no recalibration of the confidence can change that order. "
-                "Ensembles (PEP, dropout, deep) and training with refinement in mind can.",
+                "Many errors are as sure as correct answers, and no recalibration of the confidence can change that "
+                "order. Ensembles (PEP, dropout, deep) and training with refinement in mind can.",
             )
         )
     steps.append(
         Step(
             "Set a threshold",
-            "Choose one with the slider, on data like those it will meet. Confidence that was right here may be wrong on "
-            "other data: audit again when they change.",
+            "Choose one with the slider, on data like those it will meet. Confidence that was right here may be wrong "
+            "on other data: audit again when they change.",
         )
     )
     return steps
@@ -83,7 +84,9 @@ def advice(record: Any) -> Advice:
     columns = tuple(dict.fromkeys(key for row in flat for key in row))
     rows = tuple(tuple(cell(row.get(column)) for column in columns) for row in flat)
     picked = field(record, "chosen") or field(record, "method")
-    chosen = next((i for i, row in enumerate(flat) if picked is not None and next(iter(row.values()), None) == picked), None)
+    chosen = next(
+        (i for i, row in enumerate(flat) if picked is not None and next(iter(row.values()), None) == picked), None
+    )
     sentence, command = field(record, "sentence"), field(record, "command")
     return Advice(str(sentence or ""), columns, rows, chosen, None if command is None else str(command))
 

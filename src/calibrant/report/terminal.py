@@ -76,7 +76,12 @@ def side_by_side(reports: Sequence[Report], names: Sequence[str] | None = None) 
 def compare_table(comparison: Any) -> Table:
     """The paired comparison: per metric the difference, its interval, the p-value, the verdict in words."""
     table = _table(
-        ("metric", "left"), ("", "left"), ("difference", "right"), ("95 % interval", "left"), ("p", "right"), ("verdict", "left")
+        ("metric", "left"),
+        ("", "left"),
+        ("difference", "right"),
+        ("95 % interval", "left"),
+        ("p", "right"),
+        ("verdict", "left"),
     )
     for row in comparison_rows(comparison):
         better = METRICS[row.metric].better if row.metric in METRICS else None

@@ -23,6 +23,9 @@ ALPHA = 0.05
 SLIGHT, STRONG = 0.01, 0.10
 """|gap| below the first is called slight, from the second on strong."""
 
+QUALITY = ((0.95, "very well"), (0.85, "well"), (0.7, "moderately"), (0.0, "poorly"))
+"""AUROC from which on the ordering is called so."""
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -66,7 +69,7 @@ def judge(report: Report) -> Verdict:
         return Verdict("uneven", sentence, reason, ranking)
     reason = f"{_span(gap.low, gap.high)} includes zero, over {count(report.n)} items"
     reason += f"; the test of calibration finds nothing either ({p_value(p)})." if p is not None else "."
-    return Verdict("calibrated", f"no miscalibration found: {says}", f"The difference is within noise: {reason}", ranking)
+    return Verdict("calibrated", f"no miscalibration found: {says}", f"Within noise: {reason}", ranking)
 
 
 def test_p(report: Report) -> float | None:
@@ -93,8 +96,9 @@ def _ranking(report: Report) -> str:
     high = auroc.high if auroc.high is not None else auroc.value
     share = percent(auroc.value, 0)
     if low <= 0.5 <= high:
-        return f"Its confidence does not tell errors from correct answers (it orders {share} of pairs rightly; 50 % is chance)."
+        return f"Its confidence does not tell errors from correct answers ({share} of pairs in order; 50 % is chance)."
     if auroc.value < 0.5:
         return f"Its confidence is upside down: it is surer of its errors (only {share} of pairs are ordered rightly)."
-    quality = "very well" if auroc.value >= 0.95 else "well" if auroc.value >= 0.85 else "moderately" if auroc.value >= 0.7 else "poorly"
-    return f"Its confidence separates errors from correct answers {quality}: a correct answer is the surer one in {share} of pairs."
+    quality = next(word for least, word in QUALITY if auroc.value >= least)
+    pairs = f"a correct answer is the surer one in {share} of pairs"
+    return f"Its confidence separates errors from correct answers {quality}: {pairs}."

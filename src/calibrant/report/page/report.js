@@ -2,8 +2,14 @@
 // Picks stored numbers, sorts, filters, switches colours. It computes no statistic: Python did.
 (function () {
   const stored = JSON.parse(document.getElementById("points").textContent);
-  const percent = (v, digits = 1) => (100 * v).toFixed(digits) + " %";
-  const signed = (v) => ((v < 0 ? "−" : "+") + Math.abs(100 * v).toFixed(2) + " %");
+  const plain = (v, digits) => {
+    let text = (100 * v).toFixed(digits);
+    while (v < 1 && Number(text) >= 100 && digits < 12) text = (100 * v).toFixed(++digits);  // never round up to certainty
+    return text;
+  };
+  const percent = (v, digits = 1) => plain(v, digits) + " %";
+  const span = (low, high, digits) => "95 % interval " + plain(low, digits) + " … " + percent(high, digits);
+  const sign = (v) => (v < 0 ? "−" : "+") + Math.abs(100 * v).toFixed(2);
   const count = (v) => v.toLocaleString("en-US");
 
   function operating(box) {
@@ -21,14 +27,14 @@
       if (!keepTyped) threshold.value = p.threshold[i];
       slider.setAttribute("aria-valuetext", "threshold " + p.threshold[i] + ", accepts " + percent(coverage) + ", of which " + percent(accuracy) + " are right");
       say("coverage", percent(coverage));
-      say("coverageInterval", "95 % interval " + percent(p.coverageLow[i]) + " … " + percent(p.coverageHigh[i]));
+      say("coverageInterval", span(p.coverageLow[i], p.coverageHigh[i], 1));
       say("coverageWords", count(n) + " of " + count(p.n) + " items; " + count(p.n - n) + " are left to someone else.");
       say("accuracy", percent(accuracy, 2));
-      say("accuracyInterval", "95 % interval " + percent(p.accuracyLow[i], 2) + " … " + percent(p.accuracyHigh[i], 2));
+      say("accuracyInterval", span(p.accuracyLow[i], p.accuracyHigh[i], 2));
       say("accuracyWords", count(n - p.correct[i]) + " of the accepted are wrong.");
-      say("gap", signed(gap));
+      say("gap", sign(gap) + " %");
       const low = p.confidence[i] - p.accuracyHigh[i], high = p.confidence[i] - p.accuracyLow[i];
-      say("gapInterval", "95 % interval " + signed(low) + " … " + signed(high));
+      say("gapInterval", "95 % interval " + sign(low) + " … " + sign(high) + " %");
       say("gapWords", "Says " + percent(p.confidence[i]) + " on average: " + (low > 0 ? "too sure." : high < 0 ? "not sure enough." : "within noise of being right."));
       say("ece", percent(p.ece[i], 2));
       say("chance", "chance alone: " + percent(p.chance[i], 2));

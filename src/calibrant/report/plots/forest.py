@@ -46,13 +46,16 @@ def forest(
         ax.set_ylim(len(reports) - 0.4, -0.6)
         ax.set_yticks(range(len(reports)), list(reports) if i == 0 or len(axes) == 1 else [""] * len(reports))
         ax.grid(False, axis="y")
-        ax.locator_params(axis="x", nbins=3)
+        ax.locator_params(axis="x", nbins=2)
+        ax.margins(x=0.12)
         if is_percent(name):
             percent_axis(ax, "x")
     return axes
 
 
-def before_after(before: Scores | BinSums, after: Scores | BinSums, *, axes: Sequence[Axes] | None = None) -> Sequence[Axes]:
+def before_after(
+    before: Scores | BinSums, after: Scores | BinSums, *, axes: Sequence[Axes] | None = None
+) -> Sequence[Axes]:
     """Two reliability diagrams side by side on the same axes."""
     if axes is None:
         axes = _panels(2, 6, width=3.1)
@@ -65,7 +68,8 @@ def before_after(before: Scores | BinSums, after: Scores | BinSums, *, axes: Seq
 
 def _panels(columns: int, rows: int, width: float = 1.55) -> Sequence[Axes]:
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(width * columns + 1.0, 0.38 * rows + 0.95), layout="constrained")
+    figure = Figure(figsize=(width * columns + 1.0, 0.38 * rows + 0.95), layout=ConstrainedLayoutEngine(wspace=0.09))
     axes = np.atleast_1d(figure.subplots(1, max(columns, 1)))
     return [dress(ax) for ax in axes]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -64,6 +64,5 @@ def percent_axis(ax: Axes, which: str = "both") -> None:
             axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
 
 
-def legend(ax: Axes, **options: object) -> None:
-    box = ax.legend(frameon=False, fontsize=9, labelcolor=COLOURS["ink"], **options)  # type: ignore[arg-type]
-    box.set_zorder(10)
+def legend(ax: Axes, **options: Any) -> None:
+    ax.legend(frameon=False, fontsize=9, labelcolor=COLOURS["ink"], **options)

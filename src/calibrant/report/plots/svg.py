@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import re
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from calibrant.report.plots.style import COLOURS, figure_of
 
@@ -31,10 +31,10 @@ def to_svg(ax: Axes, label: str, salt: str = "calibrant") -> str:
 
     figure = figure_of(ax)
     buffer = io.StringIO()
-    options = {"svg.hashsalt": salt, "svg.fonttype": "none", "path.simplify": True, "path.simplify_threshold": 0.3}
+    options: Any = {"svg.hashsalt": salt, "svg.fonttype": "none", "path.simplify": True, "path.simplify_threshold": 0.3}
     with matplotlib.rc_context(options):
-        nothing = {key: None for key in ("Date", "Creator", "Format", "Type")}
-        FigureCanvasSVG(figure).print_svg(buffer, metadata=nothing)
+        canvas: Any = FigureCanvasSVG(figure)
+        canvas.print_svg(buffer, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     text = buffer.getvalue()
     return _themed(_small(text[text.index("<svg") :]), label, _frame(ax))
 

@@ -1,0 +1,103 @@
+"""Figures: what is drawn is what was computed; the SVG is the same every time; no pyplot, no global state."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.container import ErrorbarContainer
+from matplotlib.figure import Figure
+from scipy.stats import binomtest
+
+from calibrant.functional import Scores, reduce
+from calibrant.metrics.evaluate import evaluate
+from calibrant.report import plots
+from calibrant.report.plots.reliability import width_sums
+from calibrant.report.plots.svg import to_svg
+from calibrant.types import Predictions
+
+
+@pytest.fixture
+def scores(make: Callable[..., Predictions]) -> Scores:
+    return reduce(make(n=1500))
+
+
+def test_reliability_draws_accuracy_with_its_interval(scores: Scores) -> None:
+    ax = plots.reliability(scores, interval="clopper-pearson")
+    (drawn,) = [c for c in ax.containers if isinstance(c, ErrorbarContainer)]
+    line, _, (segments,) = drawn.lines
+    sums = width_sums(scores)
+    for (conf, acc), segment in zip(line.get_xydata(), segments.get_segments(), strict=True):
+        b = int(np.ceil(conf * scores.bins)) - 1
+        n, hits = int(sums.count[0, b]), int(sums.correct[0, b])
+        assert acc == pytest.approx(hits / n)
+        expected = binomtest(hits, n).proportion_ci(0.95, "exact")
+        np.testing.assert_allclose(segment[:, 1], (expected.low, expected.high), atol=1e-9)
+
+
+def test_bin_sums_are_enough_for_a_reliability_diagram(scores: Scores) -> None:
+    assert to_svg(plots.reliability(scores), "x") == to_svg(plots.reliability(width_sums(scores)), "x")
+
+
+def test_curves_end_at_the_whole(scores: Scores) -> None:
+    right = float(scores.correct.double().mean())
+    for plot, at_end in ((plots.risk_coverage, 1 - right), (plots.accuracy_coverage, right)):
+        curve = plot(scores).lines[0].get_xydata()
+        assert curve[-1] == pytest.approx((1.0, at_end))
+        assert len(curve) <= 240
+
+
+def test_density_shares_sum_to_one(scores: Scores) -> None:
+    ax = plots.confidence_density(scores)
+    for patch in ax.patches:
+        assert patch.get_data().values.sum() == pytest.approx(1)  # type: ignore[attr-defined]
+
+
+def test_one_can_draw_into_axes_of_ones_own(scores: Scores) -> None:
+    ax = Figure().add_subplot()
+    assert plots.reliability(scores, ax=ax) is ax
+    assert plots.risk_coverage(scores, ax=ax) is ax
+    assert plots.confidence_density(scores, ax=ax) is ax
+    assert plots.confidence_histogram(scores, ax=ax) is ax
+    assert plots.accuracy_coverage(scores, ax=ax, label="mine") is ax
+
+
+def test_forest_and_before_after(make: Callable[..., Predictions], scores: Scores) -> None:
+    reports = {name: evaluate(make(n=300, seed=i), intervals=False) for i, name in enumerate("AB")}
+    axes = plots.forest(reports, names=("accuracy", "ece"))
+    assert [ax.lines[0].get_xdata()[0] for ax in axes] == [reports["A"][n].value for n in ("accuracy", "ece")]
+    before, after = plots.before_after(scores, width_sums(scores))
+    assert before.get_title() == "before" and after.get_title() == "after"
+
+
+def test_svg_is_deterministic_small_and_well_formed(scores: Scores) -> None:
+    first, again = (to_svg(plots.reliability_figure(scores), "a <b> & 'c'") for _ in range(2))
+    assert first == again
+    assert len(first) < 25_000
+    root = ElementTree.fromstring(first)
+    assert root.attrib["aria-label"] == "a <b> & 'c'"
+    assert len(root.attrib["data-frame"].split()) == 8
+    assert "var(--accent,#2f6fde)" in first
+    assert "items, says" in "".join(e.text or "" for e in root.iter("title"))
+
+
+def test_settings_are_left_as_found(scores: Scores) -> None:
+    before = dict(matplotlib.rcParams)
+    to_svg(plots.risk_coverage(scores), "x")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_pyplot_is_never_imported() -> None:
+    code = (
+        "import sys, calibrant.report.html as h, calibrant as c\n"
+        "from calibrant.metrics.evaluate import evaluate\n"
+        "p = c.predictions([[2., 0.], [0., 1.], [3., 0.]], [0, 1, 1])\n"
+        "h.render([h.Audit.of(p, evaluate(p, intervals=False))], command='x')\n"
+        "assert 'matplotlib.pyplot' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

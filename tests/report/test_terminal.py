@@ -1,0 +1,69 @@
+"""Terminal tables: every number and every reason arrives as text; what users wrote is no markup."""
+
+from __future__ import annotations
+
+from rich.console import Console, RenderableType
+
+from calibrant import predictions
+from calibrant.metrics import METRICS
+from calibrant.metrics.evaluate import evaluate
+from calibrant.report import terminal
+from calibrant.report.explain import MEANING
+from calibrant.report.steps import next_steps
+
+
+def shown(renderable: RenderableType) -> str:
+    console = Console(width=160, no_color=True)
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def test_every_metric_is_explained() -> None:
+    assert set(MEANING) == set(METRICS)
+
+
+def test_audit_has_every_metric_and_its_reason() -> None:
+    report = evaluate(predictions(predicted=[0, 1, 1], confidence=[0.9, 0.8, 0.7], labels=[0, 1, 1]), intervals=False)
+    text = shown(terminal.audit(report))
+    for name in report:
+        assert name in text
+    assert "a top-1 file has no probability of the label" in text
+    assert "100.00 %" in text  # accuracy
+    assert text.startswith("says 80 %, is right 100 %")
+
+
+def test_side_by_side_has_a_column_per_file() -> None:
+    from dataclasses import replace
+
+    report = evaluate([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1], intervals=False)
+    text = shown(terminal.side_by_side([replace(report, file="[red]a.npz"), replace(report, file="b.npz")], ["ece"]))
+    assert "[red]a.npz" in text
+    assert "b.npz" in text
+
+
+def test_comparison_in_words() -> None:
+    rows = [
+        {"metric": "ece", "difference": -0.012, "low": -0.02, "high": -0.004, "p": 0.0003, "verdict": "better"},
+        {"metric": "nll", "difference": None, "low": None, "high": None, "p": None, "verdict": "within noise"},
+    ]
+    text = shown(terminal.compare_table({"rows": rows}))
+    assert "−1.20 pp" in text
+    assert "−2.00 pp … −0.40 pp" in text
+    assert "< 0.001" in text
+    assert "within noise" in text
+
+
+def test_records_of_any_columns() -> None:
+    records = [
+        {"method": "temperature", "nll": 0.25, "ok": True},
+        {"method": "isotonic", "nll": None, "why": ["a", "b"]},
+    ]
+    text = shown(terminal.records_table(records, chosen="temperature"))
+    for part in ("temperature", "0.2500", "yes", "isotonic", "a, b"):
+        assert part in text
+
+
+def test_steps_are_commands_of_the_design() -> None:
+    report = evaluate([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1], intervals=False)
+    assert any(step.command and step.command.startswith("calibrant audit") for step in next_steps(report))
