@@ -1,0 +1,125 @@
+"""`calibrant train` and `calibrant predict` on the command line: what they print, what they write, how they fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from calibrant import files
+from calibrant.cli import run
+
+SMALL = ["--set", "epochs=2", "--set", "network.hidden=[32]", "--device", "cpu"]
+
+
+def test_train_then_predict_then_audit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    assert run(["train", "digits/focal", "-o", str(out), *SMALL, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert set(printed["metrics"]) == {"validation", "calibration", "test"} and printed["epochs"] == 2
+    assert run(["train", "digits/focal", "-o", str(out), *SMALL]) == 0
+    shown = capsys.readouterr().out
+    assert "accuracy" in shown and "calibrant audit" in shown
+    for split in ("test", "validation"):
+        file = tmp_path / f"{split}.npz"
+        assert run(["predict", str(out), "-o", str(file), "--split", split, "--device", "cpu"]) == 0
+        a, b = files.read(out / f"{split}.npz"), files.read(file)
+        assert a.logits is not None and b.logits is not None
+        torch.testing.assert_close(a.logits, b.logits, atol=1e-6, rtol=1e-6)
+        assert a.ids == b.ids and a.split == b.split and a.classes == b.classes
+    capsys.readouterr()
+    assert run(["audit", str(out / "test.npz"), "--json", "--no-intervals"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["metrics"]["ece"]["value"] == pytest.approx(
+        printed["metrics"]["test"]["ece"]
+    )
+
+
+def test_a_selection_prints_what_was_chosen_on_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for split, word in (("validation", "chosen by nll on validation"), ("test", "oracle choice, by nll on test")):
+        grid = f"selection={{grid={{'loss.gamma'=[0, 9]}}, split='{split}'}}"
+        assert run(["train", "digits/focal", "-o", str(tmp_path / split), *SMALL, "--set", grid]) == 0
+        assert word in capsys.readouterr().out
+
+
+FACTORY = """
+from torch import nn
+
+def linear():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+"""
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".npz", ".pt"])
+def test_predict_takes_anyones_model(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / f"mine_{suffix[1:]}.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    rng = torch.Generator().manual_seed(0)
+    weights = {"1.weight": torch.randn(10, 64, generator=rng), "1.bias": torch.randn(10, generator=rng)}
+    file = tmp_path / f"w{suffix}"
+    if suffix == ".safetensors":
+        save_file(weights, file)
+    elif suffix == ".npz":
+        np.savez(file, **{k: v.numpy() for k, v in weights.items()})
+    else:
+        torch.save({"state_dict": {f"module.{k}": v for k, v in weights.items()}}, file)
+    model = f"mine_{suffix[1:]}:linear@{file}"
+    assert (
+        run(["predict", model, "--data", "digits", "-o", "p.npz", "--mean", "0", "--std", "1", "--device", "cpu"]) == 0
+    )
+    from sklearn.datasets import load_digits
+
+    p = files.read("p.npz")
+    x = load_digits().data[[int(i) for i in p.ids or ()]] / 16
+    expected = x @ weights["1.weight"].double().numpy().T + weights["1.bias"].double().numpy()
+    assert p.logits is not None
+    np.testing.assert_allclose(p.logits.numpy(), expected, atol=2e-2)  # pixels are stored as bytes
+
+
+def test_nothing_is_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine_pickle.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    torch.save(torch.nn.Linear(2, 2), tmp_path / "w.pt")
+    assert run(["predict", f"mine_pickle:linear@{tmp_path / 'w.pt'}", "--data", "digits", "-o", "p.npz"]) == 2
+    assert "weights_only" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["train", "digits/fokal", "-o", "r"], "did you mean 'digits/focal'"),
+        (["train", "digits/focal", "-o", "r", "--set", "loss.gama=1"], "did you mean 'loss.gamma'"),
+        (["train", "digits/focal", "-o", "r", "--set", "network.hiden=[1]"], "'hidden'"),
+        (["train", "digits/focal", "-o", "r", "--set", "network=mpl"], "did you mean 'mlp'"),
+        (["train", "digits/focal", "-o", "r", "--set", "data.name=digit"], "did you mean 'digits'"),
+        (["train", "digits/focal", "-o", "r", "--device", "npu"], "unknown device 'npu'"),
+        (["train", "pep/mnist_mlp", "-o", "r", "--data-root", "nowhere"], "mnist: the data root"),
+        (["train", "digits/focal"], "-o"),
+        (["predict", "nothing", "-o", "p.npz"], "no model 'nothing'"),
+        (["predict", ".", "-o", "p.npz"], "is not a run"),
+        (["predict", "torch.nn:Identity", "-o", "p.npz"], "--data is missing"),
+        (["predict", "torch.nn:Nothing", "-o", "p.npz"], "no function or class 'Nothing'"),
+        (["predict", "no.such.module:f", "-o", "p.npz"], "cannot import 'no.such.module'"),
+        (["predict", "torch.nn:Identity", "--data", "digits", "-o", "p.npz"], "expected [N, K]"),
+        (
+            ["predict", "torch.nn:Identity", "--data", "digits", "--split", "tset", "-o", "p.npz"],
+            "unknown split 'tset'",
+        ),
+        (["predict", "torch.nn:Identity", "--data", "digits", "--mean", "x", "-o", "p.npz"], "not numbers"),
+        (["predict", "torch.nn:Identity@w.bin", "--data", "digits", "-o", "p.npz"], "no such file of weights"),
+    ],
+)
+def test_what_a_user_can_get_wrong(
+    arguments: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(arguments) == 2
+    captured = capsys.readouterr()
+    assert says in captured.err and "Traceback" not in captured.err and captured.out == ""
