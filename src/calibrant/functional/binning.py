@@ -83,5 +83,5 @@ def bin_sums(index: Tensor, bins: int, confidence: Tensor, correct: Tensor, weig
         )
     member = torch.nn.functional.one_hot(index, bins).double()
     columns = torch.cat([member, member * confidence.double()[:, None], member * correct.double()[:, None]], 1)
-    count, conf, hit = (weights.double() @ columns).split(bins, 1)
+    count, conf, hit = torch.split(weights.double() @ columns, bins, 1)
     return BinSums(count, conf, hit)

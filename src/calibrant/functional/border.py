@@ -197,13 +197,7 @@ def _rows(
 
 def _binary(scores: Tensor, name: str, where: str, y: Tensor) -> tuple[Tensor, bool]:
     """One column means the score of class 1: logits [0, z], probabilities [1 − p, p]."""
-    if (
-        scores.ndim == 2
-        and scores.shape[1] == 1
-        and scores.shape[0] != 1
-        or scores.ndim == 2
-        and scores.shape == (1, 1)
-    ):
+    if scores.ndim == 2 and scores.shape[1] == 1:
         scores = scores[:, 0]
     if scores.ndim != 1:
         return scores, False

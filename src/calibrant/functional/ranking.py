@@ -10,7 +10,9 @@ Rank on log(1 − p_max), not on p_max: in float32 a third of a good network's c
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,11 +21,29 @@ from calibrant.functional.binning import tie_runs
 
 @dataclass(frozen=True)
 class Ranking:
-    """The one sort: `order` lists items from most to least confident, `run` their run of ties."""
+    """The one sort: `order` lists items from most to least confident (None: they stand so already),
+    `run` the run of ties of each ranked item."""
 
-    order: Tensor
+    order: Tensor | None
     run: Tensor
     runs: int
+
+    def ranked(self, values: Tensor) -> Tensor:
+        """Per-item values [..., N] in rank order."""
+        return values if self.order is None else values[..., self.order]
+
+    @property
+    def positions(self) -> Tensor:
+        """Which item stands at each rank."""
+        return torch.arange(len(self.run)) if self.order is None else self.order
+
+    @cached_property
+    def start(self) -> Tensor:
+        """Position of the first item of each run, and N after the last."""
+        new = torch.ones_like(self.run, dtype=torch.bool)
+        new[1:] = self.run[1:] != self.run[:-1]
+        first = new.nonzero()[:, 0]
+        return torch.cat([first, first.new_tensor([len(self.run)])])
 
 
 def rank(log_error: Tensor) -> Ranking:
@@ -34,14 +54,22 @@ def rank(log_error: Tensor) -> Ranking:
 
 def run_weights(ranking: Ranking, correct: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """(good, bad), each [B, R], most confident run first."""
-    hit = correct[ranking.order].double()
-    w = torch.ones_like(hit)[None] if weights is None else weights[:, ranking.order].double()
-    good, bad = w * hit, w * (1 - hit)
+    hit = ranking.ranked(correct).double()
+    w = torch.ones_like(hit)[None] if weights is None else ranking.ranked(weights).double()
+    good = w * hit
+    bad = w - good
     if ranking.runs == len(hit):
         return good, bad
-    shape = (len(w), ranking.runs)
-    sums = [torch.zeros(shape, dtype=torch.float64, device=w.device).index_add_(1, ranking.run, x) for x in (good, bad)]
-    return sums[0], sums[1]
+    return run_sums(ranking, good), run_sums(ranking, bad)
+
+
+def run_sums(ranking: Ranking, values: Tensor) -> Tensor:
+    """Sums [B, R] over the runs of values [B, N] in rank order."""
+    if values.requires_grad:
+        shape = (len(values), ranking.runs)
+        return torch.zeros(shape, dtype=torch.float64).index_add(1, ranking.run, values)
+    first = ranking.start[:-1].numpy()
+    return torch.from_numpy(np.add.reduceat(values.numpy(), first, axis=1))
 
 
 def auroc(good: Tensor, bad: Tensor) -> Tensor:
@@ -84,7 +112,8 @@ def aurc(good: Tensor, bad: Tensor) -> Tensor:
     size = good + bad
     n1 = torch.cumsum(size, 1)
     n0, e0 = n1 - size, torch.cumsum(bad, 1) - bad
-    harmonic = _digamma(n1 + 1) - _digamma(n0 + 1)  # Σ 1/(n₀ + j)
+    psi = _digamma(torch.nn.functional.pad(n1, (1, 0)) + 1)
+    harmonic = psi[:, 1:] - psi[:, :-1]  # Σ 1/(n₀ + j)
     slope = bad / size.clamp_min(1e-300)
     area = e0 * harmonic + slope * (size - n0 * harmonic)
     return area.sum(1) / n1[:, -1]
@@ -100,7 +129,9 @@ def best_aurc(good: Tensor, bad: Tensor) -> Tensor:
 
 def _digamma(x: Tensor) -> Tensor:
     """ψ(x) for x ≥ 1 through the asymptotic series at x + 6: exact to 1e-13 and vectorised."""
-    shift = 1 / x + 1 / (x + 1) + 1 / (x + 2) + 1 / (x + 3) + 1 / (x + 4) + 1 / (x + 5)
+    s = x * (x + 5)  # x(x+1)…(x+5) = s(s+4)(s+6), and Σ 1/(x+j) is its logarithmic derivative
+    s4, s6 = s + 4, s + 6
+    shift = (2 * x + 5) * (s4 * s6 + s * (s4 + s6)) / (s * s4 * s6)
     y = x + 6
     i = 1 / (y * y)
     tail = i * (1 / 12 - i * (1 / 120 - i * (1 / 252 - i * (1 / 240 - i * (1 / 132)))))

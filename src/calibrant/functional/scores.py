@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -140,7 +141,8 @@ def merge(parts: Sequence[Scores]) -> Scores:
             whole = whole + part.classwise
     names = ("labels", "predicted", "correct", "confidence", "log_error", "log_p_label", "brier", "group")
     members = [p.members for p in parts if p.members is not None]
-    return replace(first, **{n: cat(n) for n in names}, classwise=whole, members=_join(members) if members else None)
+    columns: dict[str, Any] = {name: cat(name) for name in names}
+    return replace(first, **columns, classwise=whole, members=_join(members) if members else None)
 
 
 def _chunk(z: Tensor, y: Tensor, cells: _Cells) -> tuple[Tensor, ...]:

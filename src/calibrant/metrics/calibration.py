@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.binning import BinSums
+from calibrant.functional.ranking import run_sums
 from calibrant.functional.scores import Scores
 from calibrant.metrics.table import Panel
 
@@ -84,12 +85,12 @@ def ece_classwise(panel: Panel) -> Tensor:
 def ks(panel: Panel) -> Tensor:
     """Kolmogorov–Smirnov calibration error (Gupta 2021): max_t |Σ_{conf ≤ t} (conf − correct)| / N."""
     s, ranking = panel.scores, panel.ranking
-    signed = (s.confidence - s.correct.double())[ranking.order]
-    w = torch.ones(1, s.n, dtype=torch.float64) if panel.weights is None else panel.weights[:, ranking.order].double()
-    walk = torch.cumsum((w * signed).flip(1), 1).flip(1)  # from the least confident up
-    last = torch.ones_like(ranking.run, dtype=torch.bool)
-    last[1:] = ranking.run[1:] != ranking.run[:-1]  # only where a run of ties is complete
-    return (walk.abs() * last).amax(1) / panel.total
+    signed = ranking.ranked(s.confidence - s.correct.double())[None]
+    if panel.weights is not None:
+        signed = signed * ranking.ranked(panel.weights)
+    steps = signed if ranking.runs == s.n else run_sums(ranking, signed)  # only whole runs of ties can be cut off
+    walk = torch.cumsum(steps.flip(1), 1)  # from the least confident up
+    return walk.abs().amax(1) / panel.total
 
 
 def _l2(s: BinSums) -> Tensor:

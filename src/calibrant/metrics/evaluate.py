@@ -11,8 +11,10 @@ from calibrant.errors import InputError, SplitError, unknown
 from calibrant.functional.border import predictions as checked
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS
+from calibrant.metrics.bootstrap import units
 from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
 from calibrant.metrics.extras import extras
+from calibrant.metrics.intervals import with_intervals
 from calibrant.metrics.table import Metric, Panel
 from calibrant.types import Estimate, Predictions, Report, Split
 
@@ -91,6 +93,9 @@ def evaluate_scores(
     panel = Panel(scores)
     estimates = {m.name: point(m, panel) for m in chosen}
     interval = None
+    if resampling is not None:
+        estimates = with_intervals(panel, chosen, estimates, resampling)
+        interval = resampling.describe(units(scores)[0])
     return Report(
         metrics=estimates,
         n=scores.n,

@@ -10,6 +10,7 @@ import torch
 from calibrant.functional.decomposition import ece_identity, murphy_brier, murphy_nll
 from calibrant.functional.pooling import Disagreement
 from calibrant.functional.ranking import accuracy_coverage
+from calibrant.metrics.calibration_test import calibration_test
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.table import Panel
 
@@ -26,6 +27,8 @@ def extras(panel: Panel, resampling: Resampling | None = None) -> dict[str, Any]
     if scores.about == "top label":  # both are about being right, not about class 1
         out["ece_identity"] = asdict(ece_identity(scores))
         out["accuracy_at_coverage"] = accuracy_at_coverage(panel)
+    if resampling is not None:
+        out["calibration_test"] = calibration_test(panel, resampling)
     if scores.members is not None:
         out["ensemble"] = ensemble_numbers(scores.members)
     return out

@@ -22,12 +22,12 @@ def aupr_error(panel: Panel) -> Tensor:
 
 
 def aurc(panel: Panel) -> Tensor:
-    return ranking.aurc(*panel.runs)
+    return panel.aurc
 
 
 def eaurc(panel: Panel) -> Tensor:
     """AURC above that of a perfect ranking at the same error rate (exact finite sum: perfect gives 0)."""
-    return ranking.aurc(*panel.runs) - ranking.best_aurc(*panel.runs)
+    return panel.aurc - ranking.best_aurc(*panel.runs)
 
 
 def fpr95(panel: Panel) -> Tensor:

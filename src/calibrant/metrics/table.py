@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.binning import BinSums, bin_sums, equal_mass, equal_width
-from calibrant.functional.ranking import Ranking, rank, run_weights
+from calibrant.functional.ranking import Ranking, aurc, rank, run_weights
 from calibrant.functional.scores import Scores
 
 Family = Literal["proper", "calibration", "refinement"]
@@ -59,6 +59,11 @@ class Panel:
     def runs(self) -> tuple[Tensor, Tensor]:
         """(good, bad) weights per run of ties, most confident first."""
         return run_weights(self.ranking, self.scores.correct, self.weights)
+
+    @cached_property
+    def aurc(self) -> Tensor:
+        """Shared by AURC and its excess: the harmonic numbers are most of their cost."""
+        return aurc(*self.runs)
 
     @cached_property
     def total(self) -> Tensor:

@@ -1,0 +1,213 @@
+"""Do the 95 % intervals cover 95 %? Worlds with a known truth, sampled again and again.
+
+    python -m benchmarks.coverage            # writes docs/coverage.md; about 15 minutes of one core
+    python -m benchmarks.coverage --trials 100 --only ece,ks
+
+A world is a population of items with true class probabilities π; a calibrated predictor says π, a
+miscalibrated one says softmax(log π / T) (or, `bent`, too sure above 90 % and too timid below), with T
+chosen to reach the wanted ECE. True values are computed on the population from π itself, not from
+drawn labels. Each trial draws N items and their labels, evaluates, and looks whether truth is inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from calibrant.functional.binning import equal_width
+from calibrant.functional.scores import Scores, reduce
+from calibrant.metrics import METRICS
+from calibrant.metrics.conventions import BINS, Resampling
+from calibrant.metrics.evaluate import evaluate_scores
+from calibrant.metrics.table import Panel
+from calibrant.types import Predictions
+
+TARGETS = (0.0, 0.01, 0.03, 0.1)
+SIZES = (500, 2000, 10000)
+CLASSES = 10
+POPULATION = 400_000
+OUT = Path(__file__).parents[1] / "docs" / "coverage.md"
+
+
+@dataclass(frozen=True)
+class World:
+    """What the predictor says (logits) and what is true (pi), for a whole population."""
+
+    logits: Tensor
+    pi: Tensor
+
+
+def world(target: float, shape: str, size: int = POPULATION) -> World:
+    """Bisection on T until the population's ECE is the target."""
+    generator = torch.Generator().manual_seed(20)
+    margin = (6.5 + 3 * torch.randn(size, generator=generator, dtype=torch.float64)).abs()
+    z = 1.5 * torch.randn(size, CLASSES, generator=generator, dtype=torch.float64)
+    z.scatter_add_(1, torch.randint(CLASSES, (size, 1), generator=generator), margin[:, None])
+    pi = torch.softmax(z, 1)
+    if target == 0:
+        return World(z, pi)
+    low, high = 0.1, 1.0  # T < 1 sharpens: overconfident
+    sure = pi.amax(1, keepdim=True) > 0.9
+    for _ in range(40):
+        t = (low + high) / 2
+        said = z / t if shape == "temperature" else torch.where(sure, z / t, z * t)
+        if float(truth_bins(World(said, pi)).abs().sum()) > target:
+            low = t
+        else:
+            high = t
+    return World(said, pi)
+
+
+def truth_bins(w: World) -> Tensor:
+    """Population gaps δ_b of the top label."""
+    confidence, top = torch.softmax(w.logits, 1).max(1)
+    right = w.pi.gather(1, top[:, None])[:, 0]
+    return torch.bincount(equal_width(confidence, BINS), confidence - right, minlength=BINS) / len(right)
+
+
+def truths(w: World, names: Sequence[str]) -> dict[str, float]:
+    """True values: every metric on the population doubled into (item, right) and (item, wrong), weighted by π."""
+    p = torch.softmax(w.logits, 1)
+    top = p.argmax(1)
+    right = w.pi.gather(1, top[:, None])[:, 0]
+    n = len(top)
+    base = reduce(Predictions(labels=top, logits=w.logits), BINS)
+    wrong = (top + 1) % CLASSES
+    twice = Scores(
+        labels=torch.cat([top, wrong]),
+        predicted=torch.cat([top, top]),
+        correct=torch.cat([torch.ones(n, dtype=torch.bool), torch.zeros(n, dtype=torch.bool)]),
+        confidence=base.confidence.repeat(2),
+        log_error=base.log_error.repeat(2),
+        log_p_label=None,
+        brier=None,
+        k=CLASSES,
+        bins=BINS,
+    )
+    panel = Panel(twice).reweighted(torch.cat([right, 1 - right])[None])
+    special = {
+        "nll": lambda: float(-(w.pi * torch.log_softmax(w.logits, 1)).sum(1).mean()),
+        "brier": lambda: float((p.square().sum(1) - 2 * (p * w.pi).sum(1) + 1).mean()),
+        "accuracy": lambda: float(right.mean()),
+        "ece_classwise": lambda: _classwise(p, w.pi),
+        "ece_debiased": lambda: float(METRICS["ece"](panel)),
+    }
+    return {m: special[m]() if m in special else float(METRICS[m](panel)) for m in names}
+
+
+def _classwise(p: Tensor, pi: Tensor) -> float:
+    key = equal_width(p.reshape(-1), BINS) + BINS * torch.arange(CLASSES).repeat(len(p))
+    gaps = torch.bincount(key, (p - pi).reshape(-1), minlength=CLASSES * BINS)
+    return float(gaps.abs().sum() / (len(p) * CLASSES))
+
+
+def largest_gap(w: World, held: Tensor) -> float:
+    """ece_max is about the bins that hold items, so its truth is too."""
+    confidence = torch.softmax(w.logits, 1).amax(1)
+    mass = torch.bincount(equal_width(confidence, BINS), minlength=BINS) / len(confidence)
+    return float((truth_bins(w).abs() / mass)[held].max())
+
+
+def cell(job: tuple[str, float, int, int, int, tuple[str, ...]]) -> dict[str, tuple[float, float, float]]:
+    """Metric → (covered, missed below, missed above) shares, for one world and N."""
+    shape, target, n, trials, replicates, names = job
+    torch.set_num_threads(1)
+    w = world(target, shape)
+    true = truths(w, names)
+    generator = torch.Generator().manual_seed(n)
+    counts = {name: [0, 0, 0, 0] for name in names}
+    gap_max = {}
+    for trial in range(trials):
+        index = torch.randint(len(w.pi), (n,), generator=generator)
+        labels = torch.multinomial(w.pi[index], 1, generator=generator)[:, 0]
+        scores = reduce(Predictions(labels=labels, logits=w.logits[index]), BINS)
+        report = evaluate_scores(scores, metrics=names, resampling=Resampling(trial, replicates))
+        held = tuple(torch.unique(equal_width(scores.confidence, BINS)).tolist())
+        if "ece_max" in names and held not in gap_max:
+            gap_max[held] = largest_gap(w, torch.tensor(held))
+        for name in names:
+            e = report[name]
+            if e.low is None or e.high is None:
+                continue
+            value = gap_max[held] if name == "ece_max" else true[name]
+            slack = 1e-9
+            tally = counts[name]
+            tally[0] += e.low - slack <= value <= e.high + slack
+            tally[1] += value < e.low - slack
+            tally[2] += value > e.high + slack
+            tally[3] += 1
+    return {k: (a / max(m, 1), b / max(m, 1), c / max(m, 1)) for k, (a, b, c, m) in counts.items()}
+
+
+def table(
+    results: dict[tuple[str, float, int], dict[str, tuple[float, float, float]]], names: Sequence[str], shape: str
+) -> Iterator[str]:
+    head = [f"{'calibrated' if t == 0 else f'ECE {t:g}'}, N={n:,}" for t in TARGETS for n in SIZES]
+    yield "| metric | " + " | ".join(head) + " |"
+    yield "|---" * (len(head) + 1) + "|"
+    for name in names:
+        shown = []
+        for t in TARGETS:
+            for n in SIZES:
+                covered = results[shape, t, n][name][0]
+                mark = "" if 0.90 <= covered <= 0.99 else " ⚠" if covered < 0.90 else " ↑"
+                shown.append(f"{100 * covered:.1f}{mark}")
+        yield f"| {name} | " + " | ".join(shown) + " |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=400)
+    parser.add_argument("--replicates", type=int, default=400)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--shapes", default="temperature,bent")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=OUT)
+    a = parser.parse_args()
+    names = tuple(a.only.split(",")) if a.only else tuple(METRICS)
+    shapes = a.shapes.split(",")
+    keys = [(s, t, n) for s in shapes for t in TARGETS for n in SIZES]
+    jobs = [(*k, a.trials, a.replicates, names) for k in keys]
+    with ProcessPoolExecutor(a.processes) as pool:
+        results = {}
+        for key, found in zip(keys, pool.map(cell, jobs), strict=True):
+            results[key] = found
+            print(*key, {k: tuple(round(100 * x, 1) for x in v) for k, v in found.items()}, flush=True)
+    noise = 196 * math.sqrt(0.95 * 0.05 / a.trials)
+    lines = [
+        "# Coverage of the intervals",
+        "",
+        "Share of trials, in percent, in which the nominal 95 % interval holds the true value, made by",
+        "",
+        f"    python -m benchmarks.coverage --trials {a.trials} --replicates {a.replicates}",
+        "",
+        f"{a.trials} trials a cell, so a cell is known to ±{noise:.1f}. ⚠ below 90, ↑ above 99 (wide, not wrong).",
+        PREAMBLE,
+    ]
+    for shape in shapes:
+        lines += ["", f"## {TITLES[shape]}", "", *table(results, names, shape)]
+    a.out.parent.mkdir(exist_ok=True)
+    a.out.write_text("\n".join(lines) + "\n")
+    print("wrote", a.out.name)
+
+
+TITLES = {
+    "temperature": "Overconfident everywhere: a wrong temperature",
+    "bent": "Overconfident above 90 %, underconfident below",
+}
+
+PREAMBLE = """
+The truth is the population's value *with these bins*; for `ece_max` in those bins that hold items. Truth at
+the boundary (a calibrated model's ECE is 0; an overconfident model's `ece_under` is 0) is inside whenever the
+lower end is 0, so coverage there may exceed 99 %: no interval that contains the boundary can do less.
+`calibrant.metrics.regimes.REGIMES` lists every regime that is not covered, and reports repeat it."""
+
+if __name__ == "__main__":
+    main()

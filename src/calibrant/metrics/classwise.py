@@ -1,0 +1,66 @@
+"""Interval of classwise ECE, from its (class, bin) cells alone, by the same inversion in closed form.
+
+There are too many cells to simulate, and enough of them for a normal approximation of their sum. In
+each, E|δ_c + noise| is a folded normal's, corrected at δ = 0 to the binomial's mean absolute deviation
+(de Moivre): many cells hold few items. Classes of one item are not independent: Σ_k (p_k − y_k) = 0.
+For any signs s, Var Σ s_k y_k ≤ 2 Σ Var y_k, so the part of the variance that is linear in δ is doubled;
+at δ = 0 a correlation of −1/(K−1) between classes adds 1/(K−1) of the variance.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from calibrant.functional.scores import Classwise
+from calibrant.metrics.bca import _quantile
+from calibrant.metrics.calibration import folded_mean
+from calibrant.metrics.gaps import Cells, possible
+from calibrant.metrics.inversion import GRID, _crossing, concentrated, spread
+
+
+def classwise_interval(classwise: Classwise, n: int, level: float, design: float = 1.0) -> tuple[float, float]:
+    """(low, high) of the population's classwise ECE; `design` inflates variances for groups."""
+    k = len(classwise.count)
+    held = classwise.count > 0
+    count = classwise.count[held]
+    mean, accuracy = classwise.confidence[held] / count, classwise.positive[held] / count
+    cells = Cells(n, count, mean, accuracy.clamp(0, 1), torch.zeros_like(count))
+    seen = float((cells.mass * cells.gap).abs().sum())
+    z = _quantile((1 + level) / 2)
+    top, lower = _moments(cells, concentrated(cells), k, design, z)
+    bottom, upper = _moments(cells, spread(cells), k, design, -z)
+    low = 0.0 if float(top[0]) >= seen else _crossing(top, lower, seen)
+    return low / k, max(low, _crossing(bottom, upper, seen)) / k
+
+
+def _moments(cells: Cells, shape: Tensor, k: int, design: float, z: float) -> tuple[Tensor, Tensor]:
+    """Quantile of Σ|δ_c| at z, and the population's own Σ|δ_c|, at each t of the grid."""
+    quantiles, values = [], []
+    for t in GRID:
+        gap = possible(cells, t * shape)
+        q = (cells.confidence - gap).clamp(0, 1)
+        delta = cells.mass * gap
+        variance = design * cells.mass * (q * (1 - q) + gap.square()) / cells.n
+        sd = variance.clamp_min(1e-300).sqrt()
+        folded = folded_mean(delta, sd)
+        nearness = torch.exp(-(delta / sd).square() / 2)
+        mean = folded + nearness * (math.sqrt(design) * _mad(cells.count, q) / cells.n - math.sqrt(2 / math.pi) * sd)
+        linear = (torch.erf(delta / (sd * math.sqrt(2))).square() * variance).sum()
+        rest = (delta.square() + variance - folded.square()).sum() - linear
+        total = 2 * linear + (1 + 1 / (k - 1)) * rest.clamp_min(0)
+        quantiles.append(mean.sum() + z * total.sqrt())
+        values.append(delta.abs().sum())
+    return torch.stack(quantiles), torch.stack(values)
+
+
+def _mad(n: Tensor, q: Tensor) -> Tensor:
+    """E|Y − nq| for Y ~ Binomial(n, q): 2ν C(n, ν) q^ν (1−q)^{n−ν+1}, ν = ⌊nq⌋ + 1 (de Moivre 1730)."""
+    nu = torch.floor(n * q) + 1
+    inside = (nu <= n) & (q > 0)
+    nu = nu.minimum(n)
+    ways = torch.lgamma(n + 1) - torch.lgamma(nu + 1) - torch.lgamma(n - nu + 1)
+    log_mad = torch.log(2 * nu) + ways + torch.special.xlogy(nu, q) + torch.special.xlog1py(n - nu + 1, -q)
+    return torch.where(inside, log_mad.exp(), 0.0)

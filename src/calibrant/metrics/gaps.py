@@ -1,0 +1,143 @@
+"""The model behind intervals of calibration errors: cells of items, each with a gap, and their noise.
+
+Every binned calibration error is a function of the gaps δ_c = Σ_{i in c} (confidence_i − correct_i)/N.
+Given population gaps, the observed ones scatter around them: correct answers in a cell are binomial,
+the share of items that fall into it is multinomial. With groups, the scatter is Gaussian with the
+covariance of the groups' own sums.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+_TABLE = 96  # hits (or misses) tabulated where a cell expects few of them
+_FEW = 12.0  # variance below which a cell's count of hits is drawn from its table, not from a normal
+
+
+@dataclass(frozen=True)
+class Cells:
+    """Occupied cells of N items: counts, mean confidence, accuracy, and variance of confidence inside."""
+
+    n: int
+    count: Tensor
+    confidence: Tensor
+    accuracy: Tensor
+    spread: Tensor
+    smooth: bool = False  # only sums over many cells matter: a normal will do in each
+    factor: Tensor | None = None  # [C, C], L with L Lᵀ = covariance of the observed gaps, from groups
+
+    @cached_property
+    def mass(self) -> Tensor:
+        return self.count / self.n
+
+    @cached_property
+    def gap(self) -> Tensor:
+        """Mean confidence − accuracy in each cell."""
+        return self.confidence - self.accuracy
+
+    @cached_property
+    def sd(self) -> Tensor:
+        """Standard error of each gap; accuracy is pulled to the confidence by one item, so it is never 0."""
+        if self.factor is not None:
+            return self.factor.square().sum(1).sqrt() / self.mass
+        q = (self.accuracy * self.count + self.confidence) / (self.count + 1)
+        floor = 0.25 / (self.count + 1)  # a cell that was all right may still be wrong once
+        return ((q * (1 - q)).clamp_min(0).maximum(floor / (self.count + 1)) / self.count).sqrt()
+
+
+def cells(
+    index: Tensor, confidence: Tensor, correct: Tensor, group: Tensor | None = None, *, smooth: bool = False
+) -> Cells:
+    """Cells of the items' `index`; empty ones are dropped."""
+    _, which = torch.unique(index, return_inverse=True)
+    n, hit = len(index), correct.double()
+    count = torch.bincount(which).double()
+    size = len(count)
+    mean = torch.bincount(which, confidence, minlength=size) / count
+    accuracy = torch.bincount(which, hit, minlength=size) / count
+    spread = torch.bincount(which, (confidence - mean[which]).square(), minlength=size) / count
+    factor = None if group is None else _group_factor(which, confidence - hit, group, size)
+    return Cells(n, count, mean, accuracy, spread, smooth, factor)
+
+
+def _group_factor(which: Tensor, signed: Tensor, group: Tensor, size: int) -> Tensor:
+    """From sums per group s_g (and its items n_g): δ = Σ s_g / Σ n_g has influence (s_g − n_g δ)/N."""
+    n, groups = len(which), int(group.max()) + 1
+    sums = torch.zeros(groups * size, dtype=torch.float64)
+    sums.index_add_(0, group * size + which, signed)
+    sums = sums.view(groups, size)
+    items = torch.bincount(group, minlength=groups).double()
+    influence = (sums - items[:, None] * (sums.sum(0) / n)) / n
+    covariance = influence.T @ influence * (groups / (groups - 1))
+    values, vectors = torch.linalg.eigh(covariance)
+    factor: Tensor = vectors * values.clamp_min(0).sqrt()
+    return factor
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Common random numbers [S, C] for every gap that is tried: one uniform and one normal per cell."""
+
+    u: Tensor
+    z: Tensor
+
+    @cached_property
+    def normal(self) -> Tensor:
+        z: Tensor = torch.special.ndtri(self.u)
+        return z
+
+
+def noise(size: int, draws: int, seed: int) -> Noise:
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.rand(draws, size, dtype=torch.float64, generator=generator).clamp_(1e-12, 1 - 1e-12)
+    return Noise(u, torch.randn(draws, size, dtype=torch.float64, generator=generator))
+
+
+def possible(cells: Cells, gap: Tensor) -> Tensor:
+    """Gaps cut to what an accuracy in [0, 1] allows."""
+    return cells.confidence - (cells.confidence - gap).clamp(0, 1)
+
+
+def observed_gaps(cells: Cells, gap: Tensor, noise: Noise) -> Tensor:
+    """Draws [T, S, C] of the observed δ when the population's gaps are `gap` [T, C]."""
+    gap = possible(cells, gap)[:, None]
+    if cells.factor is not None:
+        return cells.mass * gap + noise.z @ cells.factor.T
+    q = cells.confidence - gap
+    hits = _hits(cells, q, noise)
+    root = cells.mass.sqrt()
+    moved = root * noise.z  # multinomial share of each cell: covariance diag(m) − m mᵀ
+    moved = moved - cells.mass * (moved.sum(-1, keepdim=True))
+    return (cells.count * cells.confidence - hits) / cells.n + gap * moved / math.sqrt(cells.n)
+
+
+def _hits(cells: Cells, q: Tensor, noise: Noise) -> Tensor:
+    """Correct answers per cell [T, S, C], accuracy q [T, 1, C]."""
+    variance = cells.count * (q * (1 - q) - cells.spread).clamp_min(0)
+    hits = cells.count * q + variance.sqrt() * noise.normal
+    if cells.smooth:
+        return hits
+    few = (cells.count * q * (1 - q) < _FEW)[:, 0]
+    at, cell = few.nonzero(as_tuple=True)
+    if len(at):
+        hits[at, :, cell] = _few(cells.count[cell], q[at, 0, cell], noise.u.T[cell])
+    return hits
+
+
+def _few(n: Tensor, q: Tensor, u: Tensor) -> Tensor:
+    """Binomial quantiles [P, S] at u [P, S]; tabulated on the rarer of hit and miss."""
+    flip = q > 0.5
+    rare = torch.where(flip, 1 - q, q).clamp(0, 1)[:, None]
+    k = torch.arange(_TABLE, dtype=torch.float64)
+    m = n[:, None]
+    ways = torch.lgamma(m + 1) - torch.lgamma(k + 1) - torch.lgamma((m - k).clamp_min(0) + 1)
+    log_pmf = ways + torch.special.xlogy(k, rare) + torch.special.xlog1py((m - k).clamp_min(0), -rare)
+    pmf = torch.where(k <= m, log_pmf.exp(), 0.0)
+    drawn = torch.searchsorted(torch.cumsum(pmf, 1), torch.where(flip[:, None], 1 - u, u)).double()
+    drawn = drawn.minimum(m)
+    return torch.where(flip[:, None], m - drawn, drawn)

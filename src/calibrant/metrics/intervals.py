@@ -1,0 +1,134 @@
+"""A 95 % interval for every metric, each by the method that covers (docs/coverage.md).
+
+Proportions: Wilson. Calibration errors: inversion of a test (`inversion`, `classwise`). The rest: BCa
+over a bootstrap of items, or of groups when they are known. An interval that would be a guess is None,
+with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from calibrant.functional.scores import Scores
+from calibrant.metrics import inversion
+from calibrant.metrics.bca import acceleration, bca, design_effect, influence, wilson
+from calibrant.metrics.bootstrap import bootstrap, coarse, merged, units
+from calibrant.metrics.classwise import classwise_interval
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.gaps import Cells, cells, noise
+from calibrant.metrics.regimes import caveat
+from calibrant.metrics.table import Metric, Panel
+from calibrant.types import Estimate
+
+DRAWS = 1000
+"""Simulated samples behind each inverted interval."""
+
+WALK = 60
+"""Cells of the walk whose largest excursion is KS."""
+
+INVERSION = "test inversion on simulated gaps"
+
+
+def with_intervals(
+    panel: Panel, metrics: Sequence[Metric], points: Mapping[str, Estimate], resampling: Resampling
+) -> dict[str, Estimate]:
+    """The same estimates with low, high and method filled in."""
+    scores = panel.scores
+    unit, count = units(scores)
+    if count < 2:
+        return {
+            name: e if e.value is None else replace(e, reason=f"one {unit[:-1]}: no interval")
+            for name, e in points.items()
+        }
+    known = [m for m in metrics if points[m.name].value is not None]
+    gaps = gap_intervals(panel, {m.name for m in known}, resampling)
+    drawn = [m for m in known if m.name not in gaps and m.name != "accuracy"]
+    out = dict(points)
+    for name, (low, high) in gaps.items():
+        out[name] = replace(points[name], low=low, high=high, method=INVERSION)
+    if "accuracy" in (m.name for m in known):
+        out["accuracy"] = _accuracy(scores, points["accuracy"], resampling.level)
+    if drawn:
+        out |= _bootstrapped(panel, drawn, points, resampling)
+    return {name: caveat(name, e, scores) for name, e in out.items()}
+
+
+def _accuracy(scores: Scores, point: Estimate, level: float) -> Estimate:
+    assert point.value is not None
+    n, method = float(scores.n), "Wilson"
+    if scores.group is not None:
+        n /= max(1.0, design_effect((scores.predicted == scores.labels).double(), scores.group))
+        method = "Wilson, items counted by the design effect of groups"
+    low, high = wilson(point.value, n, level)
+    return replace(point, low=low, high=high, method=method)
+
+
+def _bootstrapped(
+    panel: Panel, metrics: Sequence[Metric], points: Mapping[str, Estimate], resampling: Resampling
+) -> dict[str, Estimate]:
+    scores = panel.scores
+    ((on_cells, replicates),) = bootstrap([panel], metrics, resampling.replicates, resampling.seed)
+    order, sorted_panel = coarse(panel)
+    group = None if scores.group is None else scores.group[order]
+    out = {}
+    for m in metrics:
+        point, value, drawn = points[m.name], float(on_cells[m.name]), replicates[m.name]
+        drawn = drawn[torch.isfinite(drawn)]  # a replicate without a single error has no AUROC
+        assert point.value is not None
+        if len(drawn) < 0.9 * resampling.replicates:
+            out[m.name] = replace(point, reason="too few errors or correct answers for an interval")
+            continue
+        if float(drawn.max() - drawn.min()) <= 1e-15 * max(1.0, abs(value)):
+            out[m.name] = replace(point, reason="every resample gives the same value: no interval")
+            continue
+        low, high = bca(value, drawn, acceleration(influence(m, sorted_panel), group), resampling.level)
+        shift = point.value - value  # what merging ranks into cells changed
+        out[m.name] = replace(
+            point, low=low + shift, high=high + shift, method=f"BCa bootstrap over {units(scores)[0]}"
+        )
+    return out
+
+
+def gap_intervals(panel: Panel, names: set[str], resampling: Resampling) -> dict[str, tuple[float, float]]:
+    """Intervals of those metrics that are functions of gaps; `ece_debiased` estimates what `ece` does."""
+    scores, level = panel.scores, resampling.level
+    width = {"ece", "ece_l2", "ece_max", "ece_over", "ece_under", "oe", "ece_debiased"} & names
+    out: dict[str, tuple[float, float]] = {}
+    if width:
+        wanted = (width - {"ece_debiased"}) | ({"ece"} if "ece_debiased" in width else set())
+        found = _invert(_cells(scores, panel.width_index), sorted(wanted), resampling)
+        if "ece_debiased" in width:
+            found["ece_debiased"] = found["ece"]
+        out |= {name: found[name] for name in width}
+    if "ece_mass" in names:
+        out |= _invert(_cells(scores, panel.mass_index), ["ece_mass"], resampling)
+    if "ks" in names:
+        walk = torch.empty(scores.n, dtype=torch.long)
+        walk[panel.ranking.positions] = merged(panel.ranking, WALK)
+        walked = cells(walk.max() - walk, scores.confidence, scores.correct, scores.group, smooth=True)
+        out |= _invert(walked, ["ks"], resampling)
+    if "ece_classwise" in names and scores.classwise is not None:
+        signed = scores.confidence - scores.correct.double()
+        design = 1.0 if scores.group is None else max(1.0, design_effect(signed, scores.group))
+        out["ece_classwise"] = classwise_interval(scores.classwise, scores.n, level, design)
+    return out
+
+
+def _cells(scores: Scores, index: Tensor) -> Cells:
+    return cells(index, scores.confidence, scores.correct, scores.group)
+
+
+def _invert(c: Cells, names: Sequence[str], resampling: Resampling) -> dict[str, tuple[float, float]]:
+    random = noise(len(c.count), DRAWS, resampling.seed)
+    lines: dict[inversion.Side, tuple[inversion.Line, inversion.Line]] = {}
+    out = {}
+    for name in names:
+        statistic, side = inversion.STATISTICS[name]
+        if side not in lines:
+            lines[side] = (inversion.line(c, side, "low", random), inversion.line(c, side, "high", random))
+        out[name] = inversion.interval(statistic, c, *lines[side], resampling.level)
+    return out

@@ -1,0 +1,194 @@
+"""Intervals of calibration errors by inverting a test (debiased, and aware of the boundary at 0).
+
+A plain bootstrap of ECE resamples noise on top of noise: it covers 0 % when the model is calibrated.
+Here the question is asked the other way round: which population errors would make the observed one
+unsurprising? Along a line of population gaps, fixed + t · direction, t ≥ 0, the statistic is simulated
+(`gaps.observed_gaps`, common random numbers) and the interval is the range of the population's value
+over those t at which the observed statistic lies between the 2.5 % and 97.5 % quantiles.
+
+The shape of the gaps is itself uncertain, and it matters: noise adds more to Σ|δ| where true gaps are
+0. So the lower end is sought along a *concentrated* line (gaps shrunk to 0 where noise explains them)
+and the upper end along a *spread* one (no gap below its standard error); each errs on the wide side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.metrics.gaps import Cells, Noise, observed_gaps, possible
+
+Statistic = Callable[[Tensor, Cells], Tensor]
+"""δ [..., C] → value [...]."""
+
+Side = Literal["both", "over", "under", "walk"]
+
+GRID = torch.tensor(
+    (
+        0,
+        0.08,
+        0.16,
+        0.25,
+        0.35,
+        0.45,
+        0.55,
+        0.65,
+        0.75,
+        0.85,
+        0.95,
+        1,
+        1.05,
+        1.15,
+        1.3,
+        1.5,
+        1.75,
+        2,
+        2.4,
+        3,
+        4,
+        6,
+        10,
+        50,
+    ),
+    dtype=torch.float64,
+)
+"""Values of t that are simulated; between them quantiles are interpolated."""
+
+
+def ece(delta: Tensor, cells: Cells) -> Tensor:
+    return delta.abs().sum(-1)
+
+
+def ece_l2(delta: Tensor, cells: Cells) -> Tensor:
+    return (delta.square() / cells.mass).sum(-1).sqrt()
+
+
+def ece_max(delta: Tensor, cells: Cells) -> Tensor:
+    return (delta / cells.mass).abs().amax(-1)
+
+
+def ece_over(delta: Tensor, cells: Cells) -> Tensor:
+    return delta.clamp_min(0).sum(-1)
+
+
+def ece_under(delta: Tensor, cells: Cells) -> Tensor:
+    return (-delta).clamp_min(0).sum(-1)
+
+
+def oe(delta: Tensor, cells: Cells) -> Tensor:
+    return (cells.confidence * delta.clamp_min(0)).sum(-1)
+
+
+def ks(delta: Tensor, cells: Cells) -> Tensor:
+    return torch.cumsum(delta, -1).abs().amax(-1)
+
+
+STATISTICS: dict[str, tuple[Statistic, Side]] = {
+    "ece": (ece, "both"),
+    "ece_mass": (ece, "both"),
+    "ece_l2": (ece_l2, "both"),
+    "ece_max": (ece_max, "both"),
+    "ece_over": (ece_over, "over"),
+    "ece_under": (ece_under, "under"),
+    "oe": (oe, "over"),
+    "ks": (ks, "walk"),
+}
+"""Metric → its value from the gaps, and which sign of gap moves it."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """Population gaps fixed + t · direction over GRID, and what would be observed at each."""
+
+    gap: Tensor  # [T, C]
+    drawn: Tensor  # [T, S, C]
+
+
+def concentrated(cells: Cells) -> Tensor:
+    """Gaps shrunk by what noise explains: g · (1 − sd²/g²)₊ (non-negative garrotte)."""
+    g = cells.gap
+    shrink = (1 - (cells.sd / g.abs().clamp_min(1e-300)).square()).clamp_min(0)
+    shape = g * shrink
+    return shape if bool(shape.abs().any()) else g
+
+
+def spread(cells: Cells) -> Tensor:
+    """Gaps with their standard error added in: none is 0."""
+    sign = torch.where(cells.gap < 0, -1.0, 1.0).double()
+    return sign * (cells.gap.square() + cells.sd.square()).sqrt()
+
+
+def drift(cells: Cells) -> Tensor:
+    """For the walk of KS: one sign throughout, as a wrong temperature gives, p(1 − p), of the observed size."""
+    shape = cells.confidence * (1 - cells.confidence) + 1e-12
+    walk = torch.cumsum(cells.mass * cells.gap, -1)
+    size = ks(cells.mass * cells.gap, cells) / ks(cells.mass * shape, cells)
+    return shape * size * torch.sign(walk[walk.abs().argmax()])
+
+
+def line(cells: Cells, side: Side, end: Literal["low", "high"], noise: Noise) -> Line:
+    shape = drift(cells) if side == "walk" else concentrated(cells) if end == "low" else spread(cells)
+    fixed = torch.zeros_like(shape)
+    if side in ("over", "under"):
+        sign = 1.0 if side == "over" else -1.0
+        # a gap of the other sign stays where it is if it is real; if noise made it, it may be of either
+        real = -sign * cells.gap > 2.5 * cells.sd
+        fixed = torch.where(real, cells.gap, 0.0)
+        if end == "high":
+            shape = torch.where(sign * cells.gap > -cells.sd, sign * shape.abs(), 0.0)
+        else:
+            shape = torch.where(sign * shape > 0, shape, 0.0)
+    gap = possible(cells, fixed + GRID[:, None] * shape)
+    return Line(gap, observed_gaps(cells, gap, noise))
+
+
+def surely_largest(cells: Cells, level: float) -> float:
+    """Lower end for the largest gap: the best of the bins' own exact bounds (Clopper–Pearson), all valid at once.
+
+    The distribution of a maximum is ruled by bins with an item or two, which can say nothing."""
+    tail = (1 - level) / 2 / len(cells.count)
+    if cells.factor is not None:
+        bound = cells.gap.abs() - math.sqrt(2) * torch.erfinv(torch.tensor(1 - 2 * tail)) * cells.sd
+        return max(0.0, float(bound.max()))
+    from scipy.special import betaincinv  # loaded on use: importing calibrant must stay light
+
+    n, hits = cells.count.numpy(), (cells.count * cells.accuracy).round().numpy()
+    least = np.where(hits > 0, betaincinv(np.maximum(hits, 1), n - hits + 1, tail), 0.0)
+    most = np.where(hits < n, betaincinv(hits + 1, np.maximum(n - hits, 1), 1 - tail), 1.0)
+    conf = cells.confidence.numpy()
+    return max(0.0, float(np.maximum(conf - most, least - conf).max()))
+
+
+def interval(
+    statistic: Statistic, cells: Cells, low: Line, high: Line, level: float, observed: float | None = None
+) -> tuple[float, float]:
+    """(low, high) of the population's value; 0 is in it when t = 0 is accepted."""
+    tail = (1 - level) / 2
+    seen = float(statistic(cells.mass * cells.gap, cells)) if observed is None else observed
+    top = statistic(low.drawn, cells).quantile(1 - tail, 1)
+    bottom = statistic(high.drawn, cells).quantile(tail, 1)
+    lower = statistic(low.gap * cells.mass, cells)
+    upper = statistic(high.gap * cells.mass, cells)
+    least = 0.0 if float(top[0]) >= seen else _crossing(top, lower, seen)
+    if statistic is ece_max:
+        least = surely_largest(cells, level)
+    return least, max(least, _crossing(bottom, upper, seen))
+
+
+def _crossing(quantile: Tensor, value: Tensor, seen: float) -> float:
+    """The population's value at which the quantile, monotone in it, reaches what was seen."""
+    above = (quantile.cummax(0).values > seen).nonzero()
+    if not len(above):
+        return float(value[-1])
+    i = int(above[0])
+    if i == 0:
+        return float(value[0])
+    a, b = float(quantile[i - 1]), float(quantile[i])
+    share = 0.0 if b <= a else min(1.0, max(0.0, (seen - a) / (b - a)))
+    return float(value[i - 1] + share * (value[i] - value[i - 1]))

@@ -1,0 +1,28 @@
+"""Where an interval is known not to cover what it says (docs/coverage.md), so that the report says it too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from calibrant.functional.scores import Scores
+from calibrant.types import Estimate
+
+
+@dataclass(frozen=True)
+class Regime:
+    """These metrics, under this condition, miss the nominal coverage; `words` says how."""
+
+    metrics: frozenset[str]
+    holds: Callable[[Scores, Estimate], bool]
+    words: str
+
+
+REGIMES: tuple[Regime, ...] = ()
+"""From the coverage table: every cell outside 90–99 % has a line here, and a test checks that."""
+
+
+def caveat(name: str, estimate: Estimate, scores: Scores) -> Estimate:
+    """The estimate with a note in its `method` when its interval is in a regime that does not cover."""
+    notes = [r.words for r in REGIMES if name in r.metrics and estimate.low is not None and r.holds(scores, estimate)]
+    return replace(estimate, method="; ".join([estimate.method or "", *notes])) if notes else estimate
