@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from calibrant.ensembles.single import predict
     from calibrant.functional.border import predictions
     from calibrant.metrics.evaluate import evaluate
+    from calibrant.posthoc.fit import fit
+    from calibrant.posthoc.storage import load
     from calibrant.types import Estimate, Predictions, Report, Split
 
 _PUBLIC = {
@@ -27,6 +29,8 @@ _PUBLIC = {
     "Report": "calibrant.types",
     "Split": "calibrant.types",
     "evaluate": "calibrant.metrics.evaluate",
+    "fit": "calibrant.posthoc.fit",
+    "load": "calibrant.posthoc.storage",
     "predict": "calibrant.ensembles.single",
     "predictions": "calibrant.functional.border",
 }

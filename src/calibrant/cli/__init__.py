@@ -15,8 +15,10 @@ import typer
 from calibrant.errors import CalibrantError
 
 VERBS: dict[str, str] = {
+    "apply": "apply",
     "audit": "audit",
     "demo": "demo",
+    "fit": "fit",
     "list": "list_",
     "predict": "predict",
     "train": "train",

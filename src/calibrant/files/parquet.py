@@ -68,12 +68,17 @@ def width(part: Path) -> int:
     return max(1, values // int(group.num_rows))
 
 
-def batches(part: Path, size: int, groups: Sequence[int] | None = None) -> Iterator[tuple[int, Arrays]]:
-    """(first row, arrays) of each run of at most `size` rows of one part (of these row groups, if given)."""
+def batches(
+    part: Path, size: int, groups: Sequence[int] | None = None, *, everything: bool = False
+) -> Iterator[tuple[int, Arrays]]:
+    """(first row, arrays) of each run of at most `size` rows of one part (of these row groups, if given).
+
+    Scores and labels only, unless `everything` is asked for."""
     file = _open(part)
     found = stems(file.schema_arrow.names, part)
     meta, start = _meta(file.schema_arrow), 0
-    stream = _guarded(part, lambda: file.iter_batches(batch_size=size, row_groups=groups, columns=_wanted(found)))
+    columns = None if everything else _wanted(found)
+    stream = _guarded(part, lambda: file.iter_batches(batch_size=size, row_groups=groups, columns=columns))
     while (batch := _guarded(part, lambda: next(stream, None))) is not None:
 
         def load(name: str, batch: Any = batch) -> Any:

@@ -14,20 +14,46 @@ How to write a calibrator (imitate `temperature.py`; a method of the top label i
 
 from __future__ import annotations
 
+from calibrant.posthoc.bbq import Bbq
+from calibrant.posthoc.beta import Beta
 from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.centred_isotonic import CentredIsotonic
+from calibrant.posthoc.dirichlet import Dirichlet, Matrix
+from calibrant.posthoc.ets import Ets
 from calibrant.posthoc.histogram import Histogram, HistogramMass
+from calibrant.posthoc.irm import Irm
 from calibrant.posthoc.isotonic import Isotonic
 from calibrant.posthoc.map import Chain, FitRecord, FittedMap, Identity, Pool
+from calibrant.posthoc.order_preserving import OrderPreserving
+from calibrant.posthoc.platt import Platt
+from calibrant.posthoc.scaling_binning import ScalingBinning
+from calibrant.posthoc.spline import Spline
 from calibrant.posthoc.storage import load
+from calibrant.posthoc.structured import StructuredMatrix, StructuredVector
 from calibrant.posthoc.temperature import Temperature
 from calibrant.posthoc.vector import Vector
+from calibrant.posthoc.venn_abers import VennAbers
 
 _TABLE: tuple[type[Calibrator], ...] = (
     Temperature,
     Histogram,
     HistogramMass,
     Isotonic,
+    CentredIsotonic,
+    Platt,
+    Beta,
     Vector,
+    Matrix,
+    Dirichlet,
+    StructuredVector,
+    StructuredMatrix,
+    Ets,
+    Irm,
+    Spline,
+    ScalingBinning,
+    VennAbers,
+    Bbq,
+    OrderPreserving,
 )
 
 CALIBRATORS: dict[str, type[Calibrator]] = {c.name: c for c in _TABLE}

@@ -8,6 +8,7 @@ fall beyond noise (and by more than 0.001, below which no decision changes)? A r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,19 +43,6 @@ class Verdict:
             estimate = getattr(self, name)
             out[name] = None if estimate is None else estimate.to_dict()
         return out
-
-    def sentence(self) -> str:
-        """The verdict in words, for people."""
-        if not self.ok:
-            return "flagged: " + "; ".join(self.reasons)
-        change = self.nll_change
-        if change is None or change.value is None or change.high is None:
-            return "ok: labels and ranking are kept"
-        if change.high < 0:
-            return (
-                f"ok: on held-out items NLL falls by {-change.value:.4f} [{-change.high:.4f}, {-(change.low or 0):.4f}]"
-            )
-        return f"ok, but no measurable gain: held-out NLL changes by {change.value:+.4f}, within noise"
 
 
 def guard(calibrator: Calibrator, p: Predictions, *, seed: int = 0, folds: int = FOLDS) -> Verdict:
@@ -94,3 +82,16 @@ def auroc_change(identity: HeldOut, after: HeldOut, p: Predictions) -> Estimate:
     assert spread.value is not None and spread.low is not None
     change, half = after.auroc - identity.auroc, spread.value - spread.low
     return Estimate(change, change - half, change + half)
+
+
+def sentence(figures: Mapping[str, Any]) -> str:
+    """The verdict in words, from the figures that a map's record keeps."""
+    if not figures.get("ok"):
+        return "flagged: " + "; ".join(figures.get("reasons") or ["it was not guarded"])
+    change = figures.get("nll_change")
+    if not change or change.get("value") is None:
+        return "ok: labels and ranking are kept"
+    if change["high"] < 0:
+        span = f"[{-change['high']:.4f}, {-change['low']:.4f}]"
+        return f"ok: on held-out items NLL falls by {-change['value']:.4f} {span}"
+    return f"ok, but no measurable gain: held-out NLL changes by {change['value']:+.4f}, within noise"

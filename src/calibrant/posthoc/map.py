@@ -86,9 +86,12 @@ class FittedMap:
         )
 
     def check(self, logits: Tensor) -> None:
-        if self.k is not None and logits.shape[-1] != self.k:
+        """Refuse another class count than the map was fitted for, even where the map could be applied to any."""
+        expected = self.record.k if self.k is None else self.k
+        if expected is not None and logits.shape[-1] != expected:
             raise MapError(
-                f"this {self.method} map was fitted for {self.k} classes, the predictions have {logits.shape[-1]}"
+                f"this {self.record.calibrator or self.method} map was fitted for {expected} classes, "
+                f"the predictions have {logits.shape[-1]}; fit one on predictions of the same classes"
             )
 
     def tensors(self) -> dict[str, Tensor]:
@@ -176,6 +179,8 @@ class Chain(FittedMap):
         return {name: value for m in self.maps for name, value in m.summary().items()}
 
     def predictions(self, p: Predictions) -> Predictions:
+        if p.logits is not None:
+            self.check(p.logits)
         for each in self.maps:
             p = each.predictions(p)
         return replace(p, fitted_on=self.record.data or p.fitted_on)

@@ -1,0 +1,91 @@
+"""`calibrant apply MAP/ PREDS -o OUT`: predictions after a fitted map; Parquet folders stream, part by part."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibrant import files
+from calibrant.cli.fit import Bar, writable
+from calibrant.errors import FileError
+from calibrant.posthoc import load
+from calibrant.posthoc.fit import mean_nll
+from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.stream import apply_parts
+from calibrant.types import SCHEMA, jsonable
+
+
+def apply(
+    map_folder: Annotated[Path, typer.Argument(metavar="MAP", help="folder that `calibrant fit` wrote")],
+    preds: Annotated[Path, typer.Argument(help="a file of predictions, or a folder of Parquet parts")],
+    out: Annotated[
+        Path, typer.Option("-o", "--out", help="file to write (.npz, .safetensors, .parquet, .csv) or folder")
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
+    probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
+    labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
+    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the file has none")] = None,
+) -> None:
+    """Apply a fitted map to predictions."""
+    fitted = load(map_folder)
+    files.existing(preds)
+    if out.suffix in files.FORMATS and not out.is_dir():
+        p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
+        after = fitted.predictions(p)
+        files.write(out, after)
+        before_nll, after_nll = mean_nll(p, after)
+        found = _found(fitted, p.n, p.k, None, before_nll, after_nll, out)
+    elif preds.is_dir() or preds.suffix == ".parquet":
+        writable(out)
+        if out.suffix:
+            raise FileError(
+                f"cannot write {out}: unknown format {out.suffix!r}; name a folder, or {', '.join(files.FORMATS)}"
+            )
+        if preds.absolute() == out.absolute():
+            raise FileError(f"{out} is also the input; name another folder")
+        with Bar("applying") as bar:
+            done = apply_parts(fitted, preds, out, progress=lambda i, n: bar.share(f"{i:,} of {n:,} rows", i / n))
+        found = _found(fitted, done.n, done.k, done.parts, done.nll_before, done.nll_after, out)
+    else:
+        raise FileError(
+            f"cannot write {out}: only Parquet goes into a folder of parts; end the name in {', '.join(files.FORMATS)}"
+        )
+    if as_json:
+        typer.echo(json.dumps(jsonable(found), indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    _show(found)
+
+
+def _found(
+    fitted: FittedMap, n: int, k: int | None, parts: int | None, before: float | None, after: float | None, out: Path
+) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "method": fitted.record.calibrator or fitted.method,
+        "n": n,
+        "k": k,
+        "parts": parts,
+        "nll_before": before,
+        "nll_after": after,
+        "guard": {"ok": fitted.record.guard.get("ok"), "reasons": list(fitted.record.guard.get("reasons", ()))},
+        "out": str(out),
+    }
+
+
+def _show(found: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(f"[bold]{found['method']}[/bold] applied to {found['n']:,} items", highlight=False)
+    if found["nll_before"] is not None:
+        console.print(f"NLL {found['nll_before']:.4f} → {found['nll_after']:.4f}", highlight=False)
+    if found["guard"]["ok"] is False:
+        console.print(
+            f"this map was flagged when it was fitted: {'; '.join(found['guard']['reasons'])}", style="bold red"
+        )
+    where = f"written to {found['out']}" + (f" ({found['parts']} parts)" if found["parts"] else "")
+    console.print(where, highlight=False)

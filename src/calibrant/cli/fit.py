@@ -1,0 +1,177 @@
+"""`calibrant fit PREDS [--method auto] -o MAP/`: fit a map on held-out predictions, guard it, write it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from calibrant import files
+from calibrant.errors import FileError, InputError
+from calibrant.posthoc.fit import fit_predictions, resolve
+from calibrant.posthoc.guard import sentence
+from calibrant.posthoc.map import FittedMap
+from calibrant.types import SCHEMA, jsonable
+
+
+def fit(
+    preds: Annotated[Path, typer.Argument(help="a file of predictions on items that you will not report on")],
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="folder for the map")] = None,
+    method: Annotated[
+        str, typer.Option(help="auto, a name of `calibrant list calibrators`, or two joined by +")
+    ] = "auto",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="a setting of the method, as bins=10; repeatable")
+    ] = None,
+    budget: Annotated[float | None, typer.Option(help="seconds that auto may spend (30)")] = None,
+    strict: Annotated[bool, typer.Option(help="refuse a map that the guard flags: exit code 1")] = False,
+    allow_reuse: Annotated[bool, typer.Option(help="fit on a test split, on purpose")] = False,
+    seed: Annotated[int, typer.Option(help="of the folds")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
+    probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
+    labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
+    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the file has none")] = None,
+    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for images of labels")] = -1,
+    ignore_index: Annotated[int | None, typer.Option(help="label of items that do not count")] = None,
+) -> None:
+    """Fit a map that makes confidence honest, and check that it does."""
+    if out is not None:
+        writable(out)
+    chosen = dict(setting(text) for text in settings or ())
+    if budget is not None:
+        if method != "auto":
+            raise InputError(f"--budget belongs to --method auto, not to {method}")
+        chosen["budget"] = budget
+    calibrator = resolve(method, chosen, seed)
+    p = files.read(
+        preds,
+        labels=labels,
+        logits_key=logits_key,
+        probs_key=probs_key,
+        labels_key=labels_key,
+        class_axis=class_axis,
+        ignore_index=ignore_index,
+    )
+    with Bar("trying maps") as bar:
+        fitted = fit_predictions(calibrator, p, strict=strict, allow_reuse=allow_reuse, seed=seed, progress=bar.share)
+    if out is not None:
+        fitted.save(out)
+    if as_json:
+        typer.echo(json.dumps(jsonable(described(fitted, out)), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        show(fitted, out)
+
+
+def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
+    """What `--json` prints."""
+    r = fitted.record
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "method": r.calibrator,
+        "parameters": fitted.summary(),
+        "certificate": dict(r.certificate),
+        "guard": dict(r.guard),
+        "nll_before": r.nll_before,
+        "nll_after": r.nll_after,
+        "settings": dict(r.settings),
+        "n": r.n,
+        "k": r.k,
+        "split": r.split,
+        "allow_reuse": r.reuse,
+        "map": None if out is None else str(out),
+    }
+    if r.ranking:
+        found["ranking"] = list(r.ranking)
+    return found
+
+
+def show(fitted: FittedMap, out: Path | None) -> None:
+    from rich.console import Console
+
+    from calibrant.report import terminal
+
+    console, r = Console(), fitted.record
+    if r.ranking:
+        console.print(terminal.records_table([ranked(row) for row in r.ranking], chosen="chosen"))
+        console.print()
+    parameters = ", ".join(
+        f"{name} {value:.6g}" for name, value in fitted.summary().items() if isinstance(value, float)
+    )
+    console.print(f"[bold]{r.calibrator}[/bold]" + (f": {parameters}" if parameters else ""), highlight=False)
+    if r.nll_before is not None and r.nll_after is not None:
+        console.print(
+            f"NLL on the {r.n:,} items it was fitted on: {r.nll_before:.4f} → {r.nll_after:.4f}", highlight=False
+        )
+    guarded = r.guard
+    console.print(f"guard: {sentence(guarded)}", style="" if guarded.get("ok") else "bold red", highlight=False)
+    if r.reuse:
+        console.print("fitted on a test split, on purpose (--allow-reuse)", style="bold red")
+    console.print(f"written to {out}" if out is not None else "not written: name a folder with -o", highlight=False)
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """`key=value`; the value is JSON where it can be, else text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"--set {text!r} is not of the form key=value")
+    try:
+        return key.strip(), json.loads(value)
+    except json.JSONDecodeError:
+        return key.strip(), value.strip()
+
+
+def writable(folder: Path) -> None:
+    """Say before the work, not after it, that the result has no place."""
+    if folder.is_file():
+        raise FileError(f"{folder} is a file; name a folder for the map")
+    if not folder.absolute().parent.is_dir():
+        raise FileError(f"cannot write {folder}: the folder {folder.parent} does not exist")
+
+
+def ranked(row: Mapping[str, Any]) -> dict[str, Any]:
+    """One line of the ranking, short enough for a terminal; `--json` has all of it."""
+    kind, excess = row["settings"].get("kind"), row.get("excess")
+    reason = row.get("reason") or ""
+    short = next(
+        (word for word in ("NLL rises", "AUROC", "out of bounds", "budget", "labels") if word in reason), reason
+    )
+    return {
+        "method": row["method"] + (" (1 vs rest)" if kind == "one_vs_rest" else ""),
+        "held-out NLL": row["nll"]["value"] if row.get("nll") else None,
+        "above best": None if not excess else f"{excess['value']:.4f} ± {(excess['high'] - excess['low']) / 2:.4f}",
+        "numbers": row.get("degrees"),
+        "": row["status"],
+        "why": {"AUROC": "AUROC falls", "budget": "over budget"}.get(short, short[:24]) or None,
+    }
+
+
+class Bar:
+    """A progress bar on stderr that appears only when the work takes longer than two seconds."""
+
+    def __init__(self, title: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task(title, total=1.0)
+        self._began, self._shown = time.monotonic(), False
+
+    def share(self, what: str, share: float) -> None:
+        if not self._shown and time.monotonic() - self._began > 2:
+            self._bar.start()
+            self._shown = True
+        self._bar.update(self._task, completed=share, description=what)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._shown:
+            self._bar.stop()

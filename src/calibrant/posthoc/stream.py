@@ -1,0 +1,107 @@
+"""Apply a map to Parquet larger than memory: a few rows at a time, a folder of parts out, whole or not at all.
+
+The content hash of the input (what "do not report on what was fitted" compares) is that of `Predictions.fingerprint`,
+made in passes that hold one batch each, because it runs over all labels before all logits.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.errors import FileError
+from calibrant.files import atomic, parquet
+from calibrant.files.arrays import content, join
+from calibrant.functional.scores import reduce
+from calibrant.posthoc.map import FittedMap
+from calibrant.types import Predictions
+
+NUMBERS = 1 << 21
+"""Numbers in a batch: 16 MiB of float64, and a handful of copies while a map works."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What was done; NLL is over items whose label was possible before."""
+
+    n: int
+    k: int | None
+    parts: int
+    nll_before: float | None
+    nll_after: float | None
+
+
+def apply_parts(
+    fitted: FittedMap,
+    source: str | PathLike[str],
+    target: str | PathLike[str],
+    *,
+    numbers: int = NUMBERS,
+    progress: Callable[[int, int], None] | None = None,
+) -> Applied:
+    """Map every row of a Parquet file or folder and write a folder of parts, in the same order."""
+    where = Path(source)
+    total = sum(sum(parquet.group_rows(part)) for part in parquet.parts(where))
+    origin, done, k = "", 0, None
+    before = after = 0.0
+    possible = 0
+    with atomic.folder(target) as temporary:
+        for i, p in enumerate(rows(where, numbers)):
+            if not i:
+                origin = p.origin or fingerprint(where, total, numbers)
+                k = p.k
+            mapped = fitted.predictions(replace(p, origin=origin))
+            parquet.write(temporary / f"part-{i:06d}.parquet", content(mapped))
+            a, b = reduce(p).log_p_label, reduce(mapped).log_p_label
+            if a is not None and b is not None:
+                kept = ~torch.isneginf(a)
+                possible += int(kept.sum())
+                before, after = before - float(a[kept].sum()), after - float(b[kept].sum())
+            done += p.n
+            if progress:
+                progress(done, total)
+        if not done:
+            raise FileError(f"{where}: there are no items (N = 0)")
+        written = i + 1
+    if not possible:
+        return Applied(done, k, written, None, None)
+    return Applied(done, k, written, before / possible, after / possible)
+
+
+def rows(source: Path, numbers: int = NUMBERS) -> Iterator[Predictions]:
+    """Checked predictions, a batch at a time; group names get the same number in every batch."""
+    groups: dict[Any, int] = {}
+    for part in parquet.parts(source):
+        size = max(1, numbers // parquet.width(part))
+        for start, arrays in parquet.batches(part, size, everything=True):
+            p = join(arrays, source=f"{part} (from row {start})" if start else str(part))
+            if "group" in arrays.names:
+                seen = np.asarray(arrays.load("group")).tolist()
+                p = replace(p, group=torch.tensor([groups.setdefault(g, len(groups)) for g in seen]))
+            yield p
+
+
+def fingerprint(source: Path, total: int, numbers: int = NUMBERS) -> str:
+    """`Predictions.fingerprint()` of the whole without holding it."""
+    digest = hashlib.sha256()
+    for name in ("labels", "logits", "predicted", "confidence"):
+        first: Tensor | None = getattr(next(rows(source, numbers)), name)
+        if first is None:
+            continue
+        members = first.shape[0] if first.ndim == 3 else 1
+        shape = (members, total, first.shape[2]) if first.ndim == 3 else (total, *first.shape[1:])
+        digest.update(f"{name}{tuple(shape)}{first.dtype}".encode())
+        for m in range(members):
+            for p in rows(source, numbers):
+                tensor = getattr(p, name)
+                one = (tensor[m] if tensor.ndim == 3 else tensor).contiguous()
+                digest.update(memoryview(one.reshape(-1).view(torch.uint8).numpy()))
+    return digest.hexdigest()
