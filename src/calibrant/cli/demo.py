@@ -19,7 +19,7 @@ from calibrant import files
 from calibrant.data.digits_mlp import digits_predictions
 from calibrant.errors import FileError
 from calibrant.metrics.evaluate import evaluate
-from calibrant.posthoc import CALIBRATORS
+from calibrant.posthoc.fit import fit
 from calibrant.posthoc.storage import save
 from calibrant.types import SCHEMA, Report, jsonable
 
@@ -46,7 +46,7 @@ def demo(
         before = files.read(written["test"])
         audited = evaluate(before, seed=seed)
     with step(f"fitting a temperature on {calibration.n:,} calibration digits, and auditing again", as_json):
-        fitted = CALIBRATORS["temperature"]().fit(files.read(written["calibration"]))
+        fitted = fit("temperature", files.read(written["calibration"]), seed=seed)
         written["map"] = save(fitted, out / "map")
         written["calibrated"] = files.write(out / "calibrated.npz", fitted.predictions(before))
         after = files.read(written["calibrated"])
@@ -60,8 +60,8 @@ def demo(
         )
     if as_json:
         names = {name: str(path) for name, path in written.items()}
-        fit = {"method": fitted.method, "parameters": fitted.summary()}
-        result = {"schema": SCHEMA, "files": names, "fit": fit, "before": audited.to_dict(), "after": again.to_dict()}
+        found = {"method": fitted.method, "parameters": fitted.summary(), "guard": fitted.record.guard}
+        result = {"schema": SCHEMA, "files": names, "fit": found, "before": audited.to_dict(), "after": again.to_dict()}
         typer.echo(json.dumps(jsonable(result), indent=2, ensure_ascii=False, allow_nan=False))
     else:
         _show(audited, again, out)
@@ -69,14 +69,17 @@ def demo(
 
 def _show(before: Report, after: Report, out: Path) -> None:
     from rich.console import Console
+    from rich.table import Table
 
     from calibrant.report import terminal, verdict
 
     console = Console(highlight=False)
     columns = [replace(before, file="as trained"), replace(after, file="recalibrated")]
     console.print("", terminal.side_by_side(columns, SHOWN), sep="\n")
-    console.print(f"\n[bold]as trained[/bold]    {verdict.verdict(before)}")
-    console.print(f"[bold]recalibrated[/bold]  {verdict.verdict(after)}")
+    sentences = Table.grid(padding=(0, 2))
+    for column in columns:
+        sentences.add_row(f"[bold]{column.file}[/bold]", verdict.verdict(column))
+    console.print("", sentences, sep="\n")
     console.print(f"\nthe report, for a browser:  {out / 'report.html'}")
     console.print(f"the same by hand:           calibrant audit {out / 'test.npz'}")
 
