@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from calibrant.ensembles.pep import PEP
     from calibrant.ensembles.single import predict
     from calibrant.functional.border import predictions
+    from calibrant.metrics.compare import compare
     from calibrant.metrics.evaluate import evaluate
     from calibrant.posthoc.fit import fit
     from calibrant.posthoc.storage import load
@@ -28,6 +29,7 @@ _PUBLIC = {
     "Predictions": "calibrant.types",
     "Report": "calibrant.types",
     "Split": "calibrant.types",
+    "compare": "calibrant.metrics.compare",
     "evaluate": "calibrant.metrics.evaluate",
     "fit": "calibrant.posthoc.fit",
     "load": "calibrant.posthoc.storage",

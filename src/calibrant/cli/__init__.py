@@ -17,6 +17,7 @@ from calibrant.errors import CalibrantError
 VERBS: dict[str, str] = {
     "apply": "apply",
     "audit": "audit",
+    "compare": "compare",
     "demo": "demo",
     "fit": "fit",
     "list": "list_",

@@ -11,8 +11,8 @@ from torch import Tensor
 
 def pool(logits: Tensor) -> Tensor:
     """[M, N, K] -> [N, K]: log of the mean probability, log (1/M) Σ_m softmax(z_m)."""
-    total: Tensor = torch.logsumexp(torch.log_softmax(logits.double(), -1), 0)
-    return total.sub(math.log(logits.shape[0]))
+    pooled: Tensor = torch.logsumexp(torch.log_softmax(logits.double(), -1), 0) - math.log(logits.shape[0])
+    return pooled
 
 
 def entropy(logits: Tensor) -> Tensor:

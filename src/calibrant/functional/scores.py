@@ -145,6 +145,26 @@ def merge(parts: Sequence[Scores]) -> Scores:
     return replace(first, **columns, classwise=whole, members=_join(members) if members else None)
 
 
+def classwise_influence(predictions: Predictions, signs: Tensor, bins: int, *, chunk: int = CHUNK) -> Tensor:
+    """Σ_k signs[k, bin of p_k] (p_k − y_k) of each item: the derivative of Σ|δ| by its weight; signs is [K, bins]."""
+    assert predictions.logits is not None
+    logits, k = predictions.logits, int(predictions.logits.shape[-1])
+    signs = signs.to(logits.device)
+    rows, parts = max(1, chunk // (k * predictions.members)), []
+    for start in range(0, int(logits.shape[-2]), rows):
+        z = logits[..., start : start + rows, :]
+        p = torch.softmax(pool(z) if z.ndim == 3 else z.double(), -1)
+        y = predictions.labels[start : start + rows].to(p.device)
+        total = p @ signs[:, 0]
+        row, column = (p > 1 / bins).nonzero(as_tuple=True)
+        high = p[row, column]
+        change = (signs[column, equal_width(high, bins)] - signs[column, 0]) * high
+        total.index_add_(0, row, change)
+        total -= signs[y, equal_width(p.gather(1, y[:, None])[:, 0], bins)]
+        parts.append(total.cpu())
+    return torch.cat(parts)
+
+
 def _chunk(z: Tensor, y: Tensor, cells: _Cells) -> tuple[Tensor, ...]:
     e = z.to(torch.float64, copy=True)
     top, a = e.max(1)

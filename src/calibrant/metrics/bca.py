@@ -18,11 +18,11 @@ def bca(value: float, replicates: Tensor, acceleration: float, level: float) -> 
     """Ends of the interval; `value` and `replicates` are of the same metric on the same cells."""
     below = float((replicates < value).double().mean() + (replicates == value).double().mean() / 2)
     edge = 0.5 / len(replicates)
-    z0 = _quantile(min(max(below, edge), 1 - edge))
+    z0 = normal_quantile(min(max(below, edge), 1 - edge))
     ends = []
     for tail in ((1 - level) / 2, (1 + level) / 2):
-        z = z0 + _quantile(tail)
-        ends.append(_probability(z0 + z / (1 - acceleration * z)))
+        z = z0 + normal_quantile(tail)
+        ends.append(normal_cdf(z0 + z / (1 - acceleration * z)))
     low, high = torch.quantile(replicates, torch.tensor(ends, dtype=torch.float64)).tolist()
     return low, high
 
@@ -46,7 +46,7 @@ def acceleration(influence: Tensor, group: Tensor | None) -> float:
 
 def wilson(share: float, n: float, level: float) -> tuple[float, float]:
     """Score interval of a proportion; all correct does not give [1, 1]."""
-    z2 = _quantile((1 + level) / 2) ** 2
+    z2 = normal_quantile((1 + level) / 2) ** 2
     middle = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
     low = 0.0 if share == 0 else middle - half
@@ -64,9 +64,9 @@ def design_effect(values: Tensor, group: Tensor) -> float:
     return float(sums.square().sum()) / items
 
 
-def _quantile(probability: float) -> float:
+def normal_quantile(probability: float) -> float:
     return float(torch.special.ndtri(torch.tensor(probability, dtype=torch.float64)))
 
 
-def _probability(z: float) -> float:
+def normal_cdf(z: float) -> float:
     return float(torch.special.ndtr(torch.tensor(z, dtype=torch.float64)))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.scores import Classwise
-from calibrant.metrics.bca import _quantile
+from calibrant.metrics.bca import normal_quantile
 from calibrant.metrics.calibration import folded_mean
 from calibrant.metrics.gaps import Cells, possible
 from calibrant.metrics.inversion import GRID, _crossing, concentrated, spread
@@ -24,16 +24,33 @@ from calibrant.metrics.inversion import GRID, _crossing, concentrated, spread
 def classwise_interval(classwise: Classwise, n: int, level: float, design: float = 1.0) -> tuple[float, float]:
     """(low, high) of the population's classwise ECE; `design` inflates variances for groups."""
     k = len(classwise.count)
-    held = classwise.count > 0
-    count = classwise.count[held]
-    mean, accuracy = classwise.confidence[held] / count, classwise.positive[held] / count
-    cells = Cells(n, count, mean, accuracy.clamp(0, 1), torch.zeros_like(count))
+    cells = classwise_cells(classwise, n)
     seen = float((cells.mass * cells.gap).abs().sum())
-    z = _quantile((1 + level) / 2)
+    z = normal_quantile((1 + level) / 2)
     top, lower = _moments(cells, concentrated(cells), k, design, z)
     bottom, upper = _moments(cells, spread(cells), k, design, -z)
     low = 0.0 if float(top[0]) >= seen else _crossing(top, lower, seen)
     return low / k, max(low, _crossing(bottom, upper, seen)) / k
+
+
+def classwise_cells(classwise: Classwise, n: int) -> Cells:
+    """Cells that hold items, flat."""
+    held = classwise.count > 0
+    count = classwise.count[held]
+    mean, accuracy = classwise.confidence[held] / count, classwise.positive[held] / count
+    return Cells(n, count, mean, accuracy.clamp(0, 1), torch.zeros_like(count))
+
+
+def linear_and_rest(cells: Cells, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """At the shrunk gaps: expected sign of each cell's gap, and the variance of Σ|δ| linear in it and the rest."""
+    gap = possible(cells, concentrated(cells))
+    q = (cells.confidence - gap).clamp(0, 1)
+    delta = cells.mass * gap
+    variance = (cells.mass * (q * (1 - q) + gap.square()) / cells.n).clamp_min(1e-300)
+    sign = torch.erf(delta / (2 * variance).sqrt())
+    linear = (sign.square() * variance).sum()
+    total = (delta.square() + variance - folded_mean(delta, variance.sqrt()).square()).sum()
+    return sign, linear, (1 + 1 / (k - 1)) * (total - linear).clamp_min(0)
 
 
 def _moments(cells: Cells, shape: Tensor, k: int, design: float, z: float) -> tuple[Tensor, Tensor]:

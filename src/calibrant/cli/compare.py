@@ -1,0 +1,88 @@
+"""`calibrant compare A B …`: paired tests between predictors on the same items, and a verdict in words."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from calibrant import files
+from calibrant.cli.audit_inputs import pairs as with_labels
+from calibrant.errors import InputError
+from calibrant.metrics.compare import CAUTION, Comparison, compare_all
+from calibrant.metrics.evaluate import choose
+from calibrant.types import jsonable
+
+
+def compare(
+    preds: Annotated[
+        list[Path],
+        typer.Argument(help="two files of predictions or more; a .npy of scores is followed by a .npy of labels"),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    metrics: Annotated[
+        str | None, typer.Option(help="names, separated by commas (see `calibrant list metrics`)")
+    ] = None,
+    pairs: Annotated[bool, typer.Option("--pairs", help="every two files; otherwise all against the first")] = False,
+    bins: Annotated[int, typer.Option(help="bins of confidence")] = 15,
+    seed: Annotated[int, typer.Option(help="of the bootstrap")] = 0,
+    replicates: Annotated[int, typer.Option(help="of the bootstrap")] = 1000,
+    logits_key: Annotated[str | None, typer.Option(help="name of the logits in the files")] = None,
+    probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the files")] = None,
+    labels_key: Annotated[str | None, typer.Option(help="name of the labels in the files")] = None,
+    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the files have none")] = None,
+    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for images of labels")] = -1,
+    ignore_index: Annotated[int | None, typer.Option(help="label of items that do not count")] = None,
+) -> None:
+    """Is the second better than the first, or is it noise? Paired, with Holm's correction over metrics."""
+    names = [n.strip() for n in metrics.split(",") if n.strip()] if metrics is not None else None
+    if not choose(names):
+        raise InputError("--metrics names no metric")
+    sets = [
+        files.read(
+            path,
+            labels=beside,
+            logits_key=logits_key,
+            probs_key=probs_key,
+            labels_key=labels_key,
+            class_axis=class_axis,
+            ignore_index=ignore_index,
+        )
+        for path, beside in with_labels(preds, labels)
+    ]
+    if len(sets) < 2:
+        raise InputError("compare needs two files of predictions or more; one was given")
+    found = compare_all(sets, pairs=pairs, metrics=names, bins=bins, seed=seed, replicates=replicates)
+    if as_json:
+        objects = [jsonable(c.to_dict()) for c in found]
+        typer.echo(json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        _show(found)
+
+
+def _show(found: list[Comparison]) -> None:
+    from rich.console import Console
+
+    from calibrant.report import terminal
+
+    console = Console()
+    for each in found:
+        console.print(f"{each.b} against {each.a}, {each.n:,} items", highlight=False, markup=False, soft_wrap=True)
+        console.print(terminal.compare_table(each))
+        console.print(sentence(each) + "\n", highlight=False, markup=False, soft_wrap=True)
+    console.print(CAUTION, style="dim", highlight=False)
+
+
+def sentence(comparison: Comparison) -> str:
+    """The verdict over all metrics, in words."""
+    groups = {
+        word: [row.metric for row in comparison.rows if row.verdict == word]
+        for word in ("better", "worse", "within noise")
+    }
+    parts = [f"{word} in {', '.join(names)}" for word, names in groups.items() if names and word != "within noise"]
+    if not parts:
+        return f"{comparison.b}: within noise of {comparison.a} in every metric"
+    rest = f"; within noise in {len(groups['within noise'])} others" if groups["within noise"] else ""
+    return f"{comparison.b}: {'; '.join(parts)}{rest} (verdicts by p after Holm's correction)"

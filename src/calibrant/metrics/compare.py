@@ -1,0 +1,233 @@
+"""`compare`: two predictors on the same items, metric by metric: better, worse, or within noise?
+
+Paired bootstrap of the difference (`paired`), Holm's correction over the metrics that were asked for.
+An item bootstrap compares predictors; a claim about methods needs seeds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+import torch
+
+from calibrant.errors import InputError
+from calibrant.functional.border import predictions as checked
+from calibrant.functional.scores import reduce
+from calibrant.metrics import METRICS, paired
+from calibrant.metrics.bootstrap import bootstrap, units
+from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
+from calibrant.metrics.evaluate import choose, point, whole
+from calibrant.metrics.inversion import STATISTICS
+from calibrant.metrics.table import Metric, Panel
+from calibrant.types import SCHEMA, Predictions, jsonable
+
+CAUTION = "An item bootstrap compares predictors; a claim about methods needs seeds."
+
+_MOVES = {("low", True): "worse", ("low", False): "better", ("high", True): "better", ("high", False): "worse"}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One metric of b against a. `difference` is b − a (of absolute values for a signed gap)."""
+
+    metric: str
+    a: float | None
+    b: float | None
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_holm: float | None = None
+    verdict: str | None = None  # b is better, worse, or within noise
+    reason: str | None = None
+    method: str | None = None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences by metric, of predictor `b` against predictor `a`: `comparison["ece"].verdict`."""
+
+    a: str
+    b: str
+    n: int
+    rows: tuple[Difference, ...]
+    conventions: Mapping[str, Any] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Difference:
+        for row in self.rows:
+            if row.metric == name:
+                return row
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return (row.metric for row in self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        rows = [asdict(row) for row in self.rows]
+        return {
+            "schema": SCHEMA,
+            "a": self.a,
+            "b": self.b,
+            "n": self.n,
+            "conventions": dict(self.conventions),
+            "caution": CAUTION,
+            "metrics": {row.pop("metric"): row for row in rows},
+        }
+
+    def to_json(self, indent: int | None = 2) -> str:
+        return json.dumps(jsonable(self.to_dict()), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    def to_markdown(self) -> str:
+        title = f"{self.b} against {self.a}, {self.n:,} items"
+        lines = [title, "", "| metric | difference | 95 % interval | p (Holm) | verdict |", "|---|---:|---|---:|---|"]
+        for r in self.rows:
+            if r.difference is None or r.low is None or r.high is None:
+                lines.append(f"| {r.metric} | – | – | – | {r.reason} |")
+            else:
+                spread = f"[{r.low:+.4g}, {r.high:+.4g}]"
+                lines.append(f"| {r.metric} | {r.difference:+.4g} | {spread} | {r.p_holm:.3g} | {r.verdict} |")
+        return "\n".join([*lines, "", CAUTION])
+
+
+def compare(
+    a: Any,
+    b: Any,
+    labels: Any = None,
+    *,
+    probs: bool = False,
+    metrics: Sequence[str] | None = None,
+    bins: int = BINS,
+    seed: int = 0,
+    replicates: int = REPLICATES,
+    group: Any = None,
+    names: tuple[str, str] | None = None,
+) -> Comparison:
+    """b against a on the same items. Logits and `labels` (`probs=True`: probabilities), or `Predictions`."""
+    both = tuple(_predictions(x, labels, probs, group) for x in (a, b))
+    called = names or tuple(p.source or name for p, name in zip(both, "ab", strict=True))
+    same_items(both[0], both[1], (called[0], called[1]))
+    resampling = Resampling(seed, whole("replicates", replicates, 20))
+    grouped = both[0].group if both[0].group is not None else both[1].group
+    both = tuple(replace(p, group=grouped) for p in both)
+    panels = tuple(Panel(reduce(p, whole("bins", bins, 1))) for p in both)
+    rows = differences((both[0], both[1]), (panels[0], panels[1]), choose(metrics), resampling)
+    unit = units(panels[0].scores)[0]
+    said = conventions(bins=bins, interval=resampling.describe(unit)) | {"correction": "Holm over the metrics listed"}
+    return Comparison(called[0], called[1], both[0].n, rows, said)
+
+
+def compare_all(sets: Sequence[Predictions], *, pairs: bool = False, **settings: Any) -> list[Comparison]:
+    """Every set against the first, or (`pairs`) every two of them."""
+    chosen = combinations(sets, 2) if pairs else ((sets[0], other) for other in sets[1:])
+    return [compare(a, b, **settings) for a, b in chosen]
+
+
+def differences(
+    both: tuple[Predictions, Predictions],
+    panels: tuple[Panel, Panel],
+    metrics: Sequence[Metric],
+    resampling: Resampling,
+) -> tuple[Difference, ...]:
+    """One row per metric, Holm's correction and verdict included."""
+    points = {m.name: (point(m, panels[0]), point(m, panels[1])) for m in metrics}
+    known = [m for m in metrics if all(e.value is not None for e in points[m.name])]
+    drawn = [m for m in known if m.name != "ece_classwise"]
+    enough = units(panels[0].scores)[1] >= 2
+    (on_a, reps_a), (on_b, reps_b) = (
+        bootstrap(panels, drawn, resampling.replicates, resampling.seed) if drawn and enough else (({}, {}), ({}, {}))
+    )
+    rows, found = [], {}
+    for m in metrics:
+        a, b = points[m.name]
+        row = Difference(m.name, a.value, b.value, reason=a.reason or b.reason)
+        if a.value is not None and b.value is not None:
+            change = abs(b.value) - abs(a.value) if m.better == "zero" else b.value - a.value
+            row = Difference(m.name, a.value, b.value, change, reason=None if enough else "one item: no interval")
+            if enough:
+                result = _paired(m, both, panels, (a.value, b.value), on_a, on_b, reps_a, reps_b, resampling.level)
+                if result is None:
+                    row = Difference(m.name, a.value, b.value, change, reason="too few errors or correct answers")
+                else:
+                    found[m.name] = result
+        rows.append(row)
+    adjusted = holm({name: result.p for name, result in found.items()})
+    return tuple(_judged(row, found.get(row.metric), adjusted.get(row.metric), resampling.level) for row in rows)
+
+
+def _paired(
+    m: Metric,
+    both: tuple[Predictions, Predictions],
+    panels: tuple[Panel, Panel],
+    values: tuple[float, float],
+    on_a: Mapping[str, torch.Tensor],
+    on_b: Mapping[str, torch.Tensor],
+    reps_a: Mapping[str, torch.Tensor],
+    reps_b: Mapping[str, torch.Tensor],
+    level: float,
+) -> paired.Paired | None:
+    if m.name == "ece_classwise":
+        return paired.classwise(both, panels, values, level)
+    replicates = (reps_a[m.name], reps_b[m.name])
+    if m.name in STATISTICS or m.name == "ece_debiased":
+        return paired.calibration(m.name, panels, values, replicates, level)
+    # what merging ranks into cells changed is taken off the replicates
+    shifts = [v - float(on[m.name]) for v, on in zip(values, (on_a, on_b), strict=True)]
+    return paired.smooth(m, panels, values, (replicates[0] + shifts[0], replicates[1] + shifts[1]), level)
+
+
+def holm(p: Mapping[str, float]) -> dict[str, float]:
+    """Holm's step-down correction: p sorted, times what is left, made monotone (Holm 1979)."""
+    out, least = {}, 0.0
+    for i, (name, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
+        least = max(least, min(1.0, value * (len(p) - i)))
+        out[name] = least
+    return out
+
+
+def _judged(row: Difference, result: paired.Paired | None, adjusted: float | None, level: float) -> Difference:
+    if result is None or adjusted is None or row.difference is None:
+        return row
+    better = METRICS[row.metric].better
+    centre = (result.low + result.high) / 2 if row.metric in STATISTICS else row.difference
+    moved = _MOVES["low" if better == "zero" else better, centre > 0]
+    return replace(
+        row,
+        low=result.low,
+        high=result.high,
+        p=result.p,
+        p_holm=adjusted,
+        verdict=moved if adjusted < 1 - level else "within noise",
+        method=result.method,
+    )
+
+
+def same_items(a: Predictions, b: Predictions, names: tuple[str, str]) -> None:
+    """An error that names the first row in which the two are not about the same item."""
+    if a.n != b.n:
+        raise InputError(f"{names[0]} has {a.n} items and {names[1]} has {b.n}; a comparison needs the same items")
+    differ = (a.labels.cpu() != b.labels.cpu()).nonzero()
+    if a.ids is not None and b.ids is not None and a.ids != b.ids:
+        row = next(i for i, (x, y) in enumerate(zip(a.ids, b.ids, strict=True)) if x != y)
+        raise InputError(
+            f"{names[0]} and {names[1]} differ in row {row}: id {a.ids[row]!r} against {b.ids[row]!r}; "
+            "sort both by id and keep the items they share"
+        )
+    if len(differ):
+        row = int(differ[0])
+        raise InputError(
+            f"{names[0]} and {names[1]} differ in row {row}: label {int(a.labels[row])} against "
+            f"{int(b.labels[row])}; a comparison needs the same items in the same order"
+        )
+
+
+def _predictions(x: Any, labels: Any, probs: bool, group: Any) -> Predictions:
+    if isinstance(x, Predictions):
+        return x
+    return checked(None if probs else x, labels, probs=x if probs else None, group=group)
