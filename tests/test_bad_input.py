@@ -255,7 +255,7 @@ def test_bad_input_is_one_line(
     monkeypatch.chdir(tmp_path)
     argv = arguments(make(tmp_path))
     before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
-    code = run(["audit", *argv])
+    code = run(["audit", *argv, "--html", "report.html"])
     out, err = capsys.readouterr()
     assert code == 2, err
     assert out == ""

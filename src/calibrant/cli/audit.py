@@ -7,27 +7,24 @@ one line on stderr and nothing else.
 from __future__ import annotations
 
 import json
+import shlex
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
-from calibrant import files
 from calibrant.cli import gate
+from calibrant.cli.audit_inputs import Audited, Options, audited, pairs
 from calibrant.errors import FileError, InputError
+from calibrant.files import atomic
+from calibrant.files.arrays import Keys
 from calibrant.metrics import METRICS
-from calibrant.metrics.evaluate import choose, evaluate
-from calibrant.types import Predictions, Report, jsonable
-
-
-@dataclass(frozen=True)
-class Audited:
-    """One input and what was found. `predictions` is None when the file was streamed."""
-
-    report: Report
-    predictions: Predictions | None
+from calibrant.metrics.evaluate import choose
+from calibrant.metrics.streaming_report import bounds_line
+from calibrant.types import Report, jsonable
 
 
 def audit(
@@ -36,7 +33,8 @@ def audit(
         typer.Argument(help="files of predictions; a .npy of scores is followed by a .npy of labels"),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
-    intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95 % intervals, by bootstrap")] = True,
+    intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95 % intervals")] = True,
+    html: Annotated[Path | None, typer.Option(help="write the report for a browser here")] = None,
     fail_if: Annotated[
         list[str] | None,
         typer.Option("--fail-if", help="a gate, as 'ece.high > 0.05': exit code 3 if true; repeatable"),
@@ -56,58 +54,54 @@ def audit(
     class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for images of labels")] = -1,
     ignore_index: Annotated[int | None, typer.Option(help="label of items that do not count")] = None,
     allow_reuse: Annotated[bool, typer.Option(help="report on the items that a map was fitted on")] = False,
+    stream: Annotated[bool, typer.Option(help="one pass at fixed memory; large Parquet is streamed anyway")] = False,
+    workers: Annotated[int, typer.Option(help="processes that read a stream")] = 1,
+    exact: Annotated[bool, typer.Option(help="rank a stream exactly, by sorting on disk")] = False,
 ) -> None:
     """How trustworthy are these predictions, with intervals, and what to do next."""
     names = [n.strip() for n in metrics.split(",") if n.strip()] if metrics is not None else None
     computed = [m.name for m in choose(names)]
     if not computed:
         raise InputError("--metrics names no metric")
+    if workers < 1:
+        raise InputError(f"--workers {workers}; it must be 1 or more")
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]
-    side: Literal["top", "positive"] = _about(about)
-
-    def one(path: Path, beside: Path | None) -> Audited:
-        p = files.read(
-            path,
-            labels=beside,
-            logits_key=logits_key,
-            probs_key=probs_key,
-            labels_key=labels_key,
-            class_axis=class_axis,
-            ignore_index=ignore_index,
-        )
-        return Audited(
-            evaluate(p, bins=bins, metrics=names, intervals=intervals, seed=seed, about=side, allow_reuse=allow_reuse),
-            p,
-        )
-
-    found = [one(path, beside) for path, beside in pairs(preds, labels)]
+    _writable(html)
+    options = Options(
+        keys=Keys(logits_key, probs_key, labels_key),
+        metrics=names,
+        bins=bins,
+        seed=seed,
+        intervals=intervals,
+        about=_about(about),
+        class_axis=class_axis,
+        ignore_index=ignore_index,
+        allow_reuse=allow_reuse,
+        workers=workers,
+        exact=exact,
+        stream=stream,
+    )
+    found = [audited(path, beside, options) for path, beside in pairs(preds, labels)]
+    compared = comparisons(found, computed, options) if not as_json or html is not None else []
+    if html is not None:
+        atomic.write_text(html, _page(found, compared))
     if as_json:
-        typer.echo(
-            json.dumps([jsonable(a.report.to_dict()) for a in found], indent=2, ensure_ascii=False, allow_nan=False)
-        )
+        objects = [jsonable(a.report.to_dict()) for a in found]
+        typer.echo(json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        _show(found)
+        _show(found, compared, html)
     gate.check(gates, [a.report for a in found])
 
 
-def pairs(preds: Sequence[Path], labels: Path | None) -> list[tuple[Path, Path | None]]:
-    """Each file with its labels: a `.npy` takes the next `.npy` as its labels unless `--labels` names them."""
-    if labels is not None:
-        return [(path, labels) for path in preds]
-    found: list[tuple[Path, Path | None]] = []
-    waiting: Path | None = None
-    for path in preds:
-        if path.suffix != ".npy":
-            found.append((path, None))
-        elif waiting is None:
-            waiting = path
-        else:
-            found.append((waiting, path))
-            waiting = None
-    if waiting is not None:
-        files.existing(waiting)
-        raise FileError(f"{waiting}: a .npy of scores needs a .npy of labels after it, or --labels FILE.npy")
-    return found
+def comparisons(found: Sequence[Audited], metrics: Sequence[str], o: Options) -> list[Any]:
+    """Paired comparisons of every two inputs that are about the same items; none where labels differ."""
+    held = [a.predictions for a in found if a.predictions is not None]
+    same = [(a, b) for a, b in combinations(held, 2) if a.n == b.n and bool((a.labels.cpu() == b.labels.cpu()).all())]
+    if not o.intervals or not same:
+        return []
+    from calibrant.metrics.compare import compare
+
+    return [compare(a, b, metrics=list(metrics), seed=o.seed, bins=o.bins) for a, b in same]
 
 
 def _about(text: str) -> Literal["top", "positive"]:
@@ -118,40 +112,55 @@ def _about(text: str) -> Literal["top", "positive"]:
     raise InputError(f"--about {text!r} is unknown; use top or positive")
 
 
-def _show(found: Sequence[Audited]) -> None:
+def _writable(html: Path | None) -> None:
+    """Known before minutes are spent."""
+    if html is not None and html.is_dir():
+        raise FileError(f"--html {html} is a folder; name a file")
+    if html is not None and not html.parent.is_dir():
+        raise FileError(f"--html {html}: the folder {html.parent} does not exist")
+
+
+def _page(found: Sequence[Audited], compared: Sequence[Any]) -> str:
+    from calibrant.report import html
+
+    parts = [
+        html.Audit.of(a.predictions, a.report)
+        if a.predictions is not None
+        else html.Audit(a.report.file or "stream", a.report, sums=a.sums)
+        for a in found
+    ]
+    command = shlex.join(["calibrant", *sys.argv[1:]])
+    return html.render(parts, command=command, comparison=list(compared) or None)
+
+
+def _show(found: Sequence[Audited], compared: Sequence[Any], html: Path | None) -> None:
     from rich.console import Console
 
     from calibrant.report import terminal
+    from calibrant.report.steps import next_steps
 
     console = Console()
     for each in found:
         console.print(terminal.audit(each.report))
-        console.print(conventions_line(each.report), style="dim", highlight=False)
-        console.print(next_step(each), style="dim", highlight=False)
-        console.print()
+        lines = [conventions_line(each.report), bounds_line(each.report)]
+        console.print("\n".join(line for line in lines if line), style="dim", highlight=False, markup=False)
+        step = next_steps(each.report)[0]
+        told = f"{step.title}: {step.command}" if step.command else f"{step.title}. {step.text}"
+        console.print(f"next  {told}\n", highlight=False, markup=False, soft_wrap=True)
     if len(found) > 1:
         console.print(terminal.side_by_side([a.report for a in found]))
+    for comparison in compared:
+        console.print(terminal.compare_table(comparison))
+    if html is not None:
+        console.print(f"the report, for a browser: {html}", highlight=False, markup=False, soft_wrap=True)
 
 
 def conventions_line(report: Report) -> str:
+    """What the numbers are about, in one line."""
     c = report.conventions
     about = f"confidence in the {c['about']}"
-    parts = [f"{report.n:,} items", f"{report.k} classes" if report.k else "top-1 only", about, f"split {c['split']}"]
-    parts += [f"{c['bins']} right-closed bins", "Brier summed over classes", "float64"]
     if report.k == 2 and c["about"] == "top label":
-        parts[2] += " (--about positive for class 1)"
-    return " · ".join(parts)
-
-
-def next_step(audited: Audited) -> str:
-    """One line on what to do with this verdict."""
-    from calibrant.report.verdict import judge
-
-    kind, name = judge(audited.report).kind, audited.report.file or "FILE"
-    if audited.report.k is None:
-        return "next: save logits instead of top-1 answers; then a map can be fitted, and all metrics exist"
-    if kind in ("over", "under", "uneven"):
-        return f"next: calibrant fit HELD_OUT -o map/ && calibrant apply map/ {name} -o calibrated.npz, then audit that"
-    if kind == "calibrated":
-        return f"next: choose a threshold (calibrant audit {name} --html report.html), and audit again on shifted data"
-    return "next: audit more items, with intervals"
+        about += " (--about positive for class 1)"
+    classes = f"{report.k} classes" if report.k else "top-1 only"
+    parts = [f"{report.n:,} items", classes, about, f"split {c['split']}", f"{c['bins']} right-closed bins"]
+    return " · ".join([*parts, "Brier summed over classes", "sums in float64"])

@@ -12,14 +12,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from statistics import NormalDist
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from calibrant.functional import ranking
 from calibrant.metrics import inversion
+from calibrant.metrics.bca import wilson
+from calibrant.metrics.classwise import classwise_interval
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.gaps import Cells, noise
+from calibrant.metrics.gaps import Cells, noise, observed_gaps
 from calibrant.metrics.streaming_values import StreamPanel
 from calibrant.types import Estimate
 
@@ -89,22 +92,14 @@ def _means(panel: StreamPanel, resampling: Resampling) -> Found:
         half = z * math.sqrt(max(square / s.n - mean * mean, 0.0) / (s.n - 1))
         low, high = mean - half, mean + half
         if name == "accuracy":
-            low, high = wilson(mean, s.n, z)
+            low, high = wilson(mean, s.n, resampling.level)
         out[name] = ((low, high), "Wilson" if name == "accuracy" else "normal, from sums")
     return out
 
 
-def wilson(share: float, n: int, z: float) -> tuple[float, float]:
-    """Wilson's interval of a proportion: never empty at 0 and 1."""
-    middle = (share + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n))
-    return max(0.0, middle - half), min(1.0, middle + half)
-
-
 def _binned(panel: StreamPanel, resampling: Resampling) -> Found:
     s = panel.state
-    count, confidence, correct, square = s.width
-    width = _cells(count, confidence, correct, square)
+    width = _cells(*s.width)
     size = panel.size
     mean = (panel.conf_good + panel.conf_bad) / size
     m = panel.mass
@@ -127,7 +122,25 @@ def _binned(panel: StreamPanel, resampling: Resampling) -> Found:
         )
         out[name] = (span, "test inversion on the bins' sums")
     out["ece_debiased"] = out["ece"]
+    if s.classwise is not None:
+        out["ece_classwise"] = (classwise_interval(s.classwise, s.n, resampling.level), "test inversion on cell sums")
     return out
+
+
+def calibration_test(panel: StreamPanel, resampling: Resampling) -> dict[str, Any]:
+    """The test of calibration by ECE, simulated on the bins' sums (in memory it is simulated item by item)."""
+    width = _cells(*panel.state.width)
+    drawn = noise(len(width.count), resampling.replicates, resampling.seed + 1)
+    simulated = observed_gaps(width, torch.zeros(1, len(width.count), dtype=torch.float64), drawn)[0].abs().sum(-1)
+    observed = float(panel.width.gap.abs().sum())
+    exceed = int((simulated >= observed * (1 - 1e-12)).sum())
+    return {
+        "statistic": "ece",
+        "value": observed,
+        "expected_if_calibrated": float(simulated.mean()),
+        "p": (exceed + 1) / (len(simulated) + 1),
+        "tests": "the confidences are right, by ECE: small p means miscalibrated",
+    }
 
 
 def _cells(count: Tensor, confidence: Tensor, correct: Tensor, square: Tensor) -> Cells:

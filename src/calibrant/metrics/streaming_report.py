@@ -9,7 +9,7 @@ from typing import Any
 from calibrant.metrics.conventions import Resampling, conventions
 from calibrant.metrics.evaluate import choose
 from calibrant.metrics.streaming import StreamState
-from calibrant.metrics.streaming_intervals import intervals
+from calibrant.metrics.streaming_intervals import calibration_test, intervals
 from calibrant.metrics.streaming_values import StreamPanel, value
 from calibrant.types import Report
 
@@ -35,9 +35,12 @@ def report(
             if exact is not None and m.name in exact:
                 estimates[m.name], bounds[m.name] = replace(estimates[m.name], value=exact[m.name]), 0.0
     described: dict[str, Any] | None = None
+    extras: dict[str, Any] = {"stream": {"bounds": bounds, "exact": exact is not None}}
     if resampling is not None:
         estimates = intervals(panel, estimates, bounds, resampling)
         described = {**resampling.describe("items"), "kind": "from the sums of a stream; each says how"}
+        if not state.grouped:
+            extras["calibration_test"] = calibration_test(panel, resampling)
     return Report(
         metrics=estimates,
         n=state.n,
@@ -47,7 +50,7 @@ def report(
             "streamed": "one pass, fixed memory" + ("; ranking by external sort" if exact is not None else ""),
         },
         file=file,
-        extras={"stream": {"bounds": bounds, "exact": exact is not None}},
+        extras=extras,
         percent=frozenset(m.name for m in chosen if m.percent),
     )
 

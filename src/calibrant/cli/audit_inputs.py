@@ -1,0 +1,177 @@
+"""The inputs of `audit`: which file has which labels, what is held in memory and what is streamed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from calibrant import files
+from calibrant.errors import FileError, InputError
+from calibrant.files import parquet
+from calibrant.files.arrays import Keys
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.evaluate import evaluate
+from calibrant.types import Predictions, Report
+
+if TYPE_CHECKING:
+    from calibrant.functional.binning import BinSums
+
+ROWS_IN_MEMORY = 1_000_000
+NUMBERS_IN_MEMORY = 1 << 27
+"""Parquet with more rows, or more numbers, than this is streamed."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `audit` was asked for, checked."""
+
+    keys: Keys
+    metrics: list[str] | None
+    bins: int
+    seed: int
+    intervals: bool
+    about: Literal["top", "positive"]
+    class_axis: int
+    ignore_index: int | None
+    allow_reuse: bool
+    workers: int
+    exact: bool
+    stream: bool
+
+
+@dataclass(frozen=True)
+class Audited:
+    """One input and what was found. A streamed one has no predictions, only the sums of its bins."""
+
+    report: Report
+    predictions: Predictions | None = None
+    sums: BinSums | None = None
+
+
+def pairs(preds: Sequence[Path], labels: Path | None) -> list[tuple[Path, Path | None]]:
+    """Each file with its labels: a `.npy` takes the next `.npy` as its labels unless `--labels` names them."""
+    if labels is not None:
+        return [(path, labels) for path in preds]
+    found: list[tuple[Path, Path | None]] = []
+    waiting: Path | None = None
+    for path in preds:
+        if path.suffix != ".npy":
+            found.append((path, None))
+        elif waiting is None:
+            waiting = path
+        else:
+            found.append((waiting, path))
+            waiting = None
+    if waiting is not None:
+        files.existing(waiting)
+        raise FileError(f"{waiting}: a .npy of scores needs a .npy of labels after it, or --labels FILE.npy")
+    return found
+
+
+def audited(path: Path, labels: Path | None, o: Options) -> Audited:
+    """Read and judge one input."""
+    if streams(path, labels, o):
+        return _streamed(path, o)
+    p = files.read(
+        path,
+        labels=labels,
+        logits_key=o.keys.logits,
+        probs_key=o.keys.probs,
+        labels_key=o.keys.labels,
+        class_axis=o.class_axis,
+        ignore_index=o.ignore_index,
+    )
+    report = evaluate(
+        p,
+        bins=o.bins,
+        metrics=o.metrics,
+        intervals=o.intervals,
+        seed=o.seed,
+        about=o.about,
+        allow_reuse=o.allow_reuse,
+    )
+    return Audited(report, p)
+
+
+def streams(path: Path, labels: Path | None, o: Options) -> bool:
+    """Whether this input is audited without being held: on request, or because it is large Parquet."""
+    table = files.existing(path).is_dir() or path.suffix == ".parquet"
+    if not table or labels is not None or o.class_axis != -1:
+        if o.stream:
+            raise InputError(
+                f"{path}: only Parquet (a file or a folder of parts, with its labels inside) can be streamed"
+            )
+        return False
+    if o.stream:
+        return True
+    found = parquet.parts(path)
+    rows = sum(sum(parquet.group_rows(part)) for part in found)
+    return rows > ROWS_IN_MEMORY or rows * parquet.width(found[0]) > NUMBERS_IN_MEMORY
+
+
+def _streamed(path: Path, o: Options) -> Audited:
+    from calibrant.metrics import streaming_exact, streaming_parquet, streaming_report
+    from calibrant.metrics.streaming_values import StreamPanel
+
+    with ExitStack() as stack:
+        spill = stack.enter_context(tempfile.TemporaryDirectory(prefix="calibrant-")) if o.exact else None
+        settings = streaming_parquet.Settings(
+            o.keys, o.bins, o.about == "positive", o.ignore_index, o.allow_reuse, spill
+        )
+        found = streaming_parquet.stream(
+            path,
+            settings,
+            executor=stack.enter_context(_pool(o.workers)) if o.workers > 1 else None,
+            window=2 * o.workers,
+            progress=stack.enter_context(_progress(str(path))),
+        )
+        exact = streaming_exact.exact(Path(spill), found.state) if spill is not None else None
+    report = streaming_report.report(
+        found.state,
+        metrics=o.metrics,
+        resampling=Resampling(o.seed) if o.intervals else None,
+        split=found.split,
+        file=str(path),
+        binary=found.binary,
+        exact=exact,
+    )
+    return Audited(report, None, StreamPanel(found.state).width)
+
+
+@contextmanager
+def _pool(workers: int) -> Iterator[Executor]:
+    """Fresh processes (fork would copy this one's threads in whatever state they are), one thread each."""
+    from multiprocessing import get_context
+
+    before = os.environ.get("OMP_NUM_THREADS")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    try:
+        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+            yield pool
+    finally:
+        if before is None:
+            del os.environ["OMP_NUM_THREADS"]
+        else:
+            os.environ["OMP_NUM_THREADS"] = before
+
+
+@contextmanager
+def _progress(name: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar over rows on stderr, for people only."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

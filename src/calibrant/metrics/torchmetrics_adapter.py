@@ -1,0 +1,142 @@
+"""The panel as a torchmetrics `Metric`, for a training loop: update(logits, labels), compute() → dict of floats.
+
+    panel = CalibrationPanel(num_classes=10)
+    for x, y in loader:
+        panel.update(model(x), y)
+    panel.compute()["ece"]
+
+Logits are reduced to scores at once and never kept. With `exact=True` the scores of all items are kept (about 50
+bytes each) and the values are those of `calibrant.evaluate`; with `exact=False` the state has a fixed size
+(`metrics.streaming`) and ranking metrics are within its bounds. Both are sums or concatenations, so that
+torchmetrics' own synchronisation over processes gives the answer of one process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from calibrant.errors import InputError
+from calibrant.functional.border import predictions
+from calibrant.functional.scores import Classwise, Scores, reduce
+from calibrant.metrics.evaluate import choose, point
+from calibrant.metrics.streaming import RUNGS, StreamState, state
+from calibrant.metrics.streaming_values import StreamPanel, value
+from calibrant.metrics.table import Panel
+
+_ITEMS = ("labels", "predicted", "confidence", "log_error", "log_p_label", "brier")
+_SUMS = ("nll", "brier", "signed", "width", "ladder")
+_CELLS = ("count", "confidence", "positive", "square")
+
+
+class CalibrationPanel(Metric):
+    """Metrics of the table by name; a value that does not exist (AUROC when all are correct) is nan."""
+
+    full_state_update = False
+    is_differentiable = False
+
+    def __init__(
+        self, num_classes: int, metrics: Sequence[str] | None = None, bins: int = 15, exact: bool = True, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        if num_classes < 2:
+            raise InputError(f"num_classes={num_classes}; at least two are needed")
+        self.num_classes, self.bins, self.exact = num_classes, bins, exact
+        self.metrics = tuple(m.name for m in choose(metrics))
+        if exact:
+            for name in _ITEMS:
+                self.add_state(f"item_{name}", default=[], dist_reduce_fx="cat")
+        else:
+            shapes = {"width": (4, bins), "ladder": (4, RUNGS)}
+            for name in _SUMS:
+                self._total(f"sum_{name}", *shapes.get(name, (2,)))
+            for name in ("n", "hits", "impossible"):
+                self._total(f"sum_{name}")
+        for name in _CELLS:
+            self._total(f"cell_{name}", num_classes, bins)
+
+    def _total(self, name: str, *shape: int) -> None:
+        self.add_state(name, default=torch.zeros(shape, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """One batch: logits [N, K], labels [N]."""
+        scores = reduce(predictions(logits, labels), self.bins)
+        if scores.k != self.num_classes:
+            raise InputError(f"these logits have {scores.k} classes, the panel was made for {self.num_classes}")
+        assert scores.classwise is not None
+        for name in _CELLS:
+            self._add(f"cell_{name}", getattr(scores.classwise, name))
+        if self.exact:
+            for name in _ITEMS:
+                getattr(self, f"item_{name}").append(getattr(scores, name).to(self.device))
+            return
+        found = state(scores)
+        for name in (*_SUMS, "n", "hits", "impossible"):
+            self._add(f"sum_{name}", torch.as_tensor(getattr(found, name), dtype=torch.float64))
+
+    def _add(self, name: str, increment: Tensor) -> None:
+        setattr(self, name, getattr(self, name) + increment.to(self.device))
+
+    def compute(self) -> dict[str, float]:
+        """Name → value over everything seen, in all processes."""
+        if self.exact:
+            panel = Panel(self._scores())
+            values = {m.name: point(m, panel).value for m in choose(self.metrics)}
+        else:
+            streamed = StreamPanel(self._state())
+            values = {name: value(name, streamed)[0].value for name in self.metrics}
+        return {name: math.nan if found is None else found for name, found in values.items()}
+
+    def _classwise(self) -> Classwise:
+        return Classwise(*(getattr(self, f"cell_{name}").cpu() for name in _CELLS))
+
+    def _joined(self, name: str) -> Tensor:
+        # a list before synchronisation, one tensor after it
+        column: Tensor | list[Tensor] = getattr(self, f"item_{name}")
+        if len(column) == 0:
+            raise InputError("compute() before any update(): there are no items")
+        return (column if isinstance(column, Tensor) else torch.cat(column)).cpu()
+
+    def _summed(self, name: str) -> Tensor:
+        total: Tensor = getattr(self, f"sum_{name}")
+        return total.cpu()
+
+    def _scores(self) -> Scores:
+        labels, predicted, confidence, log_error, log_p_label, brier = (self._joined(name) for name in _ITEMS)
+        return Scores(
+            labels=labels,
+            predicted=predicted,
+            correct=predicted == labels,
+            confidence=confidence,
+            log_error=log_error,
+            log_p_label=log_p_label,
+            brier=brier,
+            k=self.num_classes,
+            bins=self.bins,
+            classwise=self._classwise(),
+        )
+
+    def _state(self) -> StreamState:
+        if float(self._summed("n")) == 0:
+            raise InputError("compute() before any update(): there are no items")
+        nll, brier, signed, width, ladder = (self._summed(name) for name in _SUMS)
+        return StreamState(
+            k=self.num_classes,
+            bins=self.bins,
+            about="top label",
+            n=int(self._summed("n")),
+            hits=float(self._summed("hits")),
+            impossible=int(self._summed("impossible")),
+            nll=nll,
+            brier=brier,
+            signed=signed,
+            width=width,
+            ladder=ladder,
+            classwise=self._classwise(),
+            grouped=False,
+        )

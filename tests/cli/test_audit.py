@@ -1,0 +1,193 @@
+"""`calibrant audit`: the JSON that scripts rely on, the words for people, the gates, the report, the stream."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from calibrant import files
+from calibrant.cli import audit_inputs, run
+from calibrant.functional.border import predictions
+from calibrant.metrics import METRICS
+
+
+def write(path: Path, n: int = 400, seed: int = 0, sharpness: float = 3.0) -> Path:
+    """Overconfident by construction: labels follow a softer softmax than the logits say."""
+    rng = np.random.default_rng(seed)
+    z = rng.normal(size=(n, 4))
+    y = (z + rng.gumbel(size=z.shape)).argmax(1)
+    return files.write(path, predictions((z * sharpness).astype(np.float32), y, split="test"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    write(tmp_path / "a.npz")
+    return tmp_path
+
+
+def audited(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, Any]]:
+    code = run(["audit", *argv, "--json"])
+    out, err = capsys.readouterr()
+    assert (code, err) == (0, "")
+    found: list[dict[str, Any]] = json.loads(out)
+    return found
+
+
+def test_json_is_what_scripts_rely_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(here / "b.parquet", seed=1)
+    one, two = audited(capsys, "a.npz", "b.parquet")
+    assert [one["file"], two["file"]] == ["a.npz", "b.parquet"]
+    assert {"schema", "file", "n", "k", "conventions", "metrics"} <= set(one)
+    assert (one["n"], one["k"], one["conventions"]["bins"], one["conventions"]["split"]) == (400, 4, 15, "test")
+    promised = "accuracy nll brier ece ece_mass ece_classwise ece_max ece_over ece_under ece_debiased ks gap"
+    promised += " auroc aupr_success aupr_error aurc eaurc fpr95"
+    assert set(promised.split()) <= set(one["metrics"])
+    for name, e in one["metrics"].items():
+        assert {"value", "low", "high"} <= set(e) and e["low"] <= e["high"], name
+
+
+def test_no_intervals(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = audited(capsys, "a.npz", "--no-intervals")
+    assert all(e["low"] is None and e["high"] is None and e["value"] is not None for e in found["metrics"].values())
+
+
+def test_metrics_bins_and_seed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (found,) = audited(capsys, "a.npz", "--metrics", "ece, auroc", "--bins", "10", "--seed", "3")
+    assert list(found["metrics"]) == ["ece", "auroc"] and found["conventions"]["bins"] == 10
+    (again,) = audited(capsys, "a.npz", "--metrics", "ece,auroc", "--bins", "10", "--seed", "3")
+    assert again == found
+
+
+def test_every_format_gives_the_same_numbers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    p = files.read("a.npz")
+    assert p.logits is not None
+    for suffix in (".csv", ".parquet", ".safetensors"):
+        files.write(f"a{suffix}", p)
+    np.save("logits.npy", p.logits.numpy())
+    np.save("labels.npy", p.labels.numpy())
+    ways = [["a.npz"], ["a.csv"], ["a.parquet"], ["a.safetensors"], ["logits.npy", "labels.npy"]]
+    ways.append(["logits.npy", "--labels", "labels.npy"])
+    seen = [audited(capsys, *way, "--no-intervals")[0]["metrics"] for way in ways]
+    assert all(m == seen[0] for m in seen)
+
+
+def test_people_get_a_verdict_conventions_and_a_next_step(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "a.npz"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert re.search(r"overconfident: says \d+(\.\d)? %, is right \d+(\.\d)? %", out)
+    assert "400 items · 4 classes · confidence in the top label · split test" in " ".join(out.split())
+    assert "next  " in out and "calibrant fit" in out
+    assert all(name in out for name in METRICS if METRICS[name].default)
+
+
+def test_binary_says_what_it_is_about(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("b.npz", probs=np.array([0.2, 0.7, 0.9, 0.4]), labels=[0, 1, 1, 1])
+    assert run(["audit", "b.npz", "--no-intervals"]) == 0
+    assert "top label (--about positive for class 1)" in " ".join(capsys.readouterr().out.split())
+    assert run(["audit", "b.npz", "--about", "positive", "--no-intervals"]) == 0
+    assert "confidence in the positive class" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("gates", "code", "words"),
+    [
+        (["ece > 0.9"], 0, []),
+        (["ece.value < 0.9"], 3, ["'ece.value < 0.9'", "ece.value is 0.", "a.npz"]),
+        (["ece.high>0.01", "nll > 100"], 3, ["'ece.high>0.01'", "ece.high is"]),
+        (["accuracy >= .0", "gap != 1e-3"], 3, ["'accuracy >= .0'", "'gap != 1e-3'"]),
+        (["accuracy == 2"], 0, []),
+        (["gap.low <= -1"], 0, []),
+    ],
+)
+def test_gates(here: Path, capsys: pytest.CaptureFixture[str], gates: list[str], code: int, words: list[str]) -> None:
+    argv = [part for text in gates for part in ("--fail-if", text)]
+    assert run(["audit", "a.npz", "--json", *argv]) == code
+    out, err = capsys.readouterr()
+    assert json.loads(out)[0]["n"] == 400  # everything is printed first
+    assert len(err.splitlines()) == (1 if code else 0)
+    assert all(word in err for word in words), err
+
+
+def test_a_gate_on_what_does_not_exist_fails(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez("right.npz", logits=np.eye(3), labels=[0, 1, 2])
+    assert run(["audit", "right.npz", "--fail-if", "auroc < 0.5"]) == 3
+    assert "auroc.value does not exist (all predictions are correct" in capsys.readouterr().err
+    assert run(["audit", "a.npz", "--no-intervals", "--fail-if", "ece.high > 0.5"]) == 3
+    assert "ece.high does not exist (no interval was computed)" in capsys.readouterr().err
+
+
+def test_html(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["audit", "a.npz", "--html", "r.html"]) == 0
+    assert "r.html" in capsys.readouterr().out
+    page = (here / "r.html").read_text()
+    assert page.lstrip().lower().startswith("<!doctype html") and "a.npz" in page
+    assert run(["audit", "a.npz", "--html", "none/r.html"]) == 2
+    assert "none does not exist" in capsys.readouterr().err
+    assert (
+        run(["audit", "a.npz", "--html", "r.html", "--fail-if", "nll > 0"]) == 3
+    )  # the report is written, then the gate
+
+
+def test_two_files_side_by_side_with_a_paired_comparison(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(here / "b.npz", sharpness=1.0)
+    assert run(["audit", "a.npz", "b.npz", "--metrics", "nll,ece,accuracy", "--html", "r.html"]) == 0
+    out = capsys.readouterr().out
+    assert out.count("a.npz") >= 2 and out.count("b.npz") >= 2
+    assert "better" in out or "worse" in out
+    write(here / "c.npz", seed=5)  # other items: nothing to pair
+    assert run(["audit", "a.npz", "c.npz", "--metrics", "nll"]) == 0
+
+
+def test_reuse_must_be_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from dataclasses import replace
+
+    p = files.read("a.npz")
+    files.write("fitted.npz", replace(p, fitted_on=p.fingerprint(), origin=p.fingerprint()))
+    assert run(["audit", "fitted.npz"]) == 2
+    assert "fitted on the same items" in capsys.readouterr().err
+    (found,) = audited(capsys, "fitted.npz", "--allow-reuse")
+    assert "allow_reuse" in found["conventions"]
+
+
+def test_large_parquet_is_streamed(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = here / "parts"
+    folder.mkdir()
+    for i in range(3):
+        write(folder / f"part-{i}.parquet", n=600, seed=i)
+    (whole,) = audited(capsys, "parts")
+    assert "streamed" not in whole["conventions"]
+    monkeypatch.setattr(audit_inputs, "ROWS_IN_MEMORY", 1000)
+    (streamed,) = audited(capsys, "parts")
+    assert "streamed" in streamed["conventions"] and streamed["n"] == 1800
+    for name, e in streamed["metrics"].items():
+        bound = streamed["extras"]["stream"]["bounds"][name]
+        assert abs(e["value"] - whole["metrics"][name]["value"]) <= bound + 1e-12, name
+    (exact,) = audited(capsys, "parts", "--exact")
+    assert all(abs(e["value"] - whole["metrics"][n]["value"]) < 1e-12 for n, e in exact["metrics"].items())
+    assert run(["audit", "parts", "--html", "r.html"]) == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "streamed in one pass; exact but for" in out and "auroc ±" in out
+    assert run(["audit", "a.npz", "--stream"]) == 2
+    assert "only Parquet" in capsys.readouterr().err
+
+
+def test_workers_give_the_same_numbers(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    z = np.random.default_rng(0).normal(size=(500, 3))
+    (here / "parts").mkdir()
+    for i in range(2):
+        pq.write_table(pa.table({"label": np.arange(500) % 3, "logits": list(z)}), here / "parts" / f"{i}.parquet")
+    (one,) = audited(capsys, "parts", "--stream")
+    (two,) = audited(capsys, "parts", "--stream", "--workers", "2")
+    assert one == two
