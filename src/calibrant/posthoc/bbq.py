@@ -1,0 +1,142 @@
+"""BBQ: Bayesian binning into quantiles (Naeini, Cooper and Hauskrecht 2015): all bin counts at once, by their evidence.
+
+Equal-mass binnings with B from N^(1/3)/10 to 10 N^(1/3) bins are averaged, each weighted by its marginal likelihood
+with a Beta(α_b, β_b) prior in every bin, α_b = N'/B · p_b, β_b = N'/B · (1 − p_b), p_b the bin's middle and N' = 2:
+
+    P(D | M) = Π_b  B(m_b + α_b, n_b − m_b + β_b) / B(α_b, β_b),       q_b = (m_b + α_b) / (n_b + N'/B)
+
+The average of step functions is a step function, and only that is kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.posthoc.calibrator import Calibrator, at_least, certified
+from calibrant.posthoc.histogram import Kind
+from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.one_vs_rest import joined, odds, top_odds
+from calibrant.posthoc.steps import Floats, Step, compressed, look_up, packed
+from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
+from calibrant.types import Predictions
+
+STRENGTH = 2.0
+"""N', items' worth of prior, shared by the bins."""
+
+
+@dataclass(frozen=True, eq=False)
+class BbqMap(TopLabelMap):
+    """The averaged step function of the top label's log-odds."""
+
+    edges: Tensor
+    values: Tensor
+    method: ClassVar[str] = "bbq"
+
+    def confidence(self, top: Top) -> Tensor:
+        score = top_odds(top).score.contiguous()
+        return self.values.to(score.device)[torch.searchsorted(self.edges.to(score.device), score)]
+
+
+@dataclass(frozen=True, eq=False)
+class BbqRestMap(FittedMap):
+    """The same for every class against the rest, normalised."""
+
+    edges: Tensor
+    values: Tensor
+    offset: Tensor
+    method: ClassVar[str] = "bbq_rest"
+    keeps_label: ClassVar[bool] = False
+
+    @property
+    def k(self) -> int | None:
+        return len(self.offset) - 1
+
+    def transform(self, logits: Tensor) -> Tensor:
+        q = look_up(odds(logits).score, self.edges, self.values, self.offset, right=False)
+        return joined(torch.log(q), logits)
+
+    def summary(self) -> dict[str, Any]:
+        return {"steps": len(self.values), "classes": self.k}
+
+
+@dataclass(frozen=True)
+class Bbq(Calibrator):
+    kind: Kind = "top"
+    name: ClassVar[str] = "bbq"
+    map: ClassVar[type[FittedMap]] = BbqMap
+    maps: ClassVar[tuple[type[FittedMap], ...]] = (BbqRestMap,)
+    takes_top1: ClassVar[bool] = True
+    cost: ClassVar[int] = 2
+    candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("top", "one_vs_rest"):
+            raise InputError(f"kind={self.kind!r} is unknown; use 'top' or 'one_vs_rest'")
+
+    def solve(self, p: Predictions) -> FittedMap:
+        at_least(p, 2, "one item makes one bin", self.name)
+        if self.kind == "top":
+            top = top_of(p)
+            step, bins = averaged(top_odds(top).score.cpu().numpy(), (top.predicted == p.labels).cpu().numpy())
+            record = certified({"kind": "top", "mean_bins": bins})
+            return BbqMap(torch.from_numpy(step.edges), torch.from_numpy(step.values), record=record)
+        if p.logits is None:
+            raise InputError(f"{self.name} with kind='one_vs_rest' needs logits or probabilities, not a top-1 file")
+        columns = odds(p.logits.double()).score.T.contiguous().cpu().numpy()
+        labels = p.labels.cpu().numpy()
+        found = [averaged(s, labels == c) for c, s in enumerate(columns)]
+        record = certified({"kind": "one_vs_rest", "mean_bins": float(np.mean([b for _, b in found]))})
+        return BbqRestMap(*packed([s for s, _ in found]), record=record)
+
+
+def bin_counts(n: int) -> range:
+    root = n ** (1 / 3)
+    return range(max(1, int(root / 10)), min(n, int(np.ceil(10 * root))) + 1)
+
+
+def averaged(score: Floats, hit: NDArray[np.bool_]) -> tuple[Step, float]:
+    """(the averaged step function, the posterior mean of the number of bins)."""
+    value, size = np.unique(score, return_counts=True)
+    hits = np.zeros(len(value))
+    np.add.at(hits, np.searchsorted(value, score), hit)
+    middle = np.cumsum(size) - size / 2  # ties go whole to the bin of their middle rank, as everywhere
+    between = (value[1:] + value[:-1]) / 2
+    total, total_hits = (np.concatenate([[0.0], np.cumsum(c)]) for c in (size, hits))
+    evidence, rates, starts = [], [], []
+    for bins in bin_counts(len(score)):
+        which = np.minimum((middle * bins / len(score)).astype(np.int64), bins - 1)
+        start = np.concatenate([[0], np.flatnonzero(np.diff(which)) + 1])
+        log_evidence, rate = _binning(start, total, total_hits, between)
+        evidence.append(log_evidence)
+        rates.append(rate)
+        starts.append(start)
+    log_weight = np.array(evidence)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    out = np.zeros(len(value))
+    for w, rate, start in zip(weight, rates, starts, strict=True):
+        if w > 1e-12:
+            out += w * np.repeat(rate, np.diff(np.append(start, len(value))))
+    sizes = np.array([len(s) for s in starts])
+    return compressed(between, out), float(weight @ sizes)
+
+
+def _binning(start: NDArray[np.int64], total: Floats, hits: Floats, between: Floats) -> tuple[float, Floats]:
+    """(log evidence, rate of each bin) of one binning; bins begin at the distinct scores `start`."""
+    from scipy.special import betaln, expit
+
+    stop = np.append(start[1:], len(total) - 1)
+    n, m = total[stop] - total[start], hits[stop] - hits[start]
+    edge = np.concatenate([[0.0], expit(between[start[1:] - 1]), [1.0]])
+    prior = STRENGTH / len(start)
+    alpha = prior * np.clip((edge[1:] + edge[:-1]) / 2, 1e-6, 1 - 1e-6)
+    beta = prior - alpha
+    evidence = float(np.sum(betaln(m + alpha, n - m + beta) - betaln(alpha, beta)))
+    return evidence, (m + alpha) / (n + prior)

@@ -1,0 +1,163 @@
+"""Dirichlet calibration and matrix scaling with ODIR (Kull et al. 2019, §4; Guo et al. 2017 for the matrix).
+
+    dirichlet:  softmax(W ln p + b),        matrix:  softmax(W z + b), z the logits less their mean
+
+    mean NLL + λ/(K(K − 1)) Σ_{i≠j} w_ij² + μ/K Σ_j b_j²             (off-diagonal and intercept regularisation)
+
+λ and μ come from cross-validation inside the calibration set, as in the paper; here along one path, (λ, μ) = m ·
+(λ₁, μ₁) with λ₁ = K²(K − 1)²/N and μ₁ = K²/N, from strong to weak, each fit starting at the last, until held-out
+NLL has turned. Folds are made from the items' content, so that the order of rows cannot matter.
+
+Differs from the papers: the start is I/T at the exact temperature, and the diagonal has a ridge of 1/N around it
+(about one item's worth), without which a class that is separable or absent has no finite answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional.designs import Full
+from calibrant.functional.multinomial import Solution, minimise
+from calibrant.posthoc.calibrator import Calibrator, certified
+from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.structured import matrix_ridge
+from calibrant.posthoc.tempered import anchor, still_impossible
+from calibrant.types import Predictions
+
+PATH = (10.0, 1.0, 0.1, 0.01)
+"""m, strong to weak."""
+FOLDS = 3
+DEEPEST = -1e4
+"""Log-probabilities and logits below the top one by more than this count as this."""
+
+
+@dataclass(frozen=True, eq=False)
+class DirichletMap(FittedMap):
+    """weight · ln p + bias."""
+
+    weight: Tensor
+    bias: Tensor
+    method: ClassVar[str] = "dirichlet"
+    keeps_label: ClassVar[bool] = False
+
+    @property
+    def k(self) -> int | None:
+        return len(self.bias)
+
+    @staticmethod
+    def features(logits: Tensor) -> Tensor:
+        return torch.log_softmax(logits, -1).clamp_min(DEEPEST)
+
+    def transform(self, logits: Tensor) -> Tensor:
+        weight, bias = self.weight.to(logits.device), self.bias.to(logits.device)
+        return still_impossible(self.features(logits) @ weight.T + bias, logits)
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixMap(DirichletMap):
+    """weight · z + bias: logits are defined up to a constant, which their mean removes."""
+
+    method: ClassVar[str] = "matrix"
+
+    @staticmethod
+    def features(logits: Tensor) -> Tensor:
+        z = (logits - logits.amax(-1, keepdim=True)).clamp_min(DEEPEST)
+        return z - z.mean(-1, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Dirichlet(Calibrator):
+    """`lambda_` and `mu` as in the paper; None: chosen by cross-validation."""
+
+    lambda_: float | None = None
+    mu: float | None = None
+    name: ClassVar[str] = "dirichlet"
+    map: ClassVar[type[FittedMap]] = DirichletMap
+    cost: ClassVar[int] = 3
+
+    def __post_init__(self) -> None:
+        if (self.lambda_ is None) != (self.mu is None):
+            raise InputError("give both lambda_ and mu, or neither (cross-validation then chooses them)")
+        for name, value in (("lambda_", self.lambda_), ("mu", self.mu)):
+            if value is not None and not value > 0:
+                raise InputError(f"{name}={value} must be positive")
+
+    def solve(self, p: Predictions) -> FittedMap:
+        assert p.logits is not None and issubclass(self.map, DirichletMap)
+        z = p.logits.double()
+        odir = Odir(self.map.features(z), p.labels, 1 / float(anchor(z, p.labels)))
+        if self.lambda_ is None or self.mu is None:
+            found, chosen = odir.cross_validated()
+        else:
+            found, chosen = odir.fit(self.lambda_, self.mu), {"lambda": self.lambda_, "mu": self.mu}
+        k = odir.k
+        weight, bias = found.theta[:-k].view(k, k).clone(), found.theta[-k:].clone()
+        return self.map(weight, bias, record=certified({**chosen, **found.certificate()}))
+
+
+@dataclass(frozen=True)
+class Matrix(Dirichlet):
+    """Matrix scaling with the same regularisation."""
+
+    name: ClassVar[str] = "matrix"
+    map: ClassVar[type[FittedMap]] = MatrixMap
+
+
+@dataclass(frozen=True)
+class Odir:
+    """The regularised fit on given features, around I · `inverse`."""
+
+    x: Tensor
+    labels: Tensor
+    inverse: float
+
+    @property
+    def k(self) -> int:
+        return int(self.x.shape[1])
+
+    def fit(self, lambda_: float, mu: float, start: Tensor | None = None, tolerance: float = 1e-9) -> Solution:
+        n, k = self.x.shape
+        ridge = matrix_ridge(k, off=lambda_ / (k * (k - 1)), diagonal=1 / n, bias=mu / k)
+        centre = torch.cat([self.inverse * torch.eye(k).flatten(), torch.zeros(k)]).double()
+        return minimise(Full(self.x, k), self.labels, ridge, centre, start=start, tolerance=tolerance)
+
+    def strengths(self, m: float) -> tuple[float, float]:
+        n, k = self.x.shape
+        return m * (k * (k - 1)) ** 2 / n, m * k * k / n
+
+    def cross_validated(self) -> tuple[Solution, dict[str, Any]]:
+        """The fit at the m of the least held-out NLL, and what was compared."""
+        fold = content_folds(self.x, self.labels, FOLDS)
+        totals: list[float] = []
+        starts: list[Tensor | None] = [None] * FOLDS
+        for m in PATH:
+            total = 0.0
+            for f in range(FOLDS):
+                inside, outside = fold != f, fold == f
+                part = Odir(self.x[inside], self.labels[inside], self.inverse)
+                theta = part.fit(*self.strengths(m), start=starts[f], tolerance=1e-6).theta
+                starts[f] = theta
+                log_p = torch.log_softmax(Full(self.x[outside], self.k)(theta), 1)
+                total -= float(log_p.gather(1, self.labels[outside][:, None]).sum())
+            totals.append(total / len(self.labels))
+            if totals[-1] > min(totals):
+                break
+        best = min(range(len(totals)), key=totals.__getitem__)
+        lambda_, mu = self.strengths(PATH[best])
+        path = {f"{m:g}": t for m, t in zip(PATH, totals, strict=False)}
+        return self.fit(lambda_, mu), {"lambda": lambda_, "mu": mu, "held_out_nll": path}
+
+
+def content_folds(x: Tensor, labels: Tensor, folds: int) -> Tensor:
+    """Fold of each item, stratified by label: items of a class in the order of their label's score, dealt in turn."""
+    own = x.gather(1, labels[:, None])[:, 0]
+    order = torch.argsort(own, stable=True)
+    order = order[torch.argsort(labels[order], stable=True)]
+    fold = torch.empty_like(labels)
+    fold[order] = torch.arange(len(labels)) % folds
+    return fold

@@ -1,0 +1,66 @@
+"""From K binary maps to one: class k against the rest, then normalised (Zadrozny and Elkan 2002).
+
+log p_k and log(1 − p_k) are both computed with all their digits; a class that is impossible (−inf) stays so.
+For K = 2 the two columns are one problem seen from both sides, and normalising changes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant.functional.scores import CHUNK
+from calibrant.posthoc.toplabel import Top, top_of_logits
+
+DEEPEST = 1e5
+"""Log-probabilities and log-odds are cut here: far beyond any network's, yet safe to square and sum."""
+CERTAIN = 69.07755278982137
+"""What an infinite log-odds counts as when a file says exactly 0 or 1: the floor of 1e-30 of the border."""
+
+
+@dataclass(frozen=True)
+class Odds:
+    """log p and log(1 − p) of each entry."""
+
+    log_p: Tensor
+    log_rest: Tensor
+
+    @property
+    def score(self) -> Tensor:
+        """Log-odds."""
+        return self.log_p - self.log_rest
+
+
+def odds(logits: Tensor) -> Odds:
+    """Of every class against the rest, [..., N, K]."""
+    log_p = torch.log_softmax(logits, -1)
+    top = top_of_logits(logits)
+    log_rest = torch.log1p(-log_p.exp())
+    log_rest = log_rest.scatter(-1, top.predicted[..., None], top.log_error[..., None])
+    return Odds(log_p.clamp_min(-DEEPEST), log_rest.clamp(-DEEPEST, 0.0))
+
+
+def top_odds(top: Top) -> Odds:
+    """Of the predicted class."""
+    log_p = torch.log(top.confidence)
+    log_p = log_p.masked_fill(torch.isneginf(log_p), -CERTAIN)
+    log_rest = top.log_error.masked_fill(torch.isneginf(top.log_error), -CERTAIN)
+    return Odds(log_p, log_rest.clamp(-DEEPEST, 0.0))
+
+
+def joined(log_q: Tensor, logits: Tensor) -> Tensor:
+    """Normalised log-probabilities from K one-vs-rest ones; what was impossible stays impossible."""
+    return torch.log_softmax(log_q.masked_fill(torch.isneginf(logits), -torch.inf), -1)
+
+
+def column_chunks(n: int, k: int) -> list[slice]:
+    """Classes in groups small enough that a few N × group tensors stay in memory."""
+    width = max(1, 4 * CHUNK // n)
+    return [slice(start, min(start + width, k)) for start in range(0, k, width)]
+
+
+def is_class(labels: Tensor, columns: slice) -> Tensor:
+    """[N, C]: 1 where the label is that class."""
+    return (labels[:, None] == torch.arange(columns.start, columns.stop)).double()

@@ -1,0 +1,123 @@
+"""CDF splines (Gupta et al. 2021): calibrate the confidence through the derivative of a smoothed cumulative.
+
+Sort by score; with t = i/N the running difference  h(t) = 1/N Σ_{j≤i} (correct_j − score_j)  is the signed
+Kolmogorov–Smirnov curve. A natural cubic spline with few knots is fitted to it by least squares, and because h' is
+accuracy minus score at that rank (their Prop. 4.1),
+
+    γ(score) = score + h'(t(score)),
+
+linear between calibration scores, cut to [0, 1]. A calibrated model has h = 0 and is left alone. `within=r`
+calibrates the probability that the label is among the r highest classes (their within-top-r); r = 1 is the top
+label's confidence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.posthoc.calibrator import Calibrator, at_least, certified
+from calibrant.posthoc.isotonic import interpolate
+from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.toplabel import Top, TopLabelMap, least, top_of
+from calibrant.types import Predictions
+
+POINTS = 512
+"""Calibration scores kept of N, evenly in rank: γ is smooth in the rank, so between them it is as good as linear."""
+
+
+@dataclass(frozen=True, eq=False)
+class SplineMap(TopLabelMap):
+    """Confidence → γ, linear between the kept scores."""
+
+    x: Tensor
+    y: Tensor
+    method: ClassVar[str] = "spline"
+
+    def confidence(self, top: Top) -> Tensor:
+        return interpolate(top.confidence, self.x, self.y)
+
+    def summary(self) -> dict[str, Any]:
+        return {"points": len(self.x)}
+
+
+@dataclass(frozen=True, eq=False)
+class SplineWithinMap(FittedMap):
+    """The mass of the r highest classes → γ; inside and outside of them proportions stay."""
+
+    x: Tensor
+    y: Tensor
+    within: int
+    method: ClassVar[str] = "spline_within"
+    keeps_label: ClassVar[bool] = False
+
+    def transform(self, logits: Tensor) -> Tensor:
+        inside = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, logits.topk(self.within, -1).indices, True)
+        log_in = logits.masked_fill(~inside, -torch.inf).logsumexp(-1, keepdim=True)
+        log_out = logits.masked_fill(inside, -torch.inf).logsumexp(-1, keepdim=True)
+        mass = interpolate(torch.sigmoid(log_in - log_out), self.x, self.y)
+        alone = torch.isneginf(log_out)  # nothing outside is possible
+        shift = torch.where(inside, torch.log(mass) - log_in, torch.log1p(-mass) - log_out)
+        return torch.where(alone, logits, logits + shift)
+
+
+@dataclass(frozen=True)
+class Spline(Calibrator):
+    """`knots` of the spline, evenly spaced in rank (the paper uses 6)."""
+
+    knots: int = 6
+    within: int = 1
+    name: ClassVar[str] = "spline"
+    map: ClassVar[type[FittedMap]] = SplineMap
+    maps: ClassVar[tuple[type[FittedMap], ...]] = (SplineWithinMap,)
+    takes_top1: ClassVar[bool] = True
+    cost: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.knots < 2:
+            raise InputError(f"knots={self.knots}; a spline needs at least two")
+        if self.within < 1:
+            raise InputError(f"within={self.within}; it counts classes, from 1")
+
+    def solve(self, p: Predictions) -> FittedMap:
+        at_least(p, 2 * self.knots, f"two for each of {self.knots} knots; ask for fewer with knots=", self.name)
+        record = certified({"knots": self.knots, "within": self.within})
+        if self.within == 1:
+            top = top_of(p)
+            x, y = cdf_spline(top.confidence.cpu().numpy(), (top.predicted == p.labels).cpu().numpy(), self.knots)
+            return SplineMap(x, y, floor=least(p.n), record=record)
+        if p.logits is None or p.logits.shape[1] <= self.within:
+            raise InputError(f"{self.name} with within={self.within} needs logits of more than {self.within} classes")
+        high = torch.softmax(p.logits.double(), 1).topk(self.within, 1)
+        hit = (high.indices == p.labels[:, None]).any(1)
+        x, y = cdf_spline(high.values.sum(1).clamp_max(1.0).numpy(), hit.numpy(), self.knots)
+        return SplineWithinMap(x, y.clamp(least(p.n), 1 - least(p.n)), self.within, record=record)
+
+
+def cdf_spline(score: NDArray[np.float64], correct: NDArray[np.bool_], knots: int) -> tuple[Tensor, Tensor]:
+    """(scores, γ) to interpolate between."""
+    from scipy.interpolate import CubicSpline
+
+    n = len(score)
+    # ties are one step of the curve: its value after the whole run, so that row order cannot matter
+    value, size = np.unique(score, return_counts=True)
+    hits = np.zeros(len(value))
+    np.add.at(hits, np.searchsorted(value, score), correct)
+    t = np.cumsum(size) / n
+    h = np.cumsum(hits - size * value) / n
+    at = np.linspace(0, 1, knots)
+    basis = CubicSpline(at, np.eye(knots), bc_type="natural")
+    weight = np.sqrt(size)
+    coefficients = np.linalg.lstsq(basis(t) * weight[:, None], h * weight, rcond=None)[0]
+    # the derivative over a run is the mean slope across it: h(t after) − h(t before), by the width
+    before = t - size / n
+    slope = (basis(t) - basis(before)) @ coefficients / (size / n)
+    keep = np.unique(np.linspace(0, len(value) - 1, POINTS).round().astype(int)) if len(value) > POINTS else slice(None)
+    gamma = np.clip(value + slope, 0, 1)
+    return torch.from_numpy(value[keep].copy()), torch.from_numpy(gamma[keep].copy())

@@ -1,0 +1,143 @@
+"""Structured vector and matrix scaling (Berta, Holzmüller, Jordan and Bach 2025, arXiv 2511.03685).
+
+    vector:  softmax((1 + v) ∘ x + b),          matrix:  softmax((I + diag v + M) x + b),  M off the diagonal,
+
+on the tempered x of `tempered.py`, shrunk towards x by ridges that grow with what they can spoil:
+
+    mean NLL + λ [ K/N (|b|² + |v|²) + K(K − 1)/N |M|² ]
+
+Convex, and at the centre already temperature scaling: with few items per class the fit stays there. λ = 1 is the
+paper's; the objective is theirs, the solver (`functional/multinomial.py`) is ours and exact.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional.designs import Design, Diagonal, Full
+from calibrant.functional.multinomial import minimise
+from calibrant.posthoc.calibrator import Calibrator, certified
+from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.tempered import anchor, still_impossible, tempered, uniform_share
+from calibrant.types import Predictions
+
+
+@dataclass(frozen=True, eq=False)
+class StructuredVectorMap(FittedMap):
+    """scale ∘ x + bias on the tempered x."""
+
+    temperature: Tensor
+    scale: Tensor
+    bias: Tensor
+    epsilon: float
+    method: ClassVar[str] = "structured_vector"
+    keeps_label: ClassVar[bool] = False
+
+    @property
+    def k(self) -> int | None:
+        return len(self.bias)
+
+    def transform(self, logits: Tensor) -> Tensor:
+        temperature, scale, bias = (t.to(logits.device) for t in (self.temperature, self.scale, self.bias))
+        x = tempered(logits, temperature, self.epsilon)
+        return still_impossible(x * scale + bias, logits)
+
+
+@dataclass(frozen=True, eq=False)
+class StructuredMatrixMap(FittedMap):
+    """weight x + bias on the tempered x."""
+
+    temperature: Tensor
+    weight: Tensor
+    bias: Tensor
+    epsilon: float
+    method: ClassVar[str] = "structured_matrix"
+    keeps_label: ClassVar[bool] = False
+
+    @property
+    def k(self) -> int | None:
+        return len(self.bias)
+
+    def transform(self, logits: Tensor) -> Tensor:
+        temperature, weight, bias = (t.to(logits.device) for t in (self.temperature, self.weight, self.bias))
+        x = tempered(logits, temperature, self.epsilon)
+        return still_impossible(x @ weight.T + bias, logits)
+
+
+@dataclass(frozen=True)
+class StructuredVector(Calibrator):
+    """`penalty` multiplies the paper's ridge."""
+
+    penalty: float = 1.0
+    name: ClassVar[str] = "structured_vector"
+    map: ClassVar[type[FittedMap]] = StructuredVectorMap
+    cost: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        _positive(self.penalty)
+
+    def solve(self, p: Predictions) -> FittedMap:
+        x, temperature, epsilon = _start(p)
+        n, k = x.shape
+        ridge = torch.full((2 * k,), self.penalty * k / n, dtype=torch.float64)
+        centre = torch.cat([torch.ones(k), torch.zeros(k)]).double()
+        theta, certificate = _solved(Diagonal(x), p.labels, ridge, centre, temperature)
+        return StructuredVectorMap(
+            temperature, theta[:k].clone(), theta[k:].clone(), epsilon, record=certified(certificate)
+        )
+
+
+@dataclass(frozen=True)
+class StructuredMatrix(Calibrator):
+    """`penalty` multiplies the paper's ridge."""
+
+    penalty: float = 1.0
+    name: ClassVar[str] = "structured_matrix"
+    map: ClassVar[type[FittedMap]] = StructuredMatrixMap
+    cost: ClassVar[int] = 3
+
+    def __post_init__(self) -> None:
+        _positive(self.penalty)
+
+    def solve(self, p: Predictions) -> FittedMap:
+        x, temperature, epsilon = _start(p)
+        n, k = x.shape
+        ridge = matrix_ridge(
+            k, off=self.penalty * k * (k - 1) / n, diagonal=self.penalty * k / n, bias=self.penalty * k / n
+        )
+        centre = torch.cat([torch.eye(k).flatten(), torch.zeros(k)]).double()
+        theta, certificate = _solved(Full(x, k), p.labels, ridge, centre, temperature)
+        weight, bias = theta[:-k].view(k, k).clone(), theta[-k:].clone()
+        return StructuredMatrixMap(temperature, weight, bias, epsilon, record=certified(certificate))
+
+
+def matrix_ridge(k: int, *, off: float, diagonal: float, bias: float) -> Tensor:
+    """The ridge of (W row by row, b)."""
+    weight = torch.full((k, k), off, dtype=torch.float64)
+    weight.diagonal().fill_(diagonal)
+    return torch.cat([weight.flatten(), torch.full((k,), bias, dtype=torch.float64)])
+
+
+def _start(p: Predictions) -> tuple[Tensor, Tensor, float]:
+    assert p.logits is not None
+    z = p.logits.double()
+    temperature = anchor(z, p.labels)
+    epsilon = uniform_share(p.n)
+    return tempered(z, temperature, epsilon), temperature, epsilon
+
+
+def _solved(
+    design: Design, labels: Tensor, ridge: Tensor, centre: Tensor, temperature: Tensor
+) -> tuple[Tensor, dict[str, Any]]:
+    found = minimise(design, labels, ridge, centre)
+    return found.theta, {"temperature": float(temperature), **found.certificate()}
+
+
+def _positive(penalty: float) -> None:
+    if not penalty > 0:
+        raise InputError(f"penalty={penalty} must be positive; without it use vector or matrix")

@@ -1,0 +1,170 @@
+"""Inductive Venn–Abers predictors (Vovk, Petej and Fedorova 2015): two isotonic fits bracket the truth.
+
+For a new score s add (s, 0) to the calibration pairs and let p₀ be the isotonic regression at s; add (s, 1) for p₁.
+One of the two is calibrated, whatever the distribution. One number that loses least log-loss in the worst case
+(their §4):
+
+    q = p₁ / (1 − p₀ + p₁)
+
+Both are step functions of s with few steps, found once (their Alg. 1–4, on the cumulative-sum diagram). Let the
+diagram's points be P_i = (x_i, y_i) = (items, hits) among the i lowest distinct scores. A new hit between the
+scores i and i + 1 has
+
+    p₁ = max_{c ≤ i} min_{j ≥ c} (y_j − y_c + 1)/(x_j − x_c + 1)
+
+(from P_c, the least slope to the points ahead with the new hit counted; a line drawn so holds until some P_i falls
+below it, and then s_i is larger: hence the running maximum). A new miss is a new hit after turning scores and
+labels around. A score that ties with calibration scores joins their group.
+
+The certificate holds the mean width p₁ − p₀ over the calibration scores: how far the two disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.posthoc.calibrator import Calibrator, at_least, certified
+from calibrant.posthoc.histogram import Kind
+from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.one_vs_rest import joined, odds, top_odds
+from calibrant.posthoc.steps import Floats, Step, compressed, look_up, packed
+from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
+from calibrant.types import Predictions
+
+
+@dataclass(frozen=True, eq=False)
+class VennAbersMap(TopLabelMap):
+    """p₀ and p₁ of the top label's log-odds."""
+
+    edges0: Tensor
+    values0: Tensor
+    edges1: Tensor
+    values1: Tensor
+    method: ClassVar[str] = "venn_abers"
+
+    def interval(self, score: Tensor) -> tuple[Tensor, Tensor]:
+        """(p₀, p₁) of each log-odds."""
+        p0 = self.values0.to(score.device)[torch.searchsorted(self.edges0.to(score.device), score, right=True)]
+        p1 = self.values1.to(score.device)[torch.searchsorted(self.edges1.to(score.device), score, right=False)]
+        return p0, p1
+
+    def confidence(self, top: Top) -> Tensor:
+        p0, p1 = self.interval(top_odds(top).score.contiguous())
+        return p1 / (1 - p0 + p1)
+
+
+@dataclass(frozen=True, eq=False)
+class VennAbersRestMap(FittedMap):
+    """The same for every class against the rest, normalised."""
+
+    edges0: Tensor
+    values0: Tensor
+    offset0: Tensor
+    edges1: Tensor
+    values1: Tensor
+    offset1: Tensor
+    method: ClassVar[str] = "venn_abers_rest"
+    keeps_label: ClassVar[bool] = False
+
+    @property
+    def k(self) -> int | None:
+        return len(self.offset0) - 1
+
+    def transform(self, logits: Tensor) -> Tensor:
+        score = odds(logits).score
+        p0 = look_up(score, self.edges0, self.values0, self.offset0, right=True)
+        p1 = look_up(score, self.edges1, self.values1, self.offset1, right=False)
+        return joined(torch.log(p1) - torch.log(1 - p0 + p1), logits)
+
+    def summary(self) -> dict[str, Any]:
+        return {"steps": len(self.values0) + len(self.values1), "classes": self.k}
+
+
+@dataclass(frozen=True)
+class VennAbers(Calibrator):
+    kind: Kind = "top"
+    name: ClassVar[str] = "venn_abers"
+    map: ClassVar[type[FittedMap]] = VennAbersMap
+    maps: ClassVar[tuple[type[FittedMap], ...]] = (VennAbersRestMap,)
+    takes_top1: ClassVar[bool] = True
+    cost: ClassVar[int] = 2
+    candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("top", "one_vs_rest"):
+            raise InputError(f"kind={self.kind!r} is unknown; use 'top' or 'one_vs_rest'")
+
+    def solve(self, p: Predictions) -> FittedMap:
+        at_least(p, 2, "one point has no slope", self.name)
+        if self.kind == "top":
+            top = top_of(p)
+            score, hit = top_odds(top).score.cpu().numpy(), (top.predicted == p.labels).cpu().numpy()
+            low, high = lower_steps(score, hit), upper_steps(score, hit)
+            tensors = [torch.from_numpy(v) for v in (low.edges, low.values, high.edges, high.values)]
+            width = float(np.mean(_at(high, score, "left") - _at(low, score, "right")))
+            return VennAbersMap(*tensors, record=certified({"kind": "top", "mean_width": width}))
+        if p.logits is None:
+            raise InputError(f"{self.name} with kind='one_vs_rest' needs logits or probabilities, not a top-1 file")
+        columns = odds(p.logits.double()).score.T.contiguous().cpu().numpy()
+        labels = p.labels.cpu().numpy()
+        lows = [lower_steps(s, labels == c) for c, s in enumerate(columns)]
+        highs = [upper_steps(s, labels == c) for c, s in enumerate(columns)]
+        widths = [
+            np.mean(_at(high, s, "left") - _at(low, s, "right"))
+            for s, low, high in zip(columns, lows, highs, strict=True)
+        ]
+        record = certified({"kind": "one_vs_rest", "mean_width": float(np.mean(widths))})
+        return VennAbersRestMap(*packed(lows), *packed(highs), record=record)
+
+
+def upper_steps(score: Floats, hit: NDArray[np.bool_]) -> Step:
+    """p₁ as a function of s: the isotonic value of a new hit at s. A score on an edge is of the step on its left."""
+    value, size = np.unique(score, return_counts=True)
+    hits = np.zeros(len(value))
+    np.add.at(hits, np.searchsorted(value, score), hit)
+    x, y = (np.concatenate([[0.0], np.cumsum(c)]) for c in (size, hits))
+    return compressed(value, np.maximum.accumulate(least_slopes(x, y)))
+
+
+def least_slopes(x: Floats, y: Floats, block: int = 256) -> Floats:
+    """s_i = min_{j ≥ i} (y_j − y_i + 1)/(x_j − x_i + 1), a block of i at a time from the right.
+
+    Only a point before a hit can be the minimum (a miss ahead lowers the slope), and of the points right of a block
+    only the lower convex hull can.
+    """
+    out = np.empty(len(x))
+    before_hit = np.append(y[1:] > y[:-1], True)
+    hull: list[int] = []  # leftmost last
+    for a in range((len(x) - 1) // block * block, -1, -block):
+        i = np.arange(a, min(a + block, len(x)))
+        inside = i[before_hit[i]]
+        ahead = np.concatenate([inside, np.array(hull, dtype=np.int64)])
+        slope = (y[ahead] - y[i, None] + 1) / np.maximum(x[ahead] - x[i, None] + 1, 1.0)
+        out[i] = np.where(ahead >= i[:, None], slope, np.inf).min(1)
+        for j in inside[::-1].tolist():
+            while len(hull) > 1 and _above(x, y, j, hull[-1], hull[-2]):
+                hull.pop()
+            hull.append(j)
+    return out
+
+
+def _above(x: Floats, y: Floats, left: int, middle: int, right: int) -> bool:
+    """The middle point lies on or above the line from left to right."""
+    return bool((y[middle] - y[left]) * (x[right] - x[middle]) >= (y[right] - y[middle]) * (x[middle] - x[left]))
+
+
+def lower_steps(score: Floats, hit: NDArray[np.bool_]) -> Step:
+    """p₀: turn scores and labels around, and a miss is a hit. A score on an edge is of the step on its right."""
+    turned = upper_steps(-score, ~hit)
+    return Step(-turned.edges[::-1].copy(), 1 - turned.values[::-1])
+
+
+def _at(step: Step, score: Floats, side: str) -> Floats:
+    return np.asarray(step.values[np.searchsorted(step.edges, score, side=side)])  # type: ignore[call-overload]
