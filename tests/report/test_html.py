@@ -208,3 +208,15 @@ def test_the_same_input_gives_the_same_page(audit: Callable[..., Audit], monkeyp
     first, again = (render([audit(n=200)], command="x") for _ in range(2))
     assert first == again
     assert "1970-01-01" in first
+
+
+def test_specialists_find_the_decompositions(make: Callable[..., Predictions]) -> None:
+    p = make(n=300)
+    page = Page(render([Audit.of(p, evaluate(p, replicates=20))], command="x"))
+    for part in (
+        "Brier score, taken apart",
+        "ECE from confidence and AUROC",
+        "bins underconfident",
+        "Test of calibration",
+    ):
+        assert part in page.text, part

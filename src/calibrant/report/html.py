@@ -24,6 +24,7 @@ from calibrant.report.explain import BETTER, FAMILY, HEADLINE, MEANING
 from calibrant.report.provenance import provenance
 from calibrant.report.sections import Section, overview_figures, section
 from calibrant.report.steps import advice as advised
+from calibrant.report.verdict import verdict
 from calibrant.types import Predictions, Report
 
 
@@ -71,6 +72,7 @@ def render(
             figures=overview_figures(sections) if len(sections) > 1 else {},
             comparisons=[_compared(c) for c in _list(comparison)],
             advice=None if advice is None else advised(advice),
+            after=None if after is None else {"report": after.report, "verdict": verdict(after.report)},
             conventions=_conventions(audits[0].report.conventions),
             command=command,
             made=provenance(),

@@ -11,6 +11,7 @@ import numpy as np
 from calibrant.report import plots
 from calibrant.report.binomial import wilson
 from calibrant.report.classes import ClassTable, class_table
+from calibrant.report.details import Detail, details
 from calibrant.report.mistakes import Mistake, mistakes
 from calibrant.report.numbers import percent
 from calibrant.report.operating import OperatingPoints, effective_share, operating_points
@@ -43,6 +44,7 @@ class Section:
     mistakes: list[Mistake] | None
     has_ids: bool
     steps: list[Step]
+    details: list[Detail]
     missing: list[str]  # what cannot be shown, in words
 
 
@@ -86,6 +88,7 @@ def section(i: int, audit: Audit, after: Audit | None = None) -> Section:
         mistakes=None if scores is None else mistakes(scores, audit.predictions),
         has_ids=ids is not None,
         steps=next_steps(report),
+        details=details(report),
         missing=missing,
     )
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from calibrant.report.cells import cell
 from calibrant.report.comparison import field
-from calibrant.report.terminal import cell
 from calibrant.report.verdict import judge
 from calibrant.types import Report
 
@@ -38,12 +38,13 @@ def next_steps(report: Report) -> list[Step]:
     steps: list[Step] = []
     if kind in ("over", "under", "uneven"):
         claim = {"over": "overstates", "under": "understates", "uneven": "misstates"}[kind]
+        method = "isotonic" if report.k is None else "auto"  # top-1 files have no NLL to choose by
         steps.append(
             Step(
                 "Recalibrate",
                 f"The confidence {claim} what the model knows. A post-hoc map repairs that without training and "
                 "without changing the answers. Fit it on items that you will not report on, then audit others again.",
-                "calibrant fit CALIBRATION_PREDICTIONS --method auto -o map/ && calibrant apply map/ "
+                f"calibrant fit CALIBRATION_PREDICTIONS --method {method} -o map/ && calibrant apply map/ "
                 f"{file} -o calibrated.npz && calibrant audit calibrated.npz",
             )
         )

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from calibrant.metrics import METRICS
 from calibrant.report import numbers
+from calibrant.report.cells import cell
 from calibrant.report.comparison import rows as comparison_rows
 from calibrant.report.explain import ARROW
 from calibrant.report.verdict import judge
@@ -105,24 +106,6 @@ def records_table(records: Sequence[dict[str, Any]], chosen: str | None = None) 
         picked = chosen is not None and chosen in record.values()
         table.add_row(*cells, style="bold green" if picked else "")
     return table
-
-
-def cell(value: Any) -> str:
-    """One value of a generic table as text: numbers to four digits, estimates with their interval."""
-    if value is None:
-        return numbers.DASH
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4f}".replace("-", "\N{MINUS SIGN}")
-    if isinstance(value, dict) and "value" in value:
-        value, low, high = (value.get(k) for k in ("value", "low", "high"))
-        return cell(value) if low is None or high is None else f"{cell(value)} [{cell(low)}, {cell(high)}]"
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {cell(v)}" for k, v in value.items())
-    if isinstance(value, (list, tuple)):
-        return ", ".join(cell(v) for v in value)
-    return str(value)
 
 
 def _table(*columns: tuple[str, str]) -> Table:

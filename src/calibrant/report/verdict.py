@@ -61,13 +61,13 @@ def judge(report: Report) -> Verdict:
     if gap.low > 0 or gap.high < 0:
         kind: Kind = "over" if gap.value > 0 else "under"
         size = "slightly " if abs(gap.value) < SLIGHT else "strongly " if abs(gap.value) >= STRONG else ""
-        reason = f"More than noise: {_span(gap.low, gap.high)} with 95 % confidence, over {count(report.n)} items."
+        reason = f"More than noise: {_span(gap.low, gap.high)} (95 % interval over {count(report.n)} items)."
         return Verdict(kind, f"{size}{kind}confident: {says}", reason, ranking)
     if p is not None and p < ALPHA:
         sentence = f"right on average, wrong in places: {says}, but too sure at some levels and too unsure at others"
         reason = f"Calibration is rejected ({p_value(p)}); the average hides it because the errors cancel."
         return Verdict("uneven", sentence, reason, ranking)
-    reason = f"{_span(gap.low, gap.high)} includes zero, over {count(report.n)} items"
+    reason = f"{_span(gap.low, gap.high)} (95 % interval over {count(report.n)} items), which includes zero"
     reason += f"; the test of calibration finds nothing either ({p_value(p)})." if p is not None else "."
     return Verdict("calibrated", f"no miscalibration found: {says}", f"Within noise: {reason}", ranking)
 
@@ -82,7 +82,7 @@ def test_p(report: Report) -> float | None:
 
 
 def _span(low: float, high: float) -> str:
-    return f"the gap of {100 * low:+.1f} to {100 * high:+.1f} points".replace("-", "\N{MINUS SIGN}")
+    return f"the gap is {100 * low:+.1f} to {100 * high:+.1f} points".replace("-", "\N{MINUS SIGN}")
 
 
 def _ranking(report: Report) -> str:

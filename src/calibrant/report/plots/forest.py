@@ -46,7 +46,8 @@ def forest(
         ax.set_ylim(len(reports) - 0.4, -0.6)
         ax.set_yticks(range(len(reports)), list(reports) if i == 0 or len(axes) == 1 else [""] * len(reports))
         ax.grid(False, axis="y")
-        ax.locator_params(axis="x", nbins=2)
+        ax.locator_params(axis="x", nbins=2, min_n_ticks=2)
+        ax.tick_params(axis="x", labelsize=8)
         ax.margins(x=0.12)
         if is_percent(name):
             percent_axis(ax, "x")
@@ -66,7 +67,7 @@ def before_after(
     return axes
 
 
-def _panels(columns: int, rows: int, width: float = 1.55) -> Sequence[Axes]:
+def _panels(columns: int, rows: int, width: float = 1.75) -> Sequence[Axes]:
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 

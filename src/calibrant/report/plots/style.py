@@ -38,7 +38,7 @@ def dress(ax: Axes) -> Axes:
     ax.spines[["top", "right"]].set_visible(False)
     for side in ("left", "bottom"):
         ax.spines[side].set_color(COLOURS["grid"])
-    ax.tick_params(colors=COLOURS["muted"], labelsize=9, length=0)
+    ax.tick_params(colors=COLOURS["muted"], labelsize=9, length=0, pad=5)
     for label in (ax.xaxis.label, ax.yaxis.label):
         label.set_color(COLOURS["muted"])
         label.set_fontsize(9.5)

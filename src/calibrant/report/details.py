@@ -1,0 +1,57 @@
+"""What a report holds besides one number per metric, as small tables with a sentence each, for specialists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from calibrant.report.cells import cell
+from calibrant.types import Report
+
+WORDS: dict[str, tuple[str, str]] = {
+    "murphy_brier": (
+        "Brier score, taken apart",
+        "total = calibration (what a perfect recalibration of the bins would save) + refinement (what would be left) + "
+        "residual (what varies inside bins).",
+    ),
+    "murphy_nll": (
+        "NLL, taken apart",
+        "The same for the negative log-likelihood; rest is what the top label does not see: which class it was, once "
+        "the answer is wrong.",
+    ),
+    "ece_identity": (
+        "ECE from confidence and AUROC",
+        "ECE ≈ alpha − refinement term − gamma (On the Dark Side of Calibration, Eq. 9), with what it leaves "
+        "unexplained. Its derivation needs every bin to be overconfident; bins underconfident counts where that fails.",
+    ),
+    "accuracy_at_coverage": ("Accuracy at a coverage", "When only the surest share of the items is accepted."),
+    "calibration_test": ("Test of calibration", "Answers are drawn again from the confidences themselves."),
+    "ensemble": ("The members of the ensemble", "How much they disagree, on average over items."),
+}
+
+
+@dataclass(frozen=True)
+class Detail:
+    title: str
+    words: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def details(report: Report) -> list[Detail]:
+    """Every extra of the report, known or not: a mapping is one row, a list of mappings is a table."""
+    return [_detail(name, value) for name, value in report.extras.items()]
+
+
+def _detail(name: str, value: Any) -> Detail:
+    title, words = WORDS.get(name, (name.replace("_", " "), ""))
+    if isinstance(value, Mapping):
+        rows: Sequence[Any] = [value]
+    elif isinstance(value, (list, tuple)) and all(isinstance(row, Mapping) for row in value):
+        rows = value
+    else:
+        rows = [{"value": value}]
+    columns = tuple(dict.fromkeys(str(key) for row in rows for key in row))
+    cells = tuple(tuple(cell(row.get(column)) for column in columns) for row in rows)
+    return Detail(title, words, tuple(column.replace("_", " ") for column in columns), cells)
