@@ -9,6 +9,7 @@ a change of sign across a bracket narrower than `tolerance`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -65,6 +66,8 @@ def increasing_root(
             break
         step = -value / slope if slope > 0 else (-stride if value > 0 else stride)
         step += 0.45 * tolerance if value < 0 else -0.45 * tolerance
+        if count > 4 and (f_a is None or f_b is None):  # one sign only: longer and longer steps, or it may crawl
+            step = math.copysign(max(abs(step), tolerance * 4.0 ** min(count - 4, 60)), step)
         x = min(max(x + min(max(step, -stride), stride), low), high)
         if f_a is not None and f_b is not None:
             crawls = count % 5 == 0 and b - a > 0.2 * width
@@ -73,5 +76,5 @@ def increasing_root(
                 x = (a + b) / 2
     assert f_a is not None and f_b is not None
     # between two ends this close the function is a line
-    root = a if f_a == f_b else a - f_a * (b - a) / (f_b - f_a)
+    root = a if f_a == f_b else min(max(a - f_a * (b - a) / (f_b - f_a), a), b)
     return Certificate(root, a, b, f_a, f_b, count)

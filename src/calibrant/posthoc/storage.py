@@ -101,8 +101,9 @@ def build(described: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Pat
 
 def _header(path: Path) -> dict[str, Any]:
     where = path / HEADER
+    text = _bytes(where)
     try:
-        header = json.loads(_bytes(where).decode("utf-8"))
+        header = json.loads(text.decode("utf-8"))
     except ValueError as error:
         raise MapError(f"{where} is truncated or not JSON; fit the map again") from error
     if not isinstance(header, dict) or header.get("format") != "calibrant map":

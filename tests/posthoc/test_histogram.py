@@ -1,0 +1,145 @@
+"""Histogram binning against naive loops; the label is kept and the paper's confidence is exact."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import calibrant
+from calibrant.errors import InputError
+from calibrant.functional.scores import reduce
+from calibrant.posthoc.histogram import Histogram, HistogramMass
+from calibrant.types import Predictions
+
+
+def sample(n: int = 2000, k: int = 5, seed: int = 0) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    z = 1.5 * torch.randn(n, k, generator=g, dtype=torch.float64)
+    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
+    return calibrant.predictions(2 * z, y)
+
+
+def test_top_label_confidence_is_the_accuracy_of_the_bin_rc_section_2() -> None:
+    p = sample()
+    m = Histogram(bins=15).fit(p)
+    s, after = reduce(p), reduce(m.predictions(p))
+    bins: dict[int, list[int]] = {}
+    for i in range(p.n):
+        bins.setdefault(math.ceil(float(s.confidence[i]) * 15), []).append(i)
+    for items in bins.values():
+        accuracy = sum(int(s.predicted[i] == p.labels[i]) for i in items) / len(items)
+        assert all(float(after.confidence[i]) == accuracy for i in items)
+    assert torch.equal(after.predicted, s.predicted)
+    ece = calibrant.evaluate(m.predictions(p), metrics=["ece"], intervals=False, allow_reuse=True)["ece"].value
+    assert ece is not None and ece < 1e-12
+
+
+def test_equal_mass_bins_hold_equal_counts_and_ties_stay_together() -> None:
+    p = sample(1500)
+    m = HistogramMass(bins=10).fit(p)
+    assert m.summary()["count"] == [150.0] * 10
+    c = torch.tensor([0.5] * 70 + [0.9] * 30)
+    tied = calibrant.predictions(predicted=torch.zeros(100), confidence=c, labels=(torch.arange(100) % 2))
+    m = HistogramMass(bins=10).fit(tied)
+    assert len(m.summary()["count"]) == 2
+    after = m.predictions(tied).confidence
+    assert after is not None and set(after.tolist()) == {0.5}
+
+
+def test_an_empty_bin_leaves_the_confidence_alone() -> None:
+    p = calibrant.predictions(probs=[[0.95, 0.05]] * 20, labels=[0] * 15 + [1] * 5)
+    m = Histogram(bins=10).fit(p)
+    new = m.predictions(calibrant.predictions(probs=[[0.62, 0.38], [0.93, 0.07]], labels=[0, 0]))
+    assert new.confidence is not None
+    assert new.confidence.tolist() == pytest.approx([0.62, 0.75])
+
+
+def test_logits_carry_the_confidence_and_share_the_rest_in_proportion() -> None:
+    p = sample(3000)
+    m = HistogramMass().fit(p)
+    assert p.logits is not None
+    before, after = torch.softmax(p.logits, 1), torch.softmax(m(p.logits), 1)
+    explicit = m.predictions(p)
+    assert explicit.confidence is not None and explicit.predicted is not None
+    at = explicit.predicted[:, None]
+    inside = (explicit.confidence > 0) & (explicit.confidence < 1)
+    assert torch.allclose(after.gather(1, at)[inside, 0], explicit.confidence[inside], atol=1e-12)
+    rest_before = before.scatter(1, at, 0)
+    rest_after = after.scatter(1, at, 0)
+    assert torch.allclose(
+        rest_before / rest_before.sum(1, keepdim=True), rest_after / rest_after.sum(1, keepdim=True), atol=1e-9
+    )
+
+
+def test_a_bin_without_errors_gives_finite_nll_but_the_papers_confidence() -> None:
+    p = calibrant.predictions(probs=[[0.9, 0.1]] * 40, labels=[0] * 40)
+    m = Histogram(bins=5).fit(p)
+    assert m.predictions(p).confidence.tolist() == [1.0] * 40  # type: ignore[union-attr]
+    assert p.logits is not None
+    assert torch.softmax(m(p.logits), 1)[0, 0] == pytest.approx(40.5 / 41)
+
+
+def test_another_class_may_rise_above_the_predicted_one_but_the_label_stays() -> None:
+    probs = np.array([[0.5, 0.45, 0.05]] * 50)
+    m = Histogram(bins=4).fit(calibrant.predictions(probs=probs, labels=[0] * 10 + [1] * 40))
+    new = m.predictions(calibrant.predictions(probs=probs, labels=[0] * 50))
+    assert new.logits is not None and new.predicted is not None
+    assert int(new.logits[0].argmax()) == 1 and set(new.predicted.tolist()) == {0}
+    assert reduce(new).predicted.tolist() == [0] * 50
+
+
+@pytest.mark.parametrize("cls", [Histogram, HistogramMass])
+def test_one_vs_rest_by_naive_loops(cls: type[Histogram]) -> None:
+    p = sample(600, k=3)
+    m = cls(bins=8, kind="one_vs_rest").fit(p)
+    assert p.logits is not None
+    prob = torch.softmax(p.logits, 1)
+    after = torch.softmax(m(p.logits), 1)
+    expected = torch.empty_like(prob)
+    for c in range(3):
+        column = prob[:, c]
+        if cls is Histogram:
+            index = [min(7, max(0, math.ceil(float(v) * 8) - 1)) for v in column]
+        else:
+            order = sorted(range(600), key=lambda i: float(column[i]))
+            index = [0] * 600
+            for position, i in enumerate(order):
+                index[i] = int((position + 0.5) * 8 / 600)
+        for b in set(index):
+            items = [i for i in range(600) if index[i] == b]
+            hits = sum(int(p.labels[i]) == c for i in items)
+            value = hits / len(items) if 0 < hits < len(items) else (hits + 0.5) / (len(items) + 1)
+            expected[items, c] = value
+    expected = expected / expected.sum(1, keepdim=True)
+    assert torch.allclose(after, expected, atol=1e-10)
+
+
+def test_top1_files_can_be_binned() -> None:
+    g = torch.Generator().manual_seed(0)
+    c = torch.rand(500, generator=g)
+    p = calibrant.predictions(
+        predicted=torch.zeros(500), confidence=c, labels=(torch.rand(500, generator=g) > 0.5).long()
+    )
+    for name in ("histogram", "histogram_mass", "isotonic"):
+        m = calibrant.fit(name, p)
+        after = m.predictions(p)
+        assert after.logits is None and after.confidence is not None
+        assert float((after.confidence - 0.5).abs().mean()) < 0.06
+    for name in ("temperature", "auto"):
+        with pytest.raises(InputError, match="histogram_mass"):
+            calibrant.fit(name, p)
+
+
+def test_bad_input_is_one_line() -> None:
+    p = sample(10)
+    with pytest.raises(InputError, match=r"histogram needs at least 15 items .*have 10"):
+        calibrant.fit("histogram", p)
+    with pytest.raises(InputError, match="kind='all'"):
+        calibrant.fit("histogram", p, kind="all")
+    with pytest.raises(InputError, match="bins=0"):
+        calibrant.fit("histogram", p, bins=0)
+    with pytest.raises(InputError, match="not a whole number"):
+        calibrant.fit("histogram", p, bins=2.5)
