@@ -7,9 +7,13 @@ smooth in σ with few members.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Iterable
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
 from typing import Literal
 
 import torch
@@ -40,12 +44,19 @@ def perturb_(
     float32 twin, rounded once.
     """
     sign = -1.0 if antithetic and member % 2 else 1.0
-    draw = member // 2 if antithetic else member
+    key = member_seed(seed, member // 2 if antithetic else member)
     generators: dict[torch.device, torch.Generator] = {}
+    counter = 0
     for target, original in zip(targets, originals, strict=True):
+        kernel = _kernel() if target.is_cuda else None
+        if kernel is not None and kernel.fits(target, original):
+            counter = kernel.perturb(
+                target, original, sign * sigma, key & 0x7FFFFFFF, counter, distribution == "uniform"
+            )
+            continue
         device = target.device
         if device not in generators:
-            generators[device] = torch.Generator(device).manual_seed(member_seed(seed, draw))
+            generators[device] = torch.Generator(device).manual_seed(key)
         small = target.dtype in (torch.float16, torch.bfloat16)
         noise = torch.empty_like(target, dtype=torch.float32) if small else target
         if distribution == "gaussian":
@@ -55,3 +66,11 @@ def perturb_(
         noise.mul_(sign * sigma).add_(original)
         if small:
             target.copy_(noise)
+
+
+@functools.cache
+def _kernel() -> ModuleType | None:
+    """The fused kernel where Triton is installed (it comes with CUDA builds of PyTorch)."""
+    if find_spec("triton") is None:
+        return None
+    return import_module("calibrant.functional.noise_kernel")
