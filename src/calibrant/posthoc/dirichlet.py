@@ -4,9 +4,8 @@
 
     mean NLL + λ/(K(K − 1)) Σ_{i≠j} w_ij² + μ/K Σ_j b_j²             (off-diagonal and intercept regularisation)
 
-λ and μ come from cross-validation inside the calibration set, as in the paper; here along one path, (λ, μ) = m ·
-(λ₁, μ₁) with λ₁ = K²(K − 1)²/N and μ₁ = K²/N, from strong to weak, each fit starting at the last, until held-out
-NLL has turned. Folds are made from the items' content, so that the order of rows cannot matter.
+λ and μ come from cross-validation inside the calibration set, as in the paper; here along one path (`penalty_path.py`),
+(λ, μ) = m · (λ₁, μ₁) with λ₁ = K²(K − 1)²/N and μ₁ = K²/N.
 
 Differs from the papers: the start is I/T at the exact temperature, and the diagonal has a ridge of 1/N around it
 (about one item's worth), without which a class that is separable or absent has no finite answer.
@@ -25,13 +24,11 @@ from calibrant.functional.designs import Full
 from calibrant.functional.multinomial import Solution, minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.penalty_path import cross_validated
 from calibrant.posthoc.structured import matrix_ridge
 from calibrant.posthoc.tempered import anchor, still_impossible
 from calibrant.types import Predictions
 
-PATH = (10.0, 1.0, 0.1, 0.01)
-"""m, strong to weak."""
-FOLDS = 3
 DEEPEST = -1e4
 """Log-probabilities and logits below the top one by more than this count as this."""
 
@@ -120,11 +117,18 @@ class Odir:
     def k(self) -> int:
         return int(self.x.shape[1])
 
-    def fit(self, lambda_: float, mu: float, start: Tensor | None = None, tolerance: float = 1e-9) -> Solution:
-        n, k = self.x.shape
-        ridge = matrix_ridge(k, off=lambda_ / (k * (k - 1)), diagonal=1 / n, bias=mu / k)
-        centre = torch.cat([self.inverse * torch.eye(k).flatten(), torch.zeros(k)]).double()
-        return minimise(Full(self.x, k), self.labels, ridge, centre, start=start, tolerance=tolerance)
+    @property
+    def centre(self) -> Tensor:
+        return torch.cat([self.inverse * torch.eye(self.k).flatten(), torch.zeros(self.k)]).double()
+
+    def design(self, x: Tensor) -> Full:
+        return Full(x, self.k)
+
+    def ridge(self, lambda_: float, mu: float) -> Tensor:
+        return matrix_ridge(self.k, off=lambda_ / (self.k * (self.k - 1)), diagonal=1 / len(self.x), bias=mu / self.k)
+
+    def fit(self, lambda_: float, mu: float) -> Solution:
+        return minimise(self.design(self.x), self.labels, self.ridge(lambda_, mu), self.centre)
 
     def strengths(self, m: float) -> tuple[float, float]:
         n, k = self.x.shape
@@ -132,32 +136,8 @@ class Odir:
 
     def cross_validated(self) -> tuple[Solution, dict[str, Any]]:
         """The fit at the m of the least held-out NLL, and what was compared."""
-        fold = content_folds(self.x, self.labels, FOLDS)
-        totals: list[float] = []
-        starts: list[Tensor | None] = [None] * FOLDS
-        for m in PATH:
-            total = 0.0
-            for f in range(FOLDS):
-                inside, outside = fold != f, fold == f
-                part = Odir(self.x[inside], self.labels[inside], self.inverse)
-                theta = part.fit(*self.strengths(m), start=starts[f], tolerance=1e-6).theta
-                starts[f] = theta
-                log_p = torch.log_softmax(Full(self.x[outside], self.k)(theta), 1)
-                total -= float(log_p.gather(1, self.labels[outside][:, None]).sum())
-            totals.append(total / len(self.labels))
-            if totals[-1] > min(totals):
-                break
-        best = min(range(len(totals)), key=totals.__getitem__)
-        lambda_, mu = self.strengths(PATH[best])
-        path = {f"{m:g}": t for m, t in zip(PATH, totals, strict=False)}
-        return self.fit(lambda_, mu), {"lambda": lambda_, "mu": mu, "held_out_nll": path}
-
-
-def content_folds(x: Tensor, labels: Tensor, folds: int) -> Tensor:
-    """Fold of each item, stratified by label: items of a class in the order of their label's score, dealt in turn."""
-    own = x.gather(1, labels[:, None])[:, 0]
-    order = torch.argsort(own, stable=True)
-    order = order[torch.argsort(labels[order], stable=True)]
-    fold = torch.empty_like(labels)
-    fold[order] = torch.arange(len(labels)) % folds
-    return fold
+        found, m, path = cross_validated(
+            self.x, self.labels, self.design, lambda m: self.ridge(*self.strengths(m)), self.centre
+        )
+        lambda_, mu = self.strengths(m)
+        return found, {"lambda": lambda_, "mu": mu, **path}

@@ -7,11 +7,13 @@ on the tempered x of `tempered.py`, shrunk towards x by ridges that grow with wh
     mean NLL + λ [ K/N (|b|² + |v|²) + K(K − 1)/N |M|² ]
 
 Convex, and at the centre already temperature scaling: with few items per class the fit stays there. λ = 1 is the
-paper's; the objective is theirs, the solver (`functional/multinomial.py`) is ours and exact.
+paper's, and the default; `penalty=None` chooses λ by cross-validation (`penalty_path.py`), which pays where a network
+errs alike on many items. The solver (`functional/multinomial.py`) is exact.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,6 +25,7 @@ from calibrant.functional.designs import Design, Diagonal, Full
 from calibrant.functional.multinomial import minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.penalty_path import cross_validated
 from calibrant.posthoc.tempered import anchor, still_impossible, tempered, uniform_share
 from calibrant.types import Predictions
 
@@ -71,9 +74,9 @@ class StructuredMatrixMap(FittedMap):
 
 @dataclass(frozen=True)
 class StructuredVector(Calibrator):
-    """`penalty` multiplies the paper's ridge."""
+    """`penalty` is λ; None: chosen by cross-validation."""
 
-    penalty: float = 1.0
+    penalty: float | None = 1.0
     name: ClassVar[str] = "structured_vector"
     map: ClassVar[type[FittedMap]] = StructuredVectorMap
     cost: ClassVar[int] = 2
@@ -84,9 +87,12 @@ class StructuredVector(Calibrator):
     def solve(self, p: Predictions) -> FittedMap:
         x, temperature, epsilon = _start(p)
         n, k = x.shape
-        ridge = torch.full((2 * k,), self.penalty * k / n, dtype=torch.float64)
         centre = torch.cat([torch.ones(k), torch.zeros(k)]).double()
-        theta, certificate = _solved(Diagonal(x), p.labels, ridge, centre, temperature)
+
+        def ridge(m: float) -> Tensor:
+            return torch.full((2 * k,), m * k / n, dtype=torch.float64)
+
+        theta, certificate = _solved(self.penalty, x, p.labels, Diagonal, ridge, centre)
         return StructuredVectorMap(
             temperature, theta[:k].clone(), theta[k:].clone(), epsilon, record=certified(certificate)
         )
@@ -94,12 +100,13 @@ class StructuredVector(Calibrator):
 
 @dataclass(frozen=True)
 class StructuredMatrix(Calibrator):
-    """`penalty` multiplies the paper's ridge."""
+    """`penalty` is λ; None: chosen by cross-validation."""
 
-    penalty: float = 1.0
+    penalty: float | None = 1.0
     name: ClassVar[str] = "structured_matrix"
     map: ClassVar[type[FittedMap]] = StructuredMatrixMap
     cost: ClassVar[int] = 3
+    candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"penalty": None})
 
     def __post_init__(self) -> None:
         _positive(self.penalty)
@@ -107,11 +114,12 @@ class StructuredMatrix(Calibrator):
     def solve(self, p: Predictions) -> FittedMap:
         x, temperature, epsilon = _start(p)
         n, k = x.shape
-        ridge = matrix_ridge(
-            k, off=self.penalty * k * (k - 1) / n, diagonal=self.penalty * k / n, bias=self.penalty * k / n
-        )
         centre = torch.cat([torch.eye(k).flatten(), torch.zeros(k)]).double()
-        theta, certificate = _solved(Full(x, k), p.labels, ridge, centre, temperature)
+
+        def ridge(m: float) -> Tensor:
+            return matrix_ridge(k, off=m * k * (k - 1) / n, diagonal=m * k / n, bias=m * k / n)
+
+        theta, certificate = _solved(self.penalty, x, p.labels, lambda part: Full(part, k), ridge, centre)
         weight, bias = theta[:-k].view(k, k).clone(), theta[-k:].clone()
         return StructuredMatrixMap(temperature, weight, bias, epsilon, record=certified(certificate))
 
@@ -132,12 +140,20 @@ def _start(p: Predictions) -> tuple[Tensor, Tensor, float]:
 
 
 def _solved(
-    design: Design, labels: Tensor, ridge: Tensor, centre: Tensor, temperature: Tensor
+    penalty: float | None,
+    x: Tensor,
+    labels: Tensor,
+    design: Callable[[Tensor], Design],
+    ridge: Callable[[float], Tensor],
+    centre: Tensor,
 ) -> tuple[Tensor, dict[str, Any]]:
-    found = minimise(design, labels, ridge, centre)
-    return found.theta, {"temperature": float(temperature), **found.certificate()}
+    if penalty is None:
+        found, chosen, path = cross_validated(x, labels, design, ridge, centre)
+    else:
+        found, chosen, path = minimise(design(x), labels, ridge(penalty), centre), penalty, {}
+    return found.theta, {"penalty": chosen, **path, **found.certificate()}
 
 
-def _positive(penalty: float) -> None:
-    if not penalty > 0:
-        raise InputError(f"penalty={penalty} must be positive; without it use vector or matrix")
+def _positive(penalty: float | None) -> None:
+    if penalty is not None and not penalty > 0:
+        raise InputError(f"penalty={penalty} must be positive; without one use vector or matrix")

@@ -27,7 +27,7 @@ def tempered(logits: Tensor, temperature: Tensor, epsilon: float) -> Tensor:
 
 
 def anchor(logits: Tensor, labels: Tensor) -> Tensor:
-    """The exact temperature, or 1 where there is none (separable items, or worse than uniform): nothing to start from."""
+    """The exact temperature, or 1 where there is none (separable items, or worse than uniform)."""
     T, certificate = least_nll(logits, labels)
     return torch.tensor(1.0 if certificate["bound"] is not None else T, dtype=torch.float64)
 
