@@ -78,7 +78,7 @@ def test_predict_takes_anyones_model(
     x = load_digits().data[[int(i) for i in p.ids or ()]] / 16
     expected = x @ weights["1.weight"].double().numpy().T + weights["1.bias"].double().numpy()
     assert p.logits is not None
-    np.testing.assert_allclose(p.logits.numpy(), expected, atol=2e-2)  # pixels are stored as bytes
+    np.testing.assert_allclose(p.logits.numpy(), expected, atol=5e-2)  # pixels are stored as bytes
 
 
 def test_nothing_is_unpickled(
@@ -88,7 +88,7 @@ def test_nothing_is_unpickled(
     monkeypatch.chdir(tmp_path)
     torch.save(torch.nn.Linear(2, 2), tmp_path / "w.pt")
     assert run(["predict", f"mine_pickle:linear@{tmp_path / 'w.pt'}", "--data", "digits", "-o", "p.npz"]) == 2
-    assert "weights_only" in capsys.readouterr().err
+    assert "cannot be read as weights" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from calibrant.errors import CalibrantError
 VERBS: dict[str, str] = {
     "apply": "apply",
     "audit": "audit",
+    "bench": "bench",
     "compare": "compare",
     "demo": "demo",
     "fit": "fit",

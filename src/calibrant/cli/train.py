@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +36,8 @@ def train(
         result = run(chosen, out, how)
     else:
         result = select(chosen, out, how, say=lambda text: print(text, file=sys.stderr))
+    if os.environ.get("LOCAL_RANK", "0") != "0" or os.environ.get("NODE_RANK", "0") != "0":
+        return  # of several processes, one speaks
     if as_json:
         typer.echo(json.dumps(jsonable(result), indent=2))
         return

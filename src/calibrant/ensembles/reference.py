@@ -5,7 +5,7 @@
     torchvision:NAME[@WEIGHTS]        likewise
     package.module:factory[@WEIGHTS]  yours: called without arguments, found on the path or in the current folder
 
-Weights are safetensors, .npz of arrays by name, or .pt/.pth read with `weights_only=True`: nothing is unpickled.
+Weights are whatever `calibrant.nn.load_weights` reads: nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from calibrant.errors import FileError, InputError, MissingDependencyError
+from calibrant.errors import InputError, MissingDependencyError
+from calibrant.nn import load_weights
 from calibrant.train.run import load as load_run
 
 
@@ -57,43 +56,8 @@ def resolve(text: str) -> Reference:
         return _torchvision(name, weights, text)
     model = _factory(source, name, text)
     if weights:
-        load_weights(model, Path(weights))
+        load_weights(model, weights)
     return Reference((model.eval(),), text)
-
-
-def load_weights(model: nn.Module, path: Path) -> None:
-    """Copy the weights in; a key or a shape that does not fit is named."""
-    try:
-        model.load_state_dict(read_weights(path))
-    except RuntimeError as error:
-        lines = [line.strip() for line in str(error).splitlines()[1:]]
-        raise InputError(f"{path} does not fit {type(model).__name__}: {' '.join(lines)[:300]}") from error
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise FileError(f"{path}: no such file of weights")
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path)
-    if path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as arrays:
-            return {k: torch.from_numpy(np.asarray(arrays[k])) for k in arrays.files}
-    if path.suffix in (".pt", ".pth"):
-        try:
-            found = torch.load(path, map_location="cpu", weights_only=True)
-        except (
-            Exception
-        ) as error:  # torch raises several kinds; all mean that it holds more than tensors, or is no such file
-            raise FileError(
-                f"{path} is not a plain file of tensors (weights_only): {str(error).splitlines()[0]}"
-            ) from error
-        found = found.get("state_dict", found) if isinstance(found, dict) else found
-        if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
-            raise FileError(f"{path} does not hold tensors by name; save model.state_dict()")
-        return {str(k).removeprefix("module."): v for k, v in found.items()}
-    raise FileError(f"{path}: weights must be .safetensors, .npz, .pt or .pth")
 
 
 def _factory(module: str, name: str, text: str) -> nn.Module:
@@ -122,7 +86,7 @@ def _timm(name: str, weights: str, text: str) -> Reference:
         raise InputError(f"timm has no model {name!r}; see timm.list_models()")
     model = timm.create_model(name, pretrained=not weights)
     if weights:
-        load_weights(model, Path(weights))
+        load_weights(model, weights)
     known = model.pretrained_cfg
     return Reference((model.eval(),), text, tuple(known["mean"]), tuple(known["std"]))
 
@@ -136,5 +100,5 @@ def _torchvision(name: str, weights: str, text: str) -> Reference:
         raise InputError(f"torchvision has no model {name!r}; see torchvision.models.list_models()")
     model = models.get_model(name, weights=None if weights else "DEFAULT")
     if weights:
-        load_weights(model, Path(weights))
+        load_weights(model, weights)
     return Reference((model.eval(),), text, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -22,7 +22,7 @@ RESNET29 = Recipe(
     name="ar/cifar10_resnet29",
     about="AR A.1, ResNet-29 v2 on cifar10, cross-entropy",
     data=DataSettings("cifar10", sizes=HELD_OUT),
-    network=Choice("resnet29_v2"),
+    network=Choice("resnet29v2"),
     augment=AugmentSettings(4, True),
     optimiser=Optimiser("adam", lr=1e-3),
     schedule=Schedule("multistep", milestones=(80, 120, 160, 180), factors=(1e-1, 1e-2, 1e-3, 0.5e-3)),
@@ -50,7 +50,7 @@ WRN = replace(
     RESNET29,
     optimiser=Optimiser("sgd", lr=0.1, momentum=0.9, nesterov=True, weight_decay=2e-4),
     schedule=Schedule("multistep", milestones=(60, 120, 160), gamma=0.2, warmup=1),
-    network=Choice("wrn28_10"),
+    network=Choice("wide_resnet28_10"),
     batch=128,
 )
 

@@ -1,0 +1,7 @@
+"""Experiments measured and filed: `measure` makes a cell, `Store` keeps it, `tables` reads it back."""
+
+from __future__ import annotations
+
+from calibrant.bench.store import Cell, Store
+
+__all__ = ["Cell", "Store"]

@@ -1,0 +1,154 @@
+"""`calibrant bench run|status|show|compare`: measure a paper's rows, see what is done, reported against measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from calibrant.errors import InputError
+from calibrant.types import SCHEMA, jsonable
+
+bench = typer.Typer(help="Measure the papers' tables again, one cell at a time, and compare.", no_args_is_help=True)
+
+What = Annotated[str, typer.Argument(help="PAPER, PAPER/TABLE or PAPER/TABLE/ROW (`calibrant list papers`)")]
+Results = Annotated[Path, typer.Option(help="folder of the cells")]
+Seeds = Annotated[int | None, typer.Option(help="seeds 0 … N−1; else as many as the paper ran", min=1)]
+ScaleOption = Annotated[str, typer.Option(help="smoke, small (a tenth of the epochs) or paper")]
+Json = Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")]
+
+
+@bench.command()
+def run(
+    what: What,
+    seeds: Seeds = None,
+    scale: ScaleOption = "paper",
+    results: Results = Path("results"),
+    runs: Annotated[Path, typer.Option(help="folder of the trainings, which are resumed")] = Path("runs"),
+    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of the recipe; repeatable")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """Measure every cell that is not in the store yet."""
+    from calibrant.bench.measure import measure
+    from calibrant.bench.store import Store
+    from calibrant.papers import experiments
+    from calibrant.train.run import How
+    from calibrant.train.settings import setting
+
+    store, size = Store(results), _scale(scale)
+    overrides = dict(setting(s) for s in settings or ())
+    how = How(device, root=data_root, quiet=as_json and not sys.stderr.isatty())
+    cells = []
+    for experiment in experiments(what):
+        for seed in range(seeds or experiment.seeds):
+            words = f"calibrant bench run {experiment.name} --seeds {seed + 1} --scale {scale}"
+            command = " ".join([words, *(f"--set {s}" for s in settings or ())])
+            print(f"{experiment.name}, seed {seed}, {scale}", file=sys.stderr)
+            cells.append(measure(experiment, seed, size, store, runs, how, overrides=overrides, command=command))
+    if as_json:
+        _json({"cells": [c.to_dict() for c in cells]})
+    else:
+        _lines(cells)
+
+
+@bench.command()
+def status(
+    what: What,
+    seeds: Seeds = None,
+    scale: ScaleOption = "paper",
+    results: Results = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """How much of each row is measured."""
+    from calibrant.bench.store import Store
+    from calibrant.bench.tables import standing
+    from calibrant.papers import experiments
+
+    rows = standing(experiments(what), Store(results), _scale(scale), seeds)
+    if as_json:
+        _json({"rows": [asdict(r) for r in rows]})
+        return
+    for r in rows:
+        typer.echo(
+            f"{r.experiment:<44} {r.done}/{r.wanted} done"
+            + (f", {r.failed} failed" if r.failed else "")
+            + (f" ({r.done - r.exact} with other settings)" if r.exact < r.done else "")
+        )
+
+
+@bench.command()
+def show(
+    what: Annotated[str, typer.Argument(help="as for run")] = "",
+    results: Results = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """Reported against measured, over the seeds that are there."""
+    from calibrant.bench.store import Store
+    from calibrant.bench.tables import lines
+
+    cells = list(Store(results).cells(what))
+    if not cells:
+        raise InputError(f"no cells under {results / what}; measure some with `calibrant bench run`")
+    if as_json:
+        _json({"lines": [asdict(line) for line in lines(cells)]})
+    else:
+        _lines(cells)
+
+
+@bench.command()
+def compare(
+    a: Annotated[str, typer.Argument(help="PAPER/TABLE/ROW")],
+    b: Annotated[str, typer.Argument(help="PAPER/TABLE/ROW")],
+    results: Results = Path("results"),
+    scale: ScaleOption = "paper",
+    as_json: Json = False,
+) -> None:
+    """B − A, paired by seed."""
+    from calibrant.bench.store import Store
+    from calibrant.bench.tables import differences
+
+    store = Store(results)
+    found = [[c for c in store.cells(name) if c.scale == _scale(scale)] for name in (a, b)]
+    rows = differences(*found)
+    if not rows:
+        raise InputError(f"{a} and {b} have no seed in common at scale {scale!r} under {results}")
+    if as_json:
+        _json({"differences": [asdict(r) for r in rows]})
+        return
+    typer.echo(f"{b} − {a}")
+    for r in rows:
+        error = "" if r.error is None else f" ± {r.error:.4f} (standard error)"
+        typer.echo(f"{r.variant:<14} {r.metric:<10} {r.mean:+.4f}{error}, {r.seeds} seed(s)")
+
+
+def _lines(cells: list[Any]) -> None:
+    from calibrant.bench.tables import lines
+
+    typer.echo(f"{'experiment':<36} {'variant':<12} {'metric':<9} {'reported':>9} {'measured':>9} {'± sd':>7}  seeds")
+    for x in lines(cells):
+        reported = "–" if x.reported is None else f"{x.reported:.4f}"
+        deviation = "–" if x.deviation is None else f"{x.deviation:.4f}"
+        mark = "" if x.scale == "paper" else f" ({x.scale})"
+        numbers = f"{reported:>9} {x.mean:>9.4f} {deviation:>7}  {x.seeds}{mark}"
+        typer.echo(f"{x.experiment:<36} {x.variant:<12} {x.metric:<9} {numbers}")
+    for cell in cells:
+        if cell.status == "failed":
+            typer.echo(f"{cell.experiment} seed {cell.seed} failed: {cell.error}")
+
+
+def _scale(text: str) -> Literal["smoke", "small", "paper"]:
+    known: tuple[Literal["smoke", "small", "paper"], ...] = ("smoke", "small", "paper")
+    for scale in known:
+        if text == scale:
+            return scale
+    raise InputError(f"unknown scale {text!r}; use smoke, small or paper")
+
+
+def _json(content: dict[str, Any]) -> None:
+    typer.echo(json.dumps(jsonable({"schema": SCHEMA, **content}), indent=2, ensure_ascii=False))

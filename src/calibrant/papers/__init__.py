@@ -1,0 +1,26 @@
+"""The papers' experiments and what they report. A row of a table is one `Experiment`; `calibrant bench` measures it."""
+
+from __future__ import annotations
+
+from calibrant.errors import unknown
+from calibrant.papers import ds, pep, rc, ss
+from calibrant.papers.experiment import AS_TRAINED, Experiment, Paper, Scale
+
+PAPERS: dict[str, Paper] = {p.PAPER.name: p.PAPER for p in (pep, ss, rc, ds)}
+"""Name → paper."""
+
+
+def experiments(pattern: str) -> list[Experiment]:
+    """`PAPER`, `PAPER/TABLE` or `PAPER/TABLE/ROW`: every experiment under it."""
+    paper, *rest = pattern.strip("/").split("/")
+    if paper not in PAPERS:
+        raise unknown("paper", paper, PAPERS)
+    everything = PAPERS[paper].experiments
+    found = [e for e in everything if [e.table, e.row][: len(rest)] == rest]
+    if not found:
+        names = {"/".join(e.name.split("/")[: len(rest) + 1]) for e in everything}
+        raise unknown("experiment", pattern, names)
+    return found
+
+
+__all__ = ["AS_TRAINED", "PAPERS", "Experiment", "Paper", "Scale", "experiments"]

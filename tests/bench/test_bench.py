@@ -1,0 +1,150 @@
+"""The record: a cell is filed under the content of its settings, whole or not at all, failures included."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from calibrant import files
+from calibrant.bench import Cell, Store
+from calibrant.bench.measure import measure
+from calibrant.bench.store import read
+from calibrant.bench.tables import differences, lines, moments, standing
+from calibrant.cli import run
+from calibrant.errors import CalibrantError, DivergedError, FileError, InputError
+from calibrant.metrics.evaluate import evaluate
+from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
+from calibrant.train import How
+from calibrant.train import read as recipe
+from calibrant.train.settings import Choice
+
+QUIET = How(device="cpu", quiet=True)
+EXPERIMENT = Experiment(
+    paper="test",
+    table="t1",
+    row="digits",
+    recipe=recipe("digits/cross_entropy", ["network.hidden=[16]", "epochs=20"]),
+    seeds=2,
+    calibrators=("temperature",),
+    reported={AS_TRAINED: {"ece": 0.02}, "temperature": {"ece": 0.01}},
+    note="made up",
+)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_every_experiment_is_named_once_and_its_numbers_are_fractions(paper: str) -> None:
+    found = PAPERS[paper].experiments
+    assert len({e.name for e in found}) == len(found) == len(experiments(paper))
+    for e in found:
+        for row in e.reported.values():
+            assert all(0 <= v <= 1 for m, v in row.items() if m != "nll") and set(row) <= set(e.metrics)
+        assert set(e.reported) <= {AS_TRAINED, *e.calibrators}
+        assert e.at(0, "smoke").epochs == 1 and e.at(3, "paper").seed == 3
+        assert e.at(0, "small").schedule.milestones == pytest.approx([m / 10 for m in e.recipe.schedule.milestones])
+
+
+def test_keys_are_of_the_content() -> None:
+    same = replace(EXPERIMENT, note="other", reported={}, recipe=replace(EXPERIMENT.recipe, name="x", about="y"))
+    assert same.key(0, "paper") == EXPERIMENT.key(0, "paper")
+    others = [
+        EXPERIMENT.key(1, "paper"),
+        EXPERIMENT.key(0, "small"),
+        replace(EXPERIMENT, calibrators=()).key(0, "paper"),
+    ]
+    assert len({EXPERIMENT.key(0, "paper"), *others}) == 4
+
+
+def test_a_cell_is_measured_once_and_reads_back(tmp_path: Path) -> None:
+    store = Store(tmp_path / "results")
+    cell = measure(EXPERIMENT, 0, "small", store, tmp_path / "runs", QUIET)
+    path = store.path(EXPERIMENT, 0, "small")
+    assert cell == read(path) == store.find(EXPERIMENT, 0, "small") and cell.status == "done"
+    body = json.loads(path.read_text())
+    assert body["numbers"]["temperature"]["ece"]["reported"] == 0.01
+    assert {"commit", "environment", "seconds", "device", "command", "settings"} <= set(body)
+    test = files.read(path.with_suffix(".npz"))
+    report = evaluate(test, intervals=False)
+    for name in ("ece", "auroc", "nll", "accuracy"):
+        assert cell.measured[AS_TRAINED][name] == pytest.approx(report[name].value)
+    assert cell.extras["temperature"] > 0
+    stamp = path.stat().st_mtime_ns
+    assert measure(EXPERIMENT, 0, "small", store, tmp_path / "nowhere", QUIET) == cell
+    assert path.stat().st_mtime_ns == stamp and not (tmp_path / "nowhere").exists()
+
+
+def test_a_failed_run_is_on_the_record_and_tried_again(tmp_path: Path) -> None:
+    store = Store(tmp_path / "results")
+    wild = replace(EXPERIMENT, recipe=EXPERIMENT.recipe.with_settings({"optimiser": {"name": "sgd", "lr": 1e30}}))
+    with pytest.raises(DivergedError):
+        measure(wild, 0, "small", store, tmp_path / "runs", QUIET)
+    found = store.find(wild, 0, "small")
+    assert found is not None and found.status == "failed" and found.error is not None and "items" in found.error
+    assert standing([wild], store, "small", 1)[0].failed == 1
+    with pytest.raises(DivergedError):
+        measure(wild, 0, "small", store, tmp_path / "runs", QUIET)
+
+
+def test_overrides_are_part_of_the_key(tmp_path: Path) -> None:
+    store = Store(tmp_path / "results")
+    measure(EXPERIMENT, 0, "small", store, tmp_path / "runs", QUIET, overrides={"batch": 32})
+    assert store.find(EXPERIMENT, 0, "small") is None
+    [row] = standing([EXPERIMENT], store, "small", None)
+    assert (row.done, row.exact, row.wanted) == (1, 0, 2)
+
+
+def test_what_this_version_cannot_measure_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="single runs"):
+        measure(replace(EXPERIMENT, ensemble=Choice("pep")), 0, "smoke", Store(tmp_path), tmp_path, QUIET)
+
+
+def cell(name: str, seed: int, ece: float | None, status: str = "done") -> Cell:
+    return Cell(name, seed, "paper", f"{seed}" * 12, status, {}, {AS_TRAINED: {"ece": ece}}, {AS_TRAINED: {"ece": 0.5}})  # type: ignore[arg-type]
+
+
+def test_lines_are_means_over_seeds_that_are_done() -> None:
+    cells = [cell("a", 0, 0.1), cell("a", 1, 0.3), cell("a", 2, 0.9, "failed"), cell("a", 3, None)]
+    [line] = lines(cells)
+    assert (line.mean, line.seeds, line.reported) == (pytest.approx(0.2), 2, 0.5)
+    assert line.deviation == pytest.approx(0.1 * 2**0.5)
+    assert moments([0.25]) == (0.25, None)
+
+
+def test_differences_are_paired_by_seed() -> None:
+    a, b = [cell("a", s, v) for s, v in enumerate((0.1, 0.2, 0.3))], [cell("b", s, v) for s, v in enumerate((0.2, 0.3))]
+    [d] = differences(a, b)
+    assert (d.mean, d.seeds, d.error) == (pytest.approx(0.1), 2, pytest.approx(0.0, abs=1e-12))
+
+
+def test_a_file_that_is_no_cell_is_named(tmp_path: Path) -> None:
+    (tmp_path / "paper-0-abc.json").write_text("{}")
+    with pytest.raises(FileError, match=r"paper-0-abc.json is not a cell"):
+        list(Store(tmp_path).cells())
+
+
+def test_experiments_by_name() -> None:
+    assert [e.row for e in experiments("rc/table1/cifar10_focal")] == ["cifar10_focal"]
+    for wrong, near in (("rcc", "'rc'"), ("rc/tabel1", "'rc/table1'"), ("rc/table1/cifar10_fokal", "cifar10_focal")):
+        with pytest.raises(CalibrantError) as caught:
+            experiments(wrong)
+        assert near in str(caught.value)
+
+
+def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    paper = replace(PAPERS["rc"], name="test", experiments=(EXPERIMENT, replace(EXPERIMENT, row="other")))
+    monkeypatch.setitem(PAPERS, "test", paper)
+    base = ["--scale", "small", "--json"]
+    assert run(["bench", "run", "test", "--seeds", "2", "--device", "cpu", *base]) == 0
+    assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
+    assert run(["bench", "status", "test/t1", *base]) == 0
+    assert [r["done"] for r in json.loads(capsys.readouterr().out)["rows"]] == [2, 2]
+    assert run(["bench", "show", "test/t1/digits"]) == 0
+    assert "0.0200" in capsys.readouterr().out
+    assert run(["bench", "compare", "test/t1/digits", "test/t1/other", *base]) == 0
+    assert json.loads(capsys.readouterr().out)["differences"][0]["mean"] == 0.0
+    for wrong in (["show", "ss"], ["compare", "a", "b"], ["run", "test", "--scale", "huge"], ["status", "nope"]):
+        assert run(["bench", *wrong]) == 2
+        assert capsys.readouterr().err.startswith("calibrant: ")
