@@ -1,8 +1,8 @@
 """A state that is the sum of its parts: what a panel of metrics needs of any number of items, at fixed size.
 
 Additive metrics are kept as sums. For the rest (ranking, KS, equal-mass bins) items are counted on a
-*ladder*: rungs over the ordered bits of t = −log(1 − confidence), a float64 whose exponent and 13 leading
-mantissa bits are the rung, so that a rung spans a relative 1.2e-4 of t, from 2⁻⁶⁴ to 2²⁰. What falling
+*ladder*: rungs over the ordered bits of t = −log(1 − confidence), a float64 whose exponent and 14 leading
+mantissa bits are the rung, so that a rung spans a relative 6.1e-5 of t, from 2⁻³⁴ to 2¹⁰. What falling
 on one rung hides is bounded, metric by metric, in `streaming_values`.
 
     state(whole) = state(part 1) + state(part 2) + …
@@ -19,9 +19,9 @@ from calibrant.errors import InputError
 from calibrant.functional.binning import equal_width
 from calibrant.functional.scores import Classwise, Scores
 
-MANTISSA = 13
+MANTISSA = 14
 _SHIFT = 52 - MANTISSA
-_LOWEST, _HIGHEST = -64, 20  # powers of two of t at the ends of the ladder; what lies beyond shares the end rung
+_LOWEST, _HIGHEST = -34, 10  # powers of two of t at the ends of the ladder; what lies beyond shares the end rung
 _BASE = (1023 + _LOWEST) << MANTISSA
 RUNGS = (_HIGHEST - _LOWEST) << MANTISSA
 

@@ -1,0 +1,73 @@
+"""Peak memory and speed of a streamed audit on data that it makes itself.
+
+    python benchmarks/streaming.py --rows 10000000 --classes 10 [--workers 2] [--exact]
+
+Prints one JSON object: seconds, rows a second, peak resident memory of the process that audits (MiB).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+AUDIT = """
+import json, sys, time
+from pathlib import Path
+from calibrant.cli import run
+
+start = time.perf_counter()
+code = run(sys.argv[1:])
+seconds = time.perf_counter() - start
+peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+print(json.dumps({"seconds": round(seconds, 1), "peak_mib": round(peak)}), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+def make(folder: Path, rows: int, classes: int, part: int) -> None:
+    """Parts of float32 logits whose labels follow a softer softmax: overconfident, as networks are."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rng = np.random.default_rng(0)
+    for i, start in enumerate(range(0, rows, part)):
+        n = min(part, rows - start)
+        z = rng.standard_normal((n, classes), dtype=np.float32) * 4
+        y = (z / 2 + rng.gumbel(size=z.shape)).argmax(1)
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(z.reshape(-1)), classes)
+        pq.write_table(pa.table({"label": y, "logits": lists}), folder / f"part-{i:05}.parquet", row_group_size=1 << 18)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--part", type=int, default=1_000_000)
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--exact", action="store_true")
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        make(Path(folder), asked.rows, asked.classes, asked.part)
+        made = time.perf_counter() - began
+        argv = ["audit", folder, "--json", "--stream", "--workers", str(asked.workers)]
+        argv += ["--exact"] if asked.exact else []
+        done = subprocess.run([sys.executable, "-c", AUDIT, *argv], capture_output=True, text=True, check=True)
+    (report,) = json.loads(done.stdout)
+    found = json.loads(done.stderr.splitlines()[-1])
+    found["rows"], found["classes"] = report["n"], report["k"]
+    found["rows_per_second"] = round(report["n"] / found["seconds"])
+    found["made_in_seconds"] = round(made, 1)
+    found["bounds"] = {k: v for k, v in report["extras"]["stream"]["bounds"].items() if v > 0}
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
