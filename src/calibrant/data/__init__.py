@@ -54,7 +54,7 @@ def data_root(root: str | Path | None = None) -> Path | None:
 def check_sizes(sizes: Mapping[str, Size]) -> None:
     for name in sizes:
         if name not in set(Split) - {Split.UNKNOWN}:
-            raise unknown("split", str(name), [s for s in Split if s is not Split.UNKNOWN])
+            raise unknown("split", str(name), [s.value for s in Split if s is not Split.UNKNOWN])
 
 
 def _find(spec: DatasetSpec, root: str | Path | None) -> Any:

@@ -84,7 +84,7 @@ class DatasetSpec:
     """A named data set: its layouts in order of preference, its classes and constants, its default split sizes."""
 
     name: str
-    summary: str
+    title: str
     layouts: tuple[Layout, ...]
     classes: tuple[str, ...]
     shape: tuple[int, ...]

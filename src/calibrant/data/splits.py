@@ -63,7 +63,7 @@ def cut(official: Mapping[Split, Part], wanted: Mapping[Split, Size], seed: int)
     if Split.TRAIN in official:
         pool = official[Split.TRAIN]
         sizes = {s: _count(wanted.get(s, 0), pool.n, s) for s in CUT_ORDER if s not in official}
-        rest = pool.n - sum(sizes.values())
+        rest = max(0, pool.n - sum(sizes.values()))
         sizes[Split.TRAIN] = min(rest, _count(wanted.get(Split.TRAIN, rest), pool.n, Split.TRAIN))
         labels = pool.y if pool.y.ndim == 1 else torch.zeros(pool.n, dtype=torch.long)
         for name, chosen in stratify(labels, sizes, seed).items():

@@ -11,7 +11,7 @@ from calibrant.losses.reduction import log_probabilities, weighted_sum
 
 @dataclass(frozen=True)
 class CrossEntropy:
-    """The reference: every other criterion equals it at its neutral setting."""
+    """Cross-entropy, the reference that every other criterion equals at its neutral setting."""
 
     class_weights: tuple[float, ...] | None = None
 

@@ -18,7 +18,7 @@ from calibrant.losses.reduction import log_probabilities, weighted_sum
 
 @dataclass(frozen=True)
 class DualFocal:
-    """γ = 5 on CIFAR-10 in the paper; 0 is cross-entropy."""
+    """Dual focal: weight (1 − p + next smaller p)^γ. γ = 5 on CIFAR-10 in the paper; 0 is cross-entropy."""
 
     gamma: float = 5.0
     class_weights: tuple[float, ...] | None = None

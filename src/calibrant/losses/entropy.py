@@ -13,7 +13,7 @@ from calibrant.protocols import Batch
 
 @dataclass(frozen=True)
 class Entropy:
-    """`weight` is the paper's β (0.1)."""
+    """Entropy regularisation, −β·H(p) (DS, equation 10). `weight` is the paper's β."""
 
     weight: float = 0.1
 

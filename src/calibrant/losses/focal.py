@@ -20,7 +20,7 @@ from calibrant.losses.reduction import log_probabilities, weighted_sum
 
 @dataclass(frozen=True)
 class Focal:
-    """w(p) = (1 − p)^γ. `steps`: pairs (upper bound of p, γ below it), bounds rising."""
+    """Focal: weight (1 − p)^γ, hard items count more. `steps`: pairs (upper bound of p, γ below it), bounds rising."""
 
     gamma: float = 3.0
     steps: tuple[tuple[float, float], ...] = ()
@@ -40,7 +40,7 @@ class Focal:
 
 @dataclass(frozen=True)
 class InverseFocal:
-    """w(p) = (1 + p)^γ̄."""
+    """Inverse focal: weight (1 + p)^γ̄, easy items count more (RC, equation 4)."""
 
     gamma: float = 2.0
     class_weights: tuple[float, ...] | None = None

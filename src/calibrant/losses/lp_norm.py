@@ -14,6 +14,8 @@ from calibrant.protocols import Batch
 
 @dataclass(frozen=True)
 class LpNorm:
+    """α times the L_p norm of the logits (RC §3)."""
+
     weight: float = 0.01
     p: float = 1.0
 

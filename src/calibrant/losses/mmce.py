@@ -19,6 +19,8 @@ from calibrant.protocols import Batch
 
 @dataclass(frozen=True)
 class MMCE:
+    """Maximum mean calibration error, a kernel measure of conf − acc (Kumar 2018)."""
+
     weight: float = 2.0
     width: float = 0.4
     balanced: bool = False

@@ -26,7 +26,10 @@ CONFIDENCES = ("max", "margin", "entropy")
 
 @dataclass(eq=False)
 class Ranking:
-    """`items`: length of the training set; with 0 the history grows as indices come (a wait for the device a step)."""
+    """Correctness ranking: confidence must rank items as their history does (Moon 2020).
+
+    `items`: length of the training set; with 0 the history grows as indices come (a wait for the device a step).
+    """
 
     weight: float = 1.0
     confidence: str = "max"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
@@ -14,26 +15,40 @@ from calibrant.nn.blocks import Layers
 from calibrant.nn.seeded import seeded
 from calibrant.nn.weights import load_weights
 
-MODELS: dict[str, Callable[..., nn.Module]] = {
-    "mlp": mlp.MLP,
-    "mnist_cnn": cnn.mnist_cnn,
-    "cifar_cnn": cnn.cifar_cnn,
-    "resnet18": resnet.resnet18,
-    "resnet50": resnet.resnet50,
-    "resnet101": resnet.resnet101,
-    "resnext50": resnet.resnext50,
-    "resnet20": resnet.resnet20,
-    "resnet32": resnet.resnet32,
-    "resnet44": resnet.resnet44,
-    "resnet56": resnet.resnet56,
-    "resnet110": resnet.resnet110,
-    "resnet29v2": preact.resnet29v2,
-    "preact_resnet18": preact.preact_resnet18,
-    "wide_resnet28_10": preact.wide_resnet28_10,
-    "vgg16": vgg.vgg16,
-    "vgg19": vgg.vgg19,
-    "densenet121": densenet.densenet121,
-    "densenet169": densenet.densenet169,
+
+@dataclass(frozen=True)
+class Network:
+    """An entry of `MODELS`: what it is, and what makes it."""
+
+    title: str
+    make: Callable[..., nn.Module]
+
+    def __call__(
+        self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers, **options: Any
+    ) -> nn.Module:
+        return self.make(classes, in_channels, size, layers, **options)
+
+
+MODELS: dict[str, Network] = {
+    "mlp": Network("three hidden layers of 200 with BatchNorm (PEP §3.2)", mlp.MLP),
+    "mnist_cnn": Network("two convolutions, two dense layers (PEP §3.2, MNIST and Fashion-MNIST)", cnn.mnist_cnn),
+    "cifar_cnn": Network("four convolutions, one dense layer (PEP §3.2, CIFAR)", cnn.cifar_cnn),
+    "resnet18": Network("ResNet-18 (He 2016a), stem for 32 or 224 pixels", resnet.resnet18),
+    "resnet50": Network("ResNet-50 (He 2016a), stem for 32 or 224 pixels", resnet.resnet50),
+    "resnet101": Network("ResNet-101 v1 (He 2016a), stem for 32 or 224 pixels", resnet.resnet101),
+    "resnext50": Network("ResNeXt-50 32×4d (Xie 2017), stem for 32 or 224 pixels", resnet.resnext50),
+    "resnet20": Network("CIFAR ResNet of 6n+2 layers, n = 3; shortcut A or 1×1 convolution", resnet.resnet20),
+    "resnet32": Network("CIFAR ResNet of 6n+2 layers, n = 5 (RC §3.1)", resnet.resnet32),
+    "resnet44": Network("CIFAR ResNet of 6n+2 layers, n = 7", resnet.resnet44),
+    "resnet56": Network("CIFAR ResNet of 6n+2 layers, n = 9", resnet.resnet56),
+    "resnet110": Network("CIFAR ResNet of 6n+2 layers, n = 18", resnet.resnet110),
+    "resnet29v2": Network("ResNet-29 v2, pre-activation bottlenecks (AR A.1)", preact.resnet29v2),
+    "preact_resnet18": Network("pre-activation ResNet-18 (He 2016b; SS C.2)", preact.preact_resnet18),
+    "wide_resnet28_10": Network("Wide-ResNet-28-10 (Zagoruyko 2016; AR A.1)", preact.wide_resnet28_10),
+    "vgg16": Network("VGG-16 with BatchNorm and MLP head (SS A.1); head gap, max, median", vgg.vgg16),
+    "vgg19": Network("VGG-19 with BatchNorm and MLP head (SS A.1); head gap, max, median", vgg.vgg19),
+    "densenet121": Network("DenseNet-121 (Huang 2017), stem for 32 or 224 pixels", densenet.densenet121),
+    "densenet169": Network("DenseNet-169 (Huang 2017), stem for 32 or 224 pixels", densenet.densenet169),
 }
 
 LAYER_OPTIONS = frozenset(inspect.signature(Layers).parameters)
@@ -68,8 +83,8 @@ def build(
 
 def options_of(name: str) -> tuple[str, ...]:
     """The settings that `build(name, …)` takes besides classes, in_channels, size and seed."""
-    parameters = inspect.signature(MODELS[name]).parameters.values()
+    parameters = inspect.signature(MODELS[name].make).parameters.values()
     return tuple(sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY} | LAYER_OPTIONS))
 
 
-__all__ = ["MODELS", "Layers", "build", "load_weights", "options_of"]
+__all__ = ["MODELS", "Layers", "Network", "build", "load_weights", "options_of"]

@@ -93,7 +93,7 @@ class SoftLabels:
 
 @dataclass(eq=False)
 class AdaLS:
-    """One level for all: AR-AdaLS with R = 1, which needs no robustness. α = 0 stays one-hot."""
+    """Label smoothing whose ε follows the validation gap (AR §4.1): AR-AdaLS with R = 1. α = 0 stays one-hot."""
 
     classes: int
     alpha: float = 0.05
@@ -123,7 +123,10 @@ class AdaLS:
 
 @dataclass(eq=False)
 class ArAdaLS:
-    """R levels (10 in the paper). `wants(0)` until levels are there, then after each epoch of `refresh_after`."""
+    """One ε for each level of adversarial robustness (AR Algorithm 1), R = 10 in the paper.
+
+    `wants(0)` until levels are there, then after each epoch of `refresh_after`.
+    """
 
     classes: int
     alpha: float = 0.005

@@ -14,7 +14,7 @@ from calibrant.types import Predictions
 
 @dataclass(frozen=True)
 class Smoothing:
-    """q = (1 − ε)·onehot + ε/K; ε = 0 is one-hot."""
+    """Label smoothing, (1 − ε)·onehot + ε/K; ε = 0 is one-hot."""
 
     classes: int
     epsilon: float = 0.05

@@ -20,7 +20,10 @@ from calibrant.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class CCAT:
-    """`std`: the per-channel scale that inputs were divided by; with it ε is a distance between pixels in [0, 1]."""
+    """Adversarial examples whose targets move to uniform with distance (Stutz 2020).
+
+    `std`: the per-channel scale that inputs were divided by; with it ε is a distance between pixels in [0, 1].
+    """
 
     attack: Callable[[Any, Tensor], Tensor]
     epsilon: float = 0.01

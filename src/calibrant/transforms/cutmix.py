@@ -19,6 +19,8 @@ from calibrant.transforms.sampling import beta, check_floating, permutation
 
 @dataclass(frozen=True)
 class CutMix:
+    """A box of another image, and its share of the target (Yun 2019)."""
+
     alpha: float = 1.0
     probability: float = 1.0
     mixes_labels: ClassVar[bool] = True

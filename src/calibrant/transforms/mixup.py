@@ -17,6 +17,8 @@ from calibrant.transforms.sampling import beta, check_floating, permutation
 
 @dataclass(frozen=True)
 class Mixup:
+    """Convex pairs of inputs and of targets (Zhang 2018)."""
+
     alpha: float = 0.2
     per_item: bool = False
     mixes_labels: ClassVar[bool] = True

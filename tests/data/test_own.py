@@ -1,0 +1,94 @@
+"""A user's own Dataset where a name would stand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, TensorDataset
+
+from calibrant.data import Batches, load
+from calibrant.errors import InputError
+from calibrant.types import Split
+
+
+class Items(Dataset[Any]):
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.items[place]
+
+
+def test_one_dataset_is_split_in_four() -> None:
+    x = torch.randn(100, 3, 5, 5, generator=torch.Generator().manual_seed(0))
+    data = load(TensorDataset(x, torch.arange(100) % 4))
+    assert {name: part.n for name, part in data.splits.items()} == {
+        Split.TRAIN: 60, Split.VALIDATION: 10, Split.CALIBRATION: 10, Split.TEST: 20,
+    }  # fmt: skip
+    for part in data.splits.values():
+        assert torch.equal(part.x, x[part.index])
+    assert data.k == 4
+    train = data["train"].x.double()
+    assert data.mean == pytest.approx(train.mean((0, 2, 3)).tolist())
+    assert data.std == pytest.approx(train.std((0, 2, 3), correction=0).tolist())
+
+
+def test_a_mapping_keeps_its_parts() -> None:
+    x = torch.rand(40, 6)
+    both = {"train": TensorDataset(x, torch.arange(40) % 2), "test": TensorDataset(x[:8], torch.arange(8) % 2)}
+    data = load(both)
+    assert torch.equal(data["test"].x, x[:8])
+    assert sum(part.n for name, part in data.splits.items() if name is not Split.TEST) == 40
+    with pytest.raises(InputError, match='needs a "train" part'):
+        load({"test": both["test"]})
+
+
+def test_pictures_arrays_and_grey_images() -> None:
+    colour = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    data = load(Items([(Image.fromarray(colour), 0), (Image.fromarray(colour), 1)]), sizes=NOTHING)
+    assert np.array_equal(data["train"].x[0].permute(1, 2, 0).numpy(), colour)
+    grey = load(Items([(np.zeros((4, 4)), 0), (np.ones((4, 4)), 1)]), sizes=NOTHING)
+    assert grey.shape == (1, 4, 4)
+    assert grey["train"].x.dtype == torch.float32
+
+
+NOTHING = {"validation": 0, "calibration": 0, "test": 0}
+
+
+def test_items_of_many_sizes_stay_where_they_are() -> None:
+    items = [(torch.full((1, 4 + i % 2, 4), float(i)), i % 2) for i in range(8)]
+    part = load(Items(items), sizes=NOTHING)["train"]
+    assert part.items is not None
+    seen = [(x.shape, y.item(), index.item()) for x, y, index in Batches(part, 1)]
+    assert seen == [((1, 1, 4 + i % 2, 4), i % 2, i) for i in range(8)]
+    with pytest.raises(InputError, match=r"sizes \(1, 4, 4\), \(1, 5, 4\)"):
+        list(Batches(part, 4))
+
+
+def test_lazy_batches_shuffle_like_resident_ones() -> None:
+    items = [(torch.full((1, 4, 4 + (i == 7)), float(i)), i % 2) for i in range(8)]
+    part = load(Items(items), sizes=NOTHING)["train"]
+    rng = torch.Generator().manual_seed(0)
+    for x, y, index in Batches(part, 1, shuffle=True, generator=rng):
+        assert x[0, 0, 0, 0].item() == index.item()
+        assert y.item() == index.item() % 2
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(InputError, match="item 1 is a int; each must be"):
+        load(Items([(torch.zeros(2), 0), 3]))
+    with pytest.raises(InputError, match="empty"):
+        load(Items([]))
+
+    class Endless(Dataset[Any]):
+        pass
+
+    with pytest.raises(InputError, match="Endless has no length"):
+        load(Endless())

@@ -1,0 +1,230 @@
+"""Networks: published parameter counts, shapes, options, and initialisation that leaves the global generator alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from calibrant.errors import InputError, UnknownNameError
+from calibrant.nn import MODELS, build, options_of
+from calibrant.nn.heads import Head
+
+IMAGENET = {"classes": 1000, "size": 224, "stem": "imagenet"}
+PUBLISHED: list[tuple[str, dict[str, Any], int]] = [
+    # kuangliu/pytorch-cifar and akamaster/chenyaofo's CIFAR networks
+    ("resnet18", {}, 11_173_962),
+    ("resnet50", {}, 23_520_842),
+    ("resnet20", {"shortcut": "A"}, 269_722),
+    ("resnet32", {"shortcut": "A"}, 464_154),
+    ("resnet44", {"shortcut": "A"}, 658_586),
+    ("resnet56", {"shortcut": "A"}, 853_018),
+    ("resnet110", {"shortcut": "A"}, 1_727_962),
+    ("resnet20", {"shortcut": "conv"}, 272_474),
+    ("resnet32", {"shortcut": "conv"}, 466_906),
+    ("resnet44", {"shortcut": "conv"}, 661_338),
+    ("resnet56", {"shortcut": "conv"}, 855_770),
+    ("vgg16", {"head": "gap"}, 14_728_266),
+    ("vgg19", {"head": "gap"}, 20_040_522),
+    ("densenet121", {}, 6_956_298),
+    ("wide_resnet28_10", {}, 36_479_194),  # Zagoruyko's 36.5 M
+    ("resnet29v2", {}, 843_786),  # trainable parameters of the Keras example
+    # torchvision
+    ("resnet18", IMAGENET, 11_689_512),
+    ("resnet50", IMAGENET, 25_557_032),
+    ("resnet101", IMAGENET, 44_549_160),
+    ("resnext50", IMAGENET, 25_028_904),
+    ("densenet121", IMAGENET, 7_978_856),
+    ("densenet169", IMAGENET, 14_149_480),
+    ("vgg16", {"classes": 1000, "size": 224}, 138_365_992),
+    ("vgg19", {"classes": 1000, "size": 224}, 143_678_248),
+    # by hand: Σ (inputs + 1)·outputs + 2·outputs for each BatchNorm
+    ("mlp", {"in_channels": 1, "size": 28}, 785 * 200 + 2 * 201 * 200 + 201 * 10 + 3 * 400),
+    ("mlp", {"in_channels": 1, "size": 28, "batch_norm": False}, 785 * 200 + 2 * 201 * 200 + 201 * 10),
+    (
+        "mnist_cnn",
+        {"in_channels": 1, "size": 28},
+        (9 + 1) * 32 + (9 * 32 + 1) * 64 + (64 * 24 * 24 + 1) * 128 + 129 * 64 + 65 * 10 + 2 * (32 + 64 + 128 + 64),
+    ),
+    (
+        "cifar_cnn",
+        {},
+        28 * 16 + (9 * 16 + 1) * 16 + (9 * 16 + 1) * 32 + (9 * 32 + 1) * 32 + 2 * 96 + 2049 * 128 + 129 * 10,
+    ),
+]  # fmt: skip
+
+
+def count(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters())
+
+
+@pytest.mark.parametrize(("name", "options", "number"), PUBLISHED)
+def test_parameter_count_is_the_published_one(name: str, options: dict[str, Any], number: int) -> None:
+    options = {"classes": 10, **options}
+    with _Unfilled():
+        assert count(build(name, **options)) == number
+
+
+class _Unfilled:
+    """Initialisation skipped: torch's fills are what takes the time of a 140-million-parameter net."""
+
+    def __enter__(self) -> None:
+        self.kept = {name: getattr(nn.init, name) for name in ("kaiming_uniform_", "kaiming_normal_", "uniform_")}
+        for name in self.kept:
+            setattr(nn.init, name, lambda tensor, *args, **kwargs: tensor)
+
+    def __exit__(self, *_: object) -> None:
+        for name, fill in self.kept.items():
+            setattr(nn.init, name, fill)
+
+
+SMALL = {"mlp", "mnist_cnn", "cifar_cnn", "resnet20", "resnet29v2", "resnet18"}
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_forward_features_and_gradients(name: str) -> None:
+    model = build(name, classes=7, in_channels=2, size=16)
+    x = torch.randn(3, 2, 16, 16, generator=torch.Generator().manual_seed(0))
+    logits = model(x)
+    assert logits.shape == (3, 7)
+    logits.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+    model.eval()
+    last = model.fc if hasattr(model, "fc") else model.head.fc
+    torch.testing.assert_close(last(model.features(x)), model(x))
+
+
+@pytest.mark.parametrize("name", ["preact_resnet18", "densenet121", "resnext50", "vgg16"])
+def test_the_larger_ones_run_too(name: str) -> None:
+    options: dict[str, Any] = {"head": "gap"} if name == "vgg16" else {}
+    with torch.no_grad():
+        assert build(name, classes=4, **options).eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 4)
+
+
+def test_every_model_is_exercised() -> None:
+    assert set(MODELS) == {name for name, _, _ in PUBLISHED} | {"preact_resnet18"}
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet20", "vgg16"])
+def test_a_seed_decides_and_the_global_generator_is_left_alone(name: str) -> None:
+    before = torch.get_rng_state()
+    options: dict[str, Any] = {"head": "gap"} if name == "vgg16" else {}
+    one, two, other = (build(name, classes=3, seed=seed, **options).state_dict() for seed in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(one[key], two[key]) for key in one)
+    assert not all(torch.equal(one[key], other[key]) for key in one)
+    torch.rand(3)
+    again = build(name, classes=3, seed=1, **options).state_dict()
+    assert all(torch.equal(one[key], again[key]) for key in one)
+
+
+def test_a_failing_build_leaves_the_global_generator_alone() -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(InputError, match="vanish"):
+        build("vgg16", classes=3, size=16)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_he_initialisation() -> None:
+    weight = build("resnet18", classes=10).get_parameter("layer4.1.conv2.weight")
+    assert weight.std().item() == pytest.approx((2 / (512 * 9)) ** 0.5, rel=0.01)
+
+
+def drops(model: nn.Module) -> list[str]:
+    return [name for name, module in model.named_modules() if isinstance(module, nn.Dropout) and module.p == 0.3]
+
+
+def test_dropout_places() -> None:
+    """SS A.1: one layer a block; PEP §3.2: after each hidden layer, or after all layers but the first and the last."""
+    of = lambda name, **options: drops(build(name, classes=10, dropout=0.3, **options))  # noqa: E731
+    assert len(of("resnet18")) == 8
+    assert len(of("resnet50")) == 16
+    assert len(of("resnet20")) == 9
+    assert len(of("resnet29v2")) == 9
+    assert len(of("vgg16", head="gap")) == 5
+    assert len(of("mlp")) == 3
+    assert len(of("mnist_cnn", in_channels=1, size=28)) == 3  # conv 2, dense 1, dense 2
+    assert len(of("cifar_cnn")) == 4  # conv 2, 3, 4, dense
+    assert drops(build("resnet18", classes=10)) == []
+
+
+def test_dropout_stands_before_the_last_convolution() -> None:
+    calls: list[str] = []
+    block = build("resnet18", classes=10, dropout=0.3).get_submodule("layer1.0")
+    for name, module in block.named_children():
+        module.register_forward_hook(lambda *_, name=name: calls.append(name))
+    block(torch.zeros(1, 64, 4, 4))
+    assert calls == ["conv1", "bn1", "act1", "drop", "conv2", "bn2", "downsample", "act2"]
+
+
+def test_layers_are_passed_in() -> None:
+    class Mark(nn.Identity):
+        def __init__(self, channels: int) -> None:
+            super().__init__()
+            self.channels = channels
+
+    model = build("resnet18", classes=10, norm=lambda c: nn.GroupNorm(4, c), act=nn.GELU, stage_end=Mark)
+    kinds = {type(module) for module in model.modules()}
+    assert nn.GroupNorm in kinds
+    assert nn.GELU in kinds
+    assert not {nn.BatchNorm2d, nn.ReLU} & kinds
+    assert [m.channels for m in model.modules() if isinstance(m, Mark)] == [64, 128, 256, 512]
+    assert (
+        len(
+            [
+                m
+                for m in build("vgg16", classes=2, head="gap", pool=nn.AvgPool2d).modules()
+                if isinstance(m, nn.AvgPool2d)
+            ]
+        )
+        == 5
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [("gap", lambda x: x.mean()), ("max", lambda x: x.max()), ("median", lambda x: x.sort().values[4])],
+)
+def test_heads_pool_as_they_say(kind: str, expected: Any) -> None:
+    x = torch.randn(2, 5, 3, 3, generator=torch.Generator().manual_seed(0))
+    pooled = Head(kind, 5, 4).embed(x)
+    for i in range(2):
+        for c in range(5):
+            assert pooled[i, c].item() == pytest.approx(expected(x[i, c].flatten()).item(), rel=1e-5)
+
+
+def test_mlp_head_has_half_dropout_and_takes_the_whole_map() -> None:
+    model = build("resnet18", classes=10, head="mlp", hidden=(32, 16))
+    head = model.get_submodule("head")
+    assert [m.p for m in head.modules() if isinstance(m, nn.Dropout)] == [0.5, 0.5]
+    assert [m.in_features for m in head.modules() if isinstance(m, nn.Linear)] == [512 * 16, 32, 16]
+    assert build("vgg16", classes=10, hidden=(8,)).eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 10)
+
+
+def test_option_a_is_strided_and_padded() -> None:
+    block = build("resnet20", classes=10).get_submodule("layer2.0.downsample")
+    x = torch.randn(2, 16, 6, 6)
+    y: Tensor = block(x)
+    assert y.shape == (2, 32, 3, 3)
+    assert torch.equal(y[:, 8:24], x[:, :, ::2, ::2])
+    assert not y[:, :8].any()
+    assert not y[:, 24:].any()
+
+
+def test_mistakes_are_named() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'resnet18'"):
+        build("resnet-18", classes=2)
+    with pytest.raises(UnknownNameError, match="'shortcut'"):
+        build("resnet20", classes=2, shortcuts="A")
+    with pytest.raises(UnknownNameError, match="unknown shortcut 'B'"):
+        build("resnet20", classes=2, shortcut="B")
+    with pytest.raises(UnknownNameError, match="unknown head 'avg'"):
+        build("resnet20", classes=2, head="avg")
+    with pytest.raises(UnknownNameError, match="unknown stem"):
+        build("resnet18", classes=2, stem="mnist")
+    with pytest.raises(InputError, match="vanish"):
+        build("mnist_cnn", classes=2, size=4)
+    assert "dropout" in options_of("mlp")
+    assert "shortcut" in options_of("resnet20")

@@ -1,0 +1,167 @@
+"""AdaLS and AR-AdaLS against Algorithm 1 of AR written out as a loop, and what keeps their state honest."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional import predictions
+from calibrant.targets import AdaLS, ArAdaLS, Levels
+from calibrant.targets.adaptive import smoothing_of
+from calibrant.types import Predictions, Split
+
+Z = 4
+
+
+def validation(seed: int, n: int = 60) -> Predictions:
+    rng = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(n, Z, generator=rng)
+    return predictions(logits, torch.randint(Z, (n,), generator=rng), split=Split.VALIDATION)
+
+
+def algorithm_1(
+    epochs: list[Predictions], level: list[int], r_count: int, alpha: float, low: float
+) -> list[list[float]]:
+    """The pseudo-code: p̃ starts at one-hot, Eq. 3 after each epoch, the clip; returns p̃ after every epoch."""
+    soft = [1.0] * r_count
+    path = [list(soft)]
+    for epoch in epochs:
+        assert epoch.logits is not None
+        for r in range(r_count):
+            confidence, correct, count = 0.0, 0, 0
+            for i in range(epoch.n):
+                if level[i] != r:
+                    continue
+                powers = [math.exp(v) for v in epoch.logits[i].tolist()]
+                p = [v / sum(powers) for v in powers]
+                confidence += max(p)
+                correct += p.index(max(p)) == int(epoch.labels[i])
+                count += 1
+            soft[r] = soft[r] - alpha * (confidence / count - correct / count)
+            soft[r] = min(1.0, max(low, soft[r]))
+        path.append(list(soft))
+    return path
+
+
+def test_ar_adals_is_algorithm_1() -> None:
+    epochs = [validation(seed) for seed in range(6)]
+    picks = random.Random(0)
+    level = [picks.randrange(3) for _ in range(60)]
+    train = torch.tensor([0, 1, 2, 0])
+    target = ArAdaLS(classes=Z, alpha=0.3, levels=3, given=Levels(train, torch.tensor(level)))
+    for number, epoch in enumerate(epochs):
+        target.observe(number, epoch)
+    path = algorithm_1(epochs, level, 3, 0.3, 1 / Z + 1e-3)
+    torch.testing.assert_close(target.soft.trajectory, torch.tensor(path, dtype=torch.float64), rtol=1e-6, atol=0)
+    assert min(path[-1]) == 1 / Z + 1e-3  # the clip was reached
+
+    labels = torch.tensor([3, 0, 1, 2])
+    q = target(labels, torch.arange(4))
+    for i, (label, r) in enumerate(zip(labels.tolist(), train.tolist(), strict=True)):
+        epsilon = (path[-1][r] - 1) * Z / (1 - Z)  # Eq. 4
+        for z in range(Z):
+            assert q[i, z].item() == pytest.approx((z == label) * (1 - epsilon) + epsilon / Z, rel=1e-6)  # Eq. 1
+        assert q[i, label].item() == pytest.approx(path[-1][r], rel=1e-6)
+
+
+def test_adals_is_algorithm_1_with_one_level() -> None:
+    epochs = [validation(seed) for seed in range(4)]
+    target = AdaLS(classes=Z, alpha=0.05)
+    for number, epoch in enumerate(epochs):
+        target.observe(number, epoch)
+    path = algorithm_1(epochs, [0] * 60, 1, 0.05, 1 / Z + 1e-3)
+    torch.testing.assert_close(target.soft.trajectory, torch.tensor(path, dtype=torch.float64), rtol=1e-6, atol=0)
+
+
+def test_no_step_without_alpha_and_no_gap_above_one() -> None:
+    still = AdaLS(classes=Z, alpha=0.0)
+    still.observe(0, validation(0))
+    assert still.soft.trajectory.tolist() == [[1.0], [1.0]]
+    shy = AdaLS(classes=Z, alpha=1.0)
+    shy.observe(0, predictions(torch.zeros(8, Z), torch.zeros(8, dtype=torch.long)))  # right, at confidence 1/4
+    assert shy.soft.trajectory[-1].item() == 1.0
+
+
+def test_eq_4_inverts_eq_2() -> None:
+    for epsilon in (0.0, 0.02, 0.5, 0.99):
+        right = torch.tensor([1 - epsilon + epsilon / Z], dtype=torch.float64)
+        assert smoothing_of(right, Z).item() == pytest.approx(epsilon, abs=1e-12)
+
+
+def test_members_are_pooled_before_the_gap() -> None:
+    """AR-AdaLS of Ensemble: two members that contradict each other are together unsure."""
+    logits = torch.tensor([[[9.0, 0, 0, 0]] * 5, [[0.0, 9, 0, 0]] * 5])
+    alone, together = AdaLS(classes=Z, alpha=0.1), AdaLS(classes=Z, alpha=0.1)
+    labels = torch.full((5,), 2)
+    alone.observe(0, predictions(logits[0], labels))
+    together.observe(0, predictions(logits, labels))
+    mean = torch.softmax(logits.double(), -1).mean(0).max(-1).values.mean().item()
+    assert together.soft.trajectory[-1].item() == pytest.approx(1 - 0.1 * mean)
+    assert alone.soft.trajectory[-1].item() < together.soft.trajectory[-1].item()
+
+
+@pytest.mark.parametrize("given", [None, Levels(torch.tensor([0, 1, 0]), torch.arange(60) % 2)])
+def test_state_round_trip(given: Levels | None) -> None:
+    make = lambda: ArAdaLS(classes=Z, alpha=0.1, levels=2)  # noqa: E731
+    target = make()
+    if given is not None:
+        target.refresh(given)
+        target.observe(0, validation(0))
+    again = make()
+    again.load({key: value.clone() for key, value in target.state().items()})
+    assert torch.equal(again.soft.trajectory, target.soft.trajectory)
+    if given is not None:
+        target.observe(1, validation(1))
+        again.observe(1, validation(1))
+        labels = torch.tensor([0, 1, 2])
+        assert torch.equal(target(labels, torch.arange(3)), again(labels, torch.arange(3)))
+    assert again.wants(0) is (given is None)
+
+
+def test_refresh_moves_items_and_keeps_levels_soft_labels() -> None:
+    target = ArAdaLS(classes=Z, alpha=0.2, levels=2, refresh_after=(65, 130))
+    assert target.wants(0)
+    target.refresh(Levels(torch.tensor([0, 1]), torch.arange(60) % 2))
+    assert [epoch for epoch in range(200) if target.wants(epoch)] == [65, 130]
+    target.observe(1, validation(3))
+    labels = torch.tensor([1, 1])
+    before = target(labels, torch.arange(2))
+    target.refresh(Levels(torch.tensor([1, 0]), torch.arange(60) % 2))
+    assert torch.equal(target(labels, torch.arange(2)), before.flip(0))
+
+
+def levels(train: list[int], held: list[int]) -> Levels:
+    return Levels(torch.tensor(train), torch.tensor(held))
+
+
+def test_mistakes_are_named() -> None:
+    target = ArAdaLS(classes=Z, levels=2)
+    with pytest.raises(InputError, match="no levels yet"):
+        target(torch.tensor([0]), torch.tensor([0]))
+    with pytest.raises(InputError, match="no levels yet"):
+        target.observe(0, validation(0))
+    with pytest.raises(InputError, match="train levels must lie in 0 … 1"):
+        target.refresh(levels([0, 2], [0, 1]))
+    with pytest.raises(InputError, match="no validation item has level 1"):
+        target.refresh(levels([0, 1], [0, 0]))
+    target.refresh(levels([0, 1], [0, 1]))
+    with pytest.raises(InputError, match="2 validation levels for 60"):
+        target.observe(0, validation(0))
+    with pytest.raises(InputError, match="use ar_adals"):
+        AdaLS(classes=Z).refresh(None)
+    with pytest.raises(InputError, match="alpha"):
+        AdaLS(classes=Z, alpha=-1)
+    with pytest.raises(InputError, match="have none"):
+        AdaLS(classes=Z).observe(0, Predictions(torch.zeros(1), predicted=torch.zeros(1), confidence=torch.ones(1)))
+
+
+def test_labelled_images_and_ignored_pixels() -> None:
+    labels: Tensor = torch.tensor([[[0, -1], [3, 2]]])
+    q = AdaLS(classes=Z)(labels, torch.tensor([0]))
+    assert q.shape == (1, 2, 2, Z)
+    assert q[0, 0, 1].tolist() == [0.0] * Z
