@@ -111,11 +111,14 @@ def resolve(method: str | Calibrator, settings: dict[str, Any], seed: int = 0) -
 def known_settings(cls: type[Calibrator], settings: dict[str, Any], method: str) -> dict[str, Any]:
     """The settings, checked by name against the calibrator's fields and by type against their defaults."""
     accepted = {f.name: f.default for f in fields(cls)}
+    optional = {f.name for f in fields(cls) if "None" in str(f.type)}
     for key, value in settings.items():
         if key not in accepted:
             near = get_close_matches(key, list(accepted), n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(accepted) or 'none'}"
             raise InputError(f"{method} has no setting {key!r}; {hint}")
+        if value is None and key in optional:
+            continue
         default = accepted[key]
         numeric = isinstance(default, (int, float)) and not isinstance(default, bool)
         if numeric and (isinstance(value, bool) or not isinstance(value, (int, float))):
