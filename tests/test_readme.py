@@ -21,32 +21,34 @@ def blocks(page: str) -> list[tuple[str, str]]:
     return BLOCK.findall((ROOT / page).read_text())
 
 
-def script(page: str) -> str:
-    """One shell script; a Python block runs after those before it on the page, so that they read as one session."""
-    lines = ["set -eu"]
-    for number, (language, code) in enumerate(blocks(page)):
-        if language == "python":
-            lines.append(f"python {page.replace('/', '-')}-{number}.py")
-        elif language == "sh":
-            # setting up inside a test would never end: make only has to know the targets
-            lines += [re.sub(r"^make (.*)", rf"make -C '{ROOT}' -n \1", line) for line in code.splitlines()]
-    return "\n".join(lines)
+def steps(page: str) -> list[tuple[str, str]]:
+    """What is executed, in order; Python blocks that follow each other are one program."""
+    found: list[tuple[str, str]] = []
+    for language, code in blocks(page):
+        assert language in RUNS | SHOWN, f"{page}: a block of {language!r} is neither executed nor output"
+        if language == "python" and found and found[-1][0] == "python":
+            found[-1] = ("python", found[-1][1] + code)
+        elif language in RUNS:
+            found.append((language, code))
+    return found
+
+
+def command(language: str, code: str) -> list[str]:
+    if language == "python":
+        return [sys.executable, "-c", code]
+    # setting up inside a test would never end: make only has to know the targets
+    return ["bash", "-euc", re.sub(r"^make ", f"make -C '{ROOT}' -n ", code, flags=re.MULTILINE)]
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_block_runs(page: str, tmp_path: Path) -> None:
-    before = ""
-    for number, (language, code) in enumerate(blocks(page)):
-        assert language in RUNS | SHOWN, f"{page}: a block of {language!r} is neither executed nor output"
-        if language == "python":
-            before += code
-            (tmp_path / f"{page.replace('/', '-')}-{number}.py").write_text(before)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path, "PYTHONWARNINGS": "error::UserWarning"}
-    done = subprocess.run(
-        ["bash", "-c", script(page)], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, f"{page}:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
+    environment = {**os.environ, "PATH": path}
+    for language, code in steps(page):
+        done = subprocess.run(
+            command(language, code), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
+        )
+        assert done.returncode == 0, f"{page}:\n{code}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}"
 
 
 def test_the_tour_is_short() -> None:

@@ -16,8 +16,10 @@ from typing import Annotated
 import typer
 
 from calibrant import files
+from calibrant.cli.compare import sentence
 from calibrant.data.digits_mlp import digits_predictions
 from calibrant.errors import FileError
+from calibrant.metrics.compare import compare
 from calibrant.metrics.evaluate import evaluate
 from calibrant.posthoc.fit import fit
 from calibrant.posthoc.storage import save
@@ -51,23 +53,32 @@ def demo(
         written["calibrated"] = files.write(out / "calibrated.npz", fitted.predictions(before))
         after = files.read(written["calibrated"])
         again = evaluate(after, seed=seed)
+        comparison = compare(before, after, metrics=SHOWN, seed=seed, names=("as trained", "recalibrated"))
     with step("writing the report", as_json):
         written["report"] = html.write(
             out / "report.html",
             [html.Audit.of(before, audited)],
             after=html.Audit.of(after, again),
+            comparison=comparison,
             command=f"calibrant demo -o {out} --seed {seed}",
         )
     if as_json:
         names = {name: str(path) for name, path in written.items()}
         found = {"method": fitted.method, "parameters": fitted.summary(), "guard": fitted.record.guard}
-        result = {"schema": SCHEMA, "files": names, "fit": found, "before": audited.to_dict(), "after": again.to_dict()}
+        result = {
+            "schema": SCHEMA,
+            "files": names,
+            "fit": found,
+            "before": audited.to_dict(),
+            "after": again.to_dict(),
+            "comparison": comparison.to_dict(),
+        }
         typer.echo(json.dumps(jsonable(result), indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        _show(audited, again, out)
+        _show(audited, again, sentence(comparison), out)
 
 
-def _show(before: Report, after: Report, out: Path) -> None:
+def _show(before: Report, after: Report, difference: str, out: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -79,6 +90,7 @@ def _show(before: Report, after: Report, out: Path) -> None:
     sentences = Table.grid(padding=(0, 2))
     for column in columns:
         sentences.add_row(f"[bold]{column.file}[/bold]", verdict.verdict(column))
+    sentences.add_row("[bold]the difference[/bold]", difference)
     console.print("", sentences, sep="\n")
     console.print(f"\nthe report, for a browser:  {out / 'report.html'}")
     console.print(f"the same by hand:           calibrant audit {out / 'test.npz'}")
