@@ -254,3 +254,30 @@ def test_memory_does_not_grow_with_rows(tmp_path: Path) -> None:
     assert n == 600_000
     assert large < 1024, f"{large:.0f} MiB"
     assert large - small < 200, f"{small:.0f} MiB for 60,000 rows, {large:.0f} MiB for ten times as many"
+
+
+REDUCE = """
+import json, torch
+from pathlib import Path
+from calibrant.functional.border import predictions
+from calibrant.functional.scores import reduce
+from calibrant.metrics.evaluate import evaluate_scores
+
+def peak():
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
+
+y = torch.arange(40_000) % 1000
+evaluate_scores(reduce(predictions(torch.zeros(600, 1000), y[:600])))  # load what loads once
+z = torch.randn(40_000, 1000, generator=torch.Generator().manual_seed(0))
+before = peak()
+evaluate_scores(reduce(predictions(z, y)))
+print(json.dumps([z.numel() * 4 / 2**20, peak() - before]))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads peak memory from Linux's /proc")
+def test_the_one_pass_copies_no_more_than_a_chunk() -> None:
+    """The panel of 153 MiB of logits; blocks freed between kept ones once left holes as large as the logits."""
+    done = subprocess.run([sys.executable, "-c", REDUCE], capture_output=True, text=True, check=True)
+    size, grown = json.loads(done.stdout)
+    assert size > 150 and grown < 40, f"{grown:.0f} MiB more for {size:.0f} MiB of logits"

@@ -26,7 +26,7 @@ from calibrant.metrics.streaming import RUNGS, StreamState, rung
 if TYPE_CHECKING:
     from calibrant.metrics.streaming_parquet import Task
 
-PIECE = 1 << 21
+PIECE = 1 << 19
 """Items sorted in memory at a time."""
 
 ROW = np.dtype([("log_error", "<f8"), ("confidence", "<f8"), ("correct", "u1")])
