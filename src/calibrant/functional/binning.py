@@ -35,9 +35,16 @@ def tie_runs(sorted_values: Tensor) -> tuple[Tensor, Tensor]:
     return run, torch.bincount(run)
 
 
-def equal_mass(confidence: Tensor, bins: int) -> Tensor:
-    """Bin index in [0, bins): B bins of equal count, each run of ties whole in the bin of its middle."""
-    values, order = torch.sort(confidence.double())
+def equal_mass(confidence: Tensor, bins: int, order: Tensor | None = None) -> Tensor:
+    """Bin index in [0, bins): B bins of equal count, each run of ties whole in the bin of its middle.
+
+    `order`, if given, sorts the confidences already.
+    """
+    values = confidence.double()
+    if order is None:
+        values, order = torch.sort(values)
+    else:
+        values = values[order]
     run, length = tie_runs(values)
     end = torch.cumsum(length, 0)
     middle = end.double() - length.double() / 2  # item i covers [i, i+1) of the ranks

@@ -78,7 +78,8 @@ class Identity:
     bins_underconfident: int  # of them, where accuracy exceeds confidence: the assumption fails
 
 
-def ece_identity(scores: Scores) -> Identity:
+def ece_identity(scores: Scores, refinement: float | None = None) -> Identity:
+    """`refinement`, if given, is the AUROC, already computed: it is the one thing here that needs a sort."""
     sums = _event_bins(scores)
     right = int(scores.correct.sum())
     wrong, n = scores.n - right, scores.n
@@ -88,7 +89,9 @@ def ece_identity(scores: Scores) -> Identity:
     under = int((held & (sums.accuracy[0] > sums.mean_confidence[0])).sum())
     if right == 0 or wrong == 0:
         return Identity(alpha, None, None, gamma, None, ece, None, int(held.sum()), under)
-    r = float(auroc(*run_weights(rank(scores.log_error), scores.correct)))
+    r = refinement
+    if r is None:
+        r = float(auroc(*run_weights(rank(scores.log_error), scores.correct)))
     beta = r * 2 * right * wrong / n**2
     predicted = alpha - beta - gamma
     return Identity(alpha, r, beta, gamma, predicted, ece, ece - predicted, int(held.sum()), under)

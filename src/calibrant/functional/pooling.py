@@ -18,7 +18,8 @@ def pool(logits: Tensor) -> Tensor:
 def entropy(logits: Tensor) -> Tensor:
     """−Σ p log p over the last axis, in nats; impossible classes contribute nothing."""
     log_p = torch.log_softmax(logits.double(), -1)
-    return torch.special.entr(log_p.exp()).sum(-1)
+    nats: Tensor = torch.special.entr(log_p.exp()).sum(-1)
+    return nats
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,8 @@ def aurc(good: Tensor, bad: Tensor) -> Tensor:
     """
     size = good + bad
     n1 = torch.cumsum(size, 1)
+    if good.shape[1] == int(n1[0, -1]) and not bool((size != 1).any()):  # no ties, no weights: the plain mean
+        return (torch.cumsum(bad, 1) / n1).mean(1)
     n0, e0 = n1 - size, torch.cumsum(bad, 1) - bad
     psi = _digamma(torch.nn.functional.pad(n1, (1, 0)) + 1)
     harmonic = psi[:, 1:] - psi[:, :-1]  # Σ 1/(n₀ + j)

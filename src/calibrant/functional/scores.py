@@ -16,39 +16,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.functional.binning import equal_width
+from calibrant.functional.classwise import CHUNK, Cells, Classwise
 from calibrant.functional.pooling import Disagreement, disagreement, pool
 from calibrant.types import Predictions
 
-CHUNK = 1 << 19
-"""Numbers in a chunk: 4 MiB of float64, small enough to stay in cache between the kernels."""
-
-_FLUSH = 1 << 21  # sparse entries kept before they are summed into cells
-
-
-@dataclass(frozen=True)
-class Classwise:
-    """Sums in each (class, bin) cell, [K, B]: one-vs-rest calibration without keeping N × K numbers.
-
-    At most B − 1 entries of a row exceed 1/B, so only those are placed one by one; what is left of
-    each class's total falls into its first bin.
-    """
-
-    count: Tensor
-    confidence: Tensor
-    positive: Tensor
-    square: Tensor  # Σ (p − y)², what the interval needs
-
-    def __add__(self, other: Classwise) -> Classwise:
-        return Classwise(
-            self.count + other.count,
-            self.confidence + other.confidence,
-            self.positive + other.positive,
-            self.square + other.square,
-        )
+__all__ = ["CHUNK", "Classwise", "Scores", "merge", "positive_class", "reduce"]
 
 
 @dataclass(frozen=True)
@@ -81,8 +57,12 @@ def reduce(predictions: Predictions, bins: int = 15, *, chunk: int = CHUNK) -> S
     logits, labels = predictions.logits, predictions.labels.to(predictions.logits.device)
     k, n = int(logits.shape[-1]), int(logits.shape[-2])
     rows = max(1, chunk // (k * predictions.members))
-    cells = _Cells(k, bins, logits.device)
-    parts: list[tuple[Tensor, ...]] = []
+    cells = Cells(k, bins, logits.device)
+    # one workspace and one set of columns: blocks that come and go between kept ones would leave the heap in holes
+    # that add up to a copy of the logits
+    room = torch.empty(min(rows, n), k, dtype=torch.float64, device=logits.device)
+    predicted = torch.empty(n, dtype=torch.long, device=logits.device)
+    columns = torch.empty(4, n, dtype=torch.float64, device=logits.device)
     spread: list[Disagreement] = []
     for start in range(0, n, rows):
         y = labels[start : start + rows]
@@ -91,10 +71,12 @@ def reduce(predictions: Predictions, bins: int = 15, *, chunk: int = CHUNK) -> S
             if len(z) > 1:
                 spread.append(disagreement(z, y))
             z = pool(z)
-        parts.append(_chunk(z, y, cells))
-    columns = [torch.cat(c).cpu() for c in zip(*parts, strict=True)]
-    predicted, confidence, log_error, log_p_label, brier = columns
-    labels = labels.cpu()
+        found = _chunk(z, y, cells, room[: len(y)])
+        predicted[start : start + rows] = found[0]
+        for column, values in zip(columns, found[1:], strict=True):
+            column[start : start + rows] = values
+    confidence, log_error, log_p_label, brier = columns.cpu()
+    labels, predicted = labels.cpu(), predicted.cpu()
     scores = Scores(
         labels=labels,
         predicted=predicted,
@@ -145,32 +127,14 @@ def merge(parts: Sequence[Scores]) -> Scores:
     return replace(first, **columns, classwise=whole, members=_join(members) if members else None)
 
 
-def classwise_influence(predictions: Predictions, signs: Tensor, bins: int, *, chunk: int = CHUNK) -> Tensor:
-    """Σ_k signs[k, bin of p_k] (p_k − y_k) of each item: the derivative of Σ|δ| by its weight; signs is [K, bins]."""
-    assert predictions.logits is not None
-    logits, k = predictions.logits, int(predictions.logits.shape[-1])
-    signs = signs.to(logits.device)
-    rows, parts = max(1, chunk // (k * predictions.members)), []
-    for start in range(0, int(logits.shape[-2]), rows):
-        z = logits[..., start : start + rows, :]
-        p = torch.softmax(pool(z) if z.ndim == 3 else z.double(), -1)
-        y = predictions.labels[start : start + rows].to(p.device)
-        total = p @ signs[:, 0]
-        row, column = (p > 1 / bins).nonzero(as_tuple=True)
-        high = p[row, column]
-        change = (signs[column, equal_width(high, bins)] - signs[column, 0]) * high
-        total.index_add_(0, row, change)
-        total -= signs[y, equal_width(p.gather(1, y[:, None])[:, 0], bins)]
-        parts.append(total.cpu())
-    return torch.cat(parts)
-
-
-def _chunk(z: Tensor, y: Tensor, cells: _Cells) -> tuple[Tensor, ...]:
-    e = z.to(torch.float64, copy=True)
-    top, a = e.max(1)
-    e.sub_(top[:, None])
+def _chunk(z: Tensor, y: Tensor, cells: Cells, e: Tensor) -> tuple[Tensor, ...]:
+    """`e` is room for the chunk in float64."""
+    a = _argmax(z)
+    e.copy_(z)
+    top = e.gather(1, a[:, None])
+    e.sub_(top)
     away = e.gather(1, y[:, None])[:, 0]  # z_y − m, before exp
-    e.exp_()
+    _exp_(e)
     e.scatter_(1, a[:, None], 0.0)
     rest = e.sum(1)
     log_z = torch.log1p(rest)
@@ -178,74 +142,30 @@ def _chunk(z: Tensor, y: Tensor, cells: _Cells) -> tuple[Tensor, ...]:
     gone = rest == 0  # every other class underflowed: the runner-up alone says how far
     if bool(gone.any()):
         far = z[gone].double().scatter(1, a[gone][:, None], -torch.inf).logsumexp(1)
-        log_error[gone] = far - top[gone]
-    p_max, scale = 1 / (1 + rest), 1 / (1 + rest)
+        log_error[gone] = far - top[gone, 0]
+    p_max = 1 / (1 + rest)
     p_label = torch.exp(away - log_z)
-    cells.add(e, scale, a, p_max, y, p_label)
-    e.square_()
-    cells.squares(e, scale)
-    other = e.sum(1) * scale.square()  # Σ_{j≠a} p_j²
+    cells.add(e, p_max, a, y, p_label)
+    other = (torch.linalg.vector_norm(e, dim=1) * p_max).square()  # Σ_{j≠a} p_j²
     hit = a == y
-    brier = torch.where(hit, (rest * scale).square() + other, p_max.square() + other + 1 - 2 * p_label)
+    brier = torch.where(hit, (rest * p_max).square() + other, p_max.square() + other + 1 - 2 * p_label)
     return a, p_max, log_error, away - log_z, brier
 
 
-class _Cells:
-    """Accumulates `Classwise` over chunks."""
+def _argmax(z: Tensor) -> Tensor:
+    """The first largest; numpy's is vectorised along a long row, torch's is not."""
+    if z.device.type == "cpu" and z.dtype in (torch.float32, torch.float64) and z.shape[1] >= 32:
+        return torch.from_numpy(np.argmax(z.numpy(), 1))
+    return z.argmax(1)
 
-    def __init__(self, k: int, bins: int, device: torch.device) -> None:
-        self.k, self.bins, self.n = k, bins, 0
-        self.sum = torch.zeros(k, dtype=torch.float64, device=device)
-        self.sum2 = torch.zeros_like(self.sum)
-        self.labels = torch.zeros_like(self.sum)
-        zeros = torch.zeros(k * bins, dtype=torch.float64, device=device)
-        self.count, self.conf, self.conf2 = zeros, zeros.clone(), zeros.clone()
-        self.hit, self.cross = zeros.clone(), zeros.clone()
-        self.entries: list[tuple[Tensor, Tensor]] = []
-        self.truths: list[tuple[Tensor, Tensor]] = []
-        self.pending = 0
 
-    def add(self, e: Tensor, scale: Tensor, a: Tensor, p_max: Tensor, y: Tensor, p_label: Tensor) -> None:
-        """`e` holds exp(z − m) with the maximum zeroed; `scale` turns it into probabilities."""
-        self.n += len(e)
-        self.sum += scale @ e
-        self.sum.index_add_(0, a, p_max)
-        self.sum2.index_add_(0, a, p_max.square())
-        row, column = (e > (1 / scale / self.bins)[:, None]).nonzero(as_tuple=True)
-        self.entries.append((torch.cat([a, column]), torch.cat([p_max, e[row, column] * scale[row]])))
-        self.truths.append((y, p_label))
-        self.pending += len(a) + len(row)
-        if self.pending > _FLUSH:
-            self._flush()
-
-    def squares(self, e2: Tensor, scale: Tensor) -> None:
-        self.sum2 += scale.square() @ e2
-
-    def _flush(self) -> None:
-        size = self.k * self.bins
-        which, p = (torch.cat(c) for c in zip(*self.entries, strict=True))
-        key = which * self.bins + equal_width(p, self.bins)
-        self.count += torch.bincount(key, minlength=size)
-        self.conf += torch.bincount(key, p, minlength=size)
-        self.conf2 += torch.bincount(key, p * p, minlength=size)
-        y, p_label = (torch.cat(c) for c in zip(*self.truths, strict=True))
-        key = y * self.bins + equal_width(p_label, self.bins)
-        self.hit += torch.bincount(key, minlength=size)
-        self.cross += torch.bincount(key, p_label, minlength=size)
-        self.labels += torch.bincount(y, minlength=self.k)
-        self.entries, self.truths, self.pending = [], [], 0
-
-    def total(self) -> Classwise:
-        if self.pending:
-            self._flush()
-        shape = (self.k, self.bins)
-        count, conf, conf2 = (t.reshape(shape).clone() for t in (self.count, self.conf, self.conf2))
-        hit, cross = self.hit.reshape(shape), self.cross.reshape(shape)
-        count[:, 0] = self.n - count[:, 1:].sum(1)
-        conf[:, 0] = self.sum - conf[:, 1:].sum(1)
-        conf2[:, 0] = self.sum2 - conf2[:, 1:].sum(1)
-        square = (conf2 - 2 * cross + hit).clamp_min(0)
-        return Classwise(count.cpu(), conf.cpu(), hit.cpu(), square.cpu())
+def _exp_(e: Tensor) -> None:
+    """exp in place. One thread of numpy's AVX-512 kernel does what two of torch's do."""
+    alone = e.device.type == "cpu" and torch.get_num_threads() == 1
+    if alone and torch.backends.cpu.get_cpu_capability() == "AVX512":
+        np.exp(e.numpy(), out=e.numpy())
+    else:
+        e.exp_()
 
 
 def _join(parts: Sequence[Disagreement]) -> Disagreement:

@@ -9,7 +9,7 @@ import torch
 
 from calibrant.functional.decomposition import ece_identity, murphy_brier, murphy_nll
 from calibrant.functional.pooling import Disagreement
-from calibrant.functional.ranking import accuracy_coverage
+from calibrant.functional.ranking import accuracy_coverage, auroc
 from calibrant.metrics.calibration_test import calibration_test
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.table import Panel
@@ -25,7 +25,7 @@ def extras(panel: Panel, resampling: Resampling | None = None) -> dict[str, Any]
         "murphy_nll": asdict(murphy_nll(scores)),
     }
     if scores.about == "top label":  # both are about being right, not about class 1
-        out["ece_identity"] = asdict(ece_identity(scores))
+        out["ece_identity"] = asdict(ece_identity(scores, float(auroc(*panel.runs))))
         out["accuracy_at_coverage"] = accuracy_at_coverage(panel)
     if resampling is not None:
         out["calibration_test"] = calibration_test(panel, resampling)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant.functional.scores import classwise_influence
+from calibrant.functional.classwise import classwise_influence
 from calibrant.metrics import inversion
 from calibrant.metrics.bca import acceleration, bca, influence, normal_cdf, normal_quantile
 from calibrant.metrics.bootstrap import coarse

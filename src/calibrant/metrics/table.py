@@ -45,7 +45,11 @@ class Panel:
 
     @cached_property
     def mass_index(self) -> Tensor:
-        return self._parent.mass_index if self._parent else equal_mass(self.scores.confidence, self.scores.bins)
+        if self._parent:
+            return self._parent.mass_index
+        # the one sort serves here too: confidence falls as log(1 − confidence) rises
+        order = self.ranking.positions.flip(0)
+        return equal_mass(self.scores.confidence, self.scores.bins, order)
 
     @cached_property
     def width(self) -> BinSums:

@@ -31,7 +31,7 @@ from calibrant.metrics.table import Panel
 
 _ITEMS = ("labels", "predicted", "confidence", "log_error", "log_p_label", "brier")
 _SUMS = ("nll", "brier", "signed", "width", "ladder")
-_CELLS = ("count", "confidence", "positive", "square")
+_CELLS = ("count", "confidence", "positive")
 
 
 class CalibrationPanel(Metric):
