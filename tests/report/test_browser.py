@@ -22,6 +22,7 @@ from calibrant.report.html import Audit, write
 from calibrant.report.operating import OperatingPoints, operating_points
 
 EVIL = "<script>alert(1)</script>"
+EVIL_FILE = "<img src=x onerror=alert(1)>.npz"
 CLASSES = (EVIL, "</script>", "class 10", "class 9", "a & b")
 FLAGS = (
     "--headless=new",
@@ -43,7 +44,7 @@ def found() -> Audit:
     p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     labels = (p.cumsum(1) < rng.random((3000, 1))).sum(1).clip(0, 4)
     ids = [f"{EVIL}{i}" for i in range(3000)]
-    made = predictions(2.5 * logits, labels, classes=CLASSES, ids=ids, source=f"{EVIL}.npz")
+    made = predictions(2.5 * logits, labels, classes=CLASSES, ids=ids, source=f"data/{EVIL_FILE}")
     return Audit.of(made, evaluate(made, intervals=False))
 
 
@@ -75,7 +76,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def address(found: Audit, tmp_path_factory: pytest.TempPathFactory) -> str:
     path = tmp_path_factory.mktemp("report") / "report.html"
-    return write(path, [found], command=f"calibrant audit {EVIL}.npz").as_uri()
+    return write(path, [found], command=f"calibrant audit {EVIL_FILE}").as_uri()
 
 
 @pytest.fixture
@@ -210,8 +211,8 @@ def test_evil_names_stay_text(page: Any) -> None:
 
     with pytest.raises(NoAlertPresentException):
         _ = page.switch_to.alert.text
-    assert EVIL in page.find_element(By.TAG_NAME, "h1").text
-    assert EVIL in page.title
+    assert page.find_element(By.TAG_NAME, "h1").text == f"Can you trust {EVIL_FILE}?"
+    assert EVIL_FILE in page.title
     assert EVIL in page.find_element(By.CSS_SELECTOR, ".mistakes").text  # ids and class names
     assert page.execute_script("return document.querySelectorAll('script').length") == 2
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.report import numbers
-from calibrant.types import Estimate
+
+DASH = numbers.DASH
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Row:
 
 
 def rows(comparison: Any) -> list[Row]:
-    """One row per metric of an object (or mapping) with `rows` of metric, difference, low, high, p, verdict."""
+    """A row per metric, of an object or mapping with `rows` of metric, difference, low, high, p (p_holm), verdict."""
     return [_row(r) for r in field(comparison, "rows") or ()]
 
 
@@ -37,22 +38,16 @@ def field(record: Any, name: str) -> Any:
 
 def _row(record: Any) -> Row:
     name = str(field(record, "metric"))
-    difference = field(record, "difference")
-    if isinstance(difference, Estimate):
-        estimate = difference
-    else:
-        estimate = Estimate(difference, field(record, "low"), field(record, "high"))
-    low, high = estimate.low, estimate.high
+    low, high = field(record, "low"), field(record, "high")
+    corrected = field(record, "p_holm")
+    p = field(record, "p") if corrected is None else corrected  # the one that the verdict was made with
     return Row(
         metric=name,
-        difference=_signed(name, estimate.value),
+        difference=_signed(name, field(record, "difference")),
         interval=DASH if low is None or high is None else f"{_signed(name, low)} … {_signed(name, high)}",
-        p=numbers.p_value(field(record, "p")).removeprefix("p = ").removeprefix("p "),
+        p=numbers.p_value(p).removeprefix("p = ").removeprefix("p "),
         verdict=str(field(record, "verdict") or field(record, "reason") or DASH),
     )
-
-
-DASH = numbers.DASH
 
 
 def _signed(name: str, number: float | None) -> str:

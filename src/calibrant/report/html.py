@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from calibrant.metrics import METRICS
 from calibrant.report import comparison as paired
 from calibrant.report import numbers, page
 from calibrant.report.explain import BETTER, FAMILY, HEADLINE, MEANING
+from calibrant.report.names import short_names
 from calibrant.report.provenance import provenance
 from calibrant.report.sections import Section, overview_figures, section
 from calibrant.report.steps import advice as advised
@@ -59,18 +60,21 @@ def render(
 
     if not audits:
         raise InputError("a report needs at least one set of predictions")
-    sections = [section(i, a, after if i == 0 else None) for i, a in enumerate(audits)]
+    files = [a.name for a in audits if a.name == a.report.file]  # paths are shortened; a name that was given is kept
+    called = dict(zip(files, short_names(files), strict=True))
+    named = [replace(a, name=called.get(a.name, a.name)) for a in audits]
+    sections = [section(i, a, after if i == 0 else None) for i, a in enumerate(named)]
     script = page.read("report.js")
     data = {s.key: s.points for s in sections if s.points is not None}
     text: str = (
         page.environment()
         .get_template("report.html")
         .render(
-            title=title or _title(audits),
+            title=title or _title(named),
             sections=sections,
             several=len(sections) > 1,
             figures=overview_figures(sections) if len(sections) > 1 else {},
-            comparisons=[_compared(c) for c in _list(comparison)],
+            comparisons=[_compared(c, called) for c in _list(comparison)],
             advice=None if advice is None else advised(advice),
             after=None if after is None else {"report": after.report, "verdict": verdict(after.report)},
             conventions=_conventions(audits[0].report.conventions),
@@ -111,8 +115,8 @@ def _list(comparison: Any) -> list[Any]:
     return list(comparison) if isinstance(comparison, (list, tuple)) else [comparison]
 
 
-def _compared(comparison: Any) -> dict[str, Any]:
-    a, b = paired.names(comparison)
+def _compared(comparison: Any, called: Mapping[str, str]) -> dict[str, Any]:
+    a, b = (called.get(name, name) for name in paired.names(comparison))
     return {"a": a, "b": b, "rows": paired.rows(comparison)}
 
 

@@ -70,3 +70,8 @@ def p_value(p: float | None) -> str:
 def count(n: int) -> str:
     """12345 → '12,345'."""
     return f"{n:,}"
+
+
+def items(n: int) -> str:
+    """'1 item', '12,345 items'."""
+    return f"{count(n)} item{'' if n == 1 else 's'}"

@@ -12,8 +12,10 @@ from rich.text import Text
 from calibrant.metrics import METRICS
 from calibrant.report import numbers
 from calibrant.report.cells import cell
+from calibrant.report.comparison import names as comparison_names
 from calibrant.report.comparison import rows as comparison_rows
 from calibrant.report.explain import ARROW
+from calibrant.report.names import short_names
 from calibrant.report.verdict import judge
 from calibrant.types import Report
 
@@ -63,7 +65,8 @@ def audit(report: Report) -> Group:
 
 def side_by_side(reports: Sequence[Report], names: Sequence[str] | None = None) -> Table:
     """Several files, one column each."""
-    table = _table(("metric", "left"), ("", "left"), *[(r.file or f"#{i + 1}", "right") for i, r in enumerate(reports)])
+    called = short_names([r.file or f"#{i + 1}" for i, r in enumerate(reports)])
+    table = _table(("metric", "left"), ("", "left"), *[(name, "right") for name in called])
     for name in names or [n for n in reports[0] if n in METRICS]:
         cells = []
         for report in reports:
@@ -81,9 +84,11 @@ def compare_table(comparison: Any) -> Table:
         ("", "left"),
         ("difference", "right"),
         ("95 % interval", "left"),
-        ("p", "right"),
+        ("p (Holm)", "right"),
         ("verdict", "left"),
     )
+    a, b = short_names(comparison_names(comparison))
+    table.title, table.title_justify = Text(f"{b} against {a}", style="bold"), "left"
     for row in comparison_rows(comparison):
         better = METRICS[row.metric].better if row.metric in METRICS else None
         table.add_row(
@@ -111,5 +116,7 @@ def records_table(records: Sequence[dict[str, Any]], chosen: str | None = None) 
 def _table(*columns: tuple[str, str]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for name, justify in columns:
-        table.add_column(Text(name), justify="right" if justify == "right" else "left", no_wrap=justify == "right")
+        # a metric's name and its numbers stay whole; a file's name may break over lines
+        right = justify == "right"
+        table.add_column(Text(name, overflow="fold"), justify="right" if right else "left", no_wrap=name == "metric")
     return table

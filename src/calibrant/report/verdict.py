@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from calibrant.report.numbers import count, p_value, percent, percent_pair
+from calibrant.report.numbers import items, p_value, percent, percent_pair
 from calibrant.types import Report
 
 Kind = Literal["over", "under", "uneven", "calibrated", "unknown"]
@@ -55,19 +55,18 @@ def judge(report: Report) -> Verdict:
         says = f"says {first}, is right {second}"
     p = test_p(report)
     if gap.low is None or gap.high is None:
-        direction = "more than" if gap.value > 0 else "less than" if gap.value < 0 else "exactly as often as"
-        why = gap.reason or f"without an interval over {count(report.n)} items it cannot be told from noise"
-        return Verdict("unknown", f"{says}: it claims {direction} it delivers", f"Not judged: {why}.", ranking)
+        why = gap.reason or "no intervals were asked for"
+        return Verdict("unknown", f"{says}; whether that is more than noise is not known", f"Why not: {why}.", ranking)
     if gap.low > 0 or gap.high < 0:
         kind: Kind = "over" if gap.value > 0 else "under"
         size = "slightly " if abs(gap.value) < SLIGHT else "strongly " if abs(gap.value) >= STRONG else ""
-        reason = f"More than noise: {_span(gap.low, gap.high)} (95 % interval over {count(report.n)} items)."
+        reason = f"More than noise: {_span(gap.low, gap.high)} (95 % interval over {items(report.n)})."
         return Verdict(kind, f"{size}{kind}confident: {says}", reason, ranking)
     if p is not None and p < ALPHA:
         sentence = f"right on average, wrong in places: {says}, but too sure at some levels and too unsure at others"
         reason = f"Calibration is rejected ({p_value(p)}); the average hides it because the errors cancel."
         return Verdict("uneven", sentence, reason, ranking)
-    reason = f"{_span(gap.low, gap.high)} (95 % interval over {count(report.n)} items), which includes zero"
+    reason = f"{_span(gap.low, gap.high)} (95 % interval over {items(report.n)}), which includes zero"
     reason += f"; the test of calibration finds nothing either ({p_value(p)})." if p is not None else "."
     return Verdict("calibrated", f"no miscalibration found: {says}", f"Within noise: {reason}", ranking)
 

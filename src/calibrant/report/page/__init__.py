@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from functools import cache
 from importlib.resources import files
 from typing import Any
 
@@ -29,6 +30,7 @@ def json_for_html(value: Any) -> str:
     return text
 
 
+@cache
 def environment() -> Any:
     """jinja2, everything escaped unless it is Markup; an undefined name is an error, not an empty string."""
     import jinja2

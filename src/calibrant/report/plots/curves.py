@@ -59,7 +59,16 @@ def _band(ax: Axes, coverage: Floats, accuracy: Floats, n: float, colour: str, l
     if risk:
         accuracy, low, high = 1 - accuracy, 1 - high, 1 - low
     ax.fill_between(coverage, low, high, color=COLOURS[colour], alpha=0.15, linewidth=0)
-    ax.plot(coverage, accuracy, color=COLOURS[colour], linewidth=1.6, label=label)
+    alone = len(coverage) == 1  # all confidences are equal: there is one point
+    ax.plot(
+        coverage,
+        accuracy,
+        color=COLOURS[colour],
+        linewidth=1.6,
+        label=label,
+        marker="o" if alone else None,
+        clip_on=not alone,
+    )
     # the first few items have intervals from 0 to 1 that would hide the curve
     solid = coverage * n >= min(50.0, n)
     top, bottom = float(np.max(high[solid])), float(np.min(low[solid]))

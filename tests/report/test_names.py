@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import pytest
+
+from calibrant.report.names import short_names
+
+
+@pytest.mark.parametrize(
+    ("names", "short"),
+    [
+        (["/data/x/test.npz"], ["test.npz"]),
+        (["run/a/test.npz", "run/b/test.npz"], ["a/test.npz", "b/test.npz"]),
+        (["x.npz", "x.npz"], ["x.npz", "x.npz (2)"]),
+        (["parts/"], ["parts"]),
+        (["a\\b.npz"], ["b.npz"]),
+        (["A", "B"], ["A", "B"]),
+        (["/"], ["/"]),
+        ([], []),
+    ],
+)
+def test_short_and_still_distinct(names: list[str], short: list[str]) -> None:
+    assert short_names(names) == short
