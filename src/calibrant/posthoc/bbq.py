@@ -68,6 +68,8 @@ class BbqRestMap(FittedMap):
 
 @dataclass(frozen=True)
 class Bbq(Calibrator):
+    """Bayesian binning into quantiles: all bin counts at once (Naeini 2015)."""
+
     kind: Kind = "top"
     name: ClassVar[str] = "bbq"
     map: ClassVar[type[FittedMap]] = BbqMap

@@ -50,7 +50,7 @@ class BetaMap(FittedMap):
 
 @dataclass(frozen=True)
 class Beta(Calibrator):
-    """One-vs-rest beta calibration."""
+    """Beta calibration, one-vs-rest (Kull 2017)."""
 
     ridge: float = 0.5
     name: ClassVar[str] = "beta"

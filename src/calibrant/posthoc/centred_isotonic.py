@@ -35,7 +35,10 @@ def centred(steps: Steps, values: NDArray[np.float64]) -> Steps:
 
 @dataclass(frozen=True)
 class CentredIsotonic(Isotonic):
-    """`kind` as for isotonic."""
+    """Isotonic regression without its flat steps (Oron and Flournoy 2017).
+
+    `kind` as for isotonic.
+    """
 
     name: ClassVar[str] = "isotonic_centred"
 

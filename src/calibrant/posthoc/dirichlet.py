@@ -69,7 +69,10 @@ class MatrixMap(DirichletMap):
 
 @dataclass(frozen=True)
 class Dirichlet(Calibrator):
-    """`lambda_` and `mu` as in the paper; None: chosen by cross-validation."""
+    """Dirichlet calibration with ODIR (Kull 2019).
+
+    `lambda_` and `mu` as in the paper; None: chosen by cross-validation.
+    """
 
     lambda_: float | None = None
     mu: float | None = None
@@ -99,7 +102,7 @@ class Dirichlet(Calibrator):
 
 @dataclass(frozen=True)
 class Matrix(Dirichlet):
-    """Matrix scaling with the same regularisation."""
+    """Matrix scaling with ODIR (Guo 2017; Kull 2019)."""
 
     name: ClassVar[str] = "matrix"
     map: ClassVar[type[FittedMap]] = MatrixMap

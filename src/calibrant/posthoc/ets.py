@@ -45,7 +45,7 @@ class EtsMap(FittedMap):
 
 @dataclass(frozen=True)
 class Ets(Calibrator):
-    """Ensemble temperature scaling; it has no settings."""
+    """Ensemble temperature scaling (Zhang 2020, Mix-n-Match)."""
 
     name: ClassVar[str] = "ets"
     map: ClassVar[type[FittedMap]] = EtsMap

@@ -141,7 +141,7 @@ class HistogramRestMap(FittedMap):
 
 @dataclass(frozen=True)
 class Histogram(Calibrator):
-    """Equal-size bins."""
+    """Histogram binning with bins of equal width (Zadrozny 2001)."""
 
     bins: int = 15
     kind: Kind = "top"
@@ -183,7 +183,7 @@ class Histogram(Calibrator):
 
 @dataclass(frozen=True)
 class HistogramMass(Histogram):
-    """Equal-mass bins."""
+    """Histogram binning with bins of equal mass."""
 
     name: ClassVar[str] = "histogram_mass"
     map: ClassVar[type[FittedMap]] = HistogramMassMap

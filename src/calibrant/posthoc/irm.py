@@ -48,7 +48,10 @@ class IrmMap(FittedMap):
 
 @dataclass(frozen=True)
 class Irm(Calibrator):
-    """`epsilon=None`: 1/(N + 1)."""
+    """One strictly isotonic function for all probabilities (Zhang 2020, Mix-n-Match).
+
+    `epsilon=None`: 1/(N + 1).
+    """
 
     epsilon: float | None = None
     name: ClassVar[str] = "irm"

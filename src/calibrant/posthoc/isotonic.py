@@ -129,6 +129,8 @@ def interpolate(p: Tensor, x: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Isotonic(Calibrator):
+    """Isotonic regression of a probability (Zadrozny 2002)."""
+
     kind: Kind = "top"
     name: ClassVar[str] = "isotonic"
     map: ClassVar[type[FittedMap]] = IsotonicMap

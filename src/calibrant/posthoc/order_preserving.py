@@ -51,7 +51,10 @@ class OrderPreservingMap(FittedMap):
 
 @dataclass(frozen=True)
 class OrderPreserving(Calibrator):
-    """`penalty` is λ."""
+    """Order-preserving calibration, the diagonal family (Rahimi 2020).
+
+    `penalty` is λ.
+    """
 
     penalty: float = 1.0
     name: ClassVar[str] = "order_preserving"

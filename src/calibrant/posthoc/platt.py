@@ -43,7 +43,7 @@ class PlattMap(FittedMap):
 
 @dataclass(frozen=True)
 class Platt(Calibrator):
-    """One-vs-rest Platt scaling; it has no settings."""
+    """Platt scaling, one-vs-rest (Platt 1999)."""
 
     name: ClassVar[str] = "platt"
     map: ClassVar[type[FittedMap]] = PlattMap

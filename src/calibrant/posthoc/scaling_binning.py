@@ -49,6 +49,8 @@ class ScalingBinningMap(TopLabelMap):
 
 @dataclass(frozen=True)
 class ScalingBinning(Calibrator):
+    """Scaling, then binning (Kumar 2019)."""
+
     bins: int = 15
     name: ClassVar[str] = "scaling_binning"
     map: ClassVar[type[FittedMap]] = ScalingBinningMap

@@ -69,7 +69,10 @@ class SplineWithinMap(FittedMap):
 
 @dataclass(frozen=True)
 class Spline(Calibrator):
-    """`knots` of the spline, evenly spaced in rank (the paper uses 6)."""
+    """CDF splines of the confidence (Gupta 2021).
+
+    `knots` of the spline, evenly spaced in rank (the paper uses 6).
+    """
 
     knots: int = 6
     within: int = 1

@@ -74,7 +74,10 @@ class StructuredMatrixMap(FittedMap):
 
 @dataclass(frozen=True)
 class StructuredVector(Calibrator):
-    """`penalty` is λ; None: chosen by cross-validation."""
+    """Structured vector scaling (Berta 2025).
+
+    `penalty` is λ; None: chosen by cross-validation.
+    """
 
     penalty: float | None = 1.0
     name: ClassVar[str] = "structured_vector"
@@ -100,7 +103,10 @@ class StructuredVector(Calibrator):
 
 @dataclass(frozen=True)
 class StructuredMatrix(Calibrator):
-    """`penalty` is λ; None: chosen by cross-validation."""
+    """Structured matrix scaling (Berta 2025).
+
+    `penalty` is λ; None: chosen by cross-validation.
+    """
 
     penalty: float | None = 1.0
     name: ClassVar[str] = "structured_matrix"

@@ -59,7 +59,10 @@ class TemperatureMap(FittedMap):
 
 @dataclass(frozen=True)
 class Temperature(Calibrator):
-    """Exact by default; `objective="ece"` and a fixed `T` repeat what papers did."""
+    """Temperature scaling: one T for all logits (Guo 2017), solved exactly.
+
+    Exact by default; `objective="ece"` and a fixed `T` repeat what papers did.
+    """
 
     objective: Literal["nll", "ece"] = "nll"
     T: float | None = None

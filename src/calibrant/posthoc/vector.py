@@ -47,6 +47,8 @@ class VectorMap(FittedMap):
 
 @dataclass(frozen=True)
 class Vector(Calibrator):
+    """Vector scaling: a weight and a bias for each class (Guo 2017)."""
+
     ridge: float = 1e-4
     name: ClassVar[str] = "vector"
     map: ClassVar[type[FittedMap]] = VectorMap

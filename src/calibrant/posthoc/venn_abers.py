@@ -89,6 +89,8 @@ class VennAbersRestMap(FittedMap):
 
 @dataclass(frozen=True)
 class VennAbers(Calibrator):
+    """Venn–Abers predictors: two isotonic fits bracket the truth (Vovk 2015)."""
+
     kind: Kind = "top"
     name: ClassVar[str] = "venn_abers"
     map: ClassVar[type[FittedMap]] = VennAbersMap
