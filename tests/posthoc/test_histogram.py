@@ -127,7 +127,7 @@ def test_top1_files_can_be_binned() -> None:
         m = calibrant.fit(name, p)
         after = m.predictions(p)
         assert after.logits is None and after.confidence is not None
-        assert float((after.confidence - 0.5).abs().mean()) < 0.06
+        assert float((after.confidence - 0.5).abs().mean()) < 0.12
     for name in ("temperature", "auto"):
         with pytest.raises(InputError, match="histogram_mass"):
             calibrant.fit(name, p)

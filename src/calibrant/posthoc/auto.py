@@ -22,7 +22,7 @@ from calibrant.errors import InputError
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.compose import Composition
 from calibrant.posthoc.crossval import HeldOut, average, folds_of, held_out, mean_of, standard_error
-from calibrant.posthoc.guard import judge
+from calibrant.posthoc.guard import Verdict, judge
 from calibrant.posthoc.map import FittedMap, Identity
 from calibrant.types import Predictions
 
@@ -53,6 +53,7 @@ class Candidate:
     runs: list[HeldOut] = field(default_factory=list)
     status: str = "ran"
     reason: str | None = None
+    seconds: float = 0.0  # of its last run: a repeat that the budget cannot hold is not begun
 
     @property
     def held_out(self) -> HeldOut:
@@ -61,8 +62,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Choice:
+    """The candidate to use, everything that was compared, and the guard's verdict from the same held-out figures."""
+
     calibrator: Calibrator
     ranking: tuple[dict[str, Any], ...]
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -118,10 +122,10 @@ class Auto(Calibrator):
             for candidate in near:
                 if candidate is not identity and len(candidate.runs) == repeat:
                     self._run(candidate, p, fold, left)
-        return conclude(done, p)
+        return conclude(done, p, self.folds)
 
     def _run(self, candidate: Candidate, p: Predictions, fold: torch.Tensor, left: Callable[[], float]) -> None:
-        if left() <= 0:
+        if left() <= candidate.seconds:
             if not candidate.runs:
                 candidate.status, candidate.reason = "skipped", f"the budget of {self.budget:g} s was spent"
             return
@@ -137,7 +141,9 @@ class Auto(Calibrator):
                         f"would take about {needed:.0f} s of a budget of {self.budget:g} s",
                     )
                     return
+            began = time.monotonic()
             candidate.runs.append(held_out(candidate.calibrator, p, fold))
+            candidate.seconds = time.monotonic() - began
         except InputError as error:
             if not candidate.runs:
                 candidate.status, candidate.reason = "failed", str(error)
@@ -180,22 +186,26 @@ def within(candidate: Candidate, other: Candidate, p: Predictions, errors: float
     return mean <= errors * standard_error(excess, None if p.group is None else p.group.cpu())
 
 
-def conclude(done: list[Candidate], p: Predictions) -> Choice:
+def conclude(done: list[Candidate], p: Predictions, folds: int) -> Choice:
     """Flag what the guard would flag, apply the one-standard-error rule, and write the ranking."""
     identity = done[0]
     for c in done[1:]:
         if c.status == "ran":
-            # compare on the same repeats: the identity has run on all of them
-            verdict = judge(average(identity.runs[: len(c.runs)]), c.held_out, p)
-            if not verdict.ok:
-                c.status, c.reason = "flagged", "; ".join(verdict.reasons)
+            found = verdict(c, identity, p, folds)
+            if not found.ok:
+                c.status, c.reason = "flagged", "; ".join(found.reasons)
     top = best(done)
     eligible = [c for c in done if c.status == "ran" and within(c, top, p, 1.0)]
     chosen = min(eligible, key=lambda c: (round(c.held_out.degrees), float(c.held_out.loss.nanmean())))
     chosen.status = "chosen"
     measured = sorted((c for c in done if c.runs), key=lambda c: float(c.held_out.loss.nan_to_num().mean()))
     rows = [_row(c, top, p) for c in [*measured, *(c for c in done if not c.runs)]]
-    return Choice(chosen.calibrator, tuple(rows))
+    return Choice(chosen.calibrator, tuple(rows), verdict(chosen, identity, p, folds))
+
+
+def verdict(c: Candidate, identity: Candidate, p: Predictions, folds: int) -> Verdict:
+    """The guard's, on the repeats that the candidate took part in: the identity has run on all of them."""
+    return judge(average(identity.runs[: len(c.runs)]), c.held_out, p, folds=folds)
 
 
 def _row(c: Candidate, top: Candidate, p: Predictions) -> dict[str, Any]:

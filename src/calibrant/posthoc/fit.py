@@ -15,7 +15,7 @@ from calibrant.functional.scores import reduce
 from calibrant.posthoc.auto import Auto, Unchanged
 from calibrant.posthoc.calibrator import Calibrator, refuse_test
 from calibrant.posthoc.compose import Composition
-from calibrant.posthoc.guard import guard
+from calibrant.posthoc.guard import Verdict, guard
 from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions, Split
 
@@ -67,12 +67,13 @@ def fit_predictions(
             "compose the methods (first+second), or say allow_reuse=True"
         )
     ranking: tuple[dict[str, Any], ...] = ()
+    verdict: Verdict | None = None
     if isinstance(calibrator, Auto):
         refuse_test(p, allow_reuse)  # before minutes of cross-validation, not after
         choice = calibrator.choose(p, progress)
-        calibrator, ranking = choice.calibrator, choice.ranking
+        calibrator, ranking, verdict = choice.calibrator, choice.ranking, choice.verdict
     fitted = calibrator.fit(p, allow_reuse=allow_reuse)
-    verdict = guard(calibrator, p, seed=seed)
+    verdict = verdict or guard(calibrator, p, seed=seed)
     before, after = mean_nll(p, fitted.predictions(p))
     record = replace(fitted.record, guard=verdict.to_dict(), nll_before=before, nll_after=after, ranking=ranking)
     if strict and not verdict.ok:

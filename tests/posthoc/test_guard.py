@@ -1,0 +1,185 @@
+"""The guard flags what makes things worse and lets pass what does not; its figures have oracles."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+from torch import Tensor
+
+import calibrant
+from calibrant.errors import RefusedError, SplitError
+from calibrant.functional.scores import reduce
+from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.crossval import auroc_influence, folds_of, held_out, mean_of
+from calibrant.posthoc.guard import guard, sentence
+from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.temperature import Temperature
+from calibrant.types import Predictions
+
+
+def sample(n: int = 1200, k: int = 4, scale: float = 1.0, seed: int = 0) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    z = 1.5 * torch.randn(n, k, generator=g, dtype=torch.float64)
+    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
+    return calibrant.predictions(z * scale, y, split="calibration")
+
+
+@dataclass(frozen=True, eq=False)
+class LiarMap(FittedMap):
+    """Promises to keep the label, and rolls the classes."""
+
+    method: ClassVar[str] = "liar"
+    keeps_label: ClassVar[bool] = True
+
+    def transform(self, logits: Tensor) -> Tensor:
+        return logits.roll(1, -1)
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryMap(FittedMap):
+    """Sure of what it has seen, wrong about the rest: the overfit that only held-out items show."""
+
+    seen: Tensor
+    method: ClassVar[str] = "memory"
+    keeps_label: ClassVar[bool] = True
+
+    def transform(self, logits: Tensor) -> Tensor:
+        known = torch.isin(logits[..., 0], self.seen)[..., None]
+        return torch.where(known, logits, logits * 10)
+
+
+@dataclass(frozen=True)
+class Liar(Calibrator):
+    name: ClassVar[str] = "liar"
+    map: ClassVar[type[FittedMap]] = LiarMap
+
+    def solve(self, p: Predictions) -> FittedMap:
+        return LiarMap()
+
+
+@dataclass(frozen=True)
+class Memory(Calibrator):
+    name: ClassVar[str] = "memory"
+    map: ClassVar[type[FittedMap]] = MemoryMap
+
+    def solve(self, p: Predictions) -> FittedMap:
+        assert p.logits is not None
+        return MemoryMap(p.logits[:, 0])
+
+
+def test_a_good_map_is_ok_with_its_gain() -> None:
+    m = calibrant.fit("temperature", sample(scale=3.0))
+    g = m.record.guard
+    assert g["ok"] and g["reasons"] == [] and g["nll_change"]["high"] < 0
+    assert "falls by" in sentence(g)
+    assert m.record.nll_before is not None and m.record.nll_after is not None
+    assert m.record.nll_after < m.record.nll_before
+
+
+def test_a_needless_map_is_ok_without_measurable_gain() -> None:
+    g = calibrant.fit("temperature", sample(4000)).record.guard
+    assert g["ok"] and abs(g["nll_change"]["value"]) < 0.002
+
+
+def test_overfitting_is_flagged_although_the_fit_itself_looks_perfect() -> None:
+    p = sample()
+    fitted = Memory().fit(p)
+    assert torch.equal(fitted(p.logits), p.logits)  # type: ignore[arg-type]
+    v = guard(Memory(), p)
+    assert not v.ok and "held-out NLL rises" in v.reasons[0]
+
+
+def test_a_broken_promise_is_flagged() -> None:
+    v = guard(Liar(), sample())
+    assert any("labels changed although" in r for r in v.reasons)
+
+
+def test_lost_refinement_is_flagged_and_strict_refuses() -> None:
+    p = sample(4000, scale=3.0)
+    with pytest.raises(RefusedError, match="AUROC of confidence falls") as caught:
+        calibrant.fit("histogram", p, bins=2, strict=True)
+    assert caught.value.exit_code == 1
+    m = calibrant.fit("histogram", p, bins=2)
+    assert not m.record.guard["ok"]
+
+
+def test_too_few_items_to_know_is_flagged() -> None:
+    m = calibrant.fit("temperature", torch.randn(5, 3), torch.tensor([0, 1, 2, 0, 1]))
+    assert not m.record.guard["ok"] and "could not be cross-validated" in m.record.guard["reasons"][0]
+
+
+def test_false_alarms_are_rare_on_calibrated_data() -> None:
+    flagged = [s for s in range(30) if not guard(Temperature(), sample(600, seed=s), seed=s).ok]
+    assert len(flagged) <= 3
+
+
+def test_folds_are_stratified_seeded_and_keep_groups() -> None:
+    p = sample(500)
+    a, b, c = folds_of(p, 5, 0), folds_of(p, 5, 0), folds_of(p, 5, 1)
+    assert torch.equal(a, b) and not torch.equal(a, c)
+    for label in range(4):
+        counts = torch.bincount(a[p.labels == label], minlength=5)
+        assert int(counts.max() - counts.min()) <= 1
+    grouped = calibrant.predictions(p.logits, p.labels, group=torch.arange(500) // 10)
+    f = folds_of(grouped, 5, 0)
+    assert all(len(set(f[i : i + 10].tolist())) == 1 for i in range(0, 500, 10))
+
+
+def test_held_out_figures_by_a_naive_loop() -> None:
+    p = sample(60, scale=2.0)
+    fold = folds_of(p, 3, 0)
+    found = held_out(Temperature(), p, fold)
+    for i in range(60):
+        rest = p.take((fold != fold[i]).nonzero()[:, 0])
+        T = Temperature().solve(rest).summary()["temperature"]
+        z = [float(v) / T for v in p.logits[i]]  # type: ignore[index]
+        expected = math.log(sum(math.exp(v) for v in z)) - z[int(p.labels[i])]
+        assert float(found.loss[i]) == pytest.approx(expected, rel=1e-9)
+
+
+def test_auroc_and_its_variance() -> None:
+    """AUROC is scikit-learn's; the influence's variance is the spread over fresh samples."""
+    s = reduce(sample(800))
+    area, influence = auroc_influence(s)  # type: ignore[misc]
+    assert area == pytest.approx(roc_auc_score(s.correct.numpy(), s.confidence.numpy()), abs=1e-12)
+    assert float(influence.mean()) == pytest.approx(0, abs=1e-12)
+    areas, errors = [], []
+    for seed in range(200):
+        a, i = auroc_influence(reduce(sample(300, seed=seed)))  # type: ignore[misc]
+        areas.append(a)
+        half = mean_of(i, None)
+        errors.append((half.high - half.low) / 2 / 1.96)  # type: ignore[operator]
+    assert np.mean(errors) == pytest.approx(np.std(areas), rel=0.2)
+
+
+def test_standard_errors_count_groups() -> None:
+    x = torch.randn(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    alone, tripled = mean_of(x, None), mean_of(x.repeat_interleave(3), torch.arange(40).repeat_interleave(3))
+    assert tripled.low == pytest.approx(alone.low) and tripled.high == pytest.approx(alone.high)
+
+
+def test_fitting_on_test_is_an_error_unless_said_on_purpose() -> None:
+    p = sample(200)
+    z, y = p.logits, p.labels
+    for method in ("temperature", "auto"):
+        with pytest.raises(SplitError, match="allow_reuse"):
+            calibrant.fit(method, z, y, split="test")
+    m = calibrant.fit("temperature", z, y, split="test", allow_reuse=True)
+    assert m.record.reuse and m.record.split == "test"
+
+
+def test_reporting_on_what_was_fitted_is_an_error() -> None:
+    p = sample(200)
+    m = calibrant.fit("temperature", p)
+    with pytest.raises(SplitError):
+        calibrant.evaluate(m.predictions(p))
+    calibrant.evaluate(m.predictions(p), allow_reuse=True, intervals=False)
+    calibrant.evaluate(m.predictions(sample(200, seed=9)), intervals=False)
+    with pytest.raises(SplitError, match="already"):
+        calibrant.fit("histogram", m.predictions(p))
