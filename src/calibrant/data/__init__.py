@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import Dataset
 
 from calibrant.data.batches import Augment, Batches
+from calibrant.data.folder import parts_of_folder
 from calibrant.data.own import parts_of
 from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered
 from calibrant.data.registry import DATASETS
@@ -21,6 +22,7 @@ from calibrant.data.splits import cut, split_parts
 from calibrant.errors import FileError, InputError, unknown
 from calibrant.types import Split
 
+IMAGENET_MOMENTS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 OWN_SIZES: Mapping[str, Size] = {"validation": 0.1, "calibration": 0.1, "test": 0.2}
 """How a single Dataset is split when nothing is said; the rest is train."""
 
@@ -38,6 +40,8 @@ def load(
     if not isinstance(name_or_dataset, str):
         return _own(name_or_dataset, seed, {**OWN_SIZES, **(sizes or {})})
     if name_or_dataset not in DATASETS:
+        if Path(name_or_dataset).is_dir():
+            return _folder(Path(name_or_dataset), seed, sizes or {})
         raise unknown("data set", name_or_dataset, DATASETS)
     spec = DATASETS[name_or_dataset]
     raw = _find(spec, root)
@@ -86,6 +90,13 @@ def _wanted(spec: DatasetSpec, under: Path | None) -> str:
         more = f" … {layout.files[-1]} ({len(layout.files)} files)" if len(layout.files) > 1 else ""
         ways.append(f"{place}/{layout.files[0]}{more} [{layout.source}]")
     return "Put there " + "; or ".join(ways)
+
+
+def _folder(folder: Path, seed: int, sizes: Mapping[str, Size]) -> Data:
+    """A folder of images, a class a sub-folder; normalised as ImageNet's networks expect."""
+    official, classes = parts_of_folder(folder)
+    splits = cut(official, {Split(name): size for name, size in sizes.items()}, seed)
+    return Data(folder.name, splits, classes, (3, 224, 224), *IMAGENET_MOMENTS)
 
 
 def _own(given: Dataset[Any] | Mapping[str, Dataset[Any]], seed: int, sizes: Mapping[str, Size]) -> Data:

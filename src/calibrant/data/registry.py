@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from calibrant.data.camvid import CAMVID
+from calibrant.data.camvid import CLASSES as CAMVID_CLASSES
 from calibrant.data.cifar_files import CIFAR10_FILES, CIFAR100_FILES, binary_archive, python_archive
 from calibrant.data.digits import DIGITS
 from calibrant.data.idx import idx_files
+from calibrant.data.new_tests import CIFAR10_1, CIFAR10_2
+from calibrant.data.news import LENGTH, NEWS
 from calibrant.data.packed import mosaics, npz
 from calibrant.data.records import DatasetSpec, numbered
+from calibrant.data.svhn import SVHN
 
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 FASHION_CLASSES = (
@@ -21,6 +26,7 @@ FASHION_CLASSES = (
     "Bag",
     "Ankle boot",
 )
+CIFAR10_MOMENTS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 PACKED = "lossless mosaics, 2,500 images a WebP file, with labels.npz"
 HELD_OUT = {"validation": 5000, "calibration": 5000}
 
@@ -73,8 +79,7 @@ _SPECS = (
         ),
         CIFAR10_CLASSES,
         (3, 32, 32),
-        (0.4914, 0.4822, 0.4465),
-        (0.2470, 0.2435, 0.2616),
+        *CIFAR10_MOMENTS,
         HELD_OUT,
     ),
     DatasetSpec(
@@ -93,4 +98,50 @@ _SPECS = (
     ),
 )
 
-DATASETS: dict[str, DatasetSpec] = {spec.name: spec for spec in _SPECS}
+_MORE = (
+    DatasetSpec(
+        "svhn",
+        "99,289 street-view digits of 32 × 32 (RC §3.1)",
+        (SVHN,),
+        numbered(10),
+        (3, 32, 32),
+        (0.4377, 0.4438, 0.4728),
+        (0.1980, 0.2010, 0.1970),
+        HELD_OUT,
+    ),
+    DatasetSpec(
+        "cifar10_1",
+        "CIFAR-10.1, a new test set of 2,000 images for CIFAR-10's classes",
+        (CIFAR10_1,),
+        CIFAR10_CLASSES,
+        (3, 32, 32),
+        *CIFAR10_MOMENTS,
+    ),
+    DatasetSpec(
+        "cifar10_2",
+        "CIFAR-10.2, another new test set of 2,000 images",
+        (CIFAR10_2,),
+        CIFAR10_CLASSES,
+        (3, 32, 32),
+        *CIFAR10_MOMENTS,
+    ),
+    DatasetSpec(
+        "camvid",
+        "701 road scenes of 180 × 240 with a class for each pixel (SS A.2)",
+        (CAMVID,),
+        CAMVID_CLASSES,
+        (3, 180, 240),
+        (0.4117, 0.4251, 0.4322),
+        (0.3022, 0.3062, 0.3023),
+    ),
+    DatasetSpec(
+        "news20",
+        "18,846 messages of 20 Newsgroups as 500 tokens each (RC §3.1)",
+        (NEWS,),
+        numbered(20),
+        (LENGTH,),
+        sizes={"validation": 1000, "calibration": 1000},
+    ),
+)
+
+DATASETS: dict[str, DatasetSpec] = {spec.name: spec for spec in (*_SPECS, *_MORE)}

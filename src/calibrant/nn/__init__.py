@@ -10,7 +10,7 @@ from typing import Any
 from torch import nn
 
 from calibrant.errors import unknown
-from calibrant.nn import cnn, densenet, mlp, preact, resnet, vgg
+from calibrant.nn import cnn, densenet, mlp, preact, resnet, text_cnn, vgg
 from calibrant.nn.blocks import Layers
 from calibrant.nn.seeded import seeded
 from calibrant.nn.weights import load_weights
@@ -48,6 +48,7 @@ MODELS: dict[str, Network] = {
     "vgg16": Network("VGG-16 with BatchNorm and MLP head (SS A.1); head gap, max, median", vgg.vgg16),
     "vgg19": Network("VGG-19 with BatchNorm and MLP head (SS A.1); head gap, max, median", vgg.vgg19),
     "densenet121": Network("DenseNet-121 (Huang 2017), stem for 32 or 224 pixels", densenet.densenet121),
+    "text_cnn": Network("eight-layer 1-D CNN on tokens (RC §3.1, 20 Newsgroups)", text_cnn.text_cnn),
     "densenet169": Network("DenseNet-169 (Huang 2017), stem for 32 or 224 pixels", densenet.densenet169),
 }
 

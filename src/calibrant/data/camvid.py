@@ -1,0 +1,64 @@
+"""CamVid (Brostow 2008) in SegNet's split: road scenes with a class for each pixel, from one zip.
+
+`{train,val,test}/NAME.webp` and `{train,val,test}annot/NAME.png`; label 11 is "unlabelled" and becomes −1, which
+targets turn into a row of zeros. Frames come in the order of their names: the validation part is one run of 101 frames
+at 15 Hz.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calibrant.data.records import Layout, Raw
+from calibrant.errors import FileError
+from calibrant.types import Split
+
+ZIP = "camvid/camvid_180x240_webp95.zip"
+CLASSES = (
+    "Sky", "Building", "Pole", "Road", "Pavement", "Tree", "SignSymbol", "Fence", "Car", "Pedestrian", "Bicyclist",
+)  # fmt: skip
+UNLABELLED = 11
+FOLDERS = {Split.TRAIN: "train", Split.VALIDATION: "val", Split.TEST: "test"}
+
+
+def read_camvid(root: Path) -> Raw:
+    path = root / ZIP
+    try:
+        with ZipFile(path) as archive:
+            return Raw({split: frames(archive, folder, path) for split, folder in FOLDERS.items()})
+    except BadZipFile as error:
+        raise FileError(f"{path}: not a readable zip ({error}); fetch it again") from error
+
+
+def frames(archive: ZipFile, folder: str, path: Path) -> tuple[Tensor, Tensor]:
+    """Images uint8 [N, 3, H, W] and labels long [N, H, W] of one folder."""
+    names = sorted(name for name in archive.namelist() if name.startswith(f"{folder}/") and not name.endswith("/"))
+    held = set(archive.namelist())
+    images, labels = [], []
+    for name in names:
+        annotation = f"{folder}annot/{Path(name).stem}.png"
+        if annotation not in held:
+            raise FileError(f"{path}: {name} has no {annotation}")
+        images.append(_pixels(archive, name, "RGB").transpose(2, 0, 1))
+        labels.append(_pixels(archive, annotation, "L"))
+    if not images:
+        raise FileError(f"{path}: has no frames under {folder}/")
+    y = np.stack(labels).astype(np.int64)
+    return torch.from_numpy(np.stack(images)), torch.from_numpy(np.where(y == UNLABELLED, -1, y))
+
+
+def _pixels(archive: ZipFile, name: str, mode: str) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    with Image.open(io.BytesIO(archive.read(name))) as image:
+        return np.array(image if mode == "L" else image.convert(mode))
+
+
+CAMVID = Layout((ZIP,), read_camvid, "SegNet's CamVid, 180 × 240, as one zip")

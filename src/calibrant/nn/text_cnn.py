@@ -1,0 +1,63 @@
+"""An eight-layer 1-D CNN for token sequences (RC §3.1, 20 Newsgroups; the details are in an appendix we do not have).
+
+Embedding, three pairs of width-5 convolutions with BatchNorm, a max-pool between pairs, global maximum, a dense layer,
+the classifier: six convolutions and two dense layers.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from calibrant.nn.blocks import Layers
+from calibrant.nn.seeded import he
+
+
+class TextCNN(nn.Module):
+    """Takes long [N, L]; token 0 is padding."""
+
+    def __init__(
+        self,
+        classes: int,
+        in_channels: int,
+        size: tuple[int, int],
+        layers: Layers,
+        *,
+        vocabulary: int = 30_000,
+        embedding: int = 128,
+        channels: int = 128,
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, embedding, padding_idx=0)
+        self.body = nn.Sequential()
+        inputs = embedding
+        for pair in range(3):
+            for _ in range(2):
+                convolution = nn.Conv1d(inputs, channels, 5, padding=2, bias=False)
+                self.body.append(nn.Sequential(convolution, nn.BatchNorm1d(channels), layers.act(), layers.drop()))
+                inputs = channels
+            if pair < 2:
+                self.body.append(nn.MaxPool1d(4))
+        self.dense = nn.Sequential(nn.Linear(channels, channels), layers.act(), layers.drop())
+        self.fc = nn.Linear(channels, classes)
+
+    def features(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self.dense(self.body(self.embedding(tokens).transpose(1, 2)).amax(2))
+        return out
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.features(tokens))
+        return out
+
+
+def text_cnn(
+    classes: int,
+    in_channels: int,
+    size: tuple[int, int],
+    layers: Layers,
+    *,
+    vocabulary: int = 30_000,
+    embedding: int = 128,
+    channels: int = 128,
+) -> nn.Module:
+    made = TextCNN(classes, in_channels, size, layers, vocabulary=vocabulary, embedding=embedding, channels=channels)
+    return he(made)
