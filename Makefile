@@ -53,9 +53,11 @@ lint: $(STAMP)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --strict src
 
-# the peers get an environment of their own, so that what they ask for cannot change ours
+# the peers get an environment of their own, so that what they ask for cannot change ours;
+# BENCH names the scripts: by default those that measure speed and need no data (benchmarks/README.md lists all)
+BENCH ?= $(filter $(basename $(notdir $(wildcard benchmarks/*.py))),speed panel bootstrap ensembles streaming train)
 bench: .venv-bench/.installed
-	@for script in benchmarks/[a-z]*.py; do echo "== $$script"; .venv-bench/bin/python "$$script" $(ARGS); done
+	@for name in $(BENCH); do echo "== benchmarks/$$name.py"; .venv-bench/bin/python -m benchmarks.$$name $(ARGS); done
 
 docs: $(STAMP)
 	@$(BIN)/python -m docs.make_methods

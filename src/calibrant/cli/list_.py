@@ -76,7 +76,7 @@ def summary(entry: Any) -> str:
 
 def _verb(module: str) -> str:
     found = getattr(import_module(f"calibrant.cli.{module}"), module)
-    return str(found.info.help) if isinstance(found, typer.Typer) else summary(found)
+    return str(found.info.help).rstrip(".") if isinstance(found, typer.Typer) else summary(found)
 
 
 def list_(
