@@ -51,6 +51,7 @@ def test_every_metric_of_the_table_streams() -> None:
     assert set(VALUES) == set(METRICS)
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.floats(-800, 0, allow_nan=False) | st.sampled_from([-np.inf, -0.0, -1e-300, -6e-11, -5e-12]),

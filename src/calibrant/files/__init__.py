@@ -67,6 +67,8 @@ def existing(path: str | os.PathLike[str]) -> Path:
     where = Path(path)
     if not where.exists():
         raise FileError(f"{where}: no such file")
+    if not os.access(where, os.R_OK):
+        raise FileError(f"{where}: cannot be read (permission denied)")
     return where
 
 

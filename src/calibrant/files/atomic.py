@@ -104,6 +104,8 @@ def _exchange(a: Path, b: Path) -> bool:
 def _check_parent(target: Path) -> None:
     if not target.parent.is_dir():
         raise FileError(f"cannot write {target}: the folder {target.parent} does not exist")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise FileError(f"cannot write {target}: no permission to write in {target.parent}")
 
 
 def _umask() -> int:
