@@ -12,6 +12,7 @@ from torch import nn
 from calibrant.errors import unknown
 from calibrant.nn import cnn, densenet, mlp, preact, resnet, text_cnn, vgg
 from calibrant.nn.blocks import Layers
+from calibrant.nn.external import LIBRARIES, external
 from calibrant.nn.seeded import seeded
 from calibrant.nn.weights import load_weights
 
@@ -64,12 +65,15 @@ def build(
     seed: int = 0,
     **options: Any,
 ) -> nn.Module:
-    """A freshly initialised network of `MODELS`.
+    """A freshly initialised network of `MODELS`, or `timm:NAME`, `torchvision:NAME` where those are installed.
 
     `size` is the height and width of its images (networks that do not depend on it ignore it). Options go to the
     network (`head=`, `shortcut=`, `stem=`, `hidden=`, …) or to its layers (`dropout=`, `norm=`, `act=`, `pool=`,
     `stage_end=`).
     """
+    if name.partition(":")[0] in LIBRARIES and ":" in name:
+        with seeded(seed):
+            return external(name, classes, in_channels, options)
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     known = options_of(name)

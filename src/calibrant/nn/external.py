@@ -1,0 +1,34 @@
+"""Networks of timm and torchvision by name, where the extra is installed: `timm:resnet18`, `torchvision:resnet18`.
+
+They start from the seed like our own, untrained: training is what `build` is for. Options go to the library as they are.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from torch import nn
+
+from calibrant.errors import InputError, MissingDependencyError
+
+LIBRARIES = ("timm", "torchvision")
+
+
+def external(name: str, classes: int, in_channels: int, options: dict[str, Any]) -> nn.Module:
+    """`LIBRARY:NAME` with as many outputs as classes."""
+    library, _, model = name.partition(":")
+    try:
+        found: Any = import_module("timm" if library == "timm" else "torchvision.models")
+    except ImportError as error:
+        raise MissingDependencyError(f"{name}: needs {library}; pip install 'calibrant[vision]'") from error
+    known = found.list_models()
+    if model not in known:
+        raise InputError(f"{library} has no model {model!r}; its list_models() names {len(known)}")
+    if library == "timm":
+        made: nn.Module = found.create_model(model, num_classes=classes, in_chans=in_channels, **options)
+        return made
+    if in_channels != 3:
+        raise InputError(f"{name}: torchvision's networks take 3 channels, not {in_channels}; timm's take any number")
+    made = found.get_model(model, weights=None, num_classes=classes, **options)
+    return made
