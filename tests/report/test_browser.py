@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -243,6 +244,23 @@ def test_dark_and_light(page: Any) -> None:
     assert first[0] != second[0] and first[1] != second[1]  # figures follow the page
     button.click()
     assert (paper(), curve()) == first
+
+
+def test_two_files_have_two_sliders(browser: Any, found: Audit, tmp_path: Path) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    browser.get(write(tmp_path / "two.html", [found, replace(found, name="again")], command="x").as_uri())
+    sliders = browser.find_elements(By.CSS_SELECTOR, ".slider")
+    before = [slider.get_attribute("value") for slider in sliders]
+    sliders[1].send_keys(Keys.HOME)
+    assert [slider.get_attribute("value") for slider in sliders] == [before[0], "0"]
+    shares = browser.execute_script(
+        "return [...document.querySelectorAll('[data-out=coverage]')].map(e => e.textContent)"
+    )
+    assert numbers_in(shares[1]) == [100]
+    assert numbers_in(shares[0]) != [100]
+    assert browser.get_log("browser") == []
 
 
 @pytest.mark.parametrize("width", [360, 420, 1280])

@@ -220,3 +220,14 @@ def test_specialists_find_the_decompositions(make: Callable[..., Predictions]) -
         "Test of calibration",
     ):
         assert part in page.text, part
+
+
+def test_one_file_before_and_after_starts_with_its_verdict(audit: Callable[..., Audit]) -> None:
+    rows = [
+        {"metric": "ece", "difference": -0.1, "low": -0.2, "high": -0.05, "p": 0.3, "p_holm": 0.6, "verdict": "better"}
+    ]
+    before, after = audit(), audit(sharpness=1.0)
+    text = Page(render([before], command="x", after=after, comparison={"a": "raw", "b": "calm", "rows": rows})).text
+    assert text.index("says") < text.index("What to do next") < text.index("Is the difference real?")
+    assert "verdict on calm" in text
+    assert "0.60" in text  # Holm's p is what the verdict was made with
