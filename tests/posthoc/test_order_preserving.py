@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import calibrant
-from calibrant.posthoc.order_preserving import OrderPreserving, increasing
+from calibrant.posthoc.order_preserving import increasing
 
 
 def test_g_is_the_integral_of_its_slopes() -> None:
