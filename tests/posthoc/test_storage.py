@@ -37,7 +37,7 @@ def test_header_says_what_was_fitted_on_what(folder: Path) -> None:
     record = header["map"]["record"]
     assert header["method"] == "vector" and header["version"] == 1
     assert record["split"] == "calibration" and len(record["data"]) == 64 and record["settings"] == {"ridge": 1e-4}
-    assert record["certificate"]["solver"] == "newton" and record["guard"]["ok"] is True
+    assert record["certificate"]["decrement"] < 1e-8 and record["guard"]["ok"] is True
     assert sorted(p.name for p in folder.iterdir()) == [HEADER, TENSORS]
 
 
