@@ -24,6 +24,7 @@ def train(
     devices: Annotated[int, typer.Option(help="processes that share each batch (DDP)")] = 1,
     checkpoint_every: Annotated[int, typer.Option(help="epochs between checkpoints", min=1)] = 1,
     keep_epochs: Annotated[bool, typer.Option(help="keep the validation predictions of every epoch")] = False,
+    keep_weights: Annotated[int, typer.Option(help="keep the weights of the last N epochs (SWA, SWAG)", min=0)] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
 ) -> None:
     """Train by a recipe: resumable, recorded, with predictions that audit, fit and compare take."""
@@ -31,7 +32,7 @@ def train(
     from calibrant.train import train as run
 
     chosen = read(recipe, settings or ())
-    how = How(device, devices, data_root, checkpoint_every, keep_epochs, quiet=as_json and not sys.stderr.isatty())
+    how = How(device, devices, data_root, checkpoint_every, keep_epochs, keep_weights, quiet=as_json and not sys.stderr.isatty())
     if chosen.selection is None:
         result = run(chosen, out, how)
     else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from calibrant.nn import build as build_network
 from calibrant.train import checkpoint as disk
 from calibrant.train.environment import command, environment
 from calibrant.train.evaluate import summary
+from calibrant.train.kept import keep_weights
 from calibrant.train.loop import Loop, Refresh
 from calibrant.train.progress import Progress
 from calibrant.train.randomness import stream
@@ -47,7 +48,9 @@ class How:
     root: str | Path | None = None  # of the data
     every: int = 1  # epochs between checkpoints
     keep_epochs: bool = False  # validation predictions of every epoch
+    keep_weights: int = 0  # how many of the last epochs leave their weights, for SWA, SWAG and snapshots
     quiet: bool = False
+    listen: Callable[[int, Predictions], None] | None = None  # after each epoch: (finished epochs, validation)
     refresh: Refresh | None = None
     handed: Mapping[str, Any] = field(default_factory=dict)
 
@@ -73,9 +76,15 @@ def train(recipe: Recipe, out: str | Path, how: How = How(), data: Data | None =
         quiet=how.quiet or not fabric.is_global_zero,
     )
 
-    def keep(epoch: int, validation: Predictions) -> None:
-        (folder / "epochs").mkdir(exist_ok=True)
-        write(folder / "epochs" / f"validation-{epoch:05d}.npz", validation)
+    def listen(epoch: int, validation: Predictions) -> None:
+        if how.keep_epochs:
+            (folder / "epochs").mkdir(exist_ok=True)
+            write(folder / "epochs" / f"validation-{epoch:05d}.npz", validation)
+        if epoch > recipe.epochs - how.keep_weights:
+            (folder / "epochs").mkdir(exist_ok=True)
+            keep_weights(folder, epoch, [m.predictor for m in loop.members])
+        if how.listen is not None:
+            how.listen(epoch, validation)
 
     loop = Loop(
         recipe,
@@ -86,7 +95,7 @@ def train(recipe: Recipe, out: str | Path, how: How = How(), data: Data | None =
         how.every,
         how.refresh,
         how.handed,
-        keep if how.keep_epochs else None,
+        listen,
         progress,
     )
     start = time.perf_counter()

@@ -1,0 +1,74 @@
+"""`calibrant predict --ensemble`: every method of the table from one run on the bundled digits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrant.cli import run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    settings = ["--set", "epochs=4", "--set", "network.dropout=0.2", "--keep-weights", "3", "--json"]
+    assert run(["train", "digits/cross_entropy", "-o", str(out), *settings]) == 0
+    return out
+
+
+@pytest.mark.parametrize("name", ["pep", "dropout", "swa", "swag", "snapshot"])
+def test_every_ensemble_predicts_from_a_run(
+    trained: Path, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    out = tmp_path / "p.npz"
+    size = [] if name in ("swa", "snapshot") else ["--members", "4"]
+    assert run(["predict", str(trained), "-o", str(out), "--ensemble", name, *size, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["size"] == {"swa": 1, "snapshot": 3}.get(name, 4)
+    held = np.load(out)
+    np.testing.assert_allclose(np.exp(held["logits"]).sum(1), 1, atol=1e-9)  # pooled: log-probabilities
+    assert run(["audit", str(out), "--no-intervals"]) == 0
+
+
+def test_pep_is_saved_and_members_are_kept(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    out, saved = tmp_path / "p.npz", tmp_path / "pep"
+    common = ["predict", str(trained), "-o", str(out), "--ensemble", "pep", "--members", "3", "--keep-members"]
+    assert run([*common, "--save", str(saved), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["pep"]["certificate"]["nll"] <= said["pep"]["certificate"]["nll_at_zero"]
+    assert json.loads((saved / "ensemble.json").read_text())["sigma"] == said["pep"]["sigma"]
+    assert np.load(out)["logits"].shape[0] == 3
+
+
+def test_deep_takes_several_runs(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.npz"
+    assert run(["predict", str(trained), str(trained), "-o", str(out), "--ensemble", "deep"]) == 0
+    assert run(["predict", str(trained), "-o", str(tmp_path / "single.npz")]) == 0
+    single = np.load(tmp_path / "single.npz")["logits"].astype(np.float64)
+    single -= np.log(np.exp(single - single.max(1, keepdims=True)).sum(1, keepdims=True)) + single.max(1, keepdims=True)
+    np.testing.assert_allclose(np.load(out)["logits"], single, atol=1e-9)  # twice the same network
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--ensemble", "pepp"], "pep"),
+        (["--ensemble", "deep"], "several networks"),
+        (["--ensemble", "pep", "--fit-on", "test"], "test"),
+        (["--ensemble", "pep", "--sigma", "-1"], "sigma"),
+        (["--ensemble", "dropout", "--p", "2"], "p=2"),
+        (["--ensemble", "dropout", "--members", "2", "--save", "x"], "--save"),
+    ],
+)
+def test_what_cannot_be_is_one_line_and_exit_code_2(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], says: str
+) -> None:
+    capsys.readouterr()
+    assert run(["predict", str(trained), "-o", str(tmp_path / "p.npz"), *arguments]) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert len(error) == 1 and says in error[0]
