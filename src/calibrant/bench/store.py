@@ -94,9 +94,10 @@ def read(path: Path) -> Cell:
         numbers = body.pop("numbers")
         body.pop("schema")
         measured = {v: {m: n["measured"] for m, n in row.items()} for v, row in numbers.items()}
-        reported = {
+        said = {
             v: {m: n["reported"] for m, n in row.items() if n["reported"] is not None} for v, row in numbers.items()
         }
+        reported = {v: row for v, row in said.items() if row}
         return Cell(**body, measured=measured, reported=reported)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileError(

@@ -29,7 +29,7 @@ from calibrant.train.optimiser import make, set_rate
 from calibrant.train.progress import Progress
 from calibrant.train.randomness import generator, guarded
 from calibrant.train.recipe import Recipe
-from calibrant.train.step import Captured, Member, Step, averaged
+from calibrant.train.step import Captured, Member, Step, averaged, tuned
 from calibrant.types import Predictions, Split
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Loop:
         start = time.perf_counter()
         for m in self.members:
             m.model.train()
-        with guarded(self.device, self.recipe.seed, "layers", epoch):
+        with guarded(self.device, self.recipe.seed, "layers", epoch), tuned(self.device):
             losses, hits, images = self._steps(epoch, start)
         if self.fabric.world_size > 1:
             losses = cast(Tensor, self.fabric.all_reduce(losses, reduce_op="mean"))
@@ -142,16 +142,18 @@ class Loop:
         losses = torch.zeros(steps, r.members, device=self.device)
         hits = torch.zeros((), dtype=torch.long, device=self.device)
         seen: list[list[Tensor]] = []
-        images, look = 0, 1 if self.device.type == "cpu" else CHECK_EVERY
+        images, rate, look = 0, -1.0, 1 if self.device.type == "cpu" else CHECK_EVERY
         for i, batches in enumerate(zip(*streams, strict=True)):
-            rate = r.optimiser.lr * self._factor(epoch * steps + i, steps)
+            rate, before = r.optimiser.lr * self._factor(epoch * steps + i, steps), rate
+            if rate != before:
+                for member in self.members:
+                    set_rate(member.optimiser, rate)
             total = min(r.batch, streams[0].part.n - i * r.batch)  # over all processes
             for m, (x, y, index) in enumerate(batches):
                 q = parts.policy(y, index)
                 for transform in parts.transforms:
                     x, q = transform(self.members[m].model, x, q, index, rngs[m])
                 labels = None if parts.mixes else y
-                set_rate(self.members[m].optimiser, rate)
                 loss, hit = self._update(m)(x, q, labels, index, total)
                 losses[i, m] = loss
                 hits += hit

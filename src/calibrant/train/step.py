@@ -10,8 +10,8 @@ Capturing leaves weights, optimiser and generator as they were before it. What c
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,6 +51,17 @@ class Member:
         mine = self.tensors()
         for name, t in mine.items():
             t.detach().copy_(tensors[prefix + name])
+
+
+@contextmanager
+def tuned(device: torch.device) -> Iterator[None]:
+    """cuDNN measures its algorithms once per shape; the shapes of a training never change. CUDA only, undone after."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or device.type == "cuda"
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def averaged(model: nn.Module) -> nn.Module:

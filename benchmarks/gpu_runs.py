@@ -1,0 +1,243 @@
+"""The plan of GPU runs, time-boxed: as many cells of results/PLAN.md as fit, in its order, a few at a time.
+
+    PYTHONPATH=src CALIBRANT_COMMIT=$(git rev-parse HEAD) \\
+        python benchmarks/gpu_runs.py --data-root DATA --minutes 9 --parallel 3 --out $OUT
+    python benchmarks/gpu_runs.py --unpack FOLDER              # afterwards, here: cells → results/, predictions beside
+
+Each cell is a process of its own (a crash costs one cell), trained by `calibrant.bench.measure` under runs/, which is
+kept between calls to one machine: an unfinished training goes on there. Cells that results/ or runs/store already hold
+are not run again. What leaves: cells.jsonl and predictions-NN.npz (float32 test logits, labels and ids; at most 15 MB a
+file). A cell is only begun if it should end in time, by the speeds below or those measured so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from calibrant.bench.store import KEY_LENGTH, Cell, Store, read
+from calibrant.papers import Experiment, Scale, experiments
+from calibrant.train.settings import setting
+
+ROOT = Path(__file__).resolve().parents[1]
+
+FAST = ("engine=graph", "precision=bfloat16")
+"""What every GPU run sets on top of its recipe; the cell says so."""
+
+PLAN: tuple[tuple[str, tuple[int, ...]], ...] = (
+    ("ss/table_e1/cifar10_resnet18", (0,)),
+    ("ss/table_e1/cifar100_resnet18", (0,)),
+    ("rc/table1/cifar10_cross_entropy", (0,)),
+    ("rc/table1/cifar10_smoothing", (0,)),
+    ("rc/table1/cifar10_focal", (0,)),
+    ("rc/table1/cifar100_cross_entropy", (0,)),
+    ("rc/table1/cifar100_smoothing", (0,)),
+    ("rc/table1/cifar100_focal", (0,)),
+    ("rc/table1/cifar10_l1", (0,)),
+    ("rc/table1/cifar10_cross_entropy", (1, 2)),
+    ("rc/table1/cifar10_smoothing", (1, 2)),
+    ("rc/table1/cifar10_focal", (1, 2)),
+    ("pep/table2", (0, 1, 2)),
+    ("ds/table2/cifar10_vgg16_baseline", (0,)),
+    ("ds/table2/cifar10_vgg16_smoothing", (0,)),
+    ("ds/table2/cifar10_vgg16_mixup", (0,)),
+    ("ds/table2/cifar10_vgg16_focal", (0,)),
+)
+"""Best value per GPU-minute first; results/PLAN.md gives the reasons."""
+
+SPEED = {"resnet18": 25_000, "resnet32": 30_000, "vgg16": 30_000, "resnet50": 8_000, "mlp": 60_000}
+GUESS = 20_000  # images per second of a network not in the table
+START = 40  # seconds from the start of a process to its first step
+TRAINING_SET = 45_000
+FILE_LIMIT = 15 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Job:
+    experiment: Experiment
+    seed: int
+    scale: Scale
+
+    def seconds(self, parallel: int, measured: dict[str, float]) -> float:
+        """Guess of its time; processes share the GPU, which small networks leave half empty."""
+        recipe = self.experiment.at(self.seed, self.scale)
+        speed = measured.get(recipe.network.name, SPEED.get(recipe.network.name, GUESS) / max(1.0, parallel / 2))
+        return START + TRAINING_SET * (recipe.epochs - self.epochs_done()) * recipe.members / speed
+
+    def epochs_done(self) -> int:
+        """Of a training that an earlier call on this machine began."""
+        run = ROOT / "runs" / self.experiment.key(self.seed, self.scale)[:KEY_LENGTH] / "checkpoint"
+        return max((int(p.stem) for p in run.glob("*.json")), default=0)
+
+
+def jobs(only: str | None, scale: Scale, overrides: dict[str, Any]) -> Iterator[Job]:
+    for pattern, seeds in PLAN:
+        for seed in seeds:
+            for experiment in experiments(pattern):
+                if only is None or experiment.name.startswith(only):
+                    fast = experiment.recipe.with_settings(overrides)
+                    yield Job(replace(experiment, recipe=fast), seed, scale)
+
+
+def stores() -> tuple[Store, Store]:
+    """Where this machine files its cells, and what git already holds."""
+    return Store(ROOT / "runs" / "store"), Store(ROOT / "results")
+
+
+def cells_of(store: Store, job: Job) -> list[Cell]:
+    return [c for c in store.cells(job.experiment.name) if (c.seed, c.scale, c.status) == (job.seed, job.scale, "done")]
+
+
+def one(name: str, seed: int, scale: Scale, a: argparse.Namespace) -> int:
+    """One cell in this process, given up at the deadline (its training can go on in a later call)."""
+    from calibrant.bench.measure import measure
+    from calibrant.train.run import How
+
+    def watch(epoch: int, validation: object) -> None:
+        if time.time() > a.deadline:
+            print(f"{name} seed {seed}: out of time after epoch {epoch}", flush=True)
+            os._exit(75)
+
+    [experiment] = experiments(name)
+    overrides = dict(setting(s) for s in a.set)
+    how = How(device=a.device, root=a.data_root, every=10, quiet=True, listen=watch)
+    command = f"python benchmarks/gpu_runs.py --only {name} " + " ".join(f"--set {s}" for s in a.set)
+    cell = measure(
+        experiment, seed, scale, stores()[0], ROOT / "runs", how, overrides=overrides, command=command.strip()
+    )
+    row = cell.measured["as_trained"]
+    print(f"{name} seed {seed}: {cell.seconds:.0f} s, {json.dumps(row)}", flush=True)
+    return 0
+
+
+def run(a: argparse.Namespace) -> int:
+    """Start jobs in order while they should fit, `parallel` at a time; then pack whatever is done."""
+    mine, theirs = stores()
+    a.deadline = time.time() + 60 * a.minutes
+    waiting = [
+        j
+        for j in jobs(a.only, a.scale, dict(setting(s) for s in a.set))
+        if not cells_of(mine, j) and not cells_of(theirs, j)
+    ]
+    print(f"{len(waiting)} cells to measure, {a.minutes} minutes, {a.parallel} at a time", flush=True)
+    running: list[tuple[Job, subprocess.Popen[bytes]]] = []
+    measured: dict[str, float] = {}
+    while waiting or running:
+        for job, process in running:
+            if process.poll() == 0:
+                for cell in cells_of(mine, job):
+                    measured[job.experiment.recipe.network.name] = float(cell.extras["images_per_second"])
+            elif process.poll() is not None:
+                print(f"{job.experiment.name} seed {job.seed}: ended with {process.poll()}", flush=True)
+        running = [(j, p) for j, p in running if p.poll() is None]
+        left = a.deadline - time.time()
+        if not running and not any(j.seconds(a.parallel, measured) < left for j in waiting):
+            break
+        for job in list(waiting):
+            if len(running) < a.parallel and job.seconds(a.parallel, measured) < left:
+                waiting.remove(job)
+                running.append((job, start(job, a)))
+        time.sleep(0.5)
+    for job in waiting:
+        print(
+            f"not begun: {job.experiment.name} seed {job.seed} ({job.seconds(a.parallel, measured):.0f} s)", flush=True
+        )
+    if a.out is not None:
+        pack(mine, a.out)
+    return 0
+
+
+def start(job: Job, a: argparse.Namespace) -> subprocess.Popen[bytes]:
+    words = [sys.executable, __file__, "--one", job.experiment.name, "--seed", str(job.seed), "--scale", job.scale]
+    words += ["--device", a.device, "--deadline", str(a.deadline), "--set", *a.set]
+    if a.data_root is not None:
+        words += ["--data-root", str(a.data_root)]
+    return subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "4"})
+
+
+def pack(store: Store, out: Path) -> None:
+    """Few, small files: every cell a line, test predictions in archives below the limit."""
+    out.mkdir(parents=True, exist_ok=True)
+    arrays: dict[str, Any] = {}
+    size, number = 0, 0
+    lines = []
+    for path in sorted(store.root.rglob("*.json")):
+        name = path.relative_to(store.root).with_suffix("").as_posix()
+        lines.append(json.dumps({"path": name, "cell": json.loads(path.read_text("utf-8"))}))
+        if read(path).status != "done" or not path.with_suffix(".npz").is_file():
+            continue
+        with np.load(path.with_suffix(".npz"), allow_pickle=False) as found:
+            content = {f"{name}:{k}": found[k] for k in found.files}
+        more = sum(v.nbytes for v in content.values())
+        if arrays and size + more > FILE_LIMIT:
+            np.savez_compressed(out / f"predictions-{number:02d}.npz", **arrays)
+            arrays, size, number = {}, 0, number + 1
+        arrays |= content
+        size += more
+    if arrays:
+        np.savez_compressed(out / f"predictions-{number:02d}.npz", **arrays)
+    (out / "cells.jsonl").write_text("".join(line + "\n" for line in lines), "utf-8")
+    print(f"packed {len(lines)} cells", flush=True)
+
+
+def unpack(folder: Path, results: Path) -> int:
+    """Cells into `results`, predictions beside them; what is there already stays."""
+    for line in (folder / "cells.jsonl").read_text("utf-8").splitlines():
+        entry = json.loads(line)
+        path = results / f"{entry['path']}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            path.write_text(json.dumps(entry["cell"], indent=1, ensure_ascii=False) + "\n", "utf-8")
+            print(path)
+    for archive in sorted(folder.glob("predictions-*.npz")):
+        with np.load(archive, allow_pickle=False) as found:
+            by_cell: dict[str, dict[str, Any]] = {}
+            for key in found.files:
+                name, _, array = key.rpartition(":")
+                by_cell.setdefault(name, {})[array] = found[key]
+        for name, content in by_cell.items():
+            np.savez(results / f"{name}.npz", **content)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path)
+    parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--parallel", type=int, default=2)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--scale", default="paper", choices=["smoke", "small", "paper"])
+    parser.add_argument("--only", help="beginning of an experiment's name")
+    parser.add_argument("--set", nargs="*", default=list(FAST), help="settings of every recipe")
+    parser.add_argument("--out", type=Path, default=Path(os.environ["OUT"]) if "OUT" in os.environ else None)
+    parser.add_argument("--list", action="store_true", help="what would run, in order, with the guess of its time")
+    parser.add_argument("--unpack", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--deadline", type=float, default=float("inf"), help=argparse.SUPPRESS)
+    a = parser.parse_args(argv)
+    if a.unpack is not None:
+        return unpack(a.unpack, ROOT / "results")
+    if a.one is not None:
+        return one(a.one, a.seed, a.scale, a)
+    if a.list:
+        for job in jobs(a.only, a.scale, dict(setting(s) for s in a.set)):
+            print(f"{job.experiment.name:<40} seed {job.seed}  {job.seconds(a.parallel, {}):6.0f} s")
+        return 0
+    return run(a)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

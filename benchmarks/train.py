@@ -1,0 +1,201 @@
+"""Images per second of the training loop against a bare step loop on one resident batch, in one process.
+
+    python benchmarks/train.py                                   # CPU: ResNet-20, float32, batch 128
+    python benchmarks/train.py --device cuda                     # bf16, channels-last: batch 512 and batch 128
+    python benchmarks/train.py --device cuda --network resnet32 --batches 128 --engines eager,graph
+
+`bare` is what nobody trains with: forward, cross-entropy, backward, fused SGD on one batch that never changes: no
+data, no augmentation, no metrics. `ours` is the loop as users run it, on random images: order, crop and flip,
+normalisation, targets, schedule, running loss and accuracy, the check for bad losses. Both are timed in turns, and the
+best of the rounds counts. On a CPU that others use too, CPU seconds are compared (`--clock cpu`), on a GPU the wall's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from calibrant.data import Data, Part
+from calibrant.nn import build
+from calibrant.train.loop import Loop
+from calibrant.train.recipe import Recipe
+from calibrant.train.recipes import RECIPES
+from calibrant.train.run import How, make_fabric, networks
+from calibrant.types import Split
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What both sides share."""
+
+    network: str
+    batch: int
+    steps: int
+    device: str
+    bfloat16: bool
+    channels_last: bool
+
+
+def images(n: int, split: Split) -> Part:
+    rng = torch.Generator().manual_seed(n)
+    x = torch.randint(0, 256, (n, 3, 32, 32), dtype=torch.uint8, generator=rng)
+    return Part(x, torch.randint(0, 10, (n,), generator=rng), torch.arange(n), split)
+
+
+def recipe(setting: Setting, engine: str) -> Recipe:
+    base = RECIPES["ss/cifar10_resnet18"].with_settings({"network": setting.network, "engine": engine})
+    precision = "bfloat16" if setting.bfloat16 else "float32"
+    changed = {"batch": setting.batch, "precision": precision, "channels_last": setting.channels_last, "epochs": 1000}
+    return base.with_settings(changed)
+
+
+def ours(setting: Setting, engine: str) -> Callable[[], tuple[int, float]]:
+    """One epoch of our loop a call; the first call also captures or compiles."""
+    chosen = recipe(setting, engine)
+    parts = {
+        Split.TRAIN: images(setting.batch * setting.steps, Split.TRAIN),
+        Split.VALIDATION: images(1000, Split.VALIDATION),
+    }
+    data = Data("random", parts, tuple(map(str, range(10))), (3, 32, 32), (0.5,) * 3, (0.25,) * 3)
+    loop = Loop(chosen, data, make_fabric(chosen, How(device=setting.device)), networks(chosen, data))
+    epoch = iter(range(10**6))
+
+    def run() -> tuple[int, float]:
+        for m in loop.members:
+            m.model.train()
+        start = _now(setting)
+        losses, _, seen = loop._steps(next(epoch), time.perf_counter())
+        float(losses.sum())  # waits for the device
+        return seen, _now(setting) - start
+
+    return run
+
+
+def bare(setting: Setting, engine: str) -> Callable[[], tuple[int, float]]:
+    """As many steps on one resident batch."""
+    device = torch.device(setting.device)
+    model = build(setting.network, classes=10).to(device).train()
+    x = torch.randn(setting.batch, 3, 32, 32, device=device)
+    if setting.channels_last:
+        model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
+    y = torch.randint(0, 10, (setting.batch,), device=device)
+    lr: Any = torch.tensor(0.1, device=device) if device.type == "cuda" else 0.1
+    fused = True if device.type == "cuda" else None
+    optimiser = torch.optim.SGD(model.parameters(), lr, 0.9, weight_decay=5e-4, fused=fused)
+    forward: Any = torch.compile(model) if "compile" in engine else model
+
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        with torch.autocast(device.type, torch.bfloat16) if setting.bfloat16 else nullcontext():
+            logits = forward(x)
+        F.cross_entropy(logits.float(), y).backward()
+        optimiser.step()
+
+    replay = step
+    if "graph" in engine:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            step()
+        replay = graph.replay
+
+    def run() -> tuple[int, float]:
+        start = _now(setting)
+        for _ in range(setting.steps):
+            replay()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return setting.batch * setting.steps, _now(setting) - start
+
+    return run
+
+
+CLOCK = time.perf_counter
+
+
+def _now(setting: Setting) -> float:
+    if setting.device == "cuda":
+        torch.cuda.synchronize()
+    return CLOCK()
+
+
+def rates(runs: dict[str, Callable[[], tuple[int, float]]], rounds: int) -> dict[str, float]:
+    """Best images per second of each, taken in turns so that a busy machine is unfair to all alike."""
+    for run in runs.values():
+        run()  # warm: allocations, algorithms, capture
+    best = dict.fromkeys(runs, 0.0)
+    for _ in range(rounds):
+        for name, run in runs.items():
+            seen, seconds = run()
+            best[name] = max(best[name], seen / seconds)
+    return best
+
+
+def measure(setting: Setting, engines: Sequence[str], rounds: int) -> dict[str, Any]:
+    runs: dict[str, Callable[[], tuple[int, float]]] = {}
+    for engine in engines:
+        runs[f"bare {engine}"] = bare(setting, engine)
+        runs[f"ours {engine}"] = ours(setting, engine)
+    found = rates(runs, rounds)
+    ratios = {f"ours/bare, {e}": found[f"ours {e}"] / found[f"bare {e}"] for e in engines}
+    ratios |= {
+        f"ours {e}/ours eager": found[f"ours {e}"] / found["ours eager"]
+        for e in engines
+        if "eager" in engines and e != "eager"
+    }
+    return {**setting.__dict__, "images_per_second": found, "ratios": ratios}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--network", default=None)
+    parser.add_argument("--batches", default=None, help="comma-separated")
+    parser.add_argument("--engines", default=None, help="comma-separated: eager, graph, compile, compile+graph")
+    parser.add_argument("--steps", type=int, default=None)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
+    parser.add_argument("--float32", action="store_true")
+    parser.add_argument("--out", type=Path, help="also write the figures as JSON")
+    a = parser.parse_args(argv)
+    cuda = a.device == "cuda"
+    torch.backends.cudnn.benchmark = cuda  # for both sides
+    if a.clock == "cpu":
+        globals()["CLOCK"] = time.process_time
+    batches = [int(b) for b in (a.batches or ("512,128" if cuda else "128")).split(",")]
+    engines = (a.engines or ("eager,graph" if cuda else "eager")).split(",")
+    base = Setting(a.network or ("resnet18" if cuda else "resnet20"), 0, 0, a.device, cuda and not a.float32, cuda)
+    results = []
+    for batch in batches:
+        setting = replace(base, batch=batch, steps=a.steps or (200 if cuda else 6))
+        result = measure(setting, engines, a.rounds)
+        results.append(result)
+        print(f"\n{setting.network}, batch {batch}, {setting.steps} steps, {a.device}, {a.clock} clock")
+        for name, rate in result["images_per_second"].items():
+            print(f"  {name:<20} {rate:>12,.0f} images/s")
+        for name, ratio in result["ratios"].items():
+            print(f"  {name:<28} {ratio:.3f}")
+    if a.out:
+        a.out.write_text(json.dumps(results, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
