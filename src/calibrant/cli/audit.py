@@ -137,22 +137,30 @@ def _show(found: Sequence[Audited], compared: Sequence[Any], html: Path | None) 
     from rich.console import Console
 
     from calibrant.report import terminal
-    from calibrant.report.steps import next_steps
 
     console = Console()
     for each in found:
-        console.print(terminal.audit(each.report))
+        shown = terminal.audit(each.report) if len(found) == 1 else terminal.verdict_line(each.report)
+        console.print(shown)
         lines = [conventions_line(each.report), bounds_line(each.report)]
         console.print("\n".join(line for line in lines if line), style="dim", highlight=False, markup=False)
-        step = next_steps(each.report)[0]
-        told = f"{step.title}: {step.command}" if step.command else f"{step.title}. {step.text}"
-        console.print(f"next  {told}\n", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"next  {next_line(each.report)}\n", highlight=False, markup=False, soft_wrap=True)
     if len(found) > 1:
         console.print(terminal.side_by_side([a.report for a in found]))
     for comparison in compared:
         console.print(terminal.compare_table(comparison))
     if html is not None:
         console.print(f"the report, for a browser: {html}", highlight=False, markup=False, soft_wrap=True)
+
+
+def next_line(report: Report) -> str:
+    """The first thing to do, in one line."""
+    from calibrant.report.steps import next_steps
+
+    if "gap" not in report or "accuracy" not in report:
+        return "for a verdict, let --metrics include gap and accuracy"
+    step = next_steps(report)[0]
+    return f"{step.title}: {step.command}" if step.command else f"{step.title}. {step.text}"
 
 
 def conventions_line(report: Report) -> str:
