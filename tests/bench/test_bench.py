@@ -14,6 +14,7 @@ from calibrant.bench.measure import measure
 from calibrant.bench.store import read
 from calibrant.bench.tables import differences, lines, moments, standing
 from calibrant.cli import run
+from calibrant.ensembles import ENSEMBLES
 from calibrant.errors import CalibrantError, DivergedError, FileError, InputError
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
@@ -41,7 +42,7 @@ def test_every_experiment_is_named_once_and_its_numbers_are_fractions(paper: str
     for e in found:
         for row in e.reported.values():
             assert all(0 <= v <= 1 for m, v in row.items() if m != "nll") and set(row) <= set(e.metrics)
-        assert set(e.reported) <= {AS_TRAINED, *e.calibrators}
+        assert set(e.reported) <= {AS_TRAINED, *e.calibrators, *ENSEMBLES}
         assert e.at(0, "smoke").epochs == 1 and e.at(3, "paper").seed == 3
         assert e.at(0, "small").schedule.milestones == pytest.approx([m / 10 for m in e.recipe.schedule.milestones])
 
