@@ -137,13 +137,16 @@ def line(cells: Cells, side: Side, end: Literal["low", "high"], noise: Noise) ->
     fixed = torch.zeros_like(shape)
     if side in ("over", "under"):
         sign = 1.0 if side == "over" else -1.0
-        # a gap of the other sign stays where it is if it is real; if noise made it, it may be of either
-        real = -sign * cells.gap > 2.5 * cells.sd
-        fixed = torch.where(real, cells.gap, 0.0)
-        if end == "high":
-            shape = torch.where(sign * cells.gap > -cells.sd, sign * shape.abs(), 0.0)
-        else:
+        signed = sign * cells.gap
+        # Gaps of the other sign do not move. For the lower end they are 0 unless they are real, which lets
+        # noise explain the most; for the upper end they are as observed, which lets it explain little.
+        if end == "low":
+            fixed = torch.where(signed < -2.5 * cells.sd, cells.gap, 0.0)
             shape = torch.where(sign * shape > 0, shape, 0.0)
+        else:
+            moving = (signed > 0) | (signed == signed.max())
+            fixed = torch.where(moving, 0.0, cells.gap)
+            shape = torch.where(moving, sign * shape.abs(), 0.0)
     gap = possible(cells, fixed + GRID[:, None] * shape)
     return Line(gap, observed_gaps(cells, gap, noise))
 
