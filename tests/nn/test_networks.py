@@ -40,6 +40,8 @@ PUBLISHED: list[tuple[str, dict[str, Any], int]] = [
     ("densenet169", IMAGENET, 14_149_480),
     ("vgg16", {"classes": 1000, "size": 224}, 138_365_992),
     ("vgg19", {"classes": 1000, "size": 224}, 143_678_248),
+    ("alexnet", {"classes": 1000, "size": 224}, 61_100_840),
+    ("unet", {"classes": 2}, 31_037_698),  # milesial/Pytorch-UNet
     # by hand: Σ (inputs + 1)·outputs + 2·outputs for each BatchNorm
     ("mlp", {"in_channels": 1, "size": 28}, 785 * 200 + 2 * 201 * 200 + 201 * 10 + 3 * 400),
     ("mlp", {"in_channels": 1, "size": 28, "batch_norm": False}, 785 * 200 + 2 * 201 * 200 + 201 * 10),
@@ -85,8 +87,8 @@ SMALL = {"mlp", "mnist_cnn", "cifar_cnn", "resnet20", "resnet29v2", "resnet18"}
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_forward_features_and_gradients(name: str) -> None:
-    model = build(name, classes=7, in_channels=2, size=16)
-    x = torch.randn(3, 2, 16, 16, generator=torch.Generator().manual_seed(0))
+    model = build(name, classes=7, in_channels=2, size=8)
+    x = torch.randn(3, 2, 8, 8, generator=torch.Generator().manual_seed(0))
     logits = model(x)
     assert logits.shape == (3, 7)
     logits.sum().backward()
@@ -99,8 +101,9 @@ def test_forward_features_and_gradients(name: str) -> None:
 @pytest.mark.parametrize("name", ["preact_resnet18", "densenet121", "resnext50", "vgg16"])
 def test_the_larger_ones_run_too(name: str) -> None:
     options: dict[str, Any] = {"head": "gap"} if name == "vgg16" else {}
+    edge = 32 if name == "vgg16" else 16
     with torch.no_grad():
-        assert build(name, classes=4, **options).eval()(torch.zeros(1, 3, 32, 32)).shape == (1, 4)
+        assert build(name, classes=4, **options).eval()(torch.zeros(1, 3, edge, edge)).shape == (1, 4)
 
 
 def test_every_model_is_exercised() -> None:
@@ -211,6 +214,37 @@ def test_option_a_is_strided_and_padded() -> None:
     assert torch.equal(y[:, 8:24], x[:, :, ::2, ::2])
     assert not y[:, :8].any()
     assert not y[:, 24:].any()
+
+
+def test_unet_gives_a_class_to_each_pixel_of_any_size() -> None:
+    model = build("unet", classes=3, size=(20, 26), dropout=0.3).eval()
+    assert len(drops(model)) == 6
+    with torch.no_grad():
+        assert model(torch.zeros(1, 3, 20, 26)).shape == (1, 20, 26, 3)
+
+
+def test_alexnet_runs_and_refuses_small_images() -> None:
+    with _Unfilled(), torch.no_grad():
+        model = build("alexnet", classes=5, size=64).eval()
+        assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 5)
+    with pytest.raises(InputError, match="63×63"):
+        build("alexnet", classes=5, size=32)
+
+
+def test_training_passes_are_averaged_in_probability() -> None:
+    model = build("mlp", classes=4, in_channels=1, size=4, dropout=0.5, batch_norm=False, passes=3)
+    x = torch.randn(5, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    inner = model.get_submodule("model")
+    torch.manual_seed(0)
+    together = model.train()(x)
+    torch.manual_seed(0)
+    each = torch.softmax(inner(torch.cat([x, x, x])).double(), -1)
+    mean = (each[:5] + each[5:10] + each[10:]) / 3
+    torch.testing.assert_close(together.exp().double(), mean, rtol=1e-5, atol=1e-7)
+    assert not torch.allclose(each[:5], each[5:10])
+    assert torch.equal(model.eval()(x), inner(x))
+    with pytest.raises(InputError, match="passes"):
+        build("mlp", classes=4, passes=0)
 
 
 def test_mistakes_are_named() -> None:

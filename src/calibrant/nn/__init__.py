@@ -10,9 +10,10 @@ from typing import Any
 from torch import nn
 
 from calibrant.errors import unknown
-from calibrant.nn import cnn, densenet, mlp, preact, resnet, text_cnn, vgg
+from calibrant.nn import alexnet, cnn, densenet, mlp, preact, resnet, text_cnn, unet, vgg
 from calibrant.nn.blocks import Layers
 from calibrant.nn.external import LIBRARIES, external
+from calibrant.nn.passes import Passes
 from calibrant.nn.seeded import seeded
 from calibrant.nn.weights import load_weights
 
@@ -49,6 +50,8 @@ MODELS: dict[str, Network] = {
     "vgg16": Network("VGG-16 with BatchNorm and MLP head (SS A.1); head gap, max, median", vgg.vgg16),
     "vgg19": Network("VGG-19 with BatchNorm and MLP head (SS A.1); head gap, max, median", vgg.vgg19),
     "densenet121": Network("DenseNet-121 (Huang 2017), stem for 32 or 224 pixels", densenet.densenet121),
+    "alexnet": Network("AlexNet (Krizhevsky 2014), for 224 pixels (SS, equations 34–36)", alexnet.AlexNet),
+    "unet": Network("U-Net with BatchNorm, a class for each pixel (SS A.2)", unet.unet),
     "text_cnn": Network("eight-layer 1-D CNN on tokens (RC §3.1, 20 Newsgroups)", text_cnn.text_cnn),
     "densenet169": Network("DenseNet-169 (Huang 2017), stem for 32 or 224 pixels", densenet.densenet169),
 }
@@ -63,13 +66,14 @@ def build(
     in_channels: int = 3,
     size: int | tuple[int, int] = 32,
     seed: int = 0,
+    passes: int = 1,
     **options: Any,
 ) -> nn.Module:
     """A freshly initialised network of `MODELS`, or `timm:NAME`, `torchvision:NAME` where those are installed.
 
     `size` is the height and width of its images (networks that do not depend on it ignore it). Options go to the
     network (`head=`, `shortcut=`, `stem=`, `hidden=`, …) or to its layers (`dropout=`, `norm=`, `act=`, `pool=`,
-    `stage_end=`).
+    `stage_end=`). `passes` > 1 averages that many stochastic passes while training (SS D.4).
     """
     if name.partition(":")[0] in LIBRARIES and ":" in name:
         with seeded(seed):
@@ -83,7 +87,8 @@ def build(
     edges = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
     layers = Layers(**{key: options.pop(key) for key in LAYER_OPTIONS & options.keys()})
     with seeded(seed):
-        return MODELS[name](classes, in_channels, edges, layers, **options)
+        model = MODELS[name](classes, in_channels, edges, layers, **options)
+    return Passes(model, passes) if passes != 1 else model
 
 
 def options_of(name: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Networks of timm and torchvision by name, where the extra is installed: `timm:resnet18`, `torchvision:resnet18`.
 
-They start from the seed like our own, untrained: training is what `build` is for. Options go to the library as they are.
+They start from the seed like our own, untrained: training is what `build` is for. Options go to the library as is.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def external(name: str, classes: int, in_channels: int, options: dict[str, Any])
         return made
     if in_channels != 3:
         raise InputError(f"{name}: torchvision's networks take 3 channels, not {in_channels}; timm's take any number")
-    made = found.get_model(model, weights=None, num_classes=classes, **options)
-    return made
+    other: nn.Module = found.get_model(model, weights=None, num_classes=classes, **options)
+    return other

@@ -1,0 +1,43 @@
+"""AlexNet (Krizhevsky 2014), whose errors SS Eq. 34–36 normalise corruption errors by. One tower, for 224 pixels; other
+sizes are pooled to 6 × 6 as well, and 63 pixels is the least."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from calibrant.errors import InputError
+from calibrant.nn.blocks import Layers
+
+LEAST = 63
+
+
+class AlexNet(nn.Module):
+    """Five convolutions, three dense layers; dropout is part of it (`head_dropout`)."""
+
+    def __init__(
+        self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, head_dropout: float = 0.5
+    ) -> None:
+        super().__init__()
+        if min(size) < LEAST:
+            raise InputError(f"images of {size[0]}×{size[1]} vanish in AlexNet; it needs {LEAST}×{LEAST} at least")
+        self.convolutions = nn.Sequential(
+            nn.Conv2d(in_channels, 64, 11, 4, 2), layers.act(), layers.pool(kernel_size=3, stride=2),
+            nn.Conv2d(64, 192, 5, padding=2), layers.act(), layers.pool(kernel_size=3, stride=2),
+            nn.Conv2d(192, 384, 3, padding=1), layers.act(),
+            nn.Conv2d(384, 256, 3, padding=1), layers.act(),
+            nn.Conv2d(256, 256, 3, padding=1), layers.act(), layers.pool(kernel_size=3, stride=2),
+            nn.AdaptiveAvgPool2d(6),
+        )  # fmt: skip
+        self.dense = nn.Sequential(
+            nn.Dropout(head_dropout), nn.Linear(256 * 36, 4096), layers.act(),
+            nn.Dropout(head_dropout), nn.Linear(4096, 4096), layers.act(),
+        )  # fmt: skip
+        self.fc = nn.Linear(4096, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        out: Tensor = self.dense(self.convolutions(x).flatten(1))
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.features(x))
+        return out

@@ -1,0 +1,58 @@
+"""U-Net (Ronneberger 2015; SS A.2) with BatchNorm: a class for each pixel.
+
+Logits come as [N, H, W, K], classes last, like all logits here. MC dropout has six layers, as in Bayesian SegNet: the
+two deepest encoders, the middle, and the three deepest decoders. `stage_end` stands before each subsampling of
+the encoder, where SS puts its smoothing. Edges that do not halve evenly are padded back when maps meet again.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from calibrant.nn.blocks import Layers, conv
+from calibrant.nn.seeded import he
+
+WIDTHS = (64, 128, 256, 512, 1024)
+
+
+def twice(inputs: int, outputs: int, layers: Layers, *, drop: bool) -> nn.Sequential:
+    """Two 3×3 convolutions, each with norm and activation; then dropout, where this place has one."""
+    return nn.Sequential(
+        conv(inputs, outputs, 3), layers.norm(outputs), layers.act(),
+        conv(outputs, outputs, 3), layers.norm(outputs), layers.act(),
+        layers.drop() if drop else nn.Identity(),
+    )  # fmt: skip
+
+
+class UNet(nn.Module):
+    def __init__(self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers) -> None:
+        super().__init__()
+        depth = len(WIDTHS) - 1
+        edges = (in_channels, *WIDTHS)
+        self.encoders = nn.ModuleList(twice(edges[i], WIDTHS[i], layers, drop=i >= 2) for i in range(depth))
+        self.ends = nn.ModuleList(layers.stage_end(width) for width in WIDTHS[:-1])
+        self.pools = nn.ModuleList(layers.pool(kernel_size=2) for _ in range(depth))
+        self.middle = twice(WIDTHS[-2], WIDTHS[-1], layers, drop=True)
+        self.ups = nn.ModuleList(nn.ConvTranspose2d(WIDTHS[i + 1], WIDTHS[i], 2, 2) for i in range(depth))
+        self.decoders = nn.ModuleList(twice(2 * WIDTHS[i], WIDTHS[i], layers, drop=i >= 1) for i in range(depth))
+        self.fc = nn.Conv2d(WIDTHS[0], classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skipped = []
+        for encoder, end, pool in zip(self.encoders, self.ends, self.pools, strict=True):
+            x = encoder(x)
+            skipped.append(x)
+            x = pool(end(x))
+        x = self.middle(x)
+        for up, decoder, skip in zip(reversed(self.ups), reversed(self.decoders), reversed(skipped), strict=True):
+            x = up(x)
+            x = F.pad(x, (0, skip.shape[3] - x.shape[3], 0, skip.shape[2] - x.shape[2]))
+            x = decoder(torch.cat([skip, x], 1))
+        logits: Tensor = self.fc(x)
+        return logits.permute(0, 2, 3, 1)
+
+
+def unet(classes: int, in_channels: int, size: tuple[int, int], layers: Layers) -> nn.Module:
+    return he(UNet(classes, in_channels, size, layers))
