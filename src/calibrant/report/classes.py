@@ -35,7 +35,7 @@ class ClassTable:
 
     @property
     def has_ece(self) -> bool:
-        return any(row.ece is not None for row in self.rows)
+        return bool(self.rows) and self.rows[0].ece is not None  # all rows have it, or none
 
 
 def class_table(scores: Scores, classes: tuple[str, ...] | None = None, limit: int = LIMIT) -> ClassTable:
