@@ -8,6 +8,7 @@ from calibrant.report.plots.curves import accuracy_coverage, risk_coverage
 from calibrant.report.plots.density import confidence_density
 from calibrant.report.plots.forest import before_after, forest
 from calibrant.report.plots.reliability import confidence_histogram, reliability, reliability_figure
+from calibrant.report.plots.sigma import sigma_errors, sigma_likelihood
 from calibrant.report.plots.style import new_axes
 
 __all__ = [
@@ -20,4 +21,6 @@ __all__ = [
     "reliability",
     "reliability_figure",
     "risk_coverage",
+    "sigma_errors",
+    "sigma_likelihood",
 ]
