@@ -10,15 +10,39 @@ import torch
 from torch import Tensor
 
 
+@dataclass(frozen=True)
+class Moments:
+    """Of each class's features under the weights w_n = p_nk(1 − p_nk): Σ w [K], their mean and variance [K, D].
+
+    The Hessian's block of a class is Σ w · (covariance + mean meanᵀ); what a preconditioner keeps of it.
+    """
+
+    weight: Tensor
+    mean: Tensor
+    variance: Tensor
+
+    @staticmethod
+    def of(weight: Tensor, first: Tensor, second: Tensor) -> Moments:
+        """From Σ w, Σ w f and Σ w f²."""
+        total = weight[:, None].clamp_min(1e-30)
+        mean = first / total
+        return Moments(weight, mean, (second / total - mean.square()).clamp_min(0))
+
+
 class Design(Protocol):
-    """θ[P] → logits[N, K], its adjoint, and the Hessian of Σ_n logsumexp η at probabilities p."""
+    """θ[P] → logits[N, K], its adjoint, and the Hessian of Σ_n logsumexp η at probabilities p.
+
+    `rows` views θ as [K, D], a class's own parameters in a row, and `flat` undoes it.
+    """
 
     @property
     def size(self) -> int: ...
     def single(self) -> Design: ...
     def __call__(self, theta: Tensor) -> Tensor: ...
     def adjoint(self, residual: Tensor) -> Tensor: ...
-    def diagonal(self, p: Tensor) -> Tensor: ...
+    def moments(self, p: Tensor) -> Moments: ...
+    def rows(self, theta: Tensor) -> Tensor: ...
+    def flat(self, rows: Tensor) -> Tensor: ...
     def hessian(self, p: Tensor) -> Tensor: ...
 
 
@@ -42,9 +66,17 @@ class Diagonal:
     def adjoint(self, residual: Tensor) -> Tensor:
         return torch.cat([(self.x * residual).sum(0), residual.sum(0)])
 
-    def diagonal(self, p: Tensor) -> Tensor:
+    def moments(self, p: Tensor) -> Moments:
         w = p * (1 - p)
-        return torch.cat([(w * self.x.square()).sum(0), w.sum(0)])
+        total, wx = w.sum(0), w * self.x
+        first, second = torch.stack([wx.sum(0), total], 1), torch.stack([(wx * self.x).sum(0), total], 1)
+        return Moments.of(total, first, second)
+
+    def rows(self, theta: Tensor) -> Tensor:
+        return theta.view(2, -1).T
+
+    def flat(self, rows: Tensor) -> Tensor:
+        return rows.T.reshape(-1)
 
     def hessian(self, p: Tensor) -> Tensor:
         g = torch.cat([p * self.x, p], 1)
@@ -84,9 +116,18 @@ class Full:
     def adjoint(self, residual: Tensor) -> Tensor:
         return torch.cat([(residual.T @ self.x).reshape(-1), residual.sum(0)])
 
-    def diagonal(self, p: Tensor) -> Tensor:
+    def moments(self, p: Tensor) -> Moments:
         w = p * (1 - p)
-        return torch.cat([(w.T @ self.x.square()).reshape(-1), w.sum(0)])
+        total = w.sum(0)
+        first, second = (torch.cat([w.T @ f, total[:, None]], 1) for f in (self.x, self.x.square()))
+        return Moments.of(total, first, second)
+
+    def rows(self, theta: Tensor) -> Tensor:
+        w, b = self._split(theta)
+        return torch.cat([w, b[:, None]], 1)
+
+    def flat(self, rows: Tensor) -> Tensor:
+        return torch.cat([rows[:, :-1].reshape(-1), rows[:, -1]])
 
     def hessian(self, p: Tensor) -> Tensor:
         d = self.x.shape[1]
@@ -143,8 +184,15 @@ class Shared:
             total += f.flatten(0, 1).T @ residual[at].flatten()
         return total
 
-    def diagonal(self, p: Tensor) -> Tensor:
-        return self.hessian(p).diagonal()
+    def moments(self, p: Tensor) -> Moments:
+        h = self.hessian(p).diagonal()[None]
+        return Moments(h.new_ones(1), torch.zeros_like(h), h)
+
+    def rows(self, theta: Tensor) -> Tensor:
+        return theta[None]
+
+    def flat(self, rows: Tensor) -> Tensor:
+        return rows[0]
 
     def hessian(self, p: Tensor) -> Tensor:
         j = len(self.knots) + 1

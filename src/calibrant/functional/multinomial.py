@@ -13,6 +13,7 @@ there is a ridge on everything, Σ_i g_i²/(4 r_i), else its estimate, the Newto
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from calibrant.functional.designs import Design
 
-DENSE = 384
+DENSE = 64
 """Parameters up to which the whole Hessian is cheaper than a few dozen of its products."""
 SMALL = 1 << 16
 """N × K up to which float64 alone is fast enough."""
@@ -158,24 +159,44 @@ def _dense_step(h: Tensor, g: Tensor, free: Tensor) -> Tensor:
 def _conjugate_step(problem: _Problem, p: Tensor, g: Tensor) -> Tensor:
     """(H + 2r) step ≈ −g, to a residual that falls with the gradient (superlinear)."""
     design, twice_ridge, n = problem.design, 2 * problem.ridge, len(p)
-    scale = design.diagonal(p) / n + twice_ridge
-    inverse = 1 / scale.clamp_min(1e-12 * float(scale.max()))
+    precondition = _preconditioner(problem, p)
     step, r = torch.zeros_like(g), -g
-    z = inverse * r
+    z = precondition(r)
     d, rz = z, float(r @ z)
     goal = min(0.1, rz**0.25) ** 2 * rz
     for _ in range(200):
         if rz <= goal or rz == 0.0:
             break
         pu = p * design(d)
-        hd = design.adjoint(torch.addcmul(pu, p, pu.sum(1, keepdim=True), value=-1)) / n + twice_ridge * d
+        hd = design.adjoint(torch.addcmul(pu, p, pu.sum(1, keepdim=True), value=-1)).div_(n).addcmul_(twice_ridge, d)
         curvature = float(d @ hd)
         if not curvature > 0:
             break
         alpha = rz / curvature
-        step = step + alpha * d
-        r = r - alpha * hd
-        z = inverse * r
+        step.add_(d, alpha=alpha)
+        r.sub_(hd, alpha=alpha)
+        z = precondition(r)
         new = float(r @ z)
-        d, rz = z + (new / rz) * d, new
+        d, rz = z.add_(d, alpha=new / rz), new
     return step
+
+
+def _preconditioner(problem: _Problem, p: Tensor) -> Callable[[Tensor], Tensor]:
+    """Per class, the inverse of ridge + Σw (diag(variance) + mean meanᵀ), by Sherman and Morrison.
+
+    Log-probabilities are all far below zero together, so the mean is what makes the problem ill-conditioned.
+    """
+    design, n = problem.design, len(p)
+    moments = design.moments(p)
+    weight = moments.weight[:, None] / n
+    diagonal = design.rows(2 * problem.ridge) + weight * moments.variance
+    inverse = 1 / diagonal.clamp_min(1e-12 * float(diagonal.max()))
+    scaled = moments.mean * inverse
+    gain = weight / (1 + weight * (moments.mean * scaled).sum(1, keepdim=True))
+
+    def apply(r: Tensor) -> Tensor:
+        rows = design.rows(r)
+        along = (scaled * rows).sum(1, keepdim=True)
+        return design.flat(torch.addcmul(rows * inverse, scaled, gain * along, value=-1))
+
+    return apply
