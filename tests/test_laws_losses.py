@@ -274,6 +274,13 @@ def test_penalty_is_stable_at_the_ends(name: str, settings: Any, loop: Any, dtyp
         assert logits.grad.isfinite().all()
 
 
+@pytest.mark.parametrize("name", ["lp_norm", "entropy"])
+def test_a_weight_of_two_is_two_items(name: str, logits: Tensor, q: Tensor) -> None:
+    twice = torch.tensor([0, 0, 1, 2, 3, 4, 5, 6])
+    weighted = PENALTIES[name]()(logits, Batch(q, None, torch.arange(N), torch.tensor([2.0, 1, 1, 1, 1, 1, 1])))
+    torch.testing.assert_close(weighted, PENALTIES[name]()(logits[twice], Batch(q[twice], None, twice)))
+
+
 @pytest.mark.parametrize("name", ["mmce", "ranking"])
 def test_mixed_labels_are_refused(name: str, logits: Tensor, q: Tensor) -> None:
     with pytest.raises(InputError, match="mixed"):

@@ -41,6 +41,7 @@ PUBLISHED: list[tuple[str, dict[str, Any], int]] = [
     ("vgg16", {"classes": 1000, "size": 224}, 138_365_992),
     ("vgg19", {"classes": 1000, "size": 224}, 143_678_248),
     ("alexnet", {"classes": 1000, "size": 224}, 61_100_840),
+    ("inception_v3", {"classes": 1000, "size": 299}, 23_834_568),  # without the auxiliary classifier
     ("unet", {"classes": 2}, 31_037_698),  # milesial/Pytorch-UNet
     # by hand: Σ (inputs + 1)·outputs + 2·outputs for each BatchNorm
     ("mlp", {"in_channels": 1, "size": 28}, 785 * 200 + 2 * 201 * 200 + 201 * 10 + 3 * 400),
@@ -223,10 +224,14 @@ def test_unet_gives_a_class_to_each_pixel_of_any_size() -> None:
         assert model(torch.zeros(1, 3, 20, 26)).shape == (1, 20, 26, 3)
 
 
-def test_alexnet_runs_and_refuses_small_images() -> None:
+def test_the_old_ones_run_and_refuse_small_images() -> None:
     with _Unfilled(), torch.no_grad():
         model = build("alexnet", classes=5, size=64).eval()
         assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 5)
+        model = build("inception_v3", classes=5, size=75).eval()
+        assert model(torch.zeros(1, 3, 75, 75)).shape == (1, 5)
+    with pytest.raises(InputError, match="75×75"):
+        build("inception_v3", classes=5, size=64)
     with pytest.raises(InputError, match="63×63"):
         build("alexnet", classes=5, size=32)
 
@@ -260,5 +265,9 @@ def test_mistakes_are_named() -> None:
         build("resnet18", classes=2, stem="mnist")
     with pytest.raises(InputError, match="vanish"):
         build("mnist_cnn", classes=2, size=4)
+    with pytest.raises(InputError, match="'mlp' has no place for norm="):
+        build("mlp", classes=2, norm=nn.InstanceNorm2d)
+    with pytest.raises(InputError, match=r"'inception_v3' has no place for dropout=0\.3"), _Unfilled():
+        build("inception_v3", classes=2, size=75, dropout=0.3)
     assert "dropout" in options_of("mlp")
     assert "shortcut" in options_of("resnet20")

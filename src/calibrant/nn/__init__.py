@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import nn
 
-from calibrant.errors import unknown
-from calibrant.nn import alexnet, cnn, densenet, mlp, preact, resnet, text_cnn, unet, vgg
+from calibrant.errors import InputError, unknown
+from calibrant.nn import alexnet, cnn, densenet, inception, mlp, preact, resnet, text_cnn, unet, vgg
 from calibrant.nn.blocks import Layers
 from calibrant.nn.external import LIBRARIES, external
 from calibrant.nn.passes import Passes
@@ -51,6 +51,7 @@ MODELS: dict[str, Network] = {
     "vgg19": Network("VGG-19 with BatchNorm and MLP head (SS A.1); head gap, max, median", vgg.vgg19),
     "densenet121": Network("DenseNet-121 (Huang 2017), stem for 32 or 224 pixels", densenet.densenet121),
     "alexnet": Network("AlexNet (Krizhevsky 2014), for 224 pixels (SS, equations 34–36)", alexnet.AlexNet),
+    "inception_v3": Network("Inception-v3 (Szegedy 2016), for 299 pixels (PEP §3.1)", inception.inception_v3),
     "unet": Network("U-Net with BatchNorm, a class for each pixel (SS A.2)", unet.unet),
     "text_cnn": Network("eight-layer 1-D CNN on tokens (RC §3.1, 20 Newsgroups)", text_cnn.text_cnn),
     "densenet169": Network("DenseNet-169 (Huang 2017), stem for 32 or 224 pixels", densenet.densenet169),
@@ -85,10 +86,27 @@ def build(
         if key not in known:
             raise unknown(f"option of model {name!r}", key, known)
     edges = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
-    layers = Layers(**{key: options.pop(key) for key in LAYER_OPTIONS & options.keys()})
+    given = {key: options.pop(key) for key in LAYER_OPTIONS & options.keys()}
+    used: set[str] = set()
+    layers = Layers(**{key: _noted(key, made, used) if callable(made) else made for key, made in given.items()})
     with seeded(seed):
         model = MODELS[name](classes, in_channels, edges, layers, **options)
+    if any(isinstance(module, nn.Dropout) and module.p == layers.dropout for module in model.modules()):
+        used.add("dropout")
+    for key in given:
+        if key not in used and given[key]:
+            raise InputError(f"model {name!r} has no place for {key}={given[key]!r}; drop it or choose another network")
     return Passes(model, passes) if passes != 1 else model
+
+
+def _noted(key: str, made: Callable[..., nn.Module], used: set[str]) -> Callable[..., nn.Module]:
+    """`made`, which notes that it was called: an option that changes nothing must not pass for one that does."""
+
+    def make(*args: Any, **kwargs: Any) -> nn.Module:
+        used.add(key)
+        return made(*args, **kwargs)
+
+    return make
 
 
 def options_of(name: str) -> tuple[str, ...]:

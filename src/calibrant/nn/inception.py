@@ -1,0 +1,129 @@
+"""Inception-v3 (Szegedy 2016), for 299 pixels (PEP §3.1), without the auxiliary classifier.
+
+A mixed block runs branches side by side and concatenates them; each is rows of (outputs, kernel, stride, padding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.errors import InputError
+from calibrant.nn.blocks import Layers
+from calibrant.nn.heads import Head
+from calibrant.nn.seeded import he
+
+LEAST = 75
+Edge = int | tuple[int, int]
+Row = tuple[int, Edge, int, Edge]
+ROW, COLUMN = (1, 7), (7, 1)
+ROW_PAD, COLUMN_PAD = (0, 3), (3, 0)
+
+
+class Mixed(nn.Module):
+    """Branches of convolutions (each with norm and activation), and perhaps a pooled one, concatenated."""
+
+    def __init__(
+        self, inputs: int, branches: Sequence[Sequence[Row]], layers: Layers, pool: nn.Module, pooled: int = 0
+    ) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(chain(inputs, rows, layers) for rows in branches)
+        after = chain(inputs, [(pooled, 1, 1, 0)], layers) if pooled else nn.Sequential()
+        self.branches.append(nn.Sequential(pool, *after))
+        self.outputs = sum(rows[-1][0] for rows in branches) + (pooled or inputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+class Fork(nn.Module):
+    """The last block's split ends: one convolution, then 1×3 and 3×1 of it side by side."""
+
+    def __init__(self, inputs: int, rows: Sequence[Row], layers: Layers) -> None:
+        super().__init__()
+        self.stem = chain(inputs, rows, layers)
+        width = rows[-1][0]
+        self.across = chain(width, [(384, (1, 3), 1, (0, 1))], layers)
+        self.down = chain(width, [(384, (3, 1), 1, (1, 0))], layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.stem(x)
+        return torch.cat([self.across(y), self.down(y)], 1)
+
+
+class Wide(nn.Module):
+    """InceptionE: 1×1, a fork, a deeper fork, a pooled branch."""
+
+    outputs = 2048
+
+    def __init__(self, inputs: int, layers: Layers) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(
+            [
+                chain(inputs, [(320, 1, 1, 0)], layers),
+                Fork(inputs, [(384, 1, 1, 0)], layers),
+                Fork(inputs, [(448, 1, 1, 0), (384, 3, 1, 1)], layers),
+                nn.Sequential(nn.AvgPool2d(3, 1, 1), *chain(inputs, [(192, 1, 1, 0)], layers)),
+            ]
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([branch(x) for branch in self.branches], 1)
+
+
+def chain(inputs: int, rows: Sequence[Row], layers: Layers) -> nn.Sequential:
+    out = nn.Sequential()
+    for outputs, kernel, stride, padding in rows:
+        convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
+        out.append(nn.Sequential(convolution, layers.norm(outputs), layers.act()))
+        inputs = outputs
+    return out
+
+
+class Inception(nn.Module):
+    def __init__(self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers, head: str) -> None:
+        super().__init__()
+        if min(size) < LEAST:
+            raise InputError(f"images of {size[0]}×{size[1]} vanish in Inception-v3; it needs {LEAST}×{LEAST} at least")
+        stem = chain(in_channels, [(32, 3, 2, 0), (32, 3, 1, 0), (64, 3, 1, 1)], layers)
+        stem.append(layers.pool(kernel_size=3, stride=2))
+        stem.extend(chain(64, [(80, 1, 1, 0), (192, 3, 1, 0)], layers))
+        stem.append(layers.pool(kernel_size=3, stride=2))
+        self.body, width = stem, 192
+
+        def add(branches: Sequence[Sequence[Row]], *, pooled: int = 0) -> None:
+            nonlocal width
+            halve = not pooled
+            pool = layers.pool(kernel_size=3, stride=2) if halve else nn.AvgPool2d(3, 1, 1)
+            block = Mixed(width, branches, layers, pool, pooled)
+            self.body.append(block)
+            width = block.outputs
+
+        for pooled in (32, 64, 64):
+            five: list[Row] = [(48, 1, 1, 0), (64, 5, 1, 2)]
+            add([[(64, 1, 1, 0)], five, [(64, 1, 1, 0), (96, 3, 1, 1), (96, 3, 1, 1)]], pooled=pooled)
+        add([[(384, 3, 2, 0)], [(64, 1, 1, 0), (96, 3, 1, 1), (96, 3, 2, 0)]])
+        for c in (128, 160, 160, 192):
+            seven: list[Row] = [(c, 1, 1, 0), (c, ROW, 1, ROW_PAD), (192, COLUMN, 1, COLUMN_PAD)]
+            back: list[Row] = [(c, 1, 1, 0), (c, COLUMN, 1, COLUMN_PAD), (c, ROW, 1, ROW_PAD)]
+            add([[(192, 1, 1, 0)], seven, [*back, (c, COLUMN, 1, COLUMN_PAD), (192, ROW, 1, ROW_PAD)]], pooled=192)
+        wide: list[Row] = [(192, 1, 1, 0), (192, ROW, 1, ROW_PAD), (192, COLUMN, 1, COLUMN_PAD), (192, 3, 2, 0)]
+        add([[(192, 1, 1, 0), (320, 3, 2, 0)], wide])
+        self.body.extend([Wide(width, layers), Wide(Wide.outputs, layers)])
+        self.drop = nn.Dropout(0.5)
+        self.head = Head(head, Wide.outputs, classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.head.embed(self.body(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head.fc(self.drop(self.features(x)))
+        return out
+
+
+def inception_v3(
+    classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, head: str = "gap"
+) -> nn.Module:
+    return he(Inception(classes, in_channels, size, layers, head))
