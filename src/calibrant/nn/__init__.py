@@ -88,7 +88,8 @@ def build(
     edges = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
     given = {key: options.pop(key) for key in LAYER_OPTIONS & options.keys()}
     used: set[str] = set()
-    layers = Layers(**{key: _noted(key, made, used) if callable(made) else made for key, made in given.items()})
+    noted: dict[str, Any] = {key: _noted(key, made, used) if callable(made) else made for key, made in given.items()}
+    layers = Layers(**noted)
     with seeded(seed):
         model = MODELS[name](classes, in_channels, edges, layers, **options)
     if any(isinstance(module, nn.Dropout) and module.p == layers.dropout for module in model.modules()):
