@@ -12,15 +12,18 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from calibrant.ensembles.dropout import MCDropout
-    from calibrant.ensembles.pep import PEP
-    from calibrant.ensembles.single import predict
-    from calibrant.functional.border import predictions
-    from calibrant.metrics.compare import compare
-    from calibrant.metrics.evaluate import evaluate
-    from calibrant.posthoc.fit import fit
-    from calibrant.posthoc.storage import load
-    from calibrant.types import Estimate, Predictions, Report, Split
+    from calibrant.ensembles.dropout import MCDropout as MCDropout
+    from calibrant.ensembles.pep import PEP as PEP
+    from calibrant.ensembles.single import predict as predict
+    from calibrant.functional.border import predictions as predictions
+    from calibrant.metrics.compare import compare as compare
+    from calibrant.metrics.evaluate import evaluate as evaluate
+    from calibrant.posthoc.fit import fit as fit
+    from calibrant.posthoc.storage import load as load
+    from calibrant.types import Estimate as Estimate
+    from calibrant.types import Predictions as Predictions
+    from calibrant.types import Report as Report
+    from calibrant.types import Split as Split
 
 _PUBLIC = {
     "Estimate": "calibrant.types",
