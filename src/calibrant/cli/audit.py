@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from calibrant.cli import gate
+from calibrant.cli.audit_advice import advice_for, after_audit, show
 from calibrant.cli.audit_inputs import Audited, Options, audited, pairs
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic
@@ -24,6 +25,7 @@ from calibrant.files.arrays import Keys
 from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import choose
 from calibrant.metrics.streaming_report import bounds_line
+from calibrant.posthoc.advise import Advice
 from calibrant.types import Report, jsonable
 
 
@@ -35,6 +37,10 @@ def audit(
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
     intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95 % intervals")] = True,
     html: Annotated[Path | None, typer.Option(help="write the report for a browser here")] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="other items of the same model: fit maps on them, show before and after")
+    ] = None,
+    advise: Annotated[bool, typer.Option(help="the same on a random half, where there are no other items")] = False,
     fail_if: Annotated[
         list[str] | None,
         typer.Option("--fail-if", help="a gate, as 'ece.high > 0.05': exit code 3 if true; repeatable"),
@@ -83,13 +89,16 @@ def audit(
     )
     found = [audited(path, beside, options) for path, beside in pairs(preds, labels)]
     compared = comparisons(found, computed, options) if not as_json or html is not None else []
+    told = advice_for(found, calibration, advise, html is not None, options)
     if html is not None:
-        atomic.write_text(html, _page(found, compared))
+        atomic.write_text(html, _page(found, compared, told, options))
     if as_json:
         objects = [jsonable(a.report.to_dict()) for a in found]
+        if told is not None and (advise or calibration is not None):
+            objects[0]["advice"] = jsonable(told.to_dict())
         typer.echo(json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        _show(found, compared, html)
+        _show(found, compared, told, html)
     gate.check(gates, [a.report for a in found])
 
 
@@ -120,7 +129,7 @@ def _writable(html: Path | None) -> None:
         raise FileError(f"--html {html}: the folder {html.parent} does not exist")
 
 
-def _page(found: Sequence[Audited], compared: Sequence[Any]) -> str:
+def _page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None, o: Options) -> str:
     from calibrant.report import html
 
     parts = [
@@ -130,10 +139,12 @@ def _page(found: Sequence[Audited], compared: Sequence[Any]) -> str:
         for a in found
     ]
     command = shlex.join(["calibrant", *sys.argv[1:]])
-    return html.render(parts, command=command, comparison=list(compared) or None)
+    return html.render(
+        parts, command=command, comparison=list(compared) or None, advice=told, after=after_audit(told, o)
+    )
 
 
-def _show(found: Sequence[Audited], compared: Sequence[Any], html: Path | None) -> None:
+def _show(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None, html: Path | None) -> None:
     from rich.console import Console
 
     from calibrant.report import terminal
@@ -145,6 +156,8 @@ def _show(found: Sequence[Audited], compared: Sequence[Any], html: Path | None) 
         lines = [conventions_line(each.report), bounds_line(each.report)]
         console.print("\n".join(line for line in lines if line), style="dim", highlight=False, markup=False)
         console.print(f"next  {next_line(each.report)}\n", highlight=False, markup=False, soft_wrap=True)
+    if told is not None:
+        show(console, told)
     if len(found) > 1:
         console.print(terminal.side_by_side([a.report for a in found]))
     for comparison in compared:

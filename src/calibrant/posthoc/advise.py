@@ -14,7 +14,7 @@ from calibrant.errors import InputError
 from calibrant.metrics.compare import Comparison, compare
 from calibrant.metrics.evaluate import evaluate
 from calibrant.posthoc.auto import Auto, Choice, Unchanged
-from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.calibrator import Calibrator, refuse_test
 from calibrant.posthoc.crossval import folds_of
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.temperature import Temperature
@@ -72,7 +72,12 @@ class Advice:
 
 
 def advise(
-    predictions: Predictions, calibration: Predictions | None = None, *, seed: int = 0, budget: float = 10.0
+    predictions: Predictions,
+    calibration: Predictions | None = None,
+    *,
+    seed: int = 0,
+    budget: float = 10.0,
+    allow_reuse: bool = False,
 ) -> Advice:
     """Candidates fitted on `calibration` (or on a seeded half), judged on the rest, and one recommendation."""
     if predictions.logits is None:
@@ -86,6 +91,7 @@ def advise(
             "give separate calibration data to judge on all of them"
         )
     else:
+        refuse_test(calibration, allow_reuse)
         same_classes(predictions, calibration)
         test = predictions
         how = (

@@ -1,0 +1,75 @@
+"""What `audit` adds when asked what to do next: candidates fitted, before and after side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from calibrant import files
+from calibrant.cli.audit_inputs import Audited, Options
+from calibrant.errors import InputError
+from calibrant.posthoc.advise import Advice, advise
+
+BUDGET = 5.0
+"""Seconds that the choice among candidates may take inside an audit."""
+
+
+def advice_for(
+    found: Sequence[Audited], calibration: Path | None, asked: bool, wanted: bool, o: Options
+) -> Advice | None:
+    """Advice on one file. `asked` by option: what stands in the way is an error; only `wanted`: it is left out."""
+    if calibration is None and not asked and not wanted:
+        return None
+    insists = calibration is not None or asked
+    if len(found) != 1:
+        if insists:
+            raise InputError(f"--calibration and --advise are about one file, not {len(found)}")
+        return None
+    p = found[0].predictions
+    if p is None or p.logits is None:
+        if insists:
+            why = "was streamed" if p is None else "holds only predicted and confidence"
+            raise InputError(f"{found[0].report.file}: no advice, because it {why}; give logits that fit into memory")
+        return None
+    if calibration is None and p.n < 100:
+        if insists:
+            raise InputError(f"{found[0].report.file}: {p.n} items are too few to split; give --calibration FILE")
+        return None
+    held = None
+    if calibration is not None:
+        held = files.read(
+            calibration,
+            logits_key=o.keys.logits,
+            probs_key=o.keys.probs,
+            labels_key=o.keys.labels,
+            class_axis=o.class_axis,
+            ignore_index=o.ignore_index,
+        )
+    return advise(p, held, seed=o.seed, budget=BUDGET, allow_reuse=o.allow_reuse)
+
+
+def after_audit(advice: Advice | None, o: Options) -> Any:
+    """The judged items after the recommended map, for the report's before and after."""
+    if advice is None or advice.after is None:
+        return None
+    from calibrant.metrics.evaluate import evaluate
+    from calibrant.report import html
+
+    report = evaluate(advice.after, bins=o.bins, intervals=o.intervals, seed=o.seed, about=o.about)
+    return html.Audit.of(advice.after, report, f"after {advice.chosen}")
+
+
+def show(console: Any, advice: Advice) -> None:
+    """The table side by side, and the recommendation."""
+    from calibrant.report import terminal
+
+    rows = [
+        {"": row["method"]}
+        | {name: (row[name]["value"] if row[name] else None) for name in ("nll", "ece", "brier", "auroc", "accuracy")}
+        | {"verdict": row.get("nll verdict")}
+        for row in advice.rows
+    ]
+    console.print(terminal.records_table(rows, chosen=advice.chosen))
+    console.print(advice.how, style="dim", highlight=False, markup=False)
+    console.print(advice.sentence + "\n", style="bold", highlight=False, markup=False)
