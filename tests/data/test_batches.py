@@ -134,3 +134,20 @@ def test_mistakes_are_named(part: Part) -> None:
     flat = Part(torch.zeros(3, 4), torch.zeros(3).long(), torch.arange(3))
     with pytest.raises(InputError, match="drop augment"):
         Batches(flat, 2, augment=Augment(), generator=rng())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_on_the_gpu_the_same_batches_without_a_wait(part: Part, channels_last: bool) -> None:
+    options = {"shuffle": True, "augment": Augment(), "mean": MEAN, "std": STD, "channels_last": channels_last}
+    here = list(Batches(part, 8, generator=rng(), **options))
+    there = iter(Batches(part, 8, generator=rng(), device="cuda", **options))
+    seen = [next(there)]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        seen.extend(there)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for cpu, gpu in zip(here, seen, strict=True):
+        for a, b in zip(cpu, gpu, strict=True):
+            torch.testing.assert_close(b.cpu(), a)
