@@ -116,7 +116,10 @@ def bare(setting: Setting, engine: str) -> Callable[[], tuple[int, float]]:
             step()
         replay = graph.replay
 
+    kept = (step, model, x, y, optimiser)  # a graph does not own the tensors that it reads and writes
+
     def run() -> tuple[int, float]:
+        assert kept
         start = _now(setting)
         for _ in range(setting.steps):
             replay()

@@ -6,8 +6,6 @@ noise depends on the seed and the layout of the parameters alone, not on the lau
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -17,16 +15,9 @@ BLOCK = 1024
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _perturb(
-    target: Any,
-    original: Any,
-    count: Any,
-    sigma: Any,
-    seed: Any,
-    offset: Any,
-    UNIFORM: tl.constexpr,
-    BLOCK: tl.constexpr,
-) -> None:
+def _perturb(  # type: ignore[no-untyped-def]
+    target, original, count, sigma, seed, offset, UNIFORM: tl.constexpr, BLOCK: tl.constexpr
+):
     block = tl.program_id(0)
     lane = tl.arange(0, BLOCK)
     # one Philox call gives four numbers: they go to four neighbouring stretches, so that loads coalesce
