@@ -77,7 +77,10 @@ def chain(inputs: int, rows: Sequence[Row], layers: Layers) -> nn.Sequential:
     out = nn.Sequential()
     for outputs, kernel, stride, padding in rows:
         convolution = nn.Conv2d(inputs, outputs, kernel, stride, padding, bias=False)
-        out.append(nn.Sequential(convolution, layers.norm(outputs), layers.act()))
+        norm = layers.norm(outputs)
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.eps = 1e-3  # as published; every weight file of it was trained so
+        out.append(nn.Sequential(convolution, norm, layers.act()))
         inputs = outputs
     return out
 
