@@ -30,6 +30,7 @@ from benchmarks.race_table import write
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import evaluate_scores
 from calibrant.posthoc import CALIBRATORS
+from calibrant.posthoc.auto import BENT
 from calibrant.posthoc.fit import resolve
 from calibrant.types import Predictions
 
@@ -43,12 +44,14 @@ class TooLong(Exception):
 
 
 def ours(budget: float) -> dict[str, Run]:
-    """Every calibrator of the table with every setting that `auto` tries, the identity, and `auto`."""
+    """Every calibrator of the table with every setting that `auto` tries, its smooth compositions, and `auto`."""
     runs: dict[str, Run] = {"identity": _ours("identity", {})}
     for name, cls in CALIBRATORS.items():
         for settings in cls.candidates:
             label = ", ".join(f"{k}={v}" for k, v in settings.items())
             runs[f"{name} ({label})" if label else name] = _ours(name, dict(settings))
+    for first, second in BENT:
+        runs[f"{first}+{second}"] = _ours(f"{first}+{second}", {})
     runs["auto"] = _auto(budget)
     return runs
 

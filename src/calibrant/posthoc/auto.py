@@ -1,7 +1,8 @@
 """The automatic choice: which map to use, by held-out NLL, with the fewest parameters that noise allows.
 
-1. Every calibrator of the table with its candidate settings, the identity, and compositions of two (a smooth map,
-   then a binning one) are cross-validated on the same folds, cheap ones first, within `budget` seconds.
+1. Every calibrator of the table with its candidate settings, the identity, and compositions of two (two smooth maps,
+   or a smooth one and then a binning one) are cross-validated on the same folds, cheap ones first, within `budget`
+   seconds.
 2. Those within two standard errors of the best are repeated on fresh folds.
 3. Among the candidates that the guard would not flag, take the one with the fewest parameters whose paired excess
    over the best is at most one standard error of that difference, and fit it on everything.
@@ -28,6 +29,8 @@ from calibrant.types import Predictions
 
 SECONDS = ("histogram_mass", "isotonic")
 """Binning maps tried after a smooth one: it sets the scale of all classes, they the top label's confidence."""
+BENT = (("order_preserving", "structured_vector"), ("order_preserving", "structured_matrix"))
+"""One shape for all classes, then each class's own: what either lacks, the other has (docs/race.md)."""
 _PROBE = 200_000  # from this many numbers on, a tenth of the items first tells how long a candidate takes
 
 
@@ -150,12 +153,13 @@ class Auto(Calibrator):
 
 
 def singles() -> Iterator[Calibrator]:
-    """Every calibrator of the table with each of its candidate settings, cheap ones first."""
+    """Every calibrator of the table with each of its candidate settings, and `BENT`, cheap ones first."""
     from calibrant.posthoc import CALIBRATORS
 
-    for cls in sorted(CALIBRATORS.values(), key=lambda c: c.cost):
-        for settings in cls.candidates:
-            yield cls(**settings)
+    bent = [(CALIBRATORS[a], CALIBRATORS[b]) for a, b in BENT if {a, b} <= CALIBRATORS.keys()]
+    made: list[Calibrator] = [Composition(first(), second()) for first, second in bent]
+    made += [cls(**settings) for cls in CALIBRATORS.values() for settings in cls.candidates]
+    yield from sorted(made, key=lambda c: max(c.first.cost, c.second.cost) if isinstance(c, Composition) else c.cost)
 
 
 def pairs(done: list[Candidate]) -> Iterator[Calibrator]:

@@ -56,7 +56,7 @@ class OrderPreserving(Calibrator):
     `penalty` is λ.
     """
 
-    penalty: float = 1.0
+    penalty: float = 0.1
     name: ClassVar[str] = "order_preserving"
     map: ClassVar[type[FittedMap]] = OrderPreservingMap
     cost: ClassVar[int] = 1
