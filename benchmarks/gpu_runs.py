@@ -45,6 +45,7 @@ PLAN: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("rc/table1/cifar100_cross_entropy", (0,)),
     ("rc/table1/cifar100_smoothing", (0,)),
     ("rc/table1/cifar100_focal", (0,)),
+    ("rc/figure6/cifar10_inverse_focal_2", (0,)),
     ("rc/table1/cifar10_l1", (0,)),
     ("rc/table1/cifar10_cross_entropy", (1, 2)),
     ("rc/table1/cifar10_smoothing", (1, 2)),

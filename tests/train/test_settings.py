@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +34,7 @@ def test_every_recipe_survives_json(name: str) -> None:
 def test_every_recipe_names_things_that_exist(name: str) -> None:
     for settings, recipe in RECIPES[name].points():
         assert recipe.network.name in MODELS
-        made = components(recipe, {"classes": 10, "items": 100, "std": (1.0,)})
+        made = components(recipe, {"classes": 10, "items": 100, "std": (1.0,), "median_frequency": lambda: (1.0,) * 10})
         assert len(made.penalties) == recipe.members
         for key, value in settings.items():
             assert recipe.with_settings({key: value}) == recipe
@@ -142,3 +145,24 @@ def test_set_reads_what_toml_writes(table: dict[str, Any]) -> None:
     for key, value in table.items():
         text = str(value).lower() if isinstance(value, bool) else repr(value)
         assert setting(f"{key}={text}") == (key, value)
+
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+
+
+def test_the_recipes_of_the_documentation_are_recipes(tmp_path: Path) -> None:
+    blocks = re.findall(r"^```toml\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 2
+    for block in blocks:
+        (tmp_path / "r.toml").write_text(block)
+        assert read(tmp_path / "r.toml").points()
+    whole = tomllib.loads(blocks[0])
+    assert set(whole) - {"base"} <= {f.name for f in fields(Recipe)}
+
+
+def test_the_program_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    [block] = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    assert not names["network"].training

@@ -11,6 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from calibrant.data import Data
 from calibrant.errors import InputError, unknown
 from calibrant.losses import LOSSES, PENALTIES
 from calibrant.protocols import BatchTransform, Criterion, Penalty, TargetPolicy
@@ -18,6 +22,10 @@ from calibrant.targets import TARGETS
 from calibrant.train.recipe import Recipe
 from calibrant.train.settings import Choice
 from calibrant.transforms import TRANSFORMS
+from calibrant.types import Split
+
+MEDIAN_FREQUENCY = "median_frequency"
+"""What `class_weights` of a loss may say instead of numbers."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +41,29 @@ class Components:
     def mixes(self) -> bool:
         """Whether a transform leaves items without one plain label."""
         return any(getattr(t, "mixes_labels", True) for t in self.transforms)
+
+
+def known_of(data: Data) -> dict[str, Any]:
+    """What a run knows and a recipe cannot write."""
+    train = data[Split.TRAIN]
+    return {
+        "classes": data.k,
+        "items": int(train.index.max()) + 1,
+        "std": data.std,
+        MEDIAN_FREQUENCY: lambda: median_frequency(train.y, data.k),
+    }
+
+
+def median_frequency(labels: Tensor, classes: int) -> tuple[float, ...]:
+    """w_c = median(f) / f_c (Eigen 2015; SS A.2), f_c: the share of class c in the images that hold it.
+
+    For plain labels f_c is the class's share of all items. A class that never occurs weighs 0.
+    """
+    rows = labels.reshape(1 if labels.ndim == 1 else len(labels), -1)
+    counts = torch.stack([torch.bincount(row[row >= 0], minlength=classes) for row in rows]).double()
+    shares = counts.sum(0) / ((counts > 0).double() * (rows >= 0).sum(1)[:, None]).sum(0).clamp_min(1)
+    present = shares > 0
+    return tuple(torch.where(present, shares[present].median() / shares.clamp_min(1e-300), 0.0).tolist())
 
 
 def components(recipe: Recipe, known: Mapping[str, Any]) -> Components:
@@ -59,6 +90,8 @@ def make(table: Mapping[str, Callable[..., Any]], choice: Choice, key: str, know
         if option not in names:
             raise unknown("key", f"{key}.{option}", [f"{key}.{n}" for n in names])
     given = dict(choice.options)
+    if given.get("class_weights") == MEDIAN_FREQUENCY:
+        given["class_weights"] = known[MEDIAN_FREQUENCY]()
     handed = {name: known[name] for name in names if name in known and name not in given}
     missing = [n for n in names if parameters[n].default is inspect.Parameter.empty and n not in {**given, **handed}]
     if missing:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.data.batches import IGNORED
 from calibrant.functional.border import predictions
 from calibrant.functional.pooling import pool
 from calibrant.functional.scores import reduce
@@ -50,10 +51,14 @@ def as_predictions(
 ) -> Predictions:
     """One member gives [N, K], more give [M, N, K]; an item's id is its index in the data set."""
     scores = logits[0] if len(logits) == 1 else logits
+    if labels.ndim > 1 and len(logits) > 1:
+        scores = pool(logits.flatten(1, -2)).reshape(logits.shape[1:])  # of label images, members are pooled here
+    ids = [f"{i}" for i in index.tolist()] if labels.ndim == 1 else None
     # inference tensors cannot enter autograd later; a copy on the CPU can
-    return predictions(
-        scores.cpu().clone(), labels.cpu().clone(), split=split, ids=[f"{i}" for i in index.tolist()], classes=classes
+    found = predictions(
+        scores.cpu().clone(), labels.cpu().clone(), split=split, ids=ids, classes=classes, ignore_index=IGNORED
     )
+    return found if labels.ndim == 1 or len(logits) == 1 else replace(found, raw=False)
 
 
 def pooled(p: Predictions) -> Predictions:

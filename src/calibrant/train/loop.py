@@ -10,6 +10,7 @@ the same weights bit for bit. Lightning Fabric supplies device, precision and pr
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from calibrant.data import Data
 from calibrant.data.batches import Augment, Batches
 from calibrant.errors import DivergedError, InputError
 from calibrant.train import state
-from calibrant.train.components import Components, components
+from calibrant.train.components import Components, components, known_of
 from calibrant.train.evaluate import as_predictions, outputs, pooled, summary
 from calibrant.train.optimiser import make, set_rate
 from calibrant.train.progress import Progress
@@ -41,7 +42,8 @@ Refresh = Callable[[Sequence[nn.Module], int], Any]
 CHECK_EVERY = 64
 """Steps between looks at the loss on an accelerator: each look waits for the device."""
 
-EVALUATION_BATCH = 1000
+EVALUATION_PIXELS = 1000 * 32 * 32
+"""In a batch of predictions: a thousand small images, a few large ones."""
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Loop:
         r = self.recipe
         self.device = torch.device(self.fabric.device)
         self._resident: dict[Split, Batches] = {}
-        known = {"classes": self.data.k, "items": int(self.data[Split.TRAIN].index.max()) + 1, "std": self.data.std}
+        known = known_of(self.data)
         self.parts: Components = components(r, {**known, **self.handed})
         self.members = [self._member(network) for network in self.networks]
         self.steps: list[Step | Captured] = [
@@ -140,7 +142,7 @@ class Loop:
         rngs = [generator(self.device, r.seed, "transforms", m, epoch) for m in range(r.members)]
         steps = len(streams[0])
         losses = torch.zeros(steps, r.members, device=self.device)
-        hits = torch.zeros((), dtype=torch.long, device=self.device)
+        hits = torch.zeros((), dtype=torch.float64, device=self.device)
         seen: list[list[Tensor]] = []
         images, rate, look = 0, -1.0, 1 if self.device.type == "cpu" else CHECK_EVERY
         for i, batches in enumerate(zip(*streams, strict=True)):
@@ -205,7 +207,8 @@ class Loop:
         """The part lives on the device once; members and epochs differ in the generator alone."""
         if split not in self._resident:
             train, part = split == Split.TRAIN, self.data[split]
-            size = self.recipe.batch if train else max(self.recipe.batch, EVALUATION_BATCH)
+            pixels = math.prod(self.data.shape[1:]) if len(self.data.shape) == 3 else 1
+            size = self.recipe.batch if train else max(self.recipe.batch, EVALUATION_PIXELS // max(pixels, 1024))
             world = self.fabric.world_size if train else 1
             self._resident[split] = Batches(
                 part,

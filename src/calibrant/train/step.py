@@ -1,6 +1,6 @@
 """One update of one member: forward, loss, backward, optimiser, average. Eager, compiled, or captured as a CUDA graph.
 
-    loss = Σ_i criterion(f(x_i), q_i) / N + Σ_j penalty_j(f(x), batch)
+    loss = Σ_i criterion(f(x_i), q_i) / N + Σ_j penalty_j(f(x), batch)          (pixels are items, in images of labels)
 
 The step reads static buffers and writes its loss and hits to tensors on the device, so nothing waits for the
 host. At batch 128 a small network's eager step is bound by kernel launches; a captured one replays them at once.
@@ -89,15 +89,21 @@ class Step:
             logits = m.forward(x)
         # loss in float32 whatever the network computed in: log p of a confident class needs the digits
         logits = logits.float()
-        loss = self.criterion(logits, q).sum() * (self.world / total)
+        items = self.criterion(logits, q)
+        if items.ndim == 1:
+            loss = items.sum() * (self.world / total)
+        else:  # images of labels: the mean over pixels that have one
+            labelled = q.sum(-1) > 0
+            loss = items.sum() / labelled.sum()
         for penalty in self.penalties:
             loss = loss + penalty(logits, Batch(q, labels, index))
         self.backward(loss)
         m.optimiser.step()
         if m.average is not None:
             _average(m.average, m.model, self.ema)
-        hits = (logits.detach().argmax(1) == q.argmax(1)).sum()
-        return loss.detach(), hits
+        hits = logits.detach().argmax(-1) == q.argmax(-1)
+        # of an image of labels, its share of right pixels
+        return loss.detach(), hits.sum() if hits.ndim == 1 else (hits & labelled).sum() / labelled.sum() * len(x)
 
 
 class Captured:

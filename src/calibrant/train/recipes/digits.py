@@ -10,7 +10,7 @@ from calibrant.train.settings import Choice
 
 CROSS_ENTROPY = Recipe(
     name="digits/cross_entropy",
-    about="digits, MLP 3×200, cross-entropy: overtrained on purpose",
+    about="digits, MLP 3×200, cross-entropy",
     data=DataSettings("digits"),
     network=Choice("mlp"),
     optimiser=Optimiser("adam", lr=2e-3),

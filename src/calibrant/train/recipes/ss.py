@@ -32,9 +32,30 @@ def recipe(network: str, data: str, *, dropout: float = 0.0) -> Recipe:
     )
 
 
-RECIPES = tuple(
-    recipe(network, data, dropout=dropout)
-    for data in ("cifar10", "cifar100")
-    for network in NETWORKS
-    for dropout in (0.0, DROPOUT)
+def camvid(dropout: float = 0.0) -> Recipe:
+    """SS A.2: Adam 1e-3 → 2e-4 after 100 of 130 epochs, batch 3, crop and flip, median-frequency weights."""
+    return Recipe(
+        name="ss/camvid_unet" + ("_dropout" if dropout else ""),
+        about="SS A.2, U-Net on camvid" + (f", MC dropout {dropout}" if dropout else "") + "; frames of 180 × 240",
+        data=DataSettings("camvid"),
+        network=Choice("unet", {"dropout": dropout} if dropout else {}),
+        loss=Choice("cross_entropy", {"class_weights": "median_frequency"}),
+        augment=AugmentSettings(4, True),
+        optimiser=Optimiser("adam", lr=1e-3),
+        schedule=Schedule("multistep", milestones=(100,), gamma=0.2),
+        epochs=130,
+        batch=3,
+        channels_last=True,
+    )
+
+
+RECIPES = (
+    *(
+        recipe(network, data, dropout=dropout)
+        for data in ("cifar10", "cifar100")
+        for network in NETWORKS
+        for dropout in (0.0, DROPOUT)
+    ),
+    camvid(),
+    camvid(0.5),
 )
