@@ -24,9 +24,6 @@ from calibrant.metrics.regimes import caveat
 from calibrant.metrics.table import Metric, Panel
 from calibrant.types import Estimate
 
-DRAWS = 1000
-"""Simulated samples behind each inverted interval."""
-
 WALK = 60
 """Cells of the walk whose largest excursion is KS."""
 
@@ -123,7 +120,7 @@ def _cells(scores: Scores, index: Tensor) -> Cells:
 
 
 def _invert(c: Cells, names: Sequence[str], resampling: Resampling) -> dict[str, tuple[float, float]]:
-    random = noise(len(c.count), DRAWS, resampling.seed)
+    random = noise(len(c.count), resampling.replicates, resampling.seed)
     lines: dict[inversion.Side, tuple[inversion.Line, inversion.Line]] = {}
     out = {}
     for name in names:

@@ -1,0 +1,108 @@
+"""`compare`: verdicts, pairing, the error for items that do not match, and the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import calibrant
+from calibrant.cli import run
+from calibrant.errors import InputError
+from calibrant.metrics import METRICS
+from calibrant.metrics.compare import compare_all
+
+
+def pair(n: int = 1500, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """(overconfident logits, the same calibrated, labels)."""
+    generator = torch.Generator().manual_seed(seed)
+    z = 2.5 * torch.randn(n, 5, generator=generator, dtype=torch.float64)
+    y = torch.multinomial(torch.softmax(z, 1), 1, generator=generator)[:, 0]
+    return z / 0.4, z, y
+
+
+def test_a_repaired_temperature_is_better_where_it_can_be() -> None:
+    bad, good, y = pair()
+    c = calibrant.compare(bad, good, y)
+    assert list(c) == list(METRICS)
+    for name in ("nll", "brier", "ece", "ece_mass", "ece_l2", "ece_over", "ece_classwise", "oe", "ks", "gap"):
+        assert c[name].verdict == "better", name
+        assert c[name].high is not None and c[name].high < 0, name
+    assert c["accuracy"].difference == 0 and c["accuracy"].verdict == "within noise"
+    back = calibrant.compare(good, bad, y, metrics=["nll", "ece"])
+    assert back["nll"].verdict == back["ece"].verdict == "worse"
+
+
+def test_a_predictor_is_within_noise_of_itself_and_of_its_twin() -> None:
+    bad, _, y = pair(400)
+    same = calibrant.compare(bad, bad, y)
+    assert {row.verdict for row in same.rows} == {"within noise"}
+    noisy = bad + 0.05 * torch.randn(bad.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    assert {row.verdict for row in calibrant.compare(bad, noisy, y).rows} == {"within noise"}
+
+
+def test_pairing_is_what_makes_a_small_difference_visible() -> None:
+    _, good, y = pair(800)
+    slightly = good * 1.25
+    c = calibrant.compare(good, slightly, y, metrics=["nll"])["nll"]
+    alone = calibrant.evaluate(good, y, metrics=["nll"])["nll"]
+    assert None not in (c.low, c.high, alone.low, alone.high)
+    assert c.high - c.low < 0.5 * (alone.high - alone.low)
+
+
+def test_p_values_are_uniform_enough_under_no_difference() -> None:
+    small = {"nll": 0, "ece": 0, "auroc": 0, "accuracy": 0}
+    for seed in range(40):
+        generator = torch.Generator().manual_seed(seed)
+        z = 2 * torch.randn(300, 4, generator=generator, dtype=torch.float64)
+        y = torch.multinomial(torch.softmax(z, 1), 1, generator=generator)[:, 0]
+        a, b = (z + 0.7 * torch.randn(z.shape, generator=generator, dtype=torch.float64) for _ in range(2))
+        c = calibrant.compare(a, b, y, metrics=list(small), replicates=200)
+        for name in small:
+            p = c[name].p
+            small[name] += p is not None and p < 0.05
+    assert all(count <= 6 for count in small.values()), small  # 40 × 5 % = 2 expected
+
+
+def test_items_that_do_not_match_are_named() -> None:
+    bad, good, y = pair(50)
+    other = y.clone()
+    other[7] = (other[7] + 1) % 5
+    a, b = calibrant.predictions(bad, y, source="a.npz"), calibrant.predictions(good, other, source="b.npz")
+    with pytest.raises(InputError, match=r"a\.npz and b\.npz differ in row 7: label"):
+        calibrant.compare(a, b)
+    with pytest.raises(InputError, match="50 items and b has 49"):
+        calibrant.compare(calibrant.predictions(bad, y), calibrant.predictions(good[1:], y[1:]))
+    ids = [f"img{i}" for i in range(50)]
+    a = calibrant.predictions(bad, y, ids=ids)
+    b = calibrant.predictions(good, y, ids=[*ids[:3], "x", *ids[4:]])
+    with pytest.raises(InputError, match="row 3: id 'img3' against 'x'"):
+        calibrant.compare(a, b)
+
+
+def test_three_sets() -> None:
+    bad, good, y = pair(200)
+    sets = [calibrant.predictions(z, y, source=s) for z, s in ((bad, "a"), (good, "b"), (good * 0.5, "c"))]
+    against_first = compare_all(sets, metrics=["nll"], replicates=50)
+    assert [(c.a, c.b) for c in against_first] == [("a", "b"), ("a", "c")]
+    assert len(compare_all(sets, pairs=True, metrics=["nll"], replicates=50)) == 3
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad, good, y = pair(300)
+    paths = []
+    for name, z in (("bad", bad), ("good", good)):
+        paths.append(str(tmp_path / f"{name}.npz"))
+        np.savez(paths[-1], logits=z.numpy(), labels=y.numpy())
+    assert run(["compare", *paths, "--json", "--metrics", "ece,nll"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert set(found["metrics"]) == {"ece", "nll"} and found["metrics"]["nll"]["verdict"] == "better"
+    assert "needs seeds" in found["caution"]
+    assert run(["compare", *paths, "--metrics", "ece,nll"]) == 0
+    text = capsys.readouterr().out
+    assert "better in ece, nll" in " ".join(text.split()) and "needs seeds" in text
+    assert run(["compare", paths[0]]) == 2
+    assert "two files" in capsys.readouterr().err

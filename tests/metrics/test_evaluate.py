@@ -1,0 +1,135 @@
+"""`evaluate`: what exists, what does not and why, and what the report says about itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import calibrant
+from calibrant.errors import InputError, SplitError, UnknownNameError
+from calibrant.metrics import METRICS
+
+
+def sample(n: int = 200, k: int = 4, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(n, k, generator=generator)
+    return z, torch.multinomial(torch.softmax(z / 1.5, 1), 1, generator=generator)[:, 0]
+
+
+def test_the_default_panel_has_every_metric_with_an_interval() -> None:
+    report = calibrant.evaluate(*sample())
+    assert list(report) == [name for name, m in METRICS.items() if m.default]
+    for name, e in report.items():
+        assert e.value is not None and e.low is not None and e.high is not None, name
+        assert e.low <= e.high and e.method, name
+    assert report.n == 200 and report.k == 4
+
+
+def test_json_is_plain_and_the_same_again() -> None:
+    z, y = sample()
+    text = calibrant.evaluate(z, y).to_json()
+    assert text == calibrant.evaluate(z, y).to_json()
+    assert json.loads(text)["conventions"]["interval"]["seed"] == 0
+    assert calibrant.evaluate(z, y, seed=1).to_json() != text
+
+
+def test_the_global_random_state_is_left_alone() -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    calibrant.evaluate(*sample())
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_without_intervals() -> None:
+    report = calibrant.evaluate(*sample(), intervals=False)
+    assert all(e.low is None and e.high is None for e in report.values())
+    assert report.conventions["interval"] is None and "calibration_test" not in report.extras
+
+
+def test_one_item() -> None:
+    report = calibrant.evaluate([[2.0, 0.0]], [0])
+    assert report["accuracy"].value == 1 and report["accuracy"].low is None
+    assert report["ece"].reason == "one item: no interval"
+    assert report["auroc"].value is None and "all predictions are correct" in str(report["auroc"].reason)
+
+
+def test_all_correct_is_not_certainly_all_correct() -> None:
+    z = torch.tensor([[3.0, 0.0]]).repeat(50, 1)
+    accuracy = calibrant.evaluate(z, torch.zeros(50, dtype=torch.long))["accuracy"]
+    assert accuracy.value == 1.0 and accuracy.high == 1.0
+    assert accuracy.low is not None and 0.9 < accuracy.low < 0.95
+
+
+def test_an_impossible_label_makes_nll_infinite_and_says_which() -> None:
+    z = np.array([[0.0, 1.0, -np.inf], [1.0, 0.0, 0.0]])
+    report = calibrant.evaluate(z, [2, 0])
+    assert report["nll"].value is None and "row 0" in str(report["nll"].reason)
+    assert report["brier"].value is not None
+    json.loads(report.to_json())
+
+
+def test_members_give_ensemble_numbers_and_are_said_to_be_pooled() -> None:
+    z = torch.randn(3, 40, 4, generator=torch.Generator().manual_seed(0))
+    report = calibrant.evaluate(z, torch.arange(40) % 4, intervals=False)
+    numbers = report.extras["ensemble"]
+    assert numbers["mutual_information"] == pytest.approx(
+        numbers["predictive_entropy"] - numbers["expected_entropy"], abs=1e-12
+    )
+    assert report.conventions["members"] == 3 and report.conventions["pooling"] == "mean probability"
+
+
+def test_the_positive_class() -> None:
+    p, y = np.array([0.9, 0.2, 0.6, 0.3]), [1, 0, 1, 1]
+    report = calibrant.evaluate(probs=p, labels=y, about="positive", intervals=False)
+    assert report.conventions["about"] == "positive class" and "binary" in report.conventions
+    assert report["gap"].value == pytest.approx(p.mean() - 0.75, abs=1e-12)
+    assert report["aurc"].value is None and "predicted label" in str(report["aurc"].reason)
+    with pytest.raises(InputError, match="two classes"):
+        calibrant.evaluate(*sample(), about="positive")
+
+
+def test_reporting_on_what_was_fitted_on_must_be_said() -> None:
+    p = calibrant.predictions(*sample())
+    mapped = replace(p, origin=p.fingerprint(), fitted_on=p.fingerprint())
+    with pytest.raises(SplitError, match="allow_reuse"):
+        calibrant.evaluate(mapped)
+    assert "allow_reuse" in calibrant.evaluate(mapped, allow_reuse=True, intervals=False).conventions
+    other = replace(mapped, fitted_on="of other items")
+    assert "allow_reuse" not in calibrant.evaluate(other, allow_reuse=True, intervals=False).conventions
+
+
+def test_names_and_numbers_that_cannot_be() -> None:
+    z, y = sample(20)
+    with pytest.raises(UnknownNameError, match="did you mean 'ece'"):
+        calibrant.evaluate(z, y, metrics=["ecee"])
+    with pytest.raises(InputError, match="bins=0"):
+        calibrant.evaluate(z, y, bins=0)
+    with pytest.raises(InputError, match="replicates"):
+        calibrant.evaluate(z, y, replicates=3)
+    with pytest.raises(InputError, match="carry their own"):
+        calibrant.evaluate(calibrant.predictions(z, y), y)
+
+
+def test_images_of_labels_are_items_in_groups() -> None:
+    z = torch.randn(6, 3, 5, 4, generator=torch.Generator().manual_seed(0))
+    y = torch.randint(3, (6, 5, 4), generator=torch.Generator().manual_seed(1))
+    y[0, 0, 0] = 255
+    report = calibrant.evaluate(z, y, class_axis=1, ignore_index=255)
+    assert report.n == 6 * 20 - 1
+    assert report.conventions["interval"]["resampled"] == "groups"
+
+
+def test_one_bin_is_the_gap() -> None:
+    report = calibrant.evaluate(*sample(), bins=1, intervals=False)
+    assert report["gap"].value is not None
+    assert report["ece"].value == pytest.approx(abs(report["gap"].value), abs=1e-12)
+
+
+def test_accuracy_at_full_coverage_is_accuracy() -> None:
+    report = calibrant.evaluate(*sample(), intervals=False)
+    last = report.extras["accuracy_at_coverage"][-1]
+    assert last["coverage"] == 1 and last["accuracy"] == pytest.approx(report["accuracy"].value)

@@ -1,0 +1,125 @@
+"""Intervals: boundary, groups, agreement with scipy, and that the coverage table and REGIMES tell one story."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import calibrant
+from calibrant.functional.scores import reduce
+from calibrant.metrics import METRICS
+from calibrant.metrics.bca import acceleration, bca, design_effect, influence
+from calibrant.metrics.bootstrap import bootstrap, draw, merged
+from calibrant.metrics.gaps import _few
+from calibrant.metrics.regimes import REGIMES
+from calibrant.metrics.table import Panel
+
+CALIBRATION = [n for n, m in METRICS.items() if m.family == "calibration" and n != "gap"]
+
+
+def world(n: int, seed: int, temperature: float = 1.0) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    z = 2.5 * torch.randn(n, 6, generator=generator, dtype=torch.float64)
+    return z / temperature, torch.multinomial(torch.softmax(z, 1), 1, generator=generator)[:, 0]
+
+
+def test_a_calibrated_model_may_have_no_calibration_error() -> None:
+    reports = [calibrant.evaluate(*world(400, seed), metrics=CALIBRATION) for seed in range(12)]
+    for name in CALIBRATION:
+        held = sum(r[name].low == 0 for r in reports)
+        assert held >= 10, f"{name}: 0 is inside only {held} of 12 intervals"
+    assert sum(r.extras["calibration_test"]["p"] < 0.05 for r in reports) <= 3
+
+
+def test_a_miscalibrated_model_is_found_out() -> None:
+    report = calibrant.evaluate(*world(3000, 0, temperature=0.5))
+    for name in ("ece", "ece_mass", "ece_l2", "ece_max", "ece_over", "oe", "ks", "ece_classwise", "ece_debiased"):
+        low, high, value = report[name].low, report[name].high, report[name].value
+        assert low is not None and high is not None and value is not None
+        assert 0 < low < value < high + 1e-3, name
+    assert report["ece_under"].low == 0
+    assert report.extras["calibration_test"]["p"] < 0.01
+
+
+def test_groups_widen_the_interval_when_items_of_a_group_agree() -> None:
+    z, y = world(300, 1, temperature=0.6)
+    z, y = z.repeat_interleave(10, 0), y.repeat_interleave(10)
+    group = torch.arange(300).repeat_interleave(10)
+    alone, grouped = calibrant.evaluate(z, y), calibrant.evaluate(z, y, group=group)
+    for name in ("accuracy", "nll", "brier", "gap", "auroc", "ece", "ks"):
+        a, g = alone[name], grouped[name]
+        assert None not in (a.low, a.high, g.low, g.high)
+        assert 2 < (g.high - g.low) / (a.high - a.low) < 5, name  # √10 ≈ 3.2
+
+
+def test_bca_agrees_with_scipy() -> None:
+    x = np.random.default_rng(0).exponential(size=80)
+    found = stats.bootstrap((x,), np.mean, n_resamples=8000, rng=np.random.default_rng(1)).confidence_interval
+    weights = draw(80, 8000, torch.Generator().manual_seed(0)).double()
+    replicates = weights @ torch.tensor(x) / 80
+    u = torch.tensor(x - x.mean()) / 80
+    low, high = bca(float(x.mean()), replicates, acceleration(u, None), 0.95)
+    assert (low, high) == pytest.approx((found.low, found.high), abs=0.02)
+
+
+def test_influence_is_what_one_more_item_does() -> None:
+    panel = Panel(reduce(calibrant.predictions(*world(60, 3))))
+    step = 1e-6
+    for name in ("nll", "brier", "auroc", "aupr_success", "aupr_error", "gap"):
+        u = influence(METRICS[name], panel)
+        for i in (0, 17, 59):
+            w = torch.ones(2, 60, dtype=torch.float64)
+            w[0, i] += step
+            more, base = METRICS[name](panel, w).tolist()
+            assert float(u[i]) == pytest.approx((more - base) / step, abs=1e-4), name
+
+
+def test_replicates_do_not_depend_on_the_merge_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibrant.metrics import bootstrap as module
+
+    panel = Panel(reduce(calibrant.predictions(*world(3000, 2))))
+    chosen = [METRICS[n] for n in ("auroc", "aurc", "aupr_error")]
+    ((rough_value, rough),) = bootstrap([panel], chosen, 200, 0)
+    monkeypatch.setattr(module, "CELLS", 10**9)
+    ((exact_value, exact),) = bootstrap([panel], chosen, 200, 0)
+    for name in rough:
+        deviation = (rough[name] - rough_value[name]) - (exact[name] - exact_value[name])
+        assert float(deviation.std()) < 0.05 * float(exact[name].std()), name
+
+
+def test_merged_cells_keep_ties_whole() -> None:
+    panel = Panel(reduce(calibrant.predictions(torch.randint(3, (500, 4)).double(), torch.zeros(500))))
+    cell = merged(panel.ranking, 3)
+    for run in panel.ranking.run.unique():
+        assert len(cell[panel.ranking.run == run].unique()) == 1
+    assert bool((cell[1:] >= cell[:-1]).all())
+
+
+def test_binomial_quantiles() -> None:
+    u = torch.linspace(0.001, 0.999, 97, dtype=torch.float64)[None]
+    for n, q in ((1, 0.3), (20, 0.5), (30, 0.9), (10_000, 0.0005), (10_000, 0.9995)):
+        got = _few(torch.tensor([float(n)]).double(), torch.tensor([q]).double(), u)
+        # on the rarer of hit and miss, so quantiles of hits above one half are taken from above
+        expected = stats.binom.ppf(u.numpy(), n, q) if q <= 0.5 else n - stats.binom.ppf(1 - u.numpy(), n, 1 - q)
+        np.testing.assert_allclose(got.numpy(), expected)
+
+
+def test_design_effect_of_copies_is_their_number() -> None:
+    x = torch.rand(50, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert design_effect(x.repeat(4), torch.arange(50).repeat(4)) == pytest.approx(4.0)
+
+
+def test_the_coverage_table_has_a_row_for_every_metric_and_regimes_explain_the_rest() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "coverage.md").read_text()
+    rows = re.findall(r"^\| (\w+) \|(.*)\|$", page, re.M)
+    names = {name for name, _ in rows} - {"metric"}
+    assert names == set(METRICS)
+    explained = {name for regime in REGIMES for name in regime.metrics}
+    for name, cells in rows:
+        if "⚠" in cells or "↑" in cells:
+            assert name in explained, f"{name} leaves 90–99 % somewhere and no regime says so"
