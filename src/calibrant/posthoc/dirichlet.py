@@ -22,9 +22,9 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional.designs import Full
 from calibrant.functional.multinomial import Solution, minimise
-from calibrant.posthoc.calibrator import Calibrator, certified
+from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.penalty_path import cross_validated
+from calibrant.posthoc.penalty_path import FOLDS, cross_validated
 from calibrant.posthoc.structured import matrix_ridge
 from calibrant.posthoc.tempered import anchor, still_impossible
 from calibrant.types import Predictions
@@ -92,6 +92,7 @@ class Dirichlet(Calibrator):
         z = p.logits.double()
         odir = Odir(self.map.features(z), p.labels, 1 / float(anchor(z, p.labels)))
         if self.lambda_ is None or self.mu is None:
+            at_least(p, FOLDS, "one for each fold of its cross-validation; or give lambda_ and mu", self.name)
             found, chosen = odir.cross_validated()
         else:
             found, chosen = odir.fit(self.lambda_, self.mu), {"lambda": self.lambda_, "mu": self.mu}

@@ -23,9 +23,9 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional.designs import Design, Diagonal, Full
 from calibrant.functional.multinomial import minimise
-from calibrant.posthoc.calibrator import Calibrator, certified
+from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.penalty_path import cross_validated
+from calibrant.posthoc.penalty_path import FOLDS, cross_validated
 from calibrant.posthoc.tempered import anchor, still_impossible, tempered, uniform_share
 from calibrant.types import Predictions
 
@@ -88,7 +88,7 @@ class StructuredVector(Calibrator):
         _positive(self.penalty)
 
     def solve(self, p: Predictions) -> FittedMap:
-        x, temperature, epsilon = _start(p)
+        x, temperature, epsilon = _start(p, self)
         n, k = x.shape
         centre = torch.cat([torch.ones(k), torch.zeros(k)]).double()
 
@@ -118,7 +118,7 @@ class StructuredMatrix(Calibrator):
         _positive(self.penalty)
 
     def solve(self, p: Predictions) -> FittedMap:
-        x, temperature, epsilon = _start(p)
+        x, temperature, epsilon = _start(p, self)
         n, k = x.shape
         centre = torch.cat([torch.eye(k).flatten(), torch.zeros(k)]).double()
 
@@ -137,8 +137,10 @@ def matrix_ridge(k: int, *, off: float, diagonal: float, bias: float) -> Tensor:
     return torch.cat([weight.flatten(), torch.full((k,), bias, dtype=torch.float64)])
 
 
-def _start(p: Predictions) -> tuple[Tensor, Tensor, float]:
+def _start(p: Predictions, settings: StructuredVector | StructuredMatrix) -> tuple[Tensor, Tensor, float]:
     assert p.logits is not None
+    if settings.penalty is None:
+        at_least(p, FOLDS, "one for each fold of its cross-validation; or give penalty", settings.name)
     z = p.logits.double()
     temperature = anchor(z, p.labels)
     epsilon = uniform_share(p.n)
