@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import calibrant
@@ -74,6 +75,17 @@ def code(text: str) -> list[str]:
 def prose(thing: Any) -> str:
     """The docstring, with its indented equations left as they are."""
     return inspect.getdoc(thing) or ""
+
+
+MEASURED = {"coverage.md": "Do the intervals cover?", "race.md": "The race of calibrators"}
+"""Pages that long benchmarks write: in the navigation when they are there."""
+
+
+def on_config(config: Any) -> Any:
+    """mkdocs calls this first."""
+    there = [{title: name} for name, title in MEASURED.items() if (Path(config["docs_dir"]) / name).exists()]
+    config["nav"] = [*config["nav"], *there]
+    return config
 
 
 def on_files(files: Any, config: Any) -> Any:
