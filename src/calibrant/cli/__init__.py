@@ -20,6 +20,7 @@ VERBS: dict[str, str] = {
     "bench": "bench",
     "compare": "compare",
     "demo": "demo",
+    "export": "export",
     "fit": "fit",
     "list": "list_",
     "predict": "predict",

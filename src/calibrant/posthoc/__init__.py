@@ -14,10 +14,13 @@ How to write a calibrator (imitate `temperature.py`; a method of the top label i
 
 from __future__ import annotations
 
+from calibrant.posthoc.attach import attach
 from calibrant.posthoc.bbq import Bbq
 from calibrant.posthoc.beta import Beta
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.centred_isotonic import CentredIsotonic
+from calibrant.posthoc.confidences import ConfidenceModel
+from calibrant.posthoc.confidnet import ConfidNet
 from calibrant.posthoc.dirichlet import Dirichlet, Matrix
 from calibrant.posthoc.ets import Ets
 from calibrant.posthoc.histogram import Histogram, HistogramMass
@@ -31,6 +34,7 @@ from calibrant.posthoc.spline import Spline
 from calibrant.posthoc.storage import load
 from calibrant.posthoc.structured import StructuredMatrix, StructuredVector
 from calibrant.posthoc.temperature import Temperature
+from calibrant.posthoc.trust_score import TrustScore
 from calibrant.posthoc.vector import Vector
 from calibrant.posthoc.venn_abers import VennAbers
 
@@ -43,10 +47,10 @@ _TABLE: tuple[type[Calibrator], ...] = (
     Platt,
     Beta,
     Vector,
-    Matrix,
-    Dirichlet,
     StructuredVector,
     StructuredMatrix,
+    Dirichlet,
+    Matrix,
     Ets,
     Irm,
     Spline,
@@ -59,9 +63,26 @@ _TABLE: tuple[type[Calibrator], ...] = (
 CALIBRATORS: dict[str, type[Calibrator]] = {c.name: c for c in _TABLE}
 """Name → calibrator."""
 
-_MADE: tuple[type[FittedMap], ...] = (Identity, Pool, *(m for c in _TABLE for m in (c.map, *c.maps)))
+_MODELS: tuple[type[ConfidenceModel], ...] = (ConfidNet, TrustScore)
+
+CONFIDENCES: dict[str, type[ConfidenceModel]] = {c.name: c for c in _MODELS}
+"""Name → model of confidence: reads features, replaces the confidence, never the label. `auto` does not try them."""
+
+_MADE: tuple[type[FittedMap], ...] = (Identity, Pool, *(m for c in (*_TABLE, *_MODELS) for m in (c.map, *c.maps)))
 
 MAPS: dict[str, type[FittedMap]] = {m.method: m for m in _MADE}
 """Method name in a saved header → map class. Chains are rebuilt from their parts."""
 
-__all__ = ["CALIBRATORS", "MAPS", "Calibrator", "Chain", "FitRecord", "FittedMap", "Identity", "Pool", "load"]
+__all__ = [
+    "CALIBRATORS",
+    "CONFIDENCES",
+    "MAPS",
+    "Calibrator",
+    "Chain",
+    "FitRecord",
+    "FittedMap",
+    "Identity",
+    "Pool",
+    "attach",
+    "load",
+]

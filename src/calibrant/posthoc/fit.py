@@ -83,7 +83,7 @@ def fit_predictions(
 
 def resolve(method: str | Calibrator, settings: dict[str, Any], seed: int = 0) -> Calibrator:
     """A calibrator from its name and settings; a wrong name or key is answered with the nearest right one."""
-    from calibrant.posthoc import CALIBRATORS
+    from calibrant.posthoc import CALIBRATORS, CONFIDENCES
 
     if isinstance(method, Calibrator):
         if settings:
@@ -104,9 +104,10 @@ def resolve(method: str | Calibrator, settings: dict[str, Any], seed: int = 0) -
         return Auto(**known_settings(Auto, settings, method) | {"seed": seed})
     if method == "identity":
         return Unchanged(**known_settings(Unchanged, settings, method))
-    if method not in CALIBRATORS:
-        raise unknown("calibrator", method, [*CALIBRATORS, "auto", "identity"])
-    return CALIBRATORS[method](**known_settings(CALIBRATORS[method], settings, method))
+    known: dict[str, type[Calibrator]] = {**CALIBRATORS, **CONFIDENCES}
+    if method not in known:
+        raise unknown("calibrator", method, [*known, "auto", "identity"])
+    return known[method](**known_settings(known[method], settings, method))
 
 
 def known_settings(cls: type[Calibrator], settings: dict[str, Any], method: str) -> dict[str, Any]:

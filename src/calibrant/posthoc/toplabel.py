@@ -37,7 +37,7 @@ def top_of_logits(logits: Tensor) -> Top:
     z = logits - logits.amax(-1, keepdim=True)
     a = z.argmax(-1, keepdim=True)
     rest = z.scatter(-1, a, -torch.inf).logsumexp(-1)
-    log_z = torch.nn.functional.softplus(rest, threshold=torch.inf)
+    log_z = torch.log1p(torch.exp(rest))  # rest ≤ log(K − 1); onnxruntime has no float64 softplus
     return Top(a[..., 0], torch.exp(-log_z), rest - log_z)
 
 

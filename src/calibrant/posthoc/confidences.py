@@ -1,0 +1,94 @@
+"""What confidence models share: they read an item's *features*, replace its confidence, and never touch its label.
+
+A logit map sees only what the network's last layer left; a confidence model sees what the network saw before it. Its
+map therefore has no `map(logits)`: `map.predictions(p)` takes `p.features` and sets `predicted` and `confidence`; where
+there are logits, they carry the new confidence as those of a top-label map do (`toplabel.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError, MapError
+from calibrant.functional.pooling import pool
+from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.toplabel import spread, top_of
+from calibrant.types import Predictions
+
+
+@dataclass(frozen=True, eq=False)
+class ConfidenceMap(FittedMap):
+    """Abstract: write `confidence`; `floor` is the least probability that logits give to error or success."""
+
+    keeps_label: ClassVar[bool] = True
+    floor: float = field(default=1e-6, kw_only=True)
+
+    @property
+    def width(self) -> int:
+        """Number of features that the map was fitted on."""
+        raise TypeError(f"{type(self).__name__} must define width")
+
+    def confidence(self, features: Tensor, predicted: Tensor) -> Tensor:
+        """[N, D] float64 and [N] → confidence of the predicted class, in [0, 1]."""
+        raise TypeError(f"{type(self).__name__} must define confidence")
+
+    def __call__(self, logits: Any) -> Tensor:
+        raise MapError(
+            f"{self.method} reads features, which logits do not carry; use map.predictions(p) with "
+            "calibrant.predictions(…, features=…)"
+        )
+
+    def predictions(self, p: Predictions) -> Predictions:
+        x = features_of(p, self.method)
+        if x.shape[1] != self.width:
+            raise MapError(
+                f"this {self.method} map was fitted on {self.width} features an item, "
+                f"{p.source or 'these predictions'} have {x.shape[1]}; take them from the same layer"
+            )
+        predicted = top_of(p).predicted
+        confidence = self.confidence(x, predicted.cpu()).clamp(0.0, 1.0)
+        logits = p.logits
+        if logits is not None:
+            self.check(logits)
+            pooled = pool(logits) if logits.ndim == 3 else logits.double()
+            soft = confidence.clamp(self.floor, 1 - self.floor)
+            logits = spread(pooled, predicted, soft.to(pooled.device))
+        return replace(
+            p,
+            logits=logits,
+            predicted=predicted,
+            confidence=confidence.to(predicted.device),
+            raw=False,
+            origin=p.origin or p.fingerprint(),
+            fitted_on=self.record.data or p.fitted_on,
+        )
+
+
+@dataclass(frozen=True)
+class ConfidenceModel(Calibrator):
+    """Abstract: a calibrator that needs features; write `solve`."""
+
+    takes_top1: ClassVar[bool] = True
+    takes_members: ClassVar[bool] = True
+    equivariant: ClassVar[bool] = False
+    cost: ClassVar[int] = 3
+
+
+def features_of(p: Predictions, name: str) -> Tensor:
+    """[N, D] float64 on the CPU, or the error that says how to get them."""
+    where = p.source or "these predictions"
+    if p.features is None:
+        raise InputError(
+            f"{name} needs features, but {where} have none; store the network's penultimate activations as an array "
+            "'features' beside the logits, or pass calibrant.predictions(…, features=…)"
+        )
+    x = p.features.detach().cpu().double().reshape(p.n, -1)
+    bad = (~torch.isfinite(x)).any(1).nonzero()
+    if len(bad):
+        raise InputError(f"{name}: the features of row {int(bad[0])} of {where} are not finite; repair or drop it")
+    return x
