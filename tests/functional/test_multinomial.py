@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -37,7 +38,7 @@ def scipys(design: Design, y: Tensor, ridge: Tensor, centre: Tensor, lower: floa
 DESIGNS: dict[str, tuple[Callable[[Tensor], Design], Tensor]] = {
     "diagonal": (Diagonal, torch.cat([torch.ones(4), torch.zeros(4)]).double()),
     "full": (lambda x: Full(x, 4), torch.cat([torch.eye(4).flatten(), torch.zeros(4)]).double()),
-    "shared": (lambda x: Shared(x, torch.tensor([-4.0, -2.0, -1.0]).double(), chunk=500), torch.ones(4).double()),
+    "shared": (lambda x: Shared(x, torch.tensor([-4.0, -2.0, -1.0]).double()), torch.ones(4).double()),
 }
 
 
@@ -82,3 +83,16 @@ def test_bounds_bind_where_the_free_optimum_breaks_them() -> None:
     found = minimise(make(x), y, ridge, centre, lower=lower)
     assert bool((found.theta >= lower).all()) and bool((found.theta == lower).any())
     assert found.value == pytest.approx(scipys(make(x), y, ridge, centre, 0.7), rel=1e-8)
+
+
+def test_one_function_for_all_classes_is_piecewise_linear_with_these_slopes() -> None:
+    knots, theta = [-4.0, -2.0, -1.0], [0.5, 2.0, 1.0, 3.0]
+    x, _ = data(30)
+
+    def g(v: float) -> float:
+        cuts = [-math.inf, *knots, math.inf]
+        origin = [knots[0], *knots]
+        return sum(t * (min(max(v, a), b) - o) for t, a, b, o in zip(theta, cuts, cuts[1:], origin, strict=False))
+
+    naive = torch.tensor([[g(float(v)) for v in row] for row in x], dtype=torch.float64)
+    assert torch.allclose(Shared(x, torch.tensor(knots).double())(torch.tensor(theta).double()), naive)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -147,42 +147,47 @@ class Full:
 
 @dataclass(frozen=True)
 class Shared:
-    """η_nk = Σ_j θ_j φ_j(x_nk): one function of the score for all classes, θ_j its slope between knots j and j + 1.
+    """η_nk = Σ_j θ_j φ_j(x_nk): one function of the score for all classes, θ_j its slope between knots j − 1 and j.
 
-    φ_j(x) is the part of x that lies in segment j; the first and the last segment have no outer end. Features are
-    made a chunk at a time, so that N × K × J numbers never exist together.
+    φ_j(x) is the part of x in segment j, counted from the first knot; the outer segments have no outer end. A score in
+    segment s crosses the segments before it whole (`width`) and its own by `depth`, so sums by segment are all that
+    adjoint and Hessian need, and the N × K × J features never exist.
     """
 
     x: Tensor
     knots: Tensor  # [J − 1]
-    chunk: int = 1 << 21
 
     @property
     def size(self) -> int:
         return self.x.numel()
 
     def single(self) -> Design:
-        return Shared(self.x.float(), self.knots.float(), self.chunk)
+        return Shared(self.x.float(), self.knots.float())
 
-    def features(self, x: Tensor) -> Tensor:
-        cut = torch.cat([self.knots.new_tensor([-torch.inf]), self.knots, self.knots.new_tensor([torch.inf])])
-        origin = torch.cat([self.knots[:1], self.knots])
-        return torch.minimum(torch.maximum(x[..., None], cut[:-1]), cut[1:]) - origin
+    @cached_property
+    def segment(self) -> Tensor:
+        return torch.bucketize(self.x, self.knots)
 
-    def _chunks(self) -> Iterator[tuple[slice, Tensor]]:
-        rows = max(1, self.chunk // (self.x.shape[1] * (len(self.knots) + 1)))
-        for start in range(0, len(self.x), rows):
-            at = slice(start, start + rows)
-            yield at, self.features(self.x[at])
+    @cached_property
+    def depth(self) -> Tensor:
+        return self.x - self.knots[(self.segment - 1).clamp_min(0)]
+
+    @cached_property
+    def width(self) -> Tensor:
+        """[J]; of the outer segments, which nothing crosses, 0."""
+        return torch.nn.functional.pad(torch.diff(self.knots), (1, 1))
 
     def __call__(self, theta: Tensor) -> Tensor:
-        return torch.cat([f @ theta for _, f in self._chunks()])
+        crossed = torch.cumsum(self.width * theta, 0)
+        height = torch.nn.functional.pad(crossed[:-1], (1, 0))
+        return torch.addcmul(height[self.segment], theta[self.segment], self.depth)
+
+    def _sums(self, values: Tensor) -> Tensor:
+        """Σ over entries, by segment."""
+        return torch.bincount(self.segment.flatten(), values.flatten(), minlength=len(self.width)).to(values.dtype)
 
     def adjoint(self, residual: Tensor) -> Tensor:
-        total = residual.new_zeros(len(self.knots) + 1)
-        for at, f in self._chunks():
-            total += f.flatten(0, 1).T @ residual[at].flatten()
-        return total
+        return self._sums(residual * self.depth) + self.width * _beyond(self._sums(residual))
 
     def moments(self, p: Tensor) -> Moments:
         h = self.hessian(p).diagonal()[None]
@@ -195,9 +200,19 @@ class Shared:
         return rows[0]
 
     def hessian(self, p: Tensor) -> Tensor:
-        j = len(self.knots) + 1
-        total = p.new_zeros(j, j)
-        for at, f in self._chunks():
-            mean = torch.einsum("nkj,nk->nj", f, p[at])
-            total += (f * p[at][..., None]).flatten(0, 1).T @ f.flatten(0, 1) - mean.T @ mean
-        return total
+        """Σ_n [ Σ_k p φ φᵀ − (Σ_k p φ)(Σ_k p φ)ᵀ ]."""
+        n, j = len(p), len(self.width)
+        pd = p * self.depth
+        by_row = self.segment + j * torch.arange(n)[:, None]
+        rows = [torch.bincount(by_row.flatten(), v.flatten(), minlength=n * j).to(p.dtype).view(n, j) for v in (p, pd)]
+        mean = rows[1] + self.width * _beyond(rows[0])
+        whole, part = rows[0].sum(0), rows[1].sum(0)
+        last = part + self.width * _beyond(whole)  # Σ p φ_j
+        second = torch.triu(torch.outer(self.width, last), 1)
+        second = second + second.T + torch.diag(self._sums(pd * self.depth) + self.width.square() * _beyond(whole))
+        return second - mean.T @ mean
+
+
+def _beyond(values: Tensor) -> Tensor:
+    """Σ_{s > j} of the last axis."""
+    return values.flip(-1).cumsum(-1).flip(-1) - values

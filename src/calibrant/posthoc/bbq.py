@@ -75,7 +75,7 @@ class Bbq(Calibrator):
     map: ClassVar[type[FittedMap]] = BbqMap
     maps: ClassVar[tuple[type[FittedMap], ...]] = (BbqRestMap,)
     takes_top1: ClassVar[bool] = True
-    cost: ClassVar[int] = 2
+    cost: ClassVar[int] = 3  # a loop over the classes
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def __post_init__(self) -> None:

@@ -96,7 +96,7 @@ class VennAbers(Calibrator):
     map: ClassVar[type[FittedMap]] = VennAbersMap
     maps: ClassVar[tuple[type[FittedMap], ...]] = (VennAbersRestMap,)
     takes_top1: ClassVar[bool] = True
-    cost: ClassVar[int] = 2
+    cost: ClassVar[int] = 3  # a loop over the classes
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def __post_init__(self) -> None:
