@@ -2,7 +2,7 @@
 
 `f` gives (value, slope) of an increasing function of x. Every evaluation tightens the bracket; a step
 that would leave it, or a bracket that shrinks too slowly, is answered by bisection, so the answer is
-right whenever the signs at the two ends are. Steps go past Newton's estimate by half the tolerance:
+right whenever the signs at the two ends are. Steps go past Newton's estimate by a quarter of the tolerance:
 near the root each evaluation then lands on the other side, both ends close in, and the certificate is
 a change of sign across a bracket narrower than `tolerance`.
 """
@@ -65,7 +65,7 @@ def increasing_root(
         if f_a is not None and f_b is not None and b - a <= tolerance:
             break
         step = -value / slope if slope > 0 else (-stride if value > 0 else stride)
-        step += 0.45 * tolerance if value < 0 else -0.45 * tolerance
+        step += 0.25 * tolerance if value < 0 else -0.25 * tolerance
         if count > 4 and (f_a is None or f_b is None):  # one sign only: longer and longer steps, or it may crawl
             step = math.copysign(max(abs(step), tolerance * 4.0 ** min(count - 4, 60)), step)
         x = min(max(x + min(max(step, -stride), stride), low), high)

@@ -15,7 +15,7 @@ coarse scan of log T picks the valley first).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -33,7 +33,7 @@ from calibrant.types import Predictions
 
 BOUNDS = (1e-6, 1e6)
 """T is searched between these; data without an optimum inside get the bound, and the certificate says so."""
-TOLERANCE = 1e-7
+TOLERANCE = 5e-7
 """Width of the final bracket in log T."""
 GRID = tuple(i / 100 for i in range(1, 1001))
 """RC §4: the temperature pool {0.01, 0.02, …, 10}."""
@@ -131,10 +131,13 @@ def least_nll(logits: Tensor, labels: Tensor, members: str = "pooled") -> tuple[
 
 
 def _exact(z: Tensor, y: Tensor, pooled: bool) -> Certificate:
+    """The root of L' in x = log β. Large sets: a subsample finds the start, float32 comes next to the root and gives
+    the slope there, and two evaluations in float64 close the bracket; float64 alone decides."""
     low, high = -math.log(BOUNDS[1]), -math.log(BOUNDS[0])
     n, size = z.shape[1], z.shape[0] * z.shape[2]
+    large = n * size > 4 * _SAMPLE
     start = 0.0
-    if n * size > 4 * _SAMPLE or pooled:
+    if large or pooled:
         few = torch.arange(0, n, max(1, n * size // _SAMPLE), device=z.device)
         rough = Slope(z.index_select(1, few), y[few], pooled)
         if pooled:
@@ -142,23 +145,43 @@ def _exact(z: Tensor, y: Tensor, pooled: bool) -> Certificate:
             start = min(grid, key=rough.nll)
         start = increasing_root(rough, low, high, start, 1e-3).root
     slope = Slope(z, y, pooled)
-    found = increasing_root(slope, low, high, start, TOLERANCE)
+    if large:
+        start, steepness = _approach(Slope(z, y, pooled, torch.float32), start, low, high)
+        found = increasing_root(lambda x: (slope.value(x), steepness), low, high, start - 0.25 * TOLERANCE, TOLERANCE)
+    else:
+        found = increasing_root(slope, low, high, start, TOLERANCE)
     if slope.separable and found.bound is None:
         # L' underflows to exactly 0 long before T = 0: a zero that is no optimum
         found = replace(found, root=high, low=high, high=high, bound="high")
     return found
 
 
-class Slope:
-    """x = log β → (L'(β), dL'/dx), one chunked pass in float64 whatever the input."""
+def _approach(f: Slope, x: float, low: float, high: float) -> tuple[float, float]:
+    """Newton's steps from x until the next one would be within float32's noise: (x, slope there)."""
+    slope = 1.0
+    for _ in range(12):
+        value, slope = f(x)
+        if not slope > 0:
+            break
+        step = min(max(-value / slope, -2.0), 2.0)
+        x = min(max(x + step, low), high)
+        if abs(step) < 3e-4:  # its error is about the square of this
+            break
+    return x, slope
 
-    def __init__(self, z: Tensor, y: Tensor, pooled: bool) -> None:
-        self.z, self.pooled = z, pooled
+
+class Slope:
+    """x = log β → (L'(β), dL'/dx), one chunked pass; sums over items in float64 whatever the passes are in."""
+
+    def __init__(self, z: Tensor, y: Tensor, pooled: bool, dtype: torch.dtype = torch.float64) -> None:
+        self.z, self.pooled, self.dtype = z, pooled, dtype
         self.top = z.amax(-1, keepdim=True)
         y = y.expand(len(z), -1)[..., None]
-        self.label = (z.gather(-1, y).double() - self.top.double())[..., 0]
+        self.label = (z.gather(-1, y).to(dtype) - self.top.to(dtype))[..., 0]
         self.rows = max(1, CHUNK // (z.shape[0] * z.shape[2]))
         self.separable = bool((self.label == 0).all())
+        self.least = _GONE if dtype == torch.float64 else -1e30
+        self.blocked = bool(torch.isneginf(z.amin()))
 
     def __call__(self, x: float) -> tuple[float, float]:
         beta = math.exp(x)
@@ -167,15 +190,25 @@ class Slope:
             if self.pooled:
                 # w_m ∝ p_m(y): each member counts by how much of the pooled probability is its own
                 w = torch.softmax(log_p, 0)
-                d = -mean
-                average = (w * d).sum(0)
-                first -= float(average.sum())
-                second += float((w * (variance - d * (d - average))).sum())
+                average = -(w * mean).sum(0)
+                first -= float(average.sum(dtype=torch.float64))
+                second += float((w * (variance + mean * (-mean - average))).sum(dtype=torch.float64))
             else:
-                first += float(mean.sum())
-                second += float(variance.sum())
-        count = self.z.shape[1] * (1 if self.pooled else self.z.shape[0])
-        return first / count, beta * second / count
+                first += float(mean.sum(dtype=torch.float64))
+                second += float(variance.sum(dtype=torch.float64))
+        return first / self.count, beta * second / self.count
+
+    def value(self, x: float) -> float:
+        """L'(β) alone: a third of the pass is the second moment."""
+        first = 0.0
+        for mean, _, log_p in self._moments(math.exp(x), second=False):
+            weighted = torch.softmax(log_p, 0) * mean if self.pooled else mean
+            first += float(weighted.sum(dtype=torch.float64))
+        return first / self.count
+
+    @property
+    def count(self) -> int:
+        return self.z.shape[1] * (1 if self.pooled else self.z.shape[0])
 
     def nll(self, x: float) -> float:
         """Mean NLL of the pooled prediction at x."""
@@ -184,16 +217,20 @@ class Slope:
             total -= float(torch.logsumexp(log_p, 0).sum())
         return total / self.z.shape[1] + math.log(len(self.z))
 
-    def _moments(self, beta: float) -> Any:
-        """Per member and item: E_p z − z_y, Var_p z, log p_y."""
+    def _moments(self, beta: float, second: bool = True) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Per member and item: E_p z − z_y, Var_p z (left at 0 unless `second`), log p_y."""
         for start in range(0, self.z.shape[1], self.rows):
             at = slice(start, start + self.rows)
-            z = (self.z[:, at].double() - self.top[:, at].double()).clamp_min_(_GONE)
+            z = self.z[:, at].to(self.dtype, copy=True).sub_(self.top[:, at])
+            if self.blocked:
+                z.clamp_min_(self.least)
             label = self.label[:, at]
             e = torch.mul(z, beta).exp_()
             total = e.sum(-1)
             mean = e.mul_(z).sum(-1) / total
-            variance = (e.mul_(z).sum(-1) / total - mean * mean).clamp_min_(0)
+            variance = torch.zeros_like(mean)
+            if second:
+                variance = (e.mul_(z).sum(-1) / total - mean * mean).clamp_min_(0)
             yield mean - label, variance, beta * label - torch.log(total)
 
 

@@ -1,0 +1,164 @@
+"""Temperature scaling and one-vs-rest isotonic against their peers, in one process: ratios, not seconds.
+
+    python -m benchmarks.temperature [--isotonic] [--repeats 5] [--json]
+
+Ours is the solver without the guard, in float64 with its certificate. Peers that do not import are left out
+(`pip install probmetrics netcal torch-uncertainty`). Runs alternate, so that a busy machine slows all of them
+alike, and the best of the repeats counts. The error is against scipy's root of the gradient in float64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import calibrant
+from calibrant.posthoc.isotonic import Isotonic
+from calibrant.posthoc.temperature import Temperature
+
+SIZES = ((50_000, 10), (5_000, 1_000))
+Fit = Callable[[Tensor, Tensor], float]
+
+
+def sample(n: int, k: int, T: float = 1.7, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Float32 logits whose temperature is about T."""
+    g = torch.Generator().manual_seed(seed)
+    z = 3 * torch.randn(n, k, generator=g)
+    return z, torch.multinomial(torch.softmax(z / T, 1), 1, generator=g)[:, 0]
+
+
+def reference(z: Tensor, y: Tensor) -> float:
+    """T* by scipy's Brent on the gradient in float64, to 1e-14."""
+    from scipy.optimize import brentq
+
+    shifted = z.double() - z.double().amax(1, keepdim=True)
+    label = shifted.gather(1, y[:, None]).mean()
+
+    def slope(x: float) -> float:
+        p = torch.softmax(shifted * math.exp(x), 1)
+        return float((p * shifted).sum(1).mean() - label)
+
+    return math.exp(-brentq(slope, -5, 5, xtol=1e-14, rtol=1e-14))
+
+
+def fits() -> dict[str, Fit]:
+    """Name → logits and labels → T."""
+    out: dict[str, Fit] = {
+        "calibrant": lambda z, y: (
+            Temperature().solve(calibrant.Predictions(labels=y, logits=z)).summary()["temperature"]
+        ),
+        "calibrant, checked and hashed": lambda z, y: (
+            Temperature().fit(calibrant.predictions(z, y)).summary()["temperature"]
+        ),
+    }
+    with contextlib.suppress(ImportError):
+        from probmetrics.calibrators import TemperatureScalingCalibrator
+        from probmetrics.distributions import CategoricalLogits
+
+        def bisection(z: Tensor, y: Tensor) -> float:
+            c = TemperatureScalingCalibrator()
+            c.fit_torch(CategoricalLogits(z), y)
+            return float(1 / c.invtemp_)
+
+        out["probmetrics (bisection)"] = bisection
+    with contextlib.suppress(ImportError):
+        from netcal.scaling import TemperatureScaling
+
+        def netcal(z: Tensor, y: Tensor) -> float:
+            t = TemperatureScaling()
+            t.fit(torch.softmax(z, 1).numpy(), y.numpy())
+            return float(1 / t.temperature[0])
+
+        out["netcal"] = netcal
+    with contextlib.suppress(ImportError):
+        from torch.utils.data import DataLoader, TensorDataset
+        from torch_uncertainty.post_processing import TemperatureScaler
+
+        def uncertainty(z: Tensor, y: Tensor) -> float:
+            t = TemperatureScaler()
+            t.fit(DataLoader(TensorDataset(z, y), batch_size=5_000), progress=False)
+            return float(t.temperature[0])
+
+        out["torch-uncertainty"] = uncertainty
+    return out
+
+
+def race(n: int, k: int, repeats: int) -> list[dict[str, Any]]:
+    z, y = sample(n, k)
+    truth, methods = reference(z, y), fits()
+    best, found = dict.fromkeys(methods, math.inf), {}
+    for _ in range(repeats):
+        for name, fit in methods.items():
+            with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+                warnings.simplefilter("ignore")
+                start = time.perf_counter()
+                found[name] = fit(z, y)
+                best[name] = min(best[name], time.perf_counter() - start)
+    ours = best["calibrant"]
+    return [
+        {
+            "n": n,
+            "k": k,
+            "method": name,
+            "seconds": round(best[name], 4),
+            "ratio": round(best[name] / ours, 2),
+            "T": found[name],
+            "relative error": abs(found[name] / truth - 1),
+        }
+        for name in methods
+    ]
+
+
+def isotonic(repeats: int, n: int = 50_000, k: int = 1_000) -> list[dict[str, Any]]:
+    """All K columns; scikit-learn is timed on every 20th column, PAVA with its own sort, and multiplied."""
+    from sklearn.isotonic import IsotonicRegression
+
+    z, y = sample(n, k)
+    p = calibrant.predictions(z, y)
+    probs, labels = torch.softmax(z.double(), 1).numpy(), y.numpy()
+    best = {"calibrant isotonic": math.inf, "scikit-learn IsotonicRegression": math.inf}
+    for _ in range(repeats):
+        start = time.perf_counter()
+        Isotonic(kind="one_vs_rest").solve(p)
+        best["calibrant isotonic"] = min(best["calibrant isotonic"], time.perf_counter() - start)
+        start = time.perf_counter()
+        for c in range(0, k, 20):
+            IsotonicRegression(out_of_bounds="clip").fit(probs[:, c], labels == c)
+        name = "scikit-learn IsotonicRegression"
+        best[name] = min(best[name], 20 * (time.perf_counter() - start))
+    ours = best["calibrant isotonic"]
+    return [{"n": n, "k": k, "method": m, "seconds": round(s, 3), "ratio": round(s / ours, 2)} for m, s in best.items()]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--isotonic", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    logging.disable(logging.WARNING)
+    rows = [row for n, k in SIZES for row in race(n, k, args.repeats)]
+    if args.isotonic:
+        rows += isotonic(max(1, args.repeats // 2))
+    if args.json:
+        print(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        error = f"{row['relative error']:.1e}" if "relative error" in row else ""
+        size = f"{row['n']:>6} × {row['k']:<5}"
+        print(f"{size} {row['method']:<32} {row['seconds']:>9.4f} s  {row['ratio']:>6.2f} ×  {error}")
+
+
+if __name__ == "__main__":
+    main()
