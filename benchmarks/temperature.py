@@ -77,7 +77,7 @@ def fits() -> dict[str, Fit]:
 
         def netcal(z: Tensor, y: Tensor) -> float:
             t = TemperatureScaling()
-            t.fit(torch.softmax(z, 1).numpy(), y.numpy())
+            t.fit(torch.softmax(z.double(), 1).numpy(), y.numpy())  # in float32 it stays at T = 1
             return float(1 / t.temperature[0])
 
         out["netcal"] = netcal
