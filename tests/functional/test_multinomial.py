@@ -75,7 +75,9 @@ def test_hessian_moments_and_adjoint_are_those_of_the_operator(name: str) -> Non
     assert torch.allclose(diagonal, hessian.diagonal(), atol=1e-10)
 
 
-def test_bounds_bind_where_the_free_optimum_breaks_them() -> None:
+@pytest.mark.parametrize("mixed", [True, False])
+def test_bounds_bind_where_the_free_optimum_breaks_them(mixed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multinomial, "SMALL", 0 if mixed else 1 << 30)
     x, y = data()
     make, centre = DESIGNS["shared"]
     ridge = torch.full((4,), 1e-4, dtype=torch.float64)
@@ -83,6 +85,7 @@ def test_bounds_bind_where_the_free_optimum_breaks_them() -> None:
     found = minimise(make(x), y, ridge, centre, lower=lower)
     assert bool((found.theta >= lower).all()) and bool((found.theta == lower).any())
     assert found.value == pytest.approx(scipys(make(x), y, ridge, centre, 0.7), rel=1e-8)
+    assert found.gradient < 1e-4 and found.decrement < 1e-8
 
 
 def test_one_function_for_all_classes_is_piecewise_linear_with_these_slopes() -> None:

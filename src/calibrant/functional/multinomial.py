@@ -71,6 +71,8 @@ def minimise(
         rough = _newton(single, theta.float(), single, 1e-7, limit)
         if bool(torch.isfinite(rough.theta).all()):  # saturated features can overflow float32
             theta, spent = rough.theta.double(), rough.iterations
+            if lower is not None and single.lower is not None:  # a bound rounded to float32 is not the bound
+                theta = torch.where(rough.theta <= single.lower, lower, torch.maximum(theta, lower))
         found = _newton(problem, theta, single, tolerance, limit)
     else:
         found = _newton(problem, theta, problem, tolerance, limit)
@@ -123,6 +125,11 @@ def _newton(problem: _Problem, theta: Tensor, curvature: _Problem, tolerance: fl
         if dense:
             h = curvature.design.hessian(p.to(curvature.ridge.dtype)) / len(p) + torch.diag(2 * curvature.ridge)
             step = _dense_step(h.to(g.dtype), g, free)
+            while lower is not None and bool((stuck := free & (theta <= lower) & (step < 0)).any()):
+                # at its bound, wants up by itself and down by its neighbours: it waits for the next step
+                free = free & ~stuck
+                g = torch.where(free, g, 0.0)
+                step = _dense_step(h.to(g.dtype), g, free)
         else:
             step = _conjugate_step(curvature, p.to(curvature.ridge.dtype), g.to(curvature.ridge.dtype)).to(g.dtype)
         decrement = float(-(g @ step)) / 2
