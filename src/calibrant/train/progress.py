@@ -6,6 +6,7 @@ The log is cut back to the checkpoint when a run resumes, so that it holds each 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
@@ -62,8 +63,7 @@ class Progress:
     def epoch(self, row: Mapping[str, Any]) -> None:
         """After an epoch: one line in the log, the latest numbers beside the bar."""
         if self.log is not None:
-            with self.log.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps(jsonable(row)) + "\n")
+            _append(self.log, jsonable(row))
         numbers = {k: row.get(k) for k in ("loss", "accuracy", "ece")}
         words = [f"{k} {v:.4f}" for k, v in numbers.items() if isinstance(v, float)]
         self._last = " ".join(words)
@@ -77,13 +77,22 @@ class Progress:
         else:
             print(text, file=sys.stderr)
         if self.log is not None and self.log.parent.is_dir():
-            with self.log.open("a", encoding="utf-8") as stream:
-                stream.write(json.dumps({"event": text}) + "\n")
+            _append(self.log, {"event": text})
 
     def end(self) -> None:
         if self._rich is not None:
             self._rich.stop()
             self._rich = None
+
+
+def _append(log: Path, row: Any) -> None:
+    with log.open("ab+") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        if size:
+            stream.seek(size - 1)
+            if stream.read(1) != b"\n":  # a line torn by a kill must not swallow this one
+                stream.write(b"\n")
+        stream.write(json.dumps(row).encode() + b"\n")
 
 
 def _cut(log: Path, epoch: int) -> None:
