@@ -4,10 +4,11 @@
         python benchmarks/gpu_runs.py --data-root DATA --minutes 9 --parallel 3 --out $OUT
     python benchmarks/gpu_runs.py --unpack FOLDER              # afterwards, here: cells → results/, predictions beside
 
-Each cell is a process of its own (a crash costs one cell), trained by `calibrant.bench.measure` under runs/, which is
-kept between calls to one machine: an unfinished training goes on there. Cells that results/ or runs/store already hold
-are not run again. What leaves: cells.jsonl and predictions-NN.npz (float32 test logits, labels and ids; at most 15 MB a
-file). A cell is only begun if it should end in time, by the speeds below or those measured so far.
+Large networks fill the GPU: run them alone (`--parallel 1 --only ss`), small ones a few at a time (`--parallel 3
+--only rc`). Each cell is a process of its own (a crash costs one cell), trained by `calibrant.bench.measure` under
+runs/, which is kept between calls to one machine: an unfinished training goes on there. Cells that results/ or
+runs/store already hold are not run again. What leaves: cells.jsonl and predictions-NN.npz (float32 test logits, labels
+and ids; at most 15 MB a file). A cell is only begun if it should end in time, by the speeds below or those measured.
 """
 
 from __future__ import annotations

@@ -117,7 +117,7 @@ class Loop:
         start = time.perf_counter()
         for m in self.members:
             m.model.train()
-        with guarded(self.device, self.recipe.seed, "layers", epoch), tuned(self.device):
+        with guarded(self.device, self.recipe.seed, "layers", epoch, self.fabric.global_rank), tuned(self.device):
             losses, hits, images = self._steps(epoch, start)
         if self.fabric.world_size > 1:
             losses = cast(Tensor, self.fabric.all_reduce(losses, reduce_op="mean"))
@@ -139,7 +139,8 @@ class Loop:
     def _steps(self, epoch: int, start: float) -> tuple[Tensor, Tensor, int]:
         r, parts = self.recipe, self.parts
         streams = [self._batches(Split.TRAIN, m, epoch) for m in range(r.members)]
-        rngs = [generator(self.device, r.seed, "transforms", m, epoch) for m in range(r.members)]
+        rank = self.fabric.global_rank
+        rngs = [generator(self.device, r.seed, "transforms", m, epoch, rank) for m in range(r.members)]
         steps = len(streams[0])
         losses = torch.zeros(steps, r.members, device=self.device)
         hits = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -180,17 +181,16 @@ class Loop:
     def _check(self, losses: Tensor, seen: list[list[Tensor]], epoch: int, done: int) -> None:
         """Stop at a loss that is not finite, naming the items of its batch; forget the batches that were fine."""
         first = done - len(seen)
-        bad = (~torch.isfinite(losses[first:done])).nonzero()
+        latest = losses[first:done]
+        if self.fabric.world_size > 1:  # all processes stop together, or the others would wait for ever
+            latest = cast(Tensor, self.fabric.all_reduce(latest.clone(), reduce_op="sum"))
+        bad = (~torch.isfinite(latest)).nonzero()
         if len(bad):
             step, member = int(bad[0][0]), int(bad[0][1])
             items = seen[step][member].tolist()
-            kept = (
-                "no checkpoint was written"
-                if self.folder is None
-                else f"the last good checkpoint in {self.folder} stands"
-            )
+            kept = f"the last good checkpoint in {self.folder} stands" if self.folder else "no checkpoint was written"
             raise DivergedError(
-                f"the loss is {float(losses[first + step, member])} in epoch {epoch + 1}, step {first + step + 1}, "
+                f"the loss is {float(latest[step, member])} in epoch {epoch + 1}, step {first + step + 1}, "
                 f"member {member}, items {items}; {kept}: lower optimiser.lr or look at these items"
             )
         seen.clear()
