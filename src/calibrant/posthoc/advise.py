@@ -129,15 +129,16 @@ def recommend(tried: list[Tried], choice: Choice) -> tuple[str, str]:
     assert best.change is not None
     if best.change["nll"].verdict == "worse":
         return f"Leave the confidence as it is: {best.method} was chosen, but on the judged items NLL is worse.", BEFORE
+    if best.change["nll"].verdict != "better":
+        return f"Leave the confidence as it is: what {best.method} gains on the judged items is within noise.", BEFORE
     gains = [f"{title} {_from_to(before[name], best.report[name])}" for name, title in (("nll", "NLL"), ("ece", "ECE"))]
-    certain = "beyond noise" if best.change["nll"].verdict == "better" else "though within noise"
     ranking = best.change["auroc"].verdict or "cannot be judged"
     order = (
         "the ranking of errors is kept"
         if ranking not in ("better", "worse")
         else f"the ranking of errors gets {ranking}"
     )
-    return f"Use {best.method}: {gains[0]}, {certain}; {gains[1]}; {order}.", best.method
+    return f"Use {best.method}: {gains[0]}, beyond noise; {gains[1]}; {order}.", best.method
 
 
 def halves(p: Predictions, seed: int) -> tuple[Predictions, Predictions]:

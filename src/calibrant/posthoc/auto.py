@@ -23,7 +23,7 @@ from calibrant.errors import InputError
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.compose import Composition
 from calibrant.posthoc.crossval import HeldOut, average, folds_of, held_out, mean_of, standard_error
-from calibrant.posthoc.guard import Verdict, judge
+from calibrant.posthoc.guard import Verdict, judge, overlap
 from calibrant.posthoc.map import FittedMap, Identity
 from calibrant.types import Predictions
 
@@ -120,7 +120,7 @@ class Auto(Calibrator):
                 queue, composed = list(pairs(done)), True
         for repeat in range(1, self.repeats):
             fold = folds_of(p, self.folds, self.seed + repeat)
-            near = [c for c in done if c.status == "ran" and within(c, best(done), p, 2.0)]
+            near = [c for c in done if c.status == "ran" and within(c, best(done), p, 2.0, self.folds)]
             identity.runs.append(held_out(None, p, fold))
             for candidate in near:
                 if candidate is not identity and len(candidate.runs) == repeat:
@@ -180,14 +180,14 @@ def best(done: list[Candidate]) -> Candidate:
     return min((c for c in done if c.status == "ran" and c.runs), key=lambda c: float(c.held_out.loss.nanmean()))
 
 
-def within(candidate: Candidate, other: Candidate, p: Predictions, errors: float) -> bool:
-    """Is the candidate's paired excess over the other at most so many standard errors?"""
+def within(candidate: Candidate, other: Candidate, p: Predictions, errors: float, folds: int) -> bool:
+    """Is the candidate's paired excess over the other at most so many standard errors (of overlapping folds)?"""
     excess = candidate.held_out.loss - other.held_out.loss
-    excess = excess[~torch.isnan(excess)]
-    if candidate is other or len(excess) == 0:
+    kept = ~torch.isnan(excess)
+    if candidate is other or not bool(kept.any()):
         return True
-    mean = float(excess.mean())
-    return mean <= errors * standard_error(excess, None if p.group is None else p.group.cpu())
+    error = standard_error(excess[kept], None if p.group is None else p.group.cpu()[kept])
+    return float(excess[kept].mean()) <= errors * overlap(folds) * error
 
 
 def conclude(done: list[Candidate], p: Predictions, folds: int) -> Choice:
@@ -199,7 +199,7 @@ def conclude(done: list[Candidate], p: Predictions, folds: int) -> Choice:
             if not found.ok:
                 c.status, c.reason = "flagged", "; ".join(found.reasons)
     top = best(done)
-    eligible = [c for c in done if c.status == "ran" and within(c, top, p, 1.0)]
+    eligible = [c for c in done if c.status == "ran" and within(c, top, p, 1.0, folds)]
     chosen = min(eligible, key=lambda c: (round(c.held_out.degrees), float(c.held_out.loss.nanmean())))
     chosen.status = "chosen"
     measured = sorted((c for c in done if c.runs), key=lambda c: float(c.held_out.loss.nan_to_num().mean()))
