@@ -78,7 +78,7 @@ def test_audit_shows_and_writes_it(
     assert run([str(a) for a in argv]) == 0
     out = capsys.readouterr().out
     assert "as it is" in out and "Use " in out
-    assert "as it is" in (tmp_path / "r.html").read_text()
+    assert "as it is" in (page := (tmp_path / "r.html").read_text()) and "Room left" in page and "oracle" in page
     assert run([str(a) for a in [*argv[:4], "--json"]]) == 0
     assert json.loads(capsys.readouterr().out)[0]["advice"]["rows"][0]["method"] == "as it is"
     assert run([str(a) for a in ["audit", tmp_path / "test.npz", "--calibration", tmp_path / "test.npz"]]) == 2

@@ -14,6 +14,7 @@ from calibrant.errors import InputError
 from calibrant.metrics.compare import Comparison, compare
 from calibrant.metrics.evaluate import evaluate
 from calibrant.posthoc.auto import Auto, Choice, Unchanged
+from calibrant.posthoc.calibratability import Calibratability, calibratability
 from calibrant.posthoc.calibrator import Calibrator, refuse_test
 from calibrant.posthoc.crossval import folds_of
 from calibrant.posthoc.map import FittedMap
@@ -22,6 +23,8 @@ from calibrant.types import Estimate, Predictions, Report
 
 METRICS = ("nll", "ece", "brier", "auroc", "accuracy")
 BEFORE = "as it is"
+GRID_NUMBERS = 100_000
+"""Up to this many numbers the search for the least ECE over 1,000 temperatures takes about a second."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,7 @@ class Advice:
     how: str
     tried: tuple[Tried, ...]
     ranking: tuple[Mapping[str, Any], ...] = ()
+    room: Calibratability | None = None  # what each family could reach at best on the judged items: an oracle
     command: str | None = None
     fitted: FittedMap | None = field(default=None, compare=False)
     before: Predictions | None = field(default=None, compare=False, repr=False)  # the items that were judged
@@ -67,6 +71,7 @@ class Advice:
             "how": self.how,
             "rows": self.rows,
             "ranking": [dict(row) for row in self.ranking],
+            "room": None if self.room is None else self.room.to_dict(),
             "command": self.command,
         }
 
@@ -113,6 +118,7 @@ def advise(
         how=how,
         tried=tuple(tried),
         ranking=choice.ranking,
+        room=calibratability(test, ece_grid=test.n * (test.k or 1) <= GRID_NUMBERS),
         command=None if fitted is None else f"calibrant fit CALIBRATION_PREDICTIONS --method {chosen} -o map/",
         fitted=fitted,
         before=test,

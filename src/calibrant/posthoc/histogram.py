@@ -164,7 +164,7 @@ class Histogram(Calibrator):
         record = certified({"items": p.n, "bins": self.bins, "scheme": self.scheme, "kind": self.kind})
         if self.kind == "top":
             top = top_of(p)
-            table = tabulate(top.confidence.cpu(), (top.predicted == p.labels).cpu(), self.bins, self.scheme)
+            table = tabulate(top.confidence.cpu(), top.predicted.cpu() == p.labels.cpu(), self.bins, self.scheme)
             made = HistogramMassMap if self.scheme == "mass" else HistogramMap
             return made(table.edges, table.count, table.hits, record=record)
         if p.logits is None:

@@ -29,6 +29,10 @@ class Advice:
     rows: tuple[tuple[str, ...], ...]
     chosen: int | None
     command: str | None
+    room: tuple[tuple[str, ...], ...] = ()  # calibratability: what each family could reach at best
+    room_columns: tuple[str, ...] = ()
+    room_said: str = ""
+    how: str = ""
 
 
 def next_steps(report: Report) -> list[Step]:
@@ -93,7 +97,20 @@ def advice(record: Any) -> Advice:
         (i for i, row in enumerate(flat) if picked is not None and next(iter(row.values()), None) == picked), None
     )
     sentence, command = field(record, "sentence"), field(record, "command")
-    return Advice(str(sentence or ""), columns, rows, chosen, None if command is None else str(command))
+    room = field(record, "room")
+    best = [_flat(row.to_dict() if hasattr(row, "to_dict") else row) for row in field(room, "rows")] if room else []
+    names = tuple(dict.fromkeys(key for row in best for key in row))
+    return Advice(
+        str(sentence or ""),
+        columns,
+        rows,
+        chosen,
+        None if command is None else str(command),
+        room=tuple(tuple(cell(row.get(name)) for name in names) for row in best),
+        room_columns=tuple(name.replace("_", " ") for name in names),
+        room_said=str(field(room, "said") or "") if room else "",
+        how=str(field(record, "how") or ""),
+    )
 
 
 def _flat(row: Any) -> dict[str, Any]:
