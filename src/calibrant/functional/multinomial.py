@@ -23,7 +23,10 @@ from torch import Tensor
 from calibrant.functional.designs import Design
 
 DENSE = 64
-"""Parameters up to which the whole Hessian is cheaper than a few dozen of its products."""
+"""Parameters up to which the whole Hessian is always cheaper than its products."""
+AFFORDABLE = 512
+"""Parameters up to which it is, once conjugate gradients have needed more than `PATIENCE` products."""
+PATIENCE = 20
 SMALL = 1 << 16
 """N × K up to which float64 alone is fast enough."""
 
@@ -122,16 +125,20 @@ def _newton(problem: _Problem, theta: Tensor, curvature: _Problem, tolerance: fl
         decrement = float((g.square() / (4 * problem.ridge)).nan_to_num(nan=0.0).sum())
         if decrement <= tolerance * max(value, 1e-3):
             break
-        if dense:
-            h = curvature.design.hessian(p.to(curvature.ridge.dtype)) / len(p) + torch.diag(2 * curvature.ridge)
+        dtype, step = curvature.ridge.dtype, None
+        if not dense:
+            patience = PATIENCE if len(theta) <= AFFORDABLE else 5 * PATIENCE
+            step, converged = _conjugate_step(curvature, p.to(dtype), g.to(dtype), patience)
+            dense = not converged and len(theta) <= AFFORDABLE  # ill-conditioned, as without much of a ridge
+        if dense or step is None:
+            h = curvature.design.hessian(p.to(dtype)) / len(p) + torch.diag(2 * curvature.ridge)
             step = _dense_step(h.to(g.dtype), g, free)
             while lower is not None and bool((stuck := free & (theta <= lower) & (step < 0)).any()):
                 # at its bound, wants up by itself and down by its neighbours: it waits for the next step
                 free = free & ~stuck
                 g = torch.where(free, g, 0.0)
                 step = _dense_step(h.to(g.dtype), g, free)
-        else:
-            step = _conjugate_step(curvature, p.to(curvature.ridge.dtype), g.to(curvature.ridge.dtype)).to(g.dtype)
+        step = step.to(g.dtype)
         decrement = float(-(g @ step)) / 2
         if not decrement > tolerance * max(value, 1e-3) or iteration == limit:
             break
@@ -163,29 +170,29 @@ def _dense_step(h: Tensor, g: Tensor, free: Tensor) -> Tensor:
         jitter = max(jitter, 1e-30) * 100
 
 
-def _conjugate_step(problem: _Problem, p: Tensor, g: Tensor) -> Tensor:
-    """(H + 2r) step ≈ −g, to a residual that falls with the gradient (superlinear)."""
+def _conjugate_step(problem: _Problem, p: Tensor, g: Tensor, limit: int) -> tuple[Tensor, bool]:
+    """(H + 2r) step ≈ −g, to a residual that falls with the gradient (superlinear); and whether it got there."""
     design, twice_ridge, n = problem.design, 2 * problem.ridge, len(p)
     precondition = _preconditioner(problem, p)
     step, r = torch.zeros_like(g), -g
     z = precondition(r)
     d, rz = z, float(r @ z)
     goal = min(0.1, rz**0.25) ** 2 * rz
-    for _ in range(200):
+    for _ in range(limit):
         if rz <= goal or rz == 0.0:
-            break
+            return step, True
         pu = p * design(d)
         hd = design.adjoint(torch.addcmul(pu, p, pu.sum(1, keepdim=True), value=-1)).div_(n).addcmul_(twice_ridge, d)
         curvature = float(d @ hd)
         if not curvature > 0:
-            break
+            return step, True
         alpha = rz / curvature
         step.add_(d, alpha=alpha)
         r.sub_(hd, alpha=alpha)
         z = precondition(r)
         new = float(r @ z)
         d, rz = z.add_(d, alpha=new / rz), new
-    return step
+    return step, False
 
 
 def _preconditioner(problem: _Problem, p: Tensor) -> Callable[[Tensor], Tensor]:
