@@ -32,7 +32,15 @@ def train(
     from calibrant.train import train as run
 
     chosen = read(recipe, settings or ())
-    how = How(device, devices, data_root, checkpoint_every, keep_epochs, keep_weights, quiet=as_json and not sys.stderr.isatty())
+    how = How(
+        device,
+        devices,
+        data_root,
+        checkpoint_every,
+        keep_epochs,
+        keep_weights,
+        quiet=as_json and not sys.stderr.isatty(),
+    )
     if chosen.selection is None:
         result = run(chosen, out, how)
     else:
