@@ -55,7 +55,7 @@ def test_pairing_is_what_makes_a_small_difference_visible() -> None:
 
 def test_p_values_are_uniform_enough_under_no_difference() -> None:
     small = {"nll": 0, "ece": 0, "auroc": 0, "accuracy": 0}
-    for seed in range(40):
+    for seed in range(25):
         generator = torch.Generator().manual_seed(seed)
         z = 2 * torch.randn(300, 4, generator=generator, dtype=torch.float64)
         y = torch.multinomial(torch.softmax(z, 1), 1, generator=generator)[:, 0]
@@ -64,7 +64,7 @@ def test_p_values_are_uniform_enough_under_no_difference() -> None:
         for name in small:
             p = c[name].p
             small[name] += p is not None and p < 0.05
-    assert all(count <= 6 for count in small.values()), small  # 40 × 5 % = 2 expected
+    assert all(count <= 5 for count in small.values()), small  # 25 × 5 % = 1.25 expected
 
 
 def test_items_that_do_not_match_are_named() -> None:

@@ -85,9 +85,8 @@ class Cells:
 
 def _where_above(e: Tensor, least: Tensor) -> Tensor:
     """Flat positions at which a row exceeds its bound; few do, and numpy skips the others eight at a time."""
-    if e.device.type == "cpu":
-        return torch.from_numpy(np.flatnonzero(e.numpy() > least.numpy()[:, None]))
-    return (e > least[:, None]).reshape(-1).nonzero()[:, 0]
+    above = (e > least[:, None]).reshape(-1)
+    return torch.from_numpy(np.flatnonzero(above.numpy())) if e.device.type == "cpu" else above.nonzero()[:, 0]
 
 
 def classwise_influence(predictions: Predictions, signs: Tensor, bins: int, *, chunk: int = CHUNK) -> Tensor:

@@ -50,14 +50,17 @@ class Scores:
         return int(self.labels.shape[0])
 
 
-def reduce(predictions: Predictions, bins: int = 15, *, chunk: int = CHUNK) -> Scores:
-    """Scores of predictions; members are pooled (mean probability) inside each chunk."""
+def reduce(predictions: Predictions, bins: int = 15, *, chunk: int = CHUNK, classwise: bool = True) -> Scores:
+    """Scores of predictions; members are pooled (mean probability) inside each chunk.
+
+    `classwise=False` leaves out the sums in (class, bin) cells, a third of the work, for who needs none of them.
+    """
     if predictions.logits is None:
         return _top1(predictions, bins)
     logits, labels = predictions.logits, predictions.labels.to(predictions.logits.device)
     k, n = int(logits.shape[-1]), int(logits.shape[-2])
     rows = max(1, chunk // (k * predictions.members))
-    cells = Cells(k, bins, logits.device)
+    cells = Cells(k, bins, logits.device) if classwise else None
     # one workspace and one set of columns: blocks that come and go between kept ones would leave the heap in holes
     # that add up to a copy of the logits
     room = torch.empty(min(rows, n), k, dtype=torch.float64, device=logits.device)
@@ -88,7 +91,7 @@ def reduce(predictions: Predictions, bins: int = 15, *, chunk: int = CHUNK) -> S
         k=k,
         bins=bins,
         group=None if predictions.group is None else predictions.group.cpu(),
-        classwise=cells.total(),
+        classwise=None if cells is None else cells.total(),
         members=_join(spread) if spread else None,
     )
     return _explicit(scores, predictions)
@@ -96,7 +99,7 @@ def reduce(predictions: Predictions, bins: int = 15, *, chunk: int = CHUNK) -> S
 
 def positive_class(scores: Scores) -> Scores:
     """The same binary items, with confidence about class 1 instead of about the predicted label."""
-    assert scores.k == 2 and scores.classwise is not None
+    assert scores.k == 2
     says_one = scores.predicted == 1
     return replace(
         scores,
@@ -127,7 +130,7 @@ def merge(parts: Sequence[Scores]) -> Scores:
     return replace(first, **columns, classwise=whole, members=_join(members) if members else None)
 
 
-def _chunk(z: Tensor, y: Tensor, cells: Cells, e: Tensor) -> tuple[Tensor, ...]:
+def _chunk(z: Tensor, y: Tensor, cells: Cells | None, e: Tensor) -> tuple[Tensor, ...]:
     """`e` is room for the chunk in float64."""
     a = _argmax(z)
     e.copy_(z)
@@ -145,7 +148,8 @@ def _chunk(z: Tensor, y: Tensor, cells: Cells, e: Tensor) -> tuple[Tensor, ...]:
         log_error[gone] = far - top[gone, 0]
     p_max = 1 / (1 + rest)
     p_label = torch.exp(away - log_z)
-    cells.add(e, p_max, a, y, p_label)
+    if cells is not None:
+        cells.add(e, p_max, a, y, p_label)
     other = (torch.linalg.vector_norm(e, dim=1) * p_max).square()  # Σ_{j≠a} p_j²
     hit = a == y
     brier = torch.where(hit, (rest * p_max).square() + other, p_max.square() + other + 1 - 2 * p_label)

@@ -58,7 +58,7 @@ def evaluate(
             group=group,
         )
     reused = refuse_reuse(p, allow_reuse)
-    scores = reduce(p, whole("bins", bins, 1))
+    scores = reduce(p, whole("bins", bins, 1), classwise=metrics is None or "ece_classwise" in metrics)
     if about not in ("top", "positive"):
         raise InputError(f"about={about!r} is unknown; use 'top' or 'positive'")
     if about == "positive":
@@ -109,7 +109,7 @@ def evaluate_scores(
             allow_reuse=allow_reuse,
             interval=interval,
         ),
-        extras=extras(panel, resampling),
+        extras=extras(panel, resampling, whole=metrics is None),
         percent=frozenset(m.name for m in chosen if m.percent),
     )
 

@@ -18,13 +18,13 @@ COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
 """Where accuracy against coverage is reported."""
 
 
-def extras(panel: Panel, resampling: Resampling | None = None) -> dict[str, Any]:
+def extras(panel: Panel, resampling: Resampling | None = None, *, whole: bool = True) -> dict[str, Any]:
+    """Everything for the `whole` panel; who asks for a metric or two gets no decompositions and pays for none."""
     scores = panel.scores
-    out: dict[str, Any] = {
-        "murphy_brier": asdict(murphy_brier(scores)),
-        "murphy_nll": asdict(murphy_nll(scores)),
-    }
-    if scores.about == "top label":  # both are about being right, not about class 1
+    out: dict[str, Any] = {}
+    if whole:
+        out |= {"murphy_brier": asdict(murphy_brier(scores)), "murphy_nll": asdict(murphy_nll(scores))}
+    if whole and scores.about == "top label":  # both are about being right, not about class 1
         out["ece_identity"] = asdict(ece_identity(scores, float(auroc(*panel.runs))))
         out["accuracy_at_coverage"] = accuracy_at_coverage(panel)
     if resampling is not None:
