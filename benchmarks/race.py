@@ -163,7 +163,7 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=Path("build/race"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--limit", type=int, default=60, help="seconds a fit may take")
-    parser.add_argument("--budget", type=float, default=10.0, help="seconds that auto may take")
+    parser.add_argument("--budget", type=float, default=30.0, help="seconds that auto may take")
     parser.add_argument("--only", default="", help="part of a file's name")
     parser.add_argument("--methods", default="", help="comma-separated parts of names")
     parser.add_argument("--skip", default="", help="comma-separated parts of names")
@@ -178,7 +178,7 @@ def main() -> None:
         for name, path in sets(given.data):
             if given.only in name:
                 race(path, seed, runs, given.cache, given.limit)
-    write(given.cache, given.write)
+    write(given.cache, given.write, budget=given.budget)
 
 
 if __name__ == "__main__":
