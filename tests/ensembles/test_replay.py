@@ -68,3 +68,31 @@ def test_dropout_of_rate_zero_does_not_end_the_shared_part() -> None:
     assert torch.equal(ensemble.members(X), naive(ensemble, X))
     silent = MCDropout(model, members=3, p=0.0)
     assert torch.equal(silent.members(X), naive(silent, X))
+
+
+@pytest.mark.parametrize("p", [None, 0.0])
+def test_under_autocast_too(p: float | None) -> None:
+    """Autocast remembers the weights it has cast, so that a second pass has fewer operations."""
+    ensemble = MCDropout(Residual(False).eval(), members=4, p=p)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(ensemble.members(X), naive(ensemble, X))
+
+
+def test_a_network_that_changes_its_operations_is_run_whole() -> None:
+    class Moody(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls, self.drop, self.head = 0, nn.Dropout(0.5), nn.Linear(192, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            x = x.flatten(1)
+            return self.head(self.drop(x + 1 if self.calls % 2 else x * 2))
+
+    model = Moody().eval()
+    ensemble = MCDropout(model, members=4)
+    fast = ensemble.members(X)
+    model.calls = 0
+    slow = naive(ensemble, X)
+    assert torch.equal(fast[0], slow[0]) and torch.isfinite(fast).all()
+    assert not torch.equal(fast[1], fast[0])

@@ -8,7 +8,7 @@ Masks are drawn inside a guarded scope from (seed, member): the global generator
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, checked, evaluating
-from calibrant.ensembles.replay import Tape, shared
+from calibrant.ensembles.replay import Diverged, Tape, shared
 from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
 from calibrant.functional.noise import member_seed
@@ -111,9 +111,15 @@ class MCDropout(Ensemble):
         """Member after member on one batch; what precedes the first active dropout runs once."""
         tape = Tape()
         active = [m for m in dropouts(self.model).values() if self._rate(m) > 0]
+        replays = True
         for j in range(self.count):
-            with self.member(j) as network, shared(tape, active):
-                logits = checked(network(x), len(x))
+            try:
+                with self.member(j) as network, shared(tape, active) if replays else nullcontext():
+                    logits = checked(network(x), len(x))
+            except Diverged:  # a network whose operations differ from pass to pass: run it whole from here on
+                replays = False
+                with self.member(j) as network:
+                    logits = checked(network(x), len(x))
             yield logits.clone() if tape.shared else logits  # without dropout the tape holds the logits itself
 
     def _rate(self, module: nn.Module) -> float:

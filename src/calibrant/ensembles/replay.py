@@ -12,9 +12,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
+
+
+class Diverged(RuntimeError):
+    """A later pass does other operations than the first: its shared part cannot be replayed."""
 
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -22,7 +27,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.results: list[Any] = []
+        self.results: list[tuple[Any, Any]] = []  # (operation, what it gave)
         self.storages: set[int] = set()
         self.saved: dict[int, tuple[Tensor, Tensor]] = {}
         self.recorded = False  # the shared part is complete
@@ -30,6 +35,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.shared = False  # inside the shared part of the current pass
 
     def begin(self) -> None:
+        # autocast remembers the weights it has cast: a second pass would then have fewer operations than the first
+        torch.clear_autocast_cache()
         self.position, self.shared = 0, True
 
     def boundary(self) -> None:
@@ -44,11 +51,13 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.shared and self.recorded:
+            if self.position == len(self.results) or self.results[self.position][0] is not func:
+                raise Diverged(f"{func} is not what the first pass did here")
             self.position += 1
-            return tree_map(_alias, self.results[self.position - 1])
+            return tree_map(_alias, self.results[self.position - 1][1])
         if self.shared:
             result = func(*args, **kwargs)
-            self.results.append(result)
+            self.results.append((func, result))
             self.storages |= {t.untyped_storage().data_ptr() for t in tree_flatten(result)[0] if isinstance(t, Tensor)}
             return result
         if func._schema.is_mutable:

@@ -116,7 +116,9 @@ def _crest(seen: dict[float, float], left: float, middle: float, right: float) -
 
     Kept off the ends of the bracket, so that every probe shrinks it by a tenth at the least.
     """
-    others = sorted((x for x in seen if x not in (left, middle, right)), key=lambda x: abs(x - middle))
+    apart = (right - left) / 50  # a knot on top of another would say nothing and spoil the fit
+    far = (x for x in seen if min(abs(x - k) for k in (left, middle, right)) > apart)
+    others = sorted(far, key=lambda x: abs(x - middle))
     knots = [x for x in (left, middle, right, *others[:1]) if math.isfinite(seen[x])]
     u = np.array([(x / middle) ** 2 for x in knots])
     curve = np.polynomial.Polynomial.fit(u, np.array([seen[x] for x in knots]), len(knots) - 1)
