@@ -59,7 +59,7 @@ PLAN: tuple[tuple[str, tuple[int, ...]], ...] = (
 )
 """Best value per GPU-minute first; results/PLAN.md gives the reasons."""
 
-SPEED = {"resnet18": 25_000, "resnet32": 30_000, "vgg16": 30_000, "resnet50": 8_000, "mlp": 60_000}
+SPEED = {"resnet18": 40_000, "resnet32": 30_000, "vgg16": 30_000, "resnet50": 8_000, "mlp": 60_000}
 GUESS = 20_000  # images per second of a network not in the table
 START = 40  # seconds from the start of a process to its first step
 TRAINING_SET = 45_000
