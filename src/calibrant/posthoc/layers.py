@@ -22,7 +22,7 @@ from calibrant.posthoc.order_preserving import OrderPreservingMap
 from calibrant.posthoc.scaling_binning import ScalingBinningMap
 from calibrant.posthoc.spline import SplineWithinMap
 from calibrant.posthoc.tempered import still_impossible, tempered
-from calibrant.posthoc.toplabel import Top, TopLabelMap, spread, top_of_logits
+from calibrant.posthoc.toplabel import Top, TopLabelMap, log_sum_exp, spread, top_of_logits
 
 
 class Bound(nn.Module):
@@ -210,8 +210,8 @@ class Within(nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         highest = logits.topk(self.within, -1).indices
         inside = torch.zeros_like(logits).scatter(-1, highest, 1.0) > 0
-        log_in = logits.masked_fill(~inside, -torch.inf).logsumexp(-1, keepdim=True)
-        log_out = logits.masked_fill(inside, -torch.inf).logsumexp(-1, keepdim=True)
+        log_in = log_sum_exp(logits.masked_fill(~inside, -torch.inf))
+        log_out = log_sum_exp(logits.masked_fill(inside, -torch.inf))
         mass = self.form(torch.sigmoid(log_in - log_out))
         shift = torch.where(inside, torch.log(mass) - log_in, torch.log1p(-mass) - log_out)
         return torch.where(torch.isneginf(log_out), logits, logits + shift)

@@ -32,11 +32,17 @@ class Top:
     log_error: Tensor
 
 
+def log_sum_exp(z: Tensor) -> Tensor:
+    """[..., K] → [..., 1]. Spelled out, because onnxruntime's own does not shift a row that begins with −inf."""
+    shift = z.amax(-1, keepdim=True).clamp_min(-1e30)
+    return torch.log(torch.exp(z - shift).sum(-1, keepdim=True)) + shift
+
+
 def top_of_logits(logits: Tensor) -> Top:
     """[..., N, K] float64 → Top of the same leading shape."""
     z = logits - logits.amax(-1, keepdim=True)
     a = z.argmax(-1, keepdim=True)
-    rest = z.scatter(-1, a, -torch.inf).logsumexp(-1)
+    rest = log_sum_exp(z.scatter(-1, a, -torch.inf))[..., 0]
     log_z = torch.log1p(torch.exp(rest))  # rest ≤ log(K − 1); onnxruntime has no float64 softplus
     return Top(a[..., 0], torch.exp(-log_z), rest - log_z)
 
@@ -55,7 +61,7 @@ def spread(logits: Tensor, predicted: Tensor, confidence: Tensor) -> Tensor:
     """Logits whose `predicted` class has `confidence` and whose others share the rest in proportion."""
     a = predicted[..., None]
     others = logits.scatter(-1, a, -torch.inf)
-    log_rest = others.logsumexp(-1, keepdim=True)
+    log_rest = log_sum_exp(others)
     alone = torch.isneginf(log_rest)  # no other class is possible: there is nothing to share
     out = others - log_rest.masked_fill(alone, 0.0) + torch.log1p(-confidence)[..., None]
     out = out.scatter(-1, a, torch.log(confidence)[..., None])

@@ -1,0 +1,218 @@
+"""`attach`: every map of the table gives the same probabilities baked into a model, exported, and in onnxruntime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import calibrant
+from calibrant.errors import InputError, MapError, MissingDependencyError, RefusedError
+from calibrant.posthoc import CALIBRATORS, CONFIDENCES, MAPS, Calibrator, FittedMap, Identity, Pool, attach
+from calibrant.posthoc.attach import Calibrated
+from calibrant.posthoc.compose import Composition
+from calibrant.posthoc.map import Chain
+from calibrant.posthoc.onnx_export import disagreement, run_onnx, write_map_onnx, write_onnx
+from calibrant.types import Predictions
+
+EXTRA: list[tuple[str, Calibrator]] = [
+    ("histogram_mass-rest", CALIBRATORS["histogram_mass"](kind="one_vs_rest")),  # type: ignore[call-arg]
+    ("spline-within", CALIBRATORS["spline"](within=2)),  # type: ignore[call-arg]
+    ("temperature+isotonic", Composition(CALIBRATORS["temperature"](), CALIBRATORS["isotonic"]())),
+]
+VARIANTS = [
+    (f"{name}-{i}" if i else name, cls(**settings))
+    for name, cls in CALIBRATORS.items()
+    for i, settings in enumerate(cls.candidates)
+] + EXTRA
+each = pytest.mark.parametrize("calibrator", [c for _, c in VARIANTS], ids=[n for n, _ in VARIANTS])
+SAME = {"isotonic_centred", "isotonic_centred-1", "histogram_mass-1", "structured_matrix-1"}  # layers of others
+LAYERS = [(n, c) for n, c in VARIANTS if n not in SAME]
+each_layer = pytest.mark.parametrize("calibrator", [c for _, c in LAYERS], ids=[n for n, _ in LAYERS])
+EDGES = torch.tensor(
+    [
+        [1e4, -1e4, 3.0, 0.0],
+        [1e-3, 0.0, 2e-3, 3e-3],
+        [1000.0, 990.0, 980.0, 970.0],
+        [-990.0, -1000.0, -1010.0, -1020.0],
+        [-1e4, -2e4, -3e4, 1e4],
+        [0.0, -torch.inf, -1.0, -torch.inf],
+        [0.0, -torch.inf, -torch.inf, -torch.inf],
+    ]
+)
+fits: dict[str, FittedMap] = {}
+
+
+def sample(n: int = 1200, seed: int = 0) -> Predictions:
+    g = torch.Generator().manual_seed(seed)
+    z = 1.5 * torch.randn(n, 4, generator=g, dtype=torch.float64)
+    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
+    return calibrant.predictions((2 * z).float(), y, split="calibration")
+
+
+def fitted(calibrator: Calibrator) -> FittedMap:
+    key = repr(calibrator)
+    if key not in fits:
+        fits[key] = calibrator.fit(sample())
+    return fits[key]
+
+
+def new(n: int = 300) -> Tensor:
+    logits = sample(n, seed=1).logits
+    assert logits is not None
+    return logits.float()
+
+
+def gap(a: Tensor, b: Tensor) -> float:
+    return float((torch.softmax(a.double(), -1) - torch.softmax(b.double(), -1)).abs().max())
+
+
+def need_onnx() -> None:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason=f"{name} is not installed; pip install 'calibrant[onnx]' to run this")
+
+
+@each
+def test_eager_is_the_map(calibrator: Calibrator) -> None:
+    m, z = fitted(calibrator), torch.cat([new(), EDGES])
+    net = attach(nn.Identity(), m)
+    assert net(z).dtype == torch.float32 and gap(net(z), m(z)) < 1e-6
+    exact = net(z.double())
+    assert exact.dtype == torch.float64 and gap(exact, m(z.double())) < 1e-12
+    buffers = dict(net.named_buffers())
+    assert buffers and not list(net.parameters())
+
+
+@each_layer
+def test_torch_export_with_any_batch(calibrator: Calibrator) -> None:
+    net = attach(nn.Identity(), fitted(calibrator))
+    program = torch.export.export(net, (new(5),), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
+    for z in (new(), new(1), EDGES):
+        assert gap(program.module()(z), net(z)) < 1e-12
+
+
+@each_layer
+def test_onnxruntime_agrees_with_eager(calibrator: Calibrator, tmp_path: Path) -> None:
+    need_onnx()
+    m, z = fitted(calibrator), new()
+    path = write_map_onnx(tmp_path / "map.onnx", m)
+    assert disagreement(Calibrated(nn.Identity(), m), z, run_onnx(path, z)) < 1e-5
+    assert gap(run_onnx(path, z[:1]), attach(nn.Identity(), m)(z[:1])) < 1e-5
+    assert gap(run_onnx(path, EDGES), m(EDGES)) < 1e-5
+
+
+def test_every_map_class_is_covered() -> None:
+    tried = {part.method for _, c in VARIANTS for part in parts(fitted(c))} | {"identity", "pool"}
+    refused = {c.map.method for c in CONFIDENCES.values()}
+    assert tried | refused == set(MAPS)
+    z = torch.stack([new(20), new(40)[20:]])
+    pooled = attach(nn.Identity(), Chain((Pool(), Identity())))
+    assert gap(pooled(z), Pool()(z)) < 1e-6 and torch.equal(attach(nn.Identity(), Identity())(z), z)
+
+
+def parts(m: FittedMap) -> list[FittedMap]:
+    return [p for part in m.maps for p in parts(part)] if isinstance(m, Chain) else [m]
+
+
+class Network(nn.Module):
+    """Images of labels: classes on axis 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        g = torch.Generator().manual_seed(2)
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        with torch.no_grad():
+            for parameter in self.conv.parameters():
+                parameter.copy_(torch.randn(parameter.shape, generator=g))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.conv(x)
+        return out
+
+
+@pytest.mark.parametrize("method", ["temperature", "histogram", "structured_matrix"])
+def test_a_network_that_labels_pixels(method: str, tmp_path: Path) -> None:
+    m, model = fitted(CALIBRATORS[method]()), Network()
+    net = attach(model, m, class_axis=1)
+    x = torch.randn(3, 3, 5, 6, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        want = m(model(x).movedim(1, -1)).movedim(-1, 1)
+        assert net(x).shape == (3, 4, 5, 6)
+        assert float((torch.softmax(net(x).double(), 1) - torch.softmax(want, 1)).abs().max()) < 1e-6
+        need_onnx()
+        path = write_onnx(tmp_path / "pair.onnx", model, m, x, class_axis=1)
+        got = run_onnx(path, x[:1])
+        assert got.shape == (1, 4, 5, 6)
+        # the network's own float32 arithmetic differs between the two: away from steps only
+        apart = (torch.softmax(got.double(), 1) - torch.softmax(want[:1], 1)).abs()
+        assert float(apart.max() if method != "histogram" else apart.quantile(0.9)) < 1e-5
+
+
+def test_half_precision_keeps_the_digits_of_the_map() -> None:
+    m = fitted(CALIBRATORS["temperature"]())
+    net = attach(nn.Linear(8, 4), m).to(torch.bfloat16)
+    buffers = dict(net.named_buffers())
+    assert all(b.dtype == torch.float64 for b in buffers.values())
+    assert float(next(iter(buffers.values()))) == float(m.tensors()["temperature"])
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(4), dtype=torch.bfloat16)
+    with torch.no_grad():
+        logits = net.model(x)
+        assert isinstance(logits, Tensor) and logits.dtype == torch.bfloat16
+        assert net(x).dtype == torch.float32 and gap(net(x), m(logits)) < 1e-6
+    again = attach(nn.Linear(8, 4), m)
+    again.load_state_dict(net.state_dict())
+    assert float(dict(again.named_buffers())["calibration.layer.temperature"]) == float(m.tensors()["temperature"])
+
+
+def test_gradients_reach_the_model() -> None:
+    model = nn.Linear(8, 4)
+    net = attach(model, fitted(CALIBRATORS["vector"]()))
+    net(torch.ones(2, 8))[:, 0].sum().backward()
+    assert model.weight.grad is not None and bool(model.weight.grad.abs().sum() > 0)
+
+
+def test_what_cannot_be_attached_is_refused_by_name() -> None:
+    p = sample(200)
+    features = torch.randn(200, 5, generator=torch.Generator().manual_seed(5))
+    with_features = calibrant.predictions(p.logits, p.labels, features=features)
+    for name, cls in CONFIDENCES.items():
+        with pytest.raises(MapError, match=f"{name} cannot be attached: it needs the features"):
+            attach(nn.Identity(), cls().fit(with_features))
+    m = fitted(CALIBRATORS["vector"]())
+    with pytest.raises(MapError, match="fitted for 4 classes, the predictions have 5"):
+        attach(nn.Identity(), m)(torch.zeros(2, 5))
+    with pytest.raises(InputError, match="an nn.Module that returns logits, not function"):
+        attach(lambda x: x, m)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="a fitted map .*, not str"):
+        attach(nn.Identity(), "temperature")  # type: ignore[arg-type]
+
+    class Two(nn.Module):
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x, x
+
+    with pytest.raises(InputError, match="the model returns tuple"):
+        attach(Two(), m)(torch.zeros(2, 4))
+
+
+def test_an_export_that_disagrees_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    need_onnx()
+    from calibrant.posthoc import onnx_export
+
+    m = fitted(CALIBRATORS["temperature"]())
+    honest = onnx_export.run_onnx
+    monkeypatch.setattr(onnx_export, "run_onnx", lambda path, x: honest(path, x) * 1.01)
+    with pytest.raises(RefusedError, match="was not written: onnxruntime's probabilities differ"):
+        write_map_onnx(tmp_path / "m.onnx", m)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="the example needs two items"):
+        write_onnx(tmp_path / "m.onnx", nn.Identity(), m, torch.zeros(1, 4))
+
+
+def test_without_the_extra_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibrant.posthoc import onnx_export
+
+    monkeypatch.setattr(onnx_export, "find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'calibrant\[onnx\]'"):
+        write_map_onnx(tmp_path / "m.onnx", fitted(CALIBRATORS["temperature"]()))
