@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from calibrant.functional.border import predictions as predictions
     from calibrant.metrics.compare import compare as compare
     from calibrant.metrics.evaluate import evaluate as evaluate
+    from calibrant.nn.surgery import smooth as smooth
     from calibrant.posthoc.fit import fit as fit
     from calibrant.posthoc.storage import load as load
     from calibrant.types import Estimate as Estimate
@@ -38,6 +39,7 @@ _PUBLIC = {
     "load": "calibrant.posthoc.storage",
     "predict": "calibrant.ensembles.single",
     "predictions": "calibrant.functional.border",
+    "smooth": "calibrant.nn.surgery",
 }
 """Public name → the module that defines it, sorted. A test compares it with what the modules hold."""
 
