@@ -60,9 +60,9 @@ class ConfidNet(ConfidenceModel):
 
     hidden: int = 64
     layers: int = 2
-    epochs: int = 100
+    epochs: int = 200
     patience: int = 20  # epochs without a better one before it stops
-    batch: int = 128
+    batch: int = 64
     learning_rate: float = 1e-3
     weight_decay: float = 1e-4
     held_out: float = 0.2

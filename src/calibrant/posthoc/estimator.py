@@ -3,8 +3,9 @@
 It wraps anything with `decision_function` or `predict_proba`. Unless `cv="prefit"`, scores for the calibration come
 from cross-fitting: each item is scored by a copy of the estimator that has not seen it, one map is fitted on all those
 scores, and the estimator is refitted on everything (scikit-learn's `CalibratedClassifierCV(ensemble=False)` does the
-same). `predict_proba` is the map of the estimator's scores; `predict` is the label the map stands by, which methods of
-the top label never change, even where the confidence they leave it is below one half.
+same). `predict_proba` is the map of the estimator's scores, and `predict` its most probable class, as scikit-learn
+demands: a method of the top label that finds the estimator's answer less likely than another changes it here. What such
+a method says of the estimator's own answer is `map_.predictions(…)`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from calibrant.functional.border import FLOOR, predictions
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.fit import fit_predictions, resolve
 from calibrant.posthoc.map import FittedMap
-from calibrant.types import Predictions, Split
+from calibrant.types import Split
 
 FOLDS = 5
 
@@ -109,13 +110,9 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         return np.asarray(torch.log_softmax(self.map_(z), -1).numpy())
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """The label that the map stands by."""
-        z = self._scores(X)
-        after = self.map_.predictions(Predictions(torch.zeros(len(z), dtype=torch.long), z, origin="predict"))
-        if after.predicted is not None:
-            return np.asarray(self.classes_[after.predicted.numpy()])
-        assert after.logits is not None
-        return np.asarray(self.classes_[after.logits.argmax(-1).numpy()])
+        """The most probable class."""
+        p = self.predict_proba(X)
+        return np.asarray(self.classes_[p.argmax(1)])
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

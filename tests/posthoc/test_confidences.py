@@ -1,0 +1,241 @@
+"""Confidence models: laws over the table, TrustScore against loops, and features that tell more than logits."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import calibrant
+from calibrant.cli import run
+from calibrant.errors import InputError, MapError
+from calibrant.functional.scores import reduce
+from calibrant.posthoc import CONFIDENCES, load
+from calibrant.posthoc.confidences import ConfidenceMap, ConfidenceModel
+from calibrant.posthoc.confidnet import ConfidNet, ConfidNetMap, mlp, true_class_probability
+from calibrant.posthoc.trust_score import TrustScore, TrustScoreMap, high_density
+from calibrant.types import Predictions
+
+SMALL = ConfidNet(hidden=16, layers=1, epochs=40, batch=32, learning_rate=0.01)
+QUICK: dict[str, ConfidenceModel] = {"confidnet": SMALL, "trust_score": TrustScore()}
+each = pytest.mark.parametrize("model", QUICK.values(), ids=QUICK)
+
+
+def telling(n: int = 600, seed: int = 0, k: int = 3, d: int = 6) -> Predictions:
+    """Logits that are as sure of errors as of hits; features that lie between the classes where the network guesses."""
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(k, (n,), generator=g)
+    hard = torch.rand(n, generator=g) < 0.4
+    said = torch.where(hard, torch.randint(k, (n,), generator=g), y)
+    z = 3 * torch.nn.functional.one_hot(said, k) + torch.randn(n, k, generator=g)
+    centre = 4 * torch.eye(k, d)
+    f = torch.where(hard[:, None], centre.mean(0), centre[y]) + torch.randn(n, d, generator=g)
+    return calibrant.predictions(z, y, features=f, split="test" if seed else "calibration")
+
+
+def test_the_table_is_tested() -> None:
+    assert QUICK.keys() == CONFIDENCES.keys()
+
+
+@each
+def test_features_that_tell_more_rank_better(model: ConfidenceModel) -> None:
+    new = telling(seed=1)
+    before = calibrant.evaluate(new)
+    after = calibrant.evaluate(model.fit(telling()).predictions(new))
+    assert before["auroc"].value < 0.6 < 0.75 < after["auroc"].low
+    assert after["ece"].value < before["ece"].value and after["nll"].value < before["nll"].value
+
+
+@each
+def test_the_label_never_changes(model: ConfidenceModel) -> None:
+    new = telling(seed=2)
+    m = model.fit(telling())
+    after = m.predictions(new)
+    assert m.keeps_label and torch.equal(reduce(after).predicted, reduce(new).predicted)
+    assert after.confidence is not None and bool(((after.confidence >= 0) & (after.confidence <= 1)).all())
+    assert after.logits is not None and after.predicted is not None
+    # the logits give the predicted class its new confidence too
+    p = torch.softmax(after.logits, 1).gather(1, after.predicted[:, None])[:, 0]
+    assert torch.allclose(p, after.confidence.clamp(1e-6, 1 - 1e-6), atol=1e-9)
+    members = calibrant.predictions(torch.stack([new.logits] * 2), new.labels, features=new.features)
+    assert torch.allclose(reduce(m.predictions(members)).confidence, after.confidence)
+    assert model.fit(calibrant.predictions(members.logits, new.labels, features=new.features)).k is None
+
+
+@each
+def test_a_top1_set_can_be_judged(model: ConfidenceModel) -> None:
+    new = telling(seed=3)
+    scores = reduce(new)
+    m = model.fit(telling())
+    alone = calibrant.predictions(
+        labels=new.labels, predicted=scores.predicted, confidence=scores.confidence, features=new.features
+    )
+    after = m.predictions(alone)
+    assert after.logits is None
+    assert torch.equal(reduce(after).confidence, reduce(m.predictions(new)).confidence)
+
+
+@each
+def test_disk_round_trip_is_bit_for_bit(model: ConfidenceModel, tmp_path: Path) -> None:
+    m = model.fit(telling())
+    again = load(m.save(tmp_path / "map"))
+    assert type(again) is type(m) and again.settings() == m.settings() and again.record.data == m.record.data
+    for name, tensor in m.tensors().items():
+        assert again.tensors()[name].dtype == tensor.dtype and torch.equal(again.tensors()[name], tensor)
+    new = telling(seed=4)
+    assert torch.equal(reduce(m.predictions(new)).confidence, reduce(again.predictions(new)).confidence)
+
+
+@each
+def test_same_data_same_bits_and_no_global_randomness(model: ConfidenceModel) -> None:
+    state = torch.get_rng_state()
+    a = model.fit(telling())
+    assert torch.equal(state, torch.get_rng_state())
+    torch.rand(3, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        b = model.fit(telling())
+    assert all(torch.equal(t, b.tensors()[name]) for name, t in a.tensors().items())
+
+
+@each
+def test_bad_input_is_named(model: ConfidenceModel) -> None:
+    p = telling()
+    bare = calibrant.predictions(p.logits, p.labels)
+    with pytest.raises(InputError, match=f"{model.name} needs features, .* penultimate activations"):
+        model.fit(bare)
+    m = model.fit(p)
+    assert isinstance(m, ConfidenceMap)
+    with pytest.raises(InputError, match=f"{model.name} needs features"):
+        m.predictions(bare)
+    with pytest.raises(MapError, match=f"{model.name} reads features"):
+        m(p.logits)
+    narrow = calibrant.predictions(p.logits, p.labels, features=p.features[:, :2])
+    with pytest.raises(MapError, match="fitted on 6 features an item, these predictions have 2"):
+        m.predictions(narrow)
+    holes = p.features.clone()
+    holes[7, 1] = torch.nan
+    with pytest.raises(InputError, match="the features of row 7"):
+        model.fit(Predictions(p.labels, p.logits, features=holes))
+
+
+def test_settings_are_checked() -> None:
+    for make, words in (
+        (lambda: ConfidNet(epochs=0), "epochs=0 must be positive"),
+        (lambda: ConfidNet(held_out=1.0), "held_out=1.0"),
+        (lambda: TrustScore(alpha=1.0), "alpha=1.0"),
+        (lambda: TrustScore(neighbours=0), "neighbours=0"),
+        (lambda: TrustScore(link="none"), "link='none' is unknown"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InputError, match=words):
+            make()
+    one = calibrant.predictions(torch.zeros(30, 2), torch.zeros(30, dtype=torch.long), features=torch.rand(30, 2))
+    with pytest.raises(InputError, match="all calibration labels are the same"):
+        TrustScore().fit(one)
+    with pytest.raises(InputError, match="a top-1 file does not have"):
+        ConfidNet().fit(
+            calibrant.predictions(
+                labels=one.labels, predicted=one.labels, confidence=torch.ones(30), features=torch.rand(30, 2)
+            )
+        )
+
+
+def test_trust_score_against_loops() -> None:
+    p, new = telling(80), telling(25, seed=5)
+    m = TrustScore(alpha=0.2, neighbours=3, link="plain").fit(p)
+    assert isinstance(m, TrustScoreMap) and p.features is not None and new.features is not None
+    f, y = p.features.double().tolist(), p.labels.tolist()
+    dense: list[tuple[list[float], int]] = []
+    for c in range(3):
+        rows = [i for i in range(len(y)) if y[i] == c]
+        reach = {i: sorted(math.dist(f[i], f[j]) for j in rows if j != i)[2] for i in rows}
+        kept = sorted(rows, key=lambda i: reach[i])[: len(rows) - math.floor(0.2 * len(rows))]
+        dense += [(f[i], c) for i in kept]
+    assert len(dense) == len(m.points)
+    after = m.predictions(new)
+    assert after.predicted is not None and after.confidence is not None
+    for x, a, got in zip(
+        new.features.double().tolist(), after.predicted.tolist(), after.confidence.tolist(), strict=True
+    ):
+        own = min(math.dist(x, point) for point, c in dense if c == a)
+        other = min(math.dist(x, point) for point, c in dense if c != a)
+        s = other / own
+        assert got == pytest.approx(s / (1 + s), abs=1e-9)
+
+
+def test_trust_score_fits_its_link_on_leave_one_out_scores() -> None:
+    """An item finds itself at distance 0; fitted on such scores the link would call every hit certain."""
+    m = TrustScore().fit(telling(400))
+    assert isinstance(m, TrustScoreMap) and float(m.a) > 0
+    new = telling(400, seed=6)
+    after = reduce(m.predictions(new))
+    assert abs(float(after.confidence.mean()) - float(after.correct.double().mean())) < 0.08
+    assert m.record.certificate["scores"] == "leave-one-out"
+
+
+def test_trust_score_degenerate_distances() -> None:
+    points = torch.tensor([[0.0], [1.0], [1.0]])
+    p = calibrant.predictions(torch.zeros(3, 3), torch.tensor([0, 1, 0]), features=points)
+    m = TrustScore(link="plain").fit(p)
+    assert isinstance(m, TrustScoreMap)
+    x = torch.tensor([[1.0], [0.0], [0.5]], dtype=torch.float64)
+    got = m.confidence(x, torch.tensor([0, 0, 2]))
+    assert got.tolist() == pytest.approx([0.5, 1.0, 0.0], abs=1e-9)  # 0/0; 1/0; a class that was never seen
+    assert high_density(points.double(), p.labels, 0.9, 1).tolist().count(True) == 2  # a class keeps its last item
+
+
+def test_a_score_that_ranks_errors_first_is_flagged() -> None:
+    """Labels alternate along a line, so the nearest neighbour always has the other one."""
+    n = 60
+    y = torch.arange(n) % 2
+    said = torch.where(torch.arange(n) % 3 == 0, 1 - y, y)
+    p = calibrant.predictions(
+        torch.nn.functional.one_hot(said, 2).double(), y, features=torch.arange(n)[:, None].float()
+    )
+    m = calibrant.fit("trust_score", p)
+    assert isinstance(m, TrustScoreMap) and float(m.a) == 1.0 and float(m.b) == 0.0
+    assert not m.record.guard["ok"] and any("errors have the higher scores" in r for r in m.record.guard["reasons"])
+
+
+def test_confidnet_regresses_the_true_class_probability() -> None:
+    p = telling(600)
+    m = SMALL.fit(p)
+    assert isinstance(m, ConfidNetMap) and p.features is not None and p.logits is not None
+    tcp = true_class_probability(p)
+    rows = torch.softmax(p.logits.double(), 1).tolist()
+    assert tcp.tolist() == pytest.approx([row[c] for row, c in zip(rows, p.labels.tolist(), strict=True)])
+    c = m.record.certificate
+    assert c["held_out_loss"] < 0.8 * c["held_out_loss_of_a_constant"] and 0 < c["epoch"] <= c["epochs"] <= 40
+    # the network is the one that torch.nn would build
+    net = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)).double()
+    torch.nn.utils.vector_to_parameters(m.theta, net.parameters())
+    x = (p.features.double() - m.mean) / m.scale
+    assert torch.allclose(net(x)[:, 0], mlp(x, m.theta, m.sizes), atol=1e-12)
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, seed in (("cal", 0), ("new", 7)):
+        p = telling(400, seed)
+        assert p.logits is not None and p.features is not None
+        arrays = {"logits": p.logits.numpy(), "labels": p.labels.numpy(), "features": p.features.numpy()}
+        np.savez(tmp_path / f"{name}.npz", **arrays, split=p.split.value)
+    small = [word for name in ("hidden=16", "batch=32", "learning_rate=0.01") for word in ("--set", name)]
+    argv = ["--method", "confidnet", *small, "-o", str(tmp_path / "map"), "--json"]
+    assert run(["fit", str(tmp_path / "cal.npz"), *argv]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["method"] == "confidnet" and found["guard"]["ok"] and found["nll_after"] < found["nll_before"]
+    out = tmp_path / "out.npz"
+    assert run(["apply", str(tmp_path / "map"), str(tmp_path / "new.npz"), "-o", str(out)]) == 0
+    capsys.readouterr()
+    assert run(["audit", str(out), str(tmp_path / "new.npz"), "--no-intervals", "--json"]) == 0
+    after, before = (report["metrics"]["auroc"]["value"] for report in json.loads(capsys.readouterr().out))
+    assert after > before + 0.1
+    p = telling(400)
+    assert p.logits is not None
+    np.savez(tmp_path / "bare.npz", logits=p.logits.numpy(), labels=p.labels.numpy())
+    assert run(["fit", str(tmp_path / "bare.npz"), "--method", "trust_score"]) == 2
+    err = capsys.readouterr().err
+    assert "trust_score needs features" in err and "bare.npz" in err and err.count("\n") == 1
