@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,14 @@ def test_the_command_writes_onnx(maps: Path, capsys: pytest.CaptureFixture[str])
         torch.softmax(t.double(), 1) for t in (run_onnx(maps / "map.onnx", z), calibrant.load(maps / "histogram")(z))
     )
     assert torch.allclose(got, want, atol=1e-5)
+
+
+def test_every_python_block_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        pytest.importorskip(name, reason=f"{name} is not installed; pip install 'calibrant[onnx]' to run this")
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text("utf-8")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.S)), {})
+    assert (tmp_path / "calibrated.onnx").stat().st_size > 1000
