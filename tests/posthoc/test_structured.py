@@ -75,3 +75,10 @@ def test_cross_validation_lets_go_where_data_speak() -> None:
     assert m.record.certificate["penalty"] < 10
     held_out = m.record.certificate["held_out_nll"]
     assert min(held_out, key=held_out.get) == f"{m.record.certificate['penalty']:g}"
+
+
+def test_degrees_are_what_the_ridge_leaves_free() -> None:
+    z, y = sample()
+    free, held = (StructuredMatrix(penalty=m).fit(calibrant.predictions(z, y)).degrees for m in (1e-6, 1e8))
+    # 20 numbers; adding one constant to all logits, with each of x and the bias, changes nothing: 5 of them
+    assert free == 15 + 1 and held == 1

@@ -82,6 +82,15 @@ def minimise(
     return replace(found, iterations=found.iterations + spent)
 
 
+def effective_degrees(design: Design, theta: Tensor, ridge: Tensor) -> float | None:
+    """tr[(H + 2R)⁻¹ H] at θ: the parameters that the ridge leaves free. None where the whole Hessian is too dear."""
+    if len(theta) > 2 * DENSE:
+        return None
+    p = torch.softmax(design(theta), 1)
+    h = design.hessian(p) / len(p)
+    return float(torch.linalg.solve(h + torch.diag(2 * ridge), h).diagonal().sum())
+
+
 @dataclass(frozen=True)
 class _Problem:
     """f in one precision."""

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.designs import Design, Diagonal, Full
-from calibrant.functional.multinomial import minimise
+from calibrant.functional.multinomial import effective_degrees, minimise
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.penalty_path import FOLDS, cross_validated
@@ -38,12 +38,17 @@ class StructuredVectorMap(FittedMap):
     scale: Tensor
     bias: Tensor
     epsilon: float
+    effective: float | None = None  # parameters that the ridge leaves free
     method: ClassVar[str] = "structured_vector"
     keeps_label: ClassVar[bool] = False
 
     @property
     def k(self) -> int | None:
         return len(self.bias)
+
+    @property
+    def degrees(self) -> int:
+        return super().degrees if self.effective is None else round(self.effective) + 1  # and the temperature
 
     def transform(self, logits: Tensor) -> Tensor:
         temperature, scale, bias = (t.to(logits.device) for t in (self.temperature, self.scale, self.bias))
@@ -59,12 +64,17 @@ class StructuredMatrixMap(FittedMap):
     weight: Tensor
     bias: Tensor
     epsilon: float
+    effective: float | None = None  # parameters that the ridge leaves free
     method: ClassVar[str] = "structured_matrix"
     keeps_label: ClassVar[bool] = False
 
     @property
     def k(self) -> int | None:
         return len(self.bias)
+
+    @property
+    def degrees(self) -> int:
+        return super().degrees if self.effective is None else round(self.effective) + 1  # and the temperature
 
     def transform(self, logits: Tensor) -> Tensor:
         temperature, weight, bias = (t.to(logits.device) for t in (self.temperature, self.weight, self.bias))
@@ -97,7 +107,12 @@ class StructuredVector(Calibrator):
 
         theta, certificate = _solved(self.penalty, x, p.labels, Diagonal, ridge, centre)
         return StructuredVectorMap(
-            temperature, theta[:k].clone(), theta[k:].clone(), epsilon, record=certified(certificate)
+            temperature,
+            theta[:k].clone(),
+            theta[k:].clone(),
+            epsilon,
+            certificate["degrees"],
+            record=certified(certificate),
         )
 
 
@@ -127,7 +142,9 @@ class StructuredMatrix(Calibrator):
 
         theta, certificate = _solved(self.penalty, x, p.labels, lambda part: Full(part, k), ridge, centre)
         weight, bias = theta[:-k].view(k, k).clone(), theta[-k:].clone()
-        return StructuredMatrixMap(temperature, weight, bias, epsilon, record=certified(certificate))
+        return StructuredMatrixMap(
+            temperature, weight, bias, epsilon, certificate["degrees"], record=certified(certificate)
+        )
 
 
 def matrix_ridge(k: int, *, off: float, diagonal: float, bias: float) -> Tensor:
@@ -159,7 +176,8 @@ def _solved(
         found, chosen, path = cross_validated(x, labels, design, ridge, centre)
     else:
         found, chosen, path = minimise(design(x), labels, ridge(penalty), centre), penalty, {}
-    return found.theta, {"penalty": chosen, **path, **found.certificate()}
+    degrees = effective_degrees(design(x), found.theta, ridge(chosen))
+    return found.theta, {"penalty": chosen, "degrees": degrees, **path, **found.certificate()}
 
 
 def _positive(penalty: float | None) -> None:
