@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import roc_auc_score
+from sklearn.metrics import average_precision_score, roc_auc_score
 
 import calibrant
 from calibrant.functional.binning import equal_mass
@@ -60,6 +60,29 @@ def test_equal_mass_bins_do_not_depend_on_row_order() -> None:
     base = equal_mass(conf, 15)
     order = torch.randperm(60, generator=generator)
     assert torch.equal(equal_mass(conf[order], 15), base[order])
+
+
+@pytest.mark.parametrize(("votes", "k"), [(100, 4), (100, 10), (10, 10)])
+def test_equal_votes_tie_whatever_order_they_are_added_in(votes: int, k: int) -> None:
+    """A forest's probabilities: log, softmax and sums round, but .4, .3, .2, .1 in any order ties at .4."""
+    rng = np.random.default_rng(votes + k)
+    truth = rng.dirichlet(np.full(k, 0.5), 3000)
+    counts = np.stack([rng.multinomial(votes, q) for q in truth])
+    y = np.array([rng.choice(k, p=q) for q in truth])
+    top, right = counts.max(1), counts.argmax(1) == y
+    report = evaluate(probs=counts / votes, labels=y)
+    assert report["auroc"].value == pytest.approx(roc_auc_score(right, top), abs=1e-12)
+    assert report["aupr_success"].value == pytest.approx(average_precision_score(right, top), abs=1e-12)
+    assert report["aupr_error"].value == pytest.approx(average_precision_score(~right, -top), abs=1e-12)
+    levels, which, size = np.unique(top, return_inverse=True, return_counts=True)
+    bins = np.floor((np.cumsum(size) - size / 2) * 15 / 3000).astype(int).clip(0, 14)[which]
+    signed = top / votes - right
+    assert report["ece_mass"].value == pytest.approx(np.abs(np.bincount(bins, signed)).sum() / 3000, abs=1e-12)
+    walk = [abs(signed[top <= level].sum()) / 3000 for level in levels]
+    assert report["ks"].value == pytest.approx(max(walk), abs=1e-12)
+    order = rng.permutation(3000)
+    again = evaluate(probs=counts[order] / votes, labels=y[order])
+    assert all(again[m].value == pytest.approx(report[m].value, abs=1e-12) for m in report)
 
 
 def test_a_class_missing_from_the_labels_still_counts() -> None:

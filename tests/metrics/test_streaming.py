@@ -193,6 +193,21 @@ def test_external_sort_with_few_values(tmp_path: Path, monkeypatch: pytest.Monke
         assert abs(value - wanted[name].value) < 1e-12, name  # type: ignore[operator]
 
 
+@pytest.mark.parametrize("piece", [20, 10**6])
+def test_external_sort_of_equal_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
+    """Rows with the same largest share tie, though the sum of the others rounds differently in each."""
+    monkeypatch.setattr(streaming_exact, "PIECE", piece)
+    rng = np.random.default_rng(0)
+    p = rng.multinomial(20, [0.4, 0.3, 0.2, 0.1], size=1000) / 20
+    y = rng.integers(0, 4, 1000)
+    pq.write_table(pa.table({"label": y, "probs": list(p)}), tmp_path / "x.parquet")
+    (tmp_path / "runs").mkdir()
+    found = stream(tmp_path / "x.parquet", Settings(spill=str(tmp_path / "runs")))
+    wanted = evaluate_scores(reduce(predictions(probs=p, labels=y)))
+    for name, value in streaming_exact.exact(tmp_path / "runs", found.state).items():
+        assert abs(value - wanted[name].value) < 1e-12, name  # type: ignore[operator]
+
+
 def test_errors_name_the_row_of_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming_parquet, "NUMBERS", 100)
     z = np.zeros((1000, 3))

@@ -27,10 +27,13 @@ def edges(bins: int) -> Tensor:
     return torch.arange(bins + 1, dtype=torch.float64) / bins
 
 
-def tie_runs(sorted_values: Tensor) -> tuple[Tensor, Tensor]:
-    """Run id of each position and the length of each run, for values already sorted."""
+def tie_runs(sorted_values: Tensor, within: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Run id of each position and the length of each run, for values sorted already (up, where `within` > 0)."""
     new = torch.ones_like(sorted_values, dtype=torch.bool)
-    new[1:] = sorted_values[1:] != sorted_values[:-1]
+    if within:  # −inf − (−inf) is NaN, which exceeds nothing: a tie, as it should be
+        new[1:] = sorted_values[1:] - sorted_values[:-1] > within
+    else:
+        new[1:] = sorted_values[1:] != sorted_values[:-1]
     run = torch.cumsum(new, 0) - 1
     return run, torch.bincount(run)
 

@@ -46,9 +46,14 @@ class Ranking:
         return torch.cat([first, first.new_tensor([len(self.run)])])
 
 
+TIE = 1e-11
+"""Neighbours this close in log(1 − p) are tied. It undoes the rounding of sums in float64: a forest's rows
+(.4, .3, .2, .1) and (.4, .1, .2, .3) are equally confident, whatever order their entries are added in."""
+
+
 def rank(log_error: Tensor) -> Ranking:
     values, order = torch.sort(log_error)  # small log(1 − p) = confident = first
-    run, length = tie_runs(values)
+    run, length = tie_runs(values, TIE)
     return Ranking(order, run, len(length))
 
 
@@ -70,6 +75,11 @@ def run_sums(ranking: Ranking, values: Tensor) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64).index_add(1, ranking.run, values)
     first = ranking.start[:-1].numpy()
     return torch.from_numpy(np.add.reduceat(values.numpy(), first, axis=1))
+
+
+def run_maxima(ranking: Ranking, values: Tensor) -> Tensor:
+    """The largest of each run [R] of per-item values [N]: one confidence for items tied up to rounding."""
+    return torch.from_numpy(np.maximum.reduceat(ranking.ranked(values).numpy(), ranking.start[:-1].numpy()))
 
 
 def auroc(good: Tensor, bad: Tensor) -> Tensor:

@@ -144,16 +144,21 @@ class Fold:
     def add(self, piece: Array) -> None:
         hit = piece["correct"].astype(np.float64)
         signed = piece["confidence"] - hit
-        keys, sums = _runs(piece["log_error"], np.stack([hit, 1 - hit, signed]))
-        if self.key is not None and keys[0] == self.key:
+        first = _first(piece["log_error"], ranking.TIE)
+        keys, sums = piece["log_error"][first], np.add.reduceat(np.stack([hit, 1 - hit, signed]), first, axis=1)
+        tied = self.key is not None and not keys[0] - self.key > ranking.TIE
+        if tied:
             sums[:, 0] += self.open
         elif self.key is not None:
             self._close(self.open[:, None])
         self.key, self.open = float(keys[-1]), sums[:, -1].copy()
         self._close(sums[:, :-1])
-        order = np.argsort(-piece["confidence"], kind="stable")
-        levels, parts = _runs(piece["confidence"][order], np.stack([np.ones_like(hit), signed[order]]))
-        if self.certain is not None and levels[0] == self.certain:
+        # one confidence for all that tie up to rounding; runs of equal ones are merged
+        tops = np.maximum.reduceat(piece["confidence"], first)
+        counts = np.stack([np.diff(np.append(first, len(piece))), np.add.reduceat(signed, first)])
+        first = _first(-tops)
+        levels, parts = tops[first], np.add.reduceat(counts, first, axis=1)
+        if self.certain is not None and (tied or levels[0] == self.certain):
             parts[:, 0] += self.cell
         elif self.certain is not None:
             self._bin(self.cell[:, None])
@@ -210,10 +215,10 @@ class Fold:
         return out
 
 
-def _runs(keys: Array, columns: Array) -> tuple[Array, Array]:
-    """Distinct keys of a sorted array, and the sums of each column over each run."""
-    first = np.concatenate([[0], np.nonzero(keys[1:] != keys[:-1])[0] + 1])
-    return keys[first], np.add.reduceat(columns, first, axis=1)
+def _first(keys: Array, within: float = 0.0) -> Array:
+    """Where each run of ties begins in keys sorted up."""
+    with np.errstate(invalid="ignore"):  # −inf − (−inf) is NaN, which exceeds nothing: a tie
+        return np.concatenate([[0], np.nonzero(keys[1:] - keys[:-1] > within)[0] + 1])
 
 
 def _area(n0: Array, e0: Array, good: Array, bad: Array) -> float:

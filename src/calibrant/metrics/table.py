@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.binning import BinSums, bin_sums, equal_mass, equal_width
-from calibrant.functional.ranking import Ranking, aurc, rank, run_weights
+from calibrant.functional.ranking import Ranking, aurc, rank, run_maxima, run_weights
 from calibrant.functional.scores import Scores
 
 Family = Literal["proper", "calibration", "refinement"]
@@ -47,9 +47,12 @@ class Panel:
     def mass_index(self) -> Tensor:
         if self._parent:
             return self._parent.mass_index
-        # the one sort serves here too: confidence falls as log(1 − confidence) rises
-        order = self.ranking.positions.flip(0)
-        return equal_mass(self.scores.confidence, self.scores.bins, order)
+        # the one sort serves here too: confidence falls as log(1 − confidence) rises, and what ties there ties here
+        order, confidence = self.ranking.positions, self.scores.confidence
+        if self.ranking.runs < len(order):
+            level = run_maxima(self.ranking, confidence)[self.ranking.run]
+            confidence = torch.empty_like(level).scatter_(0, order, level)
+        return equal_mass(confidence, self.scores.bins, order.flip(0))
 
     @cached_property
     def width(self) -> BinSums:
