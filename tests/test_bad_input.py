@@ -149,6 +149,14 @@ BAD: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     "label text": (lambda d: npz(d / "x.npz", logits=Z, labels=Y.astype(str)), ["x.npz", "labels", "not numbers"]),
     "lengths differ": (lambda d: npz(d / "x.npz", logits=Z, labels=Y[:-1]), ["x.npz", "20 rows", "19 labels"]),
     "one class": (lambda d: npz(d / "x.npz", logits=np.zeros((1, 20, 1)), labels=Y), ["x.npz", "1 class", "two"]),
+    "one class, as a column": (
+        lambda d: npz(d / "x.npz", probs=np.ones((20, 1)), labels=Y * 0),
+        ["x.npz", "one class only", "(20,)"],
+    ),
+    "one class in a table": (
+        lambda d: csv(d / "x.csv", "label,prob_0\n0,0.2\n1,0.9\n"),
+        ["x.csv", "'prob_1'", "'prob'"],
+    ),
     "N = 0": (lambda d: npz(d / "x.npz", logits=Z[:0], labels=Y[:0]), ["x.npz", "no items"]),
     "all ignored": (
         lambda d: both(npz(d / "x.npz", logits=Z, labels=Y * 0), "--ignore-index", 0),

@@ -33,6 +33,11 @@ def stems(columns: Sequence[str], path: Path) -> dict[str, list[str]]:
             gap = next((i for i in range(max(members) + 1) if i not in members), None)
             if gap is not None:
                 raise FileError(f"{path}: column '{stem}_{gap}' is missing ('{stem}_{max(members)}' is there)")
+            if len(members) == 1:
+                raise FileError(
+                    f"{path}: column '{stem}_1' is missing: one class only ('{stem}_0'); the score of class 1 in a "
+                    f"binary problem is a column {stem!r}"
+                )
         if sorted(members) == list(range(len(members))):
             found[stem] = [members[i] for i in range(len(members))]
             for column in found[stem]:

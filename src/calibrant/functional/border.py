@@ -198,6 +198,11 @@ def _rows(
 def _binary(scores: Tensor, name: str, where: str, y: Tensor) -> tuple[Tensor, bool]:
     """One column means the score of class 1: logits [0, z], probabilities [1 − p, p]."""
     if scores.ndim == 2 and scores.shape[1] == 1:
+        if len(y) and not bool(y.any()):
+            raise InputError(
+                f"{where}one class only: {name} of shape {tuple(scores.shape)} and every label 0; two are needed at least "
+                f"(the scores of class 1 in a binary problem go in as {name} of shape ({len(scores)},))"
+            )
         scores = scores[:, 0]
     if scores.ndim != 1:
         return scores, False
