@@ -191,3 +191,23 @@ def test_workers_give_the_same_numbers(here: Path, capsys: pytest.CaptureFixture
     (one,) = audited(capsys, "parts", "--stream")
     (two,) = audited(capsys, "parts", "--stream", "--workers", "2")
     assert one == two
+
+
+def test_names_of_a_top1_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    c, right = np.array([0.9, 0.8, 0.6, 0.7]), np.array([1, 1, 0, 1])
+    np.savez(here / "top.npz", net__label=right, net__pred=np.ones(4, int), net__conf=c)
+    keys = ("--labels-key", "net__label", "--predicted-key", "net__pred", "--confidence-key", "net__conf")
+    (found,) = audited(capsys, "top.npz", *keys, "--no-intervals")
+    assert found["k"] is None and found["metrics"]["gap"]["value"] == pytest.approx(0.0)
+    assert found["metrics"]["nll"]["value"] is None and "top-1" in found["metrics"]["nll"]["reason"]
+    assert run(["audit", "top.npz", *keys[:4]]) == 2
+    assert "--confidence-key" in capsys.readouterr().err
+    assert run(["compare", "top.npz", "top.npz", *keys, "--metrics", "ece", "--json"]) == 0
+
+
+def test_what_the_system_refuses_is_one_line(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not Path("/proc/self").is_dir():
+        pytest.skip("no /proc, the folder in which not even root can make a file")
+    assert run(["audit", "a.npz", "--metrics", "accuracy,gap", "--html", "/proc/report.html"]) in (1, 2)
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("calibrant: ") and err.count("\n") == 1

@@ -69,6 +69,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 1
+    except OSError as error:  # a full disk, a place that takes no files: it failed, and there is nothing to debug
+        print(f"calibrant: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
     except Exception as error:
         # typer's usage errors share no public base class across its versions, only this method
         if not hasattr(error, "format_message"):

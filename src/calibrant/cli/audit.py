@@ -56,6 +56,8 @@ def audit(
     logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
     probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
+    predicted_key: Annotated[str | None, typer.Option(help="name of the predicted classes, of a top-1 file")] = None,
+    confidence_key: Annotated[str | None, typer.Option(help="name of the confidences, of a top-1 file")] = None,
     labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the file has none")] = None,
     class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for images of labels")] = -1,
     ignore_index: Annotated[int | None, typer.Option(help="label of items that do not count")] = None,
@@ -74,7 +76,7 @@ def audit(
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]
     _writable(html)
     options = Options(
-        keys=Keys(logits_key, probs_key, labels_key),
+        keys=Keys(logits_key, probs_key, labels_key, predicted_key, confidence_key),
         metrics=names,
         bins=bins,
         seed=seed,

@@ -85,6 +85,8 @@ def audited(path: Path, labels: Path | None, o: Options) -> Audited:
         logits_key=o.keys.logits,
         probs_key=o.keys.probs,
         labels_key=o.keys.labels,
+        predicted_key=o.keys.predicted,
+        confidence_key=o.keys.confidence,
         class_axis=o.class_axis,
         ignore_index=o.ignore_index,
     )

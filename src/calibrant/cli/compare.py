@@ -32,6 +32,8 @@ def compare(
     logits_key: Annotated[str | None, typer.Option(help="name of the logits in the files")] = None,
     probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the files")] = None,
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the files")] = None,
+    predicted_key: Annotated[str | None, typer.Option(help="name of the predicted classes, of a top-1 file")] = None,
+    confidence_key: Annotated[str | None, typer.Option(help="name of the confidences, of a top-1 file")] = None,
     labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the files have none")] = None,
     class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for images of labels")] = -1,
     ignore_index: Annotated[int | None, typer.Option(help="label of items that do not count")] = None,
@@ -47,6 +49,8 @@ def compare(
             logits_key=logits_key,
             probs_key=probs_key,
             labels_key=labels_key,
+            predicted_key=predicted_key,
+            confidence_key=confidence_key,
             class_axis=class_axis,
             ignore_index=ignore_index,
         )

@@ -34,6 +34,8 @@ def read(
     logits_key: str | None = None,
     probs_key: str | None = None,
     labels_key: str | None = None,
+    predicted_key: str | None = None,
+    confidence_key: str | None = None,
     split: Split | str | None = None,
     class_axis: int = -1,
     ignore_index: int | None = None,
@@ -48,7 +50,7 @@ def read(
         found = reader(where).read(where)
         if labels is not None:
             found = _with_labels(found, existing(labels))
-    keys = Keys(logits_key, probs_key, labels_key)
+    keys = Keys(logits_key, probs_key, labels_key, predicted_key, confidence_key)
     return arrays.join(found, keys, class_axis=class_axis, ignore_index=ignore_index, split=split)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class Keys:
     logits: str | None = None
     probs: str | None = None
     labels: str | None = None
+    predicted: str | None = None
+    confidence: str | None = None
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ _TEXTS = ("split", "raw", "binary", "fitted_on", "origin")
 
 def choose(arrays: Arrays, keys: Keys) -> dict[str, str]:
     """Role → name in this file."""
-    given = {"logits": keys.logits, "probs": keys.probs, "labels": keys.labels}
+    given = asdict(keys)
     roles: dict[str, str] = {}
     for role, names in ROLES.items():
         asked = given.get(role)
@@ -144,7 +146,7 @@ def _complete(arrays: Arrays, roles: dict[str, str]) -> None:
     elif len(pair) < 2:
         raise FileError(
             f"{arrays.path}: no {arrays.word} 'logits' or 'probs' (nor 'predicted' with 'confidence'); "
-            f"{arrays.found}; name it by --logits-key or --probs-key"
+            f"{arrays.found}; name them by --logits-key, --probs-key, or --predicted-key with --confidence-key"
         )
 
 

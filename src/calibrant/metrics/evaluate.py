@@ -144,7 +144,7 @@ def refuse_reuse(p: Predictions, allow_reuse: bool) -> bool:
     if not allow_reuse:
         raise SplitError(
             f"{p.source or 'these predictions'}: the map was fitted on the same items that it is judged on; "
-            "report on other items, or say allow_reuse=True"
+            "report on other items, or say allow_reuse=True (--allow-reuse)"
         )
     return True
 
