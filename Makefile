@@ -11,7 +11,8 @@ PYTHON ?= $(shell for p in python3.11 python3 python3.12 python3.13 python; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 JOBS ?= 2
-# one thread a process: two test processes with two threads each fight over two cores
+# one thread a process: two test processes with two threads each fight over two cores, and on a busy machine
+# the demo's small matrices spend most of their time waiting for a second thread
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 # $(call install,ENV,EXTRAS): pip's own words go to a log, a dot a package to the terminal
@@ -43,7 +44,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(call install,.venv-bench,bench)
 
 demo: $(STAMP)
-	@$(BIN)/calibrant demo -o demo
+	@$(ONE_THREAD) $(BIN)/calibrant demo -o demo
 
 test: $(STAMP)
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
