@@ -180,3 +180,17 @@ def test_the_page_of_methods_is_the_tables() -> None:
 def test_every_entry_says_what_it_is(family: str) -> None:
     for name, line in rows(family):
         assert line, f"{family}: {name} has no docstring"
+
+
+def test_families_are_reached_after_a_bare_import() -> None:
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import calibrant; print(calibrant.posthoc.attach.__name__, calibrant.metrics.METRICS['ece'].name)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["attach", "ece"]

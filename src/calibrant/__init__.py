@@ -7,6 +7,7 @@ stays light (no Lightning, matplotlib, scikit-learn or torchmetrics until someth
 from __future__ import annotations
 
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -43,10 +44,18 @@ _PUBLIC = {
 }
 """Public name → the module that defines it, sorted. A test compares it with what the modules hold."""
 
+_PACKAGES = (
+    "attacks", "bench", "data", "diagnostics", "ensembles", "errors", "files", "functional", "losses", "metrics", "nn",
+    "papers", "posthoc", "report", "shifts", "targets", "train", "transforms", "types",
+)  # fmt: skip
+"""Families that `calibrant.NAME` reaches after a bare `import calibrant`, loaded on first use."""
+
 __all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES and find_spec(f"calibrant.{name}") is not None:
+        return import_module(f"calibrant.{name}")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
     value = getattr(import_module(_PUBLIC[name]), name)
