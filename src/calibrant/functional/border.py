@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.rows import classes_last, rows
 from calibrant.types import Predictions, Split
 
 FLOOR = 1e-30
@@ -52,13 +53,16 @@ def predictions(
     if logits is not None and probs is not None:
         raise InputError(f"{where}both logits and probs were given; pass exactly one of them")
     y = as_tensor(labels, "labels", where)
+    beside = {"ids": ids, "features": features, "group": group, "predicted": predicted, "confidence": confidence}
     scores, binary = None, False
     if logits is not None or probs is not None:
         name = "logits" if logits is not None else "probs"
         scores = as_tensor(logits if logits is not None else probs, name, where)
         if not scores.is_floating_point():
             scores = scores.float()
-        scores, y, group = _rows(scores, y, group, class_axis, ignore_index, where, name)
+        scores = classes_last(scores, class_axis, name, where)
+    scores, y, beside = rows(scores, y, beside, ignore_index, where)
+    if scores is not None:
         scores, binary = _binary(scores, name, where, y)
         _shape(scores, name, where)
         if name == "logits":
@@ -73,7 +77,7 @@ def predictions(
         raise InputError(f"{where}there are no items (N = 0)")
     if len(y) != n:
         raise InputError(f"{where}{n} rows of scores but {len(y)} labels; they must be of equal length")
-    guess, sure = _top1(predicted, confidence, n, where)
+    guess, sure = _top1(beside["predicted"], beside["confidence"], n, where)
     return Predictions(
         labels=y,
         logits=scores,
@@ -81,10 +85,10 @@ def predictions(
         confidence=sure,
         split=as_split(split, where),
         raw=raw,
-        ids=_texts(ids, n, "ids", where),
+        ids=_texts(beside["ids"], n, "ids", where),
         classes=_texts(classes, None if scores is None else int(scores.shape[-1]), "classes", where),
-        features=_aligned(features, n, "features", where),
-        group=_groups(group, n, where),
+        features=_aligned(beside["features"], n, "features", where),
+        group=_groups(beside["group"], n, where),
         binary=binary,
         source=source,
     )
@@ -174,33 +178,12 @@ def _row(bad: Tensor) -> int:
     return int(bad.nonzero()[0][-2 if bad.ndim > 1 else 0])
 
 
-def _rows(
-    scores: Tensor, y: Tensor, group: Any, class_axis: int, ignore_index: int | None, where: str, name: str
-) -> tuple[Tensor, Tensor, Any]:
-    """Move classes last and flatten label images to items; each image becomes a group."""
-    if class_axis not in (-1, scores.ndim - 1):
-        if not -scores.ndim <= class_axis < scores.ndim:
-            raise InputError(f"{where}class_axis={class_axis} does not exist in {name} of shape {tuple(scores.shape)}")
-        scores = scores.movedim(class_axis, -1)
-    if y.ndim > 1 and scores.shape[:-1] == y.shape:
-        image = torch.arange(len(y), device=y.device).reshape(-1, *[1] * (y.ndim - 1)).expand_as(y)
-        group = image.reshape(-1) if group is None else as_tensor(group, "group", where)[image.reshape(-1).cpu()]
-        scores, y = scores.reshape(-1, scores.shape[-1]), y.reshape(-1)
-    elif y.ndim > 1 and scores.ndim > 2 and scores.shape[1:-1] == y.shape:
-        raise InputError(f"{where}members of label images are not supported; pool them first")
-    if ignore_index is not None:
-        keep = (y != ignore_index).nonzero()[:, 0]
-        scores, y = scores.index_select(-2, keep.to(scores.device)), y[keep]
-        group = None if group is None else as_tensor(group, "group", where)[keep.cpu()]
-    return scores, y, group
-
-
 def _binary(scores: Tensor, name: str, where: str, y: Tensor) -> tuple[Tensor, bool]:
     """One column means the score of class 1: logits [0, z], probabilities [1 − p, p]."""
     if scores.ndim == 2 and scores.shape[1] == 1:
         if len(y) and not bool(y.any()):
             raise InputError(
-                f"{where}one class only: {name} of shape {tuple(scores.shape)} and every label 0; two are needed at least "
+                f"{where}one class only: {name} of shape {tuple(scores.shape)}, every label 0; two are needed at least "
                 f"(the scores of class 1 in a binary problem go in as {name} of shape ({len(scores)},))"
             )
         scores = scores[:, 0]

@@ -1,0 +1,66 @@
+"""Images of labels → rows of items, and items that do not count leave, with everything that belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+
+
+def classes_last(scores: Tensor, class_axis: int, name: str, where: str = "") -> Tensor:
+    if class_axis in (-1, scores.ndim - 1):
+        return scores
+    if not -scores.ndim <= class_axis < scores.ndim:
+        raise InputError(f"{where}class_axis={class_axis} does not exist in {name} of shape {tuple(scores.shape)}")
+    return scores.movedim(class_axis, -1)
+
+
+def rows(
+    scores: Tensor | None, y: Tensor, beside: Mapping[str, Any], ignore_index: int | None, where: str = ""
+) -> tuple[Tensor | None, Tensor, dict[str, Any]]:
+    """(scores [N, K], labels [N], the columns beside them); each image of labels becomes a group.
+
+    What is given once an image (`ids`, `group`) is said of each of its pixels.
+    """
+    out = dict(beside)
+    shape = tuple(np.shape(out["predicted"])) if scores is None else tuple(scores.shape[:-1])
+    if y.ndim > 1 and shape == tuple(y.shape) and not (scores is None and shape[1:] == (1,)):
+        image = torch.arange(len(y), device="cpu").reshape(-1, *[1] * (y.ndim - 1)).expand(y.shape).reshape(-1)
+        for name in ("ids", "group"):
+            if out[name] is not None and len(out[name]) == len(y):
+                out[name] = picked(out[name], image)
+        if out["group"] is None:
+            out["group"] = image
+        for name in ("predicted", "confidence"):
+            if np.shape(out[name]) == tuple(y.shape):
+                out[name] = (
+                    out[name].reshape(-1) if isinstance(out[name], Tensor) else np.asarray(out[name]).reshape(-1)
+                )
+        scores = None if scores is None else scores.reshape(-1, scores.shape[-1])
+        y = y.reshape(-1)
+    elif scores is not None and y.ndim > 1 and scores.ndim > 2 and scores.shape[1:-1] == y.shape:
+        raise InputError(f"{where}members of label images are not supported; pool them first")
+    if ignore_index is None or bool((y != ignore_index).all()):
+        return scores, y, out
+    total, axis = len(y), 0 if scores is None or scores.ndim == 1 else -2
+    if scores is not None and scores.shape[axis] != total:
+        raise InputError(f"{where}{scores.shape[axis]} rows of scores but {total} labels; they must be of equal length")
+    keep = (y.reshape(total, -1)[:, 0] != ignore_index).nonzero()[:, 0]
+    for name, column in out.items():
+        if column is not None and len(column) == total:  # another length is an error, said where it is checked
+            out[name] = picked(column, keep.cpu())
+    return None if scores is None else scores.index_select(axis, keep.to(scores.device)), y[keep], out
+
+
+def picked(column: Any, index: Tensor) -> Any:
+    """The entries at `index` (on the CPU) of a tensor, an array or a sequence of text."""
+    if isinstance(column, Tensor):
+        return column[index.to(column.device)]
+    if isinstance(column, np.ndarray):
+        return column[index.numpy()]
+    return [column[i] for i in index.tolist()]
