@@ -18,7 +18,7 @@ from calibrant.functional.scores import Classwise
 from calibrant.metrics.bca import normal_quantile
 from calibrant.metrics.calibration import folded_mean
 from calibrant.metrics.gaps import Cells, possible
-from calibrant.metrics.inversion import GRID, _crossing, concentrated, spread
+from calibrant.metrics.inversion import GRID, _crossing, concentrated
 
 
 def classwise_interval(classwise: Classwise, n: int, level: float, design: float = 1.0) -> tuple[float, float]:
@@ -28,7 +28,7 @@ def classwise_interval(classwise: Classwise, n: int, level: float, design: float
     seen = float((cells.mass * cells.gap).abs().sum())
     z = normal_quantile((1 + level) / 2)
     top, lower = _moments(cells, concentrated(cells), k, design, z)
-    bottom, upper = _moments(cells, spread(cells), k, design, -z)
+    bottom, upper = _moments(cells, cells.gap, k, design, -z)  # in so many cells noise has spread the gaps already
     low = 0.0 if float(top[0]) >= seen else _crossing(top, lower, seen)
     return low / k, max(low, _crossing(bottom, upper, seen)) / k
 

@@ -125,11 +125,15 @@ def spread(cells: Cells) -> Tensor:
 
 
 def drift(cells: Cells) -> Tensor:
-    """For the walk of KS: one sign throughout, as a wrong temperature gives, p(1 − p), of the observed size."""
+    """For the walk of KS: one sign throughout, as a wrong temperature gives, p(1 − p), of the observed size;
+    turning into the observed gaps themselves as the walk leaves the noise behind (2 to 6 standard errors)."""
     shape = cells.confidence * (1 - cells.confidence) + 1e-12
     walk = torch.cumsum(cells.mass * cells.gap, -1)
     size = ks(cells.mass * cells.gap, cells) / ks(cells.mass * shape, cells)
-    return shape * size * torch.sign(walk[walk.abs().argmax()])
+    q = (cells.accuracy * cells.count + cells.confidence) / (cells.count + 1)
+    error = ((cells.mass * (q * (1 - q)).clamp_min(0)).sum() / cells.n).sqrt()
+    clear = ((walk.abs().max() / error - 2) / 4).clamp(0, 1)
+    return clear * cells.gap + (1 - clear) * shape * size * torch.sign(walk[walk.abs().argmax()])
 
 
 def line(cells: Cells, side: Side, end: Literal["low", "high"], noise: Noise) -> Line:
