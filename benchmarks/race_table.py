@@ -26,8 +26,8 @@ the same files. Fitted on one half ({n} items), judged on the other, {seeds} a f
 Conventions: NLL in nats, a probability below 1e-30 counts as 1e-30; Brier is the sum over classes; ECE has 15
 right-closed bins of the top label's confidence; AUROC is of confidence for correct against wrong; seconds are processor
 time of the fit alone, on one thread. Peers get the softmax in float64. `auto` sees the calibration half only and has
-{budget} seconds. Best of ours and best peer are picked on the test half, ours from {own} candidates and theirs from {peers}, so both
-are flattered, ours the more; `auto` is not.
+{budget} seconds. Best of ours and best peer are picked on the test half, ours from {own} candidates and theirs from
+{peers}, so both are flattered, ours the more; `auto` is not.
 """
 
 
