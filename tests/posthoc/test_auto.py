@@ -12,10 +12,12 @@ import calibrant
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.functional.scores import reduce
 from calibrant.posthoc import CALIBRATORS, Chain
-from calibrant.posthoc.auto import Auto
-from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.auto import Auto, singles
+from calibrant.posthoc.calibrator import Calibrator, at_least
+from calibrant.posthoc.crossval import Z95
 from calibrant.posthoc.histogram import Histogram, HistogramMass
 from calibrant.posthoc.isotonic import Isotonic
+from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.temperature import Temperature
 from calibrant.posthoc.vector import Vector
 from calibrant.types import Predictions
@@ -89,6 +91,60 @@ def test_budget_skips_and_says_so() -> None:
     skipped = [row for row in ranking if row["status"] == "skipped"]
     assert len(skipped) == len(ranking) - 1 and all("budget" in row["reason"] for row in skipped)
     assert next(row for row in ranking if row["status"] == "chosen")["method"] == "identity"
+
+
+def test_what_would_not_fit_into_the_budget_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+
+    class Slow(Temperature):
+        name = "slow"  # type: ignore[misc]
+
+        def solve(self, p: Predictions) -> FittedMap:
+            sizes.append(p.n)
+            time.sleep(p.n * 1e-4)
+            return super().solve(p)
+
+    monkeypatch.setitem(CALIBRATORS, "slow", Slow)
+    ranking = calibrant.fit("auto", sample(8000), budget=3).record.ranking
+    row = next(r for r in ranking if r["method"] == "slow")
+    assert row["status"] == "skipped" and "would take about" in row["reason"]
+    assert sizes == [800]  # a tenth of the items told that all of them would need four seconds
+
+
+def test_a_method_that_a_few_items_cannot_feed_is_tried_on_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hungry(Temperature):
+        name = "hungry"  # type: ignore[misc]
+
+        def solve(self, p: Predictions) -> FittedMap:
+            at_least(p, 2000, "it is hungry", self.name)
+            return super().solve(p)
+
+    monkeypatch.setitem(CALIBRATORS, "hungry", Hungry)
+    ranking = calibrant.fit("auto", sample(6000), budget=60).record.ranking
+    assert next(r for r in ranking if r["method"] == "hungry").get("repeats")
+
+
+def test_the_promising_come_first() -> None:
+    names = [c.name for c in singles()]
+    assert names[:2] == ["temperature", "vector"]  # of the five left in the table here
+    assert sorted(names[2:]) == ["histogram"] * 2 + ["histogram_mass"] * 2 + ["isotonic"] * 2
+
+
+def test_one_standard_error_towards_fewer_parameters() -> None:
+    """The rule, from the ranking's own figures; the identity alone has the guard's wider noise."""
+    checked = 0
+    for seed, weight in enumerate([[2.0, 2.0, 2.0, 2.2], [1.0, 1.1, 1.0, 1.3], [4.0, 1.0, 1.0, 2.0]]):
+        ranking = calibrant.fit("auto", sample(1500, torch.tensor(weight), seed), budget=600).record.ranking
+        chosen = next(r for r in ranking if r["status"] == "chosen")
+        for row in ranking:
+            if row["status"] in ("ran", "chosen") and row["method"] != "identity":
+                error = (row["excess"]["high"] - row["excess"]["low"]) / 2 / Z95
+                if row is chosen:
+                    assert row["excess"]["value"] <= error + 1e-12
+                elif row["degrees"] < chosen["degrees"]:
+                    assert row["excess"]["value"] > error
+                    checked += 1
+    assert checked
 
 
 def test_a_candidate_that_cannot_be_fitted_is_listed_with_its_reason() -> None:
