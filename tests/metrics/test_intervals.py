@@ -123,3 +123,13 @@ def test_the_coverage_table_has_a_row_for_every_metric_and_regimes_explain_the_r
     for name, cells in rows:
         if "⚠" in cells or "↑" in cells:
             assert name in explained, f"{name} leaves 90–99 % somewhere and no regime says so"
+
+
+def test_certain_and_right_throughout() -> None:
+    probs = np.zeros((40, 3))
+    probs[:, 0] = 1
+    report = calibrant.evaluate(probs=probs, labels=np.zeros(40, int))
+    for name, e in report.items():
+        assert (e.low is None and e.reason) or 0 <= e.low <= e.high <= 1, name  # type: ignore[operator]
+    assert report["ks"].low is None and "same value" in str(report["ks"].reason)
+    assert report["ece"].low == 0 and report["ece"].high > 0.05  # 40 of 40 do not show that it is always right

@@ -28,6 +28,7 @@ WALK = 60
 """Cells of the walk whose largest excursion is KS."""
 
 INVERSION = "test inversion on simulated gaps"
+UNMOVED = "every resample gives the same value: no interval"
 
 
 def with_intervals(
@@ -46,6 +47,9 @@ def with_intervals(
     drawn = [m for m in known if m.name not in gaps and m.name != "accuracy"]
     out = dict(points)
     for name, (low, high) in gaps.items():
+        if name == "ks" and low == high:  # certain and right throughout: noise of the observed size is no noise at all
+            out[name] = replace(points[name], reason=UNMOVED)
+            continue
         out[name] = replace(points[name], low=low, high=high, method=INVERSION)
     if "accuracy" in (m.name for m in known):
         out["accuracy"] = _accuracy(scores, points["accuracy"], resampling.level)
@@ -80,7 +84,7 @@ def _bootstrapped(
             out[m.name] = replace(point, reason="too few errors or correct answers for an interval")
             continue
         if float(drawn.max() - drawn.min()) <= 1e-15 * max(1.0, abs(value)):
-            out[m.name] = replace(point, reason="every resample gives the same value: no interval")
+            out[m.name] = replace(point, reason=UNMOVED)
             continue
         low, high = bca(value, drawn, acceleration(influence(m, sorted_panel), group), resampling.level)
         shift = point.value - value  # what merging ranks into cells changed

@@ -132,7 +132,7 @@ def drift(cells: Cells) -> Tensor:
     size = ks(cells.mass * cells.gap, cells) / ks(cells.mass * shape, cells)
     q = (cells.accuracy * cells.count + cells.confidence) / (cells.count + 1)
     error = ((cells.mass * (q * (1 - q)).clamp_min(0)).sum() / cells.n).sqrt()
-    clear = ((walk.abs().max() / error - 2) / 4).clamp(0, 1)
+    clear = ((walk.abs().max() / error.clamp_min(1e-300) - 2) / 4).clamp(0, 1)  # certain and right: no noise, no walk
     return clear * cells.gap + (1 - clear) * shape * size * torch.sign(walk[walk.abs().argmax()])
 
 
