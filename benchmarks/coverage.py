@@ -1,6 +1,6 @@
 """Do the 95 % intervals cover 95 %? Worlds with a known truth, sampled again and again.
 
-    python -m benchmarks.coverage            # writes docs/coverage.md; about 15 minutes of one core
+    python -m benchmarks.coverage            # writes docs/coverage.md; about 15 minutes of two cores
     python -m benchmarks.coverage --trials 100 --only ece,ks
 
 A world is a population of items with true class probabilities π; a calibrated predictor says π, a
@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=400)
     parser.add_argument("--replicates", type=int, default=400)
     parser.add_argument("--only", default="")
-    parser.add_argument("--shapes", default="temperature,bent")
+    parser.add_argument("--shapes", default="temperature")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--targets", default=",".join(map(str, TARGETS)))
