@@ -124,3 +124,20 @@ def test_single_is_a_predictor(model: nn.Module, data: TensorDataset) -> None:
     single = Single(model.eval())
     assert isinstance(single, Predictor)
     assert single.members(data.tensors[0]).shape == (1, 37, 3)
+
+
+def test_images_of_labels_are_items_in_groups() -> None:
+    net = torch.nn.Conv2d(3, 4, 1)
+    x, y = torch.randn(5, 3, 6, 7, generator=torch.Generator().manual_seed(0)), torch.arange(210).reshape(5, 6, 7) % 4
+    y[0, :2] = 255
+    found = calibrant.predict(
+        net, [(x[:3], y[:3], torch.arange(3)), (x[3:], y[3:], torch.arange(3, 5))], class_axis=1, ignore_index=255
+    )
+    with torch.no_grad():
+        wanted = calibrant.predictions(net(x), y, class_axis=1, ignore_index=255)
+    assert found.n == 210 - 14 and torch.allclose(found.logits, wanted.logits, atol=1e-6)  # type: ignore[arg-type]
+    assert torch.equal(found.labels, wanted.labels) and torch.equal(found.group, wanted.group)  # type: ignore[arg-type]
+    assert found.ids is not None and found.ids[0] == "0" and found.ids[-1] == "4"
+    assert calibrant.predict([net, net], [(x, y)], class_axis=1, ignore_index=255).members == 2
+    with pytest.raises(InputError, match="class_axis=1"):
+        calibrant.predict(net, [(x, y)])

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.functional.border import predictions
+from calibrant.functional.rows import classes_last
 from calibrant.types import Predictions, Split
 
 Model = Callable[..., Any]
@@ -47,6 +48,8 @@ def predict(
     device: torch.device | str | None = None,
     split: Split | str = Split.UNKNOWN,
     classes: Sequence[Any] | None = None,
+    class_axis: int = -1,
+    ignore_index: int | None = None,
     autocast: torch.dtype | None = None,
     progress: bool = False,
     source: str = "",
@@ -55,6 +58,7 @@ def predict(
 
     `device` defaults to where the model's parameters are; a model moved there is moved back. A third
     integer entry of a batch becomes the items' ids. `autocast=torch.bfloat16` runs in mixed precision.
+    Images of labels: `class_axis=1` for logits [N, K, H, W]; pixels are items, each image is a group.
     """
     many = isinstance(model, Sequence) and not isinstance(model, nn.Module)
     models: list[Model] = list(model) if many else [model]  # type: ignore[arg-type, list-item]
@@ -67,6 +71,8 @@ def predict(
     logits: list[Tensor] = []
     labels: list[Tensor] = []
     ids: list[Any] = []
+    groups: list[Tensor] = []
+    seen = 0
     # a DataLoader draws a seed for its workers from the global generator each time it is iterated
     with (
         torch.random.fork_rng(devices=[]),
@@ -76,11 +82,21 @@ def predict(
     ):
         for arguments, keywords, y, item in map(_unpack, _bar(loader, progress)):
             args, kwargs = _to(arguments, where), _to(keywords, where)
-            out = [_checked(logits_of(m(*args, **kwargs)), len(y), m) for m in models]
+            truth = torch.as_tensor(y).detach().cpu()
+            out = [
+                _checked(classes_last(logits_of(m(*args, **kwargs)), class_axis, "logits"), truth, m) for m in models
+            ]
+            image = torch.arange(len(truth))
+            if len(out[0]) != len(truth):  # images of labels: pixels are items from here on
+                image = image.reshape(-1, *[1] * (truth.ndim - 1)).expand(truth.shape).reshape(-1)
+                truth = truth.reshape(-1)
+                groups.append(image + seen)
             logits.append(torch.stack(out) if many else out[0])
-            labels.append(torch.as_tensor(y).detach().cpu())
+            labels.append(truth)
             if item is not None:
-                ids.extend(item.tolist() if isinstance(item, Tensor) else item)
+                entries = item.tolist() if isinstance(item, Tensor) else list(item)
+                ids.extend(entries[i] for i in image.tolist())
+            seen += len(image)
     if not logits:
         raise InputError("the loader yielded no batches; is the data set empty?")
     return predictions(
@@ -89,6 +105,8 @@ def predict(
         split=split,
         classes=classes,
         ids=ids if ids else None,
+        group=torch.cat(groups) if groups else None,
+        ignore_index=ignore_index,
         source=source,
     )
 
@@ -106,11 +124,14 @@ def logits_of(output: Any) -> Tensor:
     )
 
 
-def _checked(logits: Tensor, n: int, model: Model) -> Tensor:
-    if logits.ndim != 2 or logits.shape[0] != n:
+def _checked(logits: Tensor, labels: Tensor, model: Model) -> Tensor:
+    if logits.ndim < 2 or logits.shape[0] != len(labels) or (logits.ndim > 2 and logits.shape[:-1] != labels.shape):
         name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the model")
-        raise InputError(f"{name} returned shape {tuple(logits.shape)} for a batch of {n}; expected [N, K]")
-    logits = logits.detach()
+        raise InputError(
+            f"{name} returned shape {tuple(logits.shape)} for a batch of {len(labels)}; expected [N, K]"
+            + (" (for images of labels say class_axis=1)" if logits.ndim > 2 else "")
+        )
+    logits = logits.detach().reshape(-1, logits.shape[-1])
     # halves become float32 here: sums over classes lose digits otherwise
     return logits.cpu() if logits.dtype == torch.float64 else logits.float().cpu()
 
