@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -15,11 +15,13 @@ from torch import Tensor
 import calibrant
 from calibrant.errors import RefusedError, SplitError
 from calibrant.functional.scores import reduce
+from calibrant.posthoc import CALIBRATORS
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.crossval import auroc_influence, folds_of, held_out, mean_of
 from calibrant.posthoc.guard import guard, sentence
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.temperature import Temperature
+from calibrant.posthoc.toplabel import Top, TopLabelMap
 from calibrant.types import Predictions
 
 
@@ -183,3 +185,34 @@ def test_reporting_on_what_was_fitted_is_an_error() -> None:
     calibrant.evaluate(m.predictions(sample(200, seed=9)), intervals=False)
     with pytest.raises(SplitError, match="already"):
         calibrant.fit("histogram", m.predictions(p))
+
+
+@dataclass(frozen=True, eq=False)
+class BoastMap(TopLabelMap):
+    """Halves the doubt: order and labels are kept, honesty is not."""
+
+    method: ClassVar[str] = "boast"
+
+    def confidence(self, top: Top) -> Tensor:
+        return (1 + top.confidence) / 2
+
+
+@dataclass(frozen=True)
+class Boast(Calibrator):
+    name: ClassVar[str] = "boast"
+    map: ClassVar[type[FittedMap]] = BoastMap
+    takes_top1: ClassVar[bool] = True
+
+    def solve(self, p: Predictions) -> FittedMap:
+        return BoastMap()
+
+
+def test_a_top1_set_is_guarded_by_the_brier_score_of_its_confidence() -> None:
+    g = torch.Generator().manual_seed(0)
+    confidence = 0.5 + 0.5 * torch.rand(800, generator=g, dtype=torch.float64)
+    labels = (torch.rand(800, generator=g, dtype=torch.float64) > confidence).long()
+    p = Predictions(labels=labels, predicted=torch.zeros(800, dtype=torch.long), confidence=confidence)
+    boast = guard(Boast(), p)
+    assert not boast.ok and "Brier score of confidence rises" in boast.reasons[0]
+    overconfident = replace(p, confidence=1 - (1 - confidence) / 5)
+    assert not any("Brier" in reason for reason in guard(CALIBRATORS["isotonic"](), overconfident).reasons)

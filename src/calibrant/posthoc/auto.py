@@ -173,7 +173,7 @@ def estimate(calibrator: Calibrator, p: Predictions, folds: int) -> float:
     try:
         fitted = calibrator.fold(few)
         fit = time.monotonic() - began
-        reduce(fitted.predictions(replace(few, origin="probe")))
+        reduce(fitted.predictions(replace(few, origin="probe")), classwise=False)
     except InputError:  # too few for this method: nothing is known, and all of them may well be enough
         return 0.0
     return p.n / few.n * (folds * fit + time.monotonic() - began - fit)

@@ -27,6 +27,7 @@ class HeldOut:
     """Per item, on average over repeats: loss (−log p of the label) and influence on AUROC; counts beside them."""
 
     loss: Tensor  # [N]; NaN where the predictions themselves called the label impossible, or have no probabilities
+    squared: Tensor  # [N]: (confidence − correct)², all that a top-1 set can be judged by
     influence: Tensor  # [N]: of the item on AUROC − its mean, averaged over the folds that have one
     auroc: float | None
     degrees: float
@@ -55,6 +56,7 @@ def held_out(calibrator: Calibrator | None, p: Predictions, fold: Tensor) -> Hel
     """Fit on all folds but one, look at that one, for each; None is the identity."""
     p = replace(p, origin=p.origin or "cross-validation")  # nothing here is reported, so nothing need be hashed
     loss = torch.full((p.n,), torch.nan, dtype=torch.float64)
+    squared = torch.zeros(p.n, dtype=torch.float64)
     influence = torch.zeros(p.n, dtype=torch.float64)
     areas: list[tuple[float, int]] = []
     degrees, changed, bounds = 0.0, 0, []
@@ -62,25 +64,25 @@ def held_out(calibrator: Calibrator | None, p: Predictions, fold: Tensor) -> Hel
     for f in range(count):
         at = (fold == f).nonzero()[:, 0]
         test = p.take(at)
-        before = after = reduce(test)
+        before = after = reduce(test, classwise=False)
         if calibrator is not None:
             fitted = calibrator.fold(p.take((fold != f).nonzero()[:, 0]))
-            after = reduce(fitted.predictions(test))
+            after = reduce(fitted.predictions(test), classwise=False)
             degrees += fitted.degrees / count
             if promises_label(fitted) and p.members == 1:
                 changed += int((after.predicted != before.predicted).sum())
             bounds += bounds_of(fitted)
         if after.log_p_label is not None and before.log_p_label is not None:
             loss[at] = torch.where(torch.isneginf(before.log_p_label), torch.nan, -after.log_p_label)
+        squared[at] = (after.confidence - after.correct.double()).square()
         area = auroc_influence(after)
         if area is not None:
             influence[at] = area[1]
             areas.append((area[0], len(at)))
     weight = sum(n for _, n in areas)
     auroc = sum(a * n for a, n in areas) / weight if weight else None
-    return HeldOut(
-        loss, influence * (p.n / weight if weight else 0.0), auroc, degrees, changed, tuple(dict.fromkeys(bounds))
-    )
+    influence *= p.n / weight if weight else 0.0
+    return HeldOut(loss, squared, influence, auroc, degrees, changed, tuple(dict.fromkeys(bounds)))
 
 
 def repeated(calibrator: Calibrator | None, p: Predictions, folds: int, seeds: range) -> HeldOut:
@@ -93,6 +95,7 @@ def average(runs: list[HeldOut]) -> HeldOut:
     areas = [r.auroc for r in runs if r.auroc is not None]
     return HeldOut(
         loss=torch.stack([r.loss for r in runs]).mean(0),
+        squared=torch.stack([r.squared for r in runs]).mean(0),
         influence=torch.stack([r.influence for r in runs]).mean(0),
         auroc=sum(areas) / len(areas) if areas else None,
         degrees=sum(r.degrees for r in runs) / len(runs),

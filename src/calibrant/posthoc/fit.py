@@ -132,10 +132,10 @@ def known_settings(cls: type[Calibrator], settings: dict[str, Any], method: str)
 
 def mean_nll(before: Predictions, after: Predictions) -> tuple[float | None, float | None]:
     """Mean −log p of the label of both, over items whose label was possible before; None without probabilities."""
-    a, b = reduce(before).log_p_label, reduce(after).log_p_label
+    a, b = (reduce(p, classwise=False).log_p_label for p in (before, after))
     if a is None or b is None:
         return None, None
     possible = ~torch.isneginf(a)
     if not bool(possible.any()):
         return None, None
-    return float(-a[possible].mean()), float(-b[possible].mean())
+    return float(0 - a[possible].mean()), float(0 - b[possible].mean())  # never −0.0
