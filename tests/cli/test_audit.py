@@ -47,6 +47,7 @@ def test_json_is_what_scripts_rely_on(here: Path, capsys: pytest.CaptureFixture[
     one, two = audited(capsys, "a.npz", "b.parquet")
     assert [one["file"], two["file"]] == ["a.npz", "b.parquet"]
     assert {"schema", "file", "n", "k", "conventions", "metrics"} <= set(one)
+    assert set(one["made"]) == {"command", "version", "commit"} and one["made"]["command"].startswith("calibrant")
     assert (one["n"], one["k"], one["conventions"]["bins"], one["conventions"]["split"]) == (400, 4, 15, "test")
     promised = "accuracy nll brier ece ece_mass ece_classwise ece_max ece_over ece_under ece_debiased ks gap"
     promised += " auroc aupr_success aupr_error aurc eaurc fpr95"

@@ -9,9 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from typing import Annotated
 
 import typer
 
+from calibrant import __version__
 from calibrant.errors import CalibrantError
 
 VERBS: dict[str, str] = {
@@ -40,8 +42,13 @@ def app() -> typer.Typer:
     )
 
     @root.callback(invoke_without_command=True)
-    def _root(context: typer.Context) -> None:
+    def _root(
+        context: typer.Context, version: Annotated[bool, typer.Option("--version", help="print it")] = False
+    ) -> None:
         """Makes a neural network's confidence trustworthy, and proves it."""
+        if version:
+            typer.echo(f"calibrant {__version__}")
+            raise typer.Exit()
         if context.invoked_subcommand is None:
             typer.echo(context.get_help())
 

@@ -7,8 +7,6 @@ one line on stderr and nothing else.
 from __future__ import annotations
 
 import json
-import shlex
-import sys
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -26,6 +24,7 @@ from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import choose
 from calibrant.metrics.streaming_report import bounds_line
 from calibrant.posthoc.advise import Advice
+from calibrant.report import provenance
 from calibrant.types import Report, jsonable
 
 
@@ -95,7 +94,7 @@ def audit(
     if html is not None:
         atomic.write_text(html, _page(found, compared, told, options))
     if as_json:
-        objects = [jsonable(a.report.to_dict()) for a in found]
+        objects = [jsonable(a.report.to_dict()) | {"made": provenance.made()} for a in found]
         if told is not None and (advise or calibration is not None):
             objects[0]["advice"] = jsonable(told.to_dict())
         typer.echo(json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False))
@@ -140,9 +139,8 @@ def _page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None
         else html.Audit(a.report.file or "stream", a.report, sums=a.sums)
         for a in found
     ]
-    command = shlex.join(["calibrant", *sys.argv[1:]])
     return html.render(
-        parts, command=command, comparison=list(compared) or None, advice=told, after=after_audit(told, o)
+        parts, command=provenance.command(), comparison=list(compared) or None, advice=told, after=after_audit(told, o)
     )
 
 

@@ -13,6 +13,7 @@ from calibrant.cli.audit_inputs import pairs as with_labels
 from calibrant.errors import InputError
 from calibrant.metrics.compare import CAUTION, Comparison, compare_all
 from calibrant.metrics.evaluate import choose
+from calibrant.report import provenance
 from calibrant.types import jsonable
 
 
@@ -60,7 +61,7 @@ def compare(
         raise InputError("compare needs two files of predictions or more; one was given")
     found = compare_all(sets, pairs=pairs, metrics=names, bins=bins, seed=seed, replicates=replicates)
     if as_json:
-        objects = [jsonable(c.to_dict()) for c in found]
+        objects = [jsonable(c.to_dict()) | {"made": provenance.made()} for c in found]
         typer.echo(json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False))
     else:
         _show(found)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +25,18 @@ def provenance() -> Provenance:
     epoch = os.environ.get("SOURCE_DATE_EPOCH", "")
     now = datetime.fromtimestamp(int(epoch), UTC) if epoch.isdigit() else datetime.now(UTC)
     return Provenance(__version__, commit(), now.strftime("%Y-%m-%d %H:%M UTC"))
+
+
+def made() -> dict[str, str | None]:
+    """For JSON: the command line that printed it, the version and the commit; no time, so that it can be compared."""
+    from calibrant import __version__
+
+    return {"command": command(), "version": __version__, "commit": commit()}
+
+
+def command() -> str:
+    """The command line of this process, as a shell would take it."""
+    return shlex.join(["calibrant", *sys.argv[1:]])
 
 
 def commit(folder: Path | None = None) -> str | None:
