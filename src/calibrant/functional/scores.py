@@ -59,7 +59,8 @@ def reduce(predictions: Predictions, bins: int = 15, *, chunk: int = CHUNK, clas
         return _top1(predictions, bins)
     logits, labels = predictions.logits, predictions.labels.to(predictions.logits.device)
     k, n = int(logits.shape[-1]), int(logits.shape[-2])
-    rows = max(1, chunk // (k * predictions.members))
+    share = torch.get_num_threads() if logits.device.type == "cpu" else 1  # a chunk for every thread: fewer barriers
+    rows = max(1, share * chunk // (k * predictions.members))
     cells = Cells(k, bins, logits.device) if classwise else None
     # one workspace and one set of columns: blocks that come and go between kept ones would leave the heap in holes
     # that add up to a copy of the logits
