@@ -106,3 +106,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "better in ece, nll" in " ".join(text.split()) and "needs seeds" in text
     assert run(["compare", paths[0]]) == 2
     assert "two files" in capsys.readouterr().err
+
+
+def test_few_items_that_agree_are_no_proof() -> None:
+    z, y = np.array([[2.0, 0.0, 0.0]] * 3), np.zeros(3, int)
+    few = calibrant.compare(z, z / 2, y)
+    assert all(row.p is None or row.p >= 0.25 for row in few.rows)
+    assert {row.verdict for row in few.rows} <= {None, "within noise"}
+    many = calibrant.compare(np.tile(z, (20, 1)), np.tile(z, (20, 1)) / 2, np.zeros(60, int))["nll"]
+    assert many.verdict == "worse" and many.p == pytest.approx(2.0**-59)

@@ -143,6 +143,8 @@ def differences(
     (on_a, reps_a), (on_b, reps_b) = (
         bootstrap(panels, drawn, resampling.replicates, resampling.seed) if drawn and enough else (({}, {}), ({}, {}))
     )
+    # n units that all agree can do so by chance: no bootstrap of theirs shows more than a sign test would
+    least = 2.0 ** (1 - units(panels[0].scores)[1])
     rows, found = [], {}
     for m in metrics:
         a, b = points[m.name]
@@ -155,7 +157,7 @@ def differences(
                 if result is None:
                     row = Difference(m.name, a.value, b.value, change, reason="too few errors or correct answers")
                 else:
-                    found[m.name] = result
+                    found[m.name] = replace(result, p=max(result.p, least))
         rows.append(row)
     adjusted = holm({name: result.p for name, result in found.items()})
     return tuple(_judged(row, found.get(row.metric), adjusted.get(row.metric), resampling.level) for row in rows)

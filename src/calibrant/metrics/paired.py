@@ -52,7 +52,9 @@ def smooth(
         return None
     spread = float(drawn.std())
     if spread <= 1e-12 * max(1.0, *(abs(v) for v in values)):
-        return Paired(observed, observed, 1.0 if abs(observed) < 1e-12 else 0.0, "no item tells them apart")
+        if abs(observed) < 1e-12:
+            return Paired(observed, observed, 1.0, "no item tells them apart")
+        return Paired(observed, observed, 0.0, "every resample gives the same difference")
     u = _influence_of_difference(metric, panels, values, folded)
     accelerated = acceleration(u, panels[0].scores.group)
     low, high = bca(observed, drawn, accelerated, level)
