@@ -12,9 +12,9 @@ import calibrant
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.functional.scores import reduce
 from calibrant.posthoc import CALIBRATORS, Chain
-from calibrant.posthoc.auto import Auto, singles
+from calibrant.posthoc.auto import Auto, Candidate, Unchanged, conclude, singles
 from calibrant.posthoc.calibrator import Calibrator, at_least
-from calibrant.posthoc.crossval import Z95
+from calibrant.posthoc.crossval import HeldOut
 from calibrant.posthoc.histogram import Histogram, HistogramMass
 from calibrant.posthoc.isotonic import Isotonic
 from calibrant.posthoc.map import FittedMap
@@ -131,20 +131,25 @@ def test_the_promising_come_first() -> None:
 
 
 def test_one_standard_error_towards_fewer_parameters() -> None:
-    """The rule, from the ranking's own figures; the identity alone has the guard's wider noise."""
-    checked = 0
-    for seed, weight in enumerate([[2.0, 2.0, 2.0, 2.2], [1.0, 1.1, 1.0, 1.3], [4.0, 1.0, 1.0, 2.0]]):
-        ranking = calibrant.fit("auto", sample(1500, torch.tensor(weight), seed), budget=600).record.ranking
-        chosen = next(r for r in ranking if r["status"] == "chosen")
-        for row in ranking:
-            if row["status"] in ("ran", "chosen") and row["method"] != "identity":
-                error = (row["excess"]["high"] - row["excess"]["low"]) / 2 / Z95
-                if row is chosen:
-                    assert row["excess"]["value"] <= error + 1e-12
-                elif row["degrees"] < chosen["degrees"]:
-                    assert row["excess"]["value"] > error
-                    checked += 1
-    assert checked
+    """The rule on made-up losses: fewest parameters, worse than no other by more than one error of the difference."""
+    p = sample(400)
+    g = torch.Generator().manual_seed(0)
+    base = 1 + torch.rand(400, generator=g, dtype=torch.float64)
+    ripple = torch.ones(400, dtype=torch.float64)
+    ripple[::2] = -1  # mean 0; a multiple a of it has the standard error a / 20
+
+    def candidate(calibrator: Calibrator, degrees: float, loss: Tensor) -> Candidate:
+        zero = torch.zeros(400, dtype=torch.float64)
+        return Candidate(calibrator, [HeldOut(loss, zero, zero, None, degrees, 0, ())])
+
+    identity = candidate(Unchanged(), 0, base + 5)
+    few, more = candidate(Temperature(), 1, base + 0.009), candidate(Isotonic(), 8, base + 0.005 + 0.01 * ripple)
+    best = candidate(Vector(), 9, base + 0.2 * ripple)
+    # few: 0.009 above the best, whose error is 0.01; but 0.004 above `more`, whose error is 0.0005
+    assert conclude([identity, few, best], p, 5).calibrator == Temperature()
+    for c in (few, best):
+        c.status = "ran"
+    assert conclude([identity, few, more, best], p, 5).calibrator == Isotonic()
 
 
 def test_a_candidate_that_cannot_be_fitted_is_listed_with_its_reason() -> None:

@@ -4,12 +4,13 @@
    or a smooth one and then a binning one) are cross-validated on the same folds, the promising ones first, within
    `budget` seconds. A few items first tell how long a candidate would take; what does not fit is not begun.
 2. Those within two standard errors of the best are repeated on fresh folds.
-3. Among the candidates that the guard would not flag, take the one with the fewest parameters whose paired excess
-   over the best is at most one standard error of that difference, over all items, and fit it on everything. The
-   identity stays as long as the best gains no more than the guard calls noise.
+3. Among the candidates that the guard would not flag, take the one with the fewest parameters that is worse than none
+   of the others by more than one standard error of their paired difference over all items, and fit it on everything.
+   (Not only than the best: close relatives of the best can be told apart where it cannot.) The identity stays as long
+   as nothing gains more than the guard calls noise.
 
 The price of rule 3 is known: where a second set of the same size is the judge, a choice within f standard errors of
-the best is found worse beyond two of them with probability Φ(f/2 − 1)² at most, a tenth for f = 1.
+another is found worse beyond two of them with probability Φ(f/2 − 1)² at most, a tenth for f = 1.
 
 What the budget cut is listed as skipped. Apart from that, the result depends on data and seed alone.
 """
@@ -235,9 +236,12 @@ def conclude(done: list[Candidate], p: Predictions, folds: int) -> Choice:
             if not found.ok:
                 c.status, c.reason = "flagged", "; ".join(found.reasons)
     top = best(done)
-    # a map in place of none needs what the guard calls evidence; between maps one standard error decides
-    eligible = [c for c in done if c.status == "ran" and within(c, top, p, overlap(folds) if c is identity else 1.0)]
-    chosen = min(eligible, key=lambda c: (round(c.held_out.degrees), float(c.held_out.loss.nanmean())))
+    ran = sorted((c for c in done if c.status == "ran"), key=lambda c: float(c.held_out.loss.nanmean()))
+    for chosen in sorted(ran, key=lambda c: round(c.held_out.degrees)):  # stable: of equals, the better first
+        # a map in place of none needs what the guard calls evidence; between maps one standard error decides
+        errors = overlap(folds) if chosen is identity else 1.0
+        if all(within(chosen, other, p, errors) for other in ran):  # true of the best at the latest
+            break
     chosen.status = "chosen"
     measured = sorted((c for c in done if c.runs), key=lambda c: float(c.held_out.loss.nan_to_num().mean()))
     rows = [_row(c, top, p) for c in [*measured, *(c for c in done if not c.runs)]]
