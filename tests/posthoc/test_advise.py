@@ -83,3 +83,10 @@ def test_audit_shows_and_writes_it(
     assert json.loads(capsys.readouterr().out)[0]["advice"]["rows"][0]["method"] == "as it is"
     assert run([str(a) for a in ["audit", tmp_path / "test.npz", "--calibration", tmp_path / "test.npz"]]) == 2
     assert run([str(a) for a in ["audit", tmp_path / "test.npz", tmp_path / "held.npz", "--advise"]]) == 2
+
+
+def test_no_time_to_compare_is_not_no_gain() -> None:
+    told = advise(sample(scale=3.0), budget=1e-9)
+    assert all(row["status"] == "skipped" for row in told.ranking if row["method"] != "identity")
+    assert told.chosen == "temperature" and told.sentence.startswith("Use temperature")
+    assert advise(sample(), budget=1e-9).chosen == "as it is"

@@ -128,9 +128,12 @@ def advise(
 
 def recommend(tried: list[Tried], choice: Choice) -> tuple[str, str]:
     """One sentence and the name it recommends: the automatic choice, unless the judged items speak against it."""
+    name = choice.calibrator.name
     if isinstance(choice.calibrator, Unchanged):
-        return "Leave the confidence as it is: no map improves held-out NLL beyond noise.", BEFORE
-    best = next(t for t in tried if t.method == choice.calibrator.name)
+        if any("nll" in row for row in choice.ranking if row["method"] != name):
+            return "Leave the confidence as it is: no map improves held-out NLL beyond noise.", BEFORE
+        name = Temperature.name  # the budget let nothing be cross-validated; this one was fitted and judged anyway
+    best = next(t for t in tried if t.method == name)
     before = tried[0].report
     assert best.change is not None
     if best.change["nll"].verdict == "worse":

@@ -146,7 +146,8 @@ class Auto(Calibrator):
 
     def _run(self, candidate: Candidate, p: Predictions, fold: torch.Tensor, left: Callable[[], float]) -> None:
         needed = candidate.seconds
-        if not candidate.runs and left() > 0 and p.n * (p.k or 1) > _SMALL:
+        first = candidate.calibrator.name == PROMISING[0]  # the cheapest; timing a few items would time the first call
+        if not candidate.runs and left() > 0 and p.n * (p.k or 1) > _SMALL and not first:
             needed = estimate(candidate.calibrator, p, self.folds)
         if left() <= needed:
             if not candidate.runs:
