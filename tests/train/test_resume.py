@@ -33,17 +33,28 @@ from calibrant.train import How, read
 from calibrant.train.run import train
 
 recipe, out = read("digits/cross_entropy", eval(sys.argv[2])), sys.argv[1]
-rng, kills = random.Random(int(sys.argv[3])), 0
-while True:
+
+
+def begin(folder):
     child = os.fork()
     if child == 0:
         try:
-            train(recipe, out, How(device="cpu", quiet=True))
+            train(recipe, folder, How(device="cpu", quiet=True))
             os._exit(0)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
-    patience = time.monotonic() + (rng.uniform(0.0, 0.5) if kills < 12 else 1e9)
+    return child
+
+
+start = time.monotonic()
+os.waitpid(begin(out + "-timed"), 0)
+alone = time.monotonic() - start  # what one run takes on this machine, so that kills fall inside it
+rng, kills = random.Random(int(sys.argv[3])), 0
+while True:
+    child = begin(out)
+    # two early kills for sure, then anywhere, then let it end
+    patience = time.monotonic() + (rng.uniform(0.0, (0.3 if kills < 2 else 0.8) * alone) if kills < 12 else 1e9)
     while True:
         done, status = os.waitpid(child, os.WNOHANG)
         if done or time.monotonic() > patience:
