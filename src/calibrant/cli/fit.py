@@ -141,13 +141,17 @@ def ranked(row: Mapping[str, Any]) -> dict[str, Any]:
         (word for word in ("NLL rises", "AUROC", "out of bounds", "budget", "labels") if word in reason), reason
     )
     return {
-        "method": row["method"] + (" (1 vs rest)" if kind == "one_vs_rest" else ""),
+        "method": row["method"].replace("+", " + ") + (" (1 vs rest)" if kind == "one_vs_rest" else ""),
         "held-out NLL": row["nll"]["value"] if row.get("nll") else None,
         "above best": None if not excess else f"{excess['value']:.4f} ± {(excess['high'] - excess['low']) / 2:.4f}",
         "numbers": row.get("degrees"),
-        "": row["status"],
-        "why": {"AUROC": "AUROC falls", "budget": "over budget"}.get(short, short[:24]) or None,
+        "": _outcome(row["status"], {"AUROC": "AUROC falls", "budget": "over budget"}.get(short, short[:24])),
     }
+
+
+def _outcome(status: str, why: str) -> str:
+    """`chosen`, nothing for a candidate that ran, else what happened and why."""
+    return f"{status}: {why}" if why else "" if status == "ran" else str(status)
 
 
 class Bar:

@@ -107,7 +107,7 @@ def records_table(records: Sequence[dict[str, Any]], chosen: str | None = None) 
     columns = list(dict.fromkeys(key for record in records for key in record))
     table = _table(*[(column, "left" if i == 0 else "right") for i, column in enumerate(columns)])
     for record in records:
-        cells = [Text(cell(record.get(column))) for column in columns]
+        cells = [Text(cell(record.get(column)), overflow="fold") for column in columns]
         picked = chosen is not None and chosen in record.values()
         table.add_row(*cells, style="bold green" if picked else "")
     return table
@@ -118,5 +118,10 @@ def _table(*columns: tuple[str, str]) -> Table:
     for name, justify in columns:
         # a metric's name and its numbers stay whole; a file's name may break over lines
         right = justify == "right"
-        table.add_column(Text(name, overflow="fold"), justify="right" if right else "left", no_wrap=name == "metric")
+        table.add_column(
+            Text(name, overflow="fold"),
+            justify="right" if right else "left",
+            no_wrap=name == "metric",
+            overflow="fold",  # two names that begin alike must not both end in dots
+        )
     return table
