@@ -164,7 +164,7 @@ def joint(rows: Sequence[tuple[str, Report]]) -> Any:
 
     arrows = {"high": "↑", "low": "↓", "zero": "→0"}
     table = Table(box=None, padding=(0, 1))
-    table.add_column("predictor")
+    table.add_column("predictor", overflow="fold")
     for name in SHOWN:
         table.add_column(f"{name} {arrows[METRICS[name].better]}", justify="right", style="default")
     best = {name: min(_cost(name, r) for _, r in rows) for name in SHOWN}
