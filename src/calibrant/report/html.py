@@ -22,6 +22,7 @@ from calibrant.report import comparison as paired
 from calibrant.report import numbers, page
 from calibrant.report.explain import BETTER, FAMILY, HEADLINE, MEANING
 from calibrant.report.names import short_names
+from calibrant.report.panels import Panel, drawn
 from calibrant.report.provenance import provenance
 from calibrant.report.sections import Section, overview_figures, section
 from calibrant.report.steps import advice as advised
@@ -54,8 +55,10 @@ def render(
     after: Audit | None = None,
     advice: Any = None,
     title: str | None = None,
+    panels: Sequence[Panel] = (),
 ) -> str:
-    """The whole page. `comparison` is one paired comparison or several; `after` the same items, recalibrated."""
+    """The whole page. `comparison` is one paired comparison or several; `after` the same items, recalibrated;
+    `panels` are further sections of whoever knows more than the predictions."""
     from markupsafe import Markup
 
     if not audits:
@@ -77,6 +80,7 @@ def render(
             comparisons=[_compared(c, called) for c in _list(comparison)],
             advice=None if advice is None else advised(advice),
             after=None if after is None else {"report": after.report, "verdict": verdict(after.report)},
+            panels=drawn(panels),
             conventions=_conventions(audits[0].report.conventions),
             command=command,
             made=provenance(),
