@@ -4,12 +4,16 @@ The kernel is separable, so each axis is one weighted sum of shifted views. An e
 right: (1, 1) averages a point with its right and lower neighbours, as an average pool of size 2 and stride 1 does.
 `box` is the paper's own choice, that average pool, by name. (The authors' code pads it so that the map grows by one
 each time; ours never changes the size.)
+
+The blur is linear: its derivative is its transpose, whose derivative is the blur again. So autograd keeps no map for
+it, every order of derivative exists, and no more than one map is alive beside the result.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -26,10 +30,13 @@ def kernel_of(kernel: Sequence[float] | str) -> tuple[float, ...]:
         if kernel != "box":
             raise InputError(f"kernel={kernel!r} is unknown; use 'box' or a sequence of numbers such as (1, 2, 1)")
         kernel = (1.0, 1.0)
-    taps = tuple(float(v) for v in kernel)
-    total = sum(taps)
-    if not taps or not total > 0 or total == float("inf"):
-        raise InputError(f"kernel={tuple(kernel)} must be numbers with a positive sum")
+    try:
+        taps = tuple(float(v) for v in kernel)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"kernel={kernel!r} must be a sequence of numbers such as (1, 2, 1), or 'box'") from error
+    total = math.fsum(taps)
+    if not taps or not total > 0 or not math.isfinite(total):
+        raise InputError(f"kernel={tuple(kernel)} must be numbers with a positive sum, such as (1, 2, 1)")
     return tuple(v / total for v in taps)
 
 
@@ -38,36 +45,107 @@ def reach(taps: int) -> tuple[int, int]:
     return (taps - 1) // 2, taps // 2
 
 
+def check_map(shape: Sequence[int], taps: int, axes: int) -> None:
+    """A map has channels and `axes` spatial axes, each at least as long as the kernel."""
+    if len(shape) <= axes:
+        raise InputError(f"a blur over {axes} axes needs a map [N, C, …], not a tensor of shape {tuple(shape)}")
+    if min(shape[-axes:]) < taps:
+        size = "×".join(str(n) for n in shape[-axes:])
+        raise InputError(f"a map of {size} is smaller than the kernel of {taps} taps; use a shorter kernel")
+
+
 def blur(x: Tensor, taps: Sequence[float], padding: Padding = "replicate", axes: int = 2) -> Tensor:
     """Average over the last `axes` axes of [N, C, …]; same size, any order of differentiation."""
-    left, right = reach(len(taps))
-    if len(taps) == 1:
-        return x
+    check_map(x.shape, len(taps), axes)
+    return x if len(taps) == 1 else blurred(x, taps, padding, axes)
+
+
+def blurred(x: Tensor, taps: Sequence[float], padding: Padding, axes: int, *, transposed: bool = False) -> Tensor:
+    """`blur` of a map that was checked, or its transpose."""
+    out: Tensor = _Blur.apply(x, tuple(taps), padding, axes, transposed)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Blur(torch.autograd.Function):
+    """The blur and, with `transposed`, its transpose: each is the derivative of the other."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, taps: tuple[float, ...], padding: Padding, axes: int, transposed: bool) -> Tensor:
+        return averaged(x, taps, padding, axes, transposed=transposed)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, *ctx.settings = inputs
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        taps, padding, axes, transposed = ctx.settings
+        return blurred(gradient, taps, padding, axes, transposed=not transposed), None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        taps, padding, axes, transposed = ctx.settings
+        return blurred(tangent, taps, padding, axes, transposed=transposed)
+
+
+def averaged(
+    x: Tensor, taps: Sequence[float], padding: Padding, axes: int, *, transposed: bool = False, owned: bool = False
+) -> Tensor:
+    """The values of `blur` without autograd, in two maps at the most; `owned`: x itself may be one of them."""
+    along = _transposed_along if transposed else _along
+    spare: Tensor | None = None
     for axis in range(x.ndim - axes, x.ndim):
-        n = x.shape[axis]
-        if n < len(taps) or (padding == "reflect" and n <= max(left, right)):
-            raise InputError(f"a map of size {tuple(x.shape[-axes:])} is smaller than the kernel of {len(taps)} taps")
-        x = _along(x, taps, axis, padding)
+        out = along(x, taps, axis, padding, spare)
+        x, spare, owned = out, x if owned else None, True
     return x
 
 
-def _along(x: Tensor, taps: Sequence[float], axis: int, padding: Padding) -> Tensor:
+def _scaled(x: Tensor, weight: float, into: Tensor | None) -> Tensor:
+    return x * weight if into is None else into.copy_(x).mul_(weight)
+
+
+def _pieces(x: Tensor, axis: int, shift: int, padding: Padding) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of a shift along an axis: the points that have a neighbour and their neighbours; the border strip, and what
+    stands in for the neighbours it lacks: the edge (replicate) or the map read backwards from it (reflect)."""
+    n, size = x.shape[axis], abs(shift)
+    here, there = x.narrow(axis, max(-shift, 0), n - size), x.narrow(axis, max(shift, 0), n - size)
+    strip = x.narrow(axis, n - size if shift > 0 else 0, size)
+    if padding == "replicate":
+        return here, there, strip, x.narrow(axis, n - 1 if shift > 0 else 0, 1)
+    return here, there, strip, x.narrow(axis, n - 1 - size if shift > 0 else 1, size)
+
+
+def _along(x: Tensor, taps: Sequence[float], axis: int, padding: Padding, into: Tensor | None) -> Tensor:
     """One axis: Σ_i k_i x[p + i − left], the border as `padding` says."""
-    n, left = x.shape[axis], reach(len(taps))[0]
-    out = x * taps[left]
+    left = reach(len(taps))[0]
+    out = _scaled(x, taps[left], into)
     for i, weight in enumerate(taps):
-        shift = i - left
-        if shift == 0 or weight == 0:
+        if i == left or weight == 0:
             continue
-        # the part that has a neighbour, then the border strip
-        inside = x.narrow(axis, max(shift, 0), n - abs(shift))
-        out.narrow(axis, max(-shift, 0), n - abs(shift)).add_(inside, alpha=weight)
-        strip = out.narrow(axis, n - shift, shift) if shift > 0 else out.narrow(axis, 0, -shift)
+        here, _, strip, _ = _pieces(out, axis, i - left, padding)
+        _, there, _, stand_in = _pieces(x, axis, i - left, padding)
+        here.add_(there, alpha=weight)
         if padding == "replicate":
-            edge = x.narrow(axis, n - 1 if shift > 0 else 0, 1)
-            strip.add_(edge.expand_as(strip), alpha=weight)
+            strip.add_(stand_in.expand_as(strip), alpha=weight)
         elif padding == "reflect":
-            # …, x[n−2] stands behind x[n−1]: the strip reads the map backwards, the edge itself not repeated
-            source = x.narrow(axis, n - 1 - shift, shift) if shift > 0 else x.narrow(axis, 1, -shift)
-            strip.add_(torch.flip(source, (axis,)), alpha=weight)
+            strip.add_(torch.flip(stand_in, (axis,)), alpha=weight)
+    return out
+
+
+def _transposed_along(g: Tensor, taps: Sequence[float], axis: int, padding: Padding, into: Tensor | None) -> Tensor:
+    """The transpose of `_along`: what each point gave away comes back to it."""
+    left = reach(len(taps))[0]
+    out = _scaled(g, taps[left], into)
+    for i, weight in enumerate(taps):
+        if i == left or weight == 0:
+            continue
+        _, there, _, stand_in = _pieces(out, axis, i - left, padding)
+        here, _, strip, _ = _pieces(g, axis, i - left, padding)
+        there.add_(here, alpha=weight)
+        if padding == "replicate":
+            stand_in.add_(strip.sum(axis, keepdim=True), alpha=weight)
+        elif padding == "reflect":
+            stand_in.add_(torch.flip(strip, (axis,)), alpha=weight)
     return out

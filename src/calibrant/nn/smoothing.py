@@ -8,42 +8,88 @@ Feature maps become probabilities up to a scale, and neighbouring points are pre
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
-from calibrant.nn.blur import PADDINGS, Padding, blur, kernel_of
+from calibrant.nn.blur import PADDINGS, Padding, averaged, blur, blurred, check_map, kernel_of
 
 Upper = Literal["tanh", "relu6", "constant", "none"]
 TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0}
-"""The papers' τ of each upper bound (SS §2.3, App. B)."""
+"""The paper's τ of each upper bound (SS §2.1, App. B.1); `relu6` has its 6, `none` has no τ."""
 
-_reference: ContextVar[bool] = ContextVar("smoothing_reference", default=False)
+_references = 0  # open `reference()` scopes. A plain number: torch.compile guards it, and cannot read a ContextVar
 
 
 @contextmanager
 def reference() -> Iterator[None]:
     """Inside, every smoothing layer takes the plain PyTorch path: for Hessian products and comparisons."""
-    token = _reference.set(True)
+    global _references
+    _references += 1
     try:
         yield
     finally:
-        _reference.reset(token)
+        _references -= 1
 
 
 def prob(z: Tensor, upper: Upper = "tanh", tau: float | None = None) -> Tensor:
-    """ReLU ∘ upper (SS Eq. 7)."""
-    t = TAU[upper] if tau is None else tau
+    """ReLU ∘ upper (SS Eq. 7), of any order of differentiation."""
+    bounded: Tensor = _Smooth.apply(z, upper, TAU[upper] if tau is None else tau, (1.0,), "zero", 0)  # type: ignore[no-untyped-call]
+    return bounded
+
+
+class _Smooth(torch.autograd.Function):
+    """Blur ∘ Prob. Autograd keeps z alone and computes Prob's slope again when it needs it."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(z: Tensor, upper: Upper, tau: float, taps: tuple[float, ...], padding: Padding, axes: int) -> Tensor:
+        p = _bounded(z, upper, tau)
+        return p if len(taps) == 1 else averaged(p, taps, padding, axes, owned=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        z, *ctx.settings = inputs
+        ctx.save_for_backward(z)
+        ctx.save_for_forward(z)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        (z,), (upper, tau, taps, padding, axes) = ctx.saved_tensors, ctx.settings
+        if len(taps) > 1:
+            gradient = blurred(gradient, taps, padding, axes, transposed=True)
+        return gradient * _slope(z, upper, tau), None, None, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        (z,), (upper, tau, taps, padding, axes) = ctx.saved_tensors, ctx.settings
+        moved = tangent * _slope(z, upper, tau)
+        return moved if len(taps) == 1 else blurred(moved, taps, padding, axes)
+
+
+def _bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:
+    """Prob's values in one new map."""
     if upper == "tanh":
-        return torch.relu(t * torch.tanh(z / t))
+        return z.relu().div_(tau).tanh_().mul_(tau)  # ReLU and tanh commute (Eq. 41)
     if upper == "relu6":
-        return z.clamp(0, t)
-    return torch.relu(z / t if upper == "constant" else z)
+        return z.clamp(0, tau)
+    return z.relu().div_(tau) if upper == "constant" else z.relu()
+
+
+def _slope(z: Tensor, upper: Upper, tau: float) -> Tensor:
+    """Prob's derivative, itself differentiable; at the bends that of torch's own relu and clamp."""
+    if upper == "tanh":
+        t = torch.tanh(z / tau)
+        return (1 - t * t) * (z > 0)
+    if upper == "relu6":
+        return ((z >= 0) & (z <= tau)).to(z.dtype)
+    return (z > 0).to(z.dtype) / (tau if upper == "constant" else 1.0)
 
 
 class Prob(nn.Module):
@@ -53,8 +99,8 @@ class Prob(nn.Module):
         super().__init__()
         if upper not in TAU:
             raise InputError(f"prob={upper!r} is unknown; use {', '.join(TAU)}")
-        if tau is not None and not tau > 0:
-            raise InputError(f"tau={tau} must be positive")
+        if tau is not None and not (tau > 0 and math.isfinite(tau)):
+            raise InputError(f"tau={tau} must be positive and finite; prob='none' has no upper bound")
         self.upper: Upper = upper
         self.tau = TAU[upper] if tau is None else float(tau)
 
@@ -102,7 +148,7 @@ class Smooth(nn.Module):
         self.blur = Blur(kernel, padding, axes)
 
     def forward(self, z: Tensor) -> Tensor:
-        if z.is_cuda and not _reference.get() and self.blur.axes == 2:
+        if z.is_cuda and not _references and self.blur.axes == 2:
             from calibrant.nn.kernels import smooth
 
             if smooth.fits(z, self.blur.taps):
@@ -110,5 +156,7 @@ class Smooth(nn.Module):
                     z, list(self.blur.taps), self.prob.upper, self.prob.tau, self.blur.padding
                 )
                 return fused
-        plain: Tensor = self.blur(self.prob(z))
+        b = self.blur
+        check_map(z.shape, len(b.taps), b.axes)
+        plain: Tensor = _Smooth.apply(z, self.prob.upper, self.prob.tau, b.taps, b.padding, b.axes)  # type: ignore[no-untyped-call]
         return plain
