@@ -8,7 +8,7 @@ Masks are drawn inside a guarded scope from (seed, member): the global generator
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, checked, evaluating
 from calibrant.ensembles.replay import Diverged, Tape, shared
+from calibrant.ensembles.side_by_side import agrees, side_by_side, together
 from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
 from calibrant.functional.noise import member_seed
@@ -65,14 +66,28 @@ def functional_dropouts(model: nn.Module, x: Tensor) -> int:
 
 @dataclass(frozen=True, eq=False)
 class MCDropout(Ensemble):
-    """M passes with dropout active and everything else in eval mode. `p` overrides every rate."""
+    """M passes with dropout active and everything else in eval mode. `p` overrides every rate.
+
+    `together` members run as one batch (by default one on a CPU, and on a GPU as many as fill it): the masks stay
+    the same, the logits agree to rounding.
+    """
 
     model: nn.Module
     count: int = 50
     p: float | None = None
     seed: int = 0
+    together: int | None = None
 
-    def __init__(self, model: nn.Module, members: int = 50, p: float | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        members: int = 50,
+        p: float | None = None,
+        seed: int = 0,
+        together: int | None = None,
+    ) -> None:
+        if together is not None and together < 1:
+            raise InputError(f"together={together} must be at least 1")
         if members < 1:
             raise InputError(f"members={members} must be at least 1")
         if p is not None and not 0 <= p < 1:
@@ -82,7 +97,7 @@ class MCDropout(Ensemble):
                 f"{type(model).__name__} has no dropout module (a functional F.dropout is not reachable); "
                 "insert some with calibrant.ensembles.dropout.insert(model, p)"
             )
-        for name, value in {"model": model, "count": members, "p": p, "seed": seed}.items():
+        for name, value in {"model": model, "count": members, "p": p, "seed": seed, "together": together}.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -109,42 +124,76 @@ class MCDropout(Ensemble):
 
     def _stream(self, x: Tensor) -> Iterator[Tensor]:
         """Member after member on one batch; what precedes the first active dropout runs once."""
-        tape = Tape()
+        if self.count == 1:
+            yield self._run(0, x)
+            return
+        tape = Tape(x)
         active = [m for m in dropouts(self.model).values() if self._rate(m) > 0]
-        replays = True
-        for j in range(self.count):
+        first = self._replayed(0, x, tape, active)
+        group = self.together or together(self.count, tape.widest, x.device)
+        batched = self._grouped(0, group, x, tape, active) if group > 1 else None
+        if batched is None or not agrees(first, batched[0]):  # items that see each other: member after member
+            group, batched = 1, first[None]
+        yield first.clone()
+        yield from batched[1:]
+        for start in range(group, self.count, group):
+            if group > 1 and (more := self._grouped(start, group, x, tape, active)) is not None:
+                yield from more
+                continue
+            yield from (self._replayed(j, x, tape, active) for j in range(start, min(start + group, self.count)))
+
+    def _replayed(self, j: int, x: Tensor, tape: Tape, active: list[nn.Module]) -> Tensor:
+        """Member j alone: the naive loop's numbers bit for bit."""
+        try:
+            with self.member(j) as network, shared(tape, active):
+                logits = tape.keep(checked(network(x), len(x)))
+            return logits.clone()  # without an active dropout the tape holds the logits itself
+        except Diverged:  # a network whose operations differ from pass to pass: run it whole
+            return self._run(j, x)
+
+    def _grouped(self, start: int, size: int, x: Tensor, tape: Tape, active: list[nn.Module]) -> Tensor | None:
+        """Members start … start + size − 1 as one batch, [G, N, K]; None where the network does not allow it."""
+        js = range(start, min(start + size, self.count))
+        seeds, tiled = [member_seed(self.seed, j) for j in js], torch.cat([x] * len(js))
+        with self._active() as network, side_by_side(active, seeds, self._devices()):
             try:
-                with self.member(j) as network, shared(tape, active) if replays else nullcontext():
-                    logits = checked(network(x), len(x))
-            except Diverged:  # a network whose operations differ from pass to pass: run it whole from here on
-                replays = False
-                with self.member(j) as network:
-                    logits = checked(network(x), len(x))
-            yield logits.clone() if tape.shared else logits  # without dropout the tape holds the logits itself
+                with shared(tape, active, copies=len(js)):
+                    whole = network(tiled)
+                return checked(whole, len(js) * len(x)).reshape(len(js), len(x), -1)
+            except (RuntimeError, InputError):  # other shapes, other operations, or no memory for a batch so large
+                return None
 
     def _rate(self, module: nn.Module) -> float:
         own = getattr(module, "p", getattr(module, "drop_prob", 1.0))
         return float(own if self.p is None or not isinstance(module, _DROPOUT) else self.p)
 
+    def _devices(self) -> list[torch.device]:
+        return sorted({t.device for t in self.model.parameters() if t.device.type == "cuda"}, key=str)
+
     @contextmanager
     def member(self, j: int) -> Iterator[Network]:
-        devices = {t.device for t in self.model.parameters() if t.device.type == "cuda"}
+        with self._active() as network:
+
+            def seeded(*args: Any, **kwargs: Any) -> Any:
+                # at every call, so that a batch's masks do not depend on the batches before it
+                torch.manual_seed(member_seed(self.seed, j))
+                return network(*args, **kwargs)
+
+            yield seeded
+
+    @contextmanager
+    def _active(self) -> Iterator[Network]:
+        """Every dropout on, everything else in eval mode, the global generators put back afterwards."""
         found = dropouts(self.model).values()
         rates: list[tuple[Any, float]] = [(m, float(m.p)) for m in found if isinstance(m, _DROPOUT)]
-
-        def seeded(*args: Any, **kwargs: Any) -> Any:
-            # at every call, so that a batch's masks do not depend on the batches before it
-            torch.manual_seed(member_seed(self.seed, j))
-            return network(*args, **kwargs)
-
-        with evaluating(self.model) as network, torch.random.fork_rng(devices=list(devices)):
+        with evaluating(self.model) as network, torch.random.fork_rng(devices=self._devices()):
             try:
                 for m in found:
                     m.training = True
                 if self.p is not None:
                     for m, _ in rates:
                         m.p = self.p
-                yield seeded
+                yield network
             finally:
                 for m, rate in rates:
                     m.p = rate

@@ -4,6 +4,10 @@ The first member records, operation by operation, what the network computes unti
 module of `starts`; each later member replays those results instead of computing them, and computes the
 rest. The numbers are those of the naive loop bit for bit: the same kernels see the same inputs. What the
 rest of the network changes in place (an in-place dropout, say) is put back after each member.
+
+Of the recorded results only those are kept that the rest of the network reads (or that do not depend on the input,
+such as a transposed weight). `copies = G` replays for G members at once: the network is then called on its input G
+times over, and what it reads of the shared part is repeated to match.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 
 class Diverged(RuntimeError):
@@ -23,30 +27,55 @@ class Diverged(RuntimeError):
 
 
 class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Results of the shared operations, in the order of one forward pass."""
+    """Results of the shared operations on the batch `x`, in the order of one forward pass."""
 
-    def __init__(self) -> None:
+    def __init__(self, x: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.items = len(x)
         self.results: list[tuple[Any, Any]] = []  # (operation, what it gave)
-        self.storages: set[int] = set()
+        self.moving: set[int] = {_place(x)}  # storages that depend on x
+        self.storages: set[int] = set()  # storages that the shared part made or saw
+        self.read: set[int] = set()  # those of them that the rest reads,
+        self.written: set[int] = set()  # and writes
+        self.blanks: set[int] = set()  # stand-ins of results that nobody reads
         self.saved: dict[int, tuple[Tensor, Tensor]] = {}
-        self.recorded = False  # the shared part is complete
-        self.position = 0
+        self.repeated: dict[Any, Tensor] = {}
+        self.widest = 0  # bytes of the largest result after the shared part
+        self.recorded = False  # the first pass is complete
+        self.position, self.copies = 0, 1
         self.shared = False  # inside the shared part of the current pass
 
-    def begin(self) -> None:
+    def begin(self, copies: int) -> None:
         # autocast remembers the weights it has cast: a second pass would then have fewer operations than the first
         torch.clear_autocast_cache()
-        self.position, self.shared = 0, True
+        self.position, self.shared, self.copies = 0, True, copies
 
     def boundary(self) -> None:
         """The first start was reached: what follows differs between members."""
-        self.shared, self.recorded = False, True
+        self.shared = False
 
     def finish(self) -> None:
         for tensor, original in self.saved.values():
             tensor.copy_(original)
         self.saved.clear()
+        self.repeated.clear()
+        torch.clear_autocast_cache()
+
+    def keep(self, output: Tensor) -> Tensor:
+        """What the network gives is read too, also when no start was reached and all of it is shared."""
+        self.read |= {_place(output)} & self.storages
+        return output
+
+    def complete(self) -> None:
+        """The first pass went through: forget what the rest of the network does not read."""
+        self.results = [(f, tree_map(self._forget, r)) for f, r in self.results]
+        self.storages = {_place(t) for _, r in self.results for t in tree_leaves(r) if isinstance(t, Tensor)}
+        self.recorded = True
+
+    def _forget(self, value: Any) -> Any:
+        if not isinstance(value, Tensor) or _place(value) in self.read or _place(value) not in self.moving:
+            return value
+        return _Blank(value)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -54,39 +83,87 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if self.position == len(self.results) or self.results[self.position][0] is not func:
                 raise Diverged(f"{func} is not what the first pass did here")
             self.position += 1
-            return tree_map(_alias, self.results[self.position - 1][1])
+            return tree_map(self._again, self.results[self.position - 1][1])
+        used = {_place(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         if self.shared:
             result = func(*args, **kwargs)
             self.results.append((func, result))
-            self.storages |= {t.untyped_storage().data_ptr() for t in tree_flatten(result)[0] if isinstance(t, Tensor)}
+            made = {_place(t) for t in tree_leaves(result) if isinstance(t, Tensor)}
+            self.storages |= made
+            if used & self.moving:
+                self.moving |= made | {_place(t) for t in _mutated(func, args, kwargs)}
             return result
-        if func._schema.is_mutable:
-            self._keep(func, args, kwargs)
-        return func(*args, **kwargs)
+        if used & self.blanks:
+            raise Diverged(f"{func} reads what the first pass did not")
+        if not self.recorded:
+            self.read |= used & self.storages
+        for tensor in _mutated(func, args, kwargs):
+            place = _place(tensor)
+            if place in self.storages:  # a result that the shared part made is about to change: remember what it was
+                self.written.add(place)
+                if place not in self.saved:
+                    self.saved[place] = (tensor, tensor.clone())
+        result = func(*args, **kwargs)
+        if not self.recorded:
+            sizes = (t.numel() * t.element_size() for t in tree_leaves(result) if isinstance(t, Tensor))
+            self.widest = max(self.widest, *sizes, 0)
+        return result
 
-    def _keep(self, func: Any, args: Any, kwargs: Any) -> None:
-        """A result that the shared part made is about to change: remember what it was."""
-        for spec, value in zip(func._schema.arguments, (*args, *kwargs.values()), strict=False):
-            if spec.alias_info is None or not spec.alias_info.is_write or not isinstance(value, Tensor):
-                continue
-            place = value.untyped_storage().data_ptr()
-            if place in self.storages and place not in self.saved:
-                self.saved[place] = (value, value.clone())
+    def _again(self, value: Any) -> Any:
+        """A recorded result for the current pass."""
+        if isinstance(value, _Blank):
+            blank = value.stand_in(self.copies)
+            self.blanks.add(_place(blank))
+            return blank
+        if not isinstance(value, Tensor):
+            return value
+        # the same memory in a new tensor: autograd marks what a view returns, and may mark it only once
+        if self.copies == 1 or _place(value) not in self.moving:
+            return value.detach()
+        key = (_place(value), value.storage_offset(), value.shape, value.stride(), value.dtype)
+        if key not in self.repeated:
+            if value.ndim == 0 or len(value) % self.items:
+                raise Diverged(f"a result of shape {tuple(value.shape)} is not one entry an item")
+            if key[0] in self.written and any(other[0] == key[0] for other in self.repeated):
+                raise Diverged("the network changes in place what it also sees through a view")
+            self.repeated[key] = torch.cat([value] * self.copies)
+        return self.repeated[key].detach()
 
 
-def _alias(value: Any) -> Any:
-    """The same memory in a new tensor: autograd marks what a view returns, and may mark it only once."""
-    return value.detach() if isinstance(value, Tensor) else value
+class _Blank:
+    """What is left of a result that nobody reads: its shape, for a stand-in without memory of its own."""
+
+    def __init__(self, of: Tensor) -> None:
+        self.shape, self.one = of.shape, torch.empty(1, dtype=of.dtype, device=of.device)
+
+    def stand_in(self, copies: int) -> Tensor:
+        shape = (self.shape[0] * copies, *self.shape[1:]) if self.shape else self.shape
+        return self.one.expand(shape) if shape else self.one.reshape(shape)
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _mutated(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """The tensors that an operation writes to."""
+    if not func._schema.is_mutable:
+        return
+    for spec, value in zip(func._schema.arguments, (*args, *kwargs.values()), strict=False):
+        if spec.alias_info is not None and spec.alias_info.is_write and isinstance(value, Tensor):
+            yield value
 
 
 @contextmanager
-def shared(tape: Tape, starts: Iterable[nn.Module]) -> Iterator[None]:
-    """One forward pass under the tape: recorded the first time, replayed later."""
+def shared(tape: Tape, starts: Iterable[nn.Module], copies: int = 1) -> Iterator[None]:
+    """One forward pass under the tape: recorded the first time, replayed later, for `copies` members at once."""
     hooks = [m.register_forward_pre_hook(lambda *_: tape.boundary()) for m in starts]
-    tape.begin()
+    tape.begin(copies)
     try:
         with tape:
             yield
+        if not tape.recorded:
+            tape.complete()
     finally:
         for hook in hooks:
             hook.remove()
