@@ -5,7 +5,7 @@
     python benchmarks/gpu_runs.py --unpack FOLDER              # afterwards, here: cells → results/, predictions beside
 
 Large networks fill the GPU: run them alone (`--parallel 1 --only ss`), small ones a few at a time (`--parallel 3
---only rc`). Each cell is a process of its own (a crash costs one cell), trained by `calibrant.bench.measure` under
+--only rc pep`). Each cell is a process of its own (a crash costs one cell), trained by `calibrant.bench.measure` under
 runs/, which is kept between calls to one machine: an unfinished training goes on there. Cells that results/ or
 runs/store already hold are not run again. What leaves: cells.jsonl and predictions-NN.npz (float32 test logits, labels
 and ids; at most 15 MB a file). A cell is only begun if it should end in time, by the speeds below or those measured.
@@ -34,12 +34,20 @@ from calibrant.train.settings import setting
 
 ROOT = Path(__file__).resolve().parents[1]
 
-FAST = ("engine=graph", "precision=bfloat16")
-"""What every GPU run sets on top of its recipe; the cell says so."""
+FAST = {"engine": "graph", "precision": "bfloat16"}
+"""What a GPU run sets on top of its recipe unless `--set` says otherwise; the cell says so."""
 
 PLAN: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("ss/table_e1/cifar10_resnet18", (0,)),
     ("ss/table_e1/cifar100_resnet18", (0,)),
+    ("rc/table1/news20_cross_entropy", (0,)),
+    ("rc/table1/news20_smoothing", (0,)),
+    ("rc/table1/news20_focal", (0,)),
+    ("rc/table1/news20_l1", (0,)),
+    ("rc/figure6/news20_inverse_focal_2", (0,)),
+    ("ss/table_e1/cifar100_resnet18_smooth", (0,)),
+    ("ss/table_e1/cifar100_resnet18_dropout", (0,)),
+    ("ss/table_e1/cifar100_resnet18_dropout_smooth", (0,)),
     ("rc/table1/cifar10_cross_entropy", (0,)),
     ("rc/table1/cifar10_smoothing", (0,)),
     ("rc/table1/cifar10_focal", (0,)),
@@ -51,6 +59,10 @@ PLAN: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("rc/table1/cifar10_cross_entropy", (1, 2)),
     ("rc/table1/cifar10_smoothing", (1, 2)),
     ("rc/table1/cifar10_focal", (1, 2)),
+    ("rc/table1/news20_cross_entropy", (1, 2)),
+    ("rc/table1/news20_smoothing", (1, 2)),
+    ("rc/table1/news20_focal", (1, 2)),
+    ("rc/figure6/news20_inverse_focal_2", (1, 2)),
     ("pep/table2", (0, 1, 2)),
     ("ds/table2/cifar10_vgg16_baseline", (0,)),
     ("ds/table2/cifar10_vgg16_smoothing", (0,)),
@@ -59,10 +71,14 @@ PLAN: tuple[tuple[str, tuple[int, ...]], ...] = (
 )
 """Best value per GPU-minute first; results/PLAN.md gives the reasons."""
 
-SPEED = {"resnet18": 40_000, "resnet32": 30_000, "vgg16": 30_000, "resnet50": 8_000, "mlp": 60_000}
-GUESS = 20_000  # images per second of a network not in the table
-START = 40  # seconds from the start of a process to its first step
-TRAINING_SET = 45_000
+SPEED = {"resnet18": 42_600, "resnet32": 30_000, "vgg16": 30_000, "resnet50": 8_000, "mlp": 60_000, "text_cnn": 20_000}
+"""Items per second at the papers' batches with captured steps, alone on an H200; those of resnet18 are measured."""
+
+GUESS = 20_000  # of a network not in the table
+SMOOTHED, DROPPED = 0.75, 0.85  # what is left of the speed with smoothing layers, with dropout: guesses
+START = 40  # seconds from the start of a process to its first step, and for the evaluation at the end
+TRAINING_SET = {"mnist": 50_000, "fashion_mnist": 50_000, "news20": 9_314}
+POOLED_ITEMS = 12_500  # calibration and test, each item once a pass, without gradients but in float32
 FILE_LIMIT = 15 * 1024 * 1024
 
 
@@ -75,8 +91,15 @@ class Job:
     def seconds(self, parallel: int, measured: dict[str, float]) -> float:
         """Guess of its time; processes share the GPU, which small networks leave half empty."""
         recipe = self.experiment.at(self.seed, self.scale)
-        speed = measured.get(recipe.network.name, SPEED.get(recipe.network.name, GUESS) / max(1.0, parallel / 2))
-        return START + TRAINING_SET * (recipe.epochs - self.epochs_done()) * recipe.members / speed
+        options = recipe.network.options
+        alone = SPEED.get(recipe.network.name, GUESS) / max(1.0, parallel / 2)
+        alone *= (SMOOTHED if options.get("smooth") else 1.0) * (DROPPED if options.get("dropout") else 1.0)
+        speed = measured.get(str(recipe.plain()["network"]), alone)
+        items = TRAINING_SET.get(recipe.data.name, 45_000)
+        ensemble = self.experiment.ensemble
+        passes = 0 if ensemble is None else int(ensemble.options.get("members", 50))
+        training = items * (recipe.epochs - self.epochs_done()) * recipe.members
+        return START + (training + POOLED_ITEMS * passes) / speed
 
     def epochs_done(self) -> int:
         """Of a training that an earlier call on this machine began."""
@@ -84,12 +107,19 @@ class Job:
         return max((int(p.stem) for p in run.glob("*.json")), default=0)
 
 
-def jobs(only: str | None, scale: Scale, overrides: dict[str, Any]) -> Iterator[Job]:
+def settings_of(experiment: Experiment, words: Sequence[str] | None) -> dict[str, Any]:
+    """What is set on top of its recipe. A text network's short steps are left eager: an epoch of it takes a second."""
+    if words is not None:
+        return dict(setting(s) for s in words)
+    return {**FAST, "engine": "eager"} if experiment.recipe.network.name == "text_cnn" else dict(FAST)
+
+
+def jobs(only: Sequence[str] | None, scale: Scale, words: Sequence[str] | None) -> Iterator[Job]:
     for pattern, seeds in PLAN:
         for seed in seeds:
             for experiment in experiments(pattern):
-                if only is None or experiment.name.startswith(only):
-                    fast = experiment.recipe.with_settings(overrides)
+                if not only or experiment.name.startswith(tuple(only)):
+                    fast = experiment.recipe.with_settings(settings_of(experiment, words))
                     yield Job(replace(experiment, recipe=fast), seed, scale)
 
 
@@ -113,14 +143,13 @@ def one(name: str, seed: int, scale: Scale, a: argparse.Namespace) -> int:
             os._exit(75)
 
     [experiment] = experiments(name)
-    overrides = dict(setting(s) for s in a.set)
+    overrides = settings_of(experiment, a.set)
     how = How(device=a.device, root=a.data_root, every=10, quiet=True, listen=watch)
-    command = f"python benchmarks/gpu_runs.py --only {name} " + " ".join(f"--set {s}" for s in a.set)
+    command = f"python benchmarks/gpu_runs.py --only {name} " + " ".join(f"--set {k}={v}" for k, v in overrides.items())
     cell = measure(
         experiment, seed, scale, stores()[0], ROOT / "runs", how, overrides=overrides, command=command.strip()
     )
-    row = cell.measured["as_trained"]
-    print(f"{name} seed {seed}: {cell.seconds:.0f} s, {json.dumps(row)}", flush=True)
+    print(f"{name} seed {seed}: {cell.seconds:.0f} s, {json.dumps(cell.measured)}", flush=True)
     return 0
 
 
@@ -128,11 +157,7 @@ def run(a: argparse.Namespace) -> int:
     """Start jobs in order while they should fit, `parallel` at a time; then pack whatever is done."""
     mine, theirs = stores()
     a.deadline = time.time() + 60 * a.minutes
-    waiting = [
-        j
-        for j in jobs(a.only, a.scale, dict(setting(s) for s in a.set))
-        if not cells_of(mine, j) and not cells_of(theirs, j)
-    ]
+    waiting = [j for j in jobs(a.only, a.scale, a.set) if not cells_of(mine, j) and not cells_of(theirs, j)]
     print(f"{len(waiting)} cells to measure, {a.minutes} minutes, {a.parallel} at a time", flush=True)
     running: list[tuple[Job, subprocess.Popen[bytes]]] = []
     measured: dict[str, float] = {}
@@ -140,7 +165,8 @@ def run(a: argparse.Namespace) -> int:
         for job, process in running:
             if process.poll() == 0:
                 for cell in cells_of(mine, job):
-                    measured[job.experiment.recipe.network.name] = float(cell.extras["images_per_second"])
+                    network = str(job.experiment.recipe.plain()["network"])
+                    measured[network] = float(cell.extras["images_per_second"])
             elif process.poll() is not None:
                 print(f"{job.experiment.name} seed {job.seed}: ended with {process.poll()}", flush=True)
         running = [(j, p) for j, p in running if p.poll() is None]
@@ -163,7 +189,9 @@ def run(a: argparse.Namespace) -> int:
 
 def start(job: Job, a: argparse.Namespace) -> subprocess.Popen[bytes]:
     words = [sys.executable, __file__, "--one", job.experiment.name, "--seed", str(job.seed), "--scale", job.scale]
-    words += ["--device", a.device, "--deadline", str(a.deadline), "--set", *a.set]
+    words += ["--device", a.device, "--deadline", str(a.deadline)]
+    if a.set is not None:
+        words += ["--set", *a.set]
     if a.data_root is not None:
         words += ["--data-root", str(a.data_root)]
     return subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "4"})
@@ -221,8 +249,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--parallel", type=int, default=2)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--scale", default="paper", choices=["smoke", "small", "paper"])
-    parser.add_argument("--only", help="beginning of an experiment's name")
-    parser.add_argument("--set", nargs="*", default=list(FAST), help="settings of every recipe")
+    parser.add_argument("--only", nargs="*", help="beginnings of experiments' names")
+    parser.add_argument("--set", nargs="*", help="settings of every recipe, instead of captured steps in bf16")
     parser.add_argument("--out", type=Path, default=Path(os.environ["OUT"]) if "OUT" in os.environ else None)
     parser.add_argument("--list", action="store_true", help="what would run, in order, with the guess of its time")
     parser.add_argument("--unpack", type=Path)
@@ -235,7 +263,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if a.one is not None:
         return one(a.one, a.seed, a.scale, a)
     if a.list:
-        for job in jobs(a.only, a.scale, dict(setting(s) for s in a.set)):
+        for job in jobs(a.only, a.scale, a.set):
             print(f"{job.experiment.name:<40} seed {job.seed}  {job.seconds(a.parallel, {}):6.0f} s")
         return 0
     return run(a)

@@ -18,7 +18,7 @@ from calibrant.ensembles import ENSEMBLES
 from calibrant.errors import CalibrantError, DivergedError, FileError, InputError
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
-from calibrant.train import How
+from calibrant.train import How, Selection
 from calibrant.train import read as recipe
 from calibrant.train.settings import Choice
 
@@ -96,9 +96,70 @@ def test_overrides_are_part_of_the_key(tmp_path: Path) -> None:
     assert (row.done, row.exact, row.wanted) == (1, 0, 2)
 
 
-def test_what_this_version_cannot_measure_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="single runs"):
-        measure(replace(EXPERIMENT, ensemble=Choice("pep")), 0, "smoke", Store(tmp_path), tmp_path, QUIET)
+def test_shifts_are_refused_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="calibrant stress"):
+        measure(replace(EXPERIMENT, shifts=("fog",)), 0, "smoke", Store(tmp_path), tmp_path, QUIET)
+
+
+def test_data_that_is_not_there_is_no_failed_run(tmp_path: Path) -> None:
+    wanting = replace(EXPERIMENT, recipe=EXPERIMENT.recipe.with_settings({"data.name": "mnist"}))
+    with pytest.raises(CalibrantError, match="mnist"):
+        measure(wanting, 0, "small", Store(tmp_path / "r"), tmp_path / "runs", How("cpu", root=tmp_path, quiet=True))
+    assert not (tmp_path / "r").exists() and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "network"),
+    [
+        (Choice("dropout", {"members": 4}), ["network.dropout=0.3"]),
+        (Choice("pep", {"members": 3, "sigma": 0.01}), []),
+        (Choice("swa", {"epochs": 3}), []),
+    ],
+)
+def test_an_ensemble_is_measured_beside_the_network_it_is_made_of(
+    tmp_path: Path, ensemble: Choice, network: list[str]
+) -> None:
+    experiment = replace(
+        EXPERIMENT,
+        ensemble=ensemble,
+        recipe=recipe("digits/cross_entropy", ["network.hidden=[16]", "epochs=20", *network]),
+    )
+    found = measure(experiment, 0, "small", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
+    name = ensemble.name
+    assert set(found.measured) == {AS_TRAINED, "temperature", name, f"{name}+temperature"}
+    assert found.measured[name]["nll"] != found.measured[AS_TRAINED]["nll"]
+    with pytest.raises(CalibrantError, match="members"):
+        wrong = replace(experiment, ensemble=Choice(name, {"member": 3}))
+        measure(wrong, 0, "small", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
+
+
+def test_a_selection_is_measured_with_the_oracles_choice_beside_it(tmp_path: Path) -> None:
+    grid = Selection({"loss.gamma": (0.0, 9.0)}, "ece", "validation")
+    base = recipe("digits/focal", ["network.hidden=[16]", "epochs=20"])
+    found = measure(
+        replace(EXPERIMENT, recipe=replace(base, selection=grid)),
+        0,
+        "small",
+        Store(tmp_path / "results"),
+        tmp_path / "runs",
+        QUIET,
+    )
+    said = found.extras["selection"]
+    assert said["points"] == 2 and said["split"] == "validation" and said["oracle"] is False
+    assert set(said["chosen"]) == {"loss.gamma"} == set(said["oracle_choice"])
+    assert ("oracle" in found.measured) == (said["chosen"] != said["oracle_choice"])
+    best = min(v["ece"] for k, v in found.measured.items() if k in (AS_TRAINED, "oracle") and v["ece"] is not None)
+    assert found.measured.get("oracle", found.measured[AS_TRAINED])["ece"] == best
+    assert found.extras["epochs"] == 10
+
+
+def test_every_number_has_the_interval_of_its_items(tmp_path: Path) -> None:
+    store = Store(tmp_path / "results")
+    found = measure(EXPERIMENT, 0, "small", store, tmp_path / "runs", QUIET)
+    test = files.read(store.path(EXPERIMENT, 0, "small").with_suffix(".npz"))
+    report = evaluate(test, metrics=EXPERIMENT.metrics)
+    for name in EXPERIMENT.metrics:
+        assert found.intervals[AS_TRAINED][name] == pytest.approx((report[name].low, report[name].high))
 
 
 def cell(name: str, seed: int, ece: float | None, status: str = "done") -> Cell:

@@ -43,9 +43,11 @@ def test_what_is_packed_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_plan_names_experiments_that_exist() -> None:
-    jobs = list(gpu_runs.jobs(None, "paper", {"engine": "graph"}))
+    jobs = list(gpu_runs.jobs(None, "paper", None))
     assert len({(j.experiment.name, j.seed) for j in jobs}) == len(jobs) > 10
-    assert all(j.experiment.recipe.engine == "graph" for j in jobs)
+    engines = {j.experiment.recipe.network.name: j.experiment.recipe.engine for j in jobs}
+    assert engines.pop("text_cnn") == "eager" and set(engines.values()) == {"graph"}
+    assert {j.experiment.recipe.engine for j in gpu_runs.jobs(["ss"], "paper", ["engine=compile"])} == {"compile"}
     assert all(j.seconds(2, {}) > j.seconds(1, {}) - 1 for j in jobs)
 
 

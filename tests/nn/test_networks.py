@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.nn import MODELS, build, options_of
 from calibrant.nn.heads import Head
+from calibrant.nn.surgery import smoothed, unsmooth
 
 IMAGENET = {"classes": 1000, "size": 224, "stem": "imagenet"}
 PUBLISHED: list[tuple[str, dict[str, Any], int]] = [
@@ -271,3 +272,19 @@ def test_mistakes_are_named() -> None:
         build("inception_v3", classes=2, size=75, dropout=0.3)
     assert "dropout" in options_of("mlp")
     assert "shortcut" in options_of("resnet20")
+
+
+def test_smoothing_is_an_option_of_every_network_and_leaves_its_weights_alone() -> None:
+    plain, made = (build("resnet18", classes=10, seed=3, **options) for options in ({}, {"smooth": True}))
+    assert list(smoothed(made)) == ["before layer2.0", "before layer3.0", "before layer4.0", "before head"]
+    assert all(str(layer.prob) == "Prob(tanh, tau=10)" for layer in smoothed(made).values())
+    assert plain.state_dict().keys() == made.state_dict().keys()
+    assert all(torch.equal(a, b) for a, b in zip(plain.parameters(), made.parameters(), strict=True))
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(plain.eval()(x), unsmooth(made.eval())(x))
+    other = build("resnet20", classes=10, smooth={"kernel": (1, 2, 1), "prob": "relu6"})
+    assert {layer.prob.upper for layer in smoothed(other).values()} == {"relu6"}
+    with pytest.raises(UnknownNameError, match="'kernel'"):
+        build("resnet18", classes=10, smooth={"kernal": (1, 1)})
+    with pytest.raises(InputError, match="no .*convolution"):
+        build("mlp", classes=10, in_channels=64, size=1, smooth=True)

@@ -20,6 +20,7 @@ from calibrant import files
 from calibrant.data import Batches, load
 from calibrant.errors import DivergedError, FileError, InputError
 from calibrant.functional import pool
+from calibrant.nn.surgery import smoothed
 from calibrant.targets import Levels
 from calibrant.train import How, Recipe, read, train
 from calibrant.train import load as load_run
@@ -237,3 +238,16 @@ def test_the_loop_stands_alone_without_a_folder() -> None:
     loop = Loop(recipe, data, make_fabric(recipe, QUIET), networks(recipe, data))
     rows = loop.run()
     assert len(rows) == 2 and loop.predict(Split.TEST).n == data["test"].n
+
+
+def test_a_smoothed_network_trains_and_comes_back_smoothed(tmp_path: Path) -> None:
+    options = "network={name='resnet20', dropout=0.1, smooth={kernel=[1, 1], tau=10.0}}"
+    train(read("digits/cross_entropy", [options, "epochs=1", "batch=512"]), tmp_path / "run", QUIET)
+    run = load_run(tmp_path / "run")
+    assert len(smoothed(run.members[0])) == 3
+    data = load("digits")
+    batches = Batches(data["test"], 100, mean=data.mean, std=data.std)
+    again = calibrant.predict(run.members[0], batches)
+    there = files.read(tmp_path / "run" / "test.npz").logits
+    assert again.logits is not None and there is not None
+    torch.testing.assert_close(again.logits.float(), there.float(), rtol=1e-4, atol=1e-5)

@@ -1,27 +1,39 @@
-"""An experiment at one seed and scale → a cell: train (or resume), calibrate, measure, file.
+"""An experiment at one seed and scale → a cell: train (or resume), choose, pool, calibrate, measure, file.
 
 A cell that is already in the store is returned as it is; a run that was killed goes on where it stood; a run that
-failed is filed as failed, with the reason, and tried again when asked again.
+failed is filed as failed, with the reason, and tried again when asked again. Every number has the interval of resampled
+test items; a claim about a method needs several seeds, which `bench show` puts together.
 """
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from calibrant.bench.pooled import checkpoints_wanted, pooled
 from calibrant.bench.store import KEY_LENGTH, Cell, Store
 from calibrant.data import Data
+from calibrant.data import load as load_data
 from calibrant.errors import CalibrantError, InputError
 from calibrant.files import read as read_predictions
+from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.posthoc.fit import fit
 from calibrant.train.environment import device_name, environment
-from calibrant.train.evaluate import summary
+from calibrant.train.recipe import Recipe
 from calibrant.train.run import How, make_fabric, train
-from calibrant.types import Predictions
+from calibrant.train.selection import select
+from calibrant.train.settings import Choice
+from calibrant.types import Estimate, Predictions, Split
+
+ORACLE = "oracle"
+"""The variant of the point that a selection would have chosen had it seen test."""
+
+Variants = dict[str, Mapping[str, Estimate]]
 
 
 def measure(
@@ -37,14 +49,16 @@ def measure(
     command: str = "",
 ) -> Cell:
     """The cell, measured unless it is in the store. `overrides` are settings of the recipe, and part of the key."""
-    if experiment.recipe.selection is not None or experiment.ensemble is not None or experiment.shifts:
-        raise InputError(f"{experiment.name}: this version measures single runs without ensembles or shifts")
+    if experiment.shifts:
+        raise InputError(f"{experiment.name}: shifts are not measured here; run `calibrant stress` on the trained run")
     if overrides:
         experiment = replace(experiment, recipe=experiment.recipe.with_settings(overrides))
     found = store.find(experiment, seed, scale)
     if found is not None and found.status == "done":
         return found
     recipe, key = experiment.at(seed, scale), experiment.key(seed, scale)
+    if data is None:  # before anything is written: data that is not there is no failed run
+        data = load_data(recipe.data.name, root=how.root, seed=recipe.data.seed, sizes=recipe.data.sizes)
     start = time.perf_counter()
     device = make_fabric(recipe, how).device
     cell = Cell(
@@ -62,31 +76,71 @@ def measure(
         command=command or f"calibrant bench run {experiment.name} --seeds {seed + 1} --scale {scale}",
     )
     run = runs / key[:KEY_LENGTH]
+    ensemble = experiment.pooled(scale)
+    how = replace(how, keep_weights=max(how.keep_weights, checkpoints_wanted(ensemble, recipe.epochs)))
     try:
-        made = train(recipe, run, how, data)
-        test = read_predictions(run / "test.npz")
-        measured, extras = variants(experiment, read_predictions(run / "calibration.npz"), test)
+        extras = _train(recipe, run, how, data)
+        variants, more, test = _variants(experiment, ensemble, run, seed, device, data)
     except CalibrantError as error:
         words = str(error).replace(str(runs), "runs")  # results travel; where the runs lie on this machine does not
         store.write(experiment, replace(cell, error=words, seconds=time.perf_counter() - start))
         raise
-    # of a resumed run the seconds are those of all its epochs, not of the last attempt
-    seconds = made["train_seconds"]
-    speed = {"images_per_second": made["images_per_second"], "epochs": made["epochs"]}
-    done = replace(cell, status="done", measured=measured, seconds=seconds, extras={**speed, **extras})
+    seconds = extras.pop("train_seconds")
+    done = replace(
+        cell,
+        status="done",
+        measured={name: {m: e.value for m, e in row.items()} for name, row in variants.items()},
+        intervals={name: {m: (e.low, e.high) for m, e in row.items()} for name, row in variants.items()},
+        seconds=seconds,
+        extras={**extras, **more},
+    )
     store.write(experiment, done, test)
     return done
 
 
-def variants(
-    experiment: Experiment, calibration: Predictions, test: Predictions
-) -> tuple[dict[str, dict[str, float | None]], dict[str, Any]]:
-    """The network as trained, and after each calibrator fitted on the calibration split."""
-    measured = {AS_TRAINED: summary(test, experiment.metrics)}
+def _train(recipe: Recipe, run: Path, how: How, data: Data) -> dict[str, Any]:
+    """One training, or all of a selection. The seconds are of all epochs, those before a resume included."""
+    if recipe.selection is None:
+        made = train(recipe, run, how, data)
+        return {k: made[k] for k in ("train_seconds", "images_per_second", "epochs")}
+    record = select(recipe, run, how, data)
+    each = [json.loads((run / p["folder"] / "metrics.json").read_text("utf-8")) for p in record["points"]]
+    chosen = {k: record[k] for k in ("criterion", "split", "oracle")}
+    chosen |= {k: record[k]["settings"] for k in ("chosen", "oracle_choice")}
+    return {
+        "train_seconds": sum(m["train_seconds"] for m in each),
+        "images_per_second": each[-1]["images_per_second"],
+        "epochs": sum(m["epochs"] for m in each),
+        "selection": {**chosen, "points": len(each)},
+    }
+
+
+def _variants(
+    experiment: Experiment, ensemble: Choice | None, run: Path, seed: int, device: Any, data: Data
+) -> tuple[Variants, dict[str, Any], Predictions]:
+    """As trained; as an ensemble; the oracle's choice; and each of them after each calibrator."""
+    found: dict[str, tuple[Predictions, Predictions]] = {AS_TRAINED: _written(run)}
+    record = run / "selection.json"
+    if record.is_file():
+        choice = json.loads(record.read_text("utf-8"))
+        if choice["chosen"]["folder"] != choice["oracle_choice"]["folder"]:
+            found[ORACLE] = _written(run / choice["oracle_choice"]["folder"])
     extras: dict[str, Any] = {}
-    for name in experiment.calibrators:
-        fitted = fit(name, calibration)
-        measured[name] = summary(fitted.predictions(test), experiment.metrics)
-        if name == "temperature":
-            extras["temperature"] = fitted.summary()["temperature"]
-    return measured, extras
+    if ensemble is not None:
+        parts, said = pooled(ensemble, run, seed, device, data)
+        found[ensemble.name] = parts[Split.CALIBRATION], parts[Split.TEST]
+        extras |= said
+    out: Variants = {}
+    for name, (calibration, test) in found.items():
+        out[name] = evaluate(test, metrics=experiment.metrics)
+        for calibrator in experiment.calibrators:
+            fitted = fit(calibrator, calibration)
+            variant = calibrator if name == AS_TRAINED else f"{name}+{calibrator}"
+            out[variant] = evaluate(fitted.predictions(test), metrics=experiment.metrics)
+            if calibrator == "temperature":
+                extras["temperature" if name == AS_TRAINED else f"{name}+temperature"] = fitted.summary()["temperature"]
+    return out, extras, found[AS_TRAINED][1]
+
+
+def _written(run: Path) -> tuple[Predictions, Predictions]:
+    return read_predictions(run / "calibration.npz"), read_predictions(run / "test.npz")

@@ -27,7 +27,10 @@ KEY_LENGTH = 12
 
 @dataclass(frozen=True)
 class Cell:
-    """One experiment at one seed and scale. `measured`: variant → metric → value."""
+    """One experiment at one seed and scale. `measured`: variant → metric → value; `intervals`: (low, high) of each.
+
+    The intervals resample the test items of this one run.
+    """
 
     experiment: str
     seed: int
@@ -45,16 +48,18 @@ class Cell:
     commit: str | None = None
     command: str = ""
     extras: Mapping[str, Any] = field(default_factory=dict)  # what a run adds: temperature, images per second
+    intervals: Mapping[str, Mapping[str, tuple[float | None, float | None]]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        numbers = {
-            variant: {
-                metric: {"reported": self.reported.get(variant, {}).get(metric), "measured": value}
-                for metric, value in row.items()
-            }
-            for variant, row in self.measured.items()
-        }
-        head = {k: v for k, v in vars(self).items() if k not in ("measured", "reported", "settings")}
+        numbers: dict[str, dict[str, dict[str, float | None]]] = {}
+        for variant, row in self.measured.items():
+            numbers[variant] = {}
+            for metric, value in row.items():
+                entry = {"reported": self.reported.get(variant, {}).get(metric), "measured": value}
+                if metric in (known := self.intervals.get(variant, {})):
+                    entry |= dict(zip(("low", "high"), known[metric], strict=True))
+                numbers[variant][metric] = entry
+        head = {k: v for k, v in vars(self).items() if k not in ("measured", "intervals", "reported", "settings")}
         return {"schema": SCHEMA, **head, "numbers": numbers, "settings": dict(self.settings)}
 
 
@@ -98,7 +103,9 @@ def read(path: Path) -> Cell:
             v: {m: n["reported"] for m, n in row.items() if n["reported"] is not None} for v, row in numbers.items()
         }
         reported = {v: row for v, row in said.items() if row}
-        return Cell(**body, measured=measured, reported=reported)
+        bounds = {v: {m: (n["low"], n["high"]) for m, n in row.items() if "low" in n} for v, row in numbers.items()}
+        intervals = {v: row for v, row in bounds.items() if row}
+        return Cell(**body, measured=measured, reported=reported, intervals=intervals)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise FileError(
             f"{path} is not a cell of results ({type(error).__name__}: {error}); delete it and run again"

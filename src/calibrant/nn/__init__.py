@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import nn
 
 from calibrant.errors import InputError, unknown
@@ -15,6 +16,7 @@ from calibrant.nn.blocks import Layers
 from calibrant.nn.external import LIBRARIES, external
 from calibrant.nn.passes import Passes
 from calibrant.nn.seeded import seeded
+from calibrant.nn.surgery import smooth as smoothed_copy
 from calibrant.nn.weights import load_weights
 
 
@@ -58,6 +60,8 @@ MODELS: dict[str, Network] = {
 }
 
 LAYER_OPTIONS = frozenset(inspect.signature(Layers).parameters)
+SMOOTHING = ("where", "kernel", "prob", "tau", "padding")
+"""What `build(…, smooth={…})` may set; `smooth=True` is SS's choice, tanh with τ = 10 and kernel (1, 1)."""
 
 
 def build(
@@ -68,24 +72,27 @@ def build(
     size: int | tuple[int, int] = 32,
     seed: int = 0,
     passes: int = 1,
+    smooth: bool | Mapping[str, Any] = False,
     **options: Any,
 ) -> nn.Module:
     """A freshly initialised network of `MODELS`, or `timm:NAME`, `torchvision:NAME` where those are installed.
 
     `size` is the height and width of its images (networks that do not depend on it ignore it). Options go to the
     network (`head=`, `shortcut=`, `stem=`, `hidden=`, …) or to its layers (`dropout=`, `norm=`, `act=`, `pool=`,
-    `stage_end=`). `passes` > 1 averages that many stochastic passes while training (SS D.4).
+    `stage_end=`). `smooth` inserts smoothing before each subsampling and before global pooling (SS §2.3); names and
+    shapes of weights stay. `passes` > 1 averages that many stochastic passes while training (SS D.4).
     """
+    edges = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
     if name.partition(":")[0] in LIBRARIES and ":" in name:
         with seeded(seed):
-            return external(name, classes, in_channels, options)
+            model = external(name, classes, in_channels, options)
+        return _finished(model, in_channels, edges, smooth, passes)
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     known = options_of(name)
     for key in options:
         if key not in known:
             raise unknown(f"option of model {name!r}", key, known)
-    edges = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
     given = {key: options.pop(key) for key in LAYER_OPTIONS & options.keys()}
     used: set[str] = set()
     noted: dict[str, Any] = {key: _noted(key, made, used) if callable(made) else made for key, made in given.items()}
@@ -97,6 +104,19 @@ def build(
     for key in given:
         if key not in used and given[key]:
             raise InputError(f"model {name!r} has no place for {key}={given[key]!r}; drop it or choose another network")
+    return _finished(model, in_channels, edges, smooth, passes)
+
+
+def _finished(
+    model: nn.Module, in_channels: int, edges: tuple[int, int], smooth: bool | Mapping[str, Any], passes: int
+) -> nn.Module:
+    """With its smoothing layers, and averaged over passes, where asked for."""
+    if smooth is not False:
+        settings = {} if smooth is True else dict(smooth)
+        for key in settings:
+            if key not in SMOOTHING:
+                raise unknown("option of smooth", key, SMOOTHING)
+        model = smoothed_copy(model, example=torch.zeros(2, in_channels, *edges), inplace=True, **settings)
     return Passes(model, passes) if passes != 1 else model
 
 
@@ -111,7 +131,7 @@ def _noted(key: str, made: Callable[..., nn.Module], used: set[str]) -> Callable
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """The settings that `build(name, …)` takes besides classes, in_channels, size and seed."""
+    """The settings that `build(name, …)` takes besides classes, in_channels, size, seed, passes and smooth."""
     parameters = inspect.signature(MODELS[name].make).parameters.values()
     return tuple(sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY} | LAYER_OPTIONS))
 

@@ -18,6 +18,7 @@ Scale = Literal["smoke", "small", "paper"]
 """`smoke`: one epoch on a few hundred items, to see that it runs; `small`: a tenth of the epochs; `paper`: all."""
 
 SMOKE_SIZES = {"train": 512, "validation": 128, "calibration": 128, "test": 256}
+SMOKE_MEMBERS = 2
 SMALL_SHARE, SMALL_EPOCHS = 0.1, 5
 
 AS_TRAINED = "as_trained"
@@ -54,12 +55,18 @@ class Experiment:
             return recipe.scaled(max(SMALL_EPOCHS, round(recipe.epochs * SMALL_SHARE)))
         return recipe
 
+    def pooled(self, scale: Scale) -> Choice | None:
+        """The ensemble of one cell; at smoke scale a pair, which runs the same code."""
+        if self.ensemble is None or scale != "smoke" or "members" not in self.ensemble.options:
+            return self.ensemble
+        return Choice(self.ensemble.name, {**self.ensemble.options, "members": SMOKE_MEMBERS})
+
     def settings(self, seed: int, scale: Scale) -> dict[str, Any]:
         """What decides a cell's numbers, as plain JSON; what the paper reports does not."""
         recipe = {k: v for k, v in self.at(seed, scale).plain().items() if k not in ("name", "about")}
         return {
             "recipe": recipe,
-            "ensemble": None if self.ensemble is None else plain(self.ensemble),
+            "ensemble": plain(self.pooled(scale)),
             "calibrators": list(self.calibrators),
             "shifts": list(self.shifts),
             "metrics": list(self.metrics),

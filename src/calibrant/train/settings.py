@@ -164,4 +164,6 @@ def _wrong(path: str, expected: str, value: Any) -> InputError:
 
 
 def _tuples(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _tuples(v) for k, v in value.items()}
     return tuple(_tuples(v) for v in value) if isinstance(value, (list, tuple)) else value

@@ -14,15 +14,22 @@ HELD_OUT = {"validation": 2_500, "calibration": 2_500}
 TAU, KERNEL, DROPOUT = 10.0, (1, 1), 0.3
 PASSES = 50
 NETWORKS = ("vgg16", "vgg19", "resnet18", "resnet50")
+SMOOTH = {"kernel": KERNEL, "prob": "tanh", "tau": TAU}
 
 
-def recipe(network: str, data: str, *, dropout: float = 0.0) -> Recipe:
-    extra = f", MC dropout {dropout}" if dropout else ""
+def suffix(dropout: float, smooth: bool) -> str:
+    """Of a recipe's and an experiment's name: the variants of Table E.1."""
+    return ("_dropout" if dropout else "") + ("_smooth" if smooth else "")
+
+
+def recipe(network: str, data: str, *, dropout: float = 0.0, smooth: bool = False) -> Recipe:
+    extra = (f", MC dropout {dropout}" if dropout else "") + (", smoothing" if smooth else "")
+    options = {**({"dropout": dropout} if dropout else {}), **({"smooth": SMOOTH} if smooth else {})}
     return Recipe(
-        name=f"ss/{data}_{network}" + ("_dropout" if dropout else ""),
+        name=f"ss/{data}_{network}{suffix(dropout, smooth)}",
         about=f"SS A.1, {network} on {data}{extra}; 5,000 held out is ours",
         data=DataSettings(data, sizes=HELD_OUT),
-        network=Choice(network, {"dropout": dropout} if dropout else {}),
+        network=Choice(network, options),
         augment=AugmentSettings(4, True),
         optimiser=Optimiser("sgd", lr=0.1, momentum=0.9, weight_decay=5e-4),
         schedule=Schedule("multistep", milestones=(60, 130, 160), gamma=0.2, warmup=1),
@@ -32,13 +39,15 @@ def recipe(network: str, data: str, *, dropout: float = 0.0) -> Recipe:
     )
 
 
-def camvid(dropout: float = 0.0) -> Recipe:
+def camvid(dropout: float = 0.0, smooth: bool = False) -> Recipe:
     """SS A.2: Adam 1e-3 → 2e-4 after 100 of 130 epochs, batch 3, crop and flip, median-frequency weights."""
+    extra = (f", MC dropout {dropout}" if dropout else "") + (", smoothing" if smooth else "")
+    options = {**({"dropout": dropout} if dropout else {}), **({"smooth": SMOOTH} if smooth else {})}
     return Recipe(
-        name="ss/camvid_unet" + ("_dropout" if dropout else ""),
-        about="SS A.2, U-Net on camvid" + (f", MC dropout {dropout}" if dropout else "") + "; frames of 180 × 240",
+        name=f"ss/camvid_unet{suffix(dropout, smooth)}",
+        about=f"SS A.2, U-Net on camvid{extra}; frames of 180 × 240",
         data=DataSettings("camvid"),
-        network=Choice("unet", {"dropout": dropout} if dropout else {}),
+        network=Choice("unet", options),
         loss=Choice("cross_entropy", {"class_weights": "median_frequency"}),
         augment=AugmentSettings(4, True),
         optimiser=Optimiser("adam", lr=1e-3),
@@ -49,13 +58,14 @@ def camvid(dropout: float = 0.0) -> Recipe:
     )
 
 
+VARIANTS = tuple((dropout, smooth) for dropout in (0.0, DROPOUT) for smooth in (False, True))
+
 RECIPES = (
     *(
-        recipe(network, data, dropout=dropout)
+        recipe(network, data, dropout=dropout, smooth=smooth)
         for data in ("cifar10", "cifar100")
         for network in NETWORKS
-        for dropout in (0.0, DROPOUT)
+        for dropout, smooth in VARIANTS
     ),
-    camvid(),
-    camvid(0.5),
+    *(camvid(0.5 if dropout else 0.0, smooth) for dropout, smooth in VARIANTS),
 )
