@@ -87,7 +87,7 @@ def test_gradients_training_mode_and_export() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "says"),
     [
-        (nn.Sequential(nn.Flatten(), nn.Linear(8, 2)), {}, "no 2-d convolution"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(8, 2)), {}, "no convolution"),
         (nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.ReLU()), {}, "no stage"),
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": "layer9"}, "0, 1"),
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": lambda n, m: False}, "matches no module"),
