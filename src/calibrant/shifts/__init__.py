@@ -7,15 +7,40 @@ alone, in any batch and on any device, so results never depend on the batch size
 from torch import Tensor
 
 from calibrant.errors import unknown
+from calibrant.shifts.blur import DefocusBlur, GaussianBlur, ZoomBlur
+from calibrant.shifts.colour import Brightness, Contrast, Saturate
 from calibrant.shifts.constants import SEVERITIES, SUBSETS
 from calibrant.shifts.corruption import Corruption
+from calibrant.shifts.elastic import ElasticTransform
+from calibrant.shifts.frost import Frost
+from calibrant.shifts.glass import GlassBlur
+from calibrant.shifts.jpeg import JpegCompression
+from calibrant.shifts.motion import MotionBlur
 from calibrant.shifts.noise import GaussianNoise, ImpulseNoise, ShotNoise, SpeckleNoise
+from calibrant.shifts.pixelate import Pixelate
+from calibrant.shifts.spatter import Spatter
+from calibrant.shifts.weather import Fog, Snow
 
 SHIFTS: dict[str, type[Corruption]] = {
     "gaussian_noise": GaussianNoise,
     "shot_noise": ShotNoise,
     "impulse_noise": ImpulseNoise,
+    "defocus_blur": DefocusBlur,
+    "glass_blur": GlassBlur,
+    "motion_blur": MotionBlur,
+    "zoom_blur": ZoomBlur,
+    "snow": Snow,
+    "frost": Frost,
+    "fog": Fog,
+    "brightness": Brightness,
+    "contrast": Contrast,
+    "elastic_transform": ElasticTransform,
+    "pixelate": Pixelate,
+    "jpeg_compression": JpegCompression,
     "speckle_noise": SpeckleNoise,
+    "gaussian_blur": GaussianBlur,
+    "spatter": Spatter,
+    "saturate": Saturate,
 }
 """Name → class, in the published order: the benchmark's fifteen, then the four extra ones."""
 

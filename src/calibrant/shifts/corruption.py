@@ -59,8 +59,11 @@ class Corruption(ABC):
 
     def constant(self, x: Tensor, severity: int) -> Any:
         """The published strength for images of this size."""
-        size = self.size or (32 if min(x.shape[-2:]) <= SMALL else 224)
-        return CONSTANTS[self.name][size][severity - 1]
+        return CONSTANTS[self.name][32 if self.small(x) else 224][severity - 1]
+
+    def small(self, x: Tensor) -> bool:
+        """Whether the constants for 32 × 32 apply."""
+        return self.size == 32 if self.size else min(x.shape[-2:]) <= SMALL
 
 
 def check_severity(severity: int) -> None:

@@ -44,7 +44,7 @@ class Draws:
 
     def bits(self, count: int, stream: int) -> Tensor:
         """int64 [N, count], 64 random bits each."""
-        start = mix_(self.key + stream * GAMMA)
+        start = mix_(self.key + torch.tensor(stream, device=self.key.device) * GAMMA)
         steps = torch.arange(1, count + 1, device=self.key.device) * GAMMA
         return mix_(start[:, None] + steps)
 

@@ -1,0 +1,75 @@
+"""Linear maps of an image that act on rows and columns apart: y = L · x · Rᵀ. Blur, zoom and resize are such maps.
+
+A matrix holds the border's rule in its entries, so an image of any size, also one smaller than the kernel, takes the
+same two products; matrices are made once in float64 and kept.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import torch
+from torch import Tensor
+
+Device = torch.device
+
+
+def separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """L · x · Rᵀ for every plane of x [N, C, H, W], with L [H', H] = rows and R [W', W] = columns."""
+    n, c, h, w = x.shape
+    across = (x.reshape(-1, w) @ columns.T).view(n * c, h, columns.shape[0])
+    return torch.matmul(rows, across).view(n, c, rows.shape[0], columns.shape[0])
+
+
+def gaussian(x: Tensor, sigma: float, truncate: float = 4.0, border: str = "nearest") -> Tensor:
+    """Gaussian blur as in scipy and scikit-image: taps within `truncate` deviations, borders repeated or reflected."""
+    if int(truncate * sigma + 0.5) == 0:
+        return x
+    h, w = x.shape[-2:]
+    return separable(
+        x, gaussian_matrix(h, sigma, truncate, border, x.device), gaussian_matrix(w, sigma, truncate, border, x.device)
+    )
+
+
+def clipped_zoom(x: Tensor, factor: float) -> Tensor:
+    """The middle of the image enlarged to its size (scipy's `zoom` of order 1, corners on corners)."""
+    h, w = x.shape[-2:]
+    return separable(x, zoom_matrix(h, factor, x.device), zoom_matrix(w, factor, x.device))
+
+
+def inside(index: Tensor, n: int, border: str) -> Tensor:
+    """Indices beyond 0 … n − 1 brought back: "nearest" aaa|abc|ccc, "reflect" cba|abc|cba, "mirror" dcb|abcd|cba."""
+    if border == "nearest" or n == 1:
+        return index.clamp(0, n - 1)
+    period = 2 * n if border == "reflect" else 2 * n - 2
+    folded = index.remainder(period)
+    return torch.minimum(folded, (period - 1 if border == "reflect" else period) - folded)
+
+
+@functools.lru_cache(maxsize=128)
+def gaussian_matrix(n: int, sigma: float, truncate: float, border: str, device: Device) -> Tensor:
+    """float32 [n, n]: row i holds the weights of the pixels that make pixel i."""
+    radius = int(truncate * sigma + 0.5)
+    tap = torch.arange(-radius, radius + 1)
+    weight = torch.exp(-0.5 / sigma**2 * tap.double() ** 2)
+    return _place(n, inside(torch.arange(n)[:, None] + tap, n, border), (weight / weight.sum()).expand(n, -1), device)
+
+
+@functools.lru_cache(maxsize=128)
+def zoom_matrix(n: int, factor: float, device: Device) -> Tensor:
+    """float32 [n, n]: crop the middle ⌈n / factor⌉, enlarge it linearly, cut what is more than n off both ends."""
+    crop = math.ceil(n / factor)
+    size = round(crop * factor)
+    at = (torch.arange(n, dtype=torch.float64) + (size - n) // 2) * (crop - 1) / max(size - 1, 1)
+    low = at.floor().clamp(0, max(crop - 2, 0))
+    share = at - low
+    first = low.long() + (n - crop) // 2
+    columns = torch.stack((first, (first + 1).clamp(max=n - 1)), dim=1)
+    return _place(n, columns, torch.stack((1 - share, share), dim=1), device)
+
+
+def _place(n: int, columns: Tensor, weights: Tensor, device: Device) -> Tensor:
+    """Weights summed into the columns they belong to."""
+    matrix = torch.zeros(columns.shape[0], n, dtype=torch.float64)
+    return matrix.scatter_add_(1, columns, weights.double().contiguous()).to(torch.float32).to(device)

@@ -1,0 +1,76 @@
+"""Weather: snow and fog, whose layers are made of random numbers, as published. Frost and spatter have their files."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.shifts.colour import grey
+from calibrant.shifts.corruption import Corruption
+from calibrant.shifts.counter import Draws
+from calibrant.shifts.motion import motion
+from calibrant.shifts.separable import clipped_zoom
+
+
+class Snow(Corruption):
+    """Flakes blurred along their fall, over a whitened image."""
+
+    name: ClassVar[str] = "snow"
+
+    def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
+        mean, deviation, zoom, threshold, radius, sigma, share = self.constant(x, severity)
+        layer = flakes(numbers, x.shape[2], x.shape[3], mean, deviation, zoom, threshold)
+        return snowfall(x, layer, radius, sigma, numbers.between(-135, -45, stream=1), share)
+
+
+class Fog(Corruption):
+    """A fractal haze."""
+
+    name: ClassVar[str] = "fog"
+
+    def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
+        strength, decay = self.constant(x, severity)
+        h, w = x.shape[2:]
+        brightest = x.amax((1, 2, 3), keepdim=True)
+        haze = plasma(numbers, max(h, w), decay)[:, None, :h, :w]
+        return x.add_(haze, alpha=strength).mul_(brightest / (brightest + strength))
+
+
+def flakes(numbers: Draws, h: int, w: int, mean: float, deviation: float, zoom: float, threshold: float) -> Tensor:
+    """Bright specks on black, [N, 1, H, W] in steps of a byte."""
+    layer = clipped_zoom(numbers.normal(1, h, w).mul_(deviation).add_(mean), zoom)
+    return torch.where(layer < threshold, 0.0, layer).clamp_(0, 1).mul_(255.0).floor_().div_(255.0)
+
+
+def snowfall(x: Tensor, layer: Tensor, radius: int, sigma: float, degrees: Tensor, share: float) -> Tensor:
+    """The image whitened, and the layer twice: blurred along its fall, and turned by 180°."""
+    fallen = motion(layer, radius, sigma, degrees).mul_(255.0).round_().div_(255.0)
+    white = torch.maximum(x, grey(x).mul(1.5).add_(0.5))
+    return x.mul(share).add_(white, alpha=1 - share).add_(fallen).add_(fallen.flip(2, 3))
+
+
+def plasma(numbers: Draws, side: int, decay: float) -> Tensor:
+    """Diamond–square fractals [N, M, M] scaled to [0, 1] each; M is the power of two that holds the side.
+
+    As published, the map wraps round, and the noise of a level has the *square* of its nominal amplitude.
+    """
+    size = 1 << max(side - 1, 1).bit_length()
+    noise = numbers.uniform(size, size).mul_(2).sub_(1)
+    height = torch.zeros_like(noise)
+    step, amplitude = size, 100.0
+    while step >= 2:
+        half, scale = step // 2, amplitude**2
+        corners = height[:, ::step, ::step]
+        square = corners + corners.roll(-1, 1)
+        square = square + square.roll(-1, 2)
+        middle = square / 4 + noise[:, half::step, half::step] * scale
+        height[:, half::step, half::step] = middle
+        above = middle + middle.roll(1, 1) + corners + corners.roll(-1, 2)
+        height[:, ::step, half::step] = above / 4 + noise[:, ::step, half::step] * scale
+        beside = middle + middle.roll(1, 2) + corners + corners.roll(-1, 1)
+        height[:, half::step, ::step] = beside / 4 + noise[:, half::step, ::step] * scale
+        step, amplitude = half, amplitude / decay
+    low, high = height.flatten(1).aminmax(dim=1)
+    return height.sub_(low[:, None, None]).div_((high - low)[:, None, None])
