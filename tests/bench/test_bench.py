@@ -174,6 +174,24 @@ def test_lines_are_means_over_seeds_that_are_done() -> None:
     assert moments([0.25]) == (0.25, None)
 
 
+def test_an_interval_over_seeds_holds_the_seeds_and_the_items() -> None:
+    """By hand: t(1) = 12.706; items' half-widths 0.03 and 0.05 average to 0.04 and are not shrunk by seeds."""
+    made = [replace(cell("a", s, v), intervals={AS_TRAINED: {"ece": (v - h, v + h)}}) for s, v, h in SEEDS]
+    [single] = lines(made[:1])
+    assert (single.low, single.high) == (pytest.approx(0.07), pytest.approx(0.13)) and single.deviation is None
+    [both] = lines(made)
+    spread = 12.7062 * 0.1 * 2**0.5 / 2**0.5
+    assert both.high == pytest.approx(0.2 + (spread**2 + 0.04**2) ** 0.5, rel=1e-4)
+    assert both.low == pytest.approx(0.4 - both.high)
+    [unknown] = lines([*made, cell("a", 2, 0.2)])
+    assert (unknown.low, unknown.high) == (None, None)
+    [smoke] = lines([replace(made[0], scale="smoke")])
+    assert smoke.reported is None and single.reported == 0.5
+
+
+SEEDS = ((0, 0.1, 0.03), (1, 0.3, 0.05))
+
+
 def test_differences_are_paired_by_seed() -> None:
     a, b = [cell("a", s, v) for s, v in enumerate((0.1, 0.2, 0.3))], [cell("b", s, v) for s, v in enumerate((0.2, 0.3))]
     [d] = differences(a, b)
@@ -204,7 +222,13 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert run(["bench", "status", "test/t1", *base]) == 0
     assert [r["done"] for r in json.loads(capsys.readouterr().out)["rows"]] == [2, 2]
     assert run(["bench", "show", "test/t1/digits"]) == 0
-    assert "0.0200" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "0.0200" not in shown and "scale small: not to be held against the paper" in shown and "2 seeds" in shown
+    assert run(["bench", "run", "test/t1/digits", "--seeds", "1", "--device", "cpu", "--set", "epochs=2"]) == 0
+    assert run(["bench", "show", "test/t1/digits"]) == 0
+    beside = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip().startswith("as_trained")]
+    [ece] = [words for words in beside[:8] if words[1] == "ece"]
+    assert ece[2] == "0.0200" and float(ece[4].strip("[,")) <= float(ece[3]) <= float(ece[5].strip("]"))
     assert run(["bench", "compare", "test/t1/digits", "test/t1/other", *base]) == 0
     assert json.loads(capsys.readouterr().out)["differences"][0]["mean"] == 0.0
     for wrong in (["show", "ss"], ["compare", "a", "b"], ["run", "test", "--scale", "huge"], ["status", "nope"]):

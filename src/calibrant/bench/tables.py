@@ -13,36 +13,72 @@ from calibrant.papers import Experiment, Scale
 
 @dataclass(frozen=True)
 class Line:
-    """One number of one row: what the paper says, what we measured (mean and standard deviation over seeds)."""
+    """One number of one row: what the paper says, and what we measured, with its interval.
+
+    One run: the interval of resampled test items, which says nothing about the method. Several seeds: their mean, and
+    an interval that holds both the spread of the seeds (Student's t) and that of the items that they share.
+    """
 
     experiment: str
     variant: str
     metric: str
-    reported: float | None
+    reported: float | None  # None too below paper scale: nobody reported that
     mean: float
     deviation: float | None  # None with one seed
+    low: float | None
+    high: float | None
     seeds: int
     scale: str
 
 
+Name = tuple[str, str, str, str]  # experiment, scale, variant, metric
+
+
 def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
-    """Mean over the seeds of each (experiment, scale, variant, metric)."""
-    values: dict[tuple[str, str, str, str], list[float]] = defaultdict(list)
-    said: dict[tuple[str, str, str, str], float | None] = {}
+    """Over the seeds of each (experiment, scale, variant, metric)."""
+    values: dict[Name, list[float]] = defaultdict(list)
+    bounds: dict[Name, list[tuple[float, float]]] = defaultdict(list)
+    said: dict[Name, float | None] = {}
     for cell in cells:
         if cell.status != "done":
             continue
         for variant, row in cell.measured.items():
             for metric, value in row.items():
                 name = (cell.experiment, cell.scale, variant, metric)
-                said[name] = cell.reported.get(variant, {}).get(metric)
-                if value is not None:
-                    values[name].append(value)
+                said[name] = cell.reported.get(variant, {}).get(metric) if cell.scale == "paper" else None
+                if value is None:
+                    continue
+                values[name].append(value)
+                low, high = cell.intervals.get(variant, {}).get(metric, (None, None))
+                if low is not None and high is not None:
+                    bounds[name].append((low - value, high - value))
     return [
-        Line(name[0], name[2], name[3], said[name], *moments(found), len(found), name[1])
+        Line(
+            name[0], name[2], name[3], said[name], *moments(found), *interval(found, bounds[name]), len(found), name[1]
+        )
         for name, found in values.items()
         if said[name] is not None or not only_reported
     ]
+
+
+def interval(values: Sequence[float], items: Sequence[tuple[float, float]]) -> tuple[float | None, float | None]:
+    """95 % of the mean over seeds: half-widths of seeds and of items added in squares; (None, None) if one is unknown.
+
+    The seeds share their test items, so averaging over seeds does not shrink the items' part.
+    """
+    if len(items) < len(values):
+        return None, None
+    mean, deviation = moments(values)
+    spread = 0.0 if deviation is None else student(len(values) - 1) * deviation / math.sqrt(len(values))
+    below, above = (math.fsum(side) / len(items) for side in zip(*items, strict=True))
+    return mean - math.hypot(spread, below), mean + math.hypot(spread, above)
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % point of Student's t."""
+    from scipy.stats import t
+
+    return float(t.ppf(0.975, freedom))
 
 
 def moments(values: Sequence[float]) -> tuple[float, float | None]:

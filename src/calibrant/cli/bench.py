@@ -130,13 +130,20 @@ def compare(
 def _lines(cells: list[Any]) -> None:
     from calibrant.bench.tables import lines
 
-    typer.echo(f"{'experiment':<36} {'variant':<12} {'metric':<9} {'reported':>9} {'measured':>9} {'± sd':>7}  seeds")
-    for x in lines(cells):
-        reported = "–" if x.reported is None else f"{x.reported:.4f}"
-        deviation = "–" if x.deviation is None else f"{x.deviation:.4f}"
-        mark = "" if x.scale == "paper" else f" ({x.scale})"
-        numbers = f"{reported:>9} {x.mean:>9.4f} {deviation:>7}  {x.seeds}{mark}"
-        typer.echo(f"{x.experiment:<36} {x.variant:<12} {x.metric:<9} {numbers}")
+    found = lines(cells)
+    for name, scale in dict.fromkeys((x.experiment, x.scale) for x in found):
+        rows = [x for x in found if (x.experiment, x.scale) == (name, scale)]
+        seeds = max(x.seeds for x in rows)
+        runs = "single run" if seeds == 1 else f"{seeds} seeds"
+        small = "" if scale == "paper" else f", scale {scale}: not to be held against the paper"
+        typer.echo(f"{name} ({runs}{small})")
+        typer.echo(f"  {'':<20} {'':<9} {'paper':>8} {'measured':>9}  95 % interval")
+        for x in rows:
+            reported = "–" if x.reported is None else f"{x.reported:.4f}"
+            bounds = "–" if x.low is None or x.high is None else f"[{x.low:.4f}, {x.high:.4f}]"
+            typer.echo(f"  {x.variant:<20} {x.metric:<9} {reported:>8} {x.mean:>9.4f}  {bounds}")
+    if found:
+        typer.echo("intervals: of resampled test items in a single run; of seeds and items together in several")
     for cell in cells:
         if cell.status == "failed":
             typer.echo(f"{cell.experiment} seed {cell.seed} failed: {cell.error}")
