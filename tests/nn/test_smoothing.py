@@ -59,12 +59,21 @@ def test_box_is_the_papers_average_pool_without_growth() -> None:
     ("make", "says"),
     [
         (lambda: Smooth(tau=0.0), "tau"),
+        (lambda: Smooth(tau=-3.0), "tau=-3.0"),
+        (lambda: Smooth(tau=math.nan), "tau"),
         (lambda: Smooth((1, -1)), "positive sum"),
+        (lambda: Smooth((-2, 1)), "positive sum"),
+        (lambda: Smooth(()), "positive sum"),
+        (lambda: Smooth((1, math.nan)), "positive sum"),
+        (lambda: Smooth(("a",)), "sequence of numbers"),
+        (lambda: Smooth(3), "sequence of numbers"),
         (lambda: Smooth("gauss"), "gauss"),
         (lambda: Prob("sigmoid"), "sigmoid"),
         (lambda: Blur(padding="wrap"), "wrap"),
         (lambda: Blur(axes=4), "axes"),
-        (lambda: Smooth((1, 4, 6, 4, 1))(torch.zeros(1, 1, 3, 3)), "smaller than the kernel"),
+        (lambda: Smooth((1, 4, 6, 4, 1))(torch.zeros(1, 1, 3, 3)), "3×3 is smaller than the kernel of 5 taps"),
+        (lambda: Blur((1, 2, 1), axes=1)(torch.zeros(1, 1, 2)), "map of 2 is smaller"),
+        (lambda: Smooth()(torch.zeros(4, 8)), "needs a map"),
     ],
 )
 def test_bad_settings_are_named(make, says: str) -> None:
@@ -72,7 +81,74 @@ def test_bad_settings_are_named(make, says: str) -> None:
         make()
 
 
-def test_the_input_is_not_changed() -> None:
+@pytest.mark.parametrize("upper", ["tanh", "relu6", "constant", "none"])
+def test_the_input_is_not_changed(upper: str) -> None:
     x = X.clone()
     blur(x, kernel_of((1, 2, 1)))
+    Smooth(prob=upper)(x)
     assert torch.equal(x, X)
+
+
+@pytest.mark.parametrize("upper", ["tanh", "relu6", "constant", "none"])
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_eq_5_smooth_is_blur_of_prob_with_the_gradients_of_plain_operations(upper: str, axes: int) -> None:
+    """Against torch's own relu, tanh, pad and conv, whose derivatives are not ours."""
+    g = torch.Generator().manual_seed(axes)
+    z = (8 * torch.randn(2, 3, *[6] * axes, dtype=torch.float64, generator=g)).requires_grad_()
+    bounded = {"tanh": 4 * torch.tanh(z / 4), "relu6": z.clamp(max=4), "constant": z / 4, "none": z}[upper].relu()
+    taps = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
+    k = taps
+    for _ in range(axes - 1):
+        k = k[..., None] * taps
+    padded = F.pad(bounded, [1] * 2 * axes, mode="replicate")
+    conv = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}[axes]
+    expected = conv(padded, k.expand(3, 1, *k.shape), groups=3)
+    out = Smooth((1, 2, 1), prob=upper, tau=4.0, axes=axes)(z)
+    torch.testing.assert_close(out, expected)
+    weight = torch.randn(out.shape, dtype=torch.float64, generator=g)
+    for a, b in zip(_derivatives(out, z, weight), _derivatives(expected, z, weight), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def _derivatives(y: torch.Tensor, z: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The gradient, and the Hessian of Σ w y² times a vector."""
+    (first,) = torch.autograd.grad((weight * y.square()).sum(), z, create_graph=True)
+    return first, torch.autograd.grad((first * weight).sum(), z, retain_graph=True)[0]
+
+
+@pytest.mark.parametrize("padding", ["replicate", "reflect", "zero"])
+def test_vmap(padding: str) -> None:
+    layer, t = Smooth((1, 4, 6, 4, 1), padding=padding), torch.randn_like(X)
+    torch.testing.assert_close(torch.func.vmap(layer)(torch.stack([X, t])), torch.stack([layer(X), layer(t)]))
+
+
+def test_one_map_beside_the_result_and_none_for_autograd() -> None:
+    """Peak of what is allocated in a forward pass, and what autograd holds on to, in maps."""
+    from torch.profiler import ProfilerActivity, profile
+
+    x = torch.randn(4, 16, 64, 64)
+    layer, size = Smooth(), x.numel() * 4
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        layer(x)
+    held = peak = 0
+    for event in sorted(seen.profiler.kineto_results.events(), key=lambda e: e.start_ns()):
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    assert size < peak <= 2.1 * size
+    saved: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t.data_ptr()) or t, lambda t: t):
+        layer(x.requires_grad_())
+    assert set(saved) == {x.data_ptr()}
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_every_mean_is_kept_away_from_the_border(axes: int) -> None:
+    """A blurred impulse has the kernel's values, Π_axis k_i, around it; and its sum."""
+    x = torch.zeros(1, 1, *[9] * axes, dtype=torch.float64)
+    x[(0, 0, *[4] * axes)] = 1.0
+    out = Blur((1, 2, 4), axes=axes)(x)
+    assert out.sum().item() == pytest.approx(1.0)
+    for offsets in [(0,) * axes, (-1,) * axes, (1,) * axes]:
+        value = out[(0, 0, *[4 + o for o in offsets])].item()
+        assert value == pytest.approx(math.prod({-1: 4 / 7, 0: 2 / 7, 1: 1 / 7}[o] for o in offsets))

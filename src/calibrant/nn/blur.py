@@ -84,11 +84,6 @@ class _Blur(torch.autograd.Function):
         taps, padding, axes, transposed = ctx.settings
         return blurred(gradient, taps, padding, axes, transposed=not transposed), None, None, None, None
 
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        taps, padding, axes, transposed = ctx.settings
-        return blurred(tangent, taps, padding, axes, transposed=transposed)
-
 
 def averaged(
     x: Tensor, taps: Sequence[float], padding: Padding, axes: int, *, transposed: bool = False, owned: bool = False

@@ -57,7 +57,6 @@ class _Smooth(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         z, *ctx.settings = inputs
         ctx.save_for_backward(z)
-        ctx.save_for_forward(z)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
@@ -65,12 +64,6 @@ class _Smooth(torch.autograd.Function):
         if len(taps) > 1:
             gradient = blurred(gradient, taps, padding, axes, transposed=True)
         return gradient * _slope(z, upper, tau), None, None, None, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        (z,), (upper, tau, taps, padding, axes) = ctx.saved_tensors, ctx.settings
-        moved = tangent * _slope(z, upper, tau)
-        return moved if len(taps) == 1 else blurred(moved, taps, padding, axes)
 
 
 def _bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:

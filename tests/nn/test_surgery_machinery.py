@@ -1,0 +1,145 @@
+"""A smoothed network under torch's machinery: compile, export, DDP, channels-last, autocast, copies, checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from torch import nn
+
+import calibrant
+from calibrant.nn import build
+from calibrant.nn.smoothing import Smooth, reference
+from calibrant.nn.surgery import smoothed, unsmooth
+
+# Dynamo instantiates an autograd.Function, and torch warns itself of it
+pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+
+X = torch.randn(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def small() -> nn.Module:
+    """A residual network small enough to compile in a second."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        body = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(inplace=True))
+        more = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, 2, 1))
+        return nn.Sequential(body, more, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compile_in_one_graph_forward_and_backward(backend: str) -> None:
+    model = calibrant.smooth(small()).train()
+    twin = copy.deepcopy(model)
+    compiled = torch.compile(model, backend=backend, fullgraph=True)
+    compiled(X).square().sum().backward()
+    twin(X).square().sum().backward()
+    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad)
+    torch._dynamo.reset()
+
+
+def test_the_layer_compiles_whole_inside_and_outside_reference() -> None:
+    layer = torch.compile(Smooth(), backend="eager", fullgraph=True)
+    with reference():
+        inside = layer(X)
+    torch.testing.assert_close(inside, layer(X))
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_export(dynamic: bool) -> None:
+    model = calibrant.smooth(small()).eval()
+    shapes = ({0: torch.export.Dim("items", min=1, max=64)},) if dynamic else None
+    exported = torch.export.export(model, (X,), dynamic_shapes=shapes).module()
+    x = torch.cat([X, X]) if dynamic else X
+    torch.testing.assert_close(exported(x), model(x))
+
+
+def test_channels_last_in_and_out_of_every_layer() -> None:
+    model = calibrant.smooth(small()).to(memory_format=torch.channels_last).eval()
+    plain = calibrant.smooth(small()).eval()
+    layer = next(iter(smoothed(model).values()))
+    x = X.contiguous(memory_format=torch.channels_last)
+    assert layer(x).is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(model(x), plain(X))
+
+
+def test_autocast_runs_in_bfloat16_and_stays_close() -> None:
+    model = calibrant.smooth(small()).eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        half = model(X)
+    assert half.dtype == torch.bfloat16
+    torch.testing.assert_close(half.float(), model(X), atol=0.02, rtol=0.05)
+
+
+def test_copies_checkpoints_and_whole_models_keep_their_layers() -> None:
+    model = calibrant.smooth(small(), kernel=(1, 2, 1), tau=7.0).eval()
+    twin = copy.deepcopy(model)
+    assert torch.equal(twin(X), model(X)) and list(smoothed(twin)) == list(smoothed(model))
+    unsmooth(twin)
+    assert smoothed(model)  # a copy's layers are its own
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    file.seek(0)
+    fresh = small()
+    fresh.load_state_dict(
+        torch.load(file, weights_only=True)
+    )  # a checkpoint of the smoothed network fits the plain one
+    assert torch.equal(calibrant.smooth(fresh, kernel=(1, 2, 1), tau=7.0).eval()(X), model(X))
+
+
+def test_other_hooks_stay() -> None:
+    model, seen = small(), []
+    model[3].register_forward_pre_hook(lambda m, args: seen.append(args[0].shape))
+    calibrant.smooth(model, inplace=True)
+    seen.clear()
+    unsmooth(model)(X)
+    assert len(seen) == 1
+
+
+def test_pretrained_weights_are_the_same_tensors_in_place() -> None:
+    model = small()
+    pointers = [p.data_ptr() for p in model.parameters()]
+    calibrant.smooth(model, inplace=True)
+    assert pointers == [p.data_ptr() for p in model.parameters()]
+
+
+def test_ensembles_of_a_smoothed_network() -> None:
+    model = calibrant.smooth(build("resnet18", classes=5, in_channels=3, dropout=0.3)).eval()
+    plain = unsmooth(copy.deepcopy(model))
+    x = X[:2]
+    members = calibrant.MCDropout(model, members=2).members(x)
+    assert members.shape == (2, 2, 5) and not torch.equal(members[0], members[1])
+    assert not torch.allclose(members, calibrant.MCDropout(plain, members=2).members(x))
+
+
+def _process(rank: int, port: int, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    model = nn.parallel.DistributedDataParallel(calibrant.smooth(small()).eval())
+    model(X[2 * rank : 2 * rank + 2]).square().sum().backward()
+    gradients = [p.grad for p in model.module.parameters()]
+    torch.save(gradients, Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_ddp_averages_the_gradients_of_the_smoothed_network() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        mp.spawn(_process, (port, folder), nprocs=2)
+        first, second = (torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in (0, 1))
+    alone = calibrant.smooth(small()).eval()
+    (alone(X).square().sum() / 2).backward()
+    for a, b, c in zip(first, second, alone.parameters(), strict=True):
+        assert torch.equal(a, b)
+        torch.testing.assert_close(a, c.grad, atol=1e-5, rtol=1e-4)
