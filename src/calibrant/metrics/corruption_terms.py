@@ -1,0 +1,143 @@
+"""Numbers that can be averaged and divided with their uncertainty: what aggregates over corruptions are made of.
+
+A term has a value and the influence of each item on it, d value / d weight. Means and ratios of terms are terms. Where
+everything below is a plain mean over items, its bootstrap replicates are exact. ECE keeps its bins (`corruption_ece`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant.metrics.corruption_ece import Gaps
+from calibrant.metrics.table import Metric, Panel
+
+
+class Term:
+    """Abstract: `value`, `linear`, `influence()`, and `replicates(w)` where linear."""
+
+    value: float
+    linear: bool
+
+    def influence(self) -> Tensor:
+        raise TypeError(f"{type(self).__name__} must define influence")
+
+    def replicates(self, w: Tensor) -> Tensor:
+        """Values [B] under weights [B, N] that sum to 1."""
+        raise TypeError(f"{type(self).__name__} has no replicates")
+
+
+class Linear(Term):
+    """The mean of a value per item."""
+
+    linear = True
+
+    def __init__(self, items: Tensor) -> None:
+        self.items = items
+        self.value = float(items.mean())
+
+    def influence(self) -> Tensor:
+        return (self.items - self.value) / len(self.items)
+
+    def replicates(self, w: Tensor) -> Tensor:
+        return w @ self.items
+
+
+@dataclass(frozen=True)
+class Smooth(Term):
+    """A metric by its influence: AUROC."""
+
+    value: float
+    slope: Tensor | None
+    linear: bool = False
+
+    @classmethod
+    def of(cls, metric: Metric, panel: Panel, influence: Callable[[Metric, Panel], Tensor] | None) -> Smooth:
+        return cls(float(metric(panel)), None if influence is None else influence(metric, panel))
+
+    def influence(self) -> Tensor:
+        assert self.slope is not None, "values without intervals carry no influence"
+        return self.slope
+
+
+@dataclass(frozen=True)
+class Binned(Term):
+    """The mean ECE of some cells."""
+
+    parts: tuple[Gaps, ...]
+    linear: bool = False
+
+    @property
+    def value(self) -> float:  # type: ignore[override]
+        return sum(p.ece for p in self.parts) / len(self.parts)
+
+
+@dataclass(frozen=True)
+class Combined(Term):
+    """Σ_j factor_j · term_j: to first order everything here is one."""
+
+    terms: tuple[Term, ...]
+    factors: tuple[float, ...]
+    value: float
+    linear: bool
+
+    def influence(self) -> Tensor:
+        return torch.stack([f * t.influence() for f, t in zip(self.factors, self.terms, strict=True)]).sum(0)
+
+    def replicates(self, w: Tensor) -> Tensor:
+        return torch.stack([f * t.replicates(w) for f, t in zip(self.factors, self.terms, strict=True)]).sum(0)
+
+
+def mean(terms: Sequence[Term]) -> Term:
+    """The average; of plain means it is again one, of each item's average."""
+    if all(isinstance(t, Linear) for t in terms):
+        return Linear(torch.stack([t.items for t in terms if isinstance(t, Linear)]).mean(0))
+    if all(isinstance(t, Binned) for t in terms):
+        return Binned(tuple(p for t in terms if isinstance(t, Binned) for p in t.parts))
+    share = 1 / len(terms)
+    return Combined(
+        tuple(terms),
+        (share,) * len(terms),
+        share * sum(t.value for t in terms),
+        all(t.linear for t in terms),
+    )
+
+
+class Ratio(Term):
+    """above / below, each a term; its influence is that of the quotient."""
+
+    def __init__(self, above: Term, below: Term) -> None:
+        self.above, self.below = above, below
+        self.linear = above.linear and below.linear
+        self.value = _divided(above.value, below.value)
+
+    def influence(self) -> Tensor:
+        return (self.above.influence() - self.value * self.below.influence()) / self.below.value
+
+    def replicates(self, w: Tensor) -> Tensor:
+        return self.above.replicates(w) / self.below.replicates(w)
+
+
+def _divided(above: float, below: float) -> float:
+    if below:
+        return above / below
+    return float("nan") if above == 0 else float("inf")
+
+
+def ratio(above: Sequence[Term], below: Sequence[Term]) -> Term:
+    """Σ above / Σ below, the corruption error of one type (SS Eq. 34): equally many terms, so means will do."""
+    return Ratio(mean(above), mean(below))
+
+
+def binned(term: Term) -> tuple[Gaps, ...]:
+    """The cells whose bins a term stands on."""
+    if isinstance(term, Binned):
+        return term.parts
+    if isinstance(term, Ratio):
+        return binned(term.above) + binned(term.below)
+    if isinstance(term, Combined):
+        return tuple(p for t in term.terms for p in binned(t))
+    return ()
