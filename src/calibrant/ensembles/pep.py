@@ -183,12 +183,12 @@ class PEP(Ensemble):
 def _first_guess(curve: Curve, low: float, high: float, top: float) -> tuple[float, float]:
     """Where to start and by which factor to step: a quarter of the data and one pair of members tell."""
     start = (low * high) ** 0.5
-    if len(curve.batches) < 4 or curve.ensemble.size < 4:
+    if len(curve.labels) < 200 or curve.ensemble.size < 4:
         return start, 3.0
     rough = curve.rough(share=0.25, members=2)
     zero = rough.at(0.0).log_likelihood
     found = bracket(lambda s: rough.at(s).log_likelihood, zero, start, low=low, limit=top, tolerance=0.2)
-    curve.passes += round(rough.passes * len(rough.batches) / len(curve.batches))
+    curve.passes += round(rough.passes * len(rough.labels) / len(curve.labels))
     return (found.best, 1.4) if found.interior else (start, 3.0)
 
 

@@ -59,8 +59,13 @@ class Curve:
         return tuple(self.seen[s] for s in sorted(self.seen))
 
     def rough(self, share: float, members: int) -> Curve:
-        """The same curve on the first `share` of the batches and with fewer members: where to look."""
-        few = self.batches[: max(1, round(share * len(self.batches)))]
+        """The same curve on the first `share` of the items and with fewer members: where to look."""
+        few, left = [], max(1, round(share * len(self.labels)))
+        for x, y in self.batches:
+            few.append((x[:left], y[:left]))
+            left -= len(few[-1][1])
+            if left == 0:
+                break
         return Curve(self.ensemble.at(0.0, members), few, self.autocast)
 
     def exact(self) -> Curve:
@@ -109,7 +114,7 @@ def sigma_curve(
             "calibration data is marked test; σ must be chosen on held-out data that is not the test split"
         )
     place = torch.device(device) if device is not None else ensemble.home
-    batches = [(x.to(place), y.to(place).long()) for x, y in _pairs(calibration)]
+    batches = [(x.to(place), y.to(place).long()) for x, y in _pairs(calibration, 1000 if place.type == "cuda" else 500)]
     if not batches:
         raise InputError("the calibration data is empty")
     with torch.no_grad(), ensemble.at(0.0).member(0) as network:
@@ -120,11 +125,13 @@ def sigma_curve(
     return Curve(ensemble, batches, autocast)
 
 
-def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], size: int = 500) -> Iterable[tuple[Tensor, Tensor]]:
+def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], most: int) -> Iterable[tuple[Tensor, Tensor]]:
+    """Batches of at most `most` items, fewer of large ones: activations are many times an input's size."""
     if isinstance(calibration, tuple) and len(calibration) == 2 and isinstance(calibration[0], Tensor):
         x, y = calibration
         if len(x) != len(y):
             raise InputError(f"{len(x)} inputs but {len(y)} labels")
+        size = max(1, min(most, 2**23 * len(x) // max(x.numel(), 1)))
         yield from zip(x.split(size), y.split(size), strict=True)
         return
     for batch in calibration:

@@ -19,13 +19,13 @@ BLOCK = 512
 WARPS = 4
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _unit(bits):  # type: ignore[no-untyped-def]
     """[1, 2) from 23 random bits, written into a float's mantissa."""
     return ((bits >> 9) | 0x3F800000).to(tl.float32, bitcast=True)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
+@triton.jit
 def _normals(first, second):  # type: ignore[no-untyped-def]
     """Box–Muller: two independent standard normals from two words."""
     angle = 6.2831853 * (_unit(second) - 1.5)
