@@ -1,74 +1,235 @@
 """Smoothing on a GPU: share of a plain copy's bandwidth, and what it adds to a network's step. Ratios, one process.
 
-python benchmarks/smoothing.py [--json]
+    python benchmarks/smoothing.py [--json]           # every kernel, layout and precision; ResNet-18 with and without
+    python benchmarks/smoothing.py --tune [--json]    # first tries ways to cut the work, and goes on with the best
+
+Forward moves two streams (read, write), backward three; the copy of the same map (two streams) runs in turns with them.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import multiprocessing
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from calibrant.nn import build
 from calibrant.nn.smoothing import Smooth, reference
+from calibrant.nn.surgery import smooth as with_smoothing
+
+KERNELS = ((1, 1), (1, 2, 1), (1, 4, 6, 4, 1))
+LAYOUTS = {"channels_last": torch.channels_last, "nchw": torch.contiguous_format}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+ROWS = (8, 16, 28, 56)
+Case = tuple[tuple[int, ...], str, str, str]  # kernel, layout, precision, padding
+Cut = tuple[int, int, int]  # columns, rows in flight, warps
+
+CUTS: dict[tuple[str, int], Sequence[Cut]] = {
+    ("channels_last", 2): ((1, 2, 4), (1, 4, 4), (2, 1, 4), (2, 2, 4), (2, 4, 4), (4, 1, 4), (4, 2, 4), (2, 2, 8)),
+    ("channels_last", 3): ((1, 1, 4), (1, 2, 4), (2, 1, 4), (2, 2, 4), (4, 1, 4), (4, 2, 4), (2, 1, 8)),
+    ("channels_last", 5): ((1, 1, 4), (1, 2, 4), (2, 1, 4), (2, 2, 4), (4, 1, 4), (1, 1, 8), (2, 1, 2)),
+    ("nchw", 2): ((8, 1, 4), (8, 2, 4), (8, 4, 4), (8, 2, 2), (8, 2, 8), (16, 1, 4), (16, 2, 4)),
+    ("nchw", 3): ((8, 1, 4), (8, 2, 4), (8, 4, 4), (8, 2, 2), (8, 2, 8), (16, 1, 4), (16, 2, 4)),
+    ("nchw", 5): ((8, 1, 4), (8, 2, 4), (8, 4, 4), (8, 2, 2), (8, 2, 8), (16, 1, 4)),
+}
 
 
-def milliseconds(f: Any, repeats: int = 30) -> float:
-    """Median over repeats, by events on the device."""
-    for _ in range(5):
+def milliseconds(*functions: Callable[[], Any], repeats: int = 20) -> list[float]:
+    """Median of each, by events on the device, in turns."""
+    for f in functions * 3:
         f()
-    times = []
-    for _ in range(repeats):
+    times: list[list[float]] = [[] for _ in functions]
+    for _, (f, into) in itertools.product(range(repeats), zip(functions, times, strict=True)):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         f()
         end.record()
         torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return sorted(times)[len(times) // 2]
+        into.append(start.elapsed_time(end))
+    return [sorted(t)[len(t) // 2] for t in times]
 
 
-def bandwidth(kernel: tuple[int, ...], channels_last: bool, dtype: torch.dtype, padding: Any) -> dict[str, float]:
-    """Forward moves 2 streams, backward 3; each against a copy (2 streams) of the same map."""
-    x = torch.randn(256, 64, 112, 112, device="cuda", dtype=dtype)
-    if channels_last:
-        x = x.to(memory_format=torch.channels_last)
-    other, layer = torch.empty_like(x), Smooth(kernel, padding=padding)
+def cases() -> list[Case]:
+    every = [(k, layout, d, "replicate") for d in DTYPES for k in KERNELS for layout in LAYOUTS]
+    return every + [((1, 1), layout, "bf16", p) for p in ("reflect", "zero") for layout in LAYOUTS]
+
+
+def _set(key: tuple[str, str, int], cut: Cut, rows: int) -> None:
+    from calibrant.nn.kernels.smooth import SHAPES, Shape
+
+    SHAPES[key] = Shape(cut[0], rows, cut[1], cut[2])
+
+
+def _calls(case: Case, size: tuple[int, ...]) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]:
     from calibrant.nn.kernels.smooth import smooth, smooth_backward
 
-    taps = list(layer.blur.taps)
-    copy = milliseconds(lambda: other.copy_(x))
-    forward = milliseconds(lambda: smooth(x, taps, "tanh", 10.0, padding))
-    backward = milliseconds(lambda: smooth_backward(x, other, taps, "tanh", 10.0, padding))
-    with torch.no_grad(), reference():
-        eager = milliseconds(lambda: layer(x), 5)
+    kernel, layout, dtype, padding = case
+    x = torch.randn(size, device="cuda", dtype=DTYPES[dtype]).contiguous(memory_format=LAYOUTS[layout])
+    g, taps = torch.randn_like(x), [v / sum(kernel) for v in kernel]
+    other = torch.empty_like(x)
+    return (
+        lambda: other.copy_(x),
+        lambda: smooth(x, taps, "tanh", 10.0, padding),
+        lambda: smooth_backward(x, g, taps, "tanh", 10.0, padding),
+    )
+
+
+def _compile(case: Case, cut: Cut | None) -> float:
+    """In a process of its own: what it compiles is found on disk by the one that measures."""
+    if cut is not None:
+        for which in ("forward", "backward"):
+            _set((which, case[1], len(case[0])), cut, 16)
+    start = time.perf_counter()
+    _, forward, backward = _calls(case, (2, 64, 16, 16))
+    forward()
+    backward()
+    torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def compile_ahead(jobs: list[tuple[Case, Cut | None]], processes: int) -> None:
+    """Longest first. A cut that fails to compile ends the benchmark."""
+    jobs = sorted(jobs, key=lambda job: -len(job[0][0]) * (1 if job[1] is None else job[1][0] * job[1][1]))
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        times = list(pool.map(_compile, *zip(*jobs, strict=True)))
+    print(f"compiled {len(jobs)} pairs, {sum(times):.0f} s in all, by {processes} processes", file=sys.stderr)
+
+
+def tune(size: tuple[int, ...]) -> dict[str, Any]:
+    """For each layout and kernel in bf16: the cuts and rows by share of a copy, forward and backward; the best stay."""
+    results: dict[str, Any] = {}
+    for layout, kernel in itertools.product(LAYOUTS, KERNELS):
+        taps = len(kernel)
+        copy, *both = _calls((kernel, layout, "bf16", "replicate"), size)
+        for which, call, streams in zip(("forward", "backward"), both, (2, 3), strict=True):
+            shares = {}
+            for cut, rows in itertools.product(CUTS[layout, taps], ROWS):
+                _set((which, layout, taps), cut, rows)
+                plain, ours = milliseconds(copy, call, repeats=9)
+                shares[*cut, rows] = plain / ours * streams / 2
+            ranking = sorted(shares, key=lambda c: -shares[c])
+            _set((which, layout, taps), ranking[0][:3], ranking[0][3])
+            of_cut = {c[:3]: shares[c] for c in reversed(ranking)}
+            of_rows = {c[3]: shares[c] for c in reversed(ranking)}
+            results[f"{which} {layout} {taps}"] = {
+                "best (columns, flight, warps, rows): share": [f"{c}: {shares[c]:.3f}" for c in ranking[:6]],
+                "best of each cut": {str(c): round(s, 3) for c, s in of_cut.items()},
+                "best of each rows": {str(c): round(s, 3) for c, s in of_rows.items()},
+            }
+    return results
+
+
+def shares(case: Case, size: tuple[int, ...]) -> dict[str, float]:
+    copy, forward, backward = milliseconds(*_calls(case, size))
     return {
         "copy_ms": copy,
         "forward_ms": forward,
         "backward_ms": backward,
-        "eager_ms": eager,
         "forward_share": copy / forward,
         "backward_share": 1.5 * copy / backward,
     }
 
 
+def eager(size: tuple[int, ...]) -> float:
+    """The plain path, forward, against a copy."""
+    x = torch.randn(size, device="cuda", dtype=torch.bfloat16).contiguous(memory_format=torch.channels_last)
+    layer, other = Smooth(), torch.empty_like(x)
+    with torch.no_grad(), reference():
+        copy, plain = milliseconds(lambda: other.copy_(x), lambda: layer(x), repeats=5)
+    return copy / plain
+
+
+def _captured(f: Callable[[], Any]) -> Callable[[], Any]:
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            f()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        f()
+    return graph.replay
+
+
+def _steps(model: torch.nn.Module, batch: int, captured: bool) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """(training step, inference) of a network on one resident batch."""
+    x = torch.randn(batch, 3, 32, 32, device="cuda", dtype=torch.bfloat16)
+    x, y = x.contiguous(memory_format=torch.channels_last), torch.randint(10, (batch,), device="cuda")
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
+
+    def train() -> None:
+        model.train()
+        optimizer.zero_grad(set_to_none=True)
+        F.cross_entropy(model(x).float(), y).backward()
+        optimizer.step()
+
+    def infer() -> None:
+        model.eval()
+        with torch.no_grad():
+            model(x)
+
+    return (_captured(train), _captured(infer)) if captured else (train, infer)
+
+
+def overhead(batch: int, captured: bool) -> dict[str, float]:
+    """ResNet-18 for 32×32, bf16, channels-last: with smoothing against without."""
+    torch.backends.cudnn.benchmark = True
+    bare = build("resnet18", classes=10).to("cuda", torch.bfloat16, memory_format=torch.channels_last)
+    plain, smoothed = _steps(bare, batch, captured), _steps(with_smoothing(bare), batch, captured)
+    row = {}
+    for name, without, with_ in zip(("train", "inference"), plain, smoothed, strict=True):
+        a, b = milliseconds(without, with_, repeats=25)
+        row |= {f"{name}_ms": a, f"{name}_smoothed_ms": b, f"{name}_added": b / a - 1}
+    return row
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tune", action="store_true", help="search how to cut the work")
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--size", default="256,64,112,112", help="N,C,H,W of the map")
+    parser.add_argument("--batch", type=int, default=512, help="of the network")
+    parser.add_argument("--processes", type=int, default=12, help="that compile")
     args = parser.parse_args()
-    rows: dict[str, Any] = {}
-    for kernel in ((1, 1), (1, 2, 1), (1, 4, 6, 4, 1)):
-        for channels_last in (True, False):
-            name = f"{kernel} {'channels-last' if channels_last else 'NCHW'} bf16"
-            rows[name] = bandwidth(kernel, channels_last, torch.bfloat16, "replicate")
-    rows["(1, 1) channels-last fp32"] = bandwidth((1, 1), True, torch.float32, "replicate")
-    rows["(1, 1) channels-last bf16 reflect"] = bandwidth((1, 1), True, torch.bfloat16, "reflect")
+    size = tuple(map(int, args.size.split(",")))
+    start = time.perf_counter()
+    jobs: list[tuple[Case, Cut | None]] = [(case, None) for case in cases()]
+    if args.tune:
+        jobs += [
+            ((k, layout, "bf16", "replicate"), c) for k in KERNELS for layout in LAYOUTS for c in CUTS[layout, len(k)]
+        ]
+    compile_ahead(jobs, args.processes)
+    result: dict[str, Any] = {}
+    if args.tune:
+        result["tune"] = tune(size)
+        from calibrant.nn.kernels.smooth import SHAPES
+
+        result["shapes"] = {str(key): str(tuple(asdict(shape).values())) for key, shape in SHAPES.items()}
+        print(f"tuned after {time.perf_counter() - start:.0f} s", file=sys.stderr)
+    result["bandwidth"] = {" ".join(map(str, case)): shares(case, size) for case in cases()}
+    result["eager_forward_share"] = eager(size)
+    result["network"] = {name: overhead(args.batch, name == "graph") for name in ("eager", "graph")}
+    print(f"done after {time.perf_counter() - start:.0f} s", file=sys.stderr)
     if args.json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps(result, indent=1))
         return
-    for name, row in rows.items():
-        print(f"{name:40s}", "  ".join(f"{k} {v:.3f}" for k, v in row.items()))
+    for name, rows in result.items():
+        print(name, f"{rows:.3f}" if isinstance(rows, float) else "")
+        for case, row in rows.items() if isinstance(rows, dict) else ():
+            numbers = isinstance(row, dict) and all(isinstance(v, float) for v in row.values())
+            print(f"  {case:48s}", "  ".join(f"{k} {v:.3f}" for k, v in row.items()) if numbers else row)
 
 
 if __name__ == "__main__":

@@ -1,249 +1,186 @@
-"""The device code of the fused Smooth (Triton): what one program does with its stretch of the map.
+"""The device code of the fused Smooth (Triton): a lane walks down its rows, see `lanes.py`.
 
-See `smooth.py` for the layout [R, H, L]. K taps k0 … k4, LEFT = (K − 1)//2 of them before the point itself.
-`if` on a constexpr is decided when compiling, `if edge` when running: they are kept apart on purpose.
+Each number becomes a probability once per lane; the averages along W of the last rows stay in registers for the average
+along H. What lies beyond the border is decided by the address (forward) or by the weight (backward): no branches.
+
+K taps k0 … k4: LEFT = (K − 1)//2 of them before the point itself, RIGHT = K//2 after it.
 """
+
+# Device code is Python in form only: its compiler has no starred tuples, and its values have no types for mypy.
+# ruff: noqa: RUF005
+# mypy: disable-error-code="assignment, no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
-from triton.language.extra.cuda import libdevice
+
+from calibrant.nn.kernels.lanes import REFLECT, REPLICATE, ZERO, locate, read, write
+
+TANH, RELU6 = tl.constexpr(0), tl.constexpr(1)
+RUNTIME = ["H", "W", "J", "S", "groups", "down", "steps"]
+"""Integers whose value must not lead to another compilation; what matters of them is in U, V and EXACT."""
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _tanh(x, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
-    if FAST:  # one instruction, 11 bits: more than half precision keeps
-        return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
-    return libdevice.tanh(x)
+@triton.jit
+def _tanh(z, FAST: tl.constexpr):
+    """tanh for z ≥ 0 (what z < 0 gives is never used)."""
+    if FAST:  # one instruction, 11 bits: as many as half precision keeps
+        return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [z], dtype=tl.float32, is_pure=True, pack=1)
+    e = tl.exp2(tl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL) * -2.8853900817779268)
+    s = z * z  # near zero 1 − e would cancel: the odd polynomial of the CUDA library
+    p = ((1.57394409e-2 * s - 5.23025580e-2) * s + 1.33152977e-1) * s - 3.33327681e-1
+    return tl.where(z < 0.55, z + z * (p * s), (1.0 - e) / (1.0 + e))
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _prob(z, tau, UPPER: tl.constexpr, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
-    if UPPER == 0:
-        z = tau * _tanh(z / tau, FAST)
-    elif UPPER == 1:
-        z = tl.minimum(z, tau)
-    elif UPPER == 2:
-        z = z / tau
-    return tl.maximum(z, 0.0)
+@triton.jit
+def _prob(z, tau, UPPER: tl.constexpr, FAST: tl.constexpr):
+    """ReLU(upper(z)) up to the factor that `_scaled` puts into the taps."""
+    z = z.to(tl.float32)
+    if UPPER == TANH:
+        z = _tanh(z * (1.0 / tau), FAST)
+    elif UPPER == RELU6:
+        z = tl.minimum(z, tau, propagate_nan=tl.PropagateNan.ALL)
+    return tl.maximum(z, 0.0, propagate_nan=tl.PropagateNan.ALL)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _slope(z, tau, UPPER: tl.constexpr, FAST: tl.constexpr):  # type: ignore[no-untyped-def]
-    if UPPER == 0:
-        t = _tanh(z / tau, FAST)
-        return tl.where(z > 0, 1 - t * t, 0.0)
-    if UPPER == 1:
-        return tl.where((z >= 0) & (z <= tau), 1.0, 0.0)  # clamp's own subgradient at both ends
-    if UPPER == 2:
-        return tl.where(z > 0, 1 / tau, 0.0)
-    return tl.where(z > 0, 1.0, 0.0)
+@triton.jit
+def _slope(z, tau, UPPER: tl.constexpr, FAST: tl.constexpr):
+    """Prob's derivative, up to the same factor and, for tanh, 1/τ."""
+    z = z.to(tl.float32)
+    if UPPER == TANH:
+        t = _tanh(z * (1.0 / tau), FAST)
+        return tl.where(z <= 0, 0.0, 1.0 - t * t)
+    if UPPER == RELU6:
+        return tl.where((z < 0) | (z > tau), 0.0, 1.0)  # clamp's own subgradient at both ends
+    return tl.where(z <= 0, 0.0, 1.0)
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def _tap(i: tl.constexpr, k0, k1, k2, k3, k4):  # type: ignore[no-untyped-def]
-    if i == 0:
-        return k0
-    if i == 1:
-        return k1
-    if i == 2:
-        return k2
-    if i == 3:
-        return k3
-    return k4
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _blurred_row(  # type: ignore[no-untyped-def]
-    x, base, h, p, mask, edge, H, S, L, tau, k0, k1, k2, k3, k4,
-    K: tl.constexpr, PAD: tl.constexpr, UPPER: tl.constexpr, FAST: tl.constexpr,
-):  # fmt: skip
-    """Prob averaged along W in row h of the padded map. `edge`: this tile touches a border column."""
-    LEFT: tl.constexpr = (K - 1) // 2
-    if PAD == 0:
-        row = tl.minimum(tl.maximum(h, 0), H - 1)
-    elif PAD == 1:
-        row = tl.where(h < 0, -h, tl.where(h >= H, 2 * (H - 1) - h, h))
-    else:
-        row = h
-        mask = mask & (h >= 0) & (h < H)
-    at = x + base + row * L
-    own = _prob(tl.load(at + p, mask=mask, other=0.0).to(tl.float32), tau, UPPER, FAST)
-    total = _tap(LEFT, k0, k1, k2, k3, k4) * own
-    for j in tl.static_range(K):
-        if j != LEFT:
-            q = p + (j - LEFT) * S
-            # conditions on p, not on the column: then the compiler sees that neighbours share them, and loads wide
-            z = tl.load(at + q, mask=mask & (q >= 0) & (q < L), other=0.0).to(tl.float32)
-            z = _prob(z, tau, UPPER, FAST)
-            if PAD == 0 and (j == LEFT + 1 or j == LEFT - 1):
-                z = tl.where((q >= 0) & (q < L), z, own)  # one step beyond the border stands the border itself
-            elif PAD != 2:  # noqa: SIM102
-                if edge:
-                    c = p % S
-                    if j > LEFT:
-                        out = mask & (q >= L)
-                        stand = (L - S + c) if PAD == 0 else (2 * (L - S) + 2 * c - q)
-                    else:
-                        out = mask & (q < 0)
-                        stand = c if PAD == 0 else 2 * c - q
-                    v = tl.load(at + stand, mask=out, other=0.0).to(tl.float32)
-                    z += tl.where(out, _prob(v, tau, UPPER, FAST), 0.0)
-            total += _tap(j, k0, k1, k2, k3, k4) * z
-    return total
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _tile(R, H, S, L, K: tl.constexpr, RB: tl.constexpr, LB: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Which stretch of which rows this program owns: (base, p, mask, edge, first row)."""
-    pid = tl.program_id(0)
-    across = tl.cdiv(L, LB)
-    down = tl.cdiv(H, ROWS)
-    start = (pid % across) * LB
-    first = ((pid // across) % down) * ROWS
-    r = (pid // across // down) * RB + tl.arange(0, RB)[:, None]
-    p = start + tl.arange(0, LB)[None, :]
-    mask = (r < R) & (p < L)
-    edge = (start < ((K - 1) // 2 + 1) * S) | (start + LB > L - (K // 2 + 1) * S)
-    return r.to(tl.int64) * H * L, p, mask, edge, first
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def forward(  # type: ignore[no-untyped-def]
-    x, y, R, H, S, L, tau, k0, k1, k2, k3, k4,
-    K: tl.constexpr, PAD: tl.constexpr, UPPER: tl.constexpr, FAST: tl.constexpr,
-    RB: tl.constexpr, LB: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    LEFT: tl.constexpr = (K - 1) // 2
-    base, p, mask, edge, first = _tile(R, H, S, L, K, RB, LB, ROWS)
-    a = tl.zeros([RB, LB], tl.float32)
-    b, c, d = a, a, a
-    if K > 1:
-        a = _blurred_row(x, base, first - LEFT, p, mask, edge, H, S, L, tau, k0, k1, k2, k3, k4, K, PAD, UPPER, FAST)
-    if K > 2:
-        b = _blurred_row(
-            x, base, first - LEFT + 1, p, mask, edge, H, S, L, tau, k0, k1, k2, k3, k4, K, PAD, UPPER, FAST
-        )
-    if K > 3:
-        c = _blurred_row(
-            x, base, first - LEFT + 2, p, mask, edge, H, S, L, tau, k0, k1, k2, k3, k4, K, PAD, UPPER, FAST
-        )
-    if K > 4:
-        d = _blurred_row(
-            x, base, first - LEFT + 3, p, mask, edge, H, S, L, tau, k0, k1, k2, k3, k4, K, PAD, UPPER, FAST
-        )
-    for h in range(first, tl.minimum(first + ROWS, H)):
-        new = _blurred_row(
-            x, base, h + K // 2, p, mask, edge, H, S, L, tau, k0, k1, k2, k3, k4, K, PAD, UPPER, FAST
-        )  # fmt: skip
-        if K == 1:
-            out = k0 * new
-        elif K == 2:
-            out = k0 * a + k1 * new
-            a = new
-        elif K == 3:
-            out = k0 * a + k1 * b + k2 * new
-            a, b = b, new
-        elif K == 4:
-            out = k0 * a + k1 * b + k2 * c + k3 * new
-            a, b, c = b, c, new
-        else:
-            out = k0 * a + k1 * b + k2 * c + k3 * d + k4 * new
-            a, b, c, d = b, c, d, new
-        tl.store(y + base + h * L + p, out.to(y.dtype.element_ty), mask=mask)
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def _spread_row(  # type: ignore[no-untyped-def]
-    g, base, h, p, mask, edge, H, S, L, k0, k1, k2, k3, k4, K: tl.constexpr, PAD: tl.constexpr
-):
-    """The transposed average along W of the gradient's row h; rows outside the map are zero."""
-    LEFT: tl.constexpr = (K - 1) // 2
-    RIGHT: tl.constexpr = K // 2
-    mask = mask & (h >= 0) & (h < H)
-    at = g + base + h * L
-    own = tl.load(at + p, mask=mask, other=0.0).to(tl.float32)
-    total = _tap(LEFT, k0, k1, k2, k3, k4) * own
-    for j in tl.static_range(K):
-        if j != LEFT:
-            q = p + (LEFT - j) * S
-            z = tl.load(at + q, mask=mask & (q >= 0) & (q < L), other=0.0).to(tl.float32)
-            total += _tap(j, k0, k1, k2, k3, k4) * z
-    if PAD == 0 and K == 2:  # what the border column stood in for comes back to it
-        total += tl.where(p + S >= L, k1 * own, 0.0)
-    elif PAD != 2:  # noqa: SIM102
-        if edge:
-            c = p % S
-            for u in tl.static_range(1, LEFT + 1):
-                here = mask & (p - c == (0 if PAD == 0 else u * S))
-                for j in tl.static_range(K):
-                    if LEFT - u - j >= 0:
-                        z = tl.load(at + c + (LEFT - u - j) * S, mask=here, other=0.0).to(tl.float32)
-                        total += _tap(j, k0, k1, k2, k3, k4) * z
-            for u in tl.static_range(RIGHT):
-                here = mask & (p - c == (L - S if PAD == 0 else L - 2 * S - u * S))
-                for j in tl.static_range(K):
-                    if u - j + LEFT < 0:
-                        z = tl.load(at + c + L + (u - j + LEFT) * S, mask=here, other=0.0).to(tl.float32)
-                        total += _tap(j, k0, k1, k2, k3, k4) * z
-    return total
-
-
-@triton.jit  # type: ignore[untyped-decorator]
-def backward(  # type: ignore[no-untyped-def]
-    x, g, dx, R, H, S, L, tau, k0, k1, k2, k3, k4,
-    K: tl.constexpr, PAD: tl.constexpr, UPPER: tl.constexpr, FAST: tl.constexpr,
-    RB: tl.constexpr, LB: tl.constexpr, ROWS: tl.constexpr,
+@triton.jit(do_not_specialize=RUNTIME)
+def forward(
+    x, y, H, W, J, S, groups, down, steps, tau, scale, k0, k1, k2, k3, k4,
+    K: tl.constexpr, PAD: tl.constexpr, UPPER: tl.constexpr, FAST: tl.constexpr, NCHW: tl.constexpr,
+    EXACT: tl.constexpr, U: tl.constexpr, V: tl.constexpr, G: tl.constexpr, B: tl.constexpr,
 ):  # fmt: skip
     LEFT: tl.constexpr = (K - 1) // 2
     RIGHT: tl.constexpr = K // 2
-    base, p, mask, edge, first = _tile(R, H, S, L, K, RB, LB, ROWS)
-    a = tl.zeros([RB, LB], tl.float32)
-    b, c, d = a, a, a
-    if K > 1:
-        a = _spread_row(g, base, first - RIGHT, p, mask, edge, H, S, L, k0, k1, k2, k3, k4, K, PAD)
-    if K > 2:
-        b = _spread_row(g, base, first - RIGHT + 1, p, mask, edge, H, S, L, k0, k1, k2, k3, k4, K, PAD)
-    if K > 3:
-        c = _spread_row(g, base, first - RIGHT + 2, p, mask, edge, H, S, L, k0, k1, k2, k3, k4, K, PAD)
-    if K > 4:
-        d = _spread_row(g, base, first - RIGHT + 3, p, mask, edge, H, S, L, k0, k1, k2, k3, k4, K, PAD)
-    for h in range(first, tl.minimum(first + ROWS, H)):
-        new = _spread_row(g, base, h + LEFT, p, mask, edge, H, S, L, k0, k1, k2, k3, k4, K, PAD)
-        if K == 1:
-            out = k0 * new
-        elif K == 2:
-            out = k1 * a + k0 * new
-            if PAD == 0:
-                out += tl.where(h == H - 1, k1 * new, 0.0)
-            elif PAD == 1 and h == H - 2:
-                last = _spread_row(g, base, H - 1, p, mask, edge, H, S, L, k0, k1, k2, k3, k4, K, PAD)
-                out += k1 * last
-            a = new
-        elif K == 3:
-            out = k2 * a + k1 * b + k0 * new
-            a, b = b, new
-        elif K == 4:
-            out = k3 * a + k2 * b + k1 * c + k0 * new
-            a, b, c = b, c, new
-        else:
-            out = k4 * a + k3 * b + k2 * c + k1 * d + k0 * new
-            a, b, c, d = b, c, d, new
-        if PAD != 2 and K > 2:
-            for u in tl.static_range(1, LEFT + 1):
-                if h == (0 if PAD == 0 else u):
-                    for i in tl.static_range(K):
-                        if LEFT - u - i >= 0:
-                            out += _tap(i, k0, k1, k2, k3, k4) * _spread_row(
-                                g, base, LEFT - u - i, p, mask, edge, H, S, L, k0, k1, k2, k3, k4, K, PAD
-                            )
-            for u in tl.static_range(RIGHT):
-                if h == (H - 1 if PAD == 0 else H - 2 - u):
-                    for i in tl.static_range(K):
-                        if u - i + LEFT < 0:
-                            out += _tap(i, k0, k1, k2, k3, k4) * _spread_row(
-                                g, base, H + u - i + LEFT, p, mask, edge, H, S, L, k0, k1, k2, k3, k4, K, PAD
-                            )
-        z = tl.load(x + base + h * L + p, mask=mask, other=0.0).to(tl.float32)
-        tl.store(dx + base + h * L + p, (out * _slope(z, tau, UPPER, FAST)).to(dx.dtype.element_ty), mask=mask)
+    taps = (k0, k1, k2, k3, k4)
+    across = (k0 * scale, k1 * scale, k2 * scale, k3 * scale, k4 * scale)
+    S = 1 if NCHW else S * V
+    W = J * U if EXACT else W
+    at, j, first = locate(x, H, W, S, J, groups, down, steps * B, G, V, NCHW)
+    window = ()
+    for _ in tl.static_range((K - 1) * U):
+        window = window + (tl.zeros([G] if NCHW else [G, V], tl.float32),)
+    for above in range(K - 1):
+        columns = read(x + at, first - LEFT + above, j, H, W, S, LEFT, RIGHT, PAD, U, V, EXACT, NCHW)
+        window = (window + _averaged(columns, across, tau, UPPER, FAST, K, U))[U:]
+    for step in range(steps):
+        h = first + step * B
+        rows = ()
+        for b in tl.static_range(B):
+            rows = rows + (read(x + at, h + b + RIGHT, j, H, W, S, LEFT, RIGHT, PAD, U, V, EXACT, NCHW),)
+        for b in tl.static_range(B):
+            window = window + _averaged(rows[b], across, tau, UPPER, FAST, K, U)
+            out = ()
+            for i in tl.static_range(U):
+                total = taps[0] * window[i]
+                for d in tl.static_range(1, K):
+                    total += taps[d] * window[d * U + i]
+                out = out + (total.to(y.dtype.element_ty),)
+            window = window[U:]
+            write(y + at, out, h + b, j, H, W, S, U, V, EXACT, NCHW)
+
+
+@triton.jit
+def _averaged(columns, taps, tau, UPPER: tl.constexpr, FAST: tl.constexpr, K: tl.constexpr, U: tl.constexpr):
+    """Prob averaged along W, for each of the U columns."""
+    p = ()
+    for i in tl.static_range(U + K - 1):
+        p = p + (_prob(columns[i], tau, UPPER, FAST),)
+    out = ()
+    for i in tl.static_range(U):
+        total = taps[0] * p[i]
+        for d in tl.static_range(1, K):
+            total += taps[d] * p[i + d]
+        out = out + (total,)
+    return out
+
+
+@triton.jit(do_not_specialize=RUNTIME)
+def backward(
+    x, g, dx, H, W, J, S, groups, down, steps, tau, scale, k0, k1, k2, k3, k4,
+    K: tl.constexpr, PAD: tl.constexpr, UPPER: tl.constexpr, FAST: tl.constexpr, NCHW: tl.constexpr,
+    EXACT: tl.constexpr, U: tl.constexpr, V: tl.constexpr, G: tl.constexpr, B: tl.constexpr,
+):  # fmt: skip
+    RIGHT: tl.constexpr = K // 2
+    AHEAD: tl.constexpr = RIGHT if PAD == REFLECT else (K - 1) // 2  # an even kernel reflects one point further
+    D: tl.constexpr = RIGHT + AHEAD + 1
+    taps = (k0, k1, k2, k3, k4)
+    across = (k0 * scale, k1 * scale, k2 * scale, k3 * scale, k4 * scale)
+    S = 1 if NCHW else S * V
+    W = J * U if EXACT else W
+    at, j, first = locate(x, H, W, S, J, groups, down, steps * B, G, V, NCHW)
+    weights, window = (), ()
+    for i in tl.static_range(U):
+        for d in tl.static_range(-RIGHT, AHEAD + 1):
+            weights = weights + (_weight(j * U + i, W, across, d, i, U, EXACT, K, PAD),)
+    for _ in tl.static_range((D - 1) * U):
+        window = window + (tl.zeros([G] if NCHW else [G, V], tl.float32),)
+    for above in range(D - 1):
+        columns = read(g + at, first - RIGHT + above, j, H, W, S, RIGHT, AHEAD, ZERO, U, V, EXACT, NCHW)
+        window = (window + _spread(columns, weights, U, D))[U:]
+    for step in range(steps):
+        h = first + step * B
+        rows, inputs = (), ()
+        for b in tl.static_range(B):
+            rows = rows + (read(g + at, h + b + AHEAD, j, H, W, S, RIGHT, AHEAD, ZERO, U, V, EXACT, NCHW),)
+            inputs = inputs + (read(x + at, h + b, j, H, W, S, 0, 0, REPLICATE, U, V, EXACT, NCHW),)
+        for b in tl.static_range(B):
+            window = window + _spread(rows[b], weights, U, D)
+            out = ()
+            for i in tl.static_range(U):
+                total = _weight(h + b, H, taps, -RIGHT, 0, 1, False, K, PAD) * window[i]
+                for d in tl.static_range(1, D):
+                    total += _weight(h + b, H, taps, d - RIGHT, 0, 1, False, K, PAD) * window[d * U + i]
+                out = out + ((total * _slope(inputs[b][i], tau, UPPER, FAST)).to(dx.dtype.element_ty),)
+            window = window[U:]
+            write(dx + at, out, h + b, j, H, W, S, U, V, EXACT, NCHW)
+
+
+@triton.jit
+def _spread(columns, weights, U: tl.constexpr, D: tl.constexpr):
+    """The transposed average along W, for each of the U columns."""
+    z = ()
+    for i in tl.static_range(U + D - 1):
+        z = z + (columns[i].to(tl.float32),)
+    out = ()
+    for i in tl.static_range(U):
+        total = weights[i * D] * z[i]
+        for d in tl.static_range(1, D):
+            total += weights[i * D + d] * z[i + d]
+        out = out + (total,)
+    return out
+
+
+@triton.jit
+def _weight(
+    at, N, taps, d: tl.constexpr, i: tl.constexpr, U: tl.constexpr, EXACT: tl.constexpr,
+    K: tl.constexpr, PAD: tl.constexpr,
+):  # fmt: skip
+    """Of the transposed blur: the weight of the gradient at `at + d` in point `at`, which is U·(something) + i.
+
+    Beside its own tap, a point next to the border gets back what it stood in for: u beyond the border, replicate gives
+    that to the border and reflect to the point u before it. Cases that cannot be this i are left out when compiling.
+    """
+    LEFT: tl.constexpr = (K - 1) // 2
+    RIGHT: tl.constexpr = K // 2
+    M: tl.constexpr = 1 if PAD == REFLECT else 0  # times u: how far from the border the point is that stood in
+    weight = taps[LEFT - d] if LEFT - d >= 0 and LEFT - d < K else 0.0
+    if PAD != ZERO:
+        for u in tl.static_range(1, RIGHT + 1):
+            if u <= LEFT and LEFT - u - M * u - d >= 0 and d >= -M * u and M * u >= i and (M * u - i) % U == 0:
+                weight = weight + tl.where(at == M * u, taps[LEFT - u - M * u - d], 0.0)
+            if LEFT + u + M * u - d < K and d <= M * u and (not EXACT or (U - 1 - M * u - i) % U == 0):
+                weight = weight + tl.where(at == N - 1 - M * u, taps[LEFT + u + M * u - d], 0.0)
+    return weight

@@ -1,0 +1,128 @@
+"""How a map is shared out among the lanes of a GPU, and what a lane reads and writes (Triton).
+
+A lane owns U neighbouring columns (of V channels, channels-last; of one channel, NCHW) of a block of rows. Columns are
+tuples of registers, so that a blur along W is arithmetic among them: [G, V] each or, NCHW, [G]; G lanes a program.
+"""
+
+# Device code is Python in form only: its compiler has no starred tuples, and its values have no types for mypy.
+# ruff: noqa: RUF005, SIM108
+# mypy: disable-error-code="assignment, no-untyped-def, untyped-decorator"
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+REPLICATE, REFLECT, ZERO = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+
+
+@triton.jit
+def locate(x, H, W, S, J, groups, down, rows, G: tl.constexpr, V: tl.constexpr, NCHW: tl.constexpr):
+    """(offset of the lane's map and channel, group of columns, first row). Spare lanes repeat the last one's work."""
+    g = tl.minimum(tl.program_id(0) * G + tl.arange(0, G), groups - 1)
+    c = tl.zeros([G], tl.int32)
+    if not NCHW:
+        g = g[:, None]
+        c = g % (S // V)
+        g = g // (S // V)
+    j = g % J
+    first = (g // J) % down * rows
+    r = g // J // down
+    return r.to(tl.int64) * H * (W * S) + c * V, j, first
+
+
+@triton.jit
+def _fold(i, N, PAD: tl.constexpr):
+    """The point that stands at i in the padded axis of N points."""
+    if PAD == REFLECT:
+        i = tl.abs(i)
+        i = tl.minimum(i, 2 * (N - 1) - i)
+    return tl.minimum(tl.maximum(i, 0), N - 1)
+
+
+@triton.jit
+def read(
+    at, h, j, H, W, S, LO: tl.constexpr, HI: tl.constexpr,
+    PAD: tl.constexpr, U: tl.constexpr, V: tl.constexpr, EXACT: tl.constexpr, NCHW: tl.constexpr,
+):  # fmt: skip
+    """Columns jU − LO … jU + U − 1 + HI of row h of the padded map, a tuple of U + LO + HI."""
+    line = at + _fold(h, H, PAD) * (W * S)
+    live = (h >= 0) & (h < H)
+    columns = ()
+    for i in tl.static_range(-LO, U + HI):
+        w = j * U + i
+        if not NCHW:
+            p = line + w * S + tl.arange(0, V)[None, :]
+            if EXACT and i >= 0 and i < U:
+                if PAD == ZERO:
+                    columns = columns + (tl.load(p, mask=live, other=0.0),)
+                else:
+                    columns = columns + (tl.load(p),)
+            elif PAD == ZERO:
+                columns = columns + (tl.load(p, mask=live & (w >= 0) & (w < W), other=0.0),)
+            else:
+                columns = columns + (tl.load(line + _fold(w, W, PAD) * S + tl.arange(0, V)[None, :]),)
+        elif i < 0 or i >= U:
+            if PAD == ZERO:
+                columns = columns + (tl.load(line + w, mask=live & (w >= 0) & (w < W), other=0.0),)
+            else:
+                columns = columns + (tl.load(line + _fold(w, W, PAD)),)
+        elif i == 0:
+            columns = columns + _split(_stretch(line, live, j * U, W, PAD, U, EXACT), U)
+    return columns
+
+
+@triton.jit
+def _stretch(line, live, w, W, PAD: tl.constexpr, U: tl.constexpr, EXACT: tl.constexpr):
+    """[G, U]: a lane's own columns, in one wide access where rows are whole multiples of U."""
+    at = w[:, None] + tl.arange(0, U)[None, :]
+    if EXACT:
+        if PAD == ZERO:
+            return tl.load(line[:, None] + at, mask=live[:, None], other=0.0)
+        return tl.load(line[:, None] + at)
+    if PAD == ZERO:
+        return tl.load(line[:, None] + at, mask=live[:, None] & (at < W), other=0.0)
+    return tl.load(line[:, None] + _fold(at, W, PAD))
+
+
+@triton.jit
+def _split(x, U: tl.constexpr):
+    """[G, U] → U × [G], in order; within a lane, so it costs nothing."""
+    columns = ()
+    if U == 1:
+        columns = (tl.reshape(x, [x.shape[0]]),)
+    else:
+        even, odd = tl.split(tl.reshape(x, [x.shape[0], U // 2, 2]))
+        evens, odds = _split(even, U // 2), _split(odd, U // 2)
+        for i in tl.static_range(U // 2):
+            columns = columns + (evens[i], odds[i])
+    return columns
+
+
+@triton.jit
+def _join(columns, U: tl.constexpr):
+    """U × [G] → [G, U]"""
+    if U == 1:
+        tile = columns[0][:, None]
+    else:
+        evens, odds = (), ()
+        for i in tl.static_range(U // 2):
+            evens = evens + (columns[2 * i],)
+            odds = odds + (columns[2 * i + 1],)
+        both = tl.join(_join(evens, U // 2), _join(odds, U // 2))
+        tile = tl.reshape(both, [both.shape[0], U])
+    return tile
+
+
+@triton.jit
+def write(at, columns, h, j, H, W, S, U: tl.constexpr, V: tl.constexpr, EXACT: tl.constexpr, NCHW: tl.constexpr):
+    line = at + h * (W * S)
+    if NCHW:
+        w = (j * U)[:, None] + tl.arange(0, U)[None, :]
+        live = (h < H)[:, None] if EXACT else (h < H)[:, None] & (w < W)
+        tl.store(line[:, None] + w, _join(columns, U), mask=live)
+    else:
+        for i in tl.static_range(U):
+            w = j * U + i
+            live = h < H if EXACT else (h < H) & (w < W)
+            tl.store(line + w * S + tl.arange(0, V)[None, :], columns[i], mask=live)
