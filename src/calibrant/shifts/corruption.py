@@ -21,7 +21,7 @@ from calibrant.shifts.counter import Draws, draws
 SMALLEST = 8
 """Below this side no corruption means anything. A kernel larger than the image is fine: borders repeat as needed."""
 
-SLACK = 1e-3
+SLACK = 1e-4
 """Of a byte's step: keeps 254.99999 (a float32 255) from being cut down to 254."""
 
 

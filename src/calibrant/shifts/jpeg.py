@@ -2,9 +2,9 @@
 
 As libjpeg does by default, and so Pillow: YCbCr in bytes, colour at half the resolution, 8 × 8 cosine transforms
 divided by the standard tables (ITU T.81, Annex K) scaled by the quality, rounded; then back, colour enlarged by a
-triangle filter ("fancy upsampling"). Entropy coding loses nothing and is left out. Floats are kept to whole numbers where
-libjpeg has integers; its transforms are integer approximations, so a pixel may differ where a coefficient lies on the
-edge.
+triangle filter ("fancy upsampling"). Entropy coding loses nothing and is left out. Floats are kept to whole numbers
+where libjpeg has integers; its transforms are integer approximations, so a pixel may differ where a coefficient lies on
+the edge.
 """
 
 from __future__ import annotations
@@ -117,19 +117,24 @@ def coded(x: Tensor, quality: int, table: tuple[int, ...]) -> Tensor:
     if h % 8 or w % 8:
         x = F.pad(x, (0, 8 * wide - w, 0, 8 * tall - h), mode="replicate")
     blocks = x.view(n * c, tall, 8, wide, 8).transpose(2, 3).reshape(-1, 64)
-    there, back = transforms(quality, table, x.device)
-    levels = blocks.sub_(128).matmul(there).round_()
-    blocks = levels.matmul(back).add_(128).round_().clamp_(0, 255)
+    there, step, back = transforms(quality, table, x.device)
+    levels = blocks.sub_(128).matmul(there).round_().mul_(step).round_()
+    blocks = levels.matmul(back).add_(128.5 + 1e-4).floor_().clamp_(0, 255)
     return blocks.view(n * c, tall, wide, 8, 8).transpose(2, 3).reshape(n, c, 8 * tall, 8 * wide)[:, :, :h, :w]
 
 
 @functools.lru_cache(maxsize=64)
-def transforms(quality: int, table: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor]:
-    """[64, 64]: a block to its coefficients in steps of the table, and back."""
+def transforms(quality: int, table: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """A block to its coefficients in eighths [64, 64]; an eighth in steps of the table [64]; steps to a block [64, 64].
+
+    libjpeg's transform ends in whole eighths, and its division rounds halves away from zero: so does ours, by a
+    millionth more than the step.
+    """
     scale = 5000 // quality if quality < 50 else 200 - 2 * quality
     step = torch.tensor([min(max((t * scale + 50) // 100, 1), 255) for t in table], dtype=torch.float64)
     k, i = torch.arange(8, dtype=torch.float64)[:, None], torch.arange(8, dtype=torch.float64)
     cosine = torch.cos((2 * i + 1) * k * math.pi / 16) / 2
     cosine[0] /= math.sqrt(2)
     both = torch.kron(cosine, cosine)  # orthogonal: rows are coefficients, columns pixels
-    return (both.T / step).float().to(device), (step[:, None] * both).float().to(device)
+    made = (both.T * 8, (1 + 1e-6) / (8 * step), step[:, None] * both)
+    return made[0].float().to(device), made[1].float().to(device), made[2].float().to(device)

@@ -1,0 +1,140 @@
+"""Laws over `SHIFTS`: what every corruption keeps, whatever it does to an image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+
+import pytest
+import torch
+
+from calibrant.shifts import SEVERITIES, SHIFTS, SUBSETS, corrupt
+from calibrant.shifts.constants import CONSTANTS
+from tests.shifts.pictures import pictures
+
+NAMES = list(SHIFTS)
+DETERMINISTIC = {
+    "defocus_blur", "zoom_blur", "brightness", "contrast", "pixelate", "jpeg_compression", "gaussian_blur", "saturate"
+}  # fmt: skip
+NOT_MONOTONE = {
+    "glass_blur": "published: less blur but two rounds from severity 4 on",
+    "frost": "published: the image is dimmed from severity 3 on, which cancels the added light",
+    "elastic_transform": "published: the affine part shrinks while the displacement grows rougher",
+    "spatter": "published: water up to severity 3, then mud",
+    "saturate": "published: 1 and 2 take colour away, 3 to 5 add it",
+}
+
+
+@pytest.fixture(scope="module")
+def x() -> torch.Tensor:
+    return pictures(12)
+
+
+@pytest.fixture(autouse=True)
+def global_state_untouched() -> Iterator[None]:
+    before = torch.random.get_rng_state()
+    yield
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_the_table_is_the_published_one() -> None:
+    assert len(SHIFTS) == 19 and set(SHIFTS) == set(CONSTANTS)
+    assert tuple(SHIFTS) == SUBSETS["19"]
+    assert [len(SUBSETS[k]) for k in ("15", "17", "19")] == [15, 17, 19]
+    assert set(SUBSETS["15"]) < set(SUBSETS["19"]) and set(SUBSETS["17"]) < set(SUBSETS["19"])
+    assert all(SHIFTS[name].name == name for name in SHIFTS)
+    assert all(len(CONSTANTS[name][size]) == SEVERITIES for name in SHIFTS for size in (32, 224))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_severity_0_is_identity(name: str, x: torch.Tensor) -> None:
+    assert torch.equal(corrupt(x, name, 0), x)
+    assert torch.equal(corrupt(x / 255, name, 0), x / 255)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64, torch.float16, torch.bfloat16])
+def test_range_dtype_and_shape_are_kept(name: str, dtype: torch.dtype, x: torch.Tensor) -> None:
+    given = x[:2] if dtype == torch.uint8 else (x[:2] / 255).to(dtype)
+    kept = given.clone()
+    y = corrupt(given, name, 5)
+    assert y.dtype == dtype and y.shape == given.shape and y.device == given.device
+    assert y.min() >= 0 and y.max() <= (255 if dtype == torch.uint8 else 1)
+    assert torch.equal(given, kept), "the input is the caller's"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_floats_and_bytes_agree(name: str, x: torch.Tensor) -> None:
+    whole, real = corrupt(x[:4], name, 2).float(), corrupt(x[:4] / 255, name, 2) * 255
+    assert (whole - real).abs().max() <= 1.001
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_deterministic_by_seed(name: str, x: torch.Tensor) -> None:
+    a, b, other = corrupt(x, name, 4, seed=3), corrupt(x, name, 4, seed=3), corrupt(x, name, 4, seed=4)
+    assert torch.equal(a, b)
+    assert torch.equal(a, other) == (name in DETERMINISTIC)
+    used = torch.Generator().manual_seed(3)
+    torch.rand(5, generator=used)
+    state = used.get_state()
+    assert torch.equal(a, SHIFTS[name]()(x, 4, used)), "a generator counts by its seed alone"
+    assert torch.equal(state, used.get_state())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("severity", [1, 4])
+def test_independent_of_the_batch(name: str, severity: int, x: torch.Tensor) -> None:
+    whole = corrupt(x, name, severity)
+    cut = [corrupt(x[a:b], name, severity, index=a) for a, b in ((0, 1), (1, 4), (4, 12))]
+    assert torch.equal(torch.cat(cut), whole)
+    order = torch.tensor([7, 2, 11])
+    assert torch.equal(corrupt(x[order], name, severity, index=order), whole[order])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_items_differ_in_their_randomness(name: str, x: torch.Tensor) -> None:
+    same = x[:1].expand(4, -1, -1, -1)
+    y = corrupt(same, name, 5)
+    assert torch.equal(y[0], y[1]) == (name in DETERMINISTIC)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_change_grows_with_severity(name: str, x: torch.Tensor) -> None:
+    change = [float((corrupt(x, name, s).float() - x.float()).abs().mean()) for s in range(SEVERITIES + 1)]
+    assert change[0] == 0 and min(change[1:]) > 0.3
+    if name not in NOT_MONOTONE:
+        # motion blur of (6, 2) and (8, 2) differ by taps of weight 0.001
+        assert all(b >= 0.97 * a for a, b in pairwise(change)), change
+    if name != "elastic_transform":
+        assert change[5] > change[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_grey_scale(name: str) -> None:
+    x = pictures(3, channels=1)
+    y = corrupt(x, name, 5)
+    assert y.shape == x.shape and y.dtype == x.dtype
+    assert not torch.equal(x, y)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_layout_does_not_matter(name: str, x: torch.Tensor) -> None:
+    expected = corrupt(x[:3], name, 3)
+    assert torch.equal(corrupt(x[:3].contiguous(memory_format=torch.channels_last), name, 3), expected)
+    strided = torch.zeros(3, 3, 32, 64, dtype=torch.uint8)[..., ::2].copy_(x[:3])
+    assert torch.equal(corrupt(strided, name, 3), expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [(8, 8), (33, 47), (9, 64), (101, 99)])
+def test_any_size(name: str, size: tuple[int, int]) -> None:
+    x = pictures(2, *size)
+    for severity in (1, 5):
+        y = corrupt(x, name, severity)
+        assert y.shape == x.shape
+        assert torch.equal(y[1:], corrupt(x[1:], name, severity, index=1))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_empty_batch_stays_empty(name: str) -> None:
+    assert corrupt(torch.zeros(0, 3, 32, 32), name, 3).shape == (0, 3, 32, 32)

@@ -1,0 +1,65 @@
+"""Pixel by pixel against an independent implementation in numpy, scipy and Pillow that is handed the same numbers.
+
+So the size of the effect, its spectrum and what a classifier makes of it are the reference's too. Frost, whose
+published pictures are not here, has its own test.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.shifts_reference import apply
+from calibrant.shifts import SHIFTS, corrupt
+from calibrant.shifts.constants import CONSTANTS
+from tests.shifts.pictures import pictures
+from tests.shifts.replay import replay
+
+NAMES = [name for name in SHIFTS if name != "frost"]
+
+SHARE_OFF_BY_ONE = {"glass_blur": 0.03, "contrast": 0.02, "defocus_blur": 0.02}
+"""Share of bytes that may be a step off. These three leave many values within 0.0001 of a whole number (weights of 0.0003
+or of 1 / 5), where float32 and float64 cut down differently."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("severity", [1, 2, 3, 4, 5])
+def test_32(name: str, severity: int) -> None:
+    check(name, severity, 32, 3)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "glass_blur"])
+@pytest.mark.parametrize("severity", [1, 4])
+def test_larger_images_take_the_constants_for_224(name: str, severity: int) -> None:
+    check(name, severity, 128, 1)
+
+
+@pytest.mark.parametrize("severity", [2, 5])
+def test_glass_with_sources_that_have_moved_already(severity: int) -> None:
+    check("glass_blur", severity, 98, 1)
+
+
+def check(name: str, severity: int, side: int, n: int) -> None:
+    x = pictures(n, side, side, seed=1)
+    constant = CONSTANTS[name][32 if side == 32 else 224][severity - 1]
+    ours = corrupt(x, name, severity, seed=5, index=40).permute(0, 2, 3, 1).numpy().astype(int)
+    rounds = constant[2] if name == "glass_blur" else 1
+    theirs = [
+        apply(
+            name,
+            x[i].permute(1, 2, 0).numpy(),
+            constant,
+            replay(name, severity, side, side, seed=5, item=40 + i, rounds=rounds),
+        )
+        for i in range(n)
+    ]
+    off = np.abs(ours - np.stack(theirs))
+    if name == "jpeg_compression":  # a coefficient on the edge moves its block by a step of the table
+        change = np.abs(x.permute(0, 2, 3, 1).numpy() - np.stack(theirs).astype(int)).mean()
+        assert off.mean() < 0.3 and off.mean() < 0.1 * change
+        return
+    if name == "shot_noise":  # a uniform number on the edge of a count, in float32
+        assert (off > 0).mean() < 1e-4
+        return
+    assert off.max() <= 1
+    assert (off > 0).mean() <= SHARE_OFF_BY_ONE.get(name, 0.002)
