@@ -49,6 +49,8 @@ def places(run: Trace) -> tuple[list[Place], list[str]]:
         if any(call in whole for call in (run.calls[i] for i in op.inside)):
             continue
         place, call = _place(run, op)
+        if call is not None and call.convolutions < 2 and place is None:
+            continue  # a block that is part of the stem
         if place is None:
             inner = run.calls[op.inside[-1]].name if op.inside else "the network's own forward"
             lost.append(f"{op.name} in {inner}")
@@ -91,8 +93,14 @@ def global_pooling(run: Trace) -> Operation | None:
         if op.name in VIEWS:
             views |= set(op.writes)
         elif any(prod(run.shapes[n]) == channels for n in op.writes):
-            return op if last in op.reads else first
+            end = op if last in op.reads else first
+            return None if _convolves(run, run.operations.index(op)) else end
     return None
+
+
+def _convolves(run: Trace, at: int) -> bool:
+    """Whether a convolution over neighbours follows: then a map of one point was only a small image."""
+    return any(o.name in CONVOLUTIONS and max(run.shapes[o.reads[1]][2:]) > 1 for o in run.operations[at + 1 :])
 
 
 def _place(run: Trace, op: Operation) -> tuple[Place | None, Call | None]:
@@ -101,8 +109,8 @@ def _place(run: Trace, op: Operation) -> tuple[Place | None, Call | None]:
     size = run.size(t)
     inside = [run.calls[i] for i in op.inside]
     for call in inside:
-        if call.convolutions >= 2 and _shrinks(run, call) and _heads(run, call) > 1:
-            return Place("before", call.name, run.size(call.took)), call
+        if call.convolutions >= 1 and _shrinks(run, call) and _heads(run, call) > 1:
+            return Place("before", call.name, run.size(call.took)) if call.convolutions > 1 else None, call
     for call in reversed(inside):
         if call.took == t:
             return Place("before", call.name, size), call

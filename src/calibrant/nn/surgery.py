@@ -126,7 +126,7 @@ def trace(model: nn.Module, example: Any = None) -> Trace:
     if example is not None:
         try:
             return run_once(model, example)
-        except (RuntimeError, ValueError, TypeError) as error:
+        except Exception as error:
             raise InputError(f"the network does not run on this example: {_line(error)}") from error
     first = next(m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd))
     failure, kept = "", None
@@ -134,7 +134,7 @@ def trace(model: nn.Module, example: Any = None) -> Trace:
         x = torch.zeros(2, first.in_channels, *[size] * axes_of(model), device=first.weight.device)
         try:
             found = run_once(model, x.to(first.weight.dtype))
-        except (RuntimeError, ValueError, TypeError) as error:
+        except Exception as error:
             failure = failure or _line(error)
             continue
         if global_pooling(found) is not None or (kept is not None and _names(found) == _names(kept)):

@@ -123,6 +123,14 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             sizes = {t.shapes[n][2:] for n in op.reads if n in t.maps}
             t.maps |= {n for n in op.writes if len(t.shapes[n]) == rank and t.shapes[n][2:] in sizes}
 
+    def complete(self) -> None:
+        """Once all is seen, backwards: what a map was cut, joined or computed from point by point is a map too."""
+        t = self.trace
+        for op in reversed(t.operations):
+            if op.name not in VIEWS - {"slice"}:
+                sizes = {t.shapes[n][2:] for n in op.writes if n in t.maps}
+                t.maps |= {n for n in op.reads if len(t.shapes[n]) == t.axes + 2 and t.shapes[n][2:] in sizes}
+
     def enter(self, name: str) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
             took = self.number(args[0]) if args else -1
@@ -166,6 +174,7 @@ def trace(model: nn.Module, example: Any) -> Trace:
     finally:
         for hook in hooks:
             hook.remove()
+    recorder.complete()
     return found
 
 
