@@ -19,6 +19,7 @@ from calibrant.data.own import parts_of
 from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered
 from calibrant.data.registry import DATASETS
 from calibrant.data.splits import cut, split_parts
+from calibrant.data.subsets import class_numbers, restricted, scaled, split_name
 from calibrant.errors import FileError, InputError, unknown
 from calibrant.types import Split
 
@@ -34,19 +35,28 @@ def load(
     seed: int = 0,
     sizes: Mapping[str, Size] | None = None,
 ) -> Data:
-    """Reads and splits. `sizes` overrides the defaults by split name: items, or a fraction of the training set; 0
-    leaves a split out, and the items go to train. An official test set stays test, whatever the seed."""
+    """Reads and splits; `NAME[0-4]` is some of its classes (`subsets`). `sizes` overrides the defaults by split name:
+    items, or a fraction of the training set; 0 leaves a split out, and the items go to train. An official test set
+    stays test, whatever the seed."""
     check_sizes(sizes or {})
     if not isinstance(name_or_dataset, str):
         return _own(name_or_dataset, seed, {**OWN_SIZES, **(sizes or {})})
-    if name_or_dataset not in DATASETS:
+    name, chosen = split_name(name_or_dataset)
+    if name not in DATASETS:
         if Path(name_or_dataset).is_dir():
             return _folder(Path(name_or_dataset), seed, sizes or {})
-        raise unknown("data set", name_or_dataset, DATASETS)
-    spec = DATASETS[name_or_dataset]
+        raise unknown("data set", name, DATASETS)
+    spec = DATASETS[name]
     raw = _find(spec, root)
-    splits = split_parts(raw, {**spec.sizes, **(sizes or {})}, seed)
-    return Data(spec.name, splits, raw.classes or spec.classes, spec.shape, spec.mean, spec.std)
+    classes, usual = raw.classes or spec.classes, dict(spec.sizes)
+    if chosen is not None:
+        numbers = class_numbers(chosen, classes, name)
+        whole, raw = raw, restricted(raw, numbers, classes)
+        classes = raw.classes or ()
+        kept = {s: len(y) / max(1, len(whole.parts[s][1])) for s, (_, y) in raw.parts.items()}
+        usual = scaled(usual, kept.get(Split.TRAIN, 1.0))
+    splits = split_parts(raw, {**usual, **(sizes or {})}, seed)
+    return Data(name_or_dataset, splits, classes, spec.shape, spec.mean, spec.std)
 
 
 def data_root(root: str | Path | None = None) -> Path | None:

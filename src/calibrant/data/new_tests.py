@@ -41,7 +41,7 @@ def read_10_1(root: Path) -> Raw:
 
 
 def read_10_2(root: Path) -> Raw:
-    held = arrays(root / TEST_2, ("images", "labels"))
+    held = arrays(root / TEST_2, ("images", "labels"), only=("images", "labels"))  # keywords beside them are objects
     return as_test(held["images"], held["labels"], root / TEST_2)
 
 

@@ -78,11 +78,11 @@ def images(x: NDArray[np.generic]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(channels_last.transpose(0, 3, 1, 2).astype(np.uint8)))
 
 
-def arrays(path: Path, needed: tuple[str, ...]) -> dict[str, NDArray[np.generic]]:
-    """The arrays of an npz, none of which may be pickled objects."""
+def arrays(path: Path, needed: tuple[str, ...], only: tuple[str, ...] = ()) -> dict[str, NDArray[np.generic]]:
+    """The arrays of an npz (`only`: those that it has of these), none of which may be pickled objects."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            held = {key: archive[key] for key in archive.files}
+            held = {key: archive[key] for key in archive.files if not only or key in only}
     except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise FileError(f"{path}: not a readable npz ({error}); fetch it again") from error
     for key in needed:

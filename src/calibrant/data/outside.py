@@ -1,0 +1,147 @@
+"""Items that a classifier should not know: held-out classes, another data set, photographs, noise. For OOD detection.
+
+Whatever comes in is brought to the shape of the classifier's own images, and what was done to it is said: colour to
+grey by luma (Rec. 601), grey to colour by repetition, another size by antialiased bilinear interpolation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calibrant.data import data_root, load
+from calibrant.data.records import Data
+from calibrant.data.registry import DATASETS
+from calibrant.data.subsets import complement, split_name
+from calibrant.errors import InputError
+from calibrant.types import Split
+
+LUMA = (0.299, 0.587, 0.114)
+USUAL: dict[str, tuple[str, ...]] = {
+    "cifar10": ("cifar100",),
+    "cifar100": ("cifar10",),
+    "mnist": ("fashion_mnist",),
+    "fashion_mnist": ("mnist",),
+    "svhn": ("cifar10",),
+}
+"""Which other data set is foreign to one (AR §5.5: CIFAR-100 for CIFAR-10)."""
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Foreign images, uint8 [N, C, H, W], and what was done to make them fit."""
+
+    name: str
+    x: Tensor
+    said: str
+
+
+def usual(data: Data, root: str | Path | None) -> tuple[list[str], list[str]]:
+    """(names of foreign sets for this data set, why others are left out): held-out classes and another set first."""
+    base, chosen = split_name(data.name)
+    names, notes = [], []
+    if chosen is not None and base in DATASETS:
+        held = complement(data.name, load(base, root=root).classes)
+        names += [held] if held else []
+    for other in USUAL.get(base, ()):
+        if present(other, root):
+            names.append(other)
+        else:
+            notes.append(f"{other} is left out: its files are not under the data root")
+    return names + list(MADE), notes
+
+
+def present(name: str, root: str | Path | None) -> bool:
+    """Whether all files of one of the data set's layouts are there."""
+    under = data_root(root)
+    return any(
+        all(under is not None and (under / file).exists() for file in layout.files) for layout in DATASETS[name].layouts
+    )
+
+
+def outside(
+    name: str, shape: Sequence[int], *, n: int, root: str | Path | None = None, seed: int = 0, split: str = "test"
+) -> Outside:
+    """At most `n` foreign images of this shape [C, H, W], by name: of `MADE`, or of a data set's `split`."""
+    if len(shape) != 3:
+        raise InputError(f"foreign images are for classifiers of images [C, H, W], not of {tuple(shape)}")
+    if name in MADE:
+        return MADE[name](name, tuple(shape), n, seed)
+    data = load(name, root=root)
+    if Split(split) not in data.splits:
+        raise InputError(f"{name} has no {split} part to serve as foreign items")
+    part = data[split]
+    if part.items is not None or part.x.ndim != 4:
+        raise InputError(f"{name} is no set of equal-sized images; it cannot serve as foreign items")
+    x = part.x[:n]
+    if x.dtype != torch.uint8:
+        x = (x.clamp(0, 1) * 255).round().to(torch.uint8)
+    return Outside(name, *fitted(x, shape))
+
+
+def fitted(x: Tensor, shape: Sequence[int]) -> tuple[Tensor, str]:
+    """uint8 images brought to `shape`, and what that took."""
+    said = []
+    channels, height, width = shape
+    if x.shape[1] == 3 and channels == 1:
+        luma = torch.tensor(LUMA, device=x.device)[:, None, None]
+        x = (x.float() * luma).sum(1, keepdim=True).round().to(torch.uint8)
+        said.append("made grey by luma")
+    elif x.shape[1] == 1 and channels == 3:
+        x = x.expand(-1, 3, -1, -1)
+        said.append("grey repeated in three channels")
+    elif x.shape[1] != channels:
+        raise InputError(f"images of {x.shape[1]} channels cannot stand beside images of {channels}")
+    if tuple(x.shape[2:]) != (height, width):
+        said.append(f"scaled from {x.shape[2]}×{x.shape[3]} to {height}×{width} (antialiased bilinear)")
+        chunks = [
+            F.interpolate(part.float(), (height, width), mode="bilinear", antialias=True).round().clamp(0, 255)
+            for part in torch.split(x, 2048)
+        ]
+        x = torch.cat(chunks).to(torch.uint8)
+    return x.contiguous(), "; ".join(said) or "as it is"
+
+
+def _uniform(name: str, shape: tuple[int, ...], n: int, seed: int) -> Outside:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randint(256, (n, *shape), generator=generator, dtype=torch.int16).to(torch.uint8)
+    return Outside(name, x, "every byte uniform")
+
+
+def _gaussian(name: str, shape: tuple[int, ...], n: int, seed: int) -> Outside:
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn((n, *shape), generator=generator) * 0.25 + 0.5
+    return Outside(
+        name, (x.clamp(0, 1) * 255).round().to(torch.uint8), "mean 0.5, deviation 0.25 of full scale, clipped"
+    )
+
+
+def _photographs(name: str, shape: tuple[int, ...], n: int, seed: int) -> Outside:
+    """Crops of the two photographs that scikit-learn carries, each a random square of a third to all of the height."""
+    from sklearn.datasets import load_sample_images
+
+    generator = torch.Generator().manual_seed(seed)
+    pictures = [torch.from_numpy(np.array(p)).permute(2, 0, 1) for p in load_sample_images().images]
+    out = []
+    for i in range(n):
+        picture = pictures[i % len(pictures)]
+        height, width = picture.shape[1:]
+        side = int(torch.randint(height // 3, height + 1, (1,), generator=generator))
+        top = int(torch.randint(height - side + 1, (1,), generator=generator))
+        left = int(torch.randint(width - side + 1, (1,), generator=generator))
+        out.append(fitted(picture[None, :, top : top + side, left : left + side], shape)[0])
+    return Outside(name, torch.cat(out), "square crops of two photographs (scikit-learn's), scaled to fit")
+
+
+MADE: dict[str, Callable[[str, tuple[int, ...], int, int], Outside]] = {
+    "photographs": _photographs,
+    "noise_uniform": _uniform,
+    "noise_gaussian": _gaussian,
+}
+"""Foreign images that need no file."""
