@@ -1,24 +1,27 @@
 """Images per second of the training loop against a bare step loop on one resident batch, in one process.
 
-    python benchmarks/train.py                                   # CPU: ResNet-20, float32, batch 128
+    python benchmarks/train.py                                   # CPU: ResNet-20 and PEP's CNN, float32, batch 128
     python benchmarks/train.py --device cuda                     # bf16, channels-last: batch 512 and batch 128
-    python benchmarks/train.py --device cuda --network resnet32 --batches 128 --engines eager,graph
+    python benchmarks/train.py --device cuda --networks resnet32 --batches 128 --engines eager,graph
 
 `bare` is what nobody trains with: forward, cross-entropy, backward, fused SGD on one batch that never changes: no
 data, no augmentation, no metrics. `ours` is the loop as users run it, on random images: order, crop and flip,
-normalisation, targets, schedule, running loss and accuracy, the check for bad losses. Both are timed in turns, and the
-best of the rounds counts. On a CPU that others use too, CPU seconds are compared (`--clock cpu`), on a GPU the wall's.
+normalisation, targets, schedule, running loss and accuracy, the check for bad losses. Both are timed in turns; a ratio
+is the median over rounds of (ours / the bare runs just before and just after it), so that what else the machine does
+cancels. On a CPU that others use too, CPU seconds are compared (`--clock cpu`), on a GPU the wall's.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -139,41 +142,44 @@ def _now(setting: Setting) -> float:
     return CLOCK()
 
 
-def rates(runs: dict[str, Callable[[], tuple[int, float]]], rounds: int) -> dict[str, float]:
-    """Best images per second of each, taken in turns so that a busy machine is unfair to all alike."""
-    for run in runs.values():
-        run()  # warm: allocations, algorithms, capture
-    best = dict.fromkeys(runs, 0.0)
-    for _ in range(rounds):
-        for name, run in runs.items():
-            seen, seconds = run()
-            best[name] = max(best[name], seen / seconds)
-    return best
+Run = Callable[[], tuple[int, float]]
+
+
+def rate(run: Run) -> float:
+    seen, seconds = run()
+    return seen / seconds
 
 
 def measure(setting: Setting, engines: Sequence[str], rounds: int) -> dict[str, Any]:
-    runs: dict[str, Callable[[], tuple[int, float]]] = {}
-    for engine in engines:
-        runs[f"bare {engine}"] = bare(setting, engine)
-        runs[f"ours {engine}"] = ours(setting, engine)
-    found = rates(runs, rounds)
-    ratios = {f"ours/bare, {e}": found[f"ours {e}"] / found[f"bare {e}"] for e in engines}
-    ratios |= {
-        f"ours {e}/ours eager": found[f"ours {e}"] / found["ours eager"]
-        for e in engines
-        if "eager" in engines and e != "eager"
-    }
-    return {**setting.__dict__, "images_per_second": found, "ratios": ratios}
+    """In turns: bare, ours, bare, ours, …, bare; best rate of each, median of the ratios."""
+    sides: dict[str, tuple[Run, Run]] = {e: (ours(setting, e), bare(setting, e)) for e in engines}
+    for pair in sides.values():
+        for run in pair:
+            run()  # warm: allocations, algorithms, capture
+    mine: dict[str, list[float]] = {e: [] for e in engines}
+    plain: dict[str, list[float]] = {e: [rate(sides[e][1])] for e in engines}
+    for _ in range(rounds):
+        for e in engines:
+            mine[e].append(rate(sides[e][0]))
+            plain[e].append(rate(sides[e][1]))
+    found = {f"{side} {e}": max(seen[e]) for e in engines for side, seen in (("bare", plain), ("ours", mine))}
+    ratios = {}
+    for e in engines:
+        each = [2 * m / (b + c) for m, b, c in zip(mine[e], plain[e], plain[e][1:], strict=False)]
+        ratios[f"ours/bare, {e}"] = statistics.median(each)
+        if "eager" in engines and e != "eager":
+            ratios[f"ours {e}/ours eager"] = found[f"ours {e}"] / found["ours eager"]
+    return {**setting.__dict__, "rounds": rounds, "images_per_second": found, "ratios": ratios}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--network", default=None)
+    parser.add_argument("--networks", default=None, help="comma-separated")
     parser.add_argument("--batches", default=None, help="comma-separated")
     parser.add_argument("--engines", default=None, help="comma-separated: eager, graph, compile, compile+graph")
     parser.add_argument("--steps", type=int, default=None)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
     parser.add_argument("--float32", action="store_true")
     parser.add_argument("--out", type=Path, help="also write the figures as JSON")
@@ -184,10 +190,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         globals()["CLOCK"] = time.process_time
     batches = [int(b) for b in (a.batches or ("512,128" if cuda else "128")).split(",")]
     engines = (a.engines or ("eager,graph" if cuda else "eager")).split(",")
-    base = Setting(a.network or ("resnet18" if cuda else "resnet20"), 0, 0, a.device, cuda and not a.float32, cuda)
+    names = (a.networks or ("resnet18" if cuda else "resnet20,cifar_cnn")).split(",")
+    base = Setting("", 0, 0, a.device, cuda and not a.float32, cuda)
     results = []
-    for batch in batches:
-        setting = replace(base, batch=batch, steps=a.steps or (200 if cuda else 6))
+    for name, batch in product(names, batches):
+        setting = replace(base, network=name, batch=batch, steps=a.steps or (200 if cuda else 6))
         result = measure(setting, engines, a.rounds)
         results.append(result)
         print(f"\n{setting.network}, batch {batch}, {setting.steps} steps, {a.device}, {a.clock} clock")

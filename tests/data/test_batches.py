@@ -55,6 +55,7 @@ def test_crops_and_flips_are_crops_and_flips(part: Part, augment: Augment, chann
             part, 8, generator=rng(seed), shuffle=True, augment=augment, mean=MEAN, std=STD, channels_last=channels_last
         )
         for x, y, index in batches:
+            assert x.is_contiguous(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
             for image, label, place in zip(x, y, index, strict=True):
                 original = part.x[int(place) - 100]
                 assert label == part.y[int(place) - 100]
