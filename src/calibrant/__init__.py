@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from calibrant.attacks.levels import levels as levels
+    from calibrant.attacks.robustness import robustness as robustness
     from calibrant.ensembles.dropout import MCDropout as MCDropout
     from calibrant.ensembles.pep import PEP as PEP
     from calibrant.ensembles.single import predict as predict
@@ -37,9 +39,11 @@ _PUBLIC = {
     "compare": "calibrant.metrics.compare",
     "evaluate": "calibrant.metrics.evaluate",
     "fit": "calibrant.posthoc.fit",
+    "levels": "calibrant.attacks.levels",
     "load": "calibrant.posthoc.storage",
     "predict": "calibrant.ensembles.single",
     "predictions": "calibrant.functional.border",
+    "robustness": "calibrant.attacks.robustness",
     "smooth": "calibrant.nn.surgery",
 }
 """Public name → the module that defines it, sorted. A test compares it with what the modules hold."""

@@ -1,0 +1,141 @@
+"""The one `__call__` of every attack: (predictor, x) → x', no label needed.
+
+An attack runs away from the predictor's own prediction (AR §3: f(x + δ) ≠ f(x)) or from a given label, or, targeted, to
+one. Here live the bounds, clipping, what counts as a success, which point is kept, and the count of gradient
+evaluations. A new attack writes `begin`, the state of each item, and `step`, from what was seen at its point to the
+next; an item's state is its own, so that its result does not depend on what else is in its batch.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from calibrant.attacks.boundary import settle
+from calibrant.attacks.bounds import Bounds
+from calibrant.attacks.field import Field, home, untouched
+from calibrant.attacks.loop import Loop
+from calibrant.attacks.task import Seen, State, Task, norms
+from calibrant.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class AttackResult:
+    """What an attack did to N items, in the order they came in."""
+
+    adversarial: Tensor  # in the network's own input space
+    success: Tensor  # bool [N], by a forward pass in full precision
+    distance: Tensor  # [N], in pixels and the attack's norm; infinite where there was no success
+    calls: Tensor  # [N], gradient evaluations that the item took
+
+
+BOX = Bounds()
+"""Pixels in [0, 1], which the network is fed as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack(ABC):
+    """Abstract: what an attack has to write, and what it gets for it."""
+
+    bounds: Bounds = BOX
+    batch: int | None = None  # items attacked at once; None: what suits the device
+    engine: Literal["auto", "eager", "graph", "compile"] = "auto"  # on CUDA; `compile` is also captured as a graph
+    reduced: bool | None = (
+        None  # bfloat16 gradients; None: on CUDA, for attacks whose end is searched in full precision
+    )
+    norm: ClassVar[float] = 2.0
+    nearest: ClassVar[bool] = True  # keeps the nearest success; else the last one, or the last point
+    adaptive: ClassVar[bool] = False  # items finish at different steps
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Gradient evaluations that an item may take."""
+
+    @abstractmethod
+    def begin(self, task: Task) -> State:
+        """`point` (where to look first), `done` (all false), and whatever the attack remembers of each item."""
+
+    @abstractmethod
+    def step(self, task: Task, state: State, seen: Seen) -> State:
+        """The next state; `point` is clipped to the bounds afterwards."""
+
+    def objective(self, task: Task, logits: Tensor) -> Tensor:
+        """What `seen.gradient` is the gradient of: [N], or [J, N]. By default the log-odds of success."""
+        return task.odds(logits)
+
+    @final
+    def __call__(self, predictor: Any, x: Tensor) -> Tensor:
+        return self.run(predictor, x).adversarial
+
+    @final
+    def run(
+        self, predictor: Any, x: Tensor, labels: Tensor | None = None, targets: Tensor | None = None
+    ) -> AttackResult:
+        """Away from `labels` (default: the predictor's own prediction), or towards `targets`."""
+        if not isinstance(x, Tensor):
+            raise InputError(f"attack a tensor of inputs, not {type(x).__name__}")
+        with self.against(predictor, home(predictor, x.device), x.dtype) as attacked:
+            return attacked(x, labels, targets)
+
+    @final
+    @contextmanager
+    def against(
+        self, predictor: Any, device: torch.device, dtype: torch.dtype
+    ) -> Iterator[Callable[..., AttackResult]]:
+        """`attacked(x, labels=None, targets=None)` on one predictor, for many batches: what is captured is kept."""
+        reduced = (device.type == "cuda" and self.nearest) if self.reduced is None else self.reduced
+        full = Field(predictor, self.bounds, dtype)
+        with untouched(predictor, device):
+            loop = Loop(self, Field(predictor, self.bounds, dtype, reduced=reduced), device)
+
+            def attacked(x: Tensor, labels: Tensor | None = None, targets: Tensor | None = None) -> AttackResult:
+                return self._attack(loop, full, x.to(device), labels, targets)
+
+            yield attacked
+
+    def _attack(
+        self, loop: Loop, field: Field, x: Tensor, labels: Tensor | None, targets: Tensor | None
+    ) -> AttackResult:
+        origin = self.bounds.pixels(x)
+        clean = torch.cat([field.logits(part) for part in torch.split(origin, loop.size)])
+        if not bool(torch.isfinite(clean).all()):
+            raise InputError("the model returns logits that are not finite on the clean inputs; nothing to attack")
+        reference = _reference(clean, labels, targets)
+        task = Task(origin, reference, self.bounds, targets is not None)
+        away = ~task.succeeded(clean)
+        point, found = origin.clone(), ~away
+        calls = torch.zeros(len(x), dtype=torch.long, device=x.device)
+        if bool(away.any()):
+            chosen = task.take(away)
+            end = loop(chosen)
+            if not bool(end["moved"].any()):
+                raise InputError(
+                    "the gradient is zero everywhere: the model returns constant logits, or ones that do not depend on "
+                    "the input; there is no direction to attack in"
+                )
+            best, success = settle(field, chosen, end["best"], end["point"], loop.size, search=self.nearest)
+            point[away], found[away], calls[away] = best, success, end["calls"]
+        distance = norms(point - origin, self.norm)
+        return AttackResult(self.bounds.inputs(point, x.dtype), found, torch.where(found, distance, torch.inf), calls)
+
+
+def _reference(logits: Tensor, labels: Tensor | None, targets: Tensor | None) -> Tensor:
+    given, name = (labels, "labels") if targets is None else (targets, "targets")
+    if labels is not None and targets is not None:
+        raise InputError("an attack runs away from labels or towards targets; give one of them")
+    if given is None:
+        return logits.argmax(-1)
+    given = torch.as_tensor(given).to(logits.device)
+    n, k = logits.shape
+    if given.shape != (n,) or given.is_floating_point():
+        raise InputError(f"{name} must be {n} whole numbers, got {tuple(given.shape)} of {given.dtype}")
+    if bool(((given < 0) | (given >= k)).any()):
+        raise InputError(f"{name} reach from {int(given.min())} to {int(given.max())}; the model has {k} classes")
+    return given.long()

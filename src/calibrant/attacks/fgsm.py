@@ -1,0 +1,36 @@
+"""FGSM (Goodfellow 2015; SS Table E.2): one step of the whole budget along the sign of the gradient.
+
+x' = clip( x + ε · sign ∂/∂x (−log p_r(x)) )
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from calibrant.attacks.attack import Attack
+from calibrant.attacks.task import Seen, State, Task
+from calibrant.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class FGSM(Attack):
+    """One signed gradient step of size ε (Goodfellow 2015)."""
+
+    epsilon: float = 8 / 255
+    norm: ClassVar[float] = float("inf")
+    nearest: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.epsilon < 0:
+            raise InputError(f"epsilon={self.epsilon} must not be negative")
+
+    @property
+    def steps(self) -> int:
+        return 1
+
+    def begin(self, task: Task) -> State:
+        return {"point": task.origin.clone(), "done": task.reference < 0}
+
+    def step(self, task: Task, state: State, seen: Seen) -> State:
+        return {"point": task.origin + self.epsilon * seen.gradient.sign(), "done": ~state["done"]}

@@ -1,0 +1,164 @@
+"""What an attack sees of a predictor: logits at a point, and the gradient of an objective of them.
+
+    g_j = ∂/∂x Σ_i objective_j(z(x_i))          (items do not see each other, so the sum's gradient is each item's own)
+
+A network is differentiated as it is. An ensemble is pooled, z = log (1/M) Σ_m softmax z_m, the expectation over its
+members (Athalye 2018): the first pass finds the pooled logits, the second takes each member's share of the gradient
+while that member exists, because PEP's perturbed weights and dropout's masks are gone afterwards.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.attacks.bounds import Bounds
+from calibrant.errors import InputError
+
+Objective = Callable[[Tensor], Tensor]
+"""logits [N, K] → [N], or [J, N] for J gradients an item."""
+
+
+class Field:
+    """A predictor over pixels. `reduced`: gradients in bfloat16 (CUDA); `logits` is always in full precision."""
+
+    def __init__(self, predictor: Any, bounds: Bounds, dtype: torch.dtype, *, reduced: bool = False) -> None:
+        if not callable(predictor):
+            raise InputError(f"{type(predictor).__name__} is not a model: it cannot be called on a batch")
+        self.predictor, self.bounds, self.dtype, self.reduced = predictor, bounds, dtype, reduced
+        self.members = int(predictor.size) if _is_ensemble(predictor) else 0
+
+    @torch.no_grad()
+    def logits(self, pixel: Tensor) -> Tensor:
+        """[N, K] in float32 or wider, no gradient."""
+        x = self.bounds.inputs(pixel, self.dtype)
+        if self.members:
+            return _pool([self._member(j, x) for j in range(self.members)])
+        return _wide(_rows(self.predictor(x), len(x)))
+
+    def gradient(self, pixel: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+        """Logits [N, K] and gradients [J, N, …] at `pixel`; as many backward passes as the objective has rows."""
+        with torch.enable_grad():
+            point = pixel.detach().requires_grad_()
+            if self.members:
+                return self._pooled_gradient(point, objective)
+            with self._precision(point.device):
+                x = self.bounds.inputs(point, self.dtype)
+                # convolutions are fastest with channels last in reduced precision
+                x = x.contiguous(memory_format=torch.channels_last) if self.reduced and x.ndim == 4 else x
+                logits = _wide(_rows(self.predictor(x), len(x)))
+            if not logits.requires_grad:
+                raise InputError(
+                    f"{_name(self.predictor)} gives logits without a gradient: its output does not depend on its "
+                    "input, or it runs under no_grad; hand in the network itself, or an ensemble with member(j)"
+                )
+            return logits.detach(), _gradients(_at_least_2d(objective(logits)), point)
+
+    def _pooled_gradient(self, point: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
+        """Chain rule through the pool: the share of member m is its own backward pass on ∂objective/∂z_m."""
+        with torch.no_grad():
+            x = self.bounds.inputs(point, self.dtype)
+            each = [self._member(j, x) for j in range(self.members)]
+        leaves = [logits.requires_grad_() for logits in each]
+        pooled = _pool(leaves)
+        rows = _at_least_2d(objective(pooled))
+        shares = [torch.autograd.grad(row.sum(), leaves, retain_graph=True) for row in rows]
+        total = [torch.zeros_like(point) for _ in rows]
+        for m in range(self.members):
+            x = self.bounds.inputs(point, self.dtype)
+            logits = self._member(m, x)
+            if not logits.requires_grad:
+                raise InputError(f"{_name(self.predictor)} gives members without a gradient: nothing to follow")
+            for j, share in enumerate(shares):
+                (part,) = torch.autograd.grad(logits, point, share[m], retain_graph=j + 1 < len(shares))
+                total[j] += part
+        return pooled.detach(), torch.stack(total)
+
+    def _member(self, j: int, x: Tensor) -> Tensor:
+        with self.predictor.member(j) as network:
+            return _wide(_rows(network(x), len(x)))
+
+    def _precision(self, device: torch.device) -> AbstractContextManager[Any]:
+        return torch.autocast(device.type, dtype=torch.bfloat16) if self.reduced else nullcontext()
+
+
+def _at_least_2d(rows: Tensor) -> Tensor:
+    return rows[None] if rows.ndim == 1 else rows
+
+
+def _gradients(rows: Tensor, point: Tensor) -> Tensor:
+    last = len(rows) - 1
+    return torch.stack([torch.autograd.grad(row.sum(), point, retain_graph=j < last)[0] for j, row in enumerate(rows)])
+
+
+@contextmanager
+def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
+    """Eval mode and frozen parameters inside; modes, flags and global generators as found outside.
+
+    In eval mode BatchNorm keeps its statistics; gradients are asked for by name, so that no `.grad` is written.
+    """
+    networks = modules(predictor)
+    modes = [(sub, sub.training) for network in networks for sub in network.modules()]
+    flags = [(p, p.requires_grad) for network in networks for p in network.parameters()]
+    cuda = [device] if device.type == "cuda" else []
+    with ExitStack() as stack:
+        stack.enter_context(torch.random.fork_rng(devices=cuda))
+        try:
+            for sub, _ in modes:
+                sub.training = False
+            for p, _ in flags:
+                p.requires_grad = False
+            yield
+        finally:
+            for sub, mode in modes:
+                sub.training = mode
+            for p, flag in flags:
+                p.requires_grad = flag
+
+
+def modules(predictor: Any) -> list[nn.Module]:
+    """The networks behind a predictor: itself, its `model`, or its `models`."""
+    held = [predictor, getattr(predictor, "model", None), *_sequence(getattr(predictor, "models", None))]
+    return [each for each in held if isinstance(each, nn.Module)]
+
+
+def home(predictor: Any, default: torch.device) -> torch.device:
+    """Where the predictor's networks are."""
+    for network in modules(predictor):
+        for tensor in (*network.parameters(), *network.buffers()):
+            return tensor.device
+    return default
+
+
+def _sequence(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, Sequence) else ()
+
+
+def _is_ensemble(predictor: Any) -> bool:
+    return not isinstance(predictor, nn.Module) and hasattr(predictor, "member") and hasattr(predictor, "size")
+
+
+def _pool(members: Sequence[Tensor]) -> Tensor:
+    log_p = torch.log_softmax(torch.stack(list(members)), -1)
+    return torch.logsumexp(log_p, 0) - math.log(len(members))
+
+
+def _rows(output: Any, n: int) -> Tensor:
+    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
+    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != n or logits.shape[1] < 2:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
+        raise InputError(f"the model returned {shape} for {n} items; expected logits [N, K] with K ≥ 2")
+    return logits
+
+
+def _wide(logits: Tensor) -> Tensor:
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def _name(predictor: Any) -> str:
+    return type(predictor).__name__ if not hasattr(predictor, "__name__") else str(predictor.__name__)

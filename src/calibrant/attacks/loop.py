@@ -1,0 +1,174 @@
+"""The loop of every attack: slots that are always full, nothing read from the device between two looks.
+
+Items enter the slots, step until they are done, and leave; others take their place, and when none are left the batch
+shrinks. So a hard item does not keep easy ones computing. On CUDA one step of a slot size is captured as a graph and
+replayed: small networks are bound by kernel launches otherwise. Items are rows that never meet, whatever the slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from calibrant.attacks.field import Field
+from calibrant.attacks.task import Seen, State, Task, norms, spread
+from calibrant.errors import InputError
+
+if TYPE_CHECKING:
+    from calibrant.attacks.attack import Attack
+
+SLOTS = {"cpu": 128, "cuda": 2048}
+SMALLEST = 64
+"""Slots that a shrinking batch on CUDA stops at: below, the time does not shrink with it."""
+WORTH_CAPTURING = 20
+"""Steps from which recording a graph pays."""
+PERIOD = 25
+"""Steps between two looks at who is done, where items finish at different steps."""
+WARM_STEPS = 3
+
+
+class Loop:
+    """`loop(task)` runs the attack on all items; what was captured serves the next call."""
+
+    def __init__(self, attack: Attack, field: Field, device: torch.device) -> None:
+        self.attack, self.field, self.device = attack, field, device
+        self.size = attack.batch or SLOTS.get(device.type, SLOTS["cpu"])
+        if self.size < 1:
+            raise InputError(f"batch must be at least 1, got {self.size}")
+        self.captures = self._captures()
+        self._graphs: dict[tuple[object, ...], Captured] = {}
+
+    def __call__(self, task: Task) -> State:
+        """Of each item, in the task's order: `best` (a success, if there was one), last `point`, `calls`, `moved`."""
+        n = len(task.origin)
+        out = {
+            "best": task.origin.clone(),
+            "point": task.origin.clone(),
+            "calls": torch.zeros(n, dtype=torch.long, device=self.device),
+            "moved": torch.zeros(n, dtype=torch.bool, device=self.device),
+        }
+        waiting = min(self.size, n)
+        rows = self._settle(self._enter(task, torch.arange(waiting, device=self.device)), task.targeted)
+        period = min(PERIOD, self.attack.steps) if self.attack.adaptive else self.attack.steps
+        while True:
+            for _ in range(period):
+                rows = self._advance(rows, task.targeted)
+            done = rows["done"]
+            left = int((~done).sum())  # the only wait for the device
+            finished = rows["item"][done]
+            for name, values in out.items():
+                values[finished] = rows[name][done]
+            if waiting < n:
+                slots = done.nonzero().squeeze(1)[: n - waiting]
+                fresh = self._enter(task, torch.arange(waiting, waiting + len(slots), device=self.device))
+                for name, values in rows.items():
+                    values[slots] = fresh[name]
+                waiting += len(slots)
+            elif not left:
+                return out
+            else:
+                rows = self._shrink(rows, left, task.targeted)
+
+    def _enter(self, task: Task, items: Tensor) -> State:
+        chosen = task.take(items)
+        n = len(items)
+        return {
+            "item": items,
+            "origin": chosen.origin,
+            "reference": chosen.reference,
+            "best": chosen.origin.clone(),
+            "nearest": torch.full((n,), torch.inf, device=self.device, dtype=task.origin.dtype),
+            "calls": torch.zeros(n, dtype=torch.long, device=self.device),
+            "moved": torch.zeros(n, dtype=torch.bool, device=self.device),
+            **self.attack.begin(chosen),
+        }
+
+    def _shrink(self, rows: State, left: int, targeted: bool) -> State:
+        """Only the rows that are not done; on CUDA a power of two of slots, so that few graphs are recorded."""
+        now = len(rows["done"])
+        wanted = left if not self.captures else min(now, max(SMALLEST, 1 << (left - 1).bit_length()))
+        if wanted > now * 7 // 8:
+            return rows
+        kept = rows["done"].int().argsort(stable=True)[:wanted]
+        return self._settle({name: values[kept] for name, values in rows.items()}, targeted)
+
+    def _settle(self, rows: State, targeted: bool) -> State:
+        """Rows where the next step reads them: as they are, or in the buffers of the graph of their size."""
+        if not self.captures:
+            return rows
+        key = (len(rows["done"]), targeted, *((k, v.shape[1:], v.dtype) for k, v in rows.items()))
+        if key not in self._graphs:
+            self._graphs[key] = Captured(lambda r: self._step(r, targeted), rows)
+        return self._graphs[key].fill(rows)
+
+    def _advance(self, rows: State, targeted: bool) -> State:
+        if not self.captures:
+            return self._step(rows, targeted)
+        key = (len(rows["done"]), targeted, *((k, v.shape[1:], v.dtype) for k, v in rows.items()))
+        return self._graphs[key].replay()
+
+    def _step(self, rows: State, targeted: bool) -> State:
+        """One gradient evaluation of every row, what it tells, and the attack's own step."""
+        attack = self.attack
+        task = Task(rows["origin"], rows["reference"], attack.bounds, targeted)
+        point, live = rows["point"], ~rows["done"]
+        logits, gradient = self.field.gradient(point, lambda z: attack.objective(task, z))
+        evaluations = len(gradient)
+        success = task.succeeded(logits)
+        distance = norms(point - task.origin, attack.norm)
+        closer = distance < rows["nearest"] if attack.nearest else True
+        better = live & success & closer
+        seen = Seen(logits, gradient[0] if evaluations == 1 else gradient, success, distance)
+        following = attack.step(task, rows, seen)
+        return {
+            **rows,
+            **following,
+            # who is done stays where it is, whatever the step says of it
+            "point": torch.where(spread(live, point), attack.bounds.clip(following["point"]), point),
+            "best": torch.where(spread(better, point), point, rows["best"]),
+            "nearest": torch.where(better, distance, rows["nearest"]),
+            "calls": rows["calls"] + evaluations * live,
+            "moved": rows["moved"] | gradient.flatten(2).any(-1).any(0),
+            "done": rows["done"] | following["done"],
+        }
+
+    def _captures(self) -> bool:
+        asked = self.attack.engine
+        if asked in ("graph", "compile") and self.device.type != "cuda":
+            raise InputError(f"engine {asked!r} needs a CUDA device, not {self.device}; use engine='eager'")
+        possible = self.device.type == "cuda" and not self.field.members
+        return asked in ("graph", "compile") or (asked == "auto" and possible and self.attack.steps >= WORTH_CAPTURING)
+
+
+class Captured:
+    """One step recorded as a CUDA graph over buffers of its own."""
+
+    def __init__(self, step: Callable[[State], State], rows: State) -> None:
+        self.buffers = {name: values.clone() for name, values in rows.items()}
+        device = rows["done"].device
+        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_STEPS):
+                step(self.buffers)
+        torch.cuda.current_stream(device).wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(self.graph):
+                for name, values in step(self.buffers).items():
+                    self.buffers[name].copy_(values)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"this model cannot be captured as a CUDA graph ({reason}); use engine='eager'") from error
+
+    def fill(self, rows: State) -> State:
+        for name, values in rows.items():
+            self.buffers[name].copy_(values)
+        return self.buffers
+
+    def replay(self) -> State:
+        self.graph.replay()
+        return self.buffers

@@ -1,0 +1,73 @@
+"""PGD (Madry 2018; SS Table E.2): ascent of −log p_r inside a ball of radius ε, projected back after every step.
+
+    L∞:  x ← clip( Π_ε( x + α · sign g ) )          L2:  x ← clip( Π_ε( x + α · g/‖g‖₂ ) )
+
+It starts at a random point of the ball, the same offset for every item: drawn from the seed, so that an item's start
+does not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.attacks.attack import Attack
+from calibrant.attacks.task import Seen, State, Task, direction, norms, spread
+from calibrant.errors import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class PGD(Attack):
+    """Projected gradient ascent in an L∞ or L2 ball, from a random start (Madry 2018)."""
+
+    epsilon: float = 8 / 255
+    alpha: float | None = None  # size of a step; None: 2.5 ε / iterations, which can cross the ball
+    iterations: int = 40
+    norm: float = float("inf")  # type: ignore[misc]  # a setting here, a constant elsewhere
+    random_start: bool = True
+    seed: int = 0
+    nearest: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "norm", float(self.norm))
+        if self.norm not in (2.0, float("inf")):
+            raise InputError(f"norm={self.norm} is not one of PGD's; use 2 or float('inf')")
+        if self.epsilon < 0 or self.iterations < 1:
+            raise InputError(f"epsilon ≥ 0 and iterations ≥ 1, got {self.epsilon} and {self.iterations}")
+
+    @property
+    def steps(self) -> int:
+        return self.iterations
+
+    def begin(self, task: Task) -> State:
+        start = task.origin
+        if self.random_start:
+            start = task.bounds.clip(start + self.offset(task.origin))
+        return {"point": start.clone(), "done": task.reference < 0, "t": torch.zeros_like(task.reference)}
+
+    def step(self, task: Task, state: State, seen: Seen) -> State:
+        alpha = self.alpha if self.alpha is not None else 2.5 * self.epsilon / self.iterations
+        ascent = seen.gradient.sign() if self.norm != 2.0 else direction(seen.gradient)
+        delta = self.project(state["point"] + alpha * ascent - task.origin)
+        t = state["t"] + 1
+        return {"point": task.origin + delta, "t": t, "done": t >= self.iterations}
+
+    def project(self, delta: Tensor) -> Tensor:
+        """The nearest point of the ball around zero."""
+        if self.norm != 2.0:
+            return delta.clamp(-self.epsilon, self.epsilon)
+        length = norms(delta, 2).clamp_min(torch.finfo(delta.dtype).tiny)
+        return delta * spread((self.epsilon / length).clamp_max(1.0), delta)
+
+    def offset(self, like: Tensor) -> Tensor:
+        """One point of the ball, uniform: [1, …] like an item."""
+        rng = torch.Generator().manual_seed(self.seed)
+        shape = (1, *like.shape[1:])
+        if self.norm != 2.0:
+            return (self.epsilon * (2 * torch.rand(shape, generator=rng) - 1)).to(like)
+        gaussian = direction(torch.randn(shape, generator=rng))
+        radius = torch.rand((), generator=rng) ** (1 / gaussian.numel())
+        return (self.epsilon * radius * gaussian).to(like)

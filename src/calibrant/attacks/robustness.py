@@ -1,0 +1,151 @@
+"""Adversarial robustness (AR §3): how far an input is from another prediction than the model's own.
+
+    robustness(x) = min ‖δ‖₂ such that f(x + δ) ≠ f(x)
+
+It needs no label: a misclassified input has a distance like any other. The ruler is CW-L2 at the paper's settings, or
+DDN, which ranks alike and is much cheaper. Distances are in pixels, whatever normalisation the model's input has.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sized
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.attacks.attack import Attack
+from calibrant.attacks.bounds import Bounds
+from calibrant.attacks.cw import CarliniWagner
+from calibrant.attacks.ddn import DDN
+from calibrant.attacks.field import home
+from calibrant.attacks.store import Store, open_store, tensor_hash, weights_hash
+from calibrant.data.batches import Batches
+from calibrant.errors import InputError, unknown
+from calibrant.types import jsonable
+
+RULERS: dict[str, type[Attack]] = {"cw": CarliniWagner, "ddn": DDN}
+CHUNK = {"cpu": 256, "cuda": 8192}
+"""Items between two writes to the store."""
+
+
+def robustness(
+    model: Any,
+    x: Tensor | Batches,
+    ruler: str | Attack = "cw",
+    *,
+    bounds: Bounds | None = None,
+    store: str | Path | None = None,
+    chunk: int | None = None,
+    device: torch.device | str | None = None,
+    progress: bool | None = None,
+    **settings: Any,
+) -> Tensor:
+    """Distance [N] of each input to another prediction than the model's own, float32, in the order of `x`.
+
+    `x`: what the model is fed, a tensor [N, …] or `Batches`, whose normalisation is then known. For a tensor of
+    normalised inputs say `bounds=Bounds(mean=…, std=…)`; by default pixels lie in [0, 1]. `ruler` is "cw", "ddn" or an
+    attack; `settings` are the ruler's own. With `store`, finished chunks are kept there and a second call goes on after
+    them. `progress=None`: a bar if stderr is a terminal.
+    """
+    attack = _ruler(ruler, _bounds(x, bounds), settings)
+    where = torch.device(device) if device is not None else home(model, _device(x))
+    n = len(x.part) if isinstance(x, Batches) else len(x)
+    size = chunk or CHUNK.get(where.type, CHUNK["cpu"])
+    kept: Store | None = None
+    if store is not None:
+        name = next((k for k, v in RULERS.items() if type(attack) is v), type(attack).__name__)
+        header = {"model": weights_hash(model), "ruler": name, "settings": _settings(attack), "n": n}
+        kept = open_store(store, header, chunk, size)
+        size = kept.chunk
+    distances: list[Tensor] = []
+    dtype = x.dtype if isinstance(x, (Tensor, Batches)) else torch.float32
+    with attack.against(model, where, dtype) as attacked:
+        for number, part in enumerate(_bar(_chunks(x, size), n, progress)):
+            data = tensor_hash(part) if kept is not None else ""
+            distance = kept.get(number, data) if kept is not None else None
+            if distance is None:
+                distance = attacked(part).distance.float().cpu()
+                if kept is not None:
+                    kept.put(number, data, distance)
+            distances.append(distance)
+    return torch.cat(distances)
+
+
+def _ruler(ruler: str | Attack, bounds: Bounds, settings: dict[str, Any]) -> Attack:
+    if isinstance(ruler, Attack):
+        if settings:
+            raise InputError(f"the ruler is an attack with settings of its own; leave out {', '.join(settings)}")
+        made = ruler if bounds == Bounds() else replace(ruler, bounds=bounds)
+    else:
+        if ruler not in RULERS:
+            raise unknown("ruler", ruler, RULERS)
+        known = {f.name for f in fields(RULERS[ruler])}
+        for name in settings:
+            if name not in known:
+                raise unknown(f"setting of the ruler {ruler!r}", name, known)
+        made = RULERS[ruler](bounds=bounds, **settings)
+    if not made.nearest:
+        raise InputError(f"{type(made).__name__} spends a budget and measures no distance; use ruler='cw' or 'ddn'")
+    return made
+
+
+def _bounds(x: Tensor | Batches, bounds: Bounds | None) -> Bounds:
+    if not isinstance(x, Batches):
+        return bounds or Bounds()
+    if x.shuffle or x.augment is not None:
+        raise InputError("distances come in the order of the data; hand in Batches without shuffle and augment")
+    if bounds is not None and (bounds.mean, bounds.std) != (None, None):
+        raise InputError("Batches know the mean and std of their inputs; give bounds=Bounds(low, high) alone")
+    known = bounds or Bounds()
+    mean = None if x.mean is None else tuple(x.mean)
+    std = None if x.std is None else tuple(x.std)
+    return Bounds(known.low, known.high, mean, std)
+
+
+def _settings(attack: Attack) -> dict[str, Any]:
+    """Whatever changes the distances; how they are computed (batch, engine) does not."""
+    held = {f.name: getattr(attack, f.name) for f in fields(attack) if f.name not in ("bounds", "batch", "engine")}
+    box = {f.name: getattr(attack.bounds, f.name) for f in fields(attack.bounds)}
+    plain: dict[str, Any] = jsonable({**held, **box})
+    return plain
+
+
+def _device(x: Tensor | Batches) -> torch.device:
+    return x.device
+
+
+def _chunks(x: Tensor | Batches, size: int) -> Iterator[Tensor]:
+    """`size` items at a time, whatever the batches are."""
+    if isinstance(x, Tensor):
+        yield from torch.split(x, size)
+        return
+    held: list[Tensor] = []
+    count = 0
+    for batch, _, _ in x:
+        held.append(batch)
+        count += len(batch)
+        while count >= size:
+            joined = torch.cat(held)
+            yield joined[:size]
+            held, count = [joined[size:]], count - size
+    if count:
+        yield torch.cat(held)
+
+
+def _bar(chunks: Iterator[Tensor], n: int, progress: bool | None) -> Iterator[Tensor]:
+    """Chunk by chunk; a bar over items on stderr, which advances when a chunk is done."""
+    if not (sys.stderr.isatty() if progress is None else progress):
+        yield from chunks
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("robustness", total=n)
+        for part in chunks:
+            yield part
+            bar.advance(task, len(part) if isinstance(part, Sized) else 0)

@@ -1,0 +1,121 @@
+"""Distances on disk, a file for each chunk: what a killed measurement has finished is not measured again.
+
+    STORE/robustness.json        what was measured: hash of the weights, ruler and its settings, items, chunk
+    STORE/00000.safetensors …    `distance` of a chunk, with the hash of its inputs
+
+Each file is written whole or not at all. A store of another model, ruler or data is refused by its hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.attacks.field import modules
+from calibrant.errors import FileError, InputError
+from calibrant.files import atomic, tensors
+from calibrant.files.arrays import Content
+from calibrant.types import SCHEMA
+
+HEADER = "robustness.json"
+_WORDS = {
+    "model": "another model",
+    "ruler": "another ruler",
+    "settings": "other settings of the ruler",
+    "n": "another number of items",
+}
+
+
+@dataclass(frozen=True)
+class Store:
+    """A folder that holds, or will hold, the distances that `header` describes."""
+
+    folder: Path
+    header: Mapping[str, Any]
+
+    @property
+    def chunk(self) -> int:
+        return int(self.header["chunk"])
+
+    def get(self, number: int, data: str) -> Tensor | None:
+        """The chunk's distances if they are there; an error if they are of other inputs."""
+        path = self._path(number)
+        if not path.is_file():
+            return None
+        held = tensors.read(path)
+        if held.meta.get("data") != data:
+            raise InputError(
+                f"{path} holds distances of other data (another data set, split, order or normalisation); "
+                "choose another store or remove this one"
+            )
+        distance: Tensor = held.load("distance")
+        return distance
+
+    def put(self, number: int, data: str, distance: Tensor) -> None:
+        with atomic.file(self._path(number)) as path:
+            tensors.write(path, Content({"distance": distance.contiguous()}, {}, {"data": data}))
+
+    def _path(self, number: int) -> Path:
+        return self.folder / f"{number:05d}.safetensors"
+
+
+def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None, default: int) -> Store:
+    """The store in `folder`, made if it is not there. Its own chunk size stands unless another is asked for."""
+    folder = Path(folder)
+    path = folder / HEADER
+    if not path.is_file():
+        if folder.exists() and not folder.is_dir():
+            raise FileError(f"{folder} is a file; name a folder to store distances in")
+        if folder.is_dir() and any(folder.iterdir()):
+            raise InputError(f"{folder} holds something else than distances (no {HEADER}); choose another store")
+        folder.mkdir(parents=True, exist_ok=True)
+        made = {"schema": SCHEMA, **header, "chunk": chunk or default}
+        atomic.write_text(path, json.dumps(made, indent=2, ensure_ascii=False))
+        return Store(folder, made)
+    try:
+        held = json.loads(path.read_text("utf-8"))
+        own = int(held["chunk"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise FileError(f"{path}: not a header of distances ({error}); remove the folder and measure again") from error
+    for name, words in _WORDS.items():
+        if held.get(name) != header[name]:
+            raise InputError(
+                f"{folder} holds distances of {words} ({name}: {_short(held.get(name))}, now {_short(header[name])}); "
+                "choose another store or remove this one"
+            )
+    if chunk is not None and chunk != own:
+        raise InputError(f"{folder} was begun in chunks of {own}, not {chunk}; leave chunk out to go on with it")
+    return Store(folder, held)
+
+
+def weights_hash(predictor: Any) -> str:
+    """Content hash of a predictor: the weights and buffers of its networks, and its own plain settings."""
+    digest = hashlib.sha256(type(predictor).__name__.encode())
+    plain = {k: v for k, v in sorted(getattr(predictor, "__dict__", {}).items()) if isinstance(v, (int, float, str))}
+    if not isinstance(predictor, torch.nn.Module):
+        digest.update(json.dumps(plain).encode())
+    for network in modules(predictor):
+        for name, tensor in network.state_dict().items():
+            if isinstance(tensor, Tensor):
+                digest.update(name.encode())
+                digest.update(tensor_hash(tensor).encode())
+    return digest.hexdigest()
+
+
+def tensor_hash(tensor: Tensor) -> str:
+    plain = tensor.detach().cpu().contiguous()
+    digest = hashlib.sha256(f"{tuple(plain.shape)}{plain.dtype}".encode())
+    digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    return text[:12] + "…" if len(text) == 64 else text
