@@ -30,7 +30,12 @@ class Pixelate(Corruption):
 
 def boxed(x: Tensor, size: int) -> Tensor:
     """The last axis averaged to `size` pixels, in whole bytes as Pillow keeps them between its two passes."""
-    return (x.reshape(-1, x.shape[-1]) @ box_matrix(x.shape[-1], size, x.device)).view(*x.shape[:-1], size).add_(0.5).floor_()
+    return (
+        (x.reshape(-1, x.shape[-1]) @ box_matrix(x.shape[-1], size, x.device))
+        .view(*x.shape[:-1], size)
+        .add_(0.5)
+        .floor_()
+    )
 
 
 def under(large: int, small: int, device: torch.device) -> Tensor:
