@@ -1,0 +1,213 @@
+"""Logits of cells → numbers: how accuracy, calibration and refinement fall, what breaks first, what calibrators keep.
+
+`breaks` is defined on accuracy: the first severity at which the paired 95 % interval of the loss against clean lies
+above `tolerance`. Calibrators are fitted on clean calibration data and applied to every cell, as they would be in use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.diagnostics.stress.cells import Cell
+from calibrant.diagnostics.stress.store import Arrays
+from calibrant.functional import novelty
+from calibrant.functional.border import predictions
+from calibrant.functional.scores import Scores, reduce
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.corruption import CorruptionReport, Key, cell_values, corruption_report
+from calibrant.metrics.entropy_divergence import Binning
+from calibrant.metrics.evaluate import evaluate
+from calibrant.metrics.ood import OODReport, of_scores
+from calibrant.posthoc.map import FittedMap
+from calibrant.types import Predictions, Report, Split
+
+TOLERANCE = 0.10
+"""Accuracy that a model may lose before it counts as broken."""
+
+SHIFT_METRICS = ("accuracy", "nll", "brier", "ece", "ece_mass", "auroc", "aurc", "gap")
+AS_IT_IS = "none"
+
+
+@dataclass(frozen=True)
+class Broken:
+    """One type: where it breaks the model (None: nowhere in the suite), and what is left there."""
+
+    type: str
+    severity: int | None
+    accuracy: float
+    loss: float  # accuracy lost against clean at that severity (or at the worst one)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Everything a stress run found; `None` or empty where a suite was not asked for."""
+
+    clean: Report
+    clean_predictions: Predictions
+    corruptions: CorruptionReport | None = None
+    broken: tuple[Broken, ...] = ()
+    calibrators: Mapping[str, Mapping[int, Mapping[str, float | None]]] = field(default_factory=dict)
+    ood: Mapping[str, OODReport] = field(default_factory=dict)
+    entropies: Mapping[str, Tensor] = field(default_factory=dict)  # of clean ("") and of each foreign set
+    natural: Mapping[str, Report] = field(default_factory=dict)
+    perturbations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    frequency: Mapping[float, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"clean": self.clean.to_dict()}
+        if self.corruptions is not None:
+            out["corruptions"] = self.corruptions.to_dict()
+            out["breaks"] = [vars(b) for b in self.broken]
+        if self.calibrators:
+            out["calibrators"] = {m: {str(s): dict(r) for s, r in rows.items()} for m, rows in self.calibrators.items()}
+        for name in ("ood", "natural"):
+            if getattr(self, name):
+                out[name] = {key: report.to_dict() for key, report in getattr(self, name).items()}
+        if self.perturbations:
+            out["perturbations"] = {name: dict(row) for name, row in self.perturbations.items()}
+        if self.frequency:
+            out["frequency"] = {f"{at:.4g}": value for at, value in self.frequency.items()}
+        return out | {"notes": list(self.notes)}
+
+
+def analyse(
+    cells: Mapping[Cell, Arrays],
+    *,
+    raw: bool = True,
+    classes: tuple[str, ...] | None = None,
+    maps: Mapping[str, FittedMap] | None = None,
+    reference: Mapping[Key, Arrays] | None = None,
+    tolerance: float = TOLERANCE,
+    binning: Binning = Binning(),  # noqa: B008
+    resampling: Resampling | None = Resampling(),  # noqa: B008
+    notes: tuple[str, ...] = (),
+) -> Outcome:
+    """The numbers of all cells. `maps` are fitted calibrators by name; `reference` another model's corruption cells."""
+    said = {cell: predictions_of(arrays, raw, classes) for cell, arrays in cells.items() if "labels" in arrays}
+    clean = said[Cell("clean")]
+    corrupted = {(c.name, c.severity): p for c, p in said.items() if c.kind == "corruption"}
+    report, broken, fared = None, (), {}
+    scores = {key: reduce(p, classwise=False) for key, p in corrupted.items()}
+    clean_scores = reduce(clean, classwise=False)
+    if scores:
+        against = None
+        if reference is not None:
+            against = {k: reduce(predictions_of(a, True, None), classwise=False) for k, a in reference.items()}
+        report = corruption_report(scores, against, resampling=resampling)
+        broken = breaks(clean_scores, scores, tolerance)
+    if maps is not None:
+        fared = calibrated(clean, corrupted, maps)
+    ood, entropies = foreign(cells, raw, clean, binning, resampling)
+    return Outcome(
+        clean=judged(clean, resampling),
+        clean_predictions=clean,
+        corruptions=report,
+        broken=broken,
+        calibrators=fared,
+        ood=ood,
+        entropies=entropies,
+        natural={c.name: judged(p, resampling) for c, p in said.items() if c.kind == "natural"},
+        notes=notes,
+    )
+
+
+def judged(p: Predictions, resampling: Resampling | None) -> Report:
+    if resampling is None:
+        return evaluate(p, metrics=SHIFT_METRICS, intervals=False)
+    return evaluate(p, metrics=SHIFT_METRICS, seed=resampling.seed, replicates=resampling.replicates)
+
+
+def predictions_of(
+    arrays: Arrays, raw: bool, classes: tuple[str, ...] | None, split: Split = Split.TEST
+) -> Predictions:
+    return predictions(arrays["logits"], arrays["labels"], raw=raw, classes=classes, split=split)
+
+
+def breaks(clean: Scores, cells: Mapping[Key, Scores], tolerance: float) -> tuple[Broken, ...]:
+    """Every type, the one that breaks the model at the lowest severity first, then by the accuracy that is left."""
+    base = (clean.predicted == clean.labels).double()
+    out = []
+    for name in dict.fromkeys(c for c, _ in cells):
+        rows = sorted((s, scores) for (c, s), scores in cells.items() if c == name)
+        losses = [(s, *_loss(base, clean, scores)) for s, scores in rows]
+        first = next((row for row in losses if row[2] - 1.96 * row[3] > tolerance), None)
+        severity, accuracy, loss, _ = first or min(losses, key=lambda row: row[1])
+        out.append(Broken(name, severity if first else None, accuracy, loss))
+    return tuple(sorted(out, key=lambda b: (b.severity or math.inf, b.accuracy)))
+
+
+def _loss(base: Tensor, clean: Scores, scores: Scores) -> tuple[float, float, float]:
+    """(accuracy, what is lost against clean, the standard error of that: paired where the items are the same)."""
+    right = (scores.predicted == scores.labels).double()
+    lost = float(base.mean() - right.mean())
+    if scores.n == clean.n and torch.equal(scores.labels, clean.labels):
+        error = float((base - right).std()) / math.sqrt(scores.n) if scores.n > 1 else math.inf
+    else:
+        error = math.sqrt(float(base.var()) / len(base) + float(right.var()) / len(right))
+    return float(right.mean()), lost, error
+
+
+def calibrated(
+    clean: Predictions, corrupted: Mapping[Key, Predictions], maps: Mapping[str, FittedMap]
+) -> dict[str, dict[int, dict[str, float | None]]]:
+    """Calibrator → severity (0: clean) → accuracy, NLL, ECE, AUROC, averaged over the types at that severity."""
+    out: dict[str, dict[int, dict[str, float | None]]] = {}
+    for name, fitted in {AS_IT_IS: None, **maps}.items():
+        by_severity: dict[int, list[dict[str, float | None]]] = {}
+        for (_, severity), p in {("", 0): clean, **corrupted}.items():
+            mapped = p if fitted is None else fitted.predictions(p)
+            by_severity.setdefault(severity, []).append(cell_values(reduce(mapped, classwise=False)))
+        out[name] = {s: _average(rows) for s, rows in sorted(by_severity.items())}
+    return out
+
+
+def _average(rows: list[dict[str, float | None]]) -> dict[str, float | None]:
+    out: dict[str, float | None] = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        known = [v for v in values if v is not None]
+        out[name] = math.fsum(known) / len(known) if len(known) == len(values) else None
+    return out
+
+
+def foreign(
+    cells: Mapping[Cell, Arrays], raw: bool, clean: Predictions, binning: Binning, resampling: Resampling | None
+) -> tuple[dict[str, OODReport], dict[str, Tensor]]:
+    """The OOD report of each foreign set against the clean test items, and the entropies that its figure shows."""
+    sets = {cell.name: arrays for cell, arrays in cells.items() if cell.kind == "outside"}
+    if not sets or clean.k is None:
+        return {}, {}
+    inside = novelty_values(cells[Cell("clean")], raw)
+    reports, entropies = {}, {"": inside["entropy"]}
+    for name, arrays in sets.items():
+        values = novelty_values(arrays, raw)
+        entropies[name] = values["entropy"]
+        both = {score: (inside[score], values[score]) for score in inside if score in values}
+        reasons = {}
+        if "energy" not in both:
+            pooled = "needs the network's raw logits; those of an ensemble are pooled"
+            reasons = {"energy": pooled, "max_logit": pooled}
+        if "mutual_information" not in both:
+            reasons["mutual_information"] = "needs the members of an ensemble"
+        pair = (inside["entropy"], values["entropy"])
+        reports[name] = of_scores(both, reasons, pair, clean.k, binning, resampling)
+    return reports, entropies
+
+
+def novelty_values(arrays: Arrays, raw: bool) -> dict[str, Tensor]:
+    """Every novelty score that a cell's arrays allow."""
+    logits = arrays["logits"]
+    total = novelty.entropy(logits)
+    out = {"max_probability": novelty.max_probability(logits), "entropy": total}
+    if "member_entropy" in arrays:
+        out["mutual_information"] = (total - arrays["member_entropy"]).clamp_min(0)
+    if raw:
+        out |= {"energy": novelty.energy(logits), "max_logit": novelty.max_logit(logits)}
+    return out

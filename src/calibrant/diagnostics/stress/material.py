@@ -1,0 +1,123 @@
+"""The raw images of every cell, batch by batch, on the device: bytes from memory, from a folder or corrupted on the way.
+
+One batch is in memory at a time, beside the test set itself. Randomness goes by the item's place in its data set, so a
+cell does not depend on the batch size, nor an item on the others (`--limit`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.data.outside import Outside
+from calibrant.data.own import as_item
+from calibrant.data.records import Part
+from calibrant.data.shifted import CorruptionFolder
+from calibrant.diagnostics.stress.cells import Cell
+from calibrant.errors import InputError
+from calibrant.shifts import corrupt
+from calibrant.types import Split
+
+
+@dataclass(frozen=True)
+class Material:
+    """Test items (and calibration items), and where the shifted ones come from."""
+
+    part: Part
+    shape: tuple[int, ...]
+    calibration: Part | None = None
+    corruptions: CorruptionFolder | None = None  # None: made here
+    outside: Callable[[str], Outside] | None = None
+    natural: Mapping[str, Part] = field(default_factory=dict)
+    seed: int = 0
+    batch: int = 500
+    limit: int | None = None
+    device: torch.device | str = "cpu"
+    made: dict[str, Any] = field(default_factory=dict)  # foreign sets, once they are needed
+
+    def batches(self, cell: Cell) -> Iterator[Tensor]:
+        """Raw images [n, C, H, W], uint8 or floats in [0, 1]."""
+        if cell.kind == "corruption" and self.corruptions is None:
+            for x, index in self._raw(self.part):
+                yield corrupt(x, cell.name, cell.severity, self.seed, index=index)
+            return
+        for x, _ in self._raw(self._part(cell)):
+            yield x
+
+    def labels(self, cell: Cell) -> Tensor | None:
+        return None if cell.kind == "outside" else self._part(cell).y
+
+    def frames(self, cell: Cell) -> int:
+        """Images that one item gives."""
+        return 1
+
+    def said(self, cell: Cell) -> str:
+        """What was done to foreign images to make them fit."""
+        return self._foreign(cell.name).said if cell.kind == "outside" else ""
+
+    def _part(self, cell: Cell) -> Part:
+        if cell.kind == "calibration":
+            assert self.calibration is not None
+            return self.calibration
+        if cell.kind == "natural":
+            return limited(self.natural[cell.name], self.limit)
+        if cell.kind == "outside":
+            x = self._foreign(cell.name).x
+            return Part(x, torch.zeros(len(x), dtype=torch.long), torch.arange(len(x)))
+        if cell.kind == "corruption" and self.corruptions is not None:
+            x, y = self.corruptions.cell(cell.name, cell.severity)
+            self._fits(x, cell.title)
+            return limited(Part(x, y, torch.arange(len(y))), self.limit)
+        return self.part
+
+    def _foreign(self, name: str) -> Outside:
+        assert self.outside is not None
+        if name not in self.made:
+            self.made[name] = self.outside(name)
+        found: Outside = self.made[name]
+        self._fits(found.x, name)
+        return found
+
+    def _fits(self, x: Tensor, title: str) -> None:
+        if tuple(x.shape[1:]) != tuple(self.shape):
+            raise InputError(f"{title}: images are {tuple(x.shape[1:])}, the classifier's are {tuple(self.shape)}")
+
+    def _raw(self, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
+        """(images on the device, the items' places)."""
+        for start in range(0, part.n, self.batch):
+            span = slice(start, start + self.batch)
+            if part.items is None:
+                x = part.x[span]
+            else:
+                x = torch.stack([as_item(part.items[int(i)], int(i))[0] for i in part.index[span]])
+            yield x.to(self.device), part.index[span].to(self.device)
+
+
+def images_only(part: Part, name: str) -> Part:
+    """The part, refused unless its items are images with one label each."""
+    if part.y.ndim != 1 or (part.items is None and part.x.ndim != 4):
+        raise InputError(f"{name}: stress is for images with one class each; these items are {tuple(part.x.shape[1:])}")
+    return part
+
+
+def limited(part: Part, limit: int | None) -> Part:
+    """At most `limit` items, spread evenly over the part (a folder of classes is sorted by class)."""
+    if limit is None or part.n <= limit:
+        return part
+    return part.take(torch.arange(limit) * part.n // limit, part.split)
+
+
+def of_arrays(images: Any, labels: Any, split: Split = Split.TEST) -> Part:
+    """A user's own images [N, C, H, W] (uint8, or floats in [0, 1]) and labels."""
+    x, y = torch.as_tensor(images), torch.as_tensor(labels)
+    if x.ndim == 3:
+        x = x[:, None]
+    if x.ndim != 4 or len(x) != len(y):
+        raise InputError(f"images of shape {tuple(x.shape)} and {len(y)} labels; expected [N, C, H, W] and [N]")
+    if y.is_floating_point():
+        raise InputError("labels must be whole numbers, one class each")
+    return replace(Part(x.cpu(), y.long().cpu(), torch.arange(len(y))), split=split)

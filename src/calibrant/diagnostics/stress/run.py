@@ -1,0 +1,60 @@
+"""Every cell that is not there yet: make its images batch by batch, ask the subject, keep the logits."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from calibrant.diagnostics.stress.cells import Cell
+from calibrant.diagnostics.stress.material import Material
+from calibrant.diagnostics.stress.store import Arrays, Folder
+from calibrant.diagnostics.stress.subject import Subject
+
+
+def run(
+    subject: Subject, material: Material, cells: Sequence[Cell], folder: Folder | None = None, *, progress: bool = False
+) -> dict[Cell, Arrays]:
+    """The arrays of all cells: `logits`, `labels` where there are any, `member_entropy` of an ensemble."""
+    out: dict[Cell, Arrays] = {}
+    missing = [c for c in cells if folder is None or c.key not in folder]
+    for cell in _bar(missing, progress):
+        arrays = _asked(subject, material, cell)
+        if folder is None:
+            out[cell] = arrays
+        else:
+            texts = {"split": "calibration" if cell.kind == "calibration" else "test"}
+            texts |= {} if subject.raw else {"raw": "false"}
+            folder.write(cell.key, arrays, texts)
+    if folder is None:
+        return out
+    return {cell: folder.read(cell.key) for cell in cells}
+
+
+def _asked(subject: Subject, material: Material, cell: Cell) -> Arrays:
+    answer = subject.answer(lambda: material.batches(cell))
+    arrays: Arrays = {"logits": answer.logits}
+    frames = material.frames(cell)
+    if frames > 1:
+        arrays["logits"] = answer.logits.reshape(-1, frames, answer.logits.shape[-1])
+    labels = material.labels(cell)
+    if labels is not None:
+        arrays["labels"] = labels
+    if answer.member_entropy is not None:
+        arrays["member_entropy"] = answer.member_entropy
+    return arrays
+
+
+def _bar(cells: Sequence[Cell], show: bool) -> Iterable[Cell]:
+    if not show:
+        yield from cells
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
+        task = bar.add_task("stress", total=len(cells))
+        for cell in cells:
+            bar.update(task, description=cell.title[:28])
+            yield cell
+            bar.advance(task)

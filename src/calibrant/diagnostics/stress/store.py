@@ -1,0 +1,104 @@
+"""A stress folder: settings.json, cells/KEY.npz (logits, labels), stress.json. Killed anywhere, it goes on from there.
+
+A cell is written whole or not at all, so a kill loses the cell in flight. A folder that was begun with other settings
+is refused, with the difference: its cells are about something else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.errors import FileError, InputError
+from calibrant.files import atomic
+from calibrant.types import SCHEMA, jsonable
+
+Arrays = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Cells on disk under one set of settings."""
+
+    path: Path
+
+    @classmethod
+    def begin(cls, path: Path, settings: Mapping[str, Any]) -> Folder:
+        """The folder, new or with the same settings; else an error that names what differs."""
+        if path.exists() and not path.is_dir():
+            raise FileError(f"{path} is a file; name a folder for the cells")
+        found = path / "settings.json"
+        content = jsonable(dict(settings))
+        if found.is_file():
+            old = _read_json(found)
+            old.pop("schema", None)
+            differ = [
+                f"{key} was {_short(old.get(key))}, is {_short(content.get(key))}"
+                for key in sorted({*old, *content})
+                if old.get(key) != content.get(key)
+            ]
+            if differ:
+                raise InputError(f"{path} was begun with other settings ({'; '.join(differ)}); choose another folder")
+        elif path.is_dir() and any(not p.name.startswith(".") for p in path.iterdir()):
+            raise FileError(f"{path} is not empty and holds no stress run; name a new folder")
+        else:
+            if not path.parent.is_dir():
+                raise FileError(f"cannot write {path}: the folder {path.parent} does not exist")
+            path.mkdir(exist_ok=True)
+            atomic.write_text(found, json.dumps({"schema": SCHEMA, **content}, indent=2, ensure_ascii=False))
+        (path / "cells").mkdir(exist_ok=True)
+        return cls(path)
+
+    @classmethod
+    def existing(cls, path: Path) -> Folder:
+        if not (path / "settings.json").is_file():
+            raise FileError(f"{path} is not a stress folder: it has no settings.json")
+        return cls(path)
+
+    def settings(self) -> dict[str, Any]:
+        return _read_json(self.path / "settings.json")
+
+    def file(self, key: str) -> Path:
+        return self.path / "cells" / f"{key}.npz"
+
+    def __contains__(self, key: str) -> bool:
+        return self.file(key).is_file()
+
+    def write(self, key: str, arrays: Arrays, texts: Mapping[str, str]) -> None:
+        held: dict[str, Any] = {name: tensor.numpy() for name, tensor in arrays.items()}
+        held |= {name: np.array(text) for name, text in texts.items()}
+        with atomic.file(self.file(key)) as temporary, temporary.open("wb") as stream:
+            np.savez(stream, **held)
+
+    def read(self, key: str) -> Arrays:
+        """The arrays of a cell (texts are for whoever reads the file by itself)."""
+        try:
+            with np.load(self.file(key), allow_pickle=False) as archive:
+                held = {name: archive[name] for name in archive.files}
+        except (OSError, ValueError, EOFError) as error:
+            raise FileError(f"{self.file(key)}: not a readable cell ({error}); delete it and run again") from error
+        return {name: torch.from_numpy(a) for name, a in held.items() if a.dtype.kind in "fiub" and a.ndim}
+
+    def record(self, content: Mapping[str, Any]) -> Path:
+        text = json.dumps(jsonable(dict(content)), indent=1, ensure_ascii=False, allow_nan=False)
+        return atomic.write_text(self.path / "stress.json", text + "\n")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"{path} is not readable ({error}); choose another folder") from error
+    return dict(found)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "…"

@@ -1,0 +1,121 @@
+"""Who is stressed: a network or an ensemble, and how raw images become its input. Read once, asked for every cell."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.ensembles.ensemble import Ensemble, LogMean, checked, evaluating
+from calibrant.errors import InputError
+from calibrant.functional.novelty import entropy
+
+Batches = Callable[[], Iterable[Tensor]]
+"""Raw images, batch after batch; called once for each member."""
+
+KEPT = 1 << 30
+"""Bytes of a cell's images that are kept for the next member; a larger cell is made anew for each."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the subject says: logits [N, K] of the pooled members, and the mean entropy of the members [N]."""
+
+    logits: Tensor
+    member_entropy: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """`predictor` is a module, a callable on normalised images, or an ensemble; `prepare` replaces mean and std."""
+
+    predictor: Any
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+    prepare: Callable[[Tensor], Tensor] | None = None
+    device: torch.device | str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not callable(self.predictor):
+            raise InputError(f"{type(self.predictor).__name__} is not a model: it cannot be called on images")
+
+    @property
+    def members(self) -> int:
+        return self.predictor.size if isinstance(self.predictor, Ensemble) else 1
+
+    @property
+    def raw(self) -> bool:
+        """Whether the logits carry the network's own scale: pooled ones do not."""
+        return self.members == 1
+
+    @torch.inference_mode()
+    def answer(self, batches: Batches) -> Answer:
+        with torch.random.fork_rng(devices=[]):
+            if isinstance(self.predictor, Ensemble):
+                return self._pooled(self.predictor, batches)
+            if isinstance(self.predictor, nn.Module):
+                with evaluating(self.predictor) as network:
+                    return Answer(self._logits(network, batches()))
+            return Answer(self._logits(self.predictor, batches()))
+
+    def _pooled(self, ensemble: Ensemble, batches: Batches) -> Answer:
+        if ensemble.size == 1:
+            with ensemble.member(0) as network:
+                return Answer(self._logits(network, batches()))
+        images = _kept(batches)
+        pooled, spread = LogMean(), torch.zeros(())
+        for j in range(ensemble.size):
+            with ensemble.member(j) as network:
+                logits = self._logits(network, images())
+            pooled.add(logits)
+            spread = spread + entropy(logits)
+        return Answer(pooled.value(), spread / ensemble.size)
+
+    def _logits(self, network: Callable[..., Any], batches: Iterable[Tensor]) -> Tensor:
+        out = []
+        for x in batches:
+            x = x.to(self.device)
+            logits = checked(network(self.normalised(x)), len(x))
+            if not bool(torch.isfinite(logits).all() if logits.isnan().any() else True):
+                raise InputError("the model returned NaN; it cannot be judged")
+            out.append(logits.float().cpu() if logits.dtype != torch.float64 else logits.cpu())
+        return torch.cat(out)
+
+    def normalised(self, x: Tensor) -> Tensor:
+        """(x/255 − mean)/std of bytes, (x − mean)/std of floats in [0, 1]; or what `prepare` does to floats in [0, 1]."""
+        unit = x.float() / 255 if x.dtype == torch.uint8 else x.float()
+        if self.prepare is not None:
+            return self.prepare(unit)
+        for values, name in ((self.mean, "mean"), (self.std, "std")):
+            if values is not None and len(values) not in (1, x.shape[1]):
+                raise InputError(f"{name} has {len(values)} values for images of {x.shape[1]} channels")
+        mean = torch.tensor(self.mean if self.mean is not None else [0.0], device=x.device)[:, None, None]
+        std = torch.tensor(self.std if self.std is not None else [1.0], device=x.device)[:, None, None]
+        return (unit - mean) / std
+
+    def fingerprint(self) -> str:
+        """Content hash of every weight: another network under the same name is another subject."""
+        digest = hashlib.sha256()
+        networks = getattr(self.predictor, "models", None) or [getattr(self.predictor, "model", self.predictor)]
+        for network in networks:
+            if isinstance(network, nn.Module):
+                for name, tensor in sorted(network.state_dict().items()):
+                    digest.update(name.encode())
+                    plain = tensor.detach().cpu().contiguous().reshape(-1)
+                    digest.update(memoryview(plain.view(torch.uint8).numpy()))
+        return digest.hexdigest()[:16]
+
+
+def _kept(batches: Batches) -> Batches:
+    """The same batches without making them twice, as long as they are small."""
+    held, size = [], 0
+    for x in batches():
+        size += x.numel() * x.element_size()
+        if size > KEPT:
+            return batches
+        held.append(x)
+    return lambda: held
