@@ -1,0 +1,72 @@
+"""What the GPU runs of SS Fig. 3 compute, on a small network: pooled curves, the claim, its interval over seeds."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.smoothing_measure import Network, claim, claim_over_seeds, corrupted, curve, nll_of_items
+from calibrant.data import Data
+from calibrant.data.records import Part
+from calibrant.ensembles import MCDropout
+from calibrant.types import Split
+
+
+def network(seed: int = 0) -> tuple[Network, torch.Tensor, torch.Tensor]:
+    g = torch.Generator().manual_seed(seed)
+    x, y = torch.randint(0, 256, (40, 1, 8, 8), generator=g, dtype=torch.uint8), torch.arange(40) % 4
+    part = Part(x, y, torch.arange(40), Split.TEST)
+    data = Data("noise", {Split.TEST: part}, ("a", "b", "c", "d"), (1, 8, 8), (0.5,), (0.25,))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(144, 4))
+    return Network(model.eval(), data, torch.device("cpu")), x, y
+
+
+def test_the_curve_is_that_of_ever_larger_ensembles() -> None:
+    made, x, y = network()
+    found = curve(made, x, y, 5, seed=3)
+    [batch] = made.batches(x, y)
+    for size in (1, 2, 5):
+        pooled = MCDropout(made.model, members=size, seed=3)(batch)
+        nll = -pooled.gather(1, y[:, None]).mean().item()
+        assert found.rows["nll"][size - 1] == pytest.approx(nll, rel=1e-6)
+    assert sorted(found.kept) == [1, 2, 5]
+    torch.testing.assert_close(nll_of_items(found.kept[5]).mean().item(), found.rows["nll"][4], rtol=1e-5, atol=0)
+
+
+def test_the_claim_compares_two_with_smoothing_to_all_without() -> None:
+    (plain, x, y), (smooth, _, _) = network(0), network(1)
+    a, b = curve(plain, x, y, 6, seed=0), curve(smooth, x, y, 6, seed=0)
+    said = claim(a, b)
+    assert (said["smooth_members"], said["plain_members"]) == (2, 6)
+    row = said["metrics"]["nll"]
+    assert row["difference"] == pytest.approx(b.rows["nll"][1] - a.rows["nll"][5], abs=1e-6)
+    assert row["low"] < row["difference"] < row["high"]
+    same = claim(a, a)
+    assert same["smallest_smooth_ensemble_as_good"] is not None
+
+
+def test_the_interval_over_seeds_holds_both_spreads() -> None:
+    """Var of the mean = Var(seeds)/S + Var(items)/N, for differences that are a seed's part plus an item's."""
+    g = torch.Generator().manual_seed(0)
+    seeds, items = torch.randn(40, 1, dtype=torch.float64, generator=g), torch.randn(1, 500, generator=g).double()
+    said = claim_over_seeds(seeds + items, replicates=1500)
+    spread = math.sqrt(seeds.var(unbiased=False).item() / 40 + items.var(unbiased=False).item() / 500)
+    assert (said["high"] - said["low"]) / 2 == pytest.approx(1.96 * spread, rel=0.1)
+    assert said["nll"] == pytest.approx((seeds.mean() + items.mean()).item())
+
+
+def test_corruptions_by_ensemble_size() -> None:
+    made, x, y = network()
+    said = corrupted(made, x, y, (1, 3), 0, ("gaussian_noise", "saturate"), (1, 5))
+    assert said["items"] == 40 and set(said["1"]["cells"]) == {
+        "gaussian_noise-1", "gaussian_noise-5", "saturate-1", "saturate-5"
+    }  # fmt: skip
+    values = [cell["nll"] for cell in said["3"]["cells"].values()]
+    assert said["3"]["all"]["mean_nll"]["value"] == pytest.approx(sum(values) / 4)
+    fifteen = [said["3"]["cells"][f"gaussian_noise-{s}"]["nll"] for s in (1, 5)]  # saturate is one of the extra four
+    assert said["3"]["fifteen"]["mean_nll"]["value"] == pytest.approx(sum(fifteen) / 2)
