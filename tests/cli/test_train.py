@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 
 from calibrant import files
 from calibrant.cli import run
+from calibrant.data import load
 
 SMALL = ["--set", "epochs=2", "--set", "network.hidden=[32]", "--device", "cpu"]
 
@@ -79,6 +80,33 @@ def test_predict_takes_anyones_model(
     expected = x @ weights["1.weight"].double().numpy().T + weights["1.bias"].double().numpy()
     assert p.logits is not None
     np.testing.assert_allclose(p.logits.numpy(), expected, atol=5e-2)  # pixels are stored as bytes
+
+
+def test_predict_on_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Digits as PNG files in folders named after some of the classes give the logits that the arrays give."""
+    from PIL import Image
+
+    train = ["train", "digits/cross_entropy", "-o", f"{tmp_path}/run", "--set", "epochs=2", "--device", "cpu", "--json"]
+    assert run(train) == 0
+    data = load("digits")
+    part, folder = data["test"], tmp_path / "images"
+    for i, (x, y) in enumerate(zip(part.x[:60], part.y[:60], strict=True)):
+        (folder / f"{int(y)}").mkdir(parents=True, exist_ok=True)
+        if int(y) in (3, 7):
+            Image.fromarray(x[0].numpy()).save(folder / f"{int(y)}" / f"{i:03}.png")
+    for empty in folder.iterdir():
+        if not any(empty.iterdir()):
+            empty.rmdir()
+    predict = ["predict", f"{tmp_path}/run", "--data", str(folder), "-o", f"{tmp_path}/p.npz", "--device", "cpu"]
+    assert run(predict) == 0
+    found, there = files.read(tmp_path / "p.npz"), files.read(tmp_path / "run" / "test.npz")
+    assert set(found.labels.tolist()) == {3, 7} and found.logits is not None and there.logits is not None
+    expected = [i for label in (3, 7) for i in range(60) if int(part.y[i]) == label]
+    torch.testing.assert_close(found.logits, there.logits[expected], rtol=1e-4, atol=1e-4)
+    (folder / "7").rename(folder / "seven")
+    capsys.readouterr()
+    assert run(predict) == 2
+    assert "'seven' is no class of the model" in capsys.readouterr().err
 
 
 def test_nothing_is_unpickled(

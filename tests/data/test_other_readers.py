@@ -174,8 +174,15 @@ def test_image_folders(tmp_path: Path) -> None:
                 )
     data = load(str(tmp_path), sizes={"calibration": 4})
     assert data.classes == ("cat", "dog")
-    assert {name: part.n for name, part in data.splits.items()} == {"train": 8, "calibration": 4, "test": 4}
-    for x, y, index in Batches(data["train"], 4, mean=data.mean, std=data.std):
+    assert {name: part.n for name, part in data.splits.items()} == {
+        "train": 7,
+        "validation": 1,
+        "calibration": 4,
+        "test": 4,
+    }
+    batches = Batches(data["calibration"], 4, mean=data.mean, std=data.std)
+    assert batches.workers > 0
+    for x, y, index in batches:
         assert x.shape == (4, 3, 224, 224)
         red, green = (x[:, c, 0, 0] * data.std[c] + data.mean[c] for c in (0, 1))
         assert ((red * 255).round() == 40 * y).all()
@@ -191,6 +198,39 @@ def test_numbered_folders_are_ordered_by_value(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         Image.new("L", (8, 8)).save(tmp_path / name / "a.jpg")
     assert load(str(tmp_path)).classes == ("0", "9", "10")
+
+
+def test_a_folder_fits_the_network_it_is_for(tmp_path: Path) -> None:
+    """8 × 8 grey for a network on digits; one folder is test, and is split when sizes ask for other parts."""
+    for name in ("3", "4"):
+        (tmp_path / name).mkdir()
+        for i in range(10):
+            Image.new("RGB", (16, 16), (200, 200, 200)).save(tmp_path / name / f"{i}.png")
+    small = load(str(tmp_path), shape=(1, 8, 8))
+    assert list(small.splits) == ["test"] and small.shape == (1, 8, 8)
+    [(x, _, _)] = Batches(small["test"], 20)
+    assert x.shape == (20, 1, 8, 8)
+    torch.testing.assert_close(x, torch.full_like(x, 200 / 255))
+    cut = load(str(tmp_path), shape=(3, 8, 8), sizes={"train": 10, "validation": 4})
+    assert {s: p.n for s, p in cut.splits.items()} == {"train": 10, "validation": 4, "calibration": 2, "test": 4}
+    with pytest.raises(InputError, match=r"takes \[64\]"):
+        load(str(tmp_path), shape=(64,))
+
+
+def test_imagenet_by_name(tmp_path: Path) -> None:
+    v2 = "imagenetv2-matched-frequency-format-val"
+    for folder in ("imagenet/val/n01", "imagenet/val/n02", f"{v2}/0", f"{v2}/10", f"{v2}/9"):
+        (tmp_path / folder).mkdir(parents=True)
+        for i in range(2):
+            Image.new("RGB", (300, 260)).save(tmp_path / folder / f"{i}.JPEG")
+    only = load("imagenet", root=tmp_path)
+    assert list(only.splits) == ["test"] and only.classes == ("n01", "n02") and only["test"].n == 4
+    (tmp_path / "imagenet/train").symlink_to(tmp_path / "imagenet/val")
+    whole = load("imagenet", root=tmp_path, sizes={"validation": 2, "calibration": 0})
+    assert {s: p.n for s, p in whole.splits.items()} == {"train": 2, "validation": 2, "test": 4}
+    assert load("imagenet_v2", root=tmp_path).classes == ("0", "9", "10")
+    with pytest.raises(FileError, match="imagenetv2-matched-frequency-format-val"):
+        load("imagenet_v2", root=tmp_path / "imagenet")
 
 
 def test_real_news(big_data: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,3 +93,23 @@ def test_mistakes_are_named() -> None:
 
     with pytest.raises(InputError, match="Endless has no length"):
         load(Endless())
+
+
+def test_a_factory_in_a_module_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my_own_set.py").write_text(
+        "import torch\n"
+        "from torch.utils.data import TensorDataset\n"
+        "def make(): return TensorDataset(torch.randn(40, 5), torch.arange(40) % 2)\n"
+        "def wrong(): return 7\n"
+    )
+    data = load("my_own_set:make", seed=1)
+    assert data.shape == (5,) and {s: p.n for s, p in data.splits.items()} == {
+        "train": 24,
+        "validation": 4,
+        "calibration": 4,
+        "test": 8,
+    }
+    for name, says in (("my_own_set:wrong", "returned int"), ("my_own_set:none", "'none'"), ("nowhere:x", "nowhere")):
+        with pytest.raises(InputError, match=says):
+            load(name)

@@ -6,7 +6,7 @@ One root holds all files: `root=`, or the environment variable CALIBRANT_DATA. D
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,15 @@ import torch
 from torch.utils.data import Dataset
 
 from calibrant.data.batches import Augment, Batches
-from calibrant.data.folder import parts_of_folder
-from calibrant.data.own import parts_of
+from calibrant.data.folder import IMAGENET_SHAPE, parts_of_folder
+from calibrant.data.own import imported, parts_of
 from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered
-from calibrant.data.registry import DATASETS
+from calibrant.data.registry import DATASETS, IMAGENET_MOMENTS
 from calibrant.data.splits import cut, split_parts
 from calibrant.data.subsets import class_numbers, restricted, scaled, split_name
 from calibrant.errors import FileError, InputError, unknown
 from calibrant.types import Split
 
-IMAGENET_MOMENTS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 OWN_SIZES: Mapping[str, Size] = {"validation": 0.1, "calibration": 0.1, "test": 0.2}
 """How a single Dataset is split when nothing is said; the rest is train."""
 
@@ -34,22 +33,30 @@ def load(
     root: str | Path | None = None,
     seed: int = 0,
     sizes: Mapping[str, Size] | None = None,
+    shape: Sequence[int] | None = None,
 ) -> Data:
-    """Reads and splits; `NAME[0-4]` is some of its classes (`subsets`). `sizes` overrides the defaults by split name:
-    items, or a fraction of the training set; 0 leaves a split out, and the items go to train. An official test set
-    stays test, whatever the seed."""
+    """Reads and splits: a name, `NAME[0-4]` (some of its classes, `subsets`), `package.module:factory` (makes a
+    Dataset), a folder of images, a Dataset or a mapping of them.
+
+    `sizes` overrides the defaults by split name: items, or a fraction of the training set; 0 leaves a split out, and
+    the items go to train. An official test set stays test, whatever the seed. `shape` is what a folder's images become.
+    """
     check_sizes(sizes or {})
     if not isinstance(name_or_dataset, str):
         return _own(name_or_dataset, seed, {**OWN_SIZES, **(sizes or {})})
     name, chosen = split_name(name_or_dataset)
     if name not in DATASETS:
         if Path(name_or_dataset).is_dir():
-            return _folder(Path(name_or_dataset), seed, sizes or {})
+            return _folder(Path(name_or_dataset), seed, sizes or {}, shape or IMAGENET_SHAPE)
+        if ":" in name_or_dataset:
+            return _own(imported(name_or_dataset), seed, {**OWN_SIZES, **(sizes or {})})
         raise unknown("data set", name, DATASETS)
     spec = DATASETS[name]
     raw = _find(spec, root)
     classes, usual = raw.classes or spec.classes, dict(spec.sizes)
     if chosen is not None:
+        if raw.lazy:
+            raise InputError(f"{name_or_dataset}: classes of folders are chosen by a folder that holds only them")
         numbers = class_numbers(chosen, classes, name)
         whole, raw = raw, restricted(raw, numbers, classes)
         classes = raw.classes or ()
@@ -102,11 +109,18 @@ def _wanted(spec: DatasetSpec, under: Path | None) -> str:
     return "Put there " + "; or ".join(ways)
 
 
-def _folder(folder: Path, seed: int, sizes: Mapping[str, Size]) -> Data:
-    """A folder of images, a class a sub-folder; normalised as ImageNet's networks expect."""
-    official, classes = parts_of_folder(folder)
-    splits = cut(official, {Split(name): size for name, size in sizes.items()}, seed)
-    return Data(folder.name, splits, classes, (3, 224, 224), *IMAGENET_MOMENTS)
+def _folder(folder: Path, seed: int, sizes: Mapping[str, Size], shape: Sequence[int]) -> Data:
+    """A folder of images, a class a sub-folder; normalised as ImageNet's networks expect.
+
+    With parts of its own it keeps them, and what is missing is cut from train. Without, it is all test, unless `sizes`
+    asks for other parts: then it is split like a Dataset.
+    """
+    split = any(size for name, size in sizes.items() if name != Split.TEST)
+    official, classes = parts_of_folder(folder, shape, Split.TRAIN if split else Split.TEST)
+    wanted = {Split(name): size for name, size in {**OWN_SIZES, **sizes}.items()}
+    wanted = {s: n for s, n in wanted.items() if s not in official or s.value in sizes}
+    moments = IMAGENET_MOMENTS if shape[0] == 3 else ((0.5,), (0.25,))
+    return Data(folder.name, cut(official, wanted, seed), classes, tuple(shape), *moments)
 
 
 def _own(given: Dataset[Any] | Mapping[str, Dataset[Any]], seed: int, sizes: Mapping[str, Size]) -> Data:

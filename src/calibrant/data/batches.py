@@ -49,7 +49,7 @@ class Batches:
         channels_last: bool = False,
         dtype: torch.dtype = torch.float32,
         shard: tuple[int, int] = (0, 1),
-        workers: int = 0,
+        workers: int | None = None,
     ) -> None:
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, got {batch_size}")
@@ -59,7 +59,9 @@ class Batches:
             raise InputError(f"crop and flip are for images [N, C, H, W], not {tuple(part.x.shape)}; drop augment")
         self.part, self.batch_size, self.generator, self.shuffle = part, batch_size, generator, shuffle
         self.augment, self.drop_last, self.channels_last = augment, drop_last, channels_last
-        self.device, self.dtype, self.shard, self.workers = torch.device(device), dtype, shard, workers
+        self.device, self.dtype, self.shard = torch.device(device), dtype, shard
+        # processes that fetch lazy items; a Dataset may say how many suit it, anyone else's stays in this process
+        self.workers = int(getattr(part.items, "workers", 0)) if workers is None else workers
         self.mean, self.std = mean, std
         self._y, self._index = part.y.to(self.device), part.index.to(self.device)
         self._x = self._resident(part.x) if part.items is None else None

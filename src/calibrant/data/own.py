@@ -1,4 +1,4 @@
-"""A user's own `torch.utils.data.Dataset` wherever a data set's name does.
+"""A user's own `torch.utils.data.Dataset` wherever a data set's name does; in a recipe, as `package.module:factory`.
 
 One Dataset is split in four like digits; a mapping {"train": …, "test": …} keeps its parts official. Items are (x, y)
 with x a PIL image, a tensor or an array ([C, H, W], [H, W] or [D]) and y a class number. Equal-sized items are stacked
@@ -7,7 +7,10 @@ once and live on the device; others stay in the Dataset and are fetched batch by
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +24,26 @@ from calibrant.types import Split
 
 QUIET_BELOW = 5000
 """Data sets smaller than this are converted without a progress bar."""
+
+
+def imported(text: str) -> Dataset[Any] | Mapping[str, Dataset[Any]]:
+    """What `package.module:factory` makes, called without arguments; found on the path or in the current folder."""
+    module, _, name = text.partition(":")
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        loaded = importlib.import_module(module)
+    except ImportError as error:
+        raise InputError(f"cannot import {module!r} of the data {text!r}: {error}") from error
+    finally:
+        sys.path.remove(here)
+    factory = getattr(loaded, name, None)
+    if not callable(factory):
+        raise InputError(f"{module!r} has no function or class {name!r} (data {text!r})")
+    made = factory()
+    if not isinstance(made, (Dataset, Mapping)):
+        raise InputError(f"{text!r} returned {type(made).__name__}, not a torch Dataset or a mapping of them")
+    return made
 
 
 def parts_of(given: Dataset[Any] | Mapping[str, Dataset[Any]]) -> dict[Split, Part]:

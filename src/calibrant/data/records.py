@@ -64,10 +64,14 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """What a reader returns: the official parts, (x, y) each, and the names of classes if the files carry them."""
+    """What a reader returns: the official parts, (x, y) each, and the names of classes if the files carry them.
+
+    Parts that are too large to hold are `lazy` ones instead.
+    """
 
     parts: Mapping[Split, tuple[Tensor, Tensor]]
     classes: tuple[str, ...] | None = None
+    lazy: Mapping[Split, Part] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from calibrant.data.camvid import CAMVID
 from calibrant.data.camvid import CLASSES as CAMVID_CLASSES
 from calibrant.data.cifar_files import CIFAR10_FILES, CIFAR100_FILES, binary_archive, python_archive
 from calibrant.data.digits import DIGITS
+from calibrant.data.folder import IMAGENET, IMAGENET_SHAPE, IMAGENET_V2
 from calibrant.data.idx import idx_files
 from calibrant.data.new_tests import CIFAR10_1, CIFAR10_2
 from calibrant.data.news import LENGTH, NEWS
@@ -26,6 +27,7 @@ FASHION_CLASSES = (
     "Bag",
     "Ankle boot",
 )
+IMAGENET_MOMENTS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 CIFAR10_MOMENTS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 PACKED = "lossless mosaics, 2,500 images a WebP file, with labels.npz"
 HELD_OUT = {"validation": 5000, "calibration": 5000}
@@ -133,6 +135,23 @@ _MORE = (
         (3, 180, 240),
         (0.4117, 0.4251, 0.4322),
         (0.3022, 0.3062, 0.3023),
+    ),
+    DatasetSpec(
+        "imagenet",
+        "ImageNet (ILSVRC 2012), folders of classes decoded by worker processes; the official validation part is test",
+        (IMAGENET,),
+        (),
+        IMAGENET_SHAPE,
+        *IMAGENET_MOMENTS,
+        {"validation": 25_000, "calibration": 25_000},
+    ),
+    DatasetSpec(
+        "imagenet_v2",
+        "ImageNet-v2, a new test set of 10,000 images for ImageNet's classes",
+        (IMAGENET_V2,),
+        (),
+        IMAGENET_SHAPE,
+        *IMAGENET_MOMENTS,
     ),
     DatasetSpec(
         "news20",

@@ -50,7 +50,7 @@ def apportion(left: Tensor, size: int) -> Tensor:
 def split_parts(raw: Raw, sizes: Mapping[str, Size], seed: int) -> dict[Split, Part]:
     """Official parts plus those cut from the training part. `train` and an official part may be capped by a size."""
     wanted = {Split(name): size for name, size in sizes.items()}
-    official = {name: whole(x, y, name) for name, (x, y) in raw.parts.items()}
+    official = {**raw.lazy, **{name: whole(x, y, name) for name, (x, y) in raw.parts.items()}}
     return cut(official, wanted, seed)
 
 

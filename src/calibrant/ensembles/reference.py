@@ -36,6 +36,7 @@ class Reference:
     data_seed: int = 0
     sizes: Mapping[str, Any] | None = None
     classes: tuple[str, ...] | None = None
+    shape: tuple[int, ...] | None = None  # of what it takes
 
 
 def resolve(text: str) -> Reference:
@@ -43,7 +44,7 @@ def resolve(text: str) -> Reference:
     if Path(text).is_dir():
         run = load_run(text)
         d = run.recipe.data
-        return Reference(run.members, text, run.mean, run.std, d.name, d.seed, d.sizes, run.classes)
+        return Reference(run.members, text, run.mean, run.std, d.name, d.seed, d.sizes, run.classes, run.shape)
     source, colon, rest = text.partition(":")
     if not colon or not rest:
         raise InputError(
