@@ -5,7 +5,7 @@ tuples of registers, so that a blur along W is arithmetic among them: [G, V] eac
 """
 
 # Device code is Python in form only: its compiler has no starred tuples, and its values have no types for mypy.
-# ruff: noqa: RUF005, SIM108
+# ruff: noqa: RUF005
 # mypy: disable-error-code="assignment, no-untyped-def, untyped-decorator"
 
 from __future__ import annotations
@@ -50,39 +50,19 @@ def read(
     live = (h >= 0) & (h < H)
     columns = ()
     for i in tl.static_range(-LO, U + HI):
-        w = j * U + i
-        if not NCHW:
-            p = line + w * S + tl.arange(0, V)[None, :]
-            if EXACT and i >= 0 and i < U:
-                if PAD == ZERO:
-                    columns = columns + (tl.load(p, mask=live, other=0.0),)
-                else:
-                    columns = columns + (tl.load(p),)
-            elif PAD == ZERO:
-                columns = columns + (tl.load(p, mask=live & (w >= 0) & (w < W), other=0.0),)
-            else:
-                columns = columns + (tl.load(line + _fold(w, W, PAD) * S + tl.arange(0, V)[None, :]),)
-        elif i < 0 or i >= U:
-            if PAD == ZERO:
-                columns = columns + (tl.load(line + w, mask=live & (w >= 0) & (w < W), other=0.0),)
-            else:
-                columns = columns + (tl.load(line + _fold(w, W, PAD)),)
-        elif i == 0:
-            columns = columns + _split(_stretch(line, live, j * U, W, PAD, U, EXACT), U)
+        if NCHW and EXACT and i >= 0 and i < U:
+            if i == 0:  # all of a lane's own columns in one wide access
+                p = (line + j * U)[:, None] + tl.arange(0, U)[None, :]
+                stretch = tl.load(p, mask=live[:, None], other=0.0) if PAD == ZERO else tl.load(p)
+                columns = columns + _split(stretch, U)
+        else:
+            w = j * U + i
+            inside = live if EXACT and i >= 0 and i < U else live & (w >= 0) & (w < W)
+            p = line + (w if EXACT and i >= 0 and i < U else _fold(w, W, PAD)) * S
+            if not NCHW:
+                p = p + tl.arange(0, V)[None, :]
+            columns = columns + (tl.load(p, mask=inside, other=0.0) if PAD == ZERO else tl.load(p),)
     return columns
-
-
-@triton.jit
-def _stretch(line, live, w, W, PAD: tl.constexpr, U: tl.constexpr, EXACT: tl.constexpr):
-    """[G, U]: a lane's own columns, in one wide access where rows are whole multiples of U."""
-    at = w[:, None] + tl.arange(0, U)[None, :]
-    if EXACT:
-        if PAD == ZERO:
-            return tl.load(line[:, None] + at, mask=live[:, None], other=0.0)
-        return tl.load(line[:, None] + at)
-    if PAD == ZERO:
-        return tl.load(line[:, None] + at, mask=live[:, None] & (at < W), other=0.0)
-    return tl.load(line[:, None] + _fold(at, W, PAD))
 
 
 @triton.jit
@@ -116,13 +96,12 @@ def _join(columns, U: tl.constexpr):
 
 @triton.jit
 def write(at, columns, h, j, H, W, S, U: tl.constexpr, V: tl.constexpr, EXACT: tl.constexpr, NCHW: tl.constexpr):
+    """A lane's own columns of row h, where they are within the map."""
     line = at + h * (W * S)
-    if NCHW:
-        w = (j * U)[:, None] + tl.arange(0, U)[None, :]
-        live = (h < H)[:, None] if EXACT else (h < H)[:, None] & (w < W)
-        tl.store(line[:, None] + w, _join(columns, U), mask=live)
+    if NCHW and EXACT:
+        tl.store((line + j * U)[:, None] + tl.arange(0, U)[None, :], _join(columns, U), mask=(h < H)[:, None])
     else:
         for i in tl.static_range(U):
             w = j * U + i
-            live = h < H if EXACT else (h < H) & (w < W)
-            tl.store(line + w * S + tl.arange(0, V)[None, :], columns[i], mask=live)
+            p = line + w * S if NCHW else line + w * S + tl.arange(0, V)[None, :]
+            tl.store(p, columns[i], mask=h < H if EXACT else (h < H) & (w < W))

@@ -26,7 +26,8 @@ BYTES = 16  # of one access by one lane
 
 @dataclass(frozen=True)
 class Shape:
-    """How the work is cut: columns a lane owns, rows it walks down, rows in flight at once, warps of a program."""
+    """How the work is cut: columns a lane owns (NCHW: what one access holds), rows it walks down, rows in flight at
+    once, warps of a program."""
 
     columns: int
     rows: int
@@ -76,12 +77,12 @@ def _launch(
     n, c, h, w = x.shape
     nchw = _format(x) is torch.contiguous_format
     shape = SHAPES[which, "nchw" if nchw else "channels_last", 5 if k == 4 else k]
-    u = shape.columns
+    u, wide = shape.columns, BYTES // x.element_size()
     if nchw:  # a lane's columns are one wide access, where rows divide so
-        u = next((v for v in (u, u // 2, u // 4) if v >= 4 and w % v == 0), u)
+        u = next((v for v in (8, 4) if v <= wide and w % v == 0), wide)
         maps, vector, vectors = n * c, 1, 1
     else:
-        vector = math.gcd(c, BYTES // x.element_size())
+        vector = math.gcd(c, wide)
         maps, vectors = n, c // vector
     across = triton.cdiv(w, u)
     steps = triton.cdiv(triton.cdiv(h, triton.cdiv(h, shape.rows)), shape.flight)
