@@ -98,7 +98,8 @@ def corruption_report(
                 wanted["type", c][BY_TYPE[name]] = each[c]
         wanted["normalised", None] = normalised
     flat = {(where, name): term for where, row in wanted.items() for name, term in row.items()}
-    found = estimates(flat, next(iter(cells.values())), resampling)
+    first = next(iter(cells.values()))
+    found = estimates(flat, first.n, first.group, resampling)
     rows: dict[tuple[str, Any], dict[str, Estimate]] = {where: {} for where in wanted}
     for (where, name), estimate in found.items():
         rows[where][name] = estimate
@@ -166,15 +167,17 @@ def _means(terms: Iterable[Mapping[str, Term]], prefix: str = "") -> dict[str, T
     return {f"{prefix}{name}": mean([r[name] for r in rows]) for name in rows[0] if all(name in r for r in rows)}
 
 
-def estimates(terms: Mapping[Any, Term], scores: Scores, resampling: Resampling | None) -> dict[Any, Estimate]:
+def estimates(
+    terms: Mapping[Any, Term], n: int, group: Tensor | None, resampling: Resampling | None
+) -> dict[Any, Estimate]:
     """Values, and the intervals of all of them from the same resamples."""
-    if resampling is None or scores.n < 2:
+    if resampling is None or n < 2:
         return {name: Estimate(term.value) for name, term in terms.items()}
     drawn = {name: term for name, term in terms.items() if term.linear}
     gaps = list({id(p): p for term in terms.values() for p in binned(term)}.values())
     parts: dict[Any, list[Tensor]] = {name: [] for name in drawn}
     moved: dict[int, list[Tensor]] = {id(p): [] for p in gaps}
-    for w in weights(scores.group, scores.n, resampling.replicates, resampling.seed):
+    for w in weights(group, n, resampling.replicates, resampling.seed):
         w = w / w.sum(1, keepdim=True)
         for name, term in drawn.items():
             parts[name].append(term.replicates(w))
@@ -189,9 +192,9 @@ def estimates(terms: Mapping[Any, Term], scores: Scores, resampling: Resampling 
         elif binned(term):
             out[name] = Estimate(term.value, reason="a ratio of calibration errors has no interval that covers")
         elif term.linear:
-            out[name] = _bootstrapped(term, torch.cat(parts[name]), scores.group, resampling.level)
+            out[name] = _bootstrapped(term, torch.cat(parts[name]), group, resampling.level)
         else:
-            out[name] = _by_influence(term, scores.group, resampling.level)
+            out[name] = _by_influence(term, group, resampling.level)
     return out
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,13 +19,17 @@ from calibrant.diagnostics.stress.store import Arrays
 from calibrant.functional import novelty
 from calibrant.functional.border import predictions
 from calibrant.functional.scores import Scores, reduce
+from calibrant.metrics import consistency
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.corruption import CorruptionReport, Key, cell_values, corruption_report
+from calibrant.metrics.corruption import CorruptionReport, Key, cell_values, corruption_report, estimates
+from calibrant.metrics.corruption_terms import Linear
 from calibrant.metrics.entropy_divergence import Binning
 from calibrant.metrics.evaluate import evaluate
 from calibrant.metrics.ood import OODReport, of_scores
 from calibrant.posthoc.map import FittedMap
-from calibrant.types import Predictions, Report, Split
+from calibrant.shifts import PERTURBATIONS
+from calibrant.shifts.frequency import FREQUENCIES
+from calibrant.types import Estimate, Predictions, Report, Split
 
 TOLERANCE = 0.10
 """Accuracy that a model may lose before it counts as broken."""
@@ -56,7 +60,7 @@ class Outcome:
     ood: Mapping[str, OODReport] = field(default_factory=dict)
     entropies: Mapping[str, Tensor] = field(default_factory=dict)  # of clean ("") and of each foreign set
     natural: Mapping[str, Report] = field(default_factory=dict)
-    perturbations: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    perturbations: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
     frequency: Mapping[float, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -71,7 +75,9 @@ class Outcome:
             if getattr(self, name):
                 out[name] = {key: report.to_dict() for key, report in getattr(self, name).items()}
         if self.perturbations:
-            out["perturbations"] = {name: dict(row) for name, row in self.perturbations.items()}
+            out["perturbations"] = {
+                n: {m: e.to_dict() for m, e in row.items()} for n, row in self.perturbations.items()
+            }
         if self.frequency:
             out["frequency"] = {f"{at:.4g}": value for at, value in self.frequency.items()}
         return out | {"notes": list(self.notes)}
@@ -90,10 +96,15 @@ def analyse(
     notes: tuple[str, ...] = (),
 ) -> Outcome:
     """The numbers of all cells. `maps` are fitted calibrators by name; `reference` another model's corruption cells."""
-    said = {cell: predictions_of(arrays, raw, classes) for cell, arrays in cells.items() if "labels" in arrays}
+    said = {
+        cell: predictions_of(arrays, raw, classes)
+        for cell, arrays in cells.items()
+        if cell.kind not in ("outside", "perturbation")
+    }
     clean = said[Cell("clean")]
     corrupted = {(c.name, c.severity): p for c, p in said.items() if c.kind == "corruption"}
-    report, broken, fared = None, (), {}
+    report: CorruptionReport | None = None
+    broken: tuple[Broken, ...] = ()
     scores = {key: reduce(p, classwise=False) for key, p in corrupted.items()}
     clean_scores = reduce(clean, classwise=False)
     if scores:
@@ -102,18 +113,26 @@ def analyse(
             against = {k: reduce(predictions_of(a, True, None), classwise=False) for k, a in reference.items()}
         report = corruption_report(scores, against, resampling=resampling)
         broken = breaks(clean_scores, scores, tolerance)
-    if maps is not None:
-        fared = calibrated(clean, corrupted, maps)
     ood, entropies = foreign(cells, raw, clean, binning, resampling)
     return Outcome(
         clean=judged(clean, resampling),
         clean_predictions=clean,
         corruptions=report,
         broken=broken,
-        calibrators=fared,
+        calibrators={} if maps is None else calibrated(clean, corrupted, maps),
         ood=ood,
         entropies=entropies,
         natural={c.name: judged(p, resampling) for c, p in said.items() if c.kind == "natural"},
+        perturbations={
+            cell.name: steadiness(cell.name, arrays, resampling)
+            for cell, arrays in cells.items()
+            if cell.kind == "perturbation"
+        },
+        frequency={
+            FREQUENCIES[c.severity - 1]: float((p.logits.argmax(-1) == p.labels).double().mean())
+            for c, p in said.items()
+            if c.kind == "frequency" and p.logits is not None
+        },
         notes=notes,
     )
 
@@ -175,6 +194,19 @@ def _average(rows: list[dict[str, float | None]]) -> dict[str, float | None]:
         known = [v for v in values if v is not None]
         out[name] = math.fsum(known) / len(known) if len(known) == len(values) else None
     return out
+
+
+def steadiness(name: str, arrays: Arrays, resampling: Resampling | None) -> dict[str, Estimate]:
+    """Consistency, cross-entropy consistency, relative confidence (SS Eq. 37–39) and flip rate of one perturbation."""
+    logits, labels = arrays["logits"].transpose(0, 1), arrays["labels"]
+    against: Literal["previous", "first"] = "first" if PERTURBATIONS[name].unordered else "previous"
+    items = {
+        "consistency": consistency.consistency(logits),
+        "cross_entropy_consistency": consistency.cross_entropy_consistency(logits),
+        "relative_confidence": consistency.relative_confidence(logits, labels).mean(0),
+        "flip_rate": consistency.flip_rate(logits, against),
+    }
+    return estimates({metric: Linear(values) for metric, values in items.items()}, len(labels), None, resampling)
 
 
 def foreign(

@@ -1,4 +1,4 @@
-"""The raw images of every cell, batch by batch, on the device: bytes from memory, from a folder or corrupted on the way.
+"""The raw images of every cell, batch by batch on the device: from memory, from a folder, or corrupted on the way.
 
 One batch is in memory at a time, beside the test set itself. Randomness goes by the item's place in its data set, so a
 cell does not depend on the batch size, nor an item on the others (`--limit`).
@@ -19,7 +19,8 @@ from calibrant.data.records import Part
 from calibrant.data.shifted import CorruptionFolder
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.errors import InputError
-from calibrant.shifts import corrupt
+from calibrant.shifts import PERTURBATIONS, corrupt, perturb
+from calibrant.shifts.frequency import FREQUENCIES, FrequencyNoise
 from calibrant.types import Split
 
 
@@ -35,6 +36,7 @@ class Material:
     natural: Mapping[str, Part] = field(default_factory=dict)
     seed: int = 0
     batch: int = 500
+    sequence: int | None = None  # frames of a perturbation; None: as published
     limit: int | None = None
     device: torch.device | str = "cpu"
     made: dict[str, Any] = field(default_factory=dict)  # foreign sets, once they are needed
@@ -45,6 +47,17 @@ class Material:
             for x, index in self._raw(self.part):
                 yield corrupt(x, cell.name, cell.severity, self.seed, index=index)
             return
+        if cell.kind == "frequency":
+            noise = FrequencyNoise(FREQUENCIES[cell.severity - 1])
+            for x, index in self._raw(self.part):
+                yield noise(x, self.seed, index=index)
+            return
+        if cell.kind == "perturbation":
+            frames = self.frames(cell)
+            for x, index in self._raw(self.part, max(1, self.batch // frames)):
+                made = perturb(x, cell.name, frames, self.seed, index=index)
+                yield made.transpose(0, 1).flatten(0, 1)
+            return
         for x, _ in self._raw(self._part(cell)):
             yield x
 
@@ -53,7 +66,7 @@ class Material:
 
     def frames(self, cell: Cell) -> int:
         """Images that one item gives."""
-        return 1
+        return self.sequence or PERTURBATIONS[cell.name].published if cell.kind == "perturbation" else 1
 
     def said(self, cell: Cell) -> str:
         """What was done to foreign images to make them fit."""
@@ -86,10 +99,11 @@ class Material:
         if tuple(x.shape[1:]) != tuple(self.shape):
             raise InputError(f"{title}: images are {tuple(x.shape[1:])}, the classifier's are {tuple(self.shape)}")
 
-    def _raw(self, part: Part) -> Iterator[tuple[Tensor, Tensor]]:
+    def _raw(self, part: Part, size: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """(images on the device, the items' places)."""
-        for start in range(0, part.n, self.batch):
-            span = slice(start, start + self.batch)
+        step = size or self.batch
+        for start in range(0, part.n, step):
+            span = slice(start, start + step)
             if part.items is None:
                 x = part.x[span]
             else:

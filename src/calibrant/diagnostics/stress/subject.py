@@ -86,7 +86,7 @@ class Subject:
         return torch.cat(out)
 
     def normalised(self, x: Tensor) -> Tensor:
-        """(x/255 − mean)/std of bytes, (x − mean)/std of floats in [0, 1]; or what `prepare` does to floats in [0, 1]."""
+        """(x/255 − mean)/std of bytes, (x − mean)/std of floats; or what `prepare` does to images in [0, 1]."""
         unit = x.float() / 255 if x.dtype == torch.uint8 else x.float()
         if self.prepare is not None:
             return self.prepare(unit)

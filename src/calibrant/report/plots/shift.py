@@ -1,0 +1,79 @@
+"""Curves under shift: along the severity, along the frequency of noise, and the entropies of foreign items."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from calibrant.report.plots.style import COLOURS, SERIES, dress, figure_of, legend, new_axes, percent_axis
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def severity_curves(
+    rows: Mapping[str, Mapping[int, float | None]], *, label: str, percent: bool = True, ax: Axes | None = None
+) -> Axes:
+    """One line for each calibrator along the severity."""
+    ax = ax or new_axes(4.6, 2.9)
+    for i, (name, line) in enumerate(rows.items()):
+        at = [s for s, v in line.items() if v is not None]
+        colour, dash = COLOURS[SERIES[i % len(SERIES)]], "-" if i < len(SERIES) else "--"
+        heights = [v for v in line.values() if v is not None]
+        ax.plot(at, heights, color=colour, linestyle=dash, linewidth=1.6, marker="o", markersize=3.5, label=name)
+    at = sorted({s for line in rows.values() for s in line})
+    ax.set_xticks(at, ["clean" if s == 0 else str(s) for s in at])
+    ax.set_xlabel("severity")
+    ax.set_ylabel(label)
+    ax.set_ylim(0, None)
+    if percent:
+        percent_axis(ax, "y")
+    legend(ax, loc="upper left")
+    return ax
+
+
+def frequency_curve(accuracy: Mapping[float, float], clean: float, *, ax: Axes | None = None) -> Axes:
+    """Accuracy under noise of one frequency (SS Fig. 6); dashed: without noise."""
+    ax = ax or new_axes(4.6, 2.7)
+    at = sorted(accuracy)
+    ax.axhline(clean, color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
+    ax.plot(at, [accuracy[f] for f in at], color=COLOURS["accent"], linewidth=1.6, marker="o", markersize=3.5)
+    ax.set_xlim(0, max(at) * 1.02)
+    ax.set_ylim(0, 1)
+    ax.set_xlabel("frequency of the noise, in units of π")
+    ax.set_ylabel("accuracy")
+    percent_axis(ax, "y")
+    return ax
+
+
+def entropy_histograms(
+    entropies: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]], k: int, *, cells: int = 30
+) -> Axes:
+    """AR Fig. 4: entropies of familiar items (key "") and of each foreign set; higher outside is better."""
+    from matplotlib.figure import Figure
+
+    foreign = [name for name in entropies if name]
+    columns = min(2, len(foreign))
+    rows = -(-len(foreign) // columns)
+    figure = Figure(figsize=(3.6 * columns, 2.1 * rows), layout="constrained")
+    edges = np.linspace(0, math.log(k), cells + 1)
+    first = None
+    for i, name in enumerate(foreign):
+        ax = dress(figure.add_subplot(rows, columns, i + 1))
+        first = first or ax
+        for key, colour, label in (("", "good", "familiar"), (name, "bad", "foreign")):
+            share = np.histogram(entropies[key], edges)[0] / max(1, len(entropies[key]))
+            ax.stairs(share, edges, fill=True, color=COLOURS[colour], alpha=0.18)
+            ax.stairs(share, edges, color=COLOURS[colour], linewidth=1.3, label=label)
+        ax.set_title(name, fontsize=9.5, color=COLOURS["ink"], loc="left")
+        ax.set_xlim(0, math.log(k))
+        ax.set_ylim(0, None)
+        if i >= len(foreign) - columns:
+            ax.set_xlabel("entropy, nats")
+        if i == 0:
+            ax.legend(frameon=False, fontsize=8.5, labelcolor=COLOURS["ink"], loc="upper right")
+    assert first is not None and figure_of(first) is figure
+    return first
