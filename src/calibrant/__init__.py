@@ -18,10 +18,13 @@ if TYPE_CHECKING:
     from calibrant.ensembles.dropout import MCDropout as MCDropout
     from calibrant.ensembles.pep import PEP as PEP
     from calibrant.ensembles.single import predict as predict
+    from calibrant.ensembles.temporal import TemporalSmoothing as TemporalSmoothing
     from calibrant.functional.border import predictions as predictions
     from calibrant.metrics.compare import compare as compare
     from calibrant.metrics.evaluate import evaluate as evaluate
     from calibrant.nn.surgery import smooth as smooth
+    from calibrant.nn.surgery import smoothed as smoothed
+    from calibrant.nn.surgery import unsmooth as unsmooth
     from calibrant.posthoc.fit import fit as fit
     from calibrant.posthoc.storage import load as load
     from calibrant.types import Estimate as Estimate
@@ -36,6 +39,7 @@ _PUBLIC = {
     "Predictions": "calibrant.types",
     "Report": "calibrant.types",
     "Split": "calibrant.types",
+    "TemporalSmoothing": "calibrant.ensembles.temporal",
     "compare": "calibrant.metrics.compare",
     "evaluate": "calibrant.metrics.evaluate",
     "fit": "calibrant.posthoc.fit",
@@ -45,6 +49,8 @@ _PUBLIC = {
     "predictions": "calibrant.functional.border",
     "robustness": "calibrant.attacks.robustness",
     "smooth": "calibrant.nn.surgery",
+    "smoothed": "calibrant.nn.surgery",
+    "unsmooth": "calibrant.nn.surgery",
 }
 """Public name → the module that defines it, sorted. A test compares it with what the modules hold."""
 

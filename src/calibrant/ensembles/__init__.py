@@ -10,6 +10,7 @@ from calibrant.ensembles.single import Single, predict
 from calibrant.ensembles.snapshot import Snapshot
 from calibrant.ensembles.swa import SWA
 from calibrant.ensembles.swag import SWAG
+from calibrant.ensembles.temporal import TemporalSmoothing
 
 ENSEMBLES: dict[str, type[Ensemble]] = {
     "pep": PEP,
@@ -18,7 +19,20 @@ ENSEMBLES: dict[str, type[Ensemble]] = {
     "swa": SWA,
     "swag": SWAG,
     "snapshot": Snapshot,
+    "temporal": TemporalSmoothing,
 }
 """Name → the class of an ensemble."""
 
-__all__ = ["ENSEMBLES", "PEP", "SWA", "SWAG", "Deep", "Ensemble", "MCDropout", "Single", "Snapshot", "predict"]
+__all__ = [
+    "ENSEMBLES",
+    "PEP",
+    "SWA",
+    "SWAG",
+    "Deep",
+    "Ensemble",
+    "MCDropout",
+    "Single",
+    "Snapshot",
+    "TemporalSmoothing",
+    "predict",
+]

@@ -20,6 +20,7 @@ from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.snapshot import Snapshot
 from calibrant.ensembles.swa import SWA
 from calibrant.ensembles.swag import SWAG
+from calibrant.ensembles.temporal import TemporalSmoothing
 from calibrant.errors import InputError, unknown
 
 
@@ -48,6 +49,8 @@ def assemble(name: str, given: Ingredients) -> Ensemble:
     model = given.models[0]
     if name == "pep":
         return _pep(model, given)
+    if name == "temporal":
+        return TemporalSmoothing(model)
     if name == "dropout":
         return MCDropout(model, given.members or 50, given.p, given.seed)
     states = given.checkpoints() if given.checkpoints is not None else []

@@ -1,0 +1,215 @@
+"""Temporal smoothing (VQ-BNN, Park 2021; SS Eq. 3, §1.1, A.2): a stream's recent predictions as an ensemble.
+
+    p(y | x_t) = Σ_{i=0…w} π_i p(y | x_{t−i}),    π_i = d^i / Σ_j d^j,    w = 5, d = e^−0.8
+
+The network runs once a frame; what it said of the w frames before is averaged in, with importances that decay.
+"5 previous predictions" (A.2) reads as the current frame and the 5 before it; `window` sets it. A young stream, or one
+after a cut, averages what it has. Memory is w + 1 predictions a stream, however long it runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
+from calibrant.ensembles.single import logits_of
+from calibrant.errors import InputError
+from calibrant.types import Predictions
+
+WINDOW, DECAY = 5, math.exp(-0.8)
+Space = Literal["probability", "log"]
+
+
+def importances(count: int, decay: float) -> Tensor:
+    """π_0 … π_{count−1}, the newest first: d^i / Σ_j d^j."""
+    powers = torch.tensor([decay**i for i in range(count)], dtype=torch.float64)
+    return powers / powers.sum()
+
+
+def smoothed(log_p: Sequence[Tensor], decay: float, space: Space = "probability") -> Tensor:
+    """Log of the average of log-probabilities [..., K], newest first; in `log` space, their normalised mean."""
+    pi = importances(len(log_p), decay).to(log_p[0].device)
+    stacked = torch.stack(list(log_p))
+    shape = (-1, *[1] * (stacked.ndim - 1))
+    if space == "log":
+        # an importance of 0 must not make 0 · −∞ of an impossible class
+        kept = pi > 0
+        return torch.log_softmax((stacked[kept] * pi[kept].reshape(shape)).sum(0), -1)
+    return torch.logsumexp(stacked + pi.log().reshape(shape), 0)
+
+
+@dataclass
+class Memory:
+    """What one stream remembers: its last predictions, the shape of its frames, how many frames it has seen."""
+
+    kept: deque[Tensor]
+    frame: tuple[int, ...] = ()
+    seen: int = 0
+
+    def check(self, frame: Sequence[int], stream: Hashable, *, cut: bool) -> None:
+        shape = tuple(frame)
+        if self.kept and shape != self.frame and not cut:
+            raise InputError(
+                f"stream {stream!r}: a frame of shape {shape} after frames of {self.frame}; "
+                "resize it, give it another stream id, or reset the stream"
+            )
+        self.frame = shape
+
+
+@dataclass(frozen=True, eq=False)
+class TemporalSmoothing(Ensemble):
+    """The average of a stream's recent predictions, one pass a frame; for classes and for pixels.
+
+    `predictor` is a network, an ensemble or any callable that returns logits, classes last. Of an ensemble, frame t
+    takes member t mod M alone (`rotate`), which is how VQ-BNN takes MC dropout's place; else its pooled prediction.
+    `scene_cut`: forget when the mean total-variation distance between successive predictions exceeds this.
+    """
+
+    predictor: Any
+    window: int = WINDOW
+    decay: float = DECAY
+    space: Space = "probability"
+    rotate: bool = True
+    scene_cut: float | None = None
+    memories: dict[Hashable, Memory] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if not callable(self.predictor):
+            raise InputError(f"{type(self.predictor).__name__} is not a predictor: it cannot be called on a frame")
+        if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 0:
+            raise InputError(f"window={self.window!r} must be a whole number of earlier frames, 0 or more")
+        if not 0 <= self.decay <= 1:
+            raise InputError(f"decay={self.decay} must lie in [0, 1]; SS uses exp(-0.8) = 0.449")
+        if self.space not in ("probability", "log"):
+            raise InputError(f"space={self.space!r} is unknown; use probability or log")
+        if self.scene_cut is not None and not 0 < self.scene_cut <= 1:
+            raise InputError(f"scene_cut={self.scene_cut} must lie in (0, 1], a total-variation distance")
+
+    # -- one stream or many ----------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def __call__(self, x: Tensor, stream: Any = None, cut: Any = None) -> Tensor:
+        """Smoothed log-probabilities of the frames x[0], x[1], …, in this order.
+
+        `stream`: the id of all of them, or one id a frame; what a stream said is remembered until `reset`. Without it
+        the frames are one stream of their own, forgotten afterwards. `cut`: true where a new scene begins.
+        """
+        memories = self.memories if stream is not None else {}
+        streams, cuts = _each(stream, len(x), "stream"), _each(cut, len(x), "cut")
+        return self._smooth(x, streams, cuts, memories)
+
+    def reset(self, stream: Hashable | None = None) -> None:
+        """Forget one stream, or all."""
+        if stream is None:
+            self.memories.clear()
+        else:
+            self.memories.pop(stream, None)
+
+    def _smooth(
+        self, x: Tensor, streams: Sequence[Hashable], cuts: Sequence[Any], memories: dict[Hashable, Memory]
+    ) -> Tensor:
+        turns: list[int] = []
+        here: Counter[Hashable] = Counter()
+        for stream, cut in zip(streams, cuts, strict=True):
+            memory = memories.setdefault(stream, Memory(deque(maxlen=self.window + 1)))
+            if not here[stream]:  # one tensor: the frames of a call have one shape, that of its first
+                memory.check(x.shape[1:], stream, cut=bool(cut))
+            turns.append(memory.seen + here[stream])  # a stream's later frames come after its earlier ones
+            here[stream] += 1
+        out = []
+        for log_p, stream, cut in zip(self._log_p(x, turns), streams, cuts, strict=True):
+            out.append(self._step(memories[stream], log_p, bool(cut), stream))
+        return torch.stack(out)
+
+    def _step(self, memory: Memory, log_p: Tensor, cut: bool, stream: Hashable) -> Tensor:
+        kept = memory.kept
+        if cut:
+            kept.clear()
+        if kept and kept[0].shape != log_p.shape:
+            raise InputError(f"stream {stream!r}: logits of shape {tuple(log_p.shape)} after {tuple(kept[0].shape)}")
+        if kept and self.scene_cut is not None and _distance(kept[0], log_p) > self.scene_cut:
+            kept.clear()
+        kept.appendleft(log_p)
+        memory.seen += 1
+        return smoothed(list(kept), self.decay, self.space)
+
+    def _log_p(self, x: Tensor, turns: Sequence[int]) -> Tensor:
+        """What the predictor itself says of each frame."""
+        if isinstance(self.predictor, Ensemble) and self.rotate:
+            each = []
+            for frame, turn in zip(x, turns, strict=True):
+                with self.predictor.member(turn % self.predictor.size) as network:
+                    each.append(_checked(network(frame[None]), 1))
+            return torch.cat(each)
+        scope: AbstractContextManager[Callable[..., Any]] = nullcontext(self.predictor)
+        if isinstance(self.predictor, nn.Module):
+            scope = evaluating(self.predictor)
+        with scope as network:
+            return _checked(network(x), len(x))
+
+    # -- as every ensemble -----------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> Any:
+        """The network inside, by which `home` finds the device."""
+        models = getattr(self.predictor, "models", None)
+        return models[0] if models else getattr(self.predictor, "model", self.predictor)
+
+    @property
+    def size(self) -> int:
+        return 1
+
+    @contextmanager
+    def member(self, j: int) -> Iterator[Network]:
+        """Batch after batch of one stream, from a clean start."""
+        memories: dict[Hashable, Memory] = {}
+        if self.window == 0 and isinstance(self.predictor, nn.Module):  # nothing to smooth: its own logits
+            with evaluating(self.predictor) as network:
+                yield network
+            return
+        yield torch.no_grad()(lambda x: self._smooth(x, [None] * len(x), [None] * len(x), memories))
+
+    def predict(self, loader: Iterable[Any], **options: Any) -> Predictions:
+        """As for every ensemble; the loader's items are one stream, in its order."""
+        found = super().predict(loader, **options)
+        return replace(found, raw=found.raw and self.window == 0)
+
+    @torch.no_grad()
+    def members(self, x: Tensor) -> Tensor:
+        """[1, N, K]: the frames x[0], x[1], … as one stream of their own."""
+        with self.member(0) as network:
+            return logits_of(network(x))[None]
+
+
+def _each(given: Any, n: int, name: str) -> list[Any]:
+    """One entry a frame, from one for all or one for each."""
+    if isinstance(given, Tensor):
+        given = given.tolist()
+    if not isinstance(given, (list, tuple)):
+        # a cut announced for a batch is at its first frame
+        return [given, *[None] * (n - 1)] if name == "cut" and n else [given] * n
+    if len(given) != n:
+        raise InputError(f"{len(given)} entries of {name} for {n} frames; give one for all or one a frame")
+    return list(given)
+
+
+def _checked(output: Any, n: int) -> Tensor:
+    logits = logits_of(output)
+    if logits.ndim < 2 or len(logits) != n or logits.shape[-1] < 2:
+        raise InputError(
+            f"the predictor returned shape {tuple(logits.shape)} for {n} frames; expected [N, K] or [N, …, K]"
+        )
+    return torch.log_softmax(logits.double(), -1)
+
+
+def _distance(a: Tensor, b: Tensor) -> float:
+    """Mean over points of the total variation ½ Σ_k |p_k − q_k| of two predictions."""
+    return float((a.exp() - b.exp()).abs().sum(-1).mean() / 2)

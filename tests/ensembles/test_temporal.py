@@ -1,0 +1,181 @@
+"""Temporal smoothing of a stream (SS Eq. 3, A.2): its weights, its memory, its streams, and what it refuses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import calibrant
+from calibrant.ensembles import MCDropout, TemporalSmoothing
+from calibrant.errors import InputError
+
+G = torch.Generator().manual_seed(0)
+FRAMES = torch.randn(12, 3, generator=G)
+
+
+def identity(x: Tensor) -> Tensor:
+    """A predictor whose logits are its input."""
+    return x
+
+
+def naive(logits: Tensor, window: int, decay: float) -> Tensor:
+    """Σ_i d^i p_{t−i} / Σ_i d^i by loops."""
+    out = []
+    for t in range(len(logits)):
+        total, weight = torch.zeros(logits.shape[1:], dtype=torch.float64), 0.0
+        for i in range(min(window, t) + 1):
+            total += decay**i * torch.softmax(logits[t - i].double(), -1)
+            weight += decay**i
+        out.append(total / weight)
+    return torch.stack(out)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 14), st.floats(0.01, 1.0), st.integers(0, 1000))
+def test_eq_3_against_loops(window: int, decay: float, seed: int) -> None:
+    logits = 5 * torch.randn(12, 4, generator=torch.Generator().manual_seed(seed))
+    found = TemporalSmoothing(identity, window=window, decay=decay)(logits)
+    torch.testing.assert_close(found.exp(), naive(logits, window, decay))
+
+
+def test_the_papers_constants_are_the_default() -> None:
+    made = TemporalSmoothing(identity)
+    assert made.window == 5 and made.decay == pytest.approx(math.exp(-0.8)) == pytest.approx(0.45, abs=0.001)
+    torch.testing.assert_close(made(FRAMES).exp(), naive(FRAMES, 5, math.exp(-0.8)))
+
+
+def test_pixels_are_smoothed_each_on_its_own() -> None:
+    images = torch.randn(7, 4, 5, 3, generator=torch.Generator().manual_seed(1))
+    found = TemporalSmoothing(identity, window=2)(images)
+    assert found.shape == images.shape
+    one = TemporalSmoothing(identity, window=2)(images[:, 1, 2])
+    torch.testing.assert_close(found[:, 1, 2], one)
+
+
+def test_log_space_is_the_normalised_weighted_mean_of_logs() -> None:
+    found = TemporalSmoothing(identity, window=1, decay=0.5, space="log")(FRAMES)
+    log_p = torch.log_softmax(FRAMES.double(), -1)
+    expected = torch.log_softmax(log_p[1:] * 2 / 3 + log_p[:-1] / 3, -1)
+    torch.testing.assert_close(found[1:], expected)
+
+
+@pytest.mark.parametrize(("window", "decay"), [(0, 0.5), (5, 0.0)])
+def test_without_memory_it_is_the_predictor(window: int, decay: float) -> None:
+    found = TemporalSmoothing(identity, window=window, decay=decay)(FRAMES)
+    torch.testing.assert_close(found, torch.log_softmax(FRAMES.double(), -1))
+
+
+def test_a_constant_stream_is_left_as_it_is() -> None:
+    still = FRAMES[:1].expand(9, 3)
+    torch.testing.assert_close(TemporalSmoothing(identity)(still), torch.log_softmax(still.double(), -1))
+
+
+def test_frame_by_frame_is_the_whole_stream_and_streams_do_not_mix() -> None:
+    made = TemporalSmoothing(identity, window=3)
+    whole = {"a": made(FRAMES), "b": made(-FRAMES)}
+    for t in range(len(FRAMES)):
+        both = made(torch.stack([FRAMES[t], -FRAMES[t]]), stream=["a", "b"])
+        torch.testing.assert_close(both, torch.stack([whole["a"][t], whole["b"][t]]))
+
+
+def test_a_batch_of_one_streams_frames_goes_on_where_the_last_ended() -> None:
+    made = TemporalSmoothing(identity, window=3)
+    pieces = torch.cat([made(FRAMES[:5], stream=7), made(FRAMES[5:6], stream=7), made(FRAMES[6:], stream=7)])
+    torch.testing.assert_close(pieces, made(FRAMES))
+
+
+def test_a_cut_begins_anew_and_only_there() -> None:
+    made = TemporalSmoothing(identity, window=3)
+    cuts = [t == 5 for t in range(12)]
+    torch.testing.assert_close(made(FRAMES, cut=cuts), torch.cat([made(FRAMES[:5]), made(FRAMES[5:])]))
+    made(FRAMES[:4], stream="s")
+    torch.testing.assert_close(made(FRAMES[4:8], stream="s", cut=True), made(FRAMES[4:8]))
+    made.reset("s")
+    torch.testing.assert_close(made(FRAMES, stream="s"), made(FRAMES))
+
+
+def test_scene_cuts_are_found_by_the_change_of_the_prediction() -> None:
+    sure = torch.tensor([[9.0, 0.0]] * 4 + [[0.0, 9.0]] * 4)
+    cautious, watchful = TemporalSmoothing(identity), TemporalSmoothing(identity, scene_cut=0.5)
+    torch.testing.assert_close(watchful(sure), torch.log_softmax(sure.double(), -1))
+    assert cautious(sure)[4].exp()[0] > 0.4  # without it, yesterday's scene lingers
+
+
+def test_memory_is_constant_however_long_the_stream() -> None:
+    made = TemporalSmoothing(identity, window=4)
+    for t in range(100):
+        made(FRAMES[t % 12][None], stream="s")
+    assert len(made.memories["s"].kept) == 5 and len(made.memories) == 1
+    made(FRAMES)
+    assert len(made.memories) == 1  # frames without an id leave nothing behind
+    made.reset()
+    assert not made.memories
+
+
+def test_of_an_ensemble_each_frame_takes_the_next_member() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 4)).eval()
+    dropout = MCDropout(model, members=5, seed=3)
+    found = TemporalSmoothing(dropout, window=0)(FRAMES)
+    expected = torch.cat([dropout.members(frame[None])[t % 5] for t, frame in enumerate(FRAMES)])
+    torch.testing.assert_close(found, torch.log_softmax(expected.double(), -1))
+    pooled = TemporalSmoothing(dropout, window=0, rotate=False)(FRAMES)
+    torch.testing.assert_close(pooled, dropout(FRAMES))
+
+
+def test_a_loader_is_one_stream_in_its_order() -> None:
+    made, y = TemporalSmoothing(nn.Linear(3, 4), window=3), torch.arange(12) % 4
+    loader = [(FRAMES[:5], y[:5]), (FRAMES[5:], y[5:])]
+    found = made.predict(loader)
+    torch.testing.assert_close(found.logits, made(FRAMES))
+    assert not found.raw
+
+
+def test_impossible_classes_stay_impossible_only_while_all_frames_say_so() -> None:
+    logits = torch.tensor([[0.0, -math.inf], [0.0, -math.inf], [0.0, 0.0]])
+    for space in ("probability", "log"):
+        found = TemporalSmoothing(identity, space=space)(logits)
+        assert not found.isnan().any() and found[1, 1] == -math.inf
+    assert TemporalSmoothing(identity)(logits)[2, 1] > -math.inf
+
+
+def refused() -> Iterator[tuple[str, object]]:
+    def differs() -> None:
+        made = TemporalSmoothing(lambda x: x.mean((1, 2)))
+        made(torch.zeros(2, 4, 4, 3), stream="cam")
+        made(torch.zeros(1, 4, 5, 3), stream="cam")
+
+    yield r"stream 'cam'.*\(4, 5, 3\) after frames of \(4, 4, 3\)", differs
+    yield "window=-1", lambda: TemporalSmoothing(identity, window=-1)
+    yield "window=1.5", lambda: TemporalSmoothing(identity, window=1.5)
+    yield "decay=1.2", lambda: TemporalSmoothing(identity, decay=1.2)
+    yield "space='odds'", lambda: TemporalSmoothing(identity, space="odds")
+    yield "scene_cut=0", lambda: TemporalSmoothing(identity, scene_cut=0)
+    yield "not a predictor", lambda: TemporalSmoothing(3)
+    yield "2 entries of stream for 12 frames", lambda: TemporalSmoothing(identity)(FRAMES, stream=["a", "b"])
+    yield r"shape \(12,\)", lambda: TemporalSmoothing(lambda x: x[:, 0])(FRAMES)
+
+
+@pytest.mark.parametrize(("says", "make"), list(refused()))
+def test_bad_input_is_named(says: str, make) -> None:
+    with pytest.raises(InputError, match=says):
+        make()
+
+
+def test_a_refused_frame_leaves_the_stream_as_it_was() -> None:
+    made = TemporalSmoothing(lambda x: x.mean((1, 2)), window=3)
+    x = torch.randn(4, 2, 2, 3, generator=torch.Generator().manual_seed(2))
+    made(x[:3], stream="cam")
+    with pytest.raises(InputError):
+        made(torch.zeros(1, 3, 3, 3), stream="cam")
+    torch.testing.assert_close(made(x[3:], stream="cam")[0], made(x)[3])
+    made(torch.zeros(1, 3, 3, 3), stream="cam", cut=True)  # a new scene may have a new size
+
+
+def test_it_is_public() -> None:
+    assert calibrant.TemporalSmoothing is TemporalSmoothing
