@@ -153,6 +153,7 @@ def eager(size: tuple[int, ...]) -> float:
 
 def _captured(f: Callable[[], Any]) -> Callable[[], Any]:
     side = torch.cuda.Stream()
+    torch.cuda.synchronize()
     with torch.cuda.stream(side):
         for _ in range(3):
             f()
