@@ -26,6 +26,7 @@ VERBS: dict[str, str] = {
     "fit": "fit",
     "list": "list_",
     "predict": "predict",
+    "probe": "probe",
     "train": "train",
 }
 """Verb → the module in `calibrant.cli` that defines a function of the same name (`list` → `list_`)."""

@@ -25,9 +25,14 @@ def train(
     checkpoint_every: Annotated[int, typer.Option(help="epochs between checkpoints", min=1)] = 1,
     keep_epochs: Annotated[bool, typer.Option(help="keep the validation predictions of every epoch")] = False,
     keep_weights: Annotated[int, typer.Option(help="keep the weights of the last N epochs (SWA, SWAG)", min=0)] = 0,
+    tensorboard: Annotated[bool, typer.Option(help="write TensorBoard's events under RUN/tensorboard")] = False,
+    levels: Annotated[
+        Path | None, typer.Option(help="AR-AdaLS: a run, or its folder of robustness; else a vanilla run is trained")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
 ) -> None:
     """Train by a recipe: resumable, recorded, with predictions that audit, fit and compare take."""
+    from calibrant.cli import train_levels
     from calibrant.train import How, read, select
     from calibrant.train import train as run
 
@@ -39,7 +44,9 @@ def train(
         checkpoint_every,
         keep_epochs,
         keep_weights,
+        tensorboard,
         quiet=as_json and not sys.stderr.isatty(),
+        levels=levels,
     )
     if chosen.selection is None:
         result = run(chosen, out, how)
@@ -47,6 +54,9 @@ def train(
         result = select(chosen, out, how, say=lambda text: print(text, file=sys.stderr))
     if os.environ.get("LOCAL_RANK", "0") != "0" or os.environ.get("NODE_RANK", "0") != "0":
         return  # of several processes, one speaks
+    both = train_levels.audited(out, chosen, how) if train_levels.wanted(chosen) else None
+    if both is not None:
+        result = {**result, "levels": both.record}
     if as_json:
         typer.echo(json.dumps(jsonable(result), indent=2))
         return
@@ -54,6 +64,8 @@ def train(
         typer.echo(choice(result))
         result = {**result, "metrics": result["chosen"]["metrics"]}
     typer.echo(table(result["metrics"]))
+    if both is not None:
+        both.show()
     typer.echo(f"\nnext: calibrant audit {out}/test.npz; calibrant fit {out}/calibration.npz -o MAP")
 
 

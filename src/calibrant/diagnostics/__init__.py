@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from calibrant.diagnostics.levels import ByLevel, calibration_by_level
 from calibrant.diagnostics.pep_effect import PEPEffect, pep_effect
+from calibrant.diagnostics.stability import variance_over_runs
 
-DIAGNOSTICS: dict[str, Callable[..., Any]] = {"pep_effect": pep_effect}
+DIAGNOSTICS: dict[str, Callable[..., Any]] = {
+    "pep_effect": pep_effect,
+    "calibration_by_level": calibration_by_level,
+    "variance_over_runs": variance_over_runs,
+}
 """Name → the function that computes it."""
 
-__all__ = ["DIAGNOSTICS", "PEPEffect", "pep_effect"]
+__all__ = ["DIAGNOSTICS", "ByLevel", "PEPEffect", "calibration_by_level", "pep_effect", "variance_over_runs"]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from calibrant.errors import unknown
-from calibrant.papers import ds, pep, rc, ss
+from calibrant.papers import ar, ds, pep, rc, ss
 from calibrant.papers.experiment import AS_TRAINED, Experiment, Paper, Scale
 
-PAPERS: dict[str, Paper] = {p.PAPER.name: p.PAPER for p in (pep, ss, rc, ds)}
+PAPERS: dict[str, Paper] = {p.PAPER.name: p.PAPER for p in (pep, ss, ar, rc, ds)}
 """Name → paper."""
 
 

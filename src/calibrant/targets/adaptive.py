@@ -8,14 +8,15 @@ After each epoch, from the validation items of the same level:
 
 The clip's open end needs a margin, which the paper does not give. Levels are handed in, precomputed or at a refresh;
 p̃_r belongs to the level, not to its items, so it survives a refresh. Predictions with members are pooled first:
-that is "AR-AdaLS of Ensemble" (§5.3).
+that is "AR-AdaLS of Ensemble" (§5.3). Alg. 1's (1/R) Σ_r L is the mean over items, because levels are equally large.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -31,7 +32,8 @@ MARGIN = 1e-3
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """Robustness level, 0 … R−1, of each item: by training index, and in the order of the validation predictions."""
+    """Robustness level, 0 (least robust) … R−1, of each item: `train` by training index, `validation` in the order of
+    the validation predictions. −1 stands at an index that is no training item."""
 
     train: Tensor
     validation: Tensor
@@ -70,7 +72,8 @@ class SoftLabels:
             raise InputError(f"alpha must not be negative and levels at least 1, got alpha={alpha}, levels={levels}")
         self.classes, self.alpha = classes, alpha
         self.trajectory = torch.ones(1, levels, dtype=torch.float64)  # one-hot at the start
-        self._epsilon = torch.zeros(levels)
+        self._epsilon: Tensor
+        self._set(self.trajectory)
 
     def learn(self, gap: Tensor) -> None:
         following = step(self.trajectory[-1], gap, self.alpha, self.classes)
@@ -82,7 +85,18 @@ class SoftLabels:
 
     def _set(self, trajectory: Tensor) -> None:
         self.trajectory = trajectory.double().cpu()
-        self._epsilon = smoothing_of(self.trajectory[-1], self.classes).float()
+        # level −1 (no training item) reads the last entry: a loss that is not a number, which the loop names
+        self._epsilon = torch.cat([smoothing_of(self.trajectory[-1], self.classes).float(), torch.tensor([math.nan])])
+
+    def record(self) -> dict[str, Any]:
+        """The path of p̃_r and ε_r, a row per epoch (the first is the start), a column per level."""
+        return {
+            "alpha": self.alpha,
+            "classes": self.classes,
+            "levels": int(self.trajectory.shape[1]),
+            "p_true": self.trajectory.tolist(),
+            "epsilon": smoothing_of(self.trajectory, self.classes).abs().tolist(),  # −0.0 is 0.0
+        }
 
     def state(self) -> dict[str, Any]:
         return {"trajectory": self.trajectory}
@@ -103,7 +117,7 @@ class AdaLS:
         self.soft = SoftLabels(self.classes, self.alpha, 1)
 
     def __call__(self, labels: Tensor, index: Tensor) -> Tensor:
-        return soft_labels(labels, self.classes, self.soft.epsilon(labels.device).expand(labels.shape))
+        return soft_labels(labels, self.classes, self.soft.epsilon(labels.device)[:1].expand(labels.shape))
 
     def observe(self, epoch: int, validation: Predictions) -> None:
         self.soft.learn(gaps(validation, torch.zeros(validation.n, dtype=torch.long), 1))
@@ -120,18 +134,23 @@ class AdaLS:
     def load(self, state: Mapping[str, Any]) -> None:
         self.soft.load(state)
 
+    def record(self) -> dict[str, Any]:
+        return self.soft.record()
+
 
 @dataclass(eq=False)
 class ArAdaLS:
     """One ε for each level of adversarial robustness (AR Algorithm 1), R = 10 in the paper.
 
-    `wants(0)` until levels are there, then after each epoch of `refresh_after`.
+    `wants(0)` until levels are there, then after each epoch of `refresh_after`. `ruler` names what whoever hands in the
+    levels measures distances with; the policy itself attacks nothing.
     """
 
     classes: int
     alpha: float = 0.005
     levels: int = 10
     refresh_after: tuple[int, ...] = ()  # number of finished epochs: (65, 130) for WRN-28-10 in the paper
+    ruler: Literal["ddn", "cw"] = "ddn"
     given: Levels | None = None
     soft: SoftLabels = field(init=False, repr=False)
 
@@ -154,10 +173,15 @@ class ArAdaLS:
 
     def refresh(self, levels: Any) -> None:
         for name in ("train", "validation"):
-            level: Tensor = getattr(levels, name)
-            counts = torch.bincount(level.cpu(), minlength=self.levels)
-            if int(level.min()) < 0 or counts.numel() != self.levels:
-                raise InputError(f"{name} levels must lie in 0 … {self.levels - 1}, found up to {int(level.max())}")
+            level: Tensor | None = getattr(levels, name, None)
+            if level is None or level.numel() == 0:
+                raise InputError(f"ar_adals needs the levels of training and validation items, and {name} levels miss")
+            known = level[level >= 0] if name == "train" else level
+            if known.numel() < self.levels:
+                raise InputError(f"{self.levels} levels of {known.numel()} {name} items; lower targets.levels")
+            counts = torch.bincount(known.cpu().clamp_min(0), minlength=self.levels)
+            if int(known.min()) < 0 or counts.numel() != self.levels:
+                raise InputError(f"{name} levels must lie in 0 … {self.levels - 1}, found up to {int(known.max())}")
             if name == "validation" and int(counts.min()) == 0:
                 raise InputError(f"no validation item has level {int(counts.argmin())}: its gap cannot be measured")
         self.given = levels
@@ -171,6 +195,9 @@ class ArAdaLS:
     def load(self, state: Mapping[str, Any]) -> None:
         self.soft.load(state)
         self.given = Levels(state["train"], state["validation"]) if "train" in state else None
+
+    def record(self) -> dict[str, Any]:
+        return {**self.soft.record(), "ruler": self.ruler, "refresh_after": list(self.refresh_after)}
 
     def _levels(self) -> Levels:
         if self.given is None:

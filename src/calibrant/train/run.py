@@ -1,7 +1,8 @@
 """A recipe and a folder → a run: trained (or resumed), predicted, recorded. `load` brings its networks back.
 
 `RUN/` holds recipe.json, environment.json, data.json, log.jsonl, checkpoint/, metrics.json, and validation.npz,
-calibration.npz and test.npz, which audit, fit and compare take as they are; `epochs/` on request.
+calibration.npz and test.npz, which audit, fit and compare take as they are; `epochs/` on request; targets.json, the
+path of adaptive targets; where these want levels of robustness, levels.json and `vanilla/`, the twin that was attacked.
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils.data import Dataset
 
 from calibrant.data import Data
 from calibrant.data import load as load_data
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, write
 from calibrant.nn import build as build_network
+from calibrant.train import board, levels
 from calibrant.train import checkpoint as disk
 from calibrant.train.environment import command, environment
 from calibrant.train.evaluate import summary
@@ -29,6 +32,7 @@ from calibrant.train.loop import Loop, Refresh
 from calibrant.train.progress import Progress
 from calibrant.train.randomness import stream
 from calibrant.train.recipe import Recipe, read
+from calibrant.train.threads import enough_threads, threads_of
 from calibrant.types import SCHEMA, Predictions, Split, jsonable
 
 if TYPE_CHECKING:
@@ -49,31 +53,60 @@ class How:
     every: int = 1  # epochs between checkpoints
     keep_epochs: bool = False  # validation predictions of every epoch
     keep_weights: int = 0  # how many of the last epochs leave their weights, for SWA, SWAG and snapshots
+    tensorboard: bool = False  # events of every epoch under RUN/tensorboard
     quiet: bool = False
     listen: Callable[[int, Predictions], None] | None = None  # after each epoch: (finished epochs, validation)
-    refresh: Refresh | None = None
+    refresh: Refresh | None = None  # what computes levels of robustness; None: `calibrant.train.levels`
+    levels: str | Path | None = None  # where they lie: a run, or a folder of robustness; None: they are measured
     handed: Mapping[str, Any] = field(default_factory=dict)
 
 
-def train(recipe: Recipe, out: str | Path, how: How = How(), data: Data | None = None) -> dict[str, Any]:  # noqa: B008
+Given = Data | Dataset[Any] | Mapping[str, Dataset[Any]]
+"""What may stand where a recipe's name of a data set does."""
+
+
+def train(
+    recipe: Recipe,
+    out: str | Path,
+    how: How = How(),  # noqa: B008
+    data: Given | None = None,
+) -> dict[str, Any]:
     """Train `recipe` into the folder `out`, from where it stands; returns what `metrics.json` holds."""
     if recipe.selection is not None:
         raise InputError("this recipe has a selection; use calibrant.train.select")
-    folder = _folder(Path(out), recipe)
+    if how.tensorboard:
+        board.check()
     fabric = make_fabric(recipe, how)
-    loaded = (
-        data
-        if data is not None
-        else load_data(recipe.data.name, root=how.root, seed=recipe.data.seed, sizes=recipe.data.sizes)
-    )
-    if fabric.is_global_zero:
-        _describe(folder, recipe, loaded, fabric)
-    fabric.barrier()
+    loaded = data_of(recipe, how, data)
+    levels.check(recipe, how, loaded)
+    folder = _folder(Path(out), recipe)
+    begun_with = threads_of(folder) if disk.exists(folder / "checkpoint") else None
+    with enough_threads(loaded.shape, recipe.batch, fabric.device, begun_with):
+        if fabric.is_global_zero:
+            _describe(folder, recipe, loaded, fabric)
+        fabric.barrier()
+        if how.refresh is None and levels.wanted(recipe):
+            source = levels.LevelSource(recipe, folder, how, loaded, fabric.device)
+            source.prepare()  # before the loop, so that each stage has a bar of its own
+            how = replace(how, refresh=source)
+        return _trained(recipe, folder, how, loaded, fabric)
+
+
+def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
+    """The recipe's data, or the caller's own in its place, split by the recipe's seed and sizes."""
+    if isinstance(given, Data):
+        return given
+    source = recipe.data.name if given is None else given
+    return load_data(source, root=how.root, seed=recipe.data.seed, sizes=recipe.data.sizes)
+
+
+def _trained(recipe: Recipe, folder: Path, how: How, loaded: Data, fabric: Fabric) -> dict[str, Any]:
     progress = Progress(
         recipe.name or recipe.network.name,
         recipe.epochs,
         folder / "log.jsonl" if fabric.is_global_zero else None,
         quiet=how.quiet or not fabric.is_global_zero,
+        board=board.Board(folder) if how.tensorboard and fabric.is_global_zero else None,
     )
 
     def listen(epoch: int, validation: Predictions) -> None:
@@ -118,6 +151,9 @@ def train(recipe: Recipe, out: str | Path, how: How = How(), data: Data | None =
         "metrics": result,
     }
     if fabric.is_global_zero:
+        record = getattr(loop.parts.policy, "record", None)
+        if record is not None:
+            atomic.write_text(folder / "targets.json", json.dumps({"schema": SCHEMA, **record()}, indent=1))
         atomic.write_text(folder / "metrics.json", json.dumps(jsonable(metrics), indent=2))
     fabric.barrier()
     return metrics

@@ -7,6 +7,7 @@ They use matplotlib's object-oriented interface only (no pyplot, no global state
 from calibrant.report.plots.curves import accuracy_coverage, risk_coverage
 from calibrant.report.plots.density import confidence_density
 from calibrant.report.plots.forest import before_after, forest
+from calibrant.report.plots.levels import epsilon_path, level_accuracy, level_error
 from calibrant.report.plots.reliability import confidence_histogram, reliability, reliability_figure
 from calibrant.report.plots.sigma import sigma_errors, sigma_likelihood
 from calibrant.report.plots.style import new_axes
@@ -16,7 +17,10 @@ __all__ = [
     "before_after",
     "confidence_density",
     "confidence_histogram",
+    "epsilon_path",
     "forest",
+    "level_accuracy",
+    "level_error",
     "new_axes",
     "reliability",
     "reliability_figure",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from calibrant.train.recipe import Recipe
-from calibrant.train.recipes import ar, digits, ds, pep, rc, ss
+from calibrant.train.recipes import ar, ar_adals, digits, ds, pep, rc, ss
 
-RECIPES: dict[str, Recipe] = {
-    r.name: r for r in (*digits.RECIPES, *pep.RECIPES, *ss.RECIPES, *ar.RECIPES, *rc.RECIPES, *ds.RECIPES)
-}
+_FILES = (digits, pep, ss, ar, ar_adals, rc, ds)
+
+RECIPES: dict[str, Recipe] = {recipe.name: recipe for file in _FILES for recipe in file.RECIPES}
 """Name → recipe, `paper/what`."""

@@ -1,0 +1,189 @@
+"""`calibrant probe RUN/ --what robustness,…`: why a network behaves as it does.
+
+Each probe is a line of `PROBES`: a module of `calibrant.cli` whose `probe(request)` computes it, keeps what is dear to
+compute beside the run, and returns what to print, what JSON holds and a section of the report.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import typer
+
+from calibrant.errors import FileError, InputError, unknown
+from calibrant.types import SCHEMA, jsonable
+
+if TYPE_CHECKING:
+    import torch
+
+    from calibrant.data import Data
+    from calibrant.data.records import Part
+    from calibrant.ensembles.reference import Reference
+    from calibrant.report.panels import Panel
+    from calibrant.types import Predictions
+
+PROBES: dict[str, str] = {"robustness": "probe_robustness"}
+"""What can be asked for → the module of `calibrant.cli` that answers."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked, resolved: networks (the first is the one that is probed), data, and every option."""
+
+    models: tuple[Reference, ...]
+    data: Data
+    splits: tuple[str, ...]
+    limit: int | None
+    device: torch.device
+    store: Path  # where what is computed is kept
+    options: dict[str, Any] = field(default_factory=dict)
+    progress: bool = False
+
+    def part(self, split: str) -> Part:
+        """The items that are probed: all of the split, or its first `limit`."""
+        import torch
+
+        whole = self.data[split]
+        if self.limit is None or self.limit >= whole.n:
+            return whole
+        return whole.take(torch.arange(self.limit), whole.split)
+
+    def predictions(self, model: Reference, split: str) -> Predictions:
+        """What a model says about these items; several members as [M, N, K]."""
+        from calibrant.data import Batches
+        from calibrant.ensembles.single import predict
+
+        networks = [m.to(self.device) for m in model.members]
+        mean, std = model.mean or self.data.mean, model.std or self.data.std
+        batches = Batches(self.part(split), 1000, device=self.device, mean=mean, std=std)
+        return predict(
+            networks if len(networks) > 1 else networks[0],
+            batches,
+            device=self.device,
+            split=split,
+            classes=self.data.classes,
+            source=model.name,
+        )
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a probe found: for JSON, for the terminal, sections of the report and the predictions that they are of."""
+
+    record: dict[str, Any]
+    shown: Sequence[Any] = ()
+    panels: Sequence[Panel] = ()
+    audited: Sequence[Predictions] = ()
+
+
+class Probe(Protocol):
+    def __call__(self, request: Request) -> Probed: ...
+
+
+def probe(
+    models: Annotated[
+        list[str], typer.Argument(help="the model to probe (RUN/, timm:NAME, …), then further runs of it")
+    ],
+    what: Annotated[str, typer.Option(help=f"separated by commas: {', '.join(PROBES)}")] = "robustness",
+    runs: Annotated[
+        list[str] | None, typer.Option("--runs", help="further runs of the same training: variance over runs")
+    ] = None,
+    split: Annotated[str, typer.Option(help="train, validation, calibration or test; several by commas")] = "test",
+    limit: Annotated[int | None, typer.Option(min=1, help="only the first N items of the split")] = None,
+    ruler: Annotated[str, typer.Option(help="robustness: ddn (cheap) or cw (the paper's)")] = "ddn",
+    levels: Annotated[int, typer.Option(min=1, help="robustness: how many equally large levels")] = 10,
+    variance: Annotated[
+        str, typer.Option(help="robustness: of the true class, predicted, confidence or classes")
+    ] = "true",
+    data: Annotated[str | None, typer.Option(help="a data set; a run knows its own")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="where results are kept; a run keeps its own")] = None,
+    html: Annotated[Path | None, typer.Option(help="write the report for a browser here")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+) -> None:
+    """Why a network behaves as it does: robustness to attacks and calibration by its levels."""
+    names = [name.strip() for name in what.split(",") if name.strip()]
+    for name in names:
+        if name not in PROBES:
+            raise unknown("probe", name, PROBES)
+    if not names:
+        raise InputError(f"--what is empty; name one of {', '.join(PROBES)}")
+    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+        raise FileError(f"--html {html}: name a file in a folder that exists")
+    options = {"ruler": ruler, "levels": levels, "variance": variance}
+    request = _request([*models, *(runs or ())], data, data_root, split, limit, device, out, options)
+    found = {name: import_module(f"calibrant.cli.{PROBES[name]}").probe(request) for name in names}
+    if html is not None:
+        _page(html, found)
+    if as_json:
+        record = {"schema": SCHEMA, **{name: each.record for name, each in found.items()}}
+        typer.echo(json.dumps(jsonable(record), indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for each in found.values():
+        for shown in each.shown:
+            console.print(shown, markup=False, soft_wrap=isinstance(shown, str))
+    if html is not None:
+        console.print(f"the report, for a browser: {html}", soft_wrap=True)
+
+
+def _request(
+    models: Sequence[str],
+    data: str | None,
+    root: Path | None,
+    split: str,
+    limit: int | None,
+    device: str,
+    out: Path | None,
+    options: dict[str, Any],
+) -> Request:
+    import torch
+
+    from calibrant.data import load
+    from calibrant.ensembles.reference import resolve
+    from calibrant.functional.border import as_split
+
+    splits = tuple(as_split(s.strip()).value for s in split.split(",") if s.strip())
+    if not splits:
+        raise InputError("--split is empty; name train, validation, calibration or test")
+    if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
+        raise InputError(f"--device {device!r} is unknown or not there; use auto or cpu")
+    found = tuple(resolve(model) for model in models)
+    first = found[0]
+    name = data or first.data
+    if name is None:
+        raise InputError("--data is missing: this model does not say what it was trained on")
+    own = name == first.data
+    store = out if out is not None else Path(models[0]) if Path(models[0]).is_dir() else None
+    if store is None:
+        raise InputError(f"{models[0]} is not a run: name a folder that keeps the results by -o")
+    store.mkdir(parents=True, exist_ok=True)
+    return Request(
+        found,
+        load(name, root=root, seed=first.data_seed if own else 0, sizes=first.sizes if own else None),
+        splits,
+        limit,
+        torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"),
+        store,
+        options,
+        progress=sys.stderr.isatty(),
+    )
+
+
+def _page(path: Path, found: dict[str, Probed]) -> None:
+    from calibrant.metrics.evaluate import evaluate
+    from calibrant.report import html, provenance
+
+    audited = list({id(p): p for each in found.values() for p in each.audited}.values())
+    audits = [html.Audit.of(p, evaluate(p), p.source) for p in audited]
+    panels = [panel for each in found.values() for panel in each.panels]
+    html.write(path, audits, command=provenance.command(), panels=panels)

@@ -1,0 +1,57 @@
+"""The probe `robustness`: distance of each item to another prediction, cut into levels; calibration in each (AR §3)."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from calibrant.attacks import levels as cut
+from calibrant.cli.probe import Probed, Request
+from calibrant.diagnostics.levels import calibration_by_level
+from calibrant.diagnostics.stability import Of
+from calibrant.errors import InputError, unknown
+from calibrant.report import robustness as section
+from calibrant.train import distances
+
+
+def probe(request: Request) -> Probed:
+    """Attack the first model on every split; by level, the calibration of it or of all the runs together."""
+    of, ruler, count = (request.options[k] for k in ("variance", "ruler", "levels"))
+    if of not in get_args(Of):
+        raise unknown("--variance", of, get_args(Of))
+    first = request.models[0]
+    for split in request.splits:
+        if count > request.part(split).n:
+            raise InputError(f"--levels {count} of {request.part(split).n} {split} items; ask for fewer levels")
+    record: dict[str, Any] = {"ruler": ruler, "model": first.name, "runs": len(request.models), "splits": {}}
+    shown, panels, audited = [], [], []
+    for split in request.splits:
+        found = distances.measured(
+            first.members,
+            request.data,
+            split,
+            request.store / distances.FOLDER,
+            ruler=ruler,
+            limit=request.limit,
+            device=request.device,
+            progress=request.progress,
+        )
+        said = [request.predictions(model, split) for model in request.models]
+        level = cut(found.distance, count)
+        by_level = calibration_by_level(said, level, distance=found.distance, of=of, name=first.name)
+        record["splits"][split] = {
+            "n": len(found.distance),
+            "median_distance": float(found.distance.median()),
+            "items_sha256": found.items,
+            **{k: v for k, v in by_level.to_dict().items() if k != "schema"},
+        }
+        shown += [f"{split}: {section.lead(by_level)}", table(by_level), *by_level.notes()]
+        panels.append(section.levels_panel([by_level], ruler=ruler, attacked=first.name))
+        audited += said[:1]
+    return Probed(record, shown, panels, audited)
+
+
+def table(by_level: Any) -> Any:
+    from calibrant.report.terminal import records_table
+
+    head = ["level", "items", "distance", "accuracy", "confidence", "ece", "variance"]
+    return records_table([dict(zip(head, row, strict=True)) for row in section.level_rows(by_level)])

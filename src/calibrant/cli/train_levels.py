@@ -1,0 +1,115 @@
+"""After a training with levels of robustness: vanilla and AR-AdaLS audited side by side, with the levels in the report.
+
+Both are judged as trained and after temperature scaling fitted on the calibration part, because a gain in ECE that one
+parameter gives as well is no gain of the training.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibrant import files
+from calibrant.types import Predictions, Report
+
+if TYPE_CHECKING:
+    from calibrant.train.recipe import Recipe
+    from calibrant.train.run import How
+
+
+def wanted(recipe: Recipe) -> bool:
+    """Whether the targets of this recipe want levels (and there is one run, not a grid of them)."""
+    from calibrant.train import levels
+
+    return recipe.selection is None and levels.wanted(recipe)
+
+
+@dataclass(frozen=True)
+class Both:
+    """The joint table, and where the report lies."""
+
+    record: dict[str, Any]
+    rows: list[tuple[str, Report]]
+    page: Path
+
+    def show(self) -> None:
+        from rich.console import Console
+
+        from calibrant.cli.demo import joint
+
+        console = Console(highlight=False)
+        console.print("", joint(self.rows), sep="\n")
+        for line in self.record["says"]:
+            console.print(line, soft_wrap=True)
+        console.print(f"\nthe report, for a browser:  {self.page}", soft_wrap=True)
+
+
+def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
+    """`out/report.html` and the joint table; None where the levels came without a network."""
+    from calibrant.metrics.compare import compare
+    from calibrant.report import html, provenance
+    from calibrant.report import robustness as section
+    from calibrant.train.levels import RECORD, VANILLA
+
+    origin = json.loads((out / RECORD).read_text("utf-8"))["from"]
+    twin = out / VANILLA if origin == VANILLA else Path(origin)
+    if not (twin / "test.npz").is_file():
+        return None
+    runs = {"vanilla": twin, "AR-AdaLS": out}
+    tests = {name: files.read(run / "test.npz") for name, run in runs.items()}
+    rows = [row for name, run in runs.items() for row in _judged(name, run, tests[name])]
+    found, ruler = _by_level(tests, twin, recipe, how)
+    targets = json.loads((out / "targets.json").read_text("utf-8"))
+    reports = dict(rows)
+    page = html.write(
+        out / "report.html",
+        [html.Audit.of(p, reports[name], name) for name, p in tests.items()],
+        comparison=compare(tests["vanilla"], tests["AR-AdaLS"], names=("vanilla", "AR-AdaLS")),
+        command=provenance.command(),
+        panels=[section.levels_panel(found, ruler=ruler, attacked="the vanilla network", targets=targets)],
+    )
+    record = {
+        "vanilla": str(twin),
+        "report": str(page),
+        "table": [{"predictor": n, **{m: e.value for m, e in r.items()}} for n, r in rows],
+        "by_level": [each.to_dict() for each in found],
+        "says": [section.lead(each) for each in found],
+    }
+    return Both(record, rows, page)
+
+
+def _judged(name: str, run: Path, test: Predictions) -> list[tuple[str, Report]]:
+    from calibrant.metrics.evaluate import evaluate
+    from calibrant.posthoc.fit import fit
+
+    out = [(name, evaluate(test))]
+    if (run / "calibration.npz").is_file():
+        fitted = fit("temperature", files.read(run / "calibration.npz"))
+        out.append((f"{name} + temperature", evaluate(fitted.predictions(test), intervals=False)))
+    return out
+
+
+def _by_level(tests: dict[str, Predictions], twin: Path, recipe: Recipe, how: How) -> tuple[list[Any], str]:
+    import sys
+
+    from calibrant.attacks import levels as cut
+    from calibrant.data import load as load_data
+    from calibrant.diagnostics.levels import calibration_by_level
+    from calibrant.train import distances, levels
+    from calibrant.train.run import load, make_fabric
+
+    d = recipe.data
+    ruler = str(levels.setting(recipe, "ruler"))
+    measured = distances.measured(
+        load(twin).members,
+        load_data(d.name, root=how.root, seed=d.seed, sizes=d.sizes),
+        "test",
+        twin / distances.FOLDER,
+        ruler=ruler,
+        device=make_fabric(recipe, how).device,
+        progress=not how.quiet and sys.stderr.isatty(),
+    )
+    level = cut(measured.distance, min(int(levels.setting(recipe, "levels")), len(measured.distance)))
+    return [calibration_by_level(p, level, distance=measured.distance, name=n) for n, p in tests.items()], ruler

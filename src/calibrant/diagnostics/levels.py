@@ -1,0 +1,183 @@
+"""Calibration by level of adversarial robustness (AR §3.1, Fig. 1 and 2): who is easily attacked is badly calibrated.
+
+    for each level r:  acc(S_r),  conf(S_r),  ECE(S_r),  variance over runs of p̂ in S_r
+
+Levels are of one attacked network; the predictions may be of one run (intervals over items, those of `evaluate`) or of
+several (means over runs, Student intervals over them). Variance needs several; its interval is over items.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.diagnostics.stability import Of, variance_over_runs
+from calibrant.errors import InputError
+from calibrant.metrics.conventions import BINS
+from calibrant.metrics.evaluate import evaluate
+from calibrant.types import SCHEMA, Estimate, Predictions
+
+METRICS = ("accuracy", "gap", "ece")
+FEW = 30
+"""Items of a level below which its ECE is mostly chance; the table says so."""
+
+
+@dataclass(frozen=True)
+class LevelRow:
+    """One level, 0 the least robust. `confidence` is of the predicted class; `variance` is None with one run."""
+
+    level: int
+    n: int
+    accuracy: Estimate
+    confidence: Estimate
+    gap: Estimate
+    ece: Estimate
+    variance: Estimate | None = None
+    distance: float | None = None  # median of the level, where distances are known
+
+    def to_dict(self) -> dict[str, Any]:
+        out: dict[str, Any] = {"level": self.level, "n": self.n, "distance": self.distance}
+        for name in ("accuracy", "confidence", "gap", "ece", "variance"):
+            found = getattr(self, name)
+            out[name] = None if found is None else found.to_dict()
+        return out
+
+
+@dataclass(frozen=True)
+class ByLevel:
+    """All levels of one predictor (or of several runs of one training), and what the numbers are about."""
+
+    rows: tuple[LevelRow, ...]
+    name: str = ""
+    runs: int = 1
+    of: Of = "true"
+    bins: int = BINS
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "name": self.name,
+            "runs": self.runs,
+            "variance_of": self.of,
+            "bins": self.bins,
+            "levels": [row.to_dict() for row in self.rows],
+        }
+
+    def notes(self) -> list[str]:
+        """What a reader of the table must know."""
+        small = min(row.n for row in self.rows)
+        over = "items of the level" if self.runs == 1 else f"{self.runs} runs (Student's t)"
+        out = [f"Intervals are 95 %, over the {over}; ECE has {self.bins} right-closed bins."]
+        if self.runs > 1:
+            out.append(f"Variance over {self.runs} runs is of the {WORDS[self.of]}; its interval is over items.")
+        if small < FEW:
+            out.append(f"A level has {small} items: its ECE is mostly chance.")
+        return out
+
+
+WORDS: dict[Of, str] = {
+    "true": "probability of the true class",
+    "predicted": "probability of the class that the runs predict together",
+    "confidence": "confidence",
+    "classes": "probabilities of all classes, added up",
+}
+
+
+def calibration_by_level(
+    predictions: Predictions | Sequence[Predictions],
+    levels: Tensor,
+    *,
+    distance: Tensor | None = None,
+    of: Of = "true",
+    bins: int = BINS,
+    intervals: bool = True,
+    name: str = "",
+) -> ByLevel:
+    """Accuracy, confidence, ECE and variance of each level. `levels[i]`, 0 … R−1, belongs to the i-th prediction."""
+    runs = [predictions] if isinstance(predictions, Predictions) else list(predictions)
+    level = _checked(runs, levels)
+    if distance is not None and distance.shape != level.shape:
+        raise InputError(f"{distance.numel()} distances for {level.numel()} items; give one an item")
+    spread = _spread(runs, of) if len(runs) > 1 else None
+    rows = []
+    for r in range(int(level.max()) + 1):
+        where = (level == r).nonzero()[:, 0]
+        if len(where) == 0:
+            raise InputError(f"no item has level {r}; levels must be 0 … R−1, each with items")
+        found = [_measured(run.take(where), bins, intervals and len(runs) == 1) for run in runs]
+        accuracy, confidence, gap, ece = ([each[m] for each in found] for m in ("accuracy", "confidence", "gap", "ece"))
+        median = None if distance is None else float(distance.cpu().double()[where].median())
+        rows.append(
+            LevelRow(
+                r,
+                len(where),
+                _over_runs(accuracy),
+                _over_runs(confidence),
+                _over_runs(gap),
+                _over_runs(ece),
+                None if spread is None else student(spread[where].tolist(), "Student's t over items"),
+                median,
+            )
+        )
+    return ByLevel(tuple(rows), name or runs[0].source, len(runs), of, bins)
+
+
+def student(values: Sequence[float], method: str) -> Estimate:
+    """Mean with its 95 % Student interval; without one for a single value."""
+    n, mean = len(values), math.fsum(values) / len(values)
+    if n < 2:
+        return Estimate(mean)
+    from scipy.stats import t
+
+    error = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
+    reach = float(t.ppf(0.975, n - 1)) * error
+    return Estimate(mean, mean - reach, mean + reach, method=method)
+
+
+def _measured(p: Predictions, bins: int, intervals: bool) -> dict[str, Estimate]:
+    report = evaluate(p, bins=bins, metrics=METRICS, intervals=intervals, allow_reuse=True)
+    scale = _confidence(p)
+    mean = student(scale.tolist(), "Student's t over items") if intervals else Estimate(float(scale.mean()))
+    return {**{m: report[m] for m in METRICS}, "confidence": mean}
+
+
+def _confidence(p: Predictions) -> Tensor:
+    from calibrant.functional.scores import reduce
+
+    return reduce(p, classwise=False).confidence
+
+
+def _over_runs(found: Sequence[Estimate]) -> Estimate:
+    if len(found) == 1:
+        return found[0]
+    return student([e.value for e in found if e.value is not None], f"Student's t over {len(found)} runs")
+
+
+def _spread(runs: Sequence[Predictions], of: Of) -> Tensor:
+    from calibrant.functional.pooling import pool
+
+    pooled = []
+    for run in runs:
+        if run.logits is None:
+            raise InputError("variance over runs needs probabilities of every class; a top-1 file has none")
+        pooled.append(run.logits if run.logits.ndim == 2 else pool(run.logits))
+    return variance_over_runs(torch.stack([p.double() for p in pooled]), runs[0].labels, of).cpu()
+
+
+def _checked(runs: Sequence[Predictions], levels: Tensor) -> Tensor:
+    if not runs:
+        raise InputError("calibration_by_level was given no predictions")
+    for m, run in enumerate(runs):
+        if run.n != runs[0].n or not torch.equal(run.labels.cpu(), runs[0].labels.cpu()):
+            raise InputError(f"run {m} is about other items than run 0: their labels differ")
+    level = torch.as_tensor(levels).cpu().long().reshape(-1)
+    if len(level) != runs[0].n:
+        raise InputError(f"{len(level)} levels for {runs[0].n} predictions; give one an item")
+    if int(level.min()) < 0:
+        raise InputError(f"levels must be 0 … R−1, found {int(level.min())}")
+    return level

@@ -1,0 +1,76 @@
+"""The section on adversarial robustness: who is easily attacked, is it also badly calibrated? (AR §3, Fig. 1 and 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from calibrant.diagnostics.levels import ByLevel
+from calibrant.report import numbers
+from calibrant.report.panels import Figure, Panel, Table
+from calibrant.report.plots.levels import epsilon_path, level_accuracy, level_error
+from calibrant.types import Estimate
+
+HEAD = ("level", "items", "median distance", "accuracy", "confidence", "ECE", "variance over runs")
+
+
+def level_rows(found: ByLevel) -> list[list[str]]:
+    """A line a level, 1 the least robust, as text; columns are `HEAD`'s."""
+    return [
+        [
+            str(row.level + 1),
+            numbers.count(row.n),
+            numbers.DASH if row.distance is None else f"{row.distance:.3f}",
+            _shown(row.accuracy),
+            _shown(row.confidence),
+            _shown(row.ece),
+            numbers.DASH if row.variance is None else _shown(row.variance, percent=False),
+        ]
+        for row in found.rows
+    ]
+
+
+def lead(found: ByLevel) -> str:
+    """What the two ends of the table say, in a sentence."""
+    first, last = found.rows[0], found.rows[-1]
+    ends = [
+        f"{where} it is {numbers.percent(row.confidence.value)} sure and {numbers.percent(row.accuracy.value)} right"
+        for where, row in (("the inputs that are easiest to attack", first), ("the most robust ones", last))
+    ]
+    who = f"{found.name}: of " if found.name else "Of "
+    return f"{who}{ends[0]}; of {ends[1]}."
+
+
+def levels_panel(
+    found: Sequence[ByLevel], *, ruler: str, attacked: str, targets: Mapping[str, Any] | None = None
+) -> Panel:
+    """Both rows of AR Fig. 1 (several predictors: Fig. 2), the table, and the path of ε_r where there is one."""
+    figures = [
+        Figure(level_accuracy(each), f"accuracy and confidence by level{f': {each.name}' if each.name else ''}")
+        for each in found
+    ]
+    figures.append(Figure(level_error(found, "ece"), "ECE by level"))
+    if any(each.rows[0].variance is not None for each in found):
+        figures.append(Figure(level_error(found, "variance"), "variance over runs by level"))
+    if targets is not None:
+        caption = f"the smoothing ε of each level over the epochs (α = {targets['alpha']:g})"
+        figures.append(Figure(epsilon_path(targets["epsilon"]), caption))
+    tables = [Table(each.name or "by level of robustness", HEAD, level_rows(each)) for each in found]
+    notes = [
+        "Robustness is the L2 distance, in pixels of [0, 1], to another prediction than the network's own, measured on "
+        f"{attacked} by {ruler.upper()}; it needs no label. Levels are equally large, 1 the least robust.",
+        *dict.fromkeys(note for each in found for note in each.notes()),
+    ]
+    return Panel(
+        "Is what is easily attacked badly calibrated?", " ".join(lead(each) for each in found), figures, tables, notes
+    )
+
+
+def _shown(e: Estimate, percent: bool = True) -> str:
+    if e.value is None:
+        return numbers.DASH
+    scale, digits, unit = (100, 2, " %") if percent else (1, 5, "")
+    text = f"{scale * e.value:.{digits}f}{unit}"
+    if e.low is None or e.high is None:
+        return text
+    return f"{text} [{scale * e.low:.{digits}f}, {scale * e.high:.{digits}f}]"

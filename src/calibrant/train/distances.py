@@ -1,0 +1,148 @@
+"""Adversarial robustness of the items of a split, kept beside the network that was attacked (AR §3).
+
+    RUN/robustness/RULER/SPLIT.safetensors      distance[N], index[N]; whose they are stands in the header
+    RUN/robustness/RULER/SPLIT.….parts/         finished chunks, while it is being measured
+
+Distances are L2 in pixels of [0, 1], to another prediction than the network's own. The header carries the content
+hash of the items and of the weights: nobody trains with the robustness of another data set, split or network.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.attacks import robustness
+from calibrant.attacks.store import tensor_hash, weights_hash
+from calibrant.data import Batches, Data
+from calibrant.data.records import Part
+from calibrant.errors import FileError, InputError
+from calibrant.files import atomic
+from calibrant.functional.pooling import pool
+from calibrant.train.threads import enough_threads
+from calibrant.types import SCHEMA, Split
+
+FOLDER = "robustness"
+BATCH = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Distances:
+    """Distance to another prediction of each item, in the split's order, and what was measured on what."""
+
+    distance: Tensor  # float64 [N]
+    index: Tensor  # place in the data set, as in `Part.index`
+    data: str
+    split: Split
+    items: str  # content hash of the items
+    network: str  # content hash of the weights
+    ruler: str
+
+    def sha256(self) -> str:
+        return hashlib.sha256(self.distance.double().contiguous().numpy().tobytes()).hexdigest()
+
+    def check(self, data: Data, split: Split, source: str) -> None:
+        """Refuse distances that are not of just these items."""
+        if self.items != items_hash(data[split]):
+            of = f"the {self.split} part of {self.data}"
+            other = "another seed or other sizes of its splits" if (self.data, self.split) == (data.name, split) else of
+            raise InputError(
+                f"{source} does not hold the robustness of the {split} part of {data.name}, but of {other}: "
+                f"the content of the items differs; measure it with `calibrant probe RUN/ --what robustness`"
+            )
+
+
+def measured(
+    members: Sequence[nn.Module],
+    data: Data,
+    split: Split | str,
+    folder: Path,
+    *,
+    ruler: str = "ddn",
+    limit: int | None = None,
+    device: torch.device | str = "cpu",
+    progress: bool = False,
+) -> Distances:
+    """From `folder` (RUN/robustness) where it lies for these items and weights, else attacked, chunk by chunk."""
+    name = Split(split)
+    part = data[name]
+    if part.x.dtype == torch.long or part.items is not None or part.y.ndim > 1:
+        raise InputError(f"robustness needs images held in memory with one label each; {data.name} is not of that kind")
+    if limit is not None and limit < part.n:
+        part = part.take(torch.arange(limit), name)
+    stem = name.value if limit is None or limit >= data[name].n else f"{name.value}-first-{limit}"
+    path = folder / ruler / f"{stem}.safetensors"
+    network = members[0] if len(members) == 1 else Pooled(members)
+    items, weights = items_hash(part), weights_hash(network)
+    if path.is_file():
+        found = read(path)
+        if (found.items, found.network, found.ruler) == (items, weights, ruler):
+            return found
+    path.parent.mkdir(parents=True, exist_ok=True)
+    chunks = path.with_suffix(f".{weights[:8]}.parts")  # chunks of a network that was trained on since are no use
+    with enough_threads(data.shape, 64, device):
+        distance = _attacked(network, part, data, ruler, chunks, torch.device(device), progress)
+    out = Distances(distance.double().cpu(), part.index.cpu(), data.name, name, items, weights, ruler)
+    write(path, out)
+    shutil.rmtree(chunks, ignore_errors=True)
+    return out
+
+
+def write(path: Path, found: Distances) -> Path:
+    from safetensors.torch import save
+
+    head = {"schema": SCHEMA, "data": found.data, "split": found.split.value, "items": found.items}
+    head |= {"network": found.network, "ruler": found.ruler}
+    tensors = {"distance": found.distance.contiguous(), "index": found.index.contiguous()}
+    return atomic.write_bytes(path, save(tensors, metadata={"calibrant": json.dumps(head)}))
+
+
+def read(path: Path) -> Distances:
+    """Distances from their file; what is not one is an error naming it."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        split = path.stem
+        raise FileError(f"{path} is missing; measure it with `calibrant probe RUN/ --what robustness --split {split}`")
+    try:
+        with safe_open(str(path), framework="pt") as stored:
+            head = json.loads(dict(stored.metadata() or {})["calibrant"])
+            distance, index = stored.get_tensor("distance"), stored.get_tensor("index")
+        names = {k: head[k] for k in ("data", "items", "network", "ruler")}
+        return Distances(distance, index, split=Split(head["split"]), **names)
+    except (SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise FileError(f"{path} is not a file of robustness, or was truncated ({error}); delete it") from error
+
+
+def items_hash(part: Part) -> str:
+    """sha256 over the inputs, their labels and their places."""
+    return hashlib.sha256("".join(tensor_hash(t) for t in (part.x, part.y, part.index)).encode()).hexdigest()
+
+
+class Pooled(nn.Module):
+    """Members in lock-step as the one network that is attacked: log of the mean probability."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return pool(torch.stack([m(x) for m in self.members])).to(x.dtype)
+
+
+def _attacked(
+    network: nn.Module, part: Part, data: Data, ruler: str, chunks: Path, device: torch.device, bar: bool
+) -> Tensor:
+    home = next(network.parameters()).device
+    try:
+        batches = Batches(part, BATCH, device=device, mean=data.mean, std=data.std)
+        return robustness(network.to(device), batches, ruler, store=chunks, progress=bar)
+    finally:
+        network.to(home)

@@ -1,0 +1,192 @@
+"""Where the levels of AR-AdaLS come from (AR §4): pre-computed on a vanilla twin, handed in, or made on the fly.
+
+    epoch 0            the twin (same recipe, one-hot labels, one network) is trained into RUN/vanilla, its training and
+                       validation items are attacked, and their distances cut into R equal levels
+    refresh_after      the members in training are attacked themselves, pooled, and the levels cut anew
+
+Every stage leaves files and is not repeated: distances lie beside the network that was attacked, and `RUN/levels.json`
+says which ones a run was begun with.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.attacks import levels as cut
+from calibrant.data import Data
+from calibrant.errors import FileError, InputError
+from calibrant.files import atomic
+from calibrant.targets import TARGETS, Levels
+from calibrant.train import distances
+from calibrant.train.distances import FOLDER, Distances
+from calibrant.train.recipe import Recipe, read
+from calibrant.train.settings import Choice
+from calibrant.types import SCHEMA, Split
+
+if TYPE_CHECKING:
+    from calibrant.train.run import How
+
+VANILLA = "vanilla"
+RECORD = "levels.json"
+PARTS = (Split.TRAIN, Split.VALIDATION)
+
+
+def wanted(recipe: Recipe) -> bool:
+    """Whether the recipe's targets ask for levels of robustness."""
+    return hasattr(TARGETS.get(recipe.targets.name), "ruler")
+
+
+def check(recipe: Recipe, how: How, data: Data) -> None:
+    """What can be wrong, before anything is written or trained."""
+    if not wanted(recipe):
+        if how.levels is not None:
+            raise InputError(f"--levels is for targets that want levels of robustness, not {recipe.targets.name!r}")
+        return
+    count = setting(recipe, "levels")
+    for split in PARTS:
+        if count > data[split].n:
+            raise InputError(f"{count} levels of {data[split].n} {split} items; lower targets.levels, or hold out more")
+    if how.levels is not None and not Path(how.levels).is_dir():
+        raise FileError(f"--levels {how.levels} is neither a run nor a folder of robustness")
+
+
+def setting(recipe: Recipe, name: str) -> Any:
+    """An option of the recipe's targets, or its default."""
+    return recipe.targets.options.get(name, getattr(TARGETS[recipe.targets.name], name))
+
+
+def vanilla(recipe: Recipe) -> Recipe:
+    """The twin that is attacked: the same network and training with one-hot labels, alone and unmixed (AR §4)."""
+    about = f"the vanilla twin of {recipe.name or 'this recipe'}, attacked for its levels"
+    return replace(
+        recipe, name=f"{recipe.name}:vanilla", about=about, targets=Choice("one_hot"), transforms=(), members=1
+    )
+
+
+@dataclass
+class LevelSource:
+    """`prepare()` before training; then `source(members, epoch)` is the loop's `refresh`."""
+
+    recipe: Recipe
+    folder: Path
+    how: How
+    data: Data
+    device: torch.device
+    first: Levels | None = field(default=None, repr=False)
+
+    def prepare(self) -> None:
+        """The levels to begin with, from wherever they come; a run that was begun with others is refused."""
+        begun = any((self.folder / "checkpoint").glob("*.json"))
+        if begun and self.how.levels is None:
+            return  # they are in the checkpoint
+        found, origin = self._begin()
+        record = {
+            "schema": SCHEMA,
+            "from": origin,
+            "ruler": self.ruler,
+            "levels": self.count,
+            "distances": {d.split.value: d.sha256() for d in found},
+        }
+        path = self.folder / RECORD
+        old = json.loads(path.read_text("utf-8")) if path.is_file() else record
+        if (begun or path.is_file()) and old["distances"] != record["distances"]:
+            raise InputError(
+                f"{self.folder} was begun with other levels (from {old['from']}); "
+                "name those by --levels, or choose another folder"
+            )
+        self.first = levels_of(*found, self.data, self.count)
+        atomic.write_text(path, json.dumps(record, indent=2))
+
+    def __call__(self, members: Sequence[nn.Module], epoch: int) -> Levels:
+        if epoch == 0:
+            if self.first is None:
+                self.prepare()
+            assert self.first is not None
+            return self.first
+        store = self.folder / FOLDER / f"epoch-{epoch:05d}"
+        found = [self._measured(members, store, split, quiet=True) for split in PARTS]
+        return levels_of(found[0], found[1], self.data, self.count)
+
+    @property
+    def ruler(self) -> str:
+        return str(setting(self.recipe, "ruler"))
+
+    @property
+    def count(self) -> int:
+        return int(setting(self.recipe, "levels"))
+
+    def _begin(self) -> tuple[tuple[Distances, Distances], str]:
+        given = self.how.levels
+        if given is None:
+            return self._of_run(self._twin()), VANILLA
+        folder = Path(given)
+        for run in (folder / VANILLA, folder):  # a run of AR-AdaLS is named for the twin that it holds
+            if (run / "recipe.json").is_file():
+                self._same_data(run)
+                return self._of_run(run), str(run)
+        found = tuple(distances.read(folder / f"{split.value}.safetensors") for split in PARTS)
+        for split, each in zip(PARTS, found, strict=True):
+            each.check(self.data, split, str(folder / f"{split.value}.safetensors"))
+        return (found[0], found[1]), str(folder)
+
+    def _twin(self) -> Path:
+        from calibrant.train.run import train
+
+        if self.how.devices > 1:
+            raise InputError(
+                "with --devices, levels are measured beforehand: train the vanilla twin, "
+                "`calibrant probe RUN/ --what robustness --split train,validation`, then --levels RUN"
+            )
+        how = replace(self.how, refresh=None, levels=None, listen=None, keep_epochs=False, keep_weights=0)
+        train(vanilla(self.recipe), self.folder / VANILLA, how, self.data)
+        return self.folder / VANILLA
+
+    def _of_run(self, run: Path) -> tuple[Distances, Distances]:
+        from calibrant.train.run import load
+
+        members = load(run).members
+        found = [self._measured(members, run / FOLDER, split, quiet=self.how.quiet) for split in PARTS]
+        return found[0], found[1]
+
+    def _measured(self, members: Sequence[nn.Module], store: Path, split: Split, quiet: bool) -> Distances:
+        return distances.measured(
+            members,
+            self.data,
+            split,
+            store,
+            ruler=self.ruler,
+            device=self.device,
+            progress=not quiet and sys.stderr.isatty(),
+        )
+
+    def _same_data(self, run: Path) -> None:
+        theirs, ours = read(run / "recipe.json").data, self.recipe.data
+        if theirs != ours:
+            raise InputError(
+                f"--levels {run} was trained on {_said(theirs)}, and this recipe on {_said(ours)}: "
+                "levels must be of the same items"
+            )
+
+
+def levels_of(train: Distances, validation: Distances, data: Data, count: int) -> Levels:
+    """R equally large levels of each part; training levels by the items' places, −1 elsewhere."""
+    by_place = torch.full((int(data[Split.TRAIN].index.max()) + 1,), -1, dtype=torch.long)
+    by_place[train.index] = _cut(train, count)
+    return Levels(by_place, _cut(validation, count))
+
+
+def _cut(found: Distances, count: int) -> Tensor:
+    return cut(found.distance, count)
+
+
+def _said(data: Any) -> str:
+    sizes = "" if data.sizes is None else f", sizes {dict(data.sizes)}"
+    return f"{data.name} (seed {data.seed}{sizes})"
