@@ -208,9 +208,8 @@ def main() -> None:
     start = time.perf_counter()
     jobs: list[tuple[Case, Cut | None]] = [(case, None) for case in cases()]
     if args.tune:
-        jobs += [
-            ((k, layout, "bf16", "replicate"), c) for k in KERNELS for layout in LAYOUTS for c in CUTS[layout, len(k)]
-        ]
+        grid = itertools.product(KERNELS, LAYOUTS)
+        jobs = [((k, layout, "bf16", "replicate"), cut) for k, layout in grid for cut in CUTS[layout, len(k)]]
     compile_ahead(jobs, args.processes)
     result: dict[str, Any] = {}
     if args.tune:
