@@ -73,6 +73,11 @@ def latest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     return None
 
 
+def exists(folder: Path) -> bool:
+    """Whether there is one, intact or not."""
+    return bool(_epochs(folder))
+
+
 def read(folder: Path, epoch: int) -> Checkpoint:
     """One checkpoint, checked against its hashes."""
     stem = folder / f"{epoch:05d}"

@@ -104,11 +104,12 @@ class Loop:
                 self.parts.policy.observe(epoch + 1, pooled(validation))
                 self._refresh(epoch + 1)
                 if self.fabric.is_global_zero:
-                    if self.folder is not None and ((epoch + 1) % self.every == 0 or epoch + 1 == self.recipe.epochs):
-                        state.save(self.folder, epoch + 1, self.recipe, self.members, self.parts, self.history)
+                    # the checkpoint last: a kill before it repeats the epoch and writes the rest again
                     if self.listen is not None:
                         self.listen(epoch + 1, validation)
                     self.progress.epoch(row)
+                    if self.folder is not None and ((epoch + 1) % self.every == 0 or epoch + 1 == self.recipe.epochs):
+                        state.save(self.folder, epoch + 1, self.recipe, self.members, self.parts, self.history)
         finally:
             self.progress.end()
         return self.history

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.files import atomic
+from calibrant.train.board import Board
 from calibrant.types import jsonable
 
 REDRAW_SECONDS = 0.2
@@ -23,9 +24,16 @@ class Progress:
     """Epochs and steps of one run. `bar=None`: a bar if stderr is a terminal, else a line per epoch."""
 
     def __init__(
-        self, name: str, epochs: int, log: Path | None = None, *, bar: bool | None = None, quiet: bool = False
+        self,
+        name: str,
+        epochs: int,
+        log: Path | None = None,
+        *,
+        bar: bool | None = None,
+        quiet: bool = False,
+        board: Board | None = None,
     ):
-        self.name, self.epochs, self.log, self.quiet = name, epochs, log, quiet
+        self.name, self.epochs, self.log, self.quiet, self.board = name, epochs, log, quiet, board
         self.bar = sys.stderr.isatty() if bar is None else bar
         self._rich: Any = None
         self._task: Any = None
@@ -36,6 +44,8 @@ class Progress:
         """Before the first epoch of this process: `epoch` are already done."""
         if self.log is not None:
             _cut(self.log, epoch)
+        if self.board is not None:
+            self.board.begin(epoch)
         if self.quiet or not self.bar:
             return
         from rich.console import Console
@@ -64,6 +74,8 @@ class Progress:
         """After an epoch: one line in the log, the latest numbers beside the bar."""
         if self.log is not None:
             _append(self.log, jsonable(row))
+        if self.board is not None:
+            self.board.epoch(row)
         numbers = {k: row.get(k) for k in ("loss", "accuracy", "ece")}
         words = [f"{k} {v:.4f}" for k, v in numbers.items() if isinstance(v, float)]
         self._last = " ".join(words)
@@ -80,6 +92,8 @@ class Progress:
             _append(self.log, {"event": text})
 
     def end(self) -> None:
+        if self.board is not None:
+            self.board.end()
         if self._rich is not None:
             self._rich.stop()
             self._rich = None

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant.data import Data
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic
 from calibrant.metrics import METRICS
+from calibrant.train import board
 from calibrant.train.recipe import Recipe, digest, read
-from calibrant.train.run import PREDICTED, How, train
+from calibrant.train.run import PREDICTED, Given, How, data_of, train
 from calibrant.types import SCHEMA, Split, jsonable
 
 Point = dict[str, Any]
@@ -28,18 +28,21 @@ def select(
     recipe: Recipe,
     out: str | Path,
     how: How = How(),  # noqa: B008
-    data: Data | None = None,
+    data: Given | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Point:
     """Train every point of the grid under `out/points/`, choose, and put the chosen run's results into `out`."""
     if recipe.selection is None:
         raise InputError("this recipe has no selection; use calibrant.train.train")
+    if how.tensorboard:
+        board.check()
+    loaded = data_of(recipe, how, data)  # once for all points, and before anything is written
     folder, s = _folder(Path(out), recipe), recipe.selection
     points: list[Point] = []
     for settings, each in recipe.points():
         name = digest(settings)[:12]
         say(f"{recipe.name}: {', '.join(f'{k} = {v}' for k, v in settings.items())}")
-        metrics = train(each, folder / "points" / name, how, data)
+        metrics = train(each, folder / "points" / name, how, loaded)
         points.append({"settings": settings, "folder": f"points/{name}", "metrics": metrics["metrics"]})
     chosen = best(points, s.criterion, s.split)
     record = {
