@@ -1,7 +1,8 @@
 """Shifts: images that drift from the training data (Hendrycks & Dietterich 2019; SS §2.2, §3, App. E).
 
-`SHIFTS` holds the corruptions, (x, severity, rng, index=) → x'. Randomness is by item: item 7 of seed 0 looks the same
-alone, in any batch and on any device, so results never depend on the batch size (`counter`).
+`SHIFTS` holds the corruptions, (x, severity, rng, index=) → x'; `PERTURBATIONS` the sequences, (x, frames, rng, index=)
+→ [T, N, C, H, W]; `frequency` the noise of one band. Randomness is by item: item 7 of seed 0 looks the same alone, in
+any batch and on any device, so results never depend on the batch size (`counter`).
 """
 
 from torch import Tensor
@@ -12,13 +13,26 @@ from calibrant.shifts.colour import Brightness, Contrast, Saturate
 from calibrant.shifts.constants import SEVERITIES, SUBSETS
 from calibrant.shifts.corruption import Corruption
 from calibrant.shifts.elastic import ElasticTransform
+from calibrant.shifts.frequency import FrequencyNoise, accuracy_against_frequency
 from calibrant.shifts.frost import Frost
 from calibrant.shifts.glass import GlassBlur
 from calibrant.shifts.jpeg import JpegCompression
 from calibrant.shifts.motion import MotionBlur
 from calibrant.shifts.noise import GaussianNoise, ImpulseNoise, ShotNoise, SpeckleNoise
+from calibrant.shifts.perturbation import Perturbation
 from calibrant.shifts.pixelate import Pixelate
+from calibrant.shifts.sequences import (
+    BrightnessSequence,
+    GaussianBlurSequence,
+    GaussianNoiseSequence,
+    MotionBlurSequence,
+    ShotNoiseSequence,
+    SnowSequence,
+    SpatterSequence,
+    SpeckleNoiseSequence,
+)
 from calibrant.shifts.spatter import Spatter
+from calibrant.shifts.warp import Rotate, Scale, Shear, Tilt, Translate, ZoomBlurSequence
 from calibrant.shifts.weather import Fog, Snow
 
 SHIFTS: dict[str, type[Corruption]] = {
@@ -44,6 +58,24 @@ SHIFTS: dict[str, type[Corruption]] = {
 }
 """Name → class, in the published order: the benchmark's fifteen, then the four extra ones."""
 
+PERTURBATIONS: dict[str, type[Perturbation]] = {
+    "gaussian_noise": GaussianNoiseSequence,
+    "shot_noise": ShotNoiseSequence,
+    "motion_blur": MotionBlurSequence,
+    "zoom_blur": ZoomBlurSequence,
+    "snow": SnowSequence,
+    "brightness": BrightnessSequence,
+    "translate": Translate,
+    "rotate": Rotate,
+    "tilt": Tilt,
+    "scale": Scale,
+    "speckle_noise": SpeckleNoiseSequence,
+    "gaussian_blur": GaussianBlurSequence,
+    "spatter": SpatterSequence,
+    "shear": Shear,
+}
+"""Name → class: CIFAR-10-P's ten, then the four extra ones."""
+
 
 def corrupt(x: Tensor, name: str, severity: int, seed: int = 0, *, index: Tensor | int | None = None) -> Tensor:
     """Images [N, C, H, W] (uint8, or floating in [0, 1]) under one corruption, in the same dtype and range.
@@ -56,4 +88,24 @@ def corrupt(x: Tensor, name: str, severity: int, seed: int = 0, *, index: Tensor
     return SHIFTS[name]()(x, severity, seed, index=index)
 
 
-__all__ = ["SEVERITIES", "SHIFTS", "SUBSETS", "Corruption", "corrupt"]
+def perturb(
+    x: Tensor, name: str, frames: int | None = None, seed: int = 0, *, index: Tensor | int | None = None
+) -> Tensor:
+    """Sequences [T, N, C, H, W] of images [N, C, H, W] under one perturbation; T is the published one by default."""
+    if name not in PERTURBATIONS:
+        raise unknown("perturbation", name, PERTURBATIONS)
+    return PERTURBATIONS[name]()(x, frames, seed, index=index)
+
+
+__all__ = [
+    "PERTURBATIONS",
+    "SEVERITIES",
+    "SHIFTS",
+    "SUBSETS",
+    "Corruption",
+    "FrequencyNoise",
+    "Perturbation",
+    "accuracy_against_frequency",
+    "corrupt",
+    "perturb",
+]

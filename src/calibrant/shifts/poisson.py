@@ -1,8 +1,8 @@
 """Poisson noise from one uniform number a value: the inverse of the distribution function, by tables.
 
-An image of bytes has 256 expectations. For each the distribution function is tabulated, and beside it a guide (Chen &
-Asau 1974): the answer for 512 uniform numbers, from which the exact one is a step away, if any. A float image gets the
-nearest byte's noise around its own value, so its variance is right to half a byte's step.
+An image of bytes has 256 expectations. For each, the unit interval is cut into cells (a guide, Chen & Asau 1974): most
+cells hold one count or two, told apart by one comparison; in the rest, the tails, the function itself is searched.
+A float image gets the nearest byte's noise around its own value, so its variance is right to half a byte's step.
 """
 
 from __future__ import annotations
@@ -13,35 +13,50 @@ import math
 import torch
 from torch import Tensor
 
-GUIDE = 512
+CELLS = 512
 
 
 def poisson(x: Tensor, photons: float, u: Tensor) -> Tensor:
     """Poisson(x · photons) / photons for x in [0, 1], by the uniform numbers `u`."""
-    distribution, guide = tables(photons, x.device)
+    first, edge, distribution = tables(photons, x.device)
     level = (x * 255.0).round_()
-    row = level.to(torch.int64)
-    count = guide.take(row * GUIDE + (u * GUIDE).to(torch.int64))
-    row *= distribution.shape[1]
-    flat = distribution.view(-1)
-    behind = (u > flat.take(row + count)).view(-1).nonzero().squeeze(1)
-    while len(behind):  # few: a guide's cell holds less than one step except in the tails
-        count.view(-1)[behind] += 1
-        ahead = u.view(-1)[behind] > flat.take(row.view(-1)[behind] + count.view(-1)[behind])
-        behind = behind[ahead]
-    noise = count.to(x.dtype).sub_(level.mul_(photons / 255.0)).div_(photons)
-    return x + noise
+    cell = level.mul(CELLS).add_((u * CELLS).floor_()).to(torch.int64)
+    count = first.take(cell)
+    many = (count < 0).view(-1).nonzero().squeeze(1)
+    count += u > edge.take(cell)
+    if len(many):
+        count.view(-1)[many] = sought(
+            -1 - first.take(cell.view(-1)[many]), u.reshape(-1)[many], level.reshape(-1)[many], distribution
+        )
+    return x + count.to(x.dtype).sub_(level.mul_(photons / 255.0)).div_(photons)
+
+
+def sought(count: Tensor, u: Tensor, level: Tensor, distribution: Tensor) -> Tensor:
+    """From a count that is not too large to the first whose distribution function reaches u, by bisection."""
+    most = distribution.shape[1]
+    row, flat = level.to(torch.int64).mul_(most), distribution.view(-1)
+    low, high = count.to(torch.int64), torch.full_like(row, most - 1)
+    for _ in range(most.bit_length()):
+        middle = (low + high) >> 1
+        reached = flat.take(row + middle) >= u
+        high = torch.where(reached, middle, high)
+        low = torch.where(reached, low, middle + 1)
+    return high.to(count.dtype)
 
 
 @functools.lru_cache(maxsize=32)
-def tables(photons: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Distribution functions float32 [256, counts], ending in 1, and the guide int64 [256, GUIDE]."""
+def tables(photons: float, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """The first count of each cell [256 · CELLS], as −1 − count where the cell holds more than two; the value of the
+    distribution function at the first count; and the function itself [256, counts], ending in 1."""
     most = int(photons + 8 * math.sqrt(photons) + 16)
-    expectation = torch.arange(256, dtype=torch.float64) * (photons / 255.0)
+    expectation = torch.arange(256, dtype=torch.float64)[:, None] * (photons / 255.0)
     count = torch.arange(most, dtype=torch.float64)
-    exact = torch.special.gammaincc(count + 1, expectation[:, None])  # P(X ≤ k) = Q(k + 1, λ)
-    exact[:, -1] = 1.0
-    distribution = exact.to(torch.float32)
-    start = torch.arange(GUIDE, dtype=torch.float32) / GUIDE
-    guide = torch.searchsorted(distribution, start.expand(256, GUIDE).contiguous())
-    return distribution.to(device), guide.to(device)
+    mass = torch.exp(torch.xlogy(count, expectation) - expectation - torch.lgamma(count + 1))
+    distribution = mass.cumsum(1).to(torch.float32)
+    distribution[:, -1] = 1.0
+    start = torch.arange(CELLS, dtype=torch.float32).div(CELLS).expand(256, CELLS).contiguous()
+    first = torch.searchsorted(distribution, start)
+    second = distribution.gather(1, (first + 1).clamp(max=most - 1))
+    marked = torch.where(second < start + 1 / CELLS, -1 - first, first).to(torch.int32)
+    edge = distribution.gather(1, first)
+    return marked.view(-1).to(device), edge.view(-1).to(device), distribution.to(device)

@@ -1,0 +1,57 @@
+"""Sequences of slightly changed images (CIFAR-10-P, Hendrycks & Dietterich 2019): (x, frames, rng) → [T, N, C, H, W].
+
+One `__call__` owns checks, range, dtype and randomness, as in `corruption`; a perturbation writes the `sequence`. Step
+sizes are those of `make_cifar_p.py` for 32 × 32, in pixels and degrees, at every size. `frames` is the published number
+by default; other numbers keep the step and its middle.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.shifts.corruption import as_given, check_images, unit
+from calibrant.shifts.counter import Draws, draws
+
+
+@dataclass(frozen=True)
+class Perturbation(ABC):
+    """(x, frames, rng) → [T, N, C, H, W], in the dtype and range of x."""
+
+    name: ClassVar[str]
+    published: ClassVar[int] = 31
+    nearest: ClassVar[bool] = False
+    unordered: ClassVar[bool] = False
+    """Frames of noise have no order: the flip rate compares them with the first, the clean image."""
+
+    def __call__(
+        self, x: Tensor, frames: int | None, rng: torch.Generator | int, *, index: Tensor | int | None = None
+    ) -> Tensor:
+        """Images [N, C, H, W], uint8 or floating in [0, 1]. Randomness by item, `index` numbering them (`counter`)."""
+        check_images(x)
+        count = self.published if frames is None else frames
+        if count < 2:
+            raise InputError(f"a sequence has two frames or more, got {frames}")
+        out = torch.empty(count, *x.shape, dtype=x.dtype, device=x.device)
+        if x.shape[0] == 0:
+            return out
+        numbers = draws(rng, f"{self.name} sequence", self.level, x.shape[0], x.device, index)
+        with torch.no_grad():
+            for i, made in zip(range(count), self.sequence(unit(x), count, numbers), strict=False):
+                out[i] = as_given(made, x, self.nearest)
+        return out
+
+    @property
+    def level(self) -> int:
+        """Tells apart the difficulties of one perturbation, so that their noise is not the same."""
+        return 1
+
+    @abstractmethod
+    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
+        """float32 frames of float32 images in [0, 1]; each is clipped, in place, after it is yielded."""

@@ -1,0 +1,131 @@
+"""Perturbations that move the image: translate, rotate, tilt, scale, shear, and zoom blur. What comes in is black.
+
+Made by torchvision's `affine` on Pillow images and by OpenCV's `warpPerspective`: Pillow reads the image at the centre
+of each new pixel, linearly, repeats the border up to its edge and is black beyond; OpenCV fades to black over a pixel.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from calibrant.shifts.counter import Draws
+from calibrant.shifts.elastic import pixels, sample
+from calibrant.shifts.perturbation import Perturbation
+
+
+class Translate(Perturbation):
+    """Moved along the row, a pixel a frame."""
+
+    name: ClassVar[str] = "translate"
+    published: ClassVar[int] = 16
+
+    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
+        for i in range(frames):
+            yield shifted(x, i - (frames - 1) // 2)
+
+
+class Rotate(Perturbation):
+    """Turned, a degree a frame."""
+
+    name: ClassVar[str] = "rotate"
+
+    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
+        for i in range(frames):
+            yield affine(x, degrees=i - (frames - 1) // 2)
+
+
+class Scale(Perturbation):
+    """Scaled, by a fiftieth a frame."""
+
+    name: ClassVar[str] = "scale"
+
+    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
+        for i in range(frames):
+            yield affine(x, scale=1 + 0.02 * (i - (frames - 1) // 2))
+
+
+class Shear(Perturbation):
+    """Sheared, a degree a frame."""
+
+    name: ClassVar[str] = "shear"
+
+    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
+        for i in range(frames):
+            yield affine(x, shear=i - (frames - 1) // 2)
+
+
+class Tilt(Perturbation):
+    """Tilted in perspective about both axes, three quarters of a degree a frame."""
+
+    name: ClassVar[str] = "tilt"
+
+    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
+        for i in range(frames):
+            yield tilted(x, 0.75 * (i - (frames - 1) // 2))
+
+
+class ZoomBlurSequence(Perturbation):
+    """Running mean of ever larger images, by 1 / 250 a frame."""
+
+    name: ClassVar[str] = "zoom_blur"
+
+    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
+        total = x.clone()
+        yield x.clone()
+        for i in range(1, frames):
+            total += affine(x, scale=1 + 0.004 * i)
+            yield total / (i + 1)
+
+
+def shifted(x: Tensor, right: int) -> Tensor:
+    """Moved by whole pixels."""
+    w = x.shape[-1]
+    by = max(-w, min(w, right))
+    return F.pad(x[..., max(0, -by) : w - max(0, by)], (max(0, by), max(0, -by)))
+
+
+def affine(x: Tensor, degrees: float = 0.0, scale: float = 1.0, shear: float = 0.0) -> Tensor:
+    """Turned, scaled and sheared about the pixel (w / 2, h / 2), as torchvision did in 2018 (now half a pixel off).
+
+    Bytes are cut down, as Pillow's are; 1e-4 of a step keeps float32 from losing one.
+    """
+    h, w = x.shape[2:]
+    turn, slant = math.radians(degrees), math.radians(shear)
+    # torchvision's inverse of R(turn) · Shear · scale
+    d = (math.cos(turn + slant) * math.cos(turn) + math.sin(turn + slant) * math.sin(turn)) * scale
+    back = torch.tensor(
+        [[math.cos(turn + slant) / d, math.sin(turn + slant) / d], [-math.sin(turn) / d, math.cos(turn) / d]],
+        device=x.device,
+        dtype=torch.float64,
+    )
+    middle = torch.tensor([w / 2 + 0.5, h / 2 + 0.5], dtype=torch.float64, device=x.device)
+    centre = pixels(h, w, x.device).double() + 0.5
+    place = (centre - middle) @ back.T + middle
+    size = torch.tensor([w, h], dtype=torch.float64, device=x.device)
+    within = ((place >= 0) & (place < size)).all(-1)
+    grid = (place * 2 / size - 1).float().expand(x.shape[0], h, w, 2)
+    seen = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+    return (seen * within).mul_(255.0).add_(1e-3).floor_().div_(255.0)
+
+
+def tilted(x: Tensor, degrees: float) -> Tensor:
+    """Seen from a camera at the distance of the image's diagonal after turning about both axes."""
+    h, w = x.shape[2:]
+    a = math.radians(degrees)
+    c, s, f = math.cos(a), math.sin(a), math.hypot(h, w)
+    flat = torch.tensor([[1, 0, -w / 2], [0, 1, -h / 2], [0, 0, 1], [0, 0, 1]], dtype=torch.float64)
+    about_x = torch.tensor([[1, 0, 0, 0], [0, c, -s, 0], [0, s, c, 0], [0, 0, 0, 1]], dtype=torch.float64)
+    about_y = torch.tensor([[c, 0, -s, 0], [0, 1, 0, 0], [s, 0, c, 0], [0, 0, 0, 1]], dtype=torch.float64)
+    away = torch.eye(4, dtype=torch.float64)
+    away[2, 3] = f
+    seen = torch.tensor([[f, 0, w / 2, 0], [0, f, h / 2, 0], [0, 0, 1, 0]], dtype=torch.float64)
+    back = torch.linalg.inv(seen @ away @ about_x @ about_y @ flat).to(x.device)
+    ahead = F.pad(pixels(h, w, x.device).double(), (0, 1), value=1.0) @ back.T
+    place = (ahead[..., :2] / ahead[..., 2:]).float()
+    return sample(x, place.expand(x.shape[0], h, w, 2), "black")
