@@ -64,7 +64,7 @@ class Ensemble:
         """Member after member, its logits [N, K] over all batches (`batches` is iterated M times)."""
         for j in range(self.size):
             with self.member(j) as network, scope or nullcontext():
-                yield torch.cat([checked(network(x), len(x)) for x in batches])
+                yield torch.cat([checked(network(x), len(x), pixels=False) for x in batches])
 
     def predict(
         self,
@@ -74,6 +74,7 @@ class Ensemble:
         keep_members: bool = False,
         split: Split | str = Split.UNKNOWN,
         classes: Sequence[Any] | None = None,
+        ignore_index: int | None = None,
         progress: bool = False,
     ) -> Predictions:
         """The whole loader, member after member: pooled [N, K], or [M, N, K] with `keep_members`."""
@@ -82,7 +83,7 @@ class Ensemble:
         pooled, last = LogMean(), None
         for j in steps(range(self.size), f"{type(self).__name__.lower()} members", show=progress):
             with self.member(j) as network:
-                last = predict(network, loader, device=place, split=split, classes=classes)
+                last = predict(network, loader, device=place, split=split, classes=classes, ignore_index=ignore_index)
             assert last.logits is not None
             if keep_members:
                 kept.append(last.logits)
@@ -114,10 +115,10 @@ class LogMean:
         return self.sum - math.log(self.count)
 
 
-def checked(output: Any, n: int) -> Tensor:
-    """[N, K] from what a network returned, or an error that says what it was."""
+def checked(output: Any, n: int, *, pixels: bool = True) -> Tensor:
+    """[N, K] (or [N, H, W, K], a class a pixel) from what a network returned, or an error that says what it was."""
     logits = logits_of(output)
-    if logits.ndim != 2 or len(logits) != n or logits.shape[1] < 2:
+    if logits.ndim not in (2, 4 if pixels else 2) or len(logits) != n or logits.shape[-1] < 2:
         raise InputError(f"the model returned shape {tuple(logits.shape)} for {n} items; expected [N, K] with K ≥ 2")
     return logits
 

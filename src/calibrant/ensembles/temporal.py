@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
+from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating
 from calibrant.ensembles.single import logits_of
 from calibrant.errors import InputError
 from calibrant.types import Predictions
@@ -147,13 +147,13 @@ class TemporalSmoothing(Ensemble):
             each = []
             for frame, turn in zip(x, turns, strict=True):
                 with self.predictor.member(turn % self.predictor.size) as network:
-                    each.append(_checked(network(frame[None]), 1))
-            return torch.cat(each)
+                    each.append(checked(network(frame[None]), 1))
+            return torch.log_softmax(torch.cat(each).double(), -1)
         scope: AbstractContextManager[Callable[..., Any]] = nullcontext(self.predictor)
         if isinstance(self.predictor, nn.Module):
             scope = evaluating(self.predictor)
         with scope as network:
-            return _checked(network(x), len(x))
+            return torch.log_softmax(checked(network(x), len(x)).double(), -1)
 
     # -- as every ensemble -----------------------------------------------------------------------------------------
 
@@ -199,15 +199,6 @@ def _each(given: Any, n: int, name: str) -> list[Any]:
     if len(given) != n:
         raise InputError(f"{len(given)} entries of {name} for {n} frames; give one for all or one a frame")
     return list(given)
-
-
-def _checked(output: Any, n: int) -> Tensor:
-    logits = logits_of(output)
-    if logits.ndim < 2 or len(logits) != n or logits.shape[-1] < 2:
-        raise InputError(
-            f"the predictor returned shape {tuple(logits.shape)} for {n} frames; expected [N, K] or [N, …, K]"
-        )
-    return torch.log_softmax(logits.double(), -1)
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
