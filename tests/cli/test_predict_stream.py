@@ -1,0 +1,66 @@
+"""`calibrant predict --stream`: the items of a split as frames of one stream."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrant.cli import run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    settings = ["--set", "epochs=2", "--set", "network.dropout=0.2", "--json"]
+    assert run(["train", "digits/cross_entropy", "-o", str(out), *settings]) == 0
+    return out
+
+
+def predicted(trained: Path, out: Path, *more: str) -> np.ndarray:
+    assert run(["predict", str(trained), "-o", str(out), *more]) == 0
+    return np.load(out)["logits"].astype(np.float64)
+
+
+def test_each_item_is_averaged_with_those_before_it(trained: Path, tmp_path: Path) -> None:
+    z = predicted(trained, tmp_path / "alone.npz")
+    p = np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    d = math.exp(-0.8)
+    expected = (p[2] + d * p[1] + d * d * p[0]) / (1 + d + d * d)
+    found = predicted(trained, tmp_path / "stream.npz", "--stream", "--batch", "7")
+    np.testing.assert_allclose(np.exp(found[2]), expected, atol=1e-6)
+    weights = np.array([d**i for i in range(6)])
+    np.testing.assert_allclose(np.exp(found[100]), weights @ p[100:94:-1] / weights.sum(), atol=1e-6)
+    named = predicted(trained, tmp_path / "named.npz", "--ensemble", "temporal")
+    np.testing.assert_allclose(named, found, atol=1e-6)
+
+
+def test_of_mc_dropout_one_pass_a_frame(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    out = tmp_path / "p.npz"
+    options = ["--stream", "--ensemble", "dropout", "--members", "3", "--window", "2", "--scene-cut", "0.9", "--json"]
+    assert run(["predict", str(trained), "-o", str(out), *options]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["ensemble"] == "temporalsmoothing" and said["size"] == 1
+    assert run(["audit", str(out), "--no-intervals"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--window", "3"], "--window is a setting of a stream; add --stream"),
+        (["--stream", "--decay", "1.5"], "decay=1.5"),
+        (["--stream", "--scene-cut", "0"], "scene_cut=0"),
+    ],
+)
+def test_bad_input_is_one_line(
+    trained: Path, tmp_path: Path, options: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capsys.readouterr()
+    assert run(["predict", str(trained), "-o", str(tmp_path / "p.npz"), *options]) == 2
+    error = capsys.readouterr().err
+    assert says in error and len(error.strip().splitlines()) == 1
+    assert not (tmp_path / "p.npz").exists()
