@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from calibrant.nn.surgery import unsmooth as unsmooth
     from calibrant.posthoc.fit import fit as fit
     from calibrant.posthoc.storage import load as load
+    from calibrant.report.stress import stress as stress
     from calibrant.types import Estimate as Estimate
     from calibrant.types import Predictions as Predictions
     from calibrant.types import Report as Report
@@ -50,6 +51,7 @@ _PUBLIC = {
     "robustness": "calibrant.attacks.robustness",
     "smooth": "calibrant.nn.surgery",
     "smoothed": "calibrant.nn.surgery",
+    "stress": "calibrant.report.stress",
     "unsmooth": "calibrant.nn.surgery",
 }
 """Public name → the module that defines it, sorted. A test compares it with what the modules hold."""

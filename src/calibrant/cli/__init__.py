@@ -27,6 +27,7 @@ VERBS: dict[str, str] = {
     "list": "list_",
     "predict": "predict",
     "probe": "probe",
+    "stress": "stress",
     "train": "train",
 }
 """Verb → the module in `calibrant.cli` that defines a function of the same name (`list` → `list_`)."""

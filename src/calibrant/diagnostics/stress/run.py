@@ -24,6 +24,7 @@ def run(
         else:
             texts = {"split": "calibration" if cell.kind == "calibration" else "test"}
             texts |= {} if subject.raw else {"raw": "false"}
+            texts |= {"said": said} if (said := material.said(cell)) else {}
             folder.write(cell.key, arrays, texts)
     if folder is None:
         return out

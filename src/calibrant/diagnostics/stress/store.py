@@ -86,6 +86,11 @@ class Folder:
             raise FileError(f"{self.file(key)}: not a readable cell ({error}); delete it and run again") from error
         return {name: torch.from_numpy(a) for name, a in held.items() if a.dtype.kind in "fiub" and a.ndim}
 
+    def text(self, key: str, name: str = "said") -> str:
+        """One text of a cell, empty where it has none."""
+        with np.load(self.file(key), allow_pickle=False) as archive:
+            return str(archive[name]) if name in archive.files else ""
+
     def record(self, content: Mapping[str, Any]) -> Path:
         text = json.dumps(jsonable(dict(content)), indent=1, ensure_ascii=False, allow_nan=False)
         return atomic.write_text(self.path / "stress.json", text + "\n")

@@ -60,5 +60,5 @@ def _tile(
     tile = Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=COLOURS["bad"], alpha=alpha, linewidth=0)
     ax.add_patch(tile)
     text = f"{100 * value:.0f}" if percent else f"{value:.2f}"
-    colour = "#ffffff" if alpha > 0.55 else COLOURS["ink"]
+    colour = "#ffffff" if alpha > 0.6 else COLOURS["ink"]
     ax.text(column, row, text, ha="center", va="center", fontsize=8, color=colour)

@@ -1,0 +1,282 @@
+"""`calibrant stress MODEL --suite corruptions|perturbations|ood|all -o OUT/`: is confidence still right under shift?
+
+Cells are written as they are done: a kill loses the one in flight, and the same command goes on. What a cell shows is
+in OUT/cells/*.npz (`calibrant audit` takes those with labels), what it all means in OUT/stress.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calibrant.errors import FileError, InputError
+
+if TYPE_CHECKING:
+    from calibrant.cli.stress_inputs import Ensembling, Setting
+    from calibrant.diagnostics.stress import Choice, Folder, Material, Subject
+    from calibrant.diagnostics.stress.cells import Cell
+    from calibrant.diagnostics.stress.store import Arrays
+    from calibrant.posthoc.map import FittedMap
+    from calibrant.report.stress import StressReport
+
+
+def stress(
+    model: Annotated[
+        list[str], typer.Argument(help="RUN/, timm:NAME, torchvision:NAME or package.module:factory[@WEIGHTS]")
+    ],
+    out: Annotated[Path, typer.Option("-o", "--out", help="folder of the cells; an unfinished one is resumed")],
+    data: Annotated[
+        str | None, typer.Option(help="a data set, some classes (cifar10[0-4]) or a folder; a run knows its own")
+    ] = None,
+    suite: Annotated[
+        str, typer.Option(help="corruptions, perturbations, ood, frequency, natural (separated by commas), or all")
+    ] = "corruptions",
+    subset: Annotated[str, typer.Option(help="the 15, 17 or 19 types of the papers")] = "19",
+    types: Annotated[str | None, typer.Option(help="corruptions by name, separated by commas")] = None,
+    severities: Annotated[str, typer.Option(help="1 … 5, separated by commas")] = "1,2,3,4,5",
+    corruptions: Annotated[
+        Path | None, typer.Option(help="use these files: TYPE.npy of five severities and labels.npy (CIFAR-10-C/)")
+    ] = None,
+    natural: Annotated[
+        list[str] | None, typer.Option(help="a re-collected set: cifar10.1, FILE.npz or FOLDER; repeatable")
+    ] = None,
+    outside: Annotated[
+        list[str] | None, typer.Option(help="foreign items: cifar100, cifar10[5-9], photographs, …; repeatable")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="stress folder of another model: adds mCE, mCNLL, mCECE against it")
+    ] = None,
+    map_: Annotated[Path | None, typer.Option("--map", help="a fitted map: how it fares under shift")] = None,
+    calibrators: Annotated[
+        str, typer.Option(help="fitted on clean data, separated by commas; or none")
+    ] = "temperature,auto",
+    calibration: Annotated[str, typer.Option(help="the split that calibrators are fitted on")] = "calibration",
+    split: Annotated[str, typer.Option(help="the split that is stressed")] = "test",
+    ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag or snapshot")] = None,
+    members: Annotated[int | None, typer.Option(min=1, help="how many; by default the method's own number")] = None,
+    sigma: Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")] = None,
+    p: Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")] = None,
+    html: Annotated[Path | None, typer.Option(help="write the report for a browser here")] = None,
+    limit: Annotated[int | None, typer.Option(min=2, help="at most so many items, spread over the set")] = None,
+    intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95 % intervals")] = True,
+    data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
+    mean: Annotated[
+        str | None, typer.Option(help="per channel, as 0.5,0.5,0.5; else the model's, else the data's")
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="per channel; as --mean")] = None,
+    batch: Annotated[int, typer.Option(min=1)] = 500,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    seed: Annotated[int, typer.Option(help="of the shifts, the ensemble and the bootstrap")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+) -> None:
+    """Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable."""
+    from calibrant.cli import stress_inputs as inputs
+    from calibrant.cli.predict import _numbers
+    from calibrant.diagnostics.stress import Folder
+
+    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+        raise FileError(f"--html {html} is a folder, or its folder does not exist; name a file")
+    choice = inputs.suite_of(suite, subset, types, severities, natural or (), corruptions)
+    fitted = _loaded(map_)
+    moments = (_numbers(mean, "--mean"), _numbers(std, "--std"))
+    setting = inputs.opened(model, data, data_root, device, moments, None)
+    names = [] if calibrators == "none" else [name.strip() for name in calibrators.split(",") if name.strip()]
+    held, notes = _held(setting, calibration, split, names)
+    material = inputs.material_of(
+        setting,
+        choice,
+        split=split,
+        calibration=held,
+        corruptions=corruptions,
+        root=data_root,
+        limit=limit,
+        seed=seed,
+        batch=batch,
+    )
+    choice, more = _completed(choice, setting, material, outside, data_root)
+    made = inputs.Ensembling(ensemble, members, sigma, p, seed, calibration)
+    settings = _settings(setting, choice, material, made, model, split, corruptions)
+    subject = inputs.subject_of(setting, made, batch)
+    settings["weights"] = subject.fingerprint()
+    _fits(subject, material, setting)
+    against = None if reference is None else _reference(reference, choice)
+    folder = Folder.begin(out, settings)
+    report = _judged(
+        subject, material, choice, folder, names, fitted, against, notes + more, seed if intervals else None, setting
+    )
+    _told(report, folder, html, as_json)
+
+
+def _loaded(folder: Path | None) -> dict[str, FittedMap]:
+    if folder is None:
+        return {}
+    from calibrant.posthoc.storage import load
+
+    return {f"map {folder.name}": load(folder)}
+
+
+def _held(setting: Setting, calibration: str, split: str, names: list[str]) -> tuple[str | None, list[str]]:
+    """The split that calibrators are fitted on, and what must be said about it."""
+    from calibrant.functional.border import as_split
+    from calibrant.posthoc.fit import resolve
+
+    for name in names:
+        resolve(name, {})
+    if not names:
+        return None, []
+    wanted = as_split(calibration)
+    if wanted == as_split(split):
+        raise InputError(f"--calibration {calibration} is the split that is stressed; fit on another one")
+    if wanted not in setting.data.splits:
+        return None, [f"no calibrators: {setting.name} has no {wanted.value} split"]
+    if not setting.own:
+        said = f"calibrators are fitted on {setting.name}'s {wanted.value} items"
+        return wanted.value, [f"{said}; if the model was trained on them, they flatter it"]
+    return wanted.value, []
+
+
+def _completed(
+    choice: Choice, setting: Setting, material: Material, outside: list[str] | None, root: Path | None
+) -> tuple[Choice, list[str]]:
+    """The types of a folder and the foreign sets that are usual for the data, where none were named."""
+    from dataclasses import replace
+
+    from calibrant.data.outside import usual
+
+    notes: list[str] = []
+    if material.corruptions is not None and "corruptions" in choice.suites:
+        types = choice.types or material.corruptions.types
+        most = {name: material.corruptions.check(name)[1] for name in types}
+        for name, held in most.items():
+            if choice.severities[-1] > held:
+                raise InputError(f"{name}.npy has severities 1 … {held}; say --severities")
+        choice = replace(choice, types=types)
+    if "ood" in choice.suites:
+        names, notes = (list(outside), []) if outside else usual(setting.data, root)
+        choice = replace(choice, outside=tuple(names))
+    return choice, notes
+
+
+def _settings(
+    setting: Setting,
+    choice: Choice,
+    material: Material,
+    made: Ensembling,
+    models: list[str],
+    split: str,
+    corruptions: Path | None,
+) -> dict[str, Any]:
+    """Everything that decides what the cells hold; a folder begun with others is refused."""
+    labels = hashlib.sha256(material.part.y.numpy().tobytes()).hexdigest()[:16]
+    return {
+        "model": [Path(m).name if Path(m).is_dir() else m for m in models],
+        "data": setting.name if not Path(setting.name).is_dir() else Path(setting.name).name,
+        "split": split,
+        "n": material.part.n,
+        "labels": labels,
+        "suites": choice.suites,
+        "types": choice.types if "corruptions" in choice.suites else [],
+        "severities": choice.severities,
+        "corruptions": "made here" if corruptions is None else corruptions.name,
+        "natural": [Path(name).name for name in choice.natural],
+        "outside": choice.outside,
+        "ensemble": made.plain(),
+        "calibration": None if material.calibration is None else material.calibration.n,
+        "mean": setting.mean,
+        "std": setting.std,
+        "limit": material.limit,
+        "seed": material.seed,
+    }
+
+
+def _fits(subject: Subject, material: Material, setting: Setting) -> None:
+    """One small batch before anything is written: the model takes these images and has these classes."""
+    from dataclasses import replace
+
+    from calibrant.diagnostics.stress.cells import Cell
+    from calibrant.diagnostics.stress.material import limited
+
+    few = replace(material, part=limited(material.part, 2))
+    try:
+        k = subject.answer(lambda: few.batches(Cell("clean"))).logits.shape[-1]
+    except RuntimeError as error:
+        line = str(error).splitlines()[0]
+        raise InputError(f"the model does not take images of {setting.data.shape} ({line})") from error
+    if k != setting.data.k:
+        raise InputError(f"the model has {k} classes and {setting.name} has {setting.data.k}: not the same task")
+
+
+def _reference(path: Path, choice: Choice) -> dict[tuple[str, int], Arrays]:
+    from calibrant.diagnostics.stress import Cell, Folder
+
+    other = Folder.existing(path)
+    found = {}
+    for name in choice.types:
+        for severity in choice.severities:
+            key = Cell("corruption", name, severity).key
+            if key not in other:
+                raise FileError(f"{path} lacks {name} at severity {severity}; stress the reference with the same suite")
+            found[name, severity] = other.read(key)
+    return found
+
+
+def _judged(
+    subject: Subject,
+    material: Material,
+    choice: Choice,
+    folder: Folder,
+    calibrators: list[str],
+    maps: dict[str, FittedMap],
+    reference: dict[tuple[str, int], Arrays] | None,
+    notes: list[str],
+    seed: int | None,
+    setting: Setting,
+) -> StressReport:
+    from calibrant.diagnostics.stress import analyse, planned, run
+    from calibrant.metrics.conventions import Resampling
+    from calibrant.report.stress import StressReport, calibrator_maps
+
+    plan = planned(choice, calibration=material.calibration is not None)
+    cells: dict[Cell, Arrays] = run(subject, material, plan, folder, progress=sys.stderr.isatty())
+    fitted = calibrator_maps(cells, subject.raw, calibrators) | maps
+    outcome = analyse(
+        cells,
+        raw=subject.raw,
+        classes=setting.data.classes,
+        maps=fitted or None,
+        reference=reference,
+        resampling=None if seed is None else Resampling(seed),
+        notes=(*notes, *(f"{c.name}: {said}" for c in plan if c.kind == "outside" and (said := folder.text(c.key)))),
+    )
+    return StressReport(outcome, folder.settings())
+
+
+def _told(report: StressReport, folder: Folder, html: Path | None, as_json: bool) -> None:
+    from calibrant.report import provenance
+
+    record = {**report.to_dict(), "made": provenance.made()}
+    folder.record(record)
+    if html is not None:
+        from calibrant.report.html import Audit, write
+        from calibrant.report.stress_panels import panels
+
+        clean = report.outcome.clean_predictions
+        name = f"{'+'.join(report.settings['model'])} on {report.settings['data']}"
+        audit = Audit.of(clean, report.outcome.clean, name)
+        write(html, [audit], command=provenance.command(), panels=panels(report))
+    if as_json:
+        from calibrant.types import jsonable
+
+        print(json.dumps(jsonable(record), ensure_ascii=False, allow_nan=False))
+        return
+    typer.echo(report.table())
+    for note in report.outcome.notes:
+        typer.echo(f"note: {note}")
+    typer.echo(f"logits: {folder.path}/cells, record: {folder.path}/stress.json")
+    if html is not None:
+        typer.echo(f"the report, for a browser: {html}")

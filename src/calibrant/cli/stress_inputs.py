@@ -1,0 +1,207 @@
+"""What `calibrant stress` works on, from its options: the model, its data, the shifted sets, the calibrators' data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from calibrant.errors import FileError, InputError, unknown
+
+if TYPE_CHECKING:
+    import torch
+
+    from calibrant.data import Data, Part
+    from calibrant.diagnostics.stress import Choice, Material, Subject
+    from calibrant.ensembles.reference import Reference
+
+
+@dataclass(frozen=True)
+class Ensembling:
+    """The options that make an ensemble, as in `calibrant predict`."""
+
+    name: str | None = None
+    members: int | None = None
+    sigma: float | None = None
+    p: float | None = None
+    seed: int = 0
+    fit_on: str = "calibration"
+
+    def plain(self) -> dict[str, Any] | None:
+        return None if self.name is None else vars(self)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Model and data, loaded once."""
+
+    first: Reference
+    networks: Sequence[Any]
+    data: Data
+    name: str
+    own: bool  # the data is what the model says it was trained on
+    device: torch.device
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+
+
+def opened(
+    models: Sequence[str], data: str | None, root: Path | None, device: str, moments: tuple[Any, Any], seed: int | None
+) -> Setting:
+    """The model (or the members of several) and the data, on the device."""
+    import torch
+
+    from calibrant.data import load
+    from calibrant.ensembles.reference import resolve
+
+    found = [resolve(each) for each in models]
+    first = found[0]
+    name = data or first.data
+    if name is None:
+        raise InputError("--data is missing: this model does not say what it was trained on")
+    own = name == first.data
+    loaded = load(
+        name,
+        root=root,
+        seed=seed if seed is not None else first.data_seed if own else 0,
+        sizes=first.sizes if own else None,
+        **_shaped(first),
+    )
+    loaded = _same_classes(loaded, first) if Path(name).is_dir() else loaded
+    where = torch.device(
+        "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
+    )
+    mean, std = moments[0] or first.mean or loaded.mean, moments[1] or first.std or loaded.std
+    networks = [m.to(where) for reference in found for m in reference.members]
+    return Setting(first, networks, loaded, name, own, where, mean, std)
+
+
+def _shaped(first: Reference) -> dict[str, Any]:
+    return {"shape": first.shape} if first.shape is not None else {}
+
+
+def _same_classes(loaded: Data, first: Reference) -> Data:
+    from calibrant.data.relabelled import relabelled
+
+    return loaded if first.classes is None else relabelled(loaded, first.classes)
+
+
+def subject_of(setting: Setting, made: Ensembling, batch: int) -> Subject:
+    """The predictor: one network, several pooled, or the ensemble that is asked for."""
+    from calibrant.cli.predict import _assemble
+    from calibrant.data import Batches
+    from calibrant.diagnostics.stress import Subject
+    from calibrant.ensembles.deep import Deep
+
+    def batches(part: str) -> Batches:
+        return Batches(setting.data[part], batch, device=setting.device, mean=setting.mean, std=setting.std)
+
+    predictor: Any = setting.networks[0]
+    if made.name is not None:
+        given = {"members": made.members, "sigma": made.sigma, "p": made.p, "seed": made.seed}
+        predictor = _assemble(made.name, setting.networks, setting.first.name, given, batches, made.fit_on)
+    elif len(setting.networks) > 1:
+        predictor = Deep(setting.networks)
+    return Subject(predictor, setting.mean, setting.std, device=setting.device)
+
+
+def suite_of(
+    suite: str, subset: str, types: str | None, severities: str, natural: Sequence[str], corruptions: Path | None
+) -> Choice:
+    """What was asked for, checked by name before anything is loaded."""
+    from calibrant.diagnostics.stress import Choice
+    from calibrant.diagnostics.stress.cells import chosen_suites
+    from calibrant.shifts import PERTURBATIONS, SHIFTS, SUBSETS
+    from calibrant.shifts.frequency import FREQUENCIES
+
+    suites = chosen_suites(suite)
+    if natural and "natural" not in suites:
+        suites = (*suites, "natural")
+    if suites == ("natural",) and not natural:
+        raise InputError("--suite natural needs a set: --natural NAME, FILE.npz or FOLDER")
+    if subset not in SUBSETS:
+        raise unknown("subset of corruptions", subset, SUBSETS)
+    chosen = tuple(w.strip() for w in types.split(",") if w.strip()) if types is not None else SUBSETS[subset]
+    for name in chosen if corruptions is None else ():
+        if name not in SHIFTS:
+            raise unknown("corruption", name, SHIFTS)
+    return Choice(
+        suites,
+        () if types is None and corruptions is not None else chosen,
+        levels(severities),
+        tuple(PERTURBATIONS)[:10],
+        len(FREQUENCIES),
+        natural=tuple(natural),
+    )
+
+
+def levels(text: str) -> tuple[int, ...]:
+    try:
+        found = tuple(sorted({int(word) for word in text.split(",")}))
+    except ValueError:
+        raise InputError(f"--severities {text!r} is not whole numbers separated by commas, e.g. 1,3,5") from None
+    if not found or found[0] < 1 or found[-1] > 5:
+        raise InputError(f"--severities {text!r}: severities lie in 1 … 5")
+    return found
+
+
+def material_of(
+    setting: Setting,
+    choice: Choice,
+    *,
+    split: str,
+    calibration: str | None,
+    corruptions: Path | None,
+    root: Path | None,
+    limit: int | None,
+    seed: int,
+    batch: int,
+) -> Material:
+    """The images of all cells, and the calibration items (None: no calibrators)."""
+    from calibrant.data.outside import outside
+    from calibrant.data.shifted import CorruptionFolder
+    from calibrant.diagnostics.stress import Material
+    from calibrant.diagnostics.stress.material import images_only, limited
+
+    part = limited(images_only(setting.data[split], setting.name), limit)
+    shape = setting.data.shape
+    return Material(
+        part,
+        shape,
+        None if calibration is None else images_only(setting.data[calibration], setting.name),
+        None if corruptions is None else CorruptionFolder(corruptions, setting.data.k),
+        lambda name: outside(name, shape, n=limit or part.n, root=root, seed=seed),
+        {name: shifted_part(name, setting, root) for name in choice.natural},
+        seed,
+        batch,
+        limit=limit,
+        device=setting.device,
+    )
+
+
+def shifted_part(name: str, setting: Setting, root: Path | None) -> Part:
+    """A natural-shift set: a data set's name (`cifar10_1`), a file of images and labels, or a folder of classes."""
+    import torch
+
+    from calibrant.data import DATASETS, Part, load
+    from calibrant.data.shifted import read_set
+    from calibrant.data.subsets import split_name
+    from calibrant.types import Split
+
+    known = name.replace(".", "_") if split_name(name.replace(".", "_"))[0] in DATASETS else name
+    if split_name(known)[0] in DATASETS or Path(name).is_dir():
+        data = load(known, root=root, **_shaped(setting.first))
+        data = _same_classes(data, setting.first) if Path(name).is_dir() else data
+        if data.k != setting.data.k:
+            raise InputError(f"{name} has {data.k} classes, {setting.name} has {setting.data.k}: not the same task")
+        part = data["test"]
+        edges = tuple(data.shape)
+    elif not Path(name).suffix:
+        raise unknown("natural-shift set (nor a file or folder)", name, DATASETS)
+    else:
+        x, y = read_set(Path(name), setting.data.k)
+        part, edges = Part(x, y, torch.arange(len(y)), Split.TEST), tuple(x.shape[1:])
+    if edges != tuple(setting.data.shape):
+        raise FileError(f"{name}: images are {edges}, the classifier's are {tuple(setting.data.shape)}")
+    return part

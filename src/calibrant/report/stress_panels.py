@@ -1,0 +1,215 @@
+"""A stress run as sections of the HTML report: heat maps, what breaks first, calibrators under shift, foreign items."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from calibrant.diagnostics.stress.analysis import AS_IT_IS, TOLERANCE, Outcome
+from calibrant.report.numbers import DASH, percent
+from calibrant.report.panels import Figure, Panel, Table
+from calibrant.report.plots.shift import entropy_histograms, frequency_curve, severity_curves
+from calibrant.report.stress import StressReport
+from calibrant.types import Estimate
+
+MAPS = (
+    ("accuracy", "Accuracy, in percent: the paler the better"),
+    ("ece", "ECE, in percent: how far confidence is from accuracy"),
+    ("nll", "Negative log-likelihood"),
+    ("auroc", "AUROC, in percent: does confidence still rank errors below correct answers"),
+)
+
+
+def panels(report: StressReport) -> list[Panel]:
+    """The sections that this run has something to say in."""
+    o = report.outcome
+    made = [
+        _corruptions(report) if o.corruptions is not None else None,
+        _calibrators(o) if len(o.calibrators) > 1 else None,
+        _natural(o) if o.natural else None,
+        _foreign(o) if o.ood else None,
+        _steady(o) if o.perturbations else None,
+        _frequency(o) if o.frequency else None,
+    ]
+    return [panel for panel in made if panel is not None]
+
+
+def _corruptions(report: StressReport) -> Panel:
+    found = report.outcome.corruptions
+    assert found is not None
+    worst = max(found.by_severity)
+    last = found.by_severity[worst]
+    clean = report.outcome.clean
+    lead = (
+        f"{report.first_to_break()} At severity {worst}, averaged over {len(found.by_type)} types, "
+        f"the error is {_shown(last['error'])} and ECE {_shown(last['ece'])}; clean: "
+        f"{percent(1 - (clean['accuracy'].value or 0))} and {percent(clean['ece'].value)}."
+    )
+    names = ("error", "nll", "ece", "auroc")
+    severities = [
+        [str(s), *(_shown(row.get(name), name != "nll") for name in names)] for s, row in found.by_severity.items()
+    ]
+    mean = ["mean", *(_shown(found.means.get(f"mean_{name}"), name != "nll") for name in names)]
+    tables = [
+        Table("By severity, means over types with 95 % intervals", ["severity", *names], [*severities, mean]),
+        Table(
+            f"Which shift breaks this model first: accuracy falls by more than {percent(TOLERANCE, 0)}, beyond noise",
+            ["type", "breaks at severity", "accuracy there", "points below clean"],
+            [
+                [
+                    b.type.replace("_", " "),
+                    str(b.severity or "never"),
+                    percent(b.accuracy),
+                    f"{100 * b.loss:.1f} points",
+                ]
+                for b in report.outcome.broken
+            ],
+        ),
+    ]
+    if found.normalised:
+        rows = [[name, _shown(e)] for name, e in found.normalised.items()]
+        tables.append(Table("Against the reference model (SS Eq. 34–36); 100 % is as good as it", ["", "value"], rows))
+    figures = [Figure(report.plot(metric), caption) for metric, caption in MAPS]
+    notes = ["Items are resampled jointly over all cells: they show the same images.", *report.outcome.notes]
+    return Panel("How does it hold when images are corrupted?", lead, figures, tables, notes)
+
+
+def _calibrators(o: Outcome) -> Panel:
+    severities = sorted({s for rows in o.calibrators.values() for s in rows})
+    last = severities[-1]
+    ece = {name: rows[last]["ece"] for name, rows in o.calibrators.items()}
+    known = {name: v for name, v in ece.items() if v is not None}
+    best = min(known, key=lambda name: known[name])
+    where = "on clean data" if last == 0 else f"at severity {last}"
+    lead = (
+        f"Every map was fitted on clean calibration data and met the shift unchanged. {where.capitalize()}, ECE is "
+        + ", ".join(f"{percent(v)} with {name if name != AS_IT_IS else 'no map'}" for name, v in known.items())
+        + f"; {'no map' if best == AS_IT_IS else best} is best there."
+    )
+    tables = [
+        Table(title, ["calibrator", *("clean" if s == 0 else f"severity {s}" for s in severities)], rows)
+        for title, rows in (
+            ("ECE, mean over types", _rows(o.calibrators, severities, "ece", True)),
+            ("NLL, mean over types", _rows(o.calibrators, severities, "nll", False)),
+        )
+    ]
+    curves = [
+        Figure(severity_curves({n: {s: r[s][m] for s in r} for n, r in o.calibrators.items()}, label=t, percent=p), t)
+        for m, t, p in (("ece", "ECE by severity", True), ("nll", "NLL by severity", False))
+        if len(severities) > 1
+    ]
+    return Panel("Does a calibrator fitted on clean data survive the shift?", lead, curves, tables)
+
+
+def _rows(
+    calibrators: Mapping[str, Mapping[int, Mapping[str, float | None]]],
+    severities: Sequence[int],
+    metric: str,
+    share: bool,
+) -> list[list[str]]:
+    return [
+        [name, *(percent(rows[s][metric]) if share else _plain(rows[s][metric]) for s in severities)]
+        for name, rows in calibrators.items()
+    ]
+
+
+def _natural(o: Outcome) -> Panel:
+    names = ("accuracy", "nll", "ece", "auroc", "gap")
+    rows = [
+        [title, str(report.n), *(_shown(report[name], name != "nll") for name in names)]
+        for title, report in {"clean": o.clean, **o.natural}.items()
+    ]
+    drops = [
+        f"on {title} accuracy is {_points(report['accuracy'], o.clean['accuracy'])} and ECE "
+        f"{_points(report['ece'], o.clean['ece'])}"
+        for title, report in o.natural.items()
+    ]
+    lead = "Against the clean test items, " + "; ".join(drops) + "."
+    return Panel(
+        "How does it fare on newly collected data?",
+        lead,
+        tables=[Table("Clean and shifted sets, with 95 % intervals", ["set", "items", *names], rows)],
+        notes=["The sets hold different items, so differences are not paired."],
+    )
+
+
+def _foreign(o: Outcome) -> Panel:
+    rows = [
+        [
+            set_,
+            score.replace("_", " "),
+            *(_shown(estimates[name]) for name in ("auroc", "aupr_in", "aupr_out", "fpr95")),
+        ]
+        for set_, report in o.ood.items()
+        for score, estimates in report.scores.items()
+        if estimates["auroc"].value is not None
+    ]
+    kl = [[name, str(r.outside), _shown(r.entropy_kl, False)] for name, r in o.ood.items()]
+    first, report = next(iter(o.ood.items()))
+    lead = (
+        f"A foreign item of {first} looks more foreign than a familiar one with probability "
+        f"{percent(report['entropy']['auroc'].value)} when entropy is the judge (50 % is chance)."
+    )
+    k = o.clean.k
+    assert k is not None
+    figure = entropy_histograms({name: e.numpy() for name, e in o.entropies.items()}, k)
+    return Panel(
+        "Does it know what it does not know?",
+        lead,
+        [Figure(figure, "Entropy of familiar and foreign items; the further apart the better", wide=True)],
+        [
+            Table("Telling foreign from familiar", ["set", "score", "AUROC", "AUPR in", "AUPR out", "FPR95"], rows),
+            Table("Symmetrised KL of the entropies", ["set", "items", "KL"], kl),
+        ],
+        [f"KL: {report.conventions['entropy_kl']}.", *o.notes],
+    )
+
+
+def _steady(o: Outcome) -> Panel:
+    names = ("consistency", "flip_rate", "cross_entropy_consistency", "relative_confidence")
+    rows = [
+        [name.replace("_", " "), *(_shown(row[m], m != "cross_entropy_consistency") for m in names)]
+        for name, row in o.perturbations.items()
+    ]
+    least = min(o.perturbations, key=lambda name: o.perturbations[name]["consistency"].value or 0)
+    lead = (
+        f"Along {least.replace('_', ' ')}, the least steady of these, neighbouring frames agree in "
+        f"{percent(o.perturbations[least]['consistency'].value)} of cases."
+    )
+    head = ["perturbation", *(n.replace("_", " ") for n in names)]
+    return Panel(
+        "Is it steady when an image changes a little?",
+        lead,
+        tables=[Table("Per perturbation (SS Eq. 37–39)", head, rows)],
+    )
+
+
+def _frequency(o: Outcome) -> Panel:
+    at = min(o.frequency, key=lambda f: o.frequency[f])
+    clean = o.clean["accuracy"].value or 0.0
+    lead = (
+        f"Noise around {at:g}π hurts most: accuracy {percent(o.frequency[at])} against {percent(clean)} without noise."
+    )
+    curve = Figure(frequency_curve(o.frequency, clean), "Accuracy under noise of one frequency (SS §2.2)")
+    return Panel("Which frequencies does it depend on?", lead, [curve])
+
+
+def _shown(e: Estimate | None, share: bool = True) -> str:
+    if e is None or e.value is None:
+        return DASH
+    if e.low is None or e.high is None:
+        return percent(e.value) if share else _plain(e.value)
+    if share:
+        return f"{percent(e.value)} [{100 * e.low:.1f}, {100 * e.high:.1f}]"
+    return f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]"
+
+
+def _plain(value: float | None) -> str:
+    return DASH if value is None else f"{value:.3f}"
+
+
+def _points(shifted: Any, clean: Any) -> str:
+    if shifted.value is None or clean.value is None:
+        return DASH
+    change = 100 * (shifted.value - clean.value)
+    return f"{abs(change):.1f} points {'higher' if change > 0 else 'lower'}"
