@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -107,27 +106,23 @@ def compile_ahead(jobs: list[tuple[Case, Cut | None]], processes: int) -> None:
     print(f"compiled {len(jobs)} pairs, {sum(times):.0f} s in all, by {processes} processes", file=sys.stderr)
 
 
-def tune(size: tuple[int, ...]) -> dict[str, Any]:
-    """For each layout and kernel in bf16: the cuts and rows by share of a copy, forward and backward; the best stay."""
-    results: dict[str, Any] = {}
-    for layout, kernel in itertools.product(LAYOUTS, KERNELS):
-        taps = len(kernel)
-        copy, *both = _calls((kernel, layout, "bf16", "replicate"), size)
-        for which, call, streams in zip(("forward", "backward"), both, (2, 3), strict=True):
-            shares = {}
-            for cut, rows in itertools.product(CUTS[layout, taps], ROWS):
-                _set((which, layout, taps), cut, rows)
-                plain, ours = milliseconds(copy, call, repeats=9)
-                shares[*cut, rows] = plain / ours * streams / 2
-            ranking = sorted(shares, key=lambda c: -shares[c])
-            _set((which, layout, taps), ranking[0][:3], ranking[0][3])
-            of_cut = {c[:3]: shares[c] for c in reversed(ranking)}
-            of_rows = {c[3]: shares[c] for c in reversed(ranking)}
-            results[f"{which} {layout} {taps}"] = {
-                "best (columns, flight, warps, rows): share": [f"{c}: {shares[c]:.3f}" for c in ranking[:6]],
-                "best of each cut": {str(c): round(s, 3) for c, s in of_cut.items()},
-                "best of each rows": {str(c): round(s, 3) for c, s in of_rows.items()},
-            }
+def tune(kernel: tuple[int, ...], layout: str, size: tuple[int, ...]) -> dict[str, dict[str, Any]]:
+    """In bf16, forward and backward: cuts and rows by their share of a copy. The best stays in the table."""
+    taps, results = len(kernel), {}
+    copy, *both = _calls((kernel, layout, "bf16", "replicate"), size)
+    for which, call, streams in zip(("forward", "backward"), both, (2, 3), strict=True):
+        found = {}
+        for cut, rows in itertools.product(CUTS[layout, taps], ROWS):
+            _set((which, layout, taps), cut, rows)
+            plain, ours = milliseconds(copy, call, repeats=9)
+            found[cut, rows] = plain / ours * streams / 2
+        best = sorted(found, key=lambda c: -found[c])
+        _set((which, layout, taps), *best[0])
+        results[f"{which} {layout} {taps}"] = {
+            "columns, flight, warps; rows": [f"{cut}; {rows}: {found[cut, rows]:.3f}" for cut, rows in best[:5]],
+            "cuts": {str(cut): round(max(found[cut, rows] for rows in ROWS), 3) for cut in CUTS[layout, taps]},
+            "rows": {rows: round(max(found[cut, rows] for cut in CUTS[layout, taps]), 3) for rows in ROWS},
+        }
     return results
 
 
@@ -161,7 +156,11 @@ def _captured(f: Callable[[], Any]) -> Callable[[], Any]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         f()
-    return graph.replay
+
+    def replay(kept: Callable[[], Any] = f) -> None:  # a graph does not keep alive what it reads: f does
+        graph.replay()
+
+    return replay
 
 
 def _steps(model: torch.nn.Module, batch: int, captured: bool) -> tuple[Callable[[], Any], Callable[[], Any]]:
@@ -212,24 +211,26 @@ def main() -> None:
         jobs = [((k, layout, "bf16", "replicate"), cut) for k, layout in grid for cut in CUTS[layout, len(k)]]
     compile_ahead(jobs, args.processes)
     result: dict[str, Any] = {}
-    if args.tune:
-        result["tune"] = tune(size)
-        from calibrant.nn.kernels.smooth import SHAPES
 
-        result["shapes"] = {str(key): str(tuple(asdict(shape).values())) for key, shape in SHAPES.items()}
-        print(f"tuned after {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    result["bandwidth"] = {" ".join(map(str, case)): shares(case, size) for case in cases()}
-    result["eager_forward_share"] = eager(size)
-    result["network"] = {name: overhead(args.batch, name == "graph") for name in ("eager", "graph")}
+    def keep(section: str, name: str, row: dict[str, Any]) -> None:
+        """Said as soon as it is known."""
+        result.setdefault(section, {})[name] = row
+        numbers = all(isinstance(v, float) for v in row.values())
+        said = "  ".join(f"{k} {v:.3f}" for k, v in row.items()) if numbers else json.dumps(row)
+        print(f"{section:10s}{name:46s}{said}", file=sys.stderr if args.json else sys.stdout, flush=True)
+
+    if args.tune:
+        for layout, kernel in itertools.product(LAYOUTS, KERNELS):
+            for name, row in tune(kernel, layout, size).items():
+                keep("tune", name, row)
+    for case in cases():
+        keep("bandwidth", " ".join(map(str, case)), shares(case, size))
+    keep("bandwidth", "(1, 1) channels_last bf16 plain path", {"forward_share": eager(size)})
+    for captured in (False, True):
+        keep("network", "captured in a graph" if captured else "eager", overhead(args.batch, captured))
     print(f"done after {time.perf_counter() - start:.0f} s", file=sys.stderr)
     if args.json:
         print(json.dumps(result, indent=1))
-        return
-    for name, rows in result.items():
-        print(name, f"{rows:.3f}" if isinstance(rows, float) else "")
-        for case, row in rows.items() if isinstance(rows, dict) else ():
-            numbers = isinstance(row, dict) and all(isinstance(v, float) for v in row.values())
-            print(f"  {case:48s}", "  ".join(f"{k} {v:.3f}" for k, v in row.items()) if numbers else row)
 
 
 if __name__ == "__main__":

@@ -93,6 +93,7 @@ def test_nan_and_infinity_are_not_hidden(upper: str) -> None:
     torch.testing.assert_close(layer(x), y0, equal_nan=True, atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")  # torch's own, when its compiler is first imported
 def test_compiles_exports_and_passes_opcheck() -> None:
     layer, x = Smooth().cuda(), draw(2, 4, 8, 8)
     from calibrant.nn.kernels.smooth import smooth
