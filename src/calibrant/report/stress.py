@@ -189,7 +189,8 @@ def calibrator_maps(cells: Mapping[Cell, Arrays], raw: bool, names: Sequence[str
     if held is None:
         return {}
     data = predictions_of(held, raw, None, Split.CALIBRATION)
-    return {name: fit(name, data) for name in names}
+    fitted = {name: fit(name, data) for name in names}
+    return {f"auto ({m.record.calibrator})" if name == "auto" else name: m for name, m in fitted.items()}
 
 
 def _foreign(name: str, x: Any) -> Outside:

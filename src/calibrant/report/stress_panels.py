@@ -70,7 +70,8 @@ def _corruptions(report: StressReport) -> Panel:
         rows = [[name, _shown(e)] for name, e in found.normalised.items()]
         tables.append(Table("Against the reference model (SS Eq. 34–36); 100 % is as good as it", ["", "value"], rows))
     figures = [Figure(report.plot(metric), caption) for metric, caption in MAPS]
-    notes = ["Items are resampled jointly over all cells: they show the same images.", *report.outcome.notes]
+    said = [note for note in report.outcome.notes if note.split(":")[0] not in report.outcome.ood]
+    notes = ["Items are resampled jointly over all cells: they show the same images.", *said]
     return Panel("How does it hold when images are corrupted?", lead, figures, tables, notes)
 
 
@@ -161,7 +162,7 @@ def _foreign(o: Outcome) -> Panel:
             Table("Telling foreign from familiar", ["set", "score", "AUROC", "AUPR in", "AUPR out", "FPR95"], rows),
             Table("Symmetrised KL of the entropies", ["set", "items", "KL"], kl),
         ],
-        [f"KL: {report.conventions['entropy_kl']}.", *o.notes],
+        [f"KL: {report.conventions['entropy_kl']}.", *(note for note in o.notes if note.split(":")[0] in o.ood)],
     )
 
 
