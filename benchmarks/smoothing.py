@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,23 @@ def tune(kernel: tuple[int, ...], layout: str, size: tuple[int, ...]) -> dict[st
     return results
 
 
+def rows_of_small_maps() -> dict[str, dict[str, float]]:
+    """Milliseconds by rows, of the maps that are smoothed in a ResNet-18 for 32×32 with batches of 512."""
+    from calibrant.nn.kernels.smooth import SHAPES
+
+    results: dict[str, dict[str, float]] = {}
+    for size in ((512, 64, 32, 32), (512, 128, 16, 16), (512, 256, 8, 8), (512, 512, 4, 4)):
+        _, *both = _calls(((1, 1), "channels_last", "bf16", "replicate"), size)
+        for which, call in zip(("forward", "backward"), both, strict=True):
+            key, row = (which, "channels_last", 2), results.setdefault(f"{which} {size}", {})
+            table = SHAPES[key]
+            for rows in (2, 4, 8, 16, 32):
+                SHAPES[key] = replace(table, rows=rows)
+                (row[f"{rows}"],) = milliseconds(call)
+            SHAPES[key] = table
+    return results
+
+
 def shares(case: Case, size: tuple[int, ...]) -> dict[str, float]:
     copy, forward, backward = milliseconds(*_calls(case, size))
     return {
@@ -223,6 +241,8 @@ def main() -> None:
         for layout, kernel in itertools.product(LAYOUTS, KERNELS):
             for name, row in tune(kernel, layout, size).items():
                 keep("tune", name, row)
+        for name, row in rows_of_small_maps().items():
+            keep("rows", name, row)
     for case in cases():
         keep("bandwidth", " ".join(map(str, case)), shares(case, size))
     keep("bandwidth", "(1, 1) channels_last bf16 plain path", {"forward_share": eager(size)})

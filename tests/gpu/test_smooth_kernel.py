@@ -67,6 +67,16 @@ def test_odd_shapes_and_non_contiguous_maps(shape: tuple[int, ...]) -> None:
         assert_equals_the_plain_path(Smooth(), z)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_random_shapes(layout: torch.memory_format) -> None:
+    sizes = torch.Generator().manual_seed(0)
+    for _ in range(12):
+        n, c, h, w = (
+            int(torch.randint(low, high, (), generator=sizes)) for low, high in ((1, 4), (1, 40), (2, 70), (2, 70))
+        )
+        assert_equals_the_plain_path(Smooth(), draw(n, c, h, w, dtype=torch.bfloat16).contiguous(memory_format=layout))
+
+
 def test_addresses_that_are_not_multiples_of_16_bytes() -> None:
     x = draw(2 * 8 * 9 * 16 + 1, dtype=torch.bfloat16)[1:].view(2, 8, 9, 16)
     assert x.is_contiguous() and x.data_ptr() % 16
