@@ -47,18 +47,20 @@ CUTS: dict[tuple[str, int], Sequence[Cut]] = {
 
 
 def milliseconds(*functions: Callable[[], Any], repeats: int = 20) -> list[float]:
-    """Median of each, by events on the device, in turns."""
+    """Median of each, by events on the device, in turns; queued, so that the device never waits for Python."""
     for f in functions * 3:
         f()
-    times: list[list[float]] = [[] for _ in functions]
+    torch.cuda.synchronize()
+    torch.cuda._sleep(5_000_000)  # cycles in which the queue fills
+    times: list[list[Any]] = [[] for _ in functions]
     for _, (f, into) in itertools.product(range(repeats), zip(functions, times, strict=True)):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         f()
         end.record()
-        torch.cuda.synchronize()
-        into.append(start.elapsed_time(end))
-    return [sorted(t)[len(t) // 2] for t in times]
+        into.append((start, end))
+    torch.cuda.synchronize()
+    return [sorted(start.elapsed_time(end) for start, end in pairs)[len(pairs) // 2] for pairs in times]
 
 
 def cases() -> list[Case]:
@@ -128,7 +130,7 @@ def tune(kernel: tuple[int, ...], layout: str, size: tuple[int, ...]) -> dict[st
 
 
 def rows_of_small_maps() -> dict[str, dict[str, float]]:
-    """Milliseconds by rows, of the maps that are smoothed in a ResNet-18 for 32×32 with batches of 512."""
+    """Milliseconds of ten calls by rows, of the maps that are smoothed in a ResNet-18 for 32×32 with batches of 512."""
     from calibrant.nn.kernels.smooth import SHAPES
 
     results: dict[str, dict[str, float]] = {}
@@ -139,7 +141,7 @@ def rows_of_small_maps() -> dict[str, dict[str, float]]:
             table = SHAPES[key]
             for rows in (2, 4, 8, 16, 32):
                 SHAPES[key] = replace(table, rows=rows)
-                (row[f"{rows}"],) = milliseconds(call)
+                (row[f"{rows}"],) = milliseconds(_captured(lambda call=call: [call() for _ in range(10)]))
             SHAPES[key] = table
     return results
 
