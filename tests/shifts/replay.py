@@ -60,9 +60,20 @@ def replay(name: str, severity: int, h: int, w: int, *, seed: int, item: int, ro
     if name == "snow":
         return Replay([plain(numbers.normal(h, w)), plain(numbers.uniform(stream=1))])
     if name == "fog":
-        return Replay([plain(numbers.uniform(side, side))])
+        return Replay([wobble(numbers, side)])
     if name == "elastic_transform":
         return Replay([plain(numbers.uniform(3, 2)), plain(numbers.uniform(2, h, w, stream=1))])
     if name == "spatter":
         return Replay([plain(numbers.normal(h, w))])
     return Replay([])
+
+
+def wobble(numbers: Draws, size: int) -> Array:
+    """The fractal's noise [size, size] by place: a level's middles, then the points above and those beside them."""
+    field = np.zeros((size, size))
+    for level in range(size.bit_length() - 1):
+        side = 2**level
+        step, half = size // side, size // side // 2
+        drawn = numbers.uniform(3, side, side, stream=level)[0].double().numpy()
+        field[half::step, half::step], field[::step, half::step], field[half::step, ::step] = drawn
+    return field

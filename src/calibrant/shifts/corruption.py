@@ -24,6 +24,9 @@ SMALLEST = 8
 SLACK = 1e-4
 """Of a byte's step: keeps 254.99999 (a float32 255) from being cut down to 254."""
 
+CACHED = 1 << 18
+"""Values of a batch that a CPU works on at a time: a MiB as float32."""
+
 
 @dataclass(frozen=True)
 class Corruption(ABC):
@@ -32,6 +35,8 @@ class Corruption(ABC):
     size: int | None = None
     name: ClassVar[str]
     nearest: ClassVar[bool] = False
+    bytewise: ClassVar[bool] = False
+    """Works on values 0 … 255 and returns whole ones, as a file format does."""
 
     def __post_init__(self) -> None:
         if self.size not in (None, 32, 224):
@@ -50,12 +55,20 @@ class Corruption(ABC):
         if severity == 0 or x.shape[0] == 0:
             return x.clone()
         numbers = draws(rng, self.name, severity, x.shape[0], x.device, index)
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         with torch.no_grad():
-            return as_given(self.distort(unit(x), severity, numbers), x, self.nearest)
+            for some in pieces(x):
+                given = unit(x[some], 255.0 if self.bytewise else 1.0)
+                made = self.distort(given, severity, Draws(numbers.key[some]))
+                if self.bytewise:
+                    out[some] = made if x.dtype == torch.uint8 else made.div_(255.0)
+                else:
+                    out[some] = as_given(made, x, self.nearest)
+        return out
 
     @abstractmethod
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        """float32 in [0, 1] to float32. `x` is the corruption's own: it may be changed in place."""
+        """float32 in [0, 1] (0 … 255 if `bytewise`) to float32. `x` is the corruption's own: it may change in place."""
 
     def constant(self, x: Tensor, severity: int) -> Any:
         """The published strength for images of this size."""
@@ -64,6 +77,13 @@ class Corruption(ABC):
     def small(self, x: Tensor) -> bool:
         """Whether the constants for 32 × 32 apply."""
         return self.size == 32 if self.size else min(x.shape[-2:]) <= SMALL
+
+
+def pieces(x: Tensor) -> list[slice]:
+    """The batch on a GPU; on a CPU as many images at a time as its cache holds, which changes nothing but the time."""
+    n = x.shape[0]
+    step = n if x.device.type != "cpu" else max(1, CACHED // x[0].numel())
+    return [slice(start, start + step) for start in range(0, n, step)]
 
 
 def check_severity(severity: int) -> None:
@@ -89,10 +109,12 @@ def check_images(x: Tensor) -> None:
         raise InputError(f"float images must lie in [0, 1], got {low:.4g} … {high:.4g}; {remedy}")
 
 
-def unit(x: Tensor) -> Tensor:
-    """A float32 copy in [0, 1], dense."""
+def unit(x: Tensor, white: float = 1.0) -> Tensor:
+    """A dense float32 copy in 0 … white."""
     copied = x.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
-    return copied.div_(255.0) if x.dtype == torch.uint8 else copied.clamp_(0, 1)
+    if x.dtype == torch.uint8:
+        return copied if white == 255 else copied.mul_(white / 255.0)
+    return copied.clamp_(0, 1).mul_(white) if white != 1 else copied.clamp_(0, 1)
 
 
 def as_given(y: Tensor, x: Tensor, nearest: bool) -> Tensor:

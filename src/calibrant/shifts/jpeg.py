@@ -47,10 +47,10 @@ class JpegCompression(Corruption):
     """JPEG at low quality, colour at half the resolution."""
 
     name: ClassVar[str] = "jpeg_compression"
-    nearest: ClassVar[bool] = True
+    bytewise: ClassVar[bool] = True
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        return jpeg(x.mul_(255.0).round_(), self.constant(x, severity)).div_(255.0)
+        return jpeg(x.round_(), self.constant(x, severity))
 
 
 def jpeg(x: Tensor, quality: int) -> Tensor:
@@ -84,7 +84,8 @@ def halved(x: Tensor) -> Tensor:
     """Means of 2 × 2 pixels; halves are rounded down and up in turn along a row (libjpeg's bias of 1, 2, 1, 2 …)."""
     h, w = x.shape[2:]
     x = F.pad(x, (0, w % 2, 0, h % 2), mode="replicate") if h % 2 or w % 2 else x
-    total = F.avg_pool2d(x, 2, divisor_override=1)
+    pairs = x[:, :, ::2] + x[:, :, 1::2]
+    total = pairs[..., ::2] + pairs[..., 1::2]
     bias = torch.tensor([1.0, 2.0], device=x.device).repeat(total.shape[3] // 2 + 1)[: total.shape[3]]
     return total.add_(bias).mul_(0.25).floor_()
 

@@ -16,26 +16,26 @@ class Pixelate(Corruption):
     """Fewer, larger pixels."""
 
     name: ClassVar[str] = "pixelate"
-    nearest: ClassVar[bool] = True
+    bytewise: ClassVar[bool] = True
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
         share = self.constant(x, severity)
         h, w = x.shape[2:]
         small = max(1, int(h * share)), max(1, int(w * share))
-        x = boxed(x.mul_(255.0), small[1]).transpose(2, 3)
-        x = boxed(x, small[0]).transpose(2, 3)
+        # Pillow averages along the rows first; rows that lie in memory one after the other are faster to add
+        x = boxed(x.round_().transpose(2, 3).contiguous(), small[1])
+        x = boxed(x.transpose(2, 3).contiguous(), small[0])
         # enlarging by BOX is taking the pixel under the centre
-        return x[:, :, under(h, small[0], x.device)][..., under(w, small[1], x.device)].div_(255.0)
+        return x.index_select(2, under(h, small[0], x.device)).index_select(3, under(w, small[1], x.device))
 
 
 def boxed(x: Tensor, size: int) -> Tensor:
-    """The last axis averaged to `size` pixels, in whole bytes as Pillow keeps them between its two passes."""
-    return (
-        (x.reshape(-1, x.shape[-1]) @ box_matrix(x.shape[-1], size, x.device))
-        .view(*x.shape[:-1], size)
-        .add_(0.5)
-        .floor_()
-    )
+    """The rows averaged to `size` of them, in whole bytes as Pillow keeps them between its two passes."""
+    first, weights = box(x.shape[2], size, x.device)
+    total = x.index_select(2, first) * weights[0]
+    for i in range(1, len(weights)):
+        total.addcmul_(x.index_select(2, (first + i).clamp_(max=x.shape[2] - 1)), weights[i])
+    return total.add_(0.5).floor_()
 
 
 def under(large: int, small: int, device: torch.device) -> Tensor:
@@ -44,10 +44,13 @@ def under(large: int, small: int, device: torch.device) -> Tensor:
 
 
 @functools.lru_cache(maxsize=64)
-def box_matrix(n: int, size: int, device: torch.device) -> Tensor:
-    """float32 [n, size]: a small pixel is the plain mean of the pixels whose centres lie in it."""
+def box(n: int, size: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """A small pixel is the plain mean of the pixels whose centres lie in it: the first of them [size], and the weights
+    of the first, the next … [taps, size, 1]."""
     scale = n / size
     middle = (torch.arange(size, dtype=torch.float64) + 0.5) * scale
     pixel = torch.arange(n, dtype=torch.float64)[:, None] + 0.5
     within = ((pixel - middle) / scale > -0.5) & ((pixel - middle) / scale <= 0.5)
-    return (within / within.sum(0)).to(torch.float32).to(device)
+    count, first = within.sum(0), within.double().argmax(0)
+    weights = (torch.arange(int(count.max()))[:, None] < count) / count
+    return first.to(device), weights.float().unsqueeze(-1).to(device)

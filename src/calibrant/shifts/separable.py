@@ -24,12 +24,32 @@ def separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 def gaussian(x: Tensor, sigma: float, truncate: float = 4.0, border: str = "nearest") -> Tensor:
     """Gaussian blur as in scipy and scikit-image: taps within `truncate` deviations, borders repeated or reflected."""
-    if int(truncate * sigma + 0.5) == 0:
+    radius = int(truncate * sigma + 0.5)
+    if radius == 0:
         return x
     h, w = x.shape[-2:]
+    if 7 * (2 * radius + 1) < min(h, w):  # few taps on a large image: sums of shifted copies do less work
+        return shifted_sums(shifted_sums(x, sigma, radius, 3, border), sigma, radius, 2, border)
     return separable(
         x, gaussian_matrix(h, sigma, truncate, border, x.device), gaussian_matrix(w, sigma, truncate, border, x.device)
     )
+
+
+def shifted_sums(x: Tensor, sigma: float, radius: int, axis: int, border: str) -> Tensor:
+    """Gaussian blur along one axis."""
+    n = x.shape[axis]
+    weights = taps(sigma, radius).tolist()
+    padded = x.index_select(axis, inside(torch.arange(-radius, n + radius, device=x.device), n, border))
+    total = padded.narrow(axis, radius, n) * weights[radius]
+    for i in range(radius):  # from the smallest weight on, both sides together
+        total.add_(padded.narrow(axis, i, n) + padded.narrow(axis, 2 * radius - i, n), alpha=weights[i])
+    return total
+
+
+def taps(sigma: float, radius: int) -> Tensor:
+    """Gaussian weights of −radius … radius, float64, of sum 1."""
+    weight: Tensor = torch.exp(-0.5 / sigma**2 * torch.arange(-radius, radius + 1).double() ** 2)
+    return weight / weight.sum()
 
 
 def clipped_zoom(x: Tensor, factor: float) -> Tensor:
@@ -51,9 +71,8 @@ def inside(index: Tensor, n: int, border: str) -> Tensor:
 def gaussian_matrix(n: int, sigma: float, truncate: float, border: str, device: Device) -> Tensor:
     """float32 [n, n]: row i holds the weights of the pixels that make pixel i."""
     radius = int(truncate * sigma + 0.5)
-    tap = torch.arange(-radius, radius + 1)
-    weight = torch.exp(-0.5 / sigma**2 * tap.double() ** 2)
-    return _place(n, inside(torch.arange(n)[:, None] + tap, n, border), (weight / weight.sum()).expand(n, -1), device)
+    columns = inside(torch.arange(n)[:, None] + torch.arange(-radius, radius + 1), n, border)
+    return _place(n, columns, taps(sigma, radius).expand(n, -1), device)
 
 
 @functools.lru_cache(maxsize=128)

@@ -57,20 +57,18 @@ def plasma(numbers: Draws, side: int, decay: float) -> Tensor:
     As published, the map wraps round, and the noise of a level has the *square* of its nominal amplitude.
     """
     size = 1 << max(side - 1, 1).bit_length()
-    noise = numbers.uniform(size, size).mul_(2).sub_(1)
-    height = torch.zeros_like(noise)
-    step, amplitude = size, 100.0
-    while step >= 2:
-        half, scale = step // 2, amplitude**2
-        corners = height[:, ::step, ::step]
-        square = corners + corners.roll(-1, 1)
-        square = square + square.roll(-1, 2)
-        middle = square / 4 + noise[:, half::step, half::step] * scale
-        height[:, half::step, half::step] = middle
-        above = middle + middle.roll(1, 1) + corners + corners.roll(-1, 2)
-        height[:, ::step, half::step] = above / 4 + noise[:, ::step, half::step] * scale
-        beside = middle + middle.roll(1, 2) + corners + corners.roll(-1, 1)
-        height[:, half::step, ::step] = beside / 4 + noise[:, half::step, ::step] * scale
-        step, amplitude = half, amplitude / decay
-    low, high = height.flatten(1).aminmax(dim=1)
-    return height.sub_(low[:, None, None]).div_((high - low)[:, None, None])
+    corners = torch.zeros(numbers.n, 1, 1, device=numbers.key.device)
+    amplitude = 100.0
+    for level in range(size.bit_length() - 1):
+        n, side, _ = corners.shape
+        noise = numbers.uniform(3, side, side, stream=level).mul_(2).sub_(1).mul_(amplitude**2)
+        height = torch.empty(n, side, 2, side, 2, device=corners.device)
+        below, beyond = corners.roll(-1, 1), corners.roll(-1, 2)
+        middle = (corners + below + beyond + below.roll(-1, 2)).div_(4).add_(noise[:, 0])
+        height[:, :, 0, :, 0] = corners
+        height[:, :, 1, :, 1] = middle
+        height[:, :, 0, :, 1] = (middle + middle.roll(1, 1) + corners + beyond).div_(4).add_(noise[:, 1])
+        height[:, :, 1, :, 0] = (middle + middle.roll(1, 2) + corners + below).div_(4).add_(noise[:, 2])
+        corners, amplitude = height.view(n, 2 * side, 2 * side), amplitude / decay
+    low, high = corners.flatten(1).aminmax(dim=1)
+    return corners.sub_(low[:, None, None]).div_((high - low)[:, None, None])
