@@ -67,11 +67,15 @@ def cells(
 
 def _group_factor(which: Tensor, signed: Tensor, group: Tensor, size: int) -> Tensor:
     """From sums per group s_g (and its items n_g): δ = Σ s_g / Σ n_g has influence (s_g − n_g δ)/N."""
-    n, groups = len(which), int(group.max()) + 1
+    groups = int(group.max()) + 1
     sums = torch.zeros(groups * size, dtype=torch.float64)
     sums.index_add_(0, group * size + which, signed)
-    sums = sums.view(groups, size)
-    items = torch.bincount(group, minlength=groups).double()
+    return group_factor(sums.view(groups, size), torch.bincount(group, minlength=groups).double())
+
+
+def group_factor(sums: Tensor, items: Tensor) -> Tensor:
+    """L with L Lᵀ = covariance of the gaps, from the groups' sums of confidence − correct [G, C] and sizes [G]."""
+    n, groups = items.sum(), len(items)
     influence = (sums - items[:, None] * (sums.sum(0) / n)) / n
     covariance = influence.T @ influence * (groups / (groups - 1))
     values, vectors = torch.linalg.eigh(covariance)

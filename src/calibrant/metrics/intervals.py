@@ -101,17 +101,17 @@ def gap_intervals(panel: Panel, names: set[str], resampling: Resampling) -> dict
     out: dict[str, tuple[float, float]] = {}
     if width:
         wanted = (width - {"ece_debiased"}) | ({"ece"} if "ece_debiased" in width else set())
-        found = _invert(_cells(scores, panel.width_index), sorted(wanted), resampling)
+        found = invert(_cells(scores, panel.width_index), sorted(wanted), resampling)
         if "ece_debiased" in width:
             found["ece_debiased"] = found["ece"]
         out |= {name: found[name] for name in width}
     if "ece_mass" in names:
-        out |= _invert(_cells(scores, panel.mass_index), ["ece_mass"], resampling)
+        out |= invert(_cells(scores, panel.mass_index), ["ece_mass"], resampling)
     if "ks" in names:
         walk = torch.empty(scores.n, dtype=torch.long)
         walk[panel.ranking.positions] = merged(panel.ranking, WALK)
         walked = cells(walk.max() - walk, scores.confidence, scores.correct, scores.group, smooth=True)
-        out |= _invert(walked, ["ks"], resampling)
+        out |= invert(walked, ["ks"], resampling)
     if "ece_classwise" in names and scores.classwise is not None:
         signed = scores.confidence - scores.correct.double()
         design = 1.0 if scores.group is None else max(1.0, design_effect(signed, scores.group))
@@ -123,7 +123,8 @@ def _cells(scores: Scores, index: Tensor) -> Cells:
     return cells(index, scores.confidence, scores.correct, scores.group)
 
 
-def _invert(c: Cells, names: Sequence[str], resampling: Resampling) -> dict[str, tuple[float, float]]:
+def invert(c: Cells, names: Sequence[str], resampling: Resampling) -> dict[str, tuple[float, float]]:
+    """Intervals of functions of these cells' gaps."""
     random = noise(len(c.count), resampling.replicates, resampling.seed)
     lines: dict[inversion.Side, tuple[inversion.Line, inversion.Line]] = {}
     out = {}

@@ -1,0 +1,213 @@
+"""Images of labels, one after the other: sums a frame, which add up to every metric over pixels; frames are resampled.
+
+    frames = Frames();  for each frame: frames.add(logits[H, W, K], labels[H, W]);  frames.report()
+
+A frame leaves the same few numbers, whatever its size, so a video never lies in memory. Values are those of `evaluate`
+on all pixels (AUROC from a ladder of confidences: see `auroc_bound`), with two of segmentation's own: the mean
+intersection over union, and the consistency of neighbouring frames (SS Eq. 37, Table 2). Pixels of a frame err together
+and so do frames of a video: intervals draw whole frames, or blocks of them, by the methods of `intervals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional import ranking
+from calibrant.functional.binning import equal_width
+from calibrant.functional.border import predictions
+from calibrant.functional.scores import Scores, reduce
+from calibrant.metrics.bca import acceleration, bca, wilson
+from calibrant.metrics.bootstrap import draw
+from calibrant.metrics.conventions import BINS, Resampling, conventions
+from calibrant.metrics.gaps import Cells, group_factor
+from calibrant.metrics.intervals import INVERSION, UNMOVED, invert
+from calibrant.metrics.streaming import RUNGS, rung
+from calibrant.types import Estimate, Report
+
+RUNGS_A_CELL = 64
+CELLS = RUNGS // RUNGS_A_CELL
+"""Cells of the ladder of confidences that a frame is counted on, for AUROC."""
+NAMES = ("accuracy", "nll", "brier", "ece", "auroc", "miou", "consistency")
+PERCENT = frozenset({"accuracy", "ece", "miou", "consistency"})
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Of one frame, or of several: they add. `same` of `compared` pixels have the previous frame's prediction."""
+
+    pixels: Tensor  # [3]: labelled pixels, right ones, Σ −log p of the label
+    brier: Tensor
+    width: Tensor  # [4, bins]: count, Σ confidence, Σ correct, Σ confidence²
+    ladder: Tensor  # [2, CELLS]: right, wrong; the most confident first
+    overlap: Tensor  # [3, K]: right, predicted, labelled, of each class
+    steady: Tensor  # [2]: same, compared
+
+
+def sums(scores: Scores, predicted: Tensor, previous: Tensor | None, k: int) -> Sums:
+    """Of the labelled pixels of a frame; `predicted` and `previous` are of all its pixels."""
+    assert scores.log_p_label is not None and scores.brier is not None
+    at, hit, confidence = equal_width(scores.confidence, scores.bins), scores.correct.double(), scores.confidence
+    cell = CELLS - 1 - rung(scores.log_error) // RUNGS_A_CELL
+    right, labels = scores.predicted == scores.labels, scores.labels
+    each = (torch.bincount(t, minlength=k).double() for t in (labels[right], scores.predicted, labels))
+    same = [0.0, 0.0] if previous is None else [float((predicted == previous).sum()), float(predicted.numel())]
+    return Sums(
+        pixels=torch.tensor([scores.n, float(right.sum()), float(-scores.log_p_label.sum())], dtype=torch.float64),
+        brier=scores.brier.sum().double(),
+        width=torch.stack([_bins(at, w, scores.bins) for w in (None, confidence, hit, confidence.square())]),
+        ladder=torch.stack([_bins(cell[right], None, CELLS), _bins(cell[~right], None, CELLS)]),
+        overlap=torch.stack(list(each)),
+        steady=torch.tensor(same, dtype=torch.float64),
+    )
+
+
+def _bins(index: Tensor, weights: Tensor | None, size: int) -> Tensor:
+    return torch.bincount(index, weights, minlength=size).double()
+
+
+Value = Callable[[Tensor], Tensor]
+"""Weights of the units [B, U] → values [B]."""
+
+
+class Frames:
+    """Frames as they come; `report` at any time."""
+
+    def __init__(self, bins: int = BINS) -> None:
+        self.bins, self.k = bins, 0
+        self.rows: list[Sums] = []
+        self._previous: Tensor | None = None
+
+    def add(self, logits: Tensor, labels: Tensor, *, ignore: int = -1, cut: bool = False) -> None:
+        """One frame, logits [H, W, K]; pixels labelled `ignore` count for consistency alone. `cut`: a new scene."""
+        if logits.ndim < 2 or logits.shape[:-1] != labels.shape:
+            raise InputError(
+                f"a frame of logits {tuple(logits.shape)} and labels {tuple(labels.shape)}: [H, W, K], [H, W]"
+            )
+        if self.k not in (0, logits.shape[-1]):
+            raise InputError(f"a frame of {logits.shape[-1]} classes after frames of {self.k}")
+        predicted = logits.argmax(-1).cpu()
+        if cut or (self._previous is not None and self._previous.shape != predicted.shape):
+            self._previous = None
+        flat, y = logits.reshape(-1, logits.shape[-1]).cpu(), labels.reshape(-1).cpu()
+        known = y != ignore
+        if not bool(known.any()):
+            raise InputError(f"frame {len(self.rows)} has no labelled pixel (all are {ignore})")
+        self.k = logits.shape[-1]
+        scores = reduce(predictions(flat[known], y[known]), self.bins)
+        self.rows.append(sums(scores, predicted, self._previous, self.k))
+        self._previous = predicted
+
+    def report(self, *, resampling: Resampling | None = None, block: int = 1) -> Report:
+        """Every metric; with `resampling`, its interval over frames or over blocks of so many successive ones."""
+        if not self.rows:
+            raise InputError("no frame was added; there is nothing to report")
+        if block < 1:
+            raise InputError(f"block={block} must be at least 1 frame")
+        units = {name: torch.stack([getattr(r, name) for r in self.rows]) for name in vars(self.rows[0])}
+        units = {name: _blocked(t, block) for name, t in units.items()}
+        count = len(units["pixels"])
+        ones = torch.ones(1, count, dtype=torch.float64)
+        values = metrics(units)
+        out = {name: _point(name, float(value(ones)), units) for name, value in values.items()}
+        unit = "frames" if block == 1 else f"blocks of {block} frames"
+        if resampling is not None:
+            out = {n: _interval(n, e, values[n], units, resampling, unit) for n, e in out.items()}
+        said = None if resampling is None else resampling.describe(unit)
+        n = int(units["pixels"][:, 0].sum())
+        extras: dict[str, Any] = {"frames": len(self.rows), "units": count, "auroc_bound": auroc_bound(units)}
+        return Report(out, n, self.k, conventions(bins=self.bins, interval=said), extras=extras, percent=PERCENT)
+
+
+def metrics(units: dict[str, Tensor]) -> dict[str, Value]:
+    """Each metric as a function of the units' weights."""
+    n, hits, nll = units["pixels"].T
+    gap = units["width"][:, 1] - units["width"][:, 2]
+    right, wrong = units["ladder"][:, 0], units["ladder"][:, 1]
+
+    def miou(w: Tensor) -> Tensor:
+        both, predicted, labelled = (w @ units["overlap"][:, i] for i in range(3))
+        union = predicted + labelled - both
+        seen = union > 0
+        return (both / torch.where(seen, union, 1.0)).sum(-1) / seen.sum(-1)
+
+    return {
+        "accuracy": lambda w: w @ hits / (w @ n),
+        "nll": lambda w: w @ nll / (w @ n),
+        "brier": lambda w: w @ units["brier"] / (w @ n),
+        "ece": lambda w: (w @ gap).abs().sum(-1) / (w @ n),
+        "auroc": lambda w: ranking.auroc(w @ right, w @ wrong),
+        "miou": miou,
+        "consistency": lambda w: w @ units["steady"][:, 0] / (w @ units["steady"][:, 1]),
+    }
+
+
+def auroc_bound(units: dict[str, Tensor]) -> float:
+    """How far AUROC can be from the exact one: pairs on one cell count ½, and could count 0 or 1."""
+    right, wrong = units["ladder"].sum(0)
+    pairs = float(right.sum() * wrong.sum())
+    return float((right * wrong).sum()) / (2 * pairs) if pairs else 0.0
+
+
+def _blocked(values: Tensor, block: int) -> Tensor:
+    groups = torch.arange(len(values)) // block
+    out = torch.zeros(int(groups[-1]) + 1, *values.shape[1:], dtype=torch.float64)
+    return out.index_add_(0, groups, values)
+
+
+def _point(name: str, value: float, units: dict[str, Tensor]) -> Estimate:
+    if name == "consistency" and not bool(units["steady"][:, 1].any()):
+        return Estimate(None, reason="one frame has no neighbour to agree with")
+    if name == "auroc" and not bool(units["ladder"].sum((0, 2)).all()):
+        return Estimate(None, reason="no wrong pixel, or no right one")
+    return Estimate(value)
+
+
+def _interval(
+    name: str, e: Estimate, value: Value, units: dict[str, Tensor], resampling: Resampling, unit: str
+) -> Estimate:
+    count = len(units["pixels"])
+    if e.value is None or count < 2:
+        return e if e.value is None else Estimate(e.value, reason=f"one of the {unit}: no interval")
+    if name == "accuracy":
+        low, high = wilson(e.value, _effective(units, e.value), resampling.level)
+        return Estimate(e.value, low, high, method=f"Wilson, pixels counted by the design effect of {unit}")
+    if name == "ece":
+        low, high = invert(_cells(units), ["ece"], resampling)["ece"]
+        return Estimate(e.value, low, high, method=INVERSION)
+    drawn = draw(count, resampling.replicates, torch.Generator().manual_seed(resampling.seed)).double()
+    replicates = value(drawn)
+    replicates = replicates[torch.isfinite(replicates)]
+    if len(replicates) < 0.9 * resampling.replicates:
+        return Estimate(e.value, reason=f"too few {unit} for an interval")
+    if float(replicates.max() - replicates.min()) <= 1e-15:
+        return Estimate(e.value, reason=UNMOVED)
+    ones = torch.ones(1, count, dtype=torch.float64, requires_grad=True)
+    with torch.enable_grad():
+        (gradient,) = torch.autograd.grad(value(ones).sum(), ones)
+    low, high = bca(e.value, replicates, acceleration(gradient[0] - gradient[0].mean(), None), resampling.level)
+    return Estimate(e.value, low, high, method=f"BCa bootstrap over {unit}")
+
+
+def _effective(units: dict[str, Tensor], share: float) -> float:
+    """Pixels, divided by how much whole units inflate the variance of a share of them."""
+    n, hits, _ = units["pixels"].T
+    total, items = float(n.sum()), float(n.sum()) * share * (1 - share)
+    if items == 0:
+        return float(len(n))
+    return total / max(1.0, float((hits - share * n).square().sum()) / items)
+
+
+def _cells(units: dict[str, Tensor]) -> Cells:
+    count, confidence, correct, square = units["width"].sum(0)
+    kept = count > 0
+    c, mean = count[kept], confidence[kept] / count[kept]
+    signed = (units["width"][:, 1] - units["width"][:, 2])[:, kept]
+    factor = group_factor(signed, units["pixels"][:, 0])
+    spread = (square[kept] / c - mean * mean).clamp_min(0)
+    return Cells(int(count.sum()), c, mean, correct[kept] / c, spread, factor=factor)

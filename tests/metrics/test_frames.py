@@ -1,0 +1,124 @@
+"""Metrics over the pixels of a video, a frame at a time, against the same metrics on all pixels at once."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import jaccard_score
+
+from calibrant.errors import InputError
+from calibrant.functional.border import predictions
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.evaluate import evaluate
+from calibrant.metrics.frames import Frames
+
+H, W, K, N = 6, 8, 4, 12
+RESAMPLING = Resampling(seed=0, replicates=1000)
+
+
+def video(seed: int = 0, n: int = N) -> tuple[torch.Tensor, torch.Tensor]:
+    """Frames whose difficulty drifts, so that pixels of one frame err together; some pixels have no label."""
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(K, (n, H, W), generator=g)
+    ease = 1.5 + torch.randn(n, 1, 1, 1, generator=g)
+    logits = torch.randn(n, H, W, K, generator=g) + ease * torch.nn.functional.one_hot(y, K)
+    return logits, torch.where(torch.rand(n, H, W, generator=g) < 0.1, -1, y)
+
+
+def gathered(logits: torch.Tensor, labels: torch.Tensor) -> Frames:
+    frames = Frames()
+    for z, y in zip(logits, labels, strict=True):
+        frames.add(z, y)
+    return frames
+
+
+def test_values_are_those_of_all_pixels_together() -> None:
+    logits, labels = video()
+    found = gathered(logits, labels).report()
+    whole = evaluate(predictions(logits, labels, ignore_index=-1), intervals=False)
+    assert found.n == whole.n and found.extras["frames"] == N
+    for name in ("accuracy", "nll", "brier", "ece"):
+        assert found[name].value == pytest.approx(whole[name].value, rel=1e-9)
+    bound = found.extras["auroc_bound"]
+    assert bound < 1e-3 and found["auroc"].value == pytest.approx(whole["auroc"].value, abs=bound + 1e-12)
+
+
+def test_intervals_are_those_of_evaluate_with_frames_as_groups() -> None:
+    logits, labels = video()
+    found = gathered(logits, labels).report(resampling=RESAMPLING)
+    whole = evaluate(predictions(logits, labels, ignore_index=-1), metrics=("accuracy", "nll", "brier", "ece", "auroc"))
+    for name in ("accuracy", "nll", "brier", "ece", "auroc"):
+        width = whole[name].high - whole[name].low
+        assert found[name].low == pytest.approx(whole[name].low, abs=0.03 * width), name
+        assert found[name].high == pytest.approx(whole[name].high, abs=0.03 * width), name
+        assert found[name].method and whole[name].method
+
+
+def test_blocks_of_frames_widen_the_interval_of_a_slow_drift() -> None:
+    """Frames that come in runs of alike ones are worth as many as there are runs."""
+    logits, labels = video(n=10)
+    slow = gathered(logits.repeat_interleave(6, 0), labels.repeat_interleave(6, 0))
+    single, block = (slow.report(resampling=RESAMPLING, block=b)["nll"] for b in (1, 6))
+    fast = gathered(logits, labels).report(resampling=RESAMPLING)["nll"]
+    assert block.value == pytest.approx(single.value) == pytest.approx(fast.value)
+    assert block.high - block.low == pytest.approx(fast.high - fast.low, rel=0.02)
+    assert block.high - block.low > 1.8 * (single.high - single.low)
+
+
+def test_mean_intersection_over_union_against_scikit_learn() -> None:
+    logits, labels = video()
+    known = (labels >= 0).numpy()
+    expected = jaccard_score(labels.numpy()[known], logits.argmax(-1).numpy()[known], average="macro")
+    assert gathered(logits, labels).report()["miou"].value == pytest.approx(expected)
+
+
+def test_eq_37_consistency_of_neighbouring_frames() -> None:
+    logits, labels = video()
+    predicted = logits.argmax(-1).numpy()
+    expected = np.mean([(a == b).mean() for a, b in pairwise(predicted)])
+    assert gathered(logits, labels).report()["consistency"].value == pytest.approx(expected)
+    cut = Frames()
+    for t, (z, y) in enumerate(zip(logits, labels, strict=True)):
+        cut.add(z, y, cut=t == 6)
+    same = [(predicted[t] == predicted[t + 1]).mean() for t in range(N - 1) if t != 5]
+    assert cut.report()["consistency"].value == pytest.approx(np.mean(same))
+
+
+def test_a_frame_of_one_is_without_neighbour_and_without_interval() -> None:
+    logits, labels = video()
+    found = gathered(logits[:1], labels[:1]).report(resampling=RESAMPLING)
+    assert found["consistency"].value is None and "neighbour" in found["consistency"].reason
+    assert found["nll"].value is not None and found["nll"].low is None
+
+
+def test_memory_does_not_grow_with_the_size_of_a_frame() -> None:
+    def held(size: int) -> int:
+        frames = Frames()
+        frames.add(torch.randn(size, size, 3), torch.zeros(size, size, dtype=torch.long))
+        return sum(t.numel() for t in vars(frames.rows[0]).values())
+
+    assert held(4) == held(64)
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda f: f.report(), "no frame"),
+        (lambda f: f.add(torch.zeros(2, 3, 4), torch.zeros(2, 2, dtype=torch.long)), r"\(2, 3, 4\).*\(2, 2\)"),
+        (lambda f: f.add(torch.zeros(2, 2, 4), torch.full((2, 2), -1)), "no labelled pixel"),
+    ],
+)
+def test_bad_frames_are_named(make, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        make(Frames())
+
+
+def test_frames_of_other_classes_and_blocks_of_none_are_refused() -> None:
+    frames = gathered(*video())
+    with pytest.raises(InputError, match="3 classes after frames of 4"):
+        frames.add(torch.zeros(2, 2, 3), torch.zeros(2, 2, dtype=torch.long))
+    with pytest.raises(InputError, match="block=0"):
+        frames.report(block=0)
