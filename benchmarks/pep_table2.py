@@ -1,11 +1,14 @@
 """PEP Table 2 and Fig. 3 on a GPU: five small networks, six methods, many seeds; cells in the form of `results/`.
 
     python benchmarks/pep_table2.py ROW… [--seeds 10] [--dropout-seeds 5] [--store results] [--data-root DIR]
+    python benchmarks/pep_table2.py ROW… --seeds 5 --only dropout   # this column alone, into cells that exist
 
 One row a process (they are bound by kernel launches: run the rows side by side). σ and T are tuned on the held-out
 part of the training set (validation and calibration together, as in the paper), never on test. SWA averages the
 last five epochs. A deep ensemble takes all seeds of a row, so there is one of it. The paper does not give the passes
-of MC dropout: 50 here; nor batch and learning rate: 128 and 1e-3, as in the recipes.
+of MC dropout: 50 here; nor batch and learning rate: 128 and 1e-3, as in the recipes. Where its networks leave a choice
+that decides whether dropout trains at all (order of BatchNorm and ReLU, padding), each reading is trained once, with
+the first seed, and the one with the lowest NLL of MC dropout on the held-out set is used; the cell lists them all.
 """
 
 from __future__ import annotations
@@ -41,6 +44,13 @@ from calibrant.types import Predictions, Split
 
 METRICS = ("accuracy", "nll", "brier", "ece", "ece_mass", "auroc", "aurc", "gap")
 SWA_EPOCHS, PASSES, OVERFITTING_SEEDS = 5, 50, 3
+READINGS: dict[str, dict[str, Any]] = {
+    "BatchNorm, ReLU, dropout; padding 1": {},
+    "BatchNorm, ReLU, dropout; no padding": {"padding": 0},
+    "ReLU, BatchNorm, dropout; padding 1": {"norm_first": False},
+    "ReLU, BatchNorm, dropout; no padding": {"norm_first": False, "padding": 0},
+}
+"""Of the CIFAR network of §3.2, for MC dropout; the other networks leave no such choice."""
 
 
 class Row:
@@ -108,8 +118,32 @@ class Row:
         return summary(self.predict(network, self.test), METRICS)
 
 
-def measure_seed(row: Row, seed: int, dropout: bool) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
-    """One seed: every column but the deep ensemble."""
+class Dropout:
+    """The column of MC dropout: the reading is chosen with the first seed, on held-out data."""
+
+    def __init__(self, row: Row) -> None:
+        self.row, self.held_out_nll = row, dict[str, float]()
+        self.readings = READINGS if row.recipe.network.name == "cifar_cnn" else {"as described": {}}
+
+    def measure(self, seed: int) -> tuple[dict[str, float | None], dict[str, Any]]:
+        """(metrics on test, what to note)"""
+        networks = {}
+        for name in [self.best] if self.held_out_nll else list(self.readings):
+            networks[name] = MCDropout(self.row.train(seed, dropout=0.5, **self.readings[name])[-1], members=PASSES)
+            if name not in self.held_out_nll:
+                held = summary(self.row.predict(networks[name], self.row.held_out, Split.CALIBRATION), ("nll",))["nll"]
+                self.held_out_nll[name] = float("inf") if held is None else held
+                print(self.row.experiment.name, name, "held-out NLL", held, file=sys.stderr, flush=True)
+        noted = {"dropout_reading": self.best, "dropout_readings_held_out_nll": self.held_out_nll}
+        return self.row.score(networks[self.best]), noted
+
+    @property
+    def best(self) -> str:
+        return min(self.held_out_nll, key=lambda name: self.held_out_nll[name])
+
+
+def measure_seed(row: Row, seed: int, known: Any) -> tuple[nn.Module, dict[str, Any], dict[str, Any]]:
+    """One seed: every column but MC dropout and the deep ensemble. `known`: Fig. 3 of this seed, if a cell has it."""
     epochs = row.train(seed)
     model = epochs[-1]
     held = row.predict(model, row.held_out, Split.CALIBRATION)
@@ -124,13 +158,11 @@ def measure_seed(row: Row, seed: int, dropout: bool) -> tuple[nn.Module, dict[st
         "pep": row.score(pep),
         "swa": row.score(swa),
     }
-    if dropout:
-        measured["dropout"] = row.score(MCDropout(row.train(seed, dropout=0.5)[-1], members=PASSES))
     extras: dict[str, Any] = {"temperature": float(temperature.summary()["temperature"]), "sigma": pep.sigma}
     assert pep.certificate is not None
     extras["pep_passes"], extras["pep_notes"] = pep.certificate.passes, list(pep.certificate.notes)
     if seed < OVERFITTING_SEEDS:
-        extras["overfitting"] = overfitting(row, epochs)
+        extras["overfitting"] = known or overfitting(row, epochs)
     return model, measured, extras
 
 
@@ -159,28 +191,44 @@ def main() -> None:
     parser.add_argument("--data-root", default=None)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--epochs", type=int, default=None, help="fewer than the paper's 15, to see that it runs")
+    parser.add_argument("--only", choices=["dropout"], default=None, help="this column alone, into existing cells")
     args = parser.parse_args()
-    command = "python benchmarks/pep_table2.py " + " ".join(args.rows)
+    command = "python benchmarks/pep_table2.py " + " ".join(args.rows) + (f" --only {args.only}" if args.only else "")
     where, store = environment(args.device), Store(args.store)
     for name in args.rows:
-        row, models, cells = Row(name, args.data_root, args.device, args.epochs), [], []
+        row = Row(name, args.data_root, args.device, args.epochs)
+        dropout, models, cells = Dropout(row), [], []
         for seed in range(args.seeds):
             start = time.perf_counter()
             settings = row.experiment.settings(seed, "paper") | {"columns": sorted(row.experiment.reported)}
             settings |= {"swa_epochs": SWA_EPOCHS, "passes": PASSES, "pep_members": 10}
-            model, measured, extras = measure_seed(row, seed, dropout=seed < args.dropout_seeds)
-            models.append(model)
+            key = digest(settings)
+            there = [c for c in store.cells(row.experiment.name) if c.seed == seed and c.key == key]
+            if args.only is None:
+                model, measured, extras = measure_seed(row, seed, there[0].extras.get("overfitting") if there else None)
+                models.append(model)
+            elif there:
+                measured, extras = dict(there[0].measured), dict(there[0].extras)
+            else:
+                print(name, seed, "has no cell yet: run it without --only", file=sys.stderr, flush=True)
+                continue
+            if seed < args.dropout_seeds:
+                measured["dropout"], noted = dropout.measure(seed)
+                extras |= noted
             cell = Cell(
-                experiment=row.experiment.name, seed=seed, scale="paper", key=digest(settings), status="done",
+                experiment=row.experiment.name, seed=seed, scale="paper", key=key, status="done",
                 settings=settings, measured=measured, reported=row.experiment.reported,
                 note="batch and learning rate ours; σ and T tuned on the whole held-out set; MC dropout with 50 passes",
                 seconds=time.perf_counter() - start, device=where["device"], environment=where,
-                commit=where["commit"], command=command, extras=extras,
+                commit=where["commit"], extras=extras,
+                command=f"{there[0].command}; {command}" if args.only else command,
             )  # fmt: skip
             cells.append(cell)
             store.write(row.experiment, cell)
             line = {k: round(v["nll"] or 0, 4) for k, v in measured.items()}
             print(name, seed, json.dumps(line), f"{cell.seconds:.0f} s", file=sys.stderr, flush=True)
+        if len(models) < 2:
+            continue
         deep = row.score(Deep(models))
         first = replace(cells[0], measured={**cells[0].measured, "deep": deep})
         store.write(row.experiment, replace(first, extras={**first.extras, "deep_members": len(models)}))
