@@ -202,8 +202,6 @@ def test_asking_for_what_cannot_be_is_an_error(tmp_path: Path) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="no CUDA device"):
             train(small(), tmp_path / "c", replace(QUIET, device="cuda"))
-    with pytest.raises(InputError, match="ranking needs labels"):
-        train(small("penalties=['ranking']", "transforms=['mixup']"), tmp_path / "d", QUIET)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
     with pytest.raises(FileError, match="not empty and not a run"):

@@ -8,6 +8,7 @@ so that a net that is right on most items still hears the others.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ class MMCE:
     weight: float = 2.0
     width: float = 0.4
     balanced: bool = False
+    needs_labels: ClassVar[bool] = True
 
     def __call__(self, logits: Tensor, batch: Batch) -> Tensor:
         if batch.labels is None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ class Ranking:
     items: int = 0
     correct: Tensor = field(init=False, repr=False)
     seen: Tensor = field(init=False, repr=False)
+    needs_labels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.confidence not in CONFIDENCES:

@@ -19,6 +19,7 @@ from calibrant.errors import InputError, unknown
 from calibrant.losses import LOSSES, PENALTIES
 from calibrant.protocols import BatchTransform, Criterion, Penalty, TargetPolicy
 from calibrant.targets import TARGETS
+from calibrant.train.adversary import adversary
 from calibrant.train.recipe import Recipe
 from calibrant.train.settings import Choice
 from calibrant.transforms import TRANSFORMS
@@ -26,6 +27,8 @@ from calibrant.types import Split
 
 MEDIAN_FREQUENCY = "median_frequency"
 """What `class_weights` of a loss may say instead of numbers."""
+
+ADVERSARY = "adversary"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ def known_of(data: Data) -> dict[str, Any]:
         "classes": data.k,
         "items": int(train.index.max()) + 1,
         "std": data.std,
+        ADVERSARY: lambda table, epsilon, key: adversary(table, epsilon, data, key),
         MEDIAN_FREQUENCY: lambda: median_frequency(train.y, data.k),
     }
 
@@ -68,7 +72,7 @@ def median_frequency(labels: Tensor, classes: int) -> tuple[float, ...]:
 
 def components(recipe: Recipe, known: Mapping[str, Any]) -> Components:
     """Everything but the networks; `known` holds what only the run knows."""
-    return Components(
+    made = Components(
         criterion=make(LOSSES, recipe.loss, "loss", known),
         penalties=tuple(
             tuple(make(PENALTIES, c, f"penalties.{i}", known) for i, c in enumerate(recipe.penalties))
@@ -77,6 +81,11 @@ def components(recipe: Recipe, known: Mapping[str, Any]) -> Components:
         policy=make(TARGETS, recipe.targets, "targets", known),
         transforms=tuple(make(TRANSFORMS, c, f"transforms.{i}", known) for i, c in enumerate(recipe.transforms)),
     )
+    wanting = next((c.name for c in recipe.penalties if getattr(PENALTIES[c.name], "needs_labels", False)), None)
+    if made.mixes and wanting is not None:
+        mixing = ", ".join(c.name for c in recipe.transforms)
+        raise InputError(f"penalty {wanting!r} needs each item's label, and {mixing} mixes them; drop one of them")
+    return made
 
 
 def make(table: Mapping[str, Callable[..., Any]], choice: Choice, key: str, known: Mapping[str, Any]) -> Any:
@@ -92,6 +101,9 @@ def make(table: Mapping[str, Callable[..., Any]], choice: Choice, key: str, know
     given = dict(choice.options)
     if given.get("class_weights") == MEDIAN_FREQUENCY:
         given["class_weights"] = known[MEDIAN_FREQUENCY]()
+    if "attack" in names and "attack" not in known and ADVERSARY in known:
+        epsilon = given.get("epsilon", parameters["epsilon"].default)
+        given["attack"] = known[ADVERSARY](given.get("attack", "pgd"), epsilon, key)
     handed = {name: known[name] for name in names if name in known and name not in given}
     missing = [n for n in names if parameters[n].default is inspect.Parameter.empty and n not in {**given, **handed}]
     if missing:

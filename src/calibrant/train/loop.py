@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from calibrant.data import Data
 from calibrant.data.batches import Augment, Batches
 from calibrant.errors import DivergedError, InputError
+from calibrant.train import checkpoint as disk
 from calibrant.train import state
 from calibrant.train.components import Components, components, known_of
 from calibrant.train.evaluate import as_predictions, outputs, pooled, summary
@@ -189,7 +190,8 @@ class Loop:
         if len(bad):
             step, member = int(bad[0][0]), int(bad[0][1])
             items = seen[step][member].tolist()
-            kept = f"the last good checkpoint in {self.folder} stands" if self.folder else "no checkpoint was written"
+            saved = self.folder is not None and disk.exists(self.folder)
+            kept = f"the last good checkpoint in {self.folder} stands" if saved else "no checkpoint was written yet"
             raise DivergedError(
                 f"the loss is {float(latest[step, member])} in epoch {epoch + 1}, step {first + step + 1}, "
                 f"member {member}, items {items}; {kept}: lower optimiser.lr or look at these items"

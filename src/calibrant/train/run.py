@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,8 @@ from calibrant.data import load as load_data
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, write
 from calibrant.nn import build as build_network
-from calibrant.train import board, levels
+from calibrant.train import board, levels, run_folder
 from calibrant.train import checkpoint as disk
-from calibrant.train.environment import command, environment
 from calibrant.train.evaluate import summary
 from calibrant.train.kept import keep_weights
 from calibrant.train.loop import Loop, Refresh
@@ -76,20 +75,22 @@ def train(
         raise InputError("this recipe has a selection; use calibrant.train.select")
     if how.tensorboard:
         board.check()
+    folder = Path(out)
+    run_folder.check(folder, recipe)
     fabric = make_fabric(recipe, how)
     loaded = data_of(recipe, how, data)
     levels.check(recipe, how, loaded)
-    folder = _folder(Path(out), recipe)
     begun_with = threads_of(folder) if disk.exists(folder / "checkpoint") else None
     with enough_threads(loaded.shape, recipe.batch, fabric.device, begun_with):
+        loop = _loop(recipe, folder, how, loaded, fabric)  # what can be wrong is wrong here, before anything is written
         if fabric.is_global_zero:
-            _describe(folder, recipe, loaded, fabric)
+            run_folder.describe(folder, recipe, loaded, fabric)
         fabric.barrier()
         if how.refresh is None and levels.wanted(recipe):
             source = levels.LevelSource(recipe, folder, how, loaded, fabric.device)
             source.prepare()  # before the loop, so that each stage has a bar of its own
-            how = replace(how, refresh=source)
-        return _trained(recipe, folder, how, loaded, fabric)
+            loop.refresh = source
+        return _trained(loop, folder)
 
 
 def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
@@ -100,7 +101,8 @@ def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
     return load_data(source, root=how.root, seed=recipe.data.seed, sizes=recipe.data.sizes)
 
 
-def _trained(recipe: Recipe, folder: Path, how: How, loaded: Data, fabric: Fabric) -> dict[str, Any]:
+def _loop(recipe: Recipe, folder: Path, how: How, loaded: Data, fabric: Fabric) -> Loop:
+    _ = loaded[Split.TRAIN], loaded[Split.VALIDATION]  # raises if one is missing, not after an epoch
     progress = Progress(
         recipe.name or recipe.network.name,
         recipe.epochs,
@@ -131,6 +133,12 @@ def _trained(recipe: Recipe, folder: Path, how: How, loaded: Data, fabric: Fabri
         listen,
         progress,
     )
+    return loop
+
+
+def _trained(loop: Loop, folder: Path) -> dict[str, Any]:
+    """Train what is left, predict, record."""
+    recipe, loaded, fabric = loop.recipe, loop.data, loop.fabric
     start = time.perf_counter()
     history = loop.run()
     result: dict[str, Any] = {}
@@ -239,36 +247,3 @@ def make_fabric(recipe: Recipe, how: How) -> Fabric:
     )
     fabric.launch()
     return fabric
-
-
-def _folder(folder: Path, recipe: Recipe) -> Path:
-    """The run's folder; one that holds another recipe is refused, naming what differs."""
-    if folder.exists() and not folder.is_dir():
-        raise FileError(f"{folder} is a file; name a folder for the run")
-    folder.mkdir(parents=True, exist_ok=True)
-    there = folder / "recipe.json"
-    if there.is_file():
-        old, new = read(there).plain(), recipe.plain()
-        differ = sorted(k for k in new if k not in ("name", "about") and old.get(k) != new[k])
-        if differ:
-            raise InputError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")
-    elif any(p.name != "log.jsonl" and not p.name.startswith(".") for p in folder.iterdir()):
-        raise FileError(f"{folder} is not empty and not a run; name a new folder")
-    return folder
-
-
-def _describe(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:
-    about = {
-        "schema": SCHEMA,
-        "name": recipe.data.name,
-        "classes": list(data.classes),
-        "shape": list(data.shape),
-        "mean": None if data.mean is None else list(data.mean),
-        "std": None if data.std is None else list(data.std),
-        "sizes": {split.value: len(part.y) for split, part in data.splits.items()},
-    }
-    where = environment(fabric.device) | {"command": command(), "processes": fabric.world_size}
-    # the recipe first: a folder is a run from the moment it is there
-    atomic.write_text(folder / "recipe.json", json.dumps(recipe.plain(), indent=2))
-    atomic.write_text(folder / "data.json", json.dumps(jsonable(about), indent=2))
-    atomic.write_text(folder / "environment.json", json.dumps(where, indent=2))

@@ -2,8 +2,9 @@
 
 For an example x' = x + δ the target moves from q to uniform with the distance:
     q' = λ(δ)·q + (1 − λ(δ))/K,   λ(δ) = (1 − min(1, ‖δ‖∞ / ε))^ρ
-The attack is handed in, (model, x) → x'; it runs on the net in evaluation mode, so that statistics of adversarial
-batches do not enter BatchNorm before training sees them.
+The attack is handed in, (model, x) → x', or with `seeded(seed)`, which then starts where the run's generator says; it
+runs on the net in evaluation mode, so that statistics of adversarial batches do not enter BatchNorm before training
+sees them.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ class CCAT:
         clean = x.shape[0] - int(self.fraction * x.shape[0])
         if clean == x.shape[0]:
             return x, q
-        original = x[clean:]
+        original, attack = x[clean:], self.attack
+        if hasattr(attack, "seeded"):
+            attack = attack.seeded(int(torch.randint(2**31, (), generator=rng, device=rng.device)))
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
         try:
-            attacked = self.attack(model, original).detach()
+            attacked = attack(model, original).detach()
         finally:
             for module, training in modes:
                 module.training = training

@@ -33,5 +33,6 @@ RECIPES = (
     variant("mixup", "mixup, α = 0.2", transforms=(Choice("mixup", {"alpha": 0.2}),)),
     variant("lp_norm", "L1 norm of the logits, 0.01", penalties=(Choice("lp_norm", {"weight": 0.01}),)),
     variant("entropy", "entropy regularisation, β = 0.1", penalties=(Choice("entropy", {"weight": 0.1}),)),
+    variant("ccat", "CCAT, PGD within 0.03", transforms=(Choice("ccat", {"epsilon": 0.03}),)),
     variant("deep", "a deep ensemble of five", members=5),
 )

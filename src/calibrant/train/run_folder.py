@@ -1,0 +1,52 @@
+"""The folder of a run: whether it may be used, and what is written into it before the first step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calibrant.data import Data
+from calibrant.errors import FileError, InputError
+from calibrant.files import atomic
+from calibrant.train import checkpoint as disk
+from calibrant.train.environment import command, environment
+from calibrant.train.recipe import Recipe, read
+from calibrant.types import SCHEMA, jsonable
+
+if TYPE_CHECKING:
+    from lightning.fabric import Fabric
+
+
+def check(folder: Path, recipe: Recipe) -> None:
+    """Nothing is written yet. A folder that holds another recipe's training is refused, naming what differs."""
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{folder} is a file; name a folder for the run")
+    there = folder / "recipe.json"
+    if there.is_file():
+        old, new = read(there).plain(), recipe.plain()
+        differ = sorted(k for k in new if k not in ("name", "about") and old.get(k) != new[k])
+        # without a checkpoint there is nothing of the old run to lose: it failed before its first epoch's end
+        if differ and disk.exists(folder / "checkpoint"):
+            raise InputError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")
+    elif folder.is_dir() and any(p.name != "log.jsonl" and not p.name.startswith(".") for p in folder.iterdir()):
+        raise FileError(f"{folder} is not empty and not a run; name a new folder")
+
+
+def describe(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:
+    """What is about to run, with what, on what."""
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {
+        "schema": SCHEMA,
+        "name": recipe.data.name,
+        "classes": list(data.classes),
+        "shape": list(data.shape),
+        "mean": None if data.mean is None else list(data.mean),
+        "std": None if data.std is None else list(data.std),
+        "sizes": {split.value: len(part.y) for split, part in data.splits.items()},
+    }
+    where = environment(fabric.device) | {"command": command(), "processes": fabric.world_size}
+    # the recipe first: a folder is a run from the moment it is there
+    atomic.write_text(folder / "recipe.json", json.dumps(recipe.plain(), indent=2))
+    atomic.write_text(folder / "data.json", json.dumps(jsonable(about), indent=2))
+    atomic.write_text(folder / "environment.json", json.dumps(where, indent=2))

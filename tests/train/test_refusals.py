@@ -1,0 +1,76 @@
+"""Before anything is written: what cannot train is refused whole; and what a recipe, or a caller, may hand in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.data import TensorDataset
+
+from calibrant.data import Batches, load
+from calibrant.errors import CalibrantError, DivergedError, InputError
+from calibrant.train import How, Recipe, read, train
+from calibrant.train import load as load_run
+from calibrant.train.components import components, known_of
+from calibrant.train.run import networks
+
+QUIET = How(device="cpu", quiet=True)
+
+
+def small(*settings: str) -> Recipe:
+    return read("digits/cross_entropy", ["epochs=2", "network.hidden=[32]", *settings])
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["penalties=['ranking']", "transforms=['mixup']"], "'ranking' needs each item's label, and mixup mixes"),
+        (["penalties=['mmce']", "transforms=['cutmix']"], "'mmce' needs each item's label"),
+        (["engine=graph"], "needs a CUDA device"),
+        (["network=timm:nothing"], "timm"),
+        (["transforms=[{name='ccat', attack={name='pgd', itertions=3}}]"], "ccat|attack.iterations"),
+        (["data.sizes={validation=0}"], "no validation part"),
+    ],
+)
+def test_what_cannot_train_leaves_nothing_behind(tmp_path: Path, settings: list[str], says: str) -> None:
+    with pytest.raises(CalibrantError, match=says):
+        train(small(*settings), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_may_be_begun_anew(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match="no checkpoint was written yet"):
+        train(small("optimiser={name='sgd', lr=1e30}"), tmp_path / "run", QUIET)
+    train(small(), tmp_path / "run", QUIET)
+    assert load_run(tmp_path / "run").recipe == small()
+    with pytest.raises(InputError, match="optimiser"):
+        train(small("optimiser.lr=1"), tmp_path / "run", QUIET)
+
+
+def test_a_dataset_of_ones_own_goes_straight_in(tmp_path: Path) -> None:
+    rng = torch.Generator().manual_seed(0)
+    mine = TensorDataset(torch.randn(90, 6, generator=rng), torch.arange(90) % 3)
+    made = train(small("data.seed=4"), tmp_path / "run", QUIET, data=mine)
+    assert made["metrics"]["test"]["n"] == 18 and load_run(tmp_path / "run").shape == (6,)
+
+
+def test_ccat_by_the_recipe_alone(tmp_path: Path) -> None:
+    """Half of a batch moves within ε of its pixels, its targets towards uniform; the run repeats itself."""
+    recipe = read("digits/ccat", ["epochs=1", "network.hidden=[16]", "transforms.0.attack={name='pgd', iterations=2}"])
+    runs = [train(recipe, tmp_path / name, QUIET)["metrics"] for name in ("a", "b")]
+    assert runs[0] == runs[1]
+    a, b = (load_run(tmp_path / name).members[0].state_dict() for name in ("a", "b"))
+    assert all(torch.equal(v, b[k]) for k, v in a.items())
+    data = load("digits")
+    [network] = networks(recipe, data)
+    [ccat] = components(recipe, known_of(data)).transforms
+    x, y, index = next(iter(Batches(data["train"], 32, mean=data.mean, std=data.std)))
+    q = F.one_hot(y, 10).float()
+    moved, soft = ccat(network, x, q, index, torch.Generator().manual_seed(1))
+    other, _ = ccat(network, x, q, index, torch.Generator().manual_seed(2))
+    assert torch.equal(moved[:16], x[:16]) and torch.equal(soft[:16], q[:16])
+    distance = (moved - x)[16:].abs().flatten(1).amax(1) * data.std[0]
+    assert 0 < distance.max() <= 0.03 + 1e-6 and not torch.equal(moved, other)
+    assert (soft[16:].amax(1) < 1).all() and torch.allclose(soft.sum(1), torch.ones(32))
