@@ -71,9 +71,10 @@ def replay(name: str, severity: int, h: int, w: int, *, seed: int, item: int, ro
 def wobble(numbers: Draws, size: int) -> Array:
     """The fractal's noise [size, size] by place: a level's middles, then the points above and those beside them."""
     field = np.zeros((size, size))
+    noise = numbers.uniform(size * size - 1)[0].double().numpy()
     for level in range(size.bit_length() - 1):
         side = 2**level
         step, half = size // side, size // side // 2
-        drawn = numbers.uniform(3, side, side, stream=level)[0].double().numpy()
+        drawn, noise = noise[: 3 * side * side].reshape(3, side, side), noise[3 * side * side :]
         field[half::step, half::step], field[::step, half::step], field[half::step, ::step] = drawn
     return field

@@ -44,7 +44,8 @@ class Draws:
 
     def bits(self, count: int, stream: int) -> Tensor:
         """int64 [N, count], 64 random bits each."""
-        start = mix_(self.key + torch.tensor(stream, device=self.key.device) * GAMMA)
+        jump = (stream * GAMMA + 2**63) % 2**64 - 2**63  # wrapped, as the tensors wrap
+        start = mix_(self.key + jump)
         steps = torch.arange(1, count + 1, device=self.key.device) * GAMMA
         return mix_(start[:, None] + steps)
 

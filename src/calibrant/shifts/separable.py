@@ -40,7 +40,7 @@ def shifted_sums(x: Tensor, sigma: float, radius: int, axis: int, border: str) -
     n = x.shape[axis]
     weights = taps(sigma, radius).tolist()
     padded = x.index_select(axis, inside(torch.arange(-radius, n + radius, device=x.device), n, border))
-    total = padded.narrow(axis, radius, n) * weights[radius]
+    total: Tensor = padded.narrow(axis, radius, n) * weights[radius]
     for i in range(radius):  # from the smallest weight on, both sides together
         total.add_(padded.narrow(axis, i, n) + padded.narrow(axis, 2 * radius - i, n), alpha=weights[i])
     return total
@@ -48,8 +48,8 @@ def shifted_sums(x: Tensor, sigma: float, radius: int, axis: int, border: str) -
 
 def taps(sigma: float, radius: int) -> Tensor:
     """Gaussian weights of −radius … radius, float64, of sum 1."""
-    weight: Tensor = torch.exp(-0.5 / sigma**2 * torch.arange(-radius, radius + 1).double() ** 2)
-    return weight / weight.sum()
+    distance = torch.arange(-radius, radius + 1, dtype=torch.float64)
+    return torch.softmax(-0.5 / sigma**2 * distance.square(), dim=0)
 
 
 def clipped_zoom(x: Tensor, factor: float) -> Tensor:

@@ -56,19 +56,20 @@ def plasma(numbers: Draws, side: int, decay: float) -> Tensor:
 
     As published, the map wraps round, and the noise of a level has the *square* of its nominal amplitude.
     """
-    size = 1 << max(side - 1, 1).bit_length()
-    corners = torch.zeros(numbers.n, 1, 1, device=numbers.key.device)
+    levels = max(side - 1, 1).bit_length()
+    noise = numbers.uniform(4**levels - 1).mul_(2).sub_(1)  # a level of s × s squares takes 3 · s · s of them
+    corners = torch.zeros(numbers.n, 1, 1, device=noise.device)
     amplitude = 100.0
-    for level in range(size.bit_length() - 1):
-        n, side, _ = corners.shape
-        noise = numbers.uniform(3, side, side, stream=level).mul_(2).sub_(1).mul_(amplitude**2)
-        height = torch.empty(n, side, 2, side, 2, device=corners.device)
+    for level in range(levels):
+        s = 1 << level
+        wobble = noise[:, s * s - 1 : 4 * s * s - 1].view(-1, 3, s, s) * amplitude**2
         below, beyond = corners.roll(-1, 1), corners.roll(-1, 2)
-        middle = (corners + below + beyond + below.roll(-1, 2)).div_(4).add_(noise[:, 0])
-        height[:, :, 0, :, 0] = corners
-        height[:, :, 1, :, 1] = middle
-        height[:, :, 0, :, 1] = (middle + middle.roll(1, 1) + corners + beyond).div_(4).add_(noise[:, 1])
-        height[:, :, 1, :, 0] = (middle + middle.roll(1, 2) + corners + below).div_(4).add_(noise[:, 2])
-        corners, amplitude = height.view(n, 2 * side, 2 * side), amplitude / decay
-    low, high = corners.flatten(1).aminmax(dim=1)
-    return corners.sub_(low[:, None, None]).div_((high - low)[:, None, None])
+        middle = (below.roll(-1, 2) + corners).add_(below).add_(beyond).div_(4).add_(wobble[:, 0])
+        above = (middle.roll(1, 1) + middle).add_(corners).add_(beyond).div_(4).add_(wobble[:, 1])
+        beside = (middle.roll(1, 2) + middle).add_(corners).add_(below).div_(4).add_(wobble[:, 2])
+        height = torch.empty(numbers.n, s, 2, s, 2, device=noise.device)
+        height[:, :, 0, :, 0], height[:, :, 0, :, 1] = corners, above
+        height[:, :, 1, :, 0], height[:, :, 1, :, 1] = beside, middle
+        corners, amplitude = height.view(-1, 2 * s, 2 * s), amplitude / decay
+    low, high = corners.amin((1, 2), keepdim=True), corners.amax((1, 2), keepdim=True)
+    return corners.sub_(low).div_(high - low)
