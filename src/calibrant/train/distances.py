@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from calibrant.attacks import robustness
+from calibrant.attacks import RULERS, robustness
 from calibrant.attacks.store import tensor_hash, weights_hash
 from calibrant.data import Batches, Data
 from calibrant.data.records import Part
-from calibrant.errors import FileError, InputError
+from calibrant.errors import FileError, InputError, unknown
 from calibrant.files import atomic
 from calibrant.functional.pooling import pool
 from calibrant.train.threads import enough_threads
@@ -71,6 +71,8 @@ def measured(
     progress: bool = False,
 ) -> Distances:
     """From `folder` (RUN/robustness) where it lies for these items and weights, else attacked, chunk by chunk."""
+    if ruler not in RULERS:
+        raise unknown("ruler", ruler, RULERS)
     name = Split(split)
     part = data[name]
     if part.x.dtype == torch.long or part.items is not None or part.y.ndim > 1:

@@ -27,13 +27,13 @@ def _of_paper(name: str, source: str, about: str, **targets: object) -> Recipe:
 DIGITS = Recipe(
     name="ar-adals/digits",
     about="AR-AdaLS on digits, R = 5, levels by CW; two minutes on two cores",
-    data=DataSettings("digits", sizes={"validation": 400, "calibration": 300, "test": 597}),
+    data=DataSettings("digits", sizes={"train": 300, "validation": 500, "calibration": 400, "test": 597}),
     network=Choice("mlp", {"hidden": (200, 200), "batch_norm": False}),
-    targets=Choice("ar_adals", {"alpha": 0.05, "levels": 5, "ruler": "cw"}),
+    targets=Choice("ar_adals", {"alpha": 0.02, "levels": 5, "ruler": "cw"}),
     optimiser=Optimiser("adam", lr=2e-3),
     schedule=Schedule("constant"),
-    epochs=80,
-    batch=50,
+    epochs=100,
+    batch=25,
 )
 
 FASHION = Recipe(
@@ -53,8 +53,8 @@ RECIPES = (
     replace(
         DIGITS,
         name="ar-adals/digits_on_the_fly",
-        about="the same, levels recomputed after 20, 40 and 60 epochs",
-        targets=Choice("ar_adals", {**DIGITS.targets.options, "ruler": "ddn", "refresh_after": (20, 40, 60)}),
+        about="AR-AdaLS on digits, levels by DDN, recomputed after 25, 50 and 75 epochs",
+        targets=Choice("ar_adals", {**DIGITS.targets.options, "ruler": "ddn", "refresh_after": (25, 50, 75)}),
     ),
     replace(
         DIGITS,
