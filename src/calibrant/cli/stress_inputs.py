@@ -170,7 +170,7 @@ def material_of(
         part,
         shape,
         None if calibration is None else images_only(setting.data[calibration], setting.name),
-        None if corruptions is None else CorruptionFolder(corruptions, setting.data.k),
+        None if corruptions is None else CorruptionFolder(corruptions, setting.data.k, tuple(shape)),
         lambda name: outside(name, shape, n=limit or part.n, root=root, seed=seed),
         {name: shifted_part(name, setting, root) for name in choice.natural},
         seed,

@@ -30,6 +30,7 @@ class CorruptionFolder:
 
     path: Path
     classes: int  # labels must lie below
+    shape: tuple[int, ...] | None = None  # [C, H, W] that images must have
 
     @cached_property
     def types(self) -> tuple[str, ...]:
@@ -53,6 +54,9 @@ class CorruptionFolder:
             raise unknown(f"corruption in {self.path}", name, self.types)
         path = self.path / f"{name}.npy"
         x = checked_images(read_npy(path, mapped=True), path)
+        edges = (x.shape[3] if x.ndim == 4 else 1, *x.shape[1:3])
+        if self.shape is not None and edges != tuple(self.shape):
+            raise FileError(f"{path}: images are {edges}, the classifier's are {tuple(self.shape)}")
         n = len(self.labels)
         if len(x) % n:
             raise FileError(f"{path}: {len(x)} images do not come in whole blocks of the {n} labels beside them")

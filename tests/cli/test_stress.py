@@ -1,0 +1,301 @@
+"""`calibrant stress` on the command line: what it writes, that a kill costs one cell, how it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant import files
+from calibrant.cli import run
+from calibrant.data import load
+
+FEW = [
+    "--types",
+    "contrast,fog",
+    "--severities",
+    "1,5",
+    "--limit",
+    "90",
+    "--device",
+    "cpu",
+    "--calibrators",
+    "temperature",
+]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("stress") / "run"
+    settings = ["--set", "epochs=4", "--set", "network.hidden=[32]"]
+    assert run(["train", "digits/cross_entropy", "-o", str(out), *settings, "--device", "cpu"]) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def stressed(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("stressed") / "all"
+    arguments = ["stress", str(trained), "-o", str(out), "--suite", "all", *FEW, "--html", str(out.parent / "all.html")]
+    assert run(arguments) == 0
+    return out
+
+
+def test_all_suites_leave_cells_a_record_and_a_report(stressed: Path) -> None:
+    record = json.loads((stressed / "stress.json").read_text("utf-8"))
+    assert set(record["corruptions"]["cells"]) == {"contrast-1", "contrast-5", "fog-1", "fog-5"}
+    assert record["corruptions"]["means"]["mean_nll"]["low"] is not None
+    assert {"1", "5"} == set(record["corruptions"]["by_severity"])
+    assert record["breaks"][0]["type"] in ("contrast", "fog")
+    assert set(record["ood"]) == {"photographs", "noise_uniform", "noise_gaussian"}
+    assert record["ood"]["photographs"]["scores"]["energy"]["auroc"]["value"] is not None
+    assert len(record["perturbations"]) == 10 and len(record["frequency"]) == 10
+    assert {"none", "temperature"} <= set(record["calibrators"]) and record["made"]["command"]
+    page = (stressed.parent / "all.html").read_text("utf-8")
+    assert "How does it hold when images are corrupted?" in page and "Does it know what it does not know?" in page
+    assert "survive the shift" in page and "elastic" not in page
+
+
+def test_a_cell_is_a_file_of_predictions_that_audit_takes(
+    stressed: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = stressed / "cells" / "corruption-fog-5.npz"
+    held = files.read(cell)
+    assert held.n == 90 and held.k == 10 and held.split == "test"
+    assert run(["audit", str(cell), "--json", "--no-intervals"]) == 0
+    audited = json.loads(capsys.readouterr().out)[0]["metrics"]
+    record = json.loads((stressed / "stress.json").read_text("utf-8"))
+    for name in ("accuracy", "nll", "ece"):
+        assert record["corruptions"]["cells"]["fog-5"][name] == pytest.approx(audited[name]["value"])
+    clean, test = files.read(stressed / "cells" / "clean.npz"), files.read(trained / "test.npz")
+    assert clean.logits is not None and test.logits is not None
+    spread = torch.arange(90) * 450 // 90
+    torch.testing.assert_close(clean.logits, test.logits[spread], atol=1e-5, rtol=1e-5)
+
+
+def test_the_same_command_again_computes_no_cell(
+    stressed: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again = tmp_path / "again"
+    shutil.copytree(stressed, again)
+    (again / "stress.json").unlink()
+    before = {p.name: p.stat().st_mtime_ns for p in (again / "cells").iterdir()}
+    assert run(["stress", str(trained), "-o", str(again), "--suite", "all", *FEW, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert {p.name: p.stat().st_mtime_ns for p in (again / "cells").iterdir()} == before
+    old = json.loads((stressed / "stress.json").read_text("utf-8"))
+    assert printed["corruptions"] == old["corruptions"] and printed["ood"] == old["ood"]
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (["--seed", "1"], "seed was 0, is 1"),
+        (["--severities", "1,2"], "severities was [1, 5], is [1, 2]"),
+        (["--limit", "80"], "limit was 90, is 80"),
+        (["--ensemble", "pep", "--sigma", "0.01"], "ensemble was null"),
+    ],
+)
+def test_other_settings_are_refused_with_the_difference(
+    stressed: Path, trained: Path, change: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(p.name for p in stressed.rglob("*"))
+    assert run(["stress", str(trained), "-o", str(stressed), "--suite", "all", *FEW, *change]) == 2
+    said = capsys.readouterr().err
+    assert word in said and len(said.strip().splitlines()) == 1
+    assert sorted(p.name for p in stressed.rglob("*")) == before
+
+
+def test_kill_loses_the_cell_in_flight_and_the_rest_is_the_same(trained: Path, tmp_path: Path) -> None:
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    suite = ["--types", "gaussian_noise,glass_blur,snow", "--no-intervals", "--calibrators", "none", "--device", "cpu"]
+    assert run(["stress", str(trained), "-o", str(whole), *suite]) == 0
+    words = [sys.executable, "-m", "calibrant.cli", "stress", str(trained), "-o", str(broken), *suite]
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ})
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and len(list((broken / "cells").glob("[!.]*.npz"))) < 4:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = {p.name for p in (broken / "cells").glob("[!.]*.npz")}
+    assert 4 <= len(done) < 16 and not (broken / "stress.json").exists()
+    assert run(["stress", str(trained), "-o", str(broken), *suite]) == 0
+    for path in (whole / "cells").glob("*.npz"):
+        with np.load(path) as a, np.load(broken / "cells" / path.name) as b:
+            np.testing.assert_array_equal(a["logits"], b["logits"])
+
+
+def test_an_ensemble_a_map_and_a_reference(
+    trained: Path, stressed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["fit", str(trained / "calibration.npz"), "--method", "temperature", "-o", str(tmp_path / "MAP")]) == 0
+    capsys.readouterr()
+    out = tmp_path / "pep"
+    asked = ["--ensemble", "pep", "--sigma", "0.05", "--members", "3", "--suite", "corruptions,ood", *FEW]
+    more = ["--map", str(tmp_path / "MAP"), "--reference", str(stressed), "--calibrators", "none", "--json"]
+    assert run(["stress", str(trained), "-o", str(out), *asked, *more]) == 0
+    record = json.loads(capsys.readouterr().out)
+    scores = record["ood"]["photographs"]["scores"]
+    assert scores["mutual_information"]["auroc"]["value"] is not None
+    assert scores["energy"]["auroc"]["value"] is None and "raw" in scores["energy"]["auroc"]["reason"]
+    assert set(record["corruptions"]["normalised"]) == {"mce", "mcnll", "mcece"}
+    assert record["corruptions"]["normalised"]["mcnll"]["low"] is not None
+    assert set(record["calibrators"]) == {"none", "map MAP"}
+    with np.load(out / "cells" / "clean.npz") as held:
+        assert held["raw"] == "false" and held["member_entropy"].shape == (90,)
+
+
+def test_held_out_classes_are_foreign(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """PEP §3.2: train on five classes, tell the other five from them."""
+    five = ["--set", "data.name=digits[0-4]", "--set", "epochs=4", "--set", "network.hidden=[32]", "--device", "cpu"]
+    assert run(["train", "digits/cross_entropy", "-o", str(tmp_path / "five"), *five]) == 0
+    asked = ["--suite", "ood", "--calibrators", "none", "--device", "cpu", "--json"]
+    capsys.readouterr()
+    assert run(["stress", str(tmp_path / "five"), "-o", str(tmp_path / "out"), *asked]) == 0
+    found = json.loads(capsys.readouterr().out)["ood"]["digits[5,6,7,8,9]"]
+    assert found["scores"]["entropy"]["auroc"]["value"] > 0.6 and found["entropy_kl"]["value"] > 0
+    assert found["outside"] == len(load("digits[5-9]")["test"].y)
+
+
+def own_sets(folder: Path, n: int = 20) -> Path:
+    """A corruption folder in CIFAR-C's layout, and a natural set, from digits."""
+    part = load("digits")["test"]
+    x, y = part.x[:n].permute(0, 2, 3, 1).numpy(), part.y[:n].numpy()
+    c = folder / "digits-C"
+    c.mkdir(parents=True)
+    np.save(c / "darker.npy", np.concatenate([(x / (1 + s)).astype(np.uint8) for s in range(1, 6)]))
+    np.save(c / "inverted.npy", np.concatenate([255 - x] * 5))
+    np.save(c / "labels.npy", np.concatenate([y] * 5))
+    np.savez(folder / "new.npz", images=x[..., 0], labels=y)
+    return folder
+
+
+def test_ones_own_corruptions_and_natural_sets(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = own_sets(tmp_path)
+    asked = ["--corruptions", str(held / "digits-C"), "--natural", str(held / "new.npz"), "--device", "cpu", "--json"]
+    asked += ["--calibrators", "temperature"]
+    assert run(["stress", str(trained), "-o", str(tmp_path / "out"), *asked]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert set(record["corruptions"]["by_type"]) == {"darker", "inverted"} and record["corruptions"]["n"] == 20
+    severities = [record["corruptions"]["cells"][f"inverted-{s}"] for s in range(1, 6)]
+    assert all(row == severities[0] for row in severities)
+    (natural,) = record["natural"].values()
+    test = files.read(trained / "test.npz").take(torch.arange(20))
+    assert test.logits is not None
+    right = float((test.logits.argmax(1) == test.labels).double().mean())
+    assert natural["n"] == 20 and natural["metrics"]["accuracy"]["value"] == pytest.approx(right)
+
+
+def spoil(held: Path, how: str) -> list[str]:
+    """One thing wrong with the sets of `own_sets`; the options that meet it."""
+    c = held / "digits-C"
+    labels, images = np.load(c / "labels.npy"), np.load(c / "darker.npy")
+    if how == "rows":
+        np.save(c / "darker.npy", images[:-3])
+    elif how == "dtype":
+        np.save(c / "darker.npy", images / 255.0)
+    elif how == "missing":
+        (c / "labels.npy").unlink()
+    elif how == "truncated":
+        (c / "darker.npy").write_bytes((c / "darker.npy").read_bytes()[:900])
+    elif how == "range":
+        np.save(c / "labels.npy", np.where(labels == labels[3], 77, labels))
+    elif how == "blocks":
+        np.save(c / "labels.npy", np.r_[(labels[:1] + 1) % 10, labels[1:]])
+    elif how == "size":
+        np.save(c / "darker.npy", np.zeros((100, 9, 9, 1), np.uint8))
+    elif how == "object":
+        np.save(c / "labels.npy", np.array([{"a": 1}] * 100, dtype=object), allow_pickle=True)
+    elif how == "natural":
+        np.savez(held / "new.npz", images=images[:5], labels=labels[:4])
+        return ["--natural", str(held / "new.npz"), "--suite", "natural"]
+    elif how == "keys":
+        np.savez(held / "new.npz", pictures=images[:5])
+        return ["--natural", str(held / "new.npz"), "--suite", "natural"]
+    return ["--corruptions", str(c)]
+
+
+@pytest.mark.parametrize(
+    ("how", "word"),
+    [
+        ("rows", "97 images do not come in whole blocks"),
+        ("dtype", "save bytes 0 … 255 (uint8)"),
+        ("missing", "labels.npy: not there"),
+        ("truncated", "darker.npy: not a readable npy"),
+        ("range", "label 77 in row"),
+        ("blocks", "not five severities of the same items"),
+        ("size", "images are (1, 9, 9), the classifier's are (1, 8, 8)"),
+        ("object", "labels.npy: not a readable npy"),
+        ("natural", "5 images but 4 labels"),
+        ("keys", "has no array 'images'"),
+    ],
+)
+def test_bad_sets_of_ones_own(
+    trained: Path, tmp_path: Path, how: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = spoil(own_sets(tmp_path), how)
+    assert run(["stress", str(trained), "-o", str(tmp_path / "out"), *asked, "--device", "cpu"]) == 2
+    said = capsys.readouterr().err
+    assert word in " ".join(said.split()) and "Traceback" not in said and len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["--suite", "corruption"], "did you mean 'corruptions'"),
+        (["--types", "fogg"], "did you mean 'fog'"),
+        (["--severities", "0,3"], "severities lie in 1 … 5"),
+        (["--severities", "high"], "whole numbers"),
+        (["--subset", "18"], "subset of corruptions"),
+        (["--suite", "natural"], "--natural NAME"),
+        (["--natural", "cifar"], "natural-shift set"),
+        (["--calibration", "test"], "fit on another one"),
+        (["--calibrators", "temprature"], "did you mean 'temperature'"),
+        (["--data", "digits[0-4]"], "has 10 classes and digits[0-4] has 5"),
+        (["--data", "digits[0-77]"], "'0-77' is not a class of digits"),
+        (["--data", "digits[3]"], "choose two or more"),
+        (["--map", "nowhere"], "nowhere"),
+        (["--reference", "nowhere"], "not a stress folder"),
+        (["--html", "no/such/page.html"], "name a file"),
+        (["--mean", "0.1,0.2"], "mean has 2 values for images of 1 channels"),
+    ],
+)
+def test_bad_input_leaves_one_line_and_nothing_else(
+    trained: Path, tmp_path: Path, arguments: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["stress", str(trained), "-o", str(tmp_path / "out"), "--device", "cpu", *arguments]) == 2
+    said = capsys.readouterr().err
+    assert word in said and "Traceback" not in said and len(said.strip().splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_something_else_is_left_alone(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("mine")
+    assert run(["stress", str(trained), "-o", str(tmp_path / "out"), *FEW]) == 2
+    assert "holds no stress run" in capsys.readouterr().err
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.tex"]
+
+
+def test_text_is_no_image(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine_text.py").write_text(
+        "import torch\nfrom torch.utils.data import TensorDataset\n"
+        "def data():\n    return TensorDataset(torch.randn(60, 4), torch.arange(60) % 3)\n"
+        "def net():\n    return torch.nn.Linear(4, 3)\n"
+    )
+    os.chdir(tmp_path)
+    assert run(["stress", "mine_text:net", "--data", "mine_text:data", "-o", str(tmp_path / "out")]) == 2
+    assert "stress is for images" in capsys.readouterr().err
