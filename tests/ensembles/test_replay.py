@@ -82,12 +82,9 @@ def test_a_network_that_changes_its_operations_is_run_whole() -> None:
     class Moody(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.calls, self.drop, self.head = 0, nn.Dropout(0.5), nn.Linear(192, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            self.calls += 1
             x = x.flatten(1)
-            return self.head(self.drop(x + 1 if self.calls % 2 else x * 2))
 
     model = Moody().eval()
     ensemble = MCDropout(model, members=4)
@@ -96,3 +93,106 @@ def test_a_network_that_changes_its_operations_is_run_whole() -> None:
     slow = naive(ensemble, X)
     assert torch.equal(fast[0], slow[0]) and torch.isfinite(fast).all()
     assert not torch.equal(fast[1], fast[0])
+
+
+def test_members_side_by_side_have_the_masks_of_the_naive_loop() -> None:
+    """In float64 another order of summation is all that is left; a wrong mask would be seen at once."""
+    model = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.ReLU(inplace=True), nn.Dropout2d(0.4), nn.Conv2d(6, 4, 3), nn.Dropout(0.3, inplace=True),
+        nn.Flatten(), nn.AlphaDropout(0.1), nn.Linear(64, 3),
+    ).double().eval()  # fmt: skip
+    for residual in (Residual(True).double().eval(), Residual(False).double().eval(), model):
+        one_by_one = naive(MCDropout(residual, members=11), X.double())
+        batched = MCDropout(residual, members=11, together=4).members(X.double())
+        torch.testing.assert_close(batched, one_by_one, atol=1e-12, rtol=1e-12)
+        assert not torch.allclose(batched[4], batched[5])
+    assert all("forward" not in m.__dict__ for m in model.modules())
+
+
+def test_side_by_side_the_shared_part_still_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.Dropout(0.5), nn.Linear(8, 3)).eval()
+    model[3].register_forward_hook(lambda _, inputs, __: seen.append(len(inputs[0])))
+    MCDropout(model, members=10, together=5).members(X)
+    assert seen == [5, 25, 25]  # the first member alone, then two batches of five members
+
+
+class Mixing(nn.Module):
+    """An item's logits depend on the others of its batch: members must not share one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.head = nn.Dropout(0.5), nn.Linear(192, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.drop(x.flatten(1))
+        return self.head(x - x.mean(0))
+
+
+class ItemsSecond(nn.Module):
+    """[sequence, item, feature], as recurrent layers have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop, self.head = nn.Dropout(0.5), nn.Linear(24, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.head(self.drop(x.flatten(2).transpose(1, 2).reshape(len(x), 8, 24).transpose(0, 1)))
+        return out.mean(0)
+
+
+@pytest.mark.parametrize("network", [Mixing, ItemsSecond])
+def test_a_network_that_cannot_be_batched_is_run_member_after_member(network: type[nn.Module]) -> None:
+    model = network().eval()
+    ensemble = MCDropout(model, members=9, together=4)
+    assert torch.equal(ensemble.members(X), naive(ensemble, X))
+
+
+def test_under_autocast_nothing_of_the_replay_stays_behind() -> None:
+    model = Residual(False).eval()
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        before = model(X)
+        MCDropout(model, members=9, together=3).members(X)
+        assert torch.equal(model(X), before)
+
+
+@pytest.mark.parametrize(
+    ("members", "widest", "idle", "free", "expected"),
+    [
+        (50, 1000, 1000, None, 1),  # a CPU
+        (50, 1000, 1000, 2**33, 50),
+        (50, 2**26, 0, 2**33, 8),  # large activations
+        (50, 2**31, 0, 2**33, 1),
+        (5, 1, 0, 2**33, 1),  # too few to be worth a check
+        (50, 1000, 2**27, 2**33, 16),  # dropout in the head alone: the features before it are reserved, not computed
+    ],
+)
+def test_how_many_members_share_a_batch_is_bounded_by_memory(
+    members: int, widest: int, idle: int, free: int | None, expected: int
+) -> None:
+    from calibrant.ensembles.side_by_side import together
+
+    assert together(members, widest, idle, free) == expected
+
+
+class Careful(nn.Module):
+    """Decides by its input's strides, as cuDNN's BatchNorm does: a copy only of what is not contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)
+        self.drop, self.head = nn.Dropout(0.5), nn.Linear(64, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.second(self.first(x).contiguous()).contiguous()
+        out: torch.Tensor = self.head(self.drop(x.flatten(1)))
+        return out
+
+
+@pytest.mark.parametrize("together", [1, 4])
+def test_stand_ins_have_the_strides_of_what_they_stand_for(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Careful().eval()
+    ensemble = MCDropout(model, members=9, together=together)
+    expected = naive(ensemble, X)
+    monkeypatch.setattr(MCDropout, "_run", lambda *_: pytest.fail("the pass diverged and was run whole"))
+    torch.testing.assert_close(ensemble.members(X), expected)

@@ -130,7 +130,8 @@ class MCDropout(Ensemble):
         tape = Tape(x)
         active = [m for m in dropouts(self.model).values() if self._rate(m) > 0]
         first = self._replayed(0, x, tape, active)
-        group = self.together or together(self.count, tape.widest, x.device)
+        free = torch.cuda.mem_get_info(x.device)[0] if x.is_cuda else None
+        group = self.together or together(self.count, tape.widest, tape.idle, free)
         batched = self._grouped(0, group, x, tape, active) if group > 1 else None
         if batched is None or not agrees(first, batched[0]):  # items that see each other: member after member
             group, batched = 1, first[None]

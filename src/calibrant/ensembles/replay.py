@@ -37,9 +37,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.storages: set[int] = set()  # storages that the shared part made or saw
         self.read: set[int] = set()  # those of them that the rest reads,
         self.written: set[int] = set()  # and writes
-        self.blanks: set[int] = set()  # stand-ins of results that nobody reads
+        self.forgotten: list[_Blank] = []  # results that nobody reads
         self.saved: dict[int, tuple[Tensor, Tensor]] = {}
         self.repeated: dict[Any, Tensor] = {}
+        self.scratch: dict[Any, Tensor] = {}  # memory of the stand-ins, by type and device: nobody reads it
         self.widest = 0  # bytes of the largest result after the shared part
         self.recorded = False  # the first pass is complete
         self.position, self.copies = 0, 1
@@ -49,6 +50,11 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # autocast remembers the weights it has cast: a second pass would then have fewer operations than the first
         torch.clear_autocast_cache()
         self.position, self.shared, self.copies = 0, True, copies
+        for blank in self.forgotten:
+            dtype, device = blank.kind
+            needed, memory = blank.span(copies), self.scratch.get(blank.kind)
+            if memory is None or len(memory) < needed:
+                self.scratch[blank.kind] = torch.empty(needed, dtype=dtype, device=device)
 
     def boundary(self) -> None:
         """The first start was reached: what follows differs between members."""
@@ -70,7 +76,13 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The first pass went through: forget what the rest of the network does not read."""
         self.results = [(f, tree_map(self._forget, r)) for f, r in self.results]
         self.storages = {_place(t) for _, r in self.results for t in tree_leaves(r) if isinstance(t, Tensor)}
+        self.forgotten = [b for _, r in self.results for b in tree_leaves(r) if isinstance(b, _Blank)]
         self.recorded = True
+
+    @property
+    def idle(self) -> int:
+        """Bytes a copy that stand-ins reserve and nobody touches."""
+        return max((b.span() * b.kind[0].itemsize for b in self.forgotten), default=0)
 
     def _forget(self, value: Any) -> Any:
         if not isinstance(value, Tensor) or _place(value) in self.read or _place(value) not in self.moving:
@@ -93,7 +105,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if used & self.moving:
                 self.moving |= made | {_place(t) for t in _mutated(func, args, kwargs)}
             return result
-        if used & self.blanks:
+        if used & {_place(memory) for memory in self.scratch.values()}:
             raise Diverged(f"{func} reads what the first pass did not")
         if not self.recorded:
             self.read |= used & self.storages
@@ -112,9 +124,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _again(self, value: Any) -> Any:
         """A recorded result for the current pass."""
         if isinstance(value, _Blank):
-            blank = value.stand_in(self.copies)
-            self.blanks.add(_place(blank))
-            return blank
+            return self._stand_in(value)
         if not isinstance(value, Tensor):
             return value
         # the same memory in a new tensor: autograd marks what a view returns, and may mark it only once
@@ -129,16 +139,26 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.repeated[key] = torch.cat([value] * self.copies)
         return self.repeated[key].detach()
 
+    def _stand_in(self, blank: _Blank) -> Tensor:
+        """A tensor that looks like the forgotten one, on memory that all stand-ins share."""
+        return self.scratch[blank.kind].as_strided(blank.for_copies(self.copies), blank.stride)
+
 
 class _Blank:
-    """What is left of a result that nobody reads: its shape, for a stand-in without memory of its own."""
+    """What is left of a result that nobody reads: its shape and strides. Kernels choose their path by them (cuDNN's
+    BatchNorm copies what is not contiguous), and a stand-in that looks different would make another pass of it."""
 
     def __init__(self, of: Tensor) -> None:
-        self.shape, self.one = of.shape, torch.empty(1, dtype=of.dtype, device=of.device)
+        self.shape, self.stride = tuple(of.shape), of.stride()
+        self.kind = (of.dtype, of.device)
 
-    def stand_in(self, copies: int) -> Tensor:
-        shape = (self.shape[0] * copies, *self.shape[1:]) if self.shape else self.shape
-        return self.one.expand(shape) if shape else self.one.reshape(shape)
+    def for_copies(self, copies: int) -> tuple[int, ...]:
+        return (self.shape[0] * copies, *self.shape[1:]) if self.shape else ()
+
+    def span(self, copies: int = 1) -> int:
+        """Numbers from its first to its last."""
+        shape = self.for_copies(copies)
+        return 1 + sum((n - 1) * step for n, step in zip(shape, self.stride, strict=True)) if 0 not in shape else 0
 
 
 def _place(tensor: Tensor) -> int:

@@ -24,14 +24,19 @@ FEWEST = 8
 """Members below which one batch is not worth the member that is run twice to check it."""
 
 
-def together(members: int, widest: int, device: torch.device) -> int:
-    """How many members to run as one batch, for activations of `widest` bytes a member (1: one by one).
+RESERVED = 0.25
+"""Share of the free memory that may be reserved for what a replay does not compute."""
 
-    On a CPU a batch of one member is already long enough, and one by one the numbers are exact.
+
+def together(members: int, widest: int, idle: int, free: int | None) -> int:
+    """How many members to run as one batch (1: one by one), for activations of `widest` bytes a member, and `idle`
+    bytes a member reserved for what is not computed again, of `free` bytes on the GPU.
+
+    On a CPU (`free` is None) a batch of one member is already long enough, and one by one the numbers are exact.
     """
-    if device.type == "cpu" or members < FEWEST:
+    if free is None or members < FEWEST:
         return 1
-    return max(1, min(members, SATURATED // max(widest, 1)))
+    return max(1, min(members, SATURATED // max(widest, 1), int(RESERVED * free) // max(idle, 1)))
 
 
 def agrees(a: Tensor, b: Tensor) -> bool:
@@ -42,14 +47,30 @@ def agrees(a: Tensor, b: Tensor) -> bool:
     return bool((a - b).abs().max() <= tolerance * (1 + a.abs().max()))
 
 
+class Stream:
+    """Where each member stands in one generator. A CUDA generator is (seed, offset): two cheap numbers."""
+
+    def __init__(self, generator: torch.Generator, seeds: Sequence[int]) -> None:
+        self.generator, self.seeds = generator, seeds
+        self.counts = generator.device.type == "cuda"
+        self.at: list[Any] = [0 if self.counts else generator.manual_seed(s).get_state() for s in seeds]
+
+    def enter(self, member: int) -> None:
+        if self.counts:
+            self.generator.manual_seed(self.seeds[member])
+            self.generator.set_offset(self.at[member])
+        else:
+            self.generator.set_state(self.at[member])
+
+    def leave(self, member: int) -> None:
+        self.at[member] = self.generator.get_offset() if self.counts else self.generator.get_state()
+
+
 @contextmanager
 def side_by_side(modules: Iterable[nn.Module], seeds: Sequence[int], devices: Sequence[Any]) -> Iterator[None]:
     """Inside, a call of `modules` on a batch of len(seeds) members draws each member's mask from its own stream."""
-    generators = [torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)]
-    states: list[list[Tensor]] = []
-    for seed in seeds:
-        torch.manual_seed(seed)
-        states.append([g.get_state() for g in generators])
+    streams = [Stream(torch.default_generator, seeds)]
+    streams += [Stream(torch.cuda.default_generators[d.index or 0], seeds) for d in devices]
 
     def split(one: Callable[..., Any]) -> Callable[..., Any]:
         def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -57,10 +78,11 @@ def side_by_side(modules: Iterable[nn.Module], seeds: Sequence[int], devices: Se
                 raise Diverged(f"a dropout sees shape {tuple(x.shape)}, which is not one entry an item")
             out = []
             for member, part in enumerate(x.chunk(len(seeds))):
-                for generator, state in zip(generators, states[member], strict=True):
-                    generator.set_state(state)
+                for stream in streams:
+                    stream.enter(member)
                 out.append(one(part, *args, **kwargs))
-                states[member] = [g.get_state() for g in generators]
+                for stream in streams:
+                    stream.leave(member)
             return torch.cat(out)
 
         return forward
