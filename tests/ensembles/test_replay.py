@@ -82,9 +82,12 @@ def test_a_network_that_changes_its_operations_is_run_whole() -> None:
     class Moody(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.calls, self.drop, self.head = 0, nn.Dropout(0.5), nn.Linear(192, 3)
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
             x = x.flatten(1)
+            return self.head(self.drop(x + 1 if self.calls % 2 else x * 2))
 
     model = Moody().eval()
     ensemble = MCDropout(model, members=4)
