@@ -4,8 +4,8 @@ python -m benchmarks.shifts_effect --weights cifar10_resnet20.npz [--images 500]
 
 On CIFAR-10 test images (CALIBRANT_DATA), means over five severities: change of a byte; distance of the spectra of the
 change (root mean square over eight rings of frequencies, in decibels: 0 is the same, 3 twice the power); accuracy of a
-fixed ResNet-20. `--frost` is a folder with the five published photographs (frost1.png … frost5.jpg); without it frost is
-left out.
+fixed ResNet-20. `--frost` is a folder with the five published photographs (frost1.png … frost5.jpg); without it frost
+is left out.
 """
 
 from __future__ import annotations

@@ -138,3 +138,11 @@ def test_any_size(name: str, size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_batch_stays_empty(name: str) -> None:
     assert corrupt(torch.zeros(0, 3, 32, 32), name, 3).shape == (0, 3, 32, 32)
+
+
+@pytest.mark.parametrize("name", ["gaussian_blur", "jpeg_compression", "zoom_blur"])
+def test_autocast_of_the_caller_does_not_matter(name: str, x: torch.Tensor) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(corrupt(x, name, 3), corrupt(x.clone(), name, 3))
+        inside = corrupt(x, name, 3)
+    assert torch.equal(inside, corrupt(x, name, 3))

@@ -8,6 +8,8 @@ library, which rounds to the nearest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -56,7 +58,7 @@ class Corruption(ABC):
             return x.clone()
         numbers = draws(rng, self.name, severity, x.shape[0], x.device, index)
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-        with torch.no_grad():
+        with exact(x.device):
             for some in pieces(x):
                 given = unit(x[some], 255.0 if self.bytewise else 1.0)
                 made = self.distort(given, severity, Draws(numbers.key[some]))
@@ -77,6 +79,20 @@ class Corruption(ABC):
     def small(self, x: Tensor) -> bool:
         """Whether the constants for 32 × 32 apply."""
         return self.size == 32 if self.size else min(x.shape[-2:]) <= SMALL
+
+
+@contextmanager
+def exact(device: torch.device) -> Iterator[None]:
+    """No gradients, and products in full float32 whatever the caller set: bytes need more than autocast or TF32."""
+    before = torch.backends.cuda.matmul.fp32_precision
+    try:
+        if device.type == "cuda":
+            torch.backends.cuda.matmul.fp32_precision = "ieee"
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        if device.type == "cuda":
+            torch.backends.cuda.matmul.fp32_precision = before
 
 
 def pieces(x: Tensor) -> list[slice]:

@@ -76,10 +76,10 @@ def equalised(x: Tensor, levels: int) -> Tensor:
     """Whole numbers 0 … levels − 1 mapped so that each picture's histogram is level over 0 … 255."""
     n = x.shape[0]
     value = x.reshape(n, -1).long()
-    count = torch.zeros(n, levels, device=x.device).scatter_add_(1, value, torch.ones_like(value, dtype=torch.float32))
-    first = (count > 0).float().argmax(1, keepdim=True)
+    count = torch.zeros(n, levels, dtype=torch.int64, device=x.device).scatter_add_(1, value, torch.ones_like(value))
+    first = (count > 0).int().argmax(1, keepdim=True)
     rest = value.shape[1] - count.gather(1, first)
-    below = count.cumsum(1) - count.gather(1, first)
-    table = (below.clamp(min=0) * (255 / rest.clamp(min=1))).round_()
+    below = (count.cumsum(1) - count.gather(1, first)).clamp_(min=0)
+    table = (below * (255 / rest.clamp(min=1).float())).round_()
     table = torch.where(rest > 0, table, torch.arange(levels, device=x.device, dtype=torch.float32))
     return table.gather(1, value).view_as(x)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.band import band_pass
-from calibrant.shifts.corruption import as_given, check_images, unit
+from calibrant.shifts.corruption import as_given, check_images, exact, unit
 from calibrant.shifts.counter import draws
 
 FREQUENCIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -43,14 +43,15 @@ class FrequencyNoise:
         δ does not depend on the frequency: all frequencies filter the same noise.
         """
         check_images(x)
-        noise = draws(rng, self.name, 0, x.shape[0], x.device, index).normal(*x.shape[1:])
-        noise = band_pass(noise, self.frequency, self.width)
-        if self.l2 is not None:
-            norm = noise.flatten(1).norm(dim=1)[:, None, None, None]
-            noise = noise * (self.l2 / norm.clamp_min(1e-12))
-        else:
-            noise = noise * self.sigma
-        return as_given(unit(x).add_(noise), x, nearest=True)
+        with exact(x.device):
+            noise = draws(rng, self.name, 0, x.shape[0], x.device, index).normal(*x.shape[1:])
+            noise = band_pass(noise, self.frequency, self.width)
+            if self.l2 is not None:
+                norm = noise.flatten(1).norm(dim=1)[:, None, None, None]
+                noise = noise * (self.l2 / norm.clamp_min(1e-12))
+            else:
+                noise = noise * self.sigma
+            return as_given(unit(x).add_(noise), x, nearest=True)
 
 
 def accuracy_against_frequency(

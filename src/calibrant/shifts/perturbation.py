@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.shifts.corruption import as_given, check_images, unit
+from calibrant.shifts.corruption import as_given, check_images, exact, unit
 from calibrant.shifts.counter import Draws, draws
 
 
@@ -42,7 +42,7 @@ class Perturbation(ABC):
         if x.shape[0] == 0:
             return out
         numbers = draws(rng, f"{self.name} sequence", self.level, x.shape[0], x.device, index)
-        with torch.no_grad():
+        with exact(x.device):
             for i, made in zip(range(count), self.sequence(unit(x), count, numbers), strict=False):
                 out[i] = as_given(made, x, self.nearest)
         return out

@@ -64,6 +64,7 @@ class Tilt(Perturbation):
     """Tilted in perspective about both axes, three quarters of a degree a frame."""
 
     name: ClassVar[str] = "tilt"
+    nearest: ClassVar[bool] = True
 
     def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
         for i in range(frames):
