@@ -180,12 +180,43 @@ def test_a_probe_that_explodes_is_rejected_and_counted(overfitted) -> None:
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             moved = (self.inner[0].weight - self.reference).std()
-            return self.inner(x) / (moved < 0.2)  # infinite beyond σ = 0.2
+            return self.inner(x) / (moved < 0.1)  # infinite beyond σ = 0.1
 
     pep = PEP.fit(Fragile(overfitted.model), overfitted.calibration, range=(0.01, 4.0))
     assert pep.certificate is not None and pep.certificate.rejected > 0
     assert 0 < pep.sigma < 0.2
     assert any("rejected" in note for note in pep.certificate.notes)
+
+
+def test_a_model_that_is_not_finite_itself_is_an_error() -> None:
+    model = nn.Linear(4, 3)
+    nn.init.constant_(model.weight, math.inf)
+    with pytest.raises(InputError, match="own outputs are not finite"):
+        PEP.fit(model, (torch.ones(9, 4), torch.arange(9) % 3))
+
+
+def test_the_search_looks_beyond_a_range_whose_start_gains_nothing() -> None:
+    """L falls a little before it rises: the sign of the gain near zero says nothing about the peak."""
+    from calibrant.ensembles import pep as module
+
+    class Fake:
+        labels, ensemble = torch.zeros(2000), PEP(nn.Linear(2, 2), 0.0, 5)
+        passes = rejected = 0
+
+        def __init__(self) -> None:
+            self.seen: dict[float, object] = {}
+
+        def rough(self, share: float, members: int) -> Fake:
+            return self
+
+        def at(self, sigma: float) -> SimpleNamespace:
+            self.passes += 1
+            return SimpleNamespace(
+                log_likelihood=-1e-4 * sigma + 0.1 * math.exp(-(math.log((sigma + 1e-9) / 0.1) ** 2))
+            )
+
+    first, _ = module._first_guess(Fake(), 5e-5, 5e-3, 0.32)  # type: ignore[arg-type]
+    assert first == pytest.approx(0.1, rel=0.3)
 
 
 def test_noise_below_the_resolution_of_half_precision_is_said(overfitted) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
     from calibrant.ensembles.ensemble import Ensemble
     from calibrant.types import Predictions
 
+SMALL_IMAGES = 1000 * 32 * 32
+"""Pixels in a batch unless it is said: a thousand small images, or a few large ones."""
+
 
 def predict(
     model: Annotated[
@@ -26,19 +30,28 @@ def predict(
         str | None, typer.Option(help="a data set (`calibrant list datasets`); a run knows its own")
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation, calibration or test")] = "test",
-    ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag or snapshot")] = None,
+    ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag, snapshot or temporal")] = None,
     members: Annotated[int | None, typer.Option(min=1, help="how many; by default the method's own number")] = None,
     sigma: Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")] = None,
     fit_on: Annotated[str, typer.Option(help="the split that σ is fitted on")] = "calibration",
     p: Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")] = None,
     keep_members: Annotated[bool, typer.Option(help="write [M, N, K] instead of the pooled prediction")] = False,
+    stream: Annotated[
+        bool, typer.Option("--stream", help="the items are frames of one stream: average each with those before it")
+    ] = False,
+    window: Annotated[int | None, typer.Option(min=0, help="stream: frames before the current one; 5")] = None,
+    decay: Annotated[float | None, typer.Option(help="stream: importance lost a frame; exp(-0.8)")] = None,
+    scene_cut: Annotated[float | None, typer.Option(help="stream: begin anew at a change this large, 0 … 1")] = None,
     save: Annotated[Path | None, typer.Option(help="PEP: write σ and the seeds to this folder")] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="a report beside the network alone; for PEP with its σ curve")
+    ] = None,
     data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
     mean: Annotated[
         str | None, typer.Option(help="per channel, as 0.5,0.5,0.5; else the model's, else the data's")
     ] = None,
     std: Annotated[str | None, typer.Option(help="per channel; as --mean")] = None,
-    batch: Annotated[int, typer.Option(min=1)] = 1000,
+    batch: Annotated[int | None, typer.Option(min=1, help="items at once; by default 1000 small images")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     seed: Annotated[int | None, typer.Option(help="of the split and the ensemble; a run knows its own split")] = None,
     json_: Annotated[bool, typer.Option("--json", help="machine-readable on stdout")] = False,
@@ -47,10 +60,16 @@ def predict(
     import torch
 
     from calibrant import files
+    from calibrant.cli.predict_stream import only_with_stream, streamed
     from calibrant.data import Batches, load
+    from calibrant.data.batches import IGNORED
+    from calibrant.data.relabelled import relabelled
     from calibrant.ensembles.reference import resolve
+    from calibrant.files import atomic
     from calibrant.functional.border import as_split
 
+    _possible(ensemble, save, html, keep_members, as_split(fit_on).value)
+    stream = only_with_stream(stream, ensemble, window=window, decay=decay, scene_cut=scene_cut)
     found = [resolve(each) for each in model]
     first = found[0]
     name = data or first.data
@@ -62,7 +81,10 @@ def predict(
         root=data_root,
         seed=seed if seed is not None else first.data_seed if own else 0,
         sizes=first.sizes if own else None,
+        shape=first.shape,
     )
+    if Path(name).is_dir() and first.classes is not None:
+        loaded = relabelled(loaded, first.classes)
     where = torch.device(
         "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
     )
@@ -70,7 +92,7 @@ def predict(
     def batches(part: str) -> Batches:
         return Batches(
             loaded[as_split(part)],
-            batch,
+            batch or max(1, SMALL_IMAGES // max(math.prod(loaded.shape[1:]), 1024)),
             device=where,
             mean=_numbers(mean, "--mean") or first.mean or loaded.mean,
             std=_numbers(std, "--std") or first.std or loaded.std,
@@ -79,15 +101,42 @@ def predict(
     networks = [m.to(where) for reference in found for m in reference.members]
     classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
     options: dict[str, Any] = {"device": where, "split": split, "classes": classes, "progress": sys.stderr.isatty()}
+    if loaded[as_split(split)].y.ndim > 1:  # a class for each pixel, and pixels without one
+        options["ignore_index"] = IGNORED
     made = None
-    if ensemble is None:
+    if ensemble is not None:
+        given = {"members": members, "sigma": sigma, "p": p, "seed": seed or 0}
+        made = _assemble(ensemble, networks, first.name, given, batches, fit_on)
+    if stream:
+        made = streamed(made, networks, window, decay, scene_cut)
+    if made is None:
         predicted = _alone(networks, batches(split), options)
     else:
-        given = {"members": members, "sigma": sigma, "p": p, "seed": seed or 0}
-        made = _assemble(ensemble, networks, first.name, given, batches, as_split(fit_on).value)
         predicted = made.predict(batches(split), keep_members=keep_members, **options)
     files.write(out, predicted)
-    _say(predicted, out, made, save, as_json=json_)
+    if html is not None:
+        from calibrant.cli.predict_report import page
+
+        alone = None if made is None else _alone(networks[:1], batches(split), options)
+        atomic.write_text(html, page(predicted, alone, made, lambda: batches(fit_on), out))
+    _say(predicted, out, made, save, html, as_json=json_)
+
+
+def _possible(ensemble: str | None, save: Path | None, html: Path | None, keep_members: bool, fit_on: str) -> None:
+    """What cannot be, known before anything is loaded or written."""
+    from calibrant.ensembles import ENSEMBLES
+    from calibrant.errors import FileError, SplitError, unknown
+
+    if ensemble is not None and ensemble not in ENSEMBLES:
+        raise unknown("ensemble", ensemble, ENSEMBLES)
+    if save is not None and ensemble != "pep":
+        raise InputError("--save is for PEP: σ and seeds are what it consists of")
+    if ensemble == "pep" and fit_on == "test":
+        raise SplitError("--fit-on test: σ must be chosen on data that is not the test split; use calibration")
+    if html is not None and keep_members:
+        raise InputError("--html is about the pooled prediction; drop --keep-members")
+    if html is not None and (html.is_dir() or not html.parent.is_dir()):
+        raise FileError(f"--html {html} is a folder, or its folder does not exist; name a file")
 
 
 def _alone(networks: Sequence[Any], batches: Iterable[Any], options: dict[str, Any]) -> Predictions:
@@ -105,11 +154,8 @@ def _assemble(
     fit_on: str,
 ) -> Ensemble:
     from calibrant.ensembles.assemble import Ingredients, assemble
-    from calibrant.errors import SplitError
     from calibrant.train.kept import kept_weights
 
-    if name == "pep" and fit_on == "test":
-        raise SplitError("--fit-on test: σ must be chosen on data that is not the test split; use calibration")
     return assemble(
         name,
         Ingredients(
@@ -122,7 +168,9 @@ def _assemble(
     )
 
 
-def _say(predicted: Predictions, out: Path, made: Ensemble | None, save: Path | None, *, as_json: bool) -> None:
+def _say(
+    predicted: Predictions, out: Path, made: Ensemble | None, save: Path | None, html: Path | None, *, as_json: bool
+) -> None:
     from calibrant.ensembles.pep import PEP
     from calibrant.ensembles.storage import save as save_ensemble
     from calibrant.types import SCHEMA, jsonable
@@ -135,8 +183,8 @@ def _say(predicted: Predictions, out: Path, made: Ensemble | None, save: Path | 
         said["pep"] = made.describe()
         if save is not None:
             said["saved"] = str(save_ensemble(made, save))
-    elif save is not None:
-        raise InputError("--save is for PEP: σ and seeds are what it consists of")
+    if html is not None:
+        said["html"] = str(html)
     if as_json:
         print(json.dumps(jsonable(said), ensure_ascii=False))
         return
@@ -148,6 +196,8 @@ def _say(predicted: Predictions, out: Path, made: Ensemble | None, save: Path | 
         typer.echo(f"σ = {made.sigma:.4g}{gain}")
         for note in seen.notes if seen else ():
             typer.echo(f"note: {note}")
+    if html is not None:
+        typer.echo(f"the report, for a browser: {html}")
 
 
 def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:

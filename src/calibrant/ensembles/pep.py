@@ -11,6 +11,7 @@ when the maximum does (small CIFAR ResNets). σ = 0, the model itself, is always
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -21,10 +22,10 @@ from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
 from calibrant.ensembles.perturbation import Where, perturbed, resolution, select
-from calibrant.ensembles.sigma import Curve, sigma_curve
+from calibrant.ensembles.sigma import Curve, SigmaPoint, sigma_curve
 from calibrant.errors import InputError
 from calibrant.functional.noise import Distribution
-from calibrant.functional.search import Search, bracket, golden
+from calibrant.functional.search import Search, bracket, crest, golden
 
 GROWTH = 64.0
 """How far beyond the given range the bracketing search may follow a maximum: σ up to 64 × its end."""
@@ -43,6 +44,7 @@ class Certificate:
     rejected: int  # probes where the perturbed network was not finite
     passes: int  # forward passes over the calibration set
     notes: tuple[str, ...] = ()
+    curve: tuple[SigmaPoint, ...] = ()  # everything measured at each probe, in the order of σ
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,6 +136,10 @@ class PEP(Ensemble):
         start = cls(model, 0.0, members, distribution, where, seed, antithetic=search == "bracket")
         curve = sigma_curve(start, calibration, device=device, autocast=autocast)
         zero, top = curve.at(0.0), high * GROWTH
+        if not math.isfinite(zero.log_likelihood):
+            raise InputError(
+                "the model's own outputs are not finite on the calibration data; check its input and weights"
+            )
 
         def likelihood(sigma: float) -> float:
             return curve.at(sigma).log_likelihood
@@ -152,6 +158,7 @@ class PEP(Ensemble):
         else:
             raise InputError(f"search={search!r} is unknown; use bracket or golden")
         sigma = found.best if found.value > zero.log_likelihood else 0.0
+        seen = {point.sigma: point for point in curve.points()}
         if autocast is not None:
             curve = curve.exact()
             zero = curve.at(0.0)
@@ -166,6 +173,7 @@ class PEP(Ensemble):
             rejected=curve.rejected,
             passes=curve.passes,
             notes=_notes(start, found, sigma, curve),
+            curve=tuple(point for _, point in sorted({**seen, **curve.seen}.items())),
         )
         return cls(model, sigma, members, distribution, where, seed, start.antithetic, certificate)
 
@@ -181,15 +189,34 @@ class PEP(Ensemble):
 
 
 def _first_guess(curve: Curve, low: float, high: float, top: float) -> tuple[float, float]:
-    """Where to start and by which factor to step: a quarter of the data and one pair of members tell."""
+    """Where to start and by which factor to step: a quarter of the data and one pair of members tell.
+
+    They scan upwards until the likelihood falls (PEP Fig. 1: beyond the peak it does so dramatically), because near
+    zero the gain is as small as σ², and its sign says nothing about where the peak is.
+    """
+    rough = curve.rough(share=0.25 if len(curve.labels) >= 800 else 1.0, members=min(2, curve.ensemble.size))
     start = (low * high) ** 0.5
-    if len(curve.labels) < 200 or curve.ensemble.size < 4:
-        return start, 3.0
-    rough = curve.rough(share=0.25, members=2)
-    zero = rough.at(0.0).log_likelihood
-    found = bracket(lambda s: rough.at(s).log_likelihood, zero, start, low=low, limit=top, tolerance=0.2)
+    values = {0.0: rough.at(0.0).log_likelihood}
+    sigma, best = start, 0.0
+    while sigma <= top:
+        values[sigma] = rough.at(sigma).log_likelihood
+        if values[sigma] > values[best]:
+            best = sigma
+        elif values[best] - values[sigma] > max(0.05, 2 * (values[best] - values[0.0])):
+            break
+        sigma *= 2
+    sigma = start / 3
+    while best in (0.0, start, 3 * sigma) and sigma >= low:
+        values[sigma] = rough.at(sigma).log_likelihood
+        best = sigma if values[sigma] > values[best] else best
+        sigma /= 3
     curve.passes += round(rough.passes * len(rough.labels) / len(curve.labels))
-    return (found.best, 1.4) if found.interior else (start, 3.0)
+    curve.rejected += rough.rejected
+    curve.seen |= {s: point for s, point in rough.seen.items() if not math.isfinite(point.log_likelihood)}
+    if best == 0:
+        return start, 3.0
+    below, above = (max(s for s in values if s < best), min((s for s in values if s > best), default=0.0))
+    return (crest(values, below, best, above) if above else best), 1.4
 
 
 def _notes(start: PEP, found: Search, sigma: float, curve: Curve) -> tuple[str, ...]:

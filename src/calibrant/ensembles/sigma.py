@@ -29,11 +29,12 @@ class SigmaPoint:
 
     sigma: float
     log_likelihood: float  # (1/N) Σ_i ln (1/m) Σ_j p_ij, Eq. 8 as an average
-    standard_error: float  # of that mean over items: the band of the plot
+    standard_error: float  # of that mean over items
     members: tuple[float, ...]  # (1/N) Σ_i ln p_ij for each member j
     ece: float | None = None
     brier: float | None = None
     auroc: float | None = None
+    gain_error: float | None = None  # standard error of L(σ) − L(0), item by item: the band of the plot
 
 
 class Curve:
@@ -46,6 +47,7 @@ class Curve:
         self.labels = torch.cat([y for _, y in batches])
         self.seen: dict[float, SigmaPoint] = {}
         self.passes = self.rejected = 0
+        self._itself: Tensor | None = None  # ln p of each item at σ = 0
 
     def at(self, sigma: float) -> SigmaPoint:
         if sigma not in self.seen:
@@ -74,6 +76,15 @@ class Curve:
         plain.passes, plain.rejected = self.passes, self.rejected
         return plain
 
+    def _gain_error(self, sigma: float, item: Tensor) -> float:
+        """Of the mean difference to the network itself; the items are the same, so most of their spread cancels."""
+        if sigma == 0:
+            self._itself = item
+        elif self._itself is None:
+            self._evaluate(0.0)
+        gain = item - (item if self._itself is None else self._itself)
+        return float(gain.std() / len(gain) ** 0.5) if len(gain) > 1 else torch.nan
+
     def _evaluate(self, sigma: float) -> SigmaPoint:
         ensemble = self.ensemble.at(sigma, members=1 if sigma == 0 else None)  # at 0 all members are one
         pooled, singles = LogMean(), []
@@ -99,6 +110,7 @@ class Curve:
             ece=float(METRICS["ece"](panel)),
             brier=float(METRICS["brier"](panel)),
             auroc=float(METRICS["auroc"](panel)) if both else None,
+            gain_error=self._gain_error(sigma, item),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +16,7 @@ from torch import nn
 
 from calibrant.ensembles.pep import PEP, Certificate
 from calibrant.ensembles.perturbation import Where
+from calibrant.ensembles.sigma import SigmaPoint
 from calibrant.errors import MapError
 from calibrant.files import atomic
 from calibrant.types import jsonable
@@ -49,13 +51,21 @@ def load(folder: str | Path, model: nn.Module) -> PEP:
     seen = body["certificate"]
     if seen is not None:
         pairs = {"interval": tuple(seen["interval"]), "probes": tuple(map(tuple, seen["probes"]))}
-        seen = Certificate(**{**seen, **pairs, "notes": tuple(seen["notes"])})
+        curve = tuple(_point(point) for point in seen.get("curve", ()))
+        seen = Certificate(**{**seen, **pairs, "notes": tuple(seen["notes"]), "curve": curve})
     keys = ("sigma", "members", "distribution", "seed", "antithetic")
     ensemble = PEP(model, **{k: body[k] for k in keys}, where=where, certificate=seen)
     if set(ensemble.parameters) != names:
         odd = sorted(set(ensemble.parameters) ^ names)[0]
         raise MapError(f"{path} was made for another model: parameter {odd!r} is not in both")
     return ensemble
+
+
+def _point(body: dict[str, Any]) -> SigmaPoint:
+    """JSON has no −inf and no NaN: a probe that was rejected has neither likelihood nor spread."""
+    rejected = {"log_likelihood": -math.inf, "standard_error": math.nan}
+    known = {k: v for k, v in body.items() if v is not None}
+    return SigmaPoint(**{**rejected, **known, "members": tuple(body["members"])})
 
 
 def _digest(body: dict[str, Any]) -> str:

@@ -77,9 +77,9 @@ def bracket(
 ) -> Search:
     """Maximum over a scale x ≥ 0 of a smooth f that is even in x, given f(0): cubics in u = x².
 
-    From `start` the scale grows by `factor` while f does (up to `limit`), or shrinks while f(0) is
-    better (down to `low`, then 0 wins); zero itself closes the bracket from below, so nothing is spent
-    there. Stops when the cubic's crest stays within `tolerance` (relative, in x) of the best probe:
+    From `start` the scale grows by `factor` while f does (up to `limit`; faster every time), or shrinks by
+    three while f(0) is better (down to `low`, then 0 wins); zero itself closes the bracket from below, so
+    nothing is spent there. Stops when the cubic's crest stays within `tolerance` (relative, in x) of the best probe:
     near a maximum the value is flat to the square of that.
     """
     probe = _Probes(f)
@@ -92,14 +92,15 @@ def bracket(
     while value(middle) <= at_zero:
         if middle <= low or len(probe.seen) >= evaluations:
             return probe.result(0.0, middle, interior=False)
-        middle = max(middle / factor, low)
+        middle = max(middle / 3, low)
     right = middle * factor
     while value(right) > value(middle):
         if right >= limit or len(probe.seen) >= evaluations:
             return probe.result(middle, right, interior=False)
+        factor = min(factor**1.5, max(factor, 3.0))
         left, middle, right = middle, right, min(right * factor, limit)
     while len(probe.seen) < evaluations:
-        x = _crest({**values, **probe.seen}, left, middle, right)
+        x = crest({**values, **probe.seen}, left, middle, right)
         if abs(x - middle) <= tolerance / 2 * middle:
             break
         if value(x) > value(middle):
@@ -111,7 +112,7 @@ def bracket(
     return probe.result(left, right, interior=True)
 
 
-def _crest(seen: dict[float, float], left: float, middle: float, right: float) -> float:
+def crest(seen: dict[float, float], left: float, middle: float, right: float) -> float:
     """Where the polynomial in u = x² through the bracket and its nearest finite neighbour peaks.
 
     Kept off the ends of the bracket, so that every probe shrinks it by a tenth at the least.

@@ -1,6 +1,7 @@
 """PEP's σ curve (PEP Fig. 1): log-likelihood of the ensemble and of its members, and ECE and Brier, along σ.
 
-The band is ± 2 standard errors of the mean over items; common noise makes the curve itself much smoother than that.
+The band is ± 2 standard errors of the gain over the network itself, item by item: where it stays above the dashed line,
+the gain is more than the luck of the held-out items.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def sigma_likelihood(points: Sequence[SigmaPoint], *, ax: Axes | None = None) ->
     seen = _finite(points)
     sigma = np.array([p.sigma for p in seen])
     mean = np.array([p.log_likelihood for p in seen])
-    error = np.nan_to_num(np.array([p.standard_error for p in seen]))
+    error = np.nan_to_num(np.array([p.standard_error if p.gain_error is None else p.gain_error for p in seen]))
     members = max((len(p.members) for p in seen), default=0)
     for j in range(members):
         alone = [p for p in seen if len(p.members) == members or p.sigma == 0]

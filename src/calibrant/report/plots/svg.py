@@ -48,7 +48,8 @@ def _small(svg: str) -> str:
     svg = re.sub(rf'<g id="{TIP}([^"]*)">', r"<g><title>\1</title>", svg)
     svg = re.sub(r' id="(?!p[0-9a-f]{10}|m[0-9a-f]{10}|C)[^"]*"', "", svg)
     svg = re.sub(r"<defs>\s*</defs>|<defs/>", "", svg)
-    svg = re.sub(r"(-?\d+\.\d{2})\d+", r"\1", svg)  # a hundredth of a point is below any screen
+    # a hundredth of a point is below any screen; what stands between tags is text, and keeps its digits
+    svg = re.sub(r"<[^>]*>", lambda tag: re.sub(r"(-?\d+\.\d{2})\d+", r"\1", tag[0]), svg)
     return re.sub(r">\s+<", "><", re.sub(r" *\n *", " ", svg)).strip()
 
 

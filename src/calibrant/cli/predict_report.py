@@ -1,0 +1,47 @@
+"""The page that `calibrant predict … --html` writes: the network alone beside the ensemble, and PEP's σ curve."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from calibrant.ensembles.ensemble import Ensemble
+from calibrant.ensembles.pep import PEP
+from calibrant.ensembles.sigma import sigma_curve
+from calibrant.metrics.compare import compare
+from calibrant.metrics.evaluate import evaluate
+from calibrant.report import html, provenance
+from calibrant.report.panels import Panel
+from calibrant.report.sigma_panel import sigma_panel
+from calibrant.types import Predictions
+
+SHARES = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
+"""Where the curve is drawn besides the search's own probes, in units of σ*."""
+
+
+def page(
+    predicted: Predictions,
+    alone: Predictions | None,
+    made: Ensemble | None,
+    held_out: Callable[[], Iterable[Any]],
+    out: Path,
+) -> str:
+    """`alone` is the network by itself on the same items; `held_out` is where σ was fitted."""
+    name = f"{out.stem} ({type(made).__name__} of {made.size})" if made is not None else out.stem
+    sets = [] if alone is None else [replace(alone, source="the network alone")]
+    sets.append(replace(predicted, source=name))
+    audits = [html.Audit.of(p, evaluate(p), p.source) for p in sets]
+    comparison = compare(sets[0], sets[1]) if alone is not None else None
+    panels = [_sigma(made, held_out)] if isinstance(made, PEP) else []
+    return html.render(audits, command=provenance.command(), comparison=comparison, panels=panels)
+
+
+def _sigma(pep: PEP, held_out: Callable[[], Iterable[Any]]) -> Panel:
+    """The search's probes and a few σ more, on the items that σ was fitted on."""
+    seen = pep.certificate
+    members = len(seen.curve[-1].members) if seen is not None and seen.curve and seen.curve[-1].members else pep.size
+    curve = sigma_curve(pep.at(0.0, members), held_out())
+    curve.seen |= {point.sigma: point for point in seen.curve} if seen is not None else {}
+    return sigma_panel(pep, curve.points([0.0, *(share * pep.sigma for share in SHARES)]))
