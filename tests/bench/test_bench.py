@@ -14,8 +14,8 @@ from calibrant.bench.measure import measure
 from calibrant.bench.store import read
 from calibrant.bench.tables import differences, lines, moments, standing
 from calibrant.cli import run
-from calibrant.ensembles import ENSEMBLES
 from calibrant.errors import CalibrantError, DivergedError, FileError, InputError
+from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
 from calibrant.train import How, Selection
@@ -40,9 +40,8 @@ def test_every_experiment_is_named_once_and_its_numbers_are_fractions(paper: str
     found = PAPERS[paper].experiments
     assert len({e.name for e in found}) == len(found) == len(experiments(paper))
     for e in found:
-        for row in e.reported.values():
-            assert all(0 <= v <= 1 for m, v in row.items() if m != "nll") and set(row) <= set(e.metrics)
-        assert set(e.reported) <= {AS_TRAINED, *e.calibrators, *ENSEMBLES}
+        for row in e.reported.values():  # what `bench run` does not measure, a script of benchmarks/ does
+            assert all(v >= 0 and (v <= 1 or m not in METRICS or not METRICS[m].percent) for m, v in row.items())
         assert e.at(0, "smoke").epochs == 1 and e.at(3, "paper").seed == 3
         assert e.at(0, "small").schedule.milestones == pytest.approx([m / 10 for m in e.recipe.schedule.milestones])
 

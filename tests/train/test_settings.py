@@ -52,6 +52,10 @@ def test_the_constants_of_the_papers() -> None:
     ar = RECIPES["ar/cifar10_resnet29"]
     rates = [ar.optimiser.lr * ar.schedule.factor(e, 1, 200) for e in (0, 79, 80, 120, 160, 180, 199)]
     assert rates == pytest.approx([1e-3, 1e-3, 1e-4, 1e-5, 1e-6, 0.5e-6, 0.5e-6])
+    large = RECIPES["ss/imagenet_resnet18_dropout_smooth"]
+    assert (large.epochs, large.batch, large.network.options["dropout"]) == (90, 256, 0.05)
+    assert large.network.options["smooth"] == {"kernel": (1, 1), "prob": "tanh", "tau": 10.0}
+    assert RECIPES["ss/cifar100_resnet18_dropout"].network.options["dropout"] == 0.3
     assert RECIPES["ar/cifar100_wrn28_10_smoothing"].targets.options["epsilon"] == 0.07
     assert len(RECIPES["rc/cifar10_resnet32_focal"].points()) == 5
     assert RECIPES["ds/cifar10_vgg16_focal"].schedule.gamma == 0.1 and RECIPES["ds/cifar10_vgg16"].schedule.gamma == 0.2
