@@ -87,7 +87,9 @@ class Session:
             self.data[key] = load(d.name, root=self.a.data_root, seed=d.seed, sizes=d.sizes)
         return self.data[key]
 
-    def trained(self, experiment: Experiment, recipe: Recipe, seed: int) -> tuple[Path, dict[str, Any]]:
+    def trained(
+        self, experiment: Experiment, recipe: Recipe, seed: int, data: Data | None = None
+    ) -> tuple[Path, dict[str, Any]]:
         """The run's folder and what its training says; OutOfTime if it cannot end in the box."""
         taken = self.take.get(f"{experiment.row}:{seed}")
         if taken is not None:
@@ -105,7 +107,7 @@ class Session:
                 raise OutOfTime
 
         how = How(device=self.device.type, root=self.a.data_root, every=5, quiet=True, listen=watch)
-        return folder, train(recipe, folder, how, self.loaded(recipe))
+        return folder, train(recipe, folder, how, data or self.loaded(recipe))
 
 
 def measure(session: Session, experiment: Experiment, seed: int) -> tuple[Cell, Curve]:

@@ -5,6 +5,7 @@ Of a network with MC dropout, `as_trained` is one pass with dropout off and `dro
 
 from __future__ import annotations
 
+from calibrant.papers import ss_camvid
 from calibrant.papers.experiment import AS_TRAINED, Experiment, Paper
 from calibrant.train.recipes import RECIPES
 from calibrant.train.recipes.ss import DROPOUT, PASSES, suffix
@@ -17,6 +18,7 @@ E1 = {
     ("cifar100", "vgg16"): ((2.047, 71.6, 19.2), (1.878, 72.2, 20.5), (1.133, 68.8, 3.66), (1.034, 71.4, 1.06)),
     ("cifar100", "vgg19"): ((2.016, 67.6, 21.2), (1.851, 71.7, 20.2), (1.215, 67.3, 6.37), (1.071, 70.4, 2.15)),
     ("cifar100", "resnet18"): ((0.886, 77.9, 4.97), (0.863, 78.9, 4.40), (0.848, 77.3, 3.01), (0.801, 78.9, 2.56)),
+    ("cifar100", "resnext50"): ((0.804, 80.6, 8.23), (0.825, 80.8, 9.41), (0.762, 80.5, 5.67), (0.759, 80.7, 6.62)),
     ("cifar100", "resnet50"): ((0.835, 79.9, 8.88), (0.834, 80.7, 9.29), (0.822, 79.1, 6.63), (0.800, 80.1, 7.25)),
 }
 
@@ -40,10 +42,13 @@ def experiment(data: str, network: str, dropout: bool, smooth: bool) -> Experime
 PAPER = Paper(
     "ss",
     "Blurs Behave Like Ensembles: Spatial Smoothings to Improve Accuracy, Uncertainty, and Robustness",
-    tuple(
-        experiment(data, network, dropout, smooth)
-        for data, network in E1
-        for dropout in (False, True)
-        for smooth in (False, True)
+    (
+        *(
+            experiment(data, network, dropout, smooth)
+            for data, network in E1
+            for dropout in (False, True)
+            for smooth in (False, True)
+        ),
+        *ss_camvid.EXPERIMENTS,
     ),
 )

@@ -1,0 +1,83 @@
+"""What the GPU runs of SS Tables 2 and E.4 compute, on a network of one convolution and frames of noise."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from benchmarks.segmentation_runs import Footage, difference, random_frames, variants
+from calibrant.metrics.frames import Frames
+from calibrant.papers import experiments
+from calibrant.types import Split
+
+
+class Pixels(nn.Module):
+    """A class a pixel, classes last, with dropout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.conv, self.drop = nn.Conv2d(3, 4, 3, padding=1), nn.Dropout(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(self.drop(x)).permute(0, 2, 3, 1)
+
+
+@pytest.fixture(scope="module")
+def video() -> Footage:
+    return Footage(random_frames(), Split.VALIDATION, torch.device("cpu"), limit=None, bfloat16=False)
+
+
+def log_p(model: nn.Module, video: Footage) -> list[Tensor]:
+    with torch.no_grad():
+        return [torch.log_softmax(model(x)[0].double(), -1) for x, _, _ in video.batches]
+
+
+def test_a_deterministic_network_has_two_rows(video: Footage) -> None:
+    model = Pixels().eval()
+    found = variants(model, video, 1, seed=0)
+    assert list(found) == ["as_trained", "temporal"]
+    each = log_p(model, video)
+    labels = [y[0] for _, y, _ in video.batches]
+    decay = torch.exp(torch.tensor(-0.8)).item()
+    for name, window in (("as_trained", 0), ("temporal", 5)):
+        expected = Frames()
+        for t in range(len(each)):
+            recent = [each[t - i].exp() * decay**i for i in range(min(window, t) + 1)]
+            total = sum(decay**i for i in range(len(recent)))
+            expected.add((torch.stack(recent).sum(0) / total).log(), labels[t])
+        mine, theirs = found[name].report(), expected.report()
+        for metric in ("nll", "accuracy", "ece", "consistency"):
+            assert mine[metric].value == pytest.approx(theirs[metric].value, rel=1e-4), (name, metric)
+    assert found["temporal"].report()["consistency"].value > found["as_trained"].report()["consistency"].value
+
+
+def test_mc_dropout_has_three_and_temporal_takes_one_pass_a_frame(video: Footage) -> None:
+    calls = 0
+    model = Pixels().eval()
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    model.conv.register_forward_hook(count)
+    found = variants(model, video, 3, seed=0)
+    frames = len(video.batches)
+    assert list(found) == ["as_trained", "dropout", "temporal"] and calls == frames * (1 + 3 + 1)
+
+
+def test_the_difference_is_of_nll_on_the_same_frames(video: Footage) -> None:
+    found = variants(Pixels().eval(), video, 1, seed=0)
+    said = difference(found["as_trained"], found["temporal"])
+    plain, smooth = (found[v].report()["nll"].value for v in ("as_trained", "temporal"))
+    assert said["nll"] == pytest.approx(smooth - plain) and said["low"] <= said["nll"] <= said["high"]
+    same = difference(found["temporal"], found["temporal"])
+    assert same["nll"] == same["low"] == same["high"] == 0
+
+
+def test_table_2_is_the_bayesian_half_of_table_e4() -> None:
+    halves = {e.row: e.reported for e in experiments("ss/table_e4") if e.ensemble is not None}
+    assert {e.row: e.reported for e in experiments("ss/table2")} == halves
+    assert len(experiments("ss/table_e4")) == 4 and all(e.recipe.loss.options for e in experiments("ss/table_e4"))
