@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch.utils.data import TensorDataset
 
 from calibrant.data import Batches, load
@@ -54,6 +56,30 @@ def test_a_dataset_of_ones_own_goes_straight_in(tmp_path: Path) -> None:
     mine = TensorDataset(torch.randn(90, 6, generator=rng), torch.arange(90) % 3)
     made = train(small("data.seed=4"), tmp_path / "run", QUIET, data=mine)
     assert made["metrics"]["test"]["n"] == 18 and load_run(tmp_path / "run").shape == (6,)
+
+
+def test_a_folder_of_images_is_trained_on_by_worker_processes(tmp_path: Path) -> None:
+    """The same pixels as PNG files and as arrays end in the same weights."""
+    data, folder = load("digits", sizes={"train": 120, "validation": 40, "calibration": 0, "test": 40}), tmp_path / "x"
+    for split in ("train", "validation", "test"):
+        order = data[split].y.argsort(stable=True)
+        for place, i in enumerate(order.tolist()):
+            to = folder / ("val" if split == "validation" else split) / str(int(data[split].y[i]))
+            to.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(data[split].x[i, 0].numpy()).save(to / f"{place:03}.png")
+    zero = "data.sizes={calibration=0}"
+    recipe = small(f"data.name='{folder}'", "data.shape=[1, 8, 8]", zero, "batch=60")
+    train(recipe, tmp_path / "files", QUIET)
+    images = load(str(folder), shape=(1, 8, 8), sizes={"calibration": 0})
+    assert Batches(images["train"], 60).workers > 0
+    held = {
+        split: replace(part, x=torch.cat([x for x, _, _ in Batches(part, 500)]).mul(255).round().byte(), items=None)
+        for split, part in images.splits.items()
+    }
+    train(small(zero, "batch=60"), tmp_path / "arrays", QUIET, data=replace(images, splits=held))
+    a, b = (load_run(tmp_path / name).members[0].state_dict() for name in ("files", "arrays"))
+    assert all(torch.equal(v, b[k]) for k, v in a.items())
+    assert load_run(tmp_path / "files").classes == tuple(str(i) for i in range(10))
 
 
 def test_ccat_by_the_recipe_alone(tmp_path: Path) -> None:

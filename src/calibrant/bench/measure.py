@@ -17,7 +17,6 @@ from typing import Any
 from calibrant.bench.pooled import checkpoints_wanted, pooled
 from calibrant.bench.store import KEY_LENGTH, Cell, Store
 from calibrant.data import Data
-from calibrant.data import load as load_data
 from calibrant.errors import CalibrantError, InputError
 from calibrant.files import read as read_predictions
 from calibrant.metrics.evaluate import evaluate
@@ -25,7 +24,7 @@ from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.posthoc.fit import fit
 from calibrant.train.environment import device_name, environment
 from calibrant.train.recipe import Recipe
-from calibrant.train.run import How, make_fabric, train
+from calibrant.train.run import How, data_of, make_fabric, train
 from calibrant.train.selection import select
 from calibrant.train.settings import Choice
 from calibrant.types import Estimate, Predictions, Split
@@ -58,7 +57,7 @@ def measure(
         return found
     recipe, key = experiment.at(seed, scale), experiment.key(seed, scale)
     if data is None:  # before anything is written: data that is not there is no failed run
-        data = load_data(recipe.data.name, root=how.root, seed=recipe.data.seed, sizes=recipe.data.sizes)
+        data = data_of(recipe, how)
     start = time.perf_counter()
     device = make_fabric(recipe, how).device
     cell = Cell(

@@ -25,6 +25,7 @@ class DataSettings:
     name: str = "digits"
     seed: int = 0  # of the splits: separate from the run's, so that runs share their test and calibration sets
     sizes: Mapping[str, Any] | None = None  # {"validation": 2500, …}, items or shares; None: the data set's own
+    shape: tuple[int, ...] | None = None  # what a folder's images become; None: [3, 224, 224]
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ class Recipe:
 
     def plain(self) -> dict[str, Any]:
         out: dict[str, Any] = plain(self)
+        if self.data.shape is None:  # said by folders alone; keys of all others stay what they were
+            del out["data"]["shape"]
         return out
 
     def key(self) -> str:

@@ -97,8 +97,8 @@ def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
     """The recipe's data, or the caller's own in its place, split by the recipe's seed and sizes."""
     if isinstance(given, Data):
         return given
-    source = recipe.data.name if given is None else given
-    return load_data(source, root=how.root, seed=recipe.data.seed, sizes=recipe.data.sizes)
+    d = recipe.data
+    return load_data(d.name if given is None else given, root=how.root, seed=d.seed, sizes=d.sizes, shape=d.shape)
 
 
 def _loop(recipe: Recipe, folder: Path, how: How, loaded: Data, fabric: Fabric) -> Loop:
