@@ -4,12 +4,22 @@ from calibrant.attacks.attack import Attack, AttackResult
 from calibrant.attacks.bounds import Bounds
 from calibrant.attacks.cw import CarliniWagner
 from calibrant.attacks.ddn import DDN
+from calibrant.attacks.deepfool import DeepFool
 from calibrant.attacks.fgsm import FGSM
+from calibrant.attacks.frequency_fgsm import FrequencyFGSM
 from calibrant.attacks.levels import levels
+from calibrant.attacks.measures import Strength, accuracy_under_attack, assess, attack_success_rate, median_distance
 from calibrant.attacks.pgd import PGD
 from calibrant.attacks.robustness import RULERS, robustness
 
-ATTACKS: dict[str, type[Attack]] = {"fgsm": FGSM, "pgd": PGD, "cw": CarliniWagner, "ddn": DDN}
+ATTACKS: dict[str, type[Attack]] = {
+    "fgsm": FGSM,
+    "pgd": PGD,
+    "cw": CarliniWagner,
+    "ddn": DDN,
+    "deepfool": DeepFool,
+    "frequency_fgsm": FrequencyFGSM,
+}
 
 __all__ = [
     "ATTACKS",
@@ -21,6 +31,13 @@ __all__ = [
     "AttackResult",
     "Bounds",
     "CarliniWagner",
+    "DeepFool",
+    "FrequencyFGSM",
+    "Strength",
+    "accuracy_under_attack",
+    "assess",
+    "attack_success_rate",
     "levels",
+    "median_distance",
     "robustness",
 ]

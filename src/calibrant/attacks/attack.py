@@ -19,6 +19,7 @@ from torch import Tensor
 
 from calibrant.attacks.boundary import settle
 from calibrant.attacks.bounds import Bounds
+from calibrant.attacks.captured import fast_copy
 from calibrant.attacks.field import Field, home, untouched
 from calibrant.attacks.loop import Loop
 from calibrant.attacks.task import Seen, State, Task, norms
@@ -51,7 +52,7 @@ class Attack(ABC):
     )
     norm: ClassVar[float] = 2.0
     nearest: ClassVar[bool] = True  # keeps the nearest success; else the last one, or the last point
-    adaptive: ClassVar[bool] = False  # items finish at different steps
+    period: ClassVar[int | None] = None  # steps between two looks at who is done; None: all take all steps
 
     @property
     @abstractmethod
@@ -91,9 +92,13 @@ class Attack(ABC):
     ) -> Iterator[Callable[..., AttackResult]]:
         """`attacked(x, labels=None, targets=None)` on one predictor, for many batches: what is captured is kept."""
         reduced = (device.type == "cuda" and self.nearest) if self.reduced is None else self.reduced
-        full = Field(predictor, self.bounds, dtype)
         with untouched(predictor, device):
-            loop = Loop(self, Field(predictor, self.bounds, dtype, reduced=reduced), device)
+            full = Field(predictor, self.bounds, dtype)
+            quick = full
+            if reduced:
+                copied = fast_copy(predictor, compiled=self.engine == "compile")
+                quick = Field(copied, self.bounds, torch.float32, reduced=True)
+            loop = Loop(self, quick, device)
 
             def attacked(x: Tensor, labels: Tensor | None = None, targets: Tensor | None = None) -> AttackResult:
                 return self._attack(loop, full, x.to(device), labels, targets)
@@ -121,7 +126,14 @@ class Attack(ABC):
                     "the input; there is no direction to attack in"
                 )
             best, success = settle(field, chosen, end["best"], end["point"], loop.size, search=self.nearest)
-            point[away], found[away], calls[away] = best, success, end["calls"]
+            count = end["calls"]
+            if loop.field.reduced and not bool(success.all()):  # once more in full precision, what was lost without it
+                again = chosen.take(~success)
+                end = Loop(self, field, x.device, eager=True)(again)
+                count[~success] += end["calls"]
+                redone = settle(field, again, end["best"], end["point"], loop.size, search=self.nearest)
+                best[~success], success[~success] = redone
+            point[away], found[away], calls[away] = best, success, count
         distance = norms(point - origin, self.norm)
         return AttackResult(self.bounds.inputs(point, x.dtype), found, torch.where(found, distance, torch.inf), calls)
 

@@ -7,12 +7,12 @@ replayed: small networks are bound by kernel launches otherwise. Items are rows 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from calibrant.attacks.captured import Captured
 from calibrant.attacks.field import Field
 from calibrant.attacks.task import Seen, State, Task, norms, spread
 from calibrant.errors import InputError
@@ -25,20 +25,17 @@ SMALLEST = 64
 """Slots that a shrinking batch on CUDA stops at: below, the time does not shrink with it."""
 WORTH_CAPTURING = 20
 """Steps from which recording a graph pays."""
-PERIOD = 25
-"""Steps between two looks at who is done, where items finish at different steps."""
-WARM_STEPS = 3
 
 
 class Loop:
     """`loop(task)` runs the attack on all items; what was captured serves the next call."""
 
-    def __init__(self, attack: Attack, field: Field, device: torch.device) -> None:
+    def __init__(self, attack: Attack, field: Field, device: torch.device, *, eager: bool = False) -> None:
         self.attack, self.field, self.device = attack, field, device
         self.size = attack.batch or SLOTS.get(device.type, SLOTS["cpu"])
         if self.size < 1:
             raise InputError(f"batch must be at least 1, got {self.size}")
-        self.captures = self._captures()
+        self.captures = not eager and self._captures()
         self._graphs: dict[tuple[object, ...], Captured] = {}
 
     def __call__(self, task: Task) -> State:
@@ -52,7 +49,7 @@ class Loop:
         }
         waiting = min(self.size, n)
         rows = self._settle(self._enter(task, torch.arange(waiting, device=self.device)), task.targeted)
-        period = min(PERIOD, self.attack.steps) if self.attack.adaptive else self.attack.steps
+        period = min(self.attack.period or self.attack.steps, self.attack.steps)
         while True:
             for _ in range(period):
                 rows = self._advance(rows, task.targeted)
@@ -99,16 +96,16 @@ class Loop:
         """Rows where the next step reads them: as they are, or in the buffers of the graph of their size."""
         if not self.captures:
             return rows
-        key = (len(rows["done"]), targeted, *((k, v.shape[1:], v.dtype) for k, v in rows.items()))
+        key = self._key(rows, targeted)
         if key not in self._graphs:
-            self._graphs[key] = Captured(lambda r: self._step(r, targeted), rows)
+            self._graphs[key] = Captured(lambda held: self._step(held, targeted), rows)
         return self._graphs[key].fill(rows)
 
     def _advance(self, rows: State, targeted: bool) -> State:
-        if not self.captures:
-            return self._step(rows, targeted)
-        key = (len(rows["done"]), targeted, *((k, v.shape[1:], v.dtype) for k, v in rows.items()))
-        return self._graphs[key].replay()
+        return self._graphs[self._key(rows, targeted)].replay() if self.captures else self._step(rows, targeted)
+
+    def _key(self, rows: State, targeted: bool) -> tuple[object, ...]:
+        return len(rows["done"]), targeted, rows["point"].shape, rows["point"].dtype
 
     def _step(self, rows: State, targeted: bool) -> State:
         """One gradient evaluation of every row, what it tells, and the attack's own step."""
@@ -141,34 +138,3 @@ class Loop:
             raise InputError(f"engine {asked!r} needs a CUDA device, not {self.device}; use engine='eager'")
         possible = self.device.type == "cuda" and not self.field.members
         return asked in ("graph", "compile") or (asked == "auto" and possible and self.attack.steps >= WORTH_CAPTURING)
-
-
-class Captured:
-    """One step recorded as a CUDA graph over buffers of its own."""
-
-    def __init__(self, step: Callable[[State], State], rows: State) -> None:
-        self.buffers = {name: values.clone() for name, values in rows.items()}
-        device = rows["done"].device
-        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(side):
-            for _ in range(WARM_STEPS):
-                step(self.buffers)
-        torch.cuda.current_stream(device).wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(self.graph):
-                for name, values in step(self.buffers).items():
-                    self.buffers[name].copy_(values)
-        except RuntimeError as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"this model cannot be captured as a CUDA graph ({reason}); use engine='eager'") from error
-
-    def fill(self, rows: State) -> State:
-        for name, values in rows.items():
-            self.buffers[name].copy_(values)
-        return self.buffers
-
-    def replay(self) -> State:
-        self.graph.replay()
-        return self.buffers

@@ -37,10 +37,12 @@ class Task:
         """[N]; grows as the attack gets nearer."""
         return self._signed(self._others(logits).logsumexp(-1) - self._own(logits))
 
-    def succeeded(self, logits: Tensor, slack: float = 0.0) -> Tensor:
-        """[N] bool; by more than `slack` of the spread of the item's logits."""
-        spread = logits.amax(-1) - logits.amin(-1)
-        return self.margin(logits) > slack * spread
+    def succeeded(self, logits: Tensor) -> Tensor:
+        return self.margin(logits) > 0
+
+    def clearance(self, logits: Tensor, slack: float) -> Tensor:
+        """[N]; the margin beyond `slack` of the spread of the item's logits."""
+        return self.margin(logits) - slack * (logits.amax(-1) - logits.amin(-1))
 
     def take(self, chosen: Tensor | slice) -> Task:
         return Task(self.origin[chosen], self.reference[chosen], self.bounds, self.targeted)

@@ -1,0 +1,73 @@
+"""DeepFool, L2 (Moosavi-Dezfooli 2016): step after step to the nearest boundary of the linearised network.
+
+    h_k = z_k − z_r,   l = argmin_k |h_k| / ‖∇h_k‖₂,   δ ← δ + |h_l| / ‖∇h_l‖₂² · ∇h_l,   x' = x + (1 + overshoot)·δ
+
+over the classes with the largest logits, a backward pass each; on a linear network one step is exact. An item is done
+when its prediction has changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.attacks.attack import Attack
+from calibrant.attacks.task import Seen, State, Task, spread
+from calibrant.errors import InputError
+
+PUSH = 1e-4
+"""Added to |h_l|, as in the authors' code: beyond the boundary, not on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepFool(Attack):
+    """Minimum L2 norm by steps to the nearest linearised boundary (Moosavi-Dezfooli 2016)."""
+
+    iterations: int = 50
+    overshoot: float = 0.02
+    candidates: int = 9  # classes besides the item's own
+    period: ClassVar[int | None] = 5
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1 or self.candidates < 1 or self.overshoot < 0:
+            raise InputError(f"iterations and candidates ≥ 1, overshoot ≥ 0; got {self}")
+
+    @property
+    def steps(self) -> int:
+        return self.iterations
+
+    def objective(self, task: Task, logits: Tensor) -> Tensor:
+        """h_k of the candidates, [J, N]; towards a target there is one boundary, the target's own."""
+        if task.targeted:
+            return task.margin(logits)
+        others = logits.scatter(-1, task.reference[:, None], -torch.inf)
+        top = others.topk(min(self.candidates, logits.shape[1] - 1), -1).values
+        return (top - logits.gather(-1, task.reference[:, None])).T
+
+    def begin(self, task: Task) -> State:
+        return {
+            "point": task.origin.clone(),
+            "done": task.reference < 0,
+            "t": torch.zeros_like(task.reference),
+            "delta": torch.zeros_like(task.origin),
+        }
+
+    def step(self, task: Task, state: State, seen: Seen) -> State:
+        height = self.objective(task, seen.logits).to(state["delta"].dtype)
+        height = height[None] if height.ndim == 1 else height
+        gradient = seen.gradient if seen.gradient.ndim > task.origin.ndim else seen.gradient[None]
+        steepness = gradient.flatten(2).square().sum(-1).clamp_min(torch.finfo(gradient.dtype).tiny)
+        nearest = (height.abs() / steepness.sqrt()).argmin(0)
+        rows = torch.arange(len(nearest), device=nearest.device)
+        size = (height.abs() + PUSH)[nearest, rows] / steepness[nearest, rows]
+        delta = state["delta"] + spread(size, state["delta"]) * gradient[nearest, rows]
+        t = state["t"] + 1
+        return {
+            "point": task.origin + (1 + self.overshoot) * delta,
+            "delta": delta,
+            "t": t,
+            "done": seen.success | (t >= self.iterations),
+        }

@@ -1,0 +1,64 @@
+"""What an attack does to a predictor: accuracy under attack, attack success rate, median distance.
+
+ASR = 1 − acc_adv / acc_clean      (SS Table E.2: the rows fit this; the paper does not say it)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.attacks.attack import Attack
+from calibrant.errors import InputError
+
+
+@dataclass(frozen=True)
+class Strength:
+    """An attack on labelled items. A wrong item counts as wrong already, and is not moved."""
+
+    accuracy: float
+    accuracy_under_attack: float
+    success_rate: float
+    median_distance: float  # over the items that were right; infinite if under half of them were moved to wrong
+    calls: float  # gradient evaluations, mean over the same items
+
+
+def assess(predictor: Any, attack: Attack, x: Tensor, labels: Tensor) -> Strength:
+    """Attacks `x` away from its labels."""
+    result = attack.run(predictor, x, labels=labels)
+    # an item that was wrong from the start is a success at distance zero, without a gradient evaluation
+    right = result.calls > 0
+    if not bool(right.any()):
+        raise InputError("no item is classified correctly, so that there is nothing to attack; check the labels")
+    clean = right.double().mean().item()
+    under = 1 - result.success.double().mean().item()
+    return Strength(
+        clean,
+        under,
+        attack_success_rate(clean, under),
+        median_distance(result.distance[right]),
+        result.calls[right].double().mean().item(),
+    )
+
+
+def accuracy_under_attack(predictor: Any, attack: Attack, x: Tensor, labels: Tensor) -> float:
+    return assess(predictor, attack, x, labels).accuracy_under_attack
+
+
+def attack_success_rate(accuracy: float, accuracy_under_attack: float) -> float:
+    """1 − acc_adv / acc_clean."""
+    if not 0 < accuracy <= 1 or not 0 <= accuracy_under_attack <= 1:
+        raise InputError(f"accuracies in (0, 1] and [0, 1], got {accuracy} and {accuracy_under_attack}")
+    return 1 - accuracy_under_attack / accuracy
+
+
+def median_distance(distance: Tensor) -> float:
+    """An item that the attack left is infinitely far; between two middle items, their mean."""
+    ordered = torch.as_tensor(distance).double().sort().values
+    n = len(ordered)
+    if not n:
+        raise InputError("the median of no distance does not exist; attack at least one item")
+    return ((ordered[(n - 1) // 2] + ordered[n // 2]) / 2).item()
