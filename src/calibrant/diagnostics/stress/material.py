@@ -20,6 +20,7 @@ from calibrant.data.shifted import CorruptionFolder
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.errors import InputError
 from calibrant.shifts import PERTURBATIONS, corrupt, perturb
+from calibrant.shifts.corruption import check_images
 from calibrant.shifts.frequency import FREQUENCIES, FrequencyNoise
 from calibrant.types import Split
 
@@ -134,4 +135,5 @@ def of_arrays(images: Any, labels: Any, split: Split = Split.TEST) -> Part:
         raise InputError(f"images of shape {tuple(x.shape)} and {len(y)} labels; expected [N, C, H, W] and [N]")
     if y.is_floating_point():
         raise InputError("labels must be whole numbers, one class each")
+    check_images(x)
     return replace(Part(x.cpu(), y.long().cpu(), torch.arange(len(y))), split=split)

@@ -1,0 +1,110 @@
+"""Some classes of a data set, foreign sets that fit, and a user's own shifted files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.data import load
+from calibrant.data.outside import LUMA, fitted, outside, usual
+from calibrant.data.shifted import CorruptionFolder, read_set
+from calibrant.data.subsets import class_numbers, complement, split_name
+from calibrant.errors import CalibrantError, FileError, InputError
+
+
+def test_five_of_ten_classes_are_those_items_numbered_anew() -> None:
+    whole, five = load("digits"), load("digits[0,2,4,6-7]")
+    assert five.classes == ("0", "2", "4", "6", "7") and five.k == 5 and five.name == "digits[0,2,4,6-7]"
+    total = sum(int((p.y == c).sum()) for p in whole.splits.values() for c in (0, 2, 4, 6, 7))
+    assert sum(p.n for p in five.splits.values()) == total
+    means = {c: torch.cat([p.x[p.y == c] for p in whole.splits.values()]).double().mean() for c in (0, 2, 4, 6, 7)}
+    for new, old in enumerate((0, 2, 4, 6, 7)):
+        mine = torch.cat([p.x[p.y == new] for p in five.splits.values()]).double().mean()
+        assert mine == pytest.approx(float(means[old]))
+
+
+def test_names_and_the_others() -> None:
+    classes = ("cat", "dog", "bird", "7")
+    assert split_name("cifar10[0-4]") == ("cifar10", "0-4") and split_name("cifar10") == ("cifar10", None)
+    assert class_numbers("cat, 2-3", classes, "pets") == (0, 2, 3)
+    assert complement("digits[0-4]", load("digits").classes) == "digits[5,6,7,8,9]"
+    assert complement("digits", load("digits").classes) is None
+    for text, word in (("cats,dog", "did you mean 'cat'"), ("0-9", "'0-9' is not a class"), ("1", "two or more")):
+        with pytest.raises(CalibrantError, match=word):
+            class_numbers(text, classes, "pets")
+
+
+def test_foreign_images_fit_and_it_is_said() -> None:
+    colour = torch.randint(256, (5, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    small, said = fitted(colour, (1, 8, 8))
+    assert small.shape == (5, 1, 8, 8) and small.dtype == torch.uint8
+    assert "grey by luma" in said and "32×32 to 8×8" in said
+    grey, _ = fitted(colour, (1, 32, 32))
+    want = sum(w * colour[:, i].double() for i, w in enumerate(LUMA))
+    assert (grey[:, 0].double() - want).abs().max() <= 0.51
+    back, said = fitted(grey, (3, 32, 32))
+    assert torch.equal(back[:, 0], back[:, 2]) and "repeated" in said
+    assert fitted(colour, (3, 32, 32))[1] == "as it is"
+    with pytest.raises(InputError, match="4 channels"):
+        fitted(torch.zeros(2, 4, 8, 8, dtype=torch.uint8), (3, 8, 8))
+
+
+@pytest.mark.parametrize("name", ["photographs", "noise_uniform", "noise_gaussian", "digits[5-9]"])
+def test_foreign_sets_that_need_no_file(name: str) -> None:
+    a, b, c = (outside(name, (1, 8, 8), n=20, seed=s) for s in (0, 0, 1))
+    assert a.x.shape == (20, 1, 8, 8) and a.x.dtype == torch.uint8 and torch.equal(a.x, b.x) and a.said
+    assert a.x.double().std() > 10 and (name == "digits[5-9]" or not torch.equal(a.x, c.x))
+
+
+def test_what_is_foreign_to_what() -> None:
+    assert usual(load("digits[0-4]"), None)[0][0] == "digits[5,6,7,8,9]"
+    assert usual(load("digits"), None)[0] == ["photographs", "noise_uniform", "noise_gaussian"]
+    with pytest.raises(InputError, match="images"):
+        outside("photographs", (500,), n=3)
+
+
+def test_a_folder_of_corruptions_with_labels_once_or_in_every_block(tmp_path: Path) -> None:
+    y = np.arange(6) % 3
+    x = np.arange(5 * 6 * 4 * 4, dtype=np.int64).reshape(30, 4, 4) % 251
+    np.save(tmp_path / "mine.npy", x.astype(np.uint8))
+    np.save(tmp_path / "labels.npy", y)
+    short = CorruptionFolder(tmp_path, 3)
+    images, labels = short.cell("mine", 2)
+    assert images.shape == (6, 1, 4, 4) and labels.tolist() == y.tolist()
+    np.testing.assert_array_equal(images[:, 0].numpy(), x[6:12])
+    np.save(tmp_path / "labels.npy", np.tile(y, 5))
+    long = CorruptionFolder(tmp_path, 3)
+    assert torch.equal(long.cell("mine", 5)[0], short.cell("mine", 5)[0]) and long.types == ("mine",)
+    np.save(tmp_path / "labels.npy", y)
+    np.save(tmp_path / "mine.npy", x[:12].astype(np.uint8))
+    assert CorruptionFolder(tmp_path, 3).check("mine")[1] == 2
+    with pytest.raises(InputError, match="severities 1 … 2, not 3"):
+        CorruptionFolder(tmp_path, 3).cell("mine", 3)
+    with pytest.raises(CalibrantError, match="did you mean 'mine'"):
+        CorruptionFolder(tmp_path, 3).cell("mines", 1)
+
+
+def test_one_set_as_npz_or_as_a_pair_of_npy(tmp_path: Path) -> None:
+    x, y = np.zeros((4, 5, 5, 3), np.uint8), np.array([0, 1, 2, 1])
+    np.savez(tmp_path / "a.npz", x=x, y=y, keywords=np.array(["b"] * 4))
+    np.save(tmp_path / "cifar10.1_v6_data.npy", x)
+    np.save(tmp_path / "cifar10.1_v6_labels.npy", y)
+    for name in ("a.npz", "cifar10.1_v6_data.npy"):
+        images, labels = read_set(tmp_path / name, 3)
+        assert images.shape == (4, 3, 5, 5) and labels.tolist() == y.tolist()
+    np.save(tmp_path / "alone.npy", x)
+    for name, word in (("alone.npy", "labels are missing"), ("none.npz", "no such file"), ("a.txt", "no such file")):
+        with pytest.raises(FileError, match=word):
+            read_set(tmp_path / name, 3)
+
+
+def test_cifar10_2_may_hold_objects_beside_its_arrays(tmp_path: Path) -> None:
+    """Its keywords are an object array, which is never unpickled."""
+    folder = tmp_path / "cifar-10.2"
+    folder.mkdir()
+    x, y = np.zeros((3, 32, 32, 3), np.uint8), np.arange(3)
+    np.savez(folder / "cifar102_test.npz", images=x, labels=y, keywords=np.array([["a"], 2], dtype=object))
+    assert load("cifar10_2", root=tmp_path)["test"].n == 3

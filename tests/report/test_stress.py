@@ -1,0 +1,129 @@
+"""The heat map, the panels and `calibrant.stress` in three lines."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import calibrant
+from calibrant.data import load
+from calibrant.errors import InputError
+from calibrant.report.panels import drawn
+from calibrant.report.plots.heatmap import heatmap
+from calibrant.report.stress import StressReport
+from calibrant.report.stress_panels import panels
+
+
+def model() -> nn.Module:
+    """Nearest class mean of digits, as a linear layer: no training."""
+    train = load("digits")["train"]
+    x = train.x.flatten(1).float() / 255
+    means = torch.stack([x[train.y == c].mean(0) for c in range(10)])
+    linear = nn.Linear(64, 10)
+    with torch.no_grad():
+        linear.weight.copy_(8 * means)
+        linear.bias.copy_(-4 * means.square().sum(1))
+    return nn.Sequential(nn.Flatten(), linear)
+
+
+@pytest.fixture(scope="module")
+def report() -> StressReport:
+    data = load("digits")
+    test, held = data["test"], data["calibration"]
+    images = test.x.float() / 255
+    return calibrant.stress(
+        model(), images, test.y, suite="corruptions,ood,frequency", types=["contrast", "shot_noise"], limit=120,
+        calibration=(held.x, held.y), calibrators=["temperature"], outside_sets={"ones": torch.ones(30, 1, 8, 8)},
+    )  # fmt: skip
+
+
+def test_three_lines_of_python(report: StressReport) -> None:
+    worst = report.worst()
+    assert worst is not None and worst.type == "contrast"
+    assert "Contrast" in report.first_to_break() and "severity" in report.table()
+    values = report.values("accuracy")
+    assert values["contrast", 5] < values["", 0]  # type: ignore[operator]
+    assert json.loads(report.to_json())["corruptions"]["n"] == 120
+    assert report.outcome.ood["ones"].outside == 30
+    with pytest.raises(KeyError, match="did you mean 'ece'"):
+        report.plot("ecee")
+
+
+def test_cells_against_corrupting_by_hand(report: StressReport) -> None:
+    from calibrant.shifts import corrupt
+
+    test = load("digits")["test"]
+    spread = torch.arange(120) * test.n // 120
+    x = corrupt(test.x[spread].float() / 255, "shot_noise", 3, 0, index=spread)
+    with torch.no_grad():
+        right = (model()(x).argmax(1) == test.y[spread]).double().mean()
+    assert report.values("accuracy")["shot_noise", 3] == pytest.approx(float(right))
+
+
+def test_every_tile_says_its_number() -> None:
+    values = {("", 0): 0.91, ("fog", 1): 0.5, ("fog", 2): None, ("snow", 1): 0.25, ("snow", 2): 0.75}
+    ax = heatmap(values, title="accuracy")
+    assert sorted(t.get_text() for t in ax.texts) == sorted(["91", "91", "50", "–", "25", "75"])
+    said = [t.get_text() for t in ax.texts if t.get_text() != "–"]
+    strength = {text: tile.get_alpha() or 0 for text, tile in zip(said, ax.patches, strict=True)}
+    assert strength["25"] > strength["50"] > strength["75"] > strength["91"]  # the worse, the stronger
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["fog", "snow"]
+    low = heatmap(values, title="nll", better="low", percent=False)
+    assert "0.91" in [t.get_text() for t in low.texts]
+
+
+def test_panels_show_what_was_found(report: StressReport) -> None:
+    made = {panel.title: panel for panel in panels(report)}
+    assert list(made) == [
+        "How does it hold when images are corrupted?",
+        "Does a calibrator fitted on clean data survive the shift?",
+        "Does it know what it does not know?",
+        "Which frequencies does it depend on?",
+    ]
+    first = made["How does it hold when images are corrupted?"]
+    assert "Contrast breaks this model first" in first.lead and len(first.figures) == 4
+    assert [row[0] for row in first.tables[0].rows] == ["1", "2", "3", "4", "5", "mean"]
+    rows = made["Does a calibrator fitted on clean data survive the shift?"].tables[0].rows
+    assert [row[0] for row in rows] == ["none", "temperature"] and len(rows[0]) == 7
+    page = json.dumps([str(f["svg"]) for d in drawn(list(made.values())) for f in d["figures"]])
+    assert len(re.findall("<svg", page)) == 4 + 2 + 1 + 1
+
+
+def test_bytes_and_floats_normalisation_and_ensembles(tmp_path: Path) -> None:
+    test = load("digits")["test"]
+    whole = {"suite": "corruptions", "types": ["brightness"], "severities": [2], "limit": 60, "intervals": False}
+    a = calibrant.stress(model(), test.x, test.y, **whole)  # type: ignore[arg-type]
+    shifted = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    inner = model()[1]  # type: ignore[index]
+    with torch.no_grad():
+        shifted[1].weight.copy_(0.5 * inner.weight)  # type: ignore[union-attr, operator]
+        shifted[1].bias.copy_(inner.bias + 0.25 * inner.weight.sum(1))  # type: ignore[union-attr, operator]
+    b = calibrant.stress(shifted, test.x, test.y, mean=[0.25], std=[0.5], **whole)  # type: ignore[arg-type]
+    assert a.values("nll")["brightness", 2] == pytest.approx(b.values("nll")["brightness", 2], rel=1e-4)
+    c = calibrant.stress(calibrant.PEP(model(), 0.0, 2), test.x, test.y, out=tmp_path / "out", **whole)  # type: ignore[arg-type]
+    assert a.values("nll")["brightness", 2] == pytest.approx(c.values("nll")["brightness", 2], rel=1e-5)
+    assert (tmp_path / "out" / "stress.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "word"),
+    [
+        (np.full((4, 1, 8, 8), 200.0), np.zeros(4, int), "divide by 255"),
+        (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(3, int), "3 labels"),
+        (np.zeros((4, 1, 8, 8), np.uint8), np.zeros(4), "whole numbers"),
+        (np.zeros((4, 1, 8, 8), np.uint8), np.full(4, 12), "12"),
+        (np.zeros((4, 1, 4, 4), np.uint8), np.zeros(4, int), "too small"),
+    ],
+)
+def test_bad_input(images: object, labels: object, word: str) -> None:
+    def network(x: torch.Tensor) -> torch.Tensor:
+        return x.flatten(1)[:, :10]
+
+    with pytest.raises(InputError, match=word):
+        calibrant.stress(network, images, labels, types=["fog"], suite="corruptions")
