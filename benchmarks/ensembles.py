@@ -180,7 +180,7 @@ def bench_perturb(rounds: int, numbers: int = 1 << 28) -> Row:
 def parts(args: argparse.Namespace) -> dict[str, Callable[[], Row]]:
     device, rounds = args.device, args.rounds
     cuda = device == "cuda"
-    items, batch = args.items or (5000 if cuda else 400), 512 if cuda else 64
+    items, batch = args.items or (5000 if cuda else 400), args.batch or (512 if cuda else 64)
     network = args.network or ("resnet18" if cuda else "resnet20")
     found: dict[str, Callable[[], Row]] = {}
     if cuda:
@@ -203,6 +203,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--items", type=int, default=0, help="images for PEP (default: 5000 on a GPU, 400 on a CPU)")
+    parser.add_argument(
+        "--batch", type=int, default=0, help="images for MC dropout (default: 512 on a GPU, 64 on a CPU)"
+    )
     parser.add_argument("--network", default="", help="default: resnet18 on a GPU, resnet20 on a CPU")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")

@@ -126,7 +126,7 @@ class PEP(Ensemble):
 
         `calibration` is a loader of (x, y) or a pair of tensors. `iterations` belongs to the golden
         search, `tolerance` (relative, in σ) to ours. `autocast=torch.float16` searches in mixed
-        precision (bfloat16 would drown the noise); what the certificate says is measured without it.
+        precision (bfloat16 would drown the noise), and the certificate notes that its likelihoods are of that.
         """
         if autocast == torch.bfloat16:
             raise InputError("bfloat16 rounds weights more coarsely than σ; use autocast=torch.float16")
@@ -158,10 +158,6 @@ class PEP(Ensemble):
         else:
             raise InputError(f"search={search!r} is unknown; use bracket or golden")
         sigma = found.best if found.value > zero.log_likelihood else 0.0
-        seen = {point.sigma: point for point in curve.points()}
-        if autocast is not None:
-            curve = curve.exact()
-            zero = curve.at(0.0)
         best = curve.at(sigma)
         certificate = Certificate(
             search=search,
@@ -173,7 +169,7 @@ class PEP(Ensemble):
             rejected=curve.rejected,
             passes=curve.passes,
             notes=_notes(start, found, sigma, curve),
-            curve=tuple(point for _, point in sorted({**seen, **curve.seen}.items())),
+            curve=curve.points(),
         )
         return cls(model, sigma, members, distribution, where, seed, start.antithetic, certificate)
 
@@ -227,6 +223,8 @@ def _notes(start: PEP, found: Search, sigma: float, curve: Curve) -> tuple[str, 
         notes.append(f"the maximum lies at the border of the range, σ = {sigma:.3g}: widen `range`")
     if curve.rejected:
         notes.append(f"{curve.rejected} probe(s) rejected: the perturbed network was not finite")
+    if curve.autocast is not None:
+        notes.append(f"likelihoods were measured under {str(curve.autocast).removeprefix('torch.')} autocast")
     half = {p.dtype for p in start.parameters.values()} & {torch.float16, torch.bfloat16}
     if half and sigma > 0 and (share := resolution(start.parameters, sigma)) < 0.9:
         name = str(half.pop()).removeprefix("torch.")

@@ -70,12 +70,6 @@ class Curve:
                 break
         return Curve(self.ensemble.at(0.0, members), few, self.autocast)
 
-    def exact(self) -> Curve:
-        """The same curve without autocast, for what a certificate states; the passes so far are counted."""
-        plain = Curve(self.ensemble, self.batches)
-        plain.passes, plain.rejected = self.passes, self.rejected
-        return plain
-
     def _gain_error(self, sigma: float, item: Tensor) -> float:
         """Of the mean difference to the network itself; the items are the same, so most of their spread cancels."""
         if sigma == 0:
