@@ -5,6 +5,8 @@ Of a network with MC dropout, `as_trained` is one pass with dropout off and `dro
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from calibrant.papers import ss_camvid
 from calibrant.papers.experiment import AS_TRAINED, Experiment, Paper
 from calibrant.train.recipes import RECIPES
@@ -39,6 +41,13 @@ def experiment(data: str, network: str, dropout: bool, smooth: bool) -> Experime
     )
 
 
+def nearly_all(data: str) -> Experiment:
+    """The plain ResNet-18 once more, with nearly as many training images as in the paper."""
+    usual = experiment(data, "resnet18", dropout=False, smooth=False)
+    row = f"{usual.row}_nearly_all"
+    return replace(usual, row=row, recipe=RECIPES[f"ss/{row}"], note="trained on 49,000 of the paper's 50,000 images")
+
+
 PAPER = Paper(
     "ss",
     "Blurs Behave Like Ensembles: Spatial Smoothings to Improve Accuracy, Uncertainty, and Robustness",
@@ -49,6 +58,8 @@ PAPER = Paper(
             for dropout in (False, True)
             for smooth in (False, True)
         ),
+        nearly_all("cifar10"),
+        nearly_all("cifar100"),
         *ss_camvid.EXPERIMENTS,
     ),
 )
