@@ -222,7 +222,8 @@ The truth is the population's value *with these bins*; for `ece_max` in those bi
 the boundary (a calibrated model's ECE is 0; an overconfident model's `ece_under` is 0) is inside whenever the
 lower end is 0, so coverage there may exceed 99 %: no interval that contains the boundary can do less.
 The methods were chosen on the trials of seed 0; the table is of other trials, in the same kind of world.
-`calibrant.metrics.regimes.REGIMES` lists every regime that is not covered, and reports repeat it."""
+`calibrant.metrics.regimes.REGIMES` lists every regime that is not covered, and reports repeat it.
+Aggregates over corruptions and OOD detection have a page of their own: [coverage_shift.md](coverage_shift.md)."""
 
 if __name__ == "__main__":
     main()

@@ -45,6 +45,7 @@ def load(
     if not isinstance(name_or_dataset, str):
         return _own(name_or_dataset, seed, {**OWN_SIZES, **(sizes or {})})
     name, chosen = split_name(name_or_dataset)
+    name = name.replace(".", "_") if name.replace(".", "_") in DATASETS else name  # cifar10.1, as people write it
     if name not in DATASETS:
         if Path(name_or_dataset).is_dir():
             return _folder(Path(name_or_dataset), seed, sizes or {}, shape or IMAGENET_SHAPE)
