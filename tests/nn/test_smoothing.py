@@ -81,7 +81,7 @@ def test_bad_settings_are_named(make, says: str) -> None:
         make()
 
 
-@pytest.mark.parametrize("upper", ["tanh", "relu6", "constant", "none"])
+@pytest.mark.parametrize("upper", ["tanh", "relu6", "constant", "none", "identity"])
 def test_the_input_is_not_changed(upper: str) -> None:
     x = X.clone()
     blur(x, kernel_of((1, 2, 1)))
@@ -89,13 +89,14 @@ def test_the_input_is_not_changed(upper: str) -> None:
     assert torch.equal(x, X)
 
 
-@pytest.mark.parametrize("upper", ["tanh", "relu6", "constant", "none"])
+@pytest.mark.parametrize("upper", ["tanh", "relu6", "constant", "none", "identity"])
 @pytest.mark.parametrize("axes", [1, 2, 3])
 def test_eq_5_smooth_is_blur_of_prob_with_the_gradients_of_plain_operations(upper: str, axes: int) -> None:
     """Against torch's own relu, tanh, pad and conv, whose derivatives are not ours."""
     g = torch.Generator().manual_seed(axes)
     z = (8 * torch.randn(2, 3, *[6] * axes, dtype=torch.float64, generator=g)).requires_grad_()
-    bounded = {"tanh": 4 * torch.tanh(z / 4), "relu6": z.clamp(max=4), "constant": z / 4, "none": z}[upper].relu()
+    bounded = {"tanh": 4 * torch.tanh(z / 4), "relu6": z.clamp(max=4), "constant": z / 4}.get(upper, z)
+    bounded = bounded if upper == "identity" else bounded.relu()
     taps = torch.tensor([0.25, 0.5, 0.25], dtype=torch.float64)
     k = taps
     for _ in range(axes - 1):

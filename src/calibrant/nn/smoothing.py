@@ -19,9 +19,12 @@ from torch import Tensor, nn
 from calibrant.errors import InputError
 from calibrant.nn.blur import PADDINGS, Padding, averaged, blur, blurred, check_map, kernel_of
 
-Upper = Literal["tanh", "relu6", "constant", "none"]
-TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0}
-"""The paper's τ of each upper bound (SS §2.1, App. B.1); `relu6` has its 6, `none` has no τ."""
+Upper = Literal["tanh", "relu6", "constant", "none", "identity"]
+TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0, "identity": 1.0}
+"""The paper's τ of each upper bound (SS §2.1, App. B.1); `relu6` has its 6, the last two have no τ.
+
+`none` is ReLU alone. `identity` leaves even that out: Blur without Prob, which App. F shows to do harm.
+"""
 
 _references = 0  # open `reference()` scopes. A plain number: torch.compile guards it, and cannot read a ContextVar
 
@@ -72,6 +75,8 @@ def _bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:
         return z.relu().div_(tau).tanh_().mul_(tau)  # ReLU and tanh commute (Eq. 41)
     if upper == "relu6":
         return z.clamp(0, tau)
+    if upper == "identity":
+        return z.clone()
     return z.relu().div_(tau) if upper == "constant" else z.relu()
 
 
@@ -82,6 +87,8 @@ def _slope(z: Tensor, upper: Upper, tau: float) -> Tensor:
         return (1 - t * t) * (z > 0)
     if upper == "relu6":
         return ((z >= 0) & (z <= tau)).to(z.dtype)
+    if upper == "identity":
+        return torch.ones((), dtype=z.dtype, device=z.device)
     return (z > 0).to(z.dtype) / (tau if upper == "constant" else 1.0)
 
 
@@ -141,7 +148,7 @@ class Smooth(nn.Module):
         self.blur = Blur(kernel, padding, axes)
 
     def forward(self, z: Tensor) -> Tensor:
-        if z.is_cuda and not _references and self.blur.axes == 2:
+        if z.is_cuda and not _references and self.blur.axes == 2 and self.prob.upper != "identity":
             from calibrant.nn.kernels import smooth
 
             if smooth.fits(z, self.blur.taps):
