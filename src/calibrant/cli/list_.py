@@ -29,6 +29,7 @@ FAMILIES: dict[str, tuple[str, str, str]] = {
     "ensembles": ("calibrant.ensembles", "ENSEMBLES", "predictors of many members"),
     "attacks": ("calibrant.attacks", "ATTACKS", "inputs moved against a predictor"),
     "shifts": ("calibrant.shifts", "SHIFTS", "inputs that drift from the training data"),
+    "perturbations": ("calibrant.shifts", "PERTURBATIONS", "sequences of slightly changed inputs"),
     "diagnostics": ("calibrant.diagnostics", "DIAGNOSTICS", "why a network behaves as it does"),
     "models": ("calibrant.nn", "MODELS", "the papers' networks"),
     "datasets": ("calibrant.data", "DATASETS", "data that this version can read"),
