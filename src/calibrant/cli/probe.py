@@ -169,7 +169,13 @@ def _request(
     store.mkdir(parents=True, exist_ok=True)
     return Request(
         found,
-        load(name, root=root, seed=first.data_seed if own else 0, sizes=first.sizes if own else None),
+        load(
+            name,
+            root=root,
+            seed=first.data_seed if own else 0,
+            sizes=first.sizes if own else None,
+            shape=first.shape,
+        ),
         splits,
         limit,
         torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"),

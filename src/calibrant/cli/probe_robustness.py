@@ -41,10 +41,13 @@ def probe(request: Request) -> Probed:
         record["splits"][split] = {
             "n": len(found.distance),
             "median_distance": float(found.distance.median()),
+            "unmoved": found.unmoved,
             "items_sha256": found.items,
             **{k: v for k, v in by_level.to_dict().items() if k != "schema"},
         }
         shown += [f"{split}: {section.lead(by_level)}", table(by_level), *by_level.notes()]
+        if found.unmoved:
+            shown.append(f"{ruler} found no other prediction for {found.unmoved} items; they count as the most robust.")
         panels.append(section.levels_panel([by_level], ruler=ruler, attacked=first.name))
         audited += said[:1]
     return Probed(record, shown, panels, audited)

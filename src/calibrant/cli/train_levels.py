@@ -95,16 +95,14 @@ def _by_level(tests: dict[str, Predictions], twin: Path, recipe: Recipe, how: Ho
     import sys
 
     from calibrant.attacks import levels as cut
-    from calibrant.data import load as load_data
     from calibrant.diagnostics.levels import calibration_by_level
     from calibrant.train import distances, levels
-    from calibrant.train.run import load, make_fabric
+    from calibrant.train.run import data_of, load, make_fabric
 
-    d = recipe.data
     ruler = str(levels.setting(recipe, "ruler"))
     measured = distances.measured(
         load(twin).members,
-        load_data(d.name, root=how.root, seed=d.seed, sizes=d.sizes),
+        data_of(recipe, how),
         "test",
         twin / distances.FOLDER,
         ruler=ruler,

@@ -1,9 +1,9 @@
 """AR, "Improving Calibration through the Relationship with Adversarial Robustness": Tables 2 to 5 on CIFAR.
 
-Tables 2 and 4: WRN-28-10, levels on the fly. Tables 3 and 5: ResNet-29 v2, pre-computed levels, under the 19 corruptions
-of CIFAR-10-C; `calibrant bench` measures the clean part (accuracy: Table 1). What joins several runs (ensembles of AdaLS
-and AR-AdaLS, which a training in lock-step would couple; variance over runs) and what is under corruptions (variants
-`corruptions`, `intensity_1` … `intensity_5`) is measured by `benchmarks/ar_runs.py`.
+Tables 2 and 4: WRN-28-10, levels on the fly. Tables 3 and 5: ResNet-29 v2, pre-computed levels, under the 19
+corruptions of CIFAR-10-C; `calibrant bench` measures the clean part (accuracy: Table 1). What joins several runs
+(ensembles of AdaLS and AR-AdaLS, which a training in lock-step would couple; variance over runs) and what is under
+corruptions (variants `corruptions`, `intensity_1` … `intensity_5`) is measured by `benchmarks/ar_runs.py`.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ TABLE2 = {
     "adals": ("_adals", 1.23, 2.65),
     "ar_adals": ("_ar_adals", 0.64, 2.27),
     "mixup": ("_mixup", 0.78, 1.69),
+    "ccat": ("_ccat", 2.37, 7.95),
     "ensemble_of_vanilla": ("_deep", 0.90, 2.21),
 }
 TEMPERATURE2 = (0.80, 4.26)

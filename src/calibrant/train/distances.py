@@ -45,6 +45,11 @@ class Distances:
     network: str  # content hash of the weights
     ruler: str
 
+    @property
+    def unmoved(self) -> int:
+        """Items on which the attack found no other prediction: infinitely far, so of the most robust level."""
+        return int(torch.isinf(self.distance).sum())
+
     def sha256(self) -> str:
         return hashlib.sha256(self.distance.double().contiguous().numpy().tobytes()).hexdigest()
 

@@ -94,6 +94,7 @@ class LevelSource:
             "ruler": self.ruler,
             "levels": self.count,
             "distances": {d.split.value: d.sha256() for d in found},
+            "unmoved": {d.split.value: d.unmoved for d in found},
         }
         path = self.folder / RECORD
         old = json.loads(path.read_text("utf-8")) if path.is_file() else record

@@ -1,8 +1,9 @@
 """AR A.1–A.2. ResNet-29 v2: Adam, batch 256, 200 epochs, 1e-3 → 1e-4/1e-5/1e-6/0.5e-6 at 80/120/160/180.
 
-LS ε 0.02, AdaLS α 0.05, AR-AdaLS α 0.005 with R = 10 levels, mixup 0.2, ensembles of 5. AR-AdaLS asks the run for
-levels of robustness before training; the caller hands in what computes them. One held-out set tunes and calibrates in
-the paper: here it is halved. Augmentation is the Keras example's shift and flip, by crop and flip.
+LS ε 0.02, AdaLS α 0.05, AR-AdaLS α 0.005 with R = 10 levels, mixup 0.2, CCAT within 0.01, ensembles of 5. AR-AdaLS asks
+the run for levels of robustness, which trains and attacks a vanilla twin first (`train.levels`); DDN is our default
+ruler, CW (`targets.ruler=cw`) the paper's. One held-out set tunes and calibrates in the paper: here it is halved.
+Augmentation is the Keras example's shift and flip, by crop and flip.
 WRN-28-10 (edward2's deterministic baseline: SGD 0.1, Nesterov, 5e-4 → their 2e-4 L2, 200 epochs, × 0.2 at 60/120/160)
 is not spelled out in the paper; the constants here that it does not print are edward2's as we know them.
 """
@@ -17,6 +18,8 @@ from calibrant.train.settings import Choice
 
 HELD_OUT = {"validation": 2_500, "calibration": 2_500}
 LEVELS = 10
+CCAT = Choice("ccat", {"epsilon": 0.01, "attack": {"name": "pgd", "iterations": 10, "alpha": 0.025}})
+"""AR A.1: the step exceeds the bound, and the projection takes it back."""
 
 RESNET29 = Recipe(
     name="ar/cifar10_resnet29",
@@ -35,13 +38,14 @@ METHODS: dict[str, tuple[str, dict[str, object]]] = {
     "smoothing": ("label smoothing, ε = 0.02", {"targets": Choice("smoothing", {"epsilon": 0.02})}),
     "adals": ("AdaLS, α = 0.05", {"targets": Choice("adals", {"alpha": 0.05})}),
     "ar_adals": (
-        "AR-AdaLS, α = 0.005, R = 10 (levels handed in)",
+        "AR-AdaLS, α = 0.005, R = 10",
         {"targets": Choice("ar_adals", {"alpha": 0.005, "levels": LEVELS})},
     ),
     "mixup": ("mixup, β = 0.2", {"transforms": (Choice("mixup", {"alpha": 0.2}),)}),
+    "ccat": ("CCAT, PGD within 0.01", {"transforms": (CCAT,)}),
     "deep": ("deep ensemble of 5", {"members": 5}),
     "ar_adals_of_ensemble": (
-        "AR-AdaLS of Ensemble, 5 members in lock-step (levels handed in)",
+        "AR-AdaLS of Ensemble, 5 members in lock-step",
         {"targets": Choice("ar_adals", {"alpha": 0.005, "levels": LEVELS}), "members": 5},
     ),
 }
@@ -73,8 +77,9 @@ def _wrn(data: str, epsilon: float) -> tuple[Recipe, ...]:
     mixed = replace(
         plain, name=f"{plain.name}_mixup", about=f"{plain.about}; mixup", transforms=(Choice("mixup", {"alpha": 0.2}),)
     )
+    ccat = replace(plain, name=f"{plain.name}_ccat", about=f"{plain.about}; CCAT, PGD within 0.01", transforms=(CCAT,))
     deep = replace(plain, name=f"{plain.name}_deep", about=f"{plain.about}; ensemble of 4", members=4)
-    return (plain, *changed, mixed, deep)
+    return (plain, *changed, mixed, ccat, deep)
 
 
 RECIPES = (
