@@ -130,8 +130,8 @@ def zoom_blur(x: Array, c: Any, numbers: Numbers) -> Array:
     count, step = c
     x = x.astype(np.float32)
     total = np.zeros_like(x)
-    for i in range(count):
-        total += zoomed(x, 1 + i * step)
+    for factor in np.arange(1, 1 + (count - 0.5) * step, step):
+        total += zoomed(x, factor)
     return (x + total) / (count + 1)
 
 

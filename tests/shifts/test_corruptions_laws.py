@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 
 from calibrant.shifts import SEVERITIES, SHIFTS, SUBSETS, corrupt
+from calibrant.shifts.blur import zoom_factors
 from calibrant.shifts.constants import CONSTANTS
 from tests.shifts.pictures import pictures
 
@@ -44,6 +46,16 @@ def test_the_table_is_the_published_one() -> None:
     assert set(SUBSETS["15"]) < set(SUBSETS["19"]) and set(SUBSETS["17"]) < set(SUBSETS["19"])
     assert all(SHIFTS[name].name == name for name in SHIFTS)
     assert all(len(CONSTANTS[name][size]) == SEVERITIES for name in SHIFTS for size in (32, 224))
+
+
+def test_zoom_factors_are_the_published_ranges() -> None:
+    ends = {
+        32: [(1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)],
+        224: [(1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)],
+    }
+    for size, published in ends.items():
+        for (end, step), constant in zip(published, CONSTANTS["zoom_blur"][size], strict=True):
+            assert zoom_factors(*constant) == np.arange(1, end, step).tolist()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -39,9 +39,15 @@ class ZoomBlur(Corruption):
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
         count, step = self.constant(x, severity)
         total = x * 2  # the image itself, and its enlargement by 1
-        for i in range(1, count):
-            total += clipped_zoom(x, 1 + i * step)
+        for factor in zoom_factors(count, step)[1:]:
+            total += clipped_zoom(x, factor)
         return total.div_(count + 1)
+
+
+def zoom_factors(count: int, step: float) -> list[float]:
+    """1, 1 + step … with numpy.arange's rounding, which decides how large a crop ⌈side / factor⌉ is."""
+    rounded = (1 + step) - 1
+    return [1 + i * rounded for i in range(count)]
 
 
 def correlate(x: Tensor, radius: float, alias: float) -> Tensor:
