@@ -37,8 +37,8 @@ CONSTANTS: dict[str, dict[int, tuple[Any, ...]]] = {
         32: ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
         224: ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
     },
-    # (number of zoom factors, their distance); the first is 1. Published as numpy.arange(1, end, step), which by rounding
-    # includes the end 1.06 or 1.11, but not 1.16
+    # (number of zoom factors, their distance); the first is 1. Published as numpy.arange(1, end, step), which by
+    # rounding includes the ends 1.06 and 1.11, but not 1.16
     "zoom_blur": {
         32: ((7, 0.01), (12, 0.01), (16, 0.01), (21, 0.01), (26, 0.01)),
         224: ((12, 0.01), (16, 0.01), (11, 0.02), (13, 0.02), (11, 0.03)),
