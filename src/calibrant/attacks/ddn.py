@@ -3,10 +3,10 @@
     δ ← δ + α_t · g/‖g‖,   ε ← (1 − γ_t)·ε after a success, (1 + γ_t)·ε otherwise,   δ ← ε · δ/‖δ‖,   clip
 
 g is the gradient of −log p_r. The paper starts every item at ε = 1 pixel, with α from 1 to 0.01 by a cosine, γ = 0.05
-and 100 steps or more, which is far too long for a network whose distances are a tenth of that. Here the scale is the item's
-own, so that few steps are enough: ε starts where the linear model of the log-odds reaches zero, α is in units of ε, γ
-falls by the same cosine, ε grows by half until the first success, and the end is bisected on the way to the best point
-(`boundary`).
+and 100 steps or more, which is far too long for a network whose distances are a tenth of that. Here the scale is the
+item's own, so that few steps are enough: ε starts where the linear model of the log-odds reaches zero, α is in units of
+ε, γ falls by the same cosine, ε grows by half until the first success, and the end is searched on the way to the best
+point (`boundary`).
 """
 
 from __future__ import annotations

@@ -20,6 +20,10 @@ from torch import Tensor, nn
 from calibrant.attacks.bounds import Bounds
 from calibrant.errors import InputError
 
+FEWEST = 8
+"""Rows of a forward pass; fewer are filled up. Libraries choose other kernels for very small batches (a product with
+one row is no matrix product), and an item's logits would depend in their last digits on how many came with it."""
+
 Objective = Callable[[Tensor], Tensor]
 """logits [N, K] → [N], or [J, N] for J gradients an item."""
 
@@ -36,6 +40,8 @@ class Field:
     @torch.no_grad()
     def logits(self, pixel: Tensor) -> Tensor:
         """[N, K] in float32 or wider, no gradient."""
+        if (n := len(pixel)) < FEWEST:
+            return self.logits(torch.cat([pixel, pixel[:1].expand(FEWEST - n, *pixel.shape[1:])]))[:n]
         x = self.bounds.inputs(pixel, self.dtype)
         if self.members:
             return _pool([self._member(j, x) for j in range(self.members)])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.captured import Captured
-from calibrant.attacks.field import Field
+from calibrant.attacks.field import FEWEST, Field
 from calibrant.attacks.task import Seen, State, Task, norms, spread
 from calibrant.errors import InputError
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from calibrant.attacks.attack import Attack
 
 SLOTS = {"cpu": 128, "cuda": 2048}
-SMALLEST = 64
-"""Slots that a shrinking batch on CUDA stops at: below, the time does not shrink with it."""
-WORTH_CAPTURING = 20
+SMALLEST = {"cpu": FEWEST, "cuda": 64}
+"""Slots are never fewer; on CUDA the time no longer shrinks with the batch below."""
+NOBODY = -1
+WORTH_CAPTURING = 10
 """Steps from which recording a graph pays."""
 
 
@@ -35,6 +36,7 @@ class Loop:
         self.size = attack.batch or SLOTS.get(device.type, SLOTS["cpu"])
         if self.size < 1:
             raise InputError(f"batch must be at least 1, got {self.size}")
+        self.smallest = SMALLEST.get(device.type, SMALLEST["cpu"])
         self.captures = not eager and self._captures()
         self._graphs: dict[tuple[object, ...], Captured] = {}
 
@@ -48,16 +50,16 @@ class Loop:
             "moved": torch.zeros(n, dtype=torch.bool, device=self.device),
         }
         waiting = min(self.size, n)
-        rows = self._settle(self._enter(task, torch.arange(waiting, device=self.device)), task.targeted)
+        rows = self._settle(self._fill(self._enter(task, torch.arange(waiting, device=self.device))), task.targeted)
         period = min(self.attack.period or self.attack.steps, self.attack.steps)
         while True:
             for _ in range(period):
                 rows = self._advance(rows, task.targeted)
             done = rows["done"]
             left = int((~done).sum())  # the only wait for the device
-            finished = rows["item"][done]
+            real = done & (rows["item"] >= 0)
             for name, values in out.items():
-                values[finished] = rows[name][done]
+                values[rows["item"][real]] = rows[name][real]
             if waiting < n:
                 slots = done.nonzero().squeeze(1)[: n - waiting]
                 fresh = self._enter(task, torch.arange(waiting, waiting + len(slots), device=self.device))
@@ -83,10 +85,20 @@ class Loop:
             **self.attack.begin(chosen),
         }
 
+    def _fill(self, rows: State) -> State:
+        """At least as many rows as the smallest batch: copies of the first that are done from the start."""
+        missing = self.smallest - len(rows["done"])
+        if missing <= 0:
+            return rows
+        filled = {name: torch.cat([v, v[:1].expand(missing, *v.shape[1:])]) for name, v in rows.items()}
+        filled["done"][-missing:] = True
+        filled["item"][-missing:] = NOBODY
+        return filled
+
     def _shrink(self, rows: State, left: int, targeted: bool) -> State:
         """Only the rows that are not done; on CUDA a power of two of slots, so that few graphs are recorded."""
         now = len(rows["done"])
-        wanted = left if not self.captures else min(now, max(SMALLEST, 1 << (left - 1).bit_length()))
+        wanted = min(now, max(self.smallest, 1 << (left - 1).bit_length() if self.captures else left))
         if wanted > now * 7 // 8:
             return rows
         kept = rows["done"].int().argsort(stable=True)[:wanted]
