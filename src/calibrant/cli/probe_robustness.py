@@ -56,5 +56,5 @@ def probe(request: Request) -> Probed:
 def table(by_level: Any) -> Any:
     from calibrant.report.terminal import records_table
 
-    head = ["level", "items", "distance", "accuracy", "confidence", "ece", "variance"]
+    head = section.head(by_level)
     return records_table([dict(zip(head, row, strict=True)) for row in section.level_rows(by_level)])

@@ -14,8 +14,13 @@ from calibrant.types import Estimate
 HEAD = ("level", "items", "median distance", "accuracy", "confidence", "ECE", "variance over runs")
 
 
+def head(found: ByLevel) -> tuple[str, ...]:
+    """Of one run there is no variance over runs."""
+    return HEAD if found.runs > 1 else HEAD[:-1]
+
+
 def level_rows(found: ByLevel) -> list[list[str]]:
-    """A line a level, 1 the least robust, as text; columns are `HEAD`'s."""
+    """A line a level, 1 the least robust, as text; columns are those of `head`."""
     return [
         [
             str(row.level + 1),
@@ -24,7 +29,7 @@ def level_rows(found: ByLevel) -> list[list[str]]:
             _shown(row.accuracy),
             _shown(row.confidence),
             _shown(row.ece),
-            numbers.DASH if row.variance is None else _shown(row.variance, percent=False),
+            *([] if row.variance is None else [_shown(row.variance, percent=False)]),
         ]
         for row in found.rows
     ]
@@ -55,7 +60,7 @@ def levels_panel(
     if targets is not None:
         caption = f"the smoothing ε of each level over the epochs (α = {targets['alpha']:g})"
         figures.append(Figure(epsilon_path(targets["epsilon"]), caption))
-    tables = [Table(each.name or "by level of robustness", HEAD, level_rows(each)) for each in found]
+    tables = [Table(each.name or "by level of robustness", head(each), level_rows(each)) for each in found]
     notes = [
         "Robustness is the L2 distance, in pixels of [0, 1], to another prediction than the network's own, measured on "
         f"{attacked} by {ruler.upper()}; it needs no label. Levels are equally large, 1 the least robust.",

@@ -38,13 +38,13 @@ DIGITS = Recipe(
 
 FASHION = Recipe(
     name="ar-adals/fashion_mnist",
-    about="AR-AdaLS on Fashion-MNIST, PEP's small CNN, R = 10; CPU-sized",
+    about="AR-AdaLS on 10,000 images of Fashion-MNIST, an MLP, R = 10; CPU-sized",
     data=DataSettings("fashion_mnist", sizes={"train": 10_000, "validation": 2_500, "calibration": 2_500}),
-    network=Choice("mnist_cnn"),
-    targets=Choice("ar_adals", {"alpha": 0.05, "levels": 10}),
+    network=Choice("mlp", {"hidden": (256, 256), "batch_norm": False}),
+    targets=Choice("ar_adals", {"alpha": 0.02, "levels": 10}),
     optimiser=Optimiser("adam", lr=1e-3),
-    schedule=Schedule("multistep", milestones=(12, 16), gamma=0.1),
-    epochs=20,
+    schedule=Schedule("constant"),
+    epochs=40,
     batch=128,
 )
 
