@@ -6,6 +6,7 @@
     python -m benchmarks.smoothing_runs --smoke               # digits on the CPU, a minute: does it run?
     python -m benchmarks.smoothing_runs --gather FOLDER …      # afterwards, here: cells → results/, claim over seeds
 
+`--only ss/table_b1 ss/figure_b2` takes other rows of the paper: its studies, one seed a cell.
 For each seed the four networks are trained (`--epochs`: the schedule squeezed, and every cell says so: scale
 `30of200`), or taken with `--take ROW:SEED=RUN/`. Each is then measured on test (ensemble sizes 1 … 50), against its
 twin (the claim), and under corruption (`--shift-items` test images, sizes 1, 2, 5, 10). What leaves: a JSON a cell,
@@ -94,7 +95,7 @@ class Session:
         taken = self.take.get(f"{experiment.row}:{seed}")
         if taken is not None:
             return Path(taken), json.loads((Path(taken) / "metrics.json").read_text("utf-8"))
-        folder = self.a.runs / digest({"row": experiment.name, "recipe": recipe.plain()})[:KEY_LENGTH]
+        folder = self.a.runs / f"ss-{recipe.key()[:KEY_LENGTH]}"  # rows of several tables share a training
         done = max((int(p.stem) for p in (folder / "checkpoint").glob("*.json")), default=0)
         if (recipe.epochs - done) * self.speed.get(recipe.network.name, 0.0) > self.left():
             raise OutOfTime
@@ -149,26 +150,28 @@ def measure(session: Session, experiment: Experiment, seed: int) -> tuple[Cell, 
         device=where["device"], environment=where, commit=where["commit"], command=a.command, extras=extras,
     )  # fmt: skip
     items = {f"nll_{n}": nll_of_items(p).float().numpy() for n, p in many.kept.items()}
-    np.savez_compressed(a.out / f"items-{experiment.row}-{scale}-{seed}.npz", **items)
+    if experiment.table == "table_e1":  # for the claim over seeds
+        np.savez_compressed(a.out / f"items-{experiment.row}-{scale}-{seed}.npz", **items)
     return cell, many
 
 
 def run(session: Session) -> int:
-    """Seed after seed, the four networks of each; a pair of MC dropout networks gives the claim."""
+    """Seed after seed, the four networks (or the rows asked for); a pair of MC dropout networks gives the claim."""
     a = session.a
+    patterns = a.only or [f"ss/table_e1/{a.row}{variant}" for variant in VARIANTS]
     for seed in a.seeds:
         curves: dict[str, Curve] = {}
-        for variant in VARIANTS:
-            [experiment] = experiments(f"ss/table_e1/{a.row}{variant}")
+        for experiment in (e for pattern in patterns for e in experiments(pattern)):
             if a.smoke:
                 experiment = tiny(experiment)
             try:
-                cell, curves[variant] = measure(session, experiment, seed)
+                cell, curves[experiment.row] = measure(session, experiment, seed)
             except OutOfTime:
                 print(f"out of time: {experiment.row} seed {seed} is not finished", flush=True)
                 return 0
-            if variant == "_dropout_smooth":
-                cell = replace(cell, extras={**cell.extras, "claim": claim(curves["_dropout"], curves[variant])})
+            plain = curves.get(experiment.row.removesuffix("_smooth"))
+            if experiment.row.endswith("_dropout_smooth") and plain is not None:
+                cell = replace(cell, extras={**cell.extras, "claim": claim(plain, curves[experiment.row])})
                 print(json.dumps(jsonable(cell.extras["claim"]["metrics"]["nll"])), flush=True)
             session.store.write(experiment, cell)
             said = {v: {m: row.get(m) for m in ("nll", "accuracy", "ece", "auroc")} for v, row in cell.measured.items()}
@@ -179,7 +182,8 @@ def run(session: Session) -> int:
 def tiny(experiment: Experiment) -> Experiment:
     """The same row on digits with a small network, for --smoke."""
     options = dict(experiment.recipe.network.options)
-    changes = {"data.name": "digits", "data.sizes": None, "network": {"name": "resnet20", **options}, "batch": 64}
+    network = "resnet18" if "where" in options.get("smooth", {}) else "resnet20"  # named places must exist
+    changes = {"data.name": "digits", "data.sizes": None, "network": {"name": network, **options}, "batch": 64}
     return replace(experiment, recipe=experiment.recipe.with_settings({**changes, "augment": None}))
 
 
@@ -227,6 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--shift-items", type=int, default=1000, help="of them, how many are corrupted; 0: none")
     parser.add_argument("--shifts", nargs="+", help="some of the 19 corruptions")
     parser.add_argument("--severities", type=int, nargs="+", default=[1, 2, 3, 4, 5])
+    parser.add_argument("--only", nargs="+", help="rows of SS instead of the four, as ss/table_b1 or ss/figure_b2/s3")
     parser.add_argument("--set", nargs="*", default=list(FAST), help="settings of every recipe")
     parser.add_argument("--take", nargs="*", default=[], help="ROW:SEED=RUN/, a run that is trained")
     parser.add_argument("--runs", type=Path, default=ROOT / "runs")
@@ -239,7 +244,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if a.gather:
         return gather(a.gather, a.results)
     a.row = f"{a.data}_resnet18"
-    a.command = f"python -m benchmarks.smoothing_runs --data {a.data} --epochs {a.epochs} --set {' '.join(a.set)}"
+    rows = f"--only {' '.join(a.only)}" if a.only else f"--data {a.data}"
+    a.command = f"python -m benchmarks.smoothing_runs {rows} --epochs {a.epochs} --set {' '.join(a.set)}"
     if a.smoke:
         a.set, a.epochs, a.members, a.items, a.shift_items = ["channels_last=true"], 2, 4, 200, 60
         a.shifts, a.severities, a.device = ["gaussian_noise", "contrast"], [1, 5], "cpu"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from calibrant.papers import ss_camvid
+from calibrant.papers import ss_camvid, ss_studies
 from calibrant.papers.experiment import AS_TRAINED, Experiment, Paper
 from calibrant.train.recipes import RECIPES
 from calibrant.train.recipes.ss import DROPOUT, PASSES, suffix
@@ -61,5 +61,6 @@ PAPER = Paper(
         nearly_all("cifar10"),
         nearly_all("cifar100"),
         *ss_camvid.EXPERIMENTS,
+        *ss_studies.EXPERIMENTS,
     ),
 )
