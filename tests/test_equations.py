@@ -207,7 +207,7 @@ def test_ar_section_3_1_and_the_members() -> None:
     d = disagreement(torch.tensor(z), torch.tensor(y))
     for i in range(7):
         true = [p[m, i, y[i]] for m in range(3)]
-        assert float(d.variance[i]) == pytest.approx(sum((t - sum(true) / 3) ** 2 for t in true) / 3, abs=1e-14)
+        assert float(d.variance[i]) == pytest.approx(sum((t - sum(true) / 3) ** 2 for t in true) / (3 - 1), abs=1e-14)
         assert float(d.predictive_entropy[i]) == pytest.approx(stats.entropy(p[:, i].mean(0)), abs=1e-12)
         assert float(d.expected_entropy[i]) == pytest.approx(stats.entropy(p[:, i], axis=-1).mean(), abs=1e-12)
         votes = p[:, i].argmax(-1)

@@ -135,6 +135,26 @@ def test_refresh_moves_items_and_keeps_levels_soft_labels() -> None:
     assert torch.equal(target(labels, torch.arange(2)), before.flip(0))
 
 
+def test_an_index_that_is_no_training_item_has_no_soft_label() -> None:
+    target = ArAdaLS(classes=Z, levels=2, given=levels([0, -1, 1], [0, 1]))
+    q = target(torch.tensor([0, 1, 2]), torch.arange(3))
+    assert torch.isnan(q).any(-1).tolist() == [False, True, False]
+
+
+def test_the_record_is_the_path_of_both_quantities() -> None:
+    target = ArAdaLS(classes=Z, alpha=0.3, levels=2, given=levels([0, 1], list(range(2)) * 30), ruler="cw")
+    for epoch in range(3):
+        target.observe(epoch, validation(epoch))
+    record = target.record()
+    assert record["ruler"] == "cw" and record["alpha"] == 0.3 and len(record["epsilon"]) == 4
+    for p_true, epsilon in zip(record["p_true"], record["epsilon"], strict=True):
+        for p, e in zip(p_true, epsilon, strict=True):
+            assert 1 - e + e / Z == pytest.approx(p)  # Eq. 2
+    alone = AdaLS(classes=Z)
+    alone.observe(0, validation(0))
+    assert alone.record()["levels"] == 1 and len(alone.record()["epsilon"]) == 2
+
+
 def levels(train: list[int], held: list[int]) -> Levels:
     return Levels(torch.tensor(train), torch.tensor(held))
 
@@ -149,6 +169,10 @@ def test_mistakes_are_named() -> None:
         target.refresh(levels([0, 2], [0, 1]))
     with pytest.raises(InputError, match="no validation item has level 1"):
         target.refresh(levels([0, 1], [0, 0]))
+    with pytest.raises(InputError, match="and validation levels miss"):
+        target.refresh(Levels(torch.tensor([0, 1]), torch.tensor([], dtype=torch.long)))
+    with pytest.raises(InputError, match="2 levels of 1 train items; lower targets.levels"):
+        target.refresh(levels([0, -1], [0, 1]))
     target.refresh(levels([0, 1], [0, 1]))
     with pytest.raises(InputError, match="2 validation levels for 60"):
         target.observe(0, validation(0))

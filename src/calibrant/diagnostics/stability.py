@@ -20,7 +20,10 @@ all *classes*, their variances added up."""
 
 
 def variance_over_runs(logits: Tensor, labels: Tensor, of: Of = "true") -> Tensor:
-    """Per item [N], float64, from the logits [M, N, K] of M ≥ 2 runs."""
+    """Variance over independent runs of an item's predicted probability (AR §3.1).
+
+    Per item [N], float64, from the logits [M, N, K] of M ≥ 2 runs.
+    """
     if of not in get_args(Of):
         raise unknown("variance", str(of), get_args(Of))
     if logits.ndim != 3 or len(logits) < 2:

@@ -27,7 +27,7 @@ class Disagreement:
     """Per item, over M members: entropy of the mean, mean of the entropies, their difference (mutual
     information), and the variance over members of the probability of the *true* class.
 
-    AR §3.1 writes σ² = 1/M Σ (p̂_m,i − p̄_i)² without saying of which class; the true class reads best.
+    AR §3.1 writes σ² = 1/(M − 1) Σ_m (p̂_m,i − p̄_i)² without saying of which class; the true class reads best.
     `votes` holds each member's label, for churn.
     """
 
@@ -58,6 +58,6 @@ def disagreement(logits: Tensor, labels: Tensor) -> Disagreement:
     return Disagreement(
         predictive_entropy=torch.special.entr(p.mean(0)).sum(-1),
         expected_entropy=torch.special.entr(p).sum(-1).mean(0),
-        variance=true.var(0, unbiased=False),
+        variance=true.var(0),
         votes=p.argmax(-1),
     )
