@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.multiprocessing as mp
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 import calibrant
 from calibrant.nn import build
@@ -94,6 +95,21 @@ def test_copies_checkpoints_and_whole_models_keep_their_layers() -> None:
         torch.load(file, weights_only=True)
     )  # a checkpoint of the smoothed network fits the plain one
     assert torch.equal(calibrant.smooth(fresh, kernel=(1, 2, 1), tau=7.0).eval()(X), model(X))
+
+
+def test_a_model_sent_to_another_process_keeps_its_layers_when_hooks_come_and_go(monkeypatch) -> None:
+    model = calibrant.smooth(small()).eval()
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    numbers = [key for m in model.modules() for hooks in (m._forward_pre_hooks, m._forward_hooks) for key in hooks]
+    monkeypatch.setattr(RemovableHandle, "next_id", min(numbers))  # a new process counts anew, and gets there too
+    arrived = torch.load(file, weights_only=False)
+    for module in arrived.modules():
+        for _ in range(8):
+            module.register_forward_pre_hook(lambda m, args: None).remove()
+    assert list(smoothed(arrived)) == list(smoothed(model))
+    assert torch.equal(arrived(X), model(X))
 
 
 def test_other_hooks_stay() -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from calibrant.errors import InputError
 from calibrant.nn.blur import Padding, check_map
@@ -34,7 +35,12 @@ class Inserted:
     """The hook: smooths what a module takes or, where pooling is a function that has no module, what it returns."""
 
     def __init__(self, smooth: Smooth, name: str) -> None:
-        self.smooth, self.name = smooth, name
+        self.smooth, self.name, self.key = smooth, name, -1
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # torch numbers hooks by a counter of the process: in another one, a new hook would get this one's number
+        vars(self).update(state)
+        RemovableHandle.next_id = max(RemovableHandle.next_id, self.key + 1)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any = None) -> Any:
         taken = output if output is not None else args[0] if args else None
@@ -79,10 +85,8 @@ def smooth(
     target = model if inplace else _copy(model)
     for place, layer in zip(chosen, layers, strict=True):
         module, hook = target.get_submodule(place.name), Inserted(layer, place.name)
-        if place.side == "before":
-            module.register_forward_pre_hook(hook)
-        else:
-            module.register_forward_hook(hook)
+        register = module.register_forward_pre_hook if place.side == "before" else module.register_forward_hook
+        hook.key = register(hook).id
     return target
 
 

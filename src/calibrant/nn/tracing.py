@@ -166,7 +166,7 @@ def trace(model: nn.Module, example: Any) -> Trace:
     hooks = [m.register_forward_pre_hook(recorder.enter(name)) for name, m in model.named_modules() if name]
     hooks += [m.register_forward_hook(recorder.leave) for name, m in model.named_modules() if name]
     try:
-        with _evaluating(model), torch.random.fork_rng(), torch.no_grad(), recorder:
+        with _evaluating(model), torch.random.fork_rng(devices=_devices(model)), torch.no_grad(), recorder:
             if isinstance(example, Mapping):
                 model(**example)
             else:
@@ -176,6 +176,11 @@ def trace(model: nn.Module, example: Any) -> Trace:
             hook.remove()
     recorder.complete()
     return found
+
+
+def _devices(model: nn.Module) -> list[torch.device]:
+    """The CUDA devices that a random number of this network could come from."""
+    return list({p.device for p in model.parameters() if p.device.type == "cuda"})
 
 
 @contextmanager
