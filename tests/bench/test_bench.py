@@ -233,3 +233,16 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     for wrong in (["show", "ss"], ["compare", "a", "b"], ["run", "test", "--scale", "huge"], ["status", "nope"]):
         assert run(["bench", *wrong]) == 2
         assert capsys.readouterr().err.startswith("calibrant: ")
+
+
+def test_a_shifted_set_is_measured_with_the_calibrators_of_clean_data(tmp_path: Path) -> None:
+    """DS Table 3's form. The same items as test, so the numbers must be the same."""
+    moved = replace(EXPERIMENT, shifts=("digits",), calibrators=("temperature",))
+    cell = measure(moved, 0, "small", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
+    for shifted, clean in (("digits", "as_trained"), ("digits+temperature", "temperature")):
+        for name, value in cell.measured[clean].items():
+            assert cell.measured[shifted][name] == pytest.approx(value, abs=1e-6), (shifted, name)
+    with pytest.raises(InputError, match="not the same task"):
+        measure(replace(EXPERIMENT, shifts=("digits[0-4]",)), 0, "smoke", Store(tmp_path), tmp_path, QUIET)
+    table = experiments("ds/table3/vgg16_baseline")[0]
+    assert table.shifts == ("cifar10_1", "cifar10_2") and table.reported["cifar10_2+temperature"]["ece"] == 0.1307

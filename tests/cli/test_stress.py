@@ -19,7 +19,8 @@ from calibrant import files
 from calibrant.cli import run
 from calibrant.data import load
 
-FEW = [
+FEW = ["--types", "contrast,fog", "--severities", "1,5", "--limit", "90", "--device", "cpu"]
+FEW += ["--calibrators", "temperature"]
     "--types",
     "contrast,fog",
     "--severities",
@@ -265,6 +266,7 @@ def test_bad_sets_of_ones_own(
         (["--data", "digits[0-4]"], "has 10 classes and digits[0-4] has 5"),
         (["--data", "digits[0-77]"], "'0-77' is not a class of digits"),
         (["--data", "digits[3]"], "choose two or more"),
+        (["--data", "nowhere.npz"], "no such file of images"),
         (["--map", "nowhere"], "nowhere"),
         (["--reference", "nowhere"], "not a stress folder"),
         (["--html", "no/such/page.html"], "name a file"),
@@ -299,3 +301,14 @@ def test_text_is_no_image(trained: Path, tmp_path: Path, capsys: pytest.CaptureF
     os.chdir(tmp_path)
     assert run(["stress", "mine_text:net", "--data", "mine_text:data", "-o", str(tmp_path / "out")]) == 2
     assert "stress is for images" in capsys.readouterr().err
+
+
+def test_a_file_of_images_is_data_too(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = own_sets(tmp_path)
+    asked = ["--types", "fog", "--severities", "3", "--device", "cpu", "--json", "--no-intervals"]
+    assert run(["stress", str(trained), "--data", str(held / "new.npz"), "-o", str(tmp_path / "out"), *asked]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["clean"]["n"] == 20 and record["settings"]["data"] == "new.npz"
+    assert any("no calibration split" in note for note in record["notes"])
+    assert run(["stress", str(trained), "--data", str(held / "digits-C"), "-o", str(tmp_path / "two"), *asked]) == 2
+    assert "say --corruptions" in capsys.readouterr().err

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.bench.pooled import checkpoints_wanted, pooled
+from calibrant.bench.shifted import on_shifted, shifted_sets
 from calibrant.bench.store import KEY_LENGTH, Cell, Store
 from calibrant.data import Data
-from calibrant.errors import CalibrantError, InputError
+from calibrant.errors import CalibrantError
 from calibrant.files import read as read_predictions
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, Scale
@@ -48,8 +49,6 @@ def measure(
     command: str = "",
 ) -> Cell:
     """The cell, measured unless it is in the store. `overrides` are settings of the recipe, and part of the key."""
-    if experiment.shifts:
-        raise InputError(f"{experiment.name}: shifts are not measured here; run `calibrant stress` on the trained run")
     if overrides:
         experiment = replace(experiment, recipe=experiment.recipe.with_settings(overrides))
     found = store.find(experiment, seed, scale)
@@ -58,6 +57,7 @@ def measure(
     recipe, key = experiment.at(seed, scale), experiment.key(seed, scale)
     if data is None:  # before anything is written: data that is not there is no failed run
         data = data_of(recipe, how)
+    sets = shifted_sets(experiment.shifts, how.root, data)
     start = time.perf_counter()
     device = make_fabric(recipe, how).device
     cell = Cell(
@@ -80,6 +80,7 @@ def measure(
     try:
         extras = _train(recipe, run, how, data)
         variants, more, test = _variants(experiment, ensemble, run, seed, device, data)
+        variants |= _shifted(experiment, run, sets, device)
     except CalibrantError as error:
         words = str(error).replace(str(runs), "runs")  # results travel; where the runs lie on this machine does not
         store.write(experiment, replace(cell, error=words, seconds=time.perf_counter() - start))
@@ -139,6 +140,19 @@ def _variants(
             if calibrator == "temperature":
                 extras["temperature" if name == AS_TRAINED else f"{name}+temperature"] = fitted.summary()["temperature"]
     return out, extras, found[AS_TRAINED][1]
+
+
+def _shifted(experiment: Experiment, run: Path, sets: Mapping[str, Data], device: Any) -> Variants:
+    """The network, and after each calibrator that was fitted on clean data, on every shifted set."""
+    if not sets:
+        return {}
+    maps = {name: fit(name, _written(run)[0]) for name in experiment.calibrators}
+    out: Variants = {}
+    for name, said in on_shifted(run, sets, device).items():
+        out[name] = evaluate(said, metrics=experiment.metrics)
+        for calibrator, fitted in maps.items():
+            out[f"{name}+{calibrator}"] = evaluate(fitted.predictions(said), metrics=experiment.metrics)
+    return out
 
 
 def _written(run: Path) -> tuple[Predictions, Predictions]:

@@ -30,6 +30,7 @@ FAMILIES: dict[str, tuple[str, str, str]] = {
     "attacks": ("calibrant.attacks", "ATTACKS", "inputs moved against a predictor"),
     "shifts": ("calibrant.shifts", "SHIFTS", "inputs that drift from the training data"),
     "perturbations": ("calibrant.shifts", "PERTURBATIONS", "sequences of slightly changed inputs"),
+    "novelty": ("calibrant.metrics.ood", "SCORES", "scores that tell foreign items from familiar ones"),
     "diagnostics": ("calibrant.diagnostics", "DIAGNOSTICS", "why a network behaves as it does"),
     "models": ("calibrant.nn", "MODELS", "the papers' networks"),
     "datasets": ("calibrant.data", "DATASETS", "data that this version can read"),

@@ -94,8 +94,8 @@ def predict(
             loaded[as_split(part)],
             batch or max(1, SMALL_IMAGES // max(math.prod(loaded.shape[1:]), 1024)),
             device=where,
-            mean=_numbers(mean, "--mean") or first.mean or loaded.mean,
-            std=_numbers(std, "--std") or first.std or loaded.std,
+            mean=numbers(mean, "--mean") or first.mean or loaded.mean,
+            std=numbers(std, "--std") or first.std or loaded.std,
         )
 
     networks = [m.to(where) for reference in found for m in reference.members]
@@ -106,7 +106,7 @@ def predict(
     made = None
     if ensemble is not None:
         given = {"members": members, "sigma": sigma, "p": p, "seed": seed or 0}
-        made = _assemble(ensemble, networks, first.name, given, batches, fit_on)
+        made = assembled(ensemble, networks, first.name, given, batches, fit_on)
     if stream:
         made = streamed(made, networks, window, decay, scene_cut)
     if made is None:
@@ -145,7 +145,7 @@ def _alone(networks: Sequence[Any], batches: Iterable[Any], options: dict[str, A
     return run(networks if len(networks) > 1 else networks[0], batches, **options)
 
 
-def _assemble(
+def assembled(
     name: str,
     networks: Sequence[Any],
     run: str,
@@ -200,7 +200,7 @@ def _say(
         typer.echo(f"the report, for a browser: {html}")
 
 
-def _numbers(text: str | None, option: str) -> tuple[float, ...] | None:
+def numbers(text: str | None, option: str) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:

@@ -31,7 +31,8 @@ def stress(
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="folder of the cells; an unfinished one is resumed")],
     data: Annotated[
-        str | None, typer.Option(help="a data set, some classes (cifar10[0-4]) or a folder; a run knows its own")
+        str | None,
+        typer.Option(help="a data set, some classes (cifar10[0-4]), FILE.npz or folder; a run knows its own"),
     ] = None,
     suite: Annotated[
         str, typer.Option(help="corruptions, perturbations, ood, frequency, natural (separated by commas), or all")
@@ -76,14 +77,14 @@ def stress(
 ) -> None:
     """Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable."""
     from calibrant.cli import stress_inputs as inputs
-    from calibrant.cli.predict import _numbers
+    from calibrant.cli.predict import numbers
     from calibrant.diagnostics.stress import Folder
 
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         raise FileError(f"--html {html} is a folder, or its folder does not exist; name a file")
     choice = inputs.suite_of(suite, subset, types, severities, natural or (), corruptions)
     fitted = _loaded(map_)
-    moments = (_numbers(mean, "--mean"), _numbers(std, "--std"))
+    moments = (numbers(mean, "--mean"), numbers(std, "--std"))
     setting = inputs.opened(model, data, data_root, device, moments, None)
     names = [] if calibrators == "none" else [name.strip() for name in calibrators.split(",") if name.strip()]
     held, notes = _held(setting, calibration, split, names)
@@ -175,7 +176,7 @@ def _settings(
     labels = hashlib.sha256(material.part.y.numpy().tobytes()).hexdigest()[:16]
     return {
         "model": [Path(m).name if Path(m).is_dir() else m for m in models],
-        "data": setting.name if not Path(setting.name).is_dir() else Path(setting.name).name,
+        "data": Path(setting.name).name if Path(setting.name).exists() else setting.name,
         "split": split,
         "n": material.part.n,
         "labels": labels,

@@ -58,16 +58,21 @@ def opened(
     found = [resolve(each) for each in models]
     first = found[0]
     name = data or first.data
+    if data is not None and Path(data).is_dir() and list(Path(data).glob("*.npy")):
+        raise InputError(f"--data {data} holds corruptions (TYPE.npy), not a data set; say --corruptions {data}")
     if name is None:
         raise InputError("--data is missing: this model does not say what it was trained on")
     own = name == first.data
-    loaded = load(
-        name,
-        root=root,
-        seed=seed if seed is not None else first.data_seed if own else 0,
-        sizes=first.sizes if own else None,
-        **_shaped(first),
-    )
+    if Path(name).suffix in (".npz", ".npy"):
+        loaded = _file(Path(name), first)
+    else:
+        loaded = load(
+            name,
+            root=root,
+            seed=seed if seed is not None else first.data_seed if own else 0,
+            sizes=first.sizes if own else None,
+            **_shaped(first),
+        )
     loaded = _same_classes(loaded, first) if Path(name).is_dir() else loaded
     where = torch.device(
         "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
@@ -75,6 +80,20 @@ def opened(
     mean, std = moments[0] or first.mean or loaded.mean, moments[1] or first.std or loaded.std
     networks = [m.to(where) for reference in found for m in reference.members]
     return Setting(first, networks, loaded, name, own, where, mean, std)
+
+
+def _file(path: Path, first: Reference) -> Data:
+    """A file of images and labels as a data set that is all test; only the model knows mean and deviation."""
+    import torch
+
+    from calibrant.data import Data, Part
+    from calibrant.data.records import numbered
+    from calibrant.data.shifted import read_set
+    from calibrant.types import Split
+
+    x, y = read_set(path, 1 << 30 if first.classes is None else len(first.classes))
+    classes = first.classes or numbered(1 + int(y.max()))
+    return Data(path.name, {Split.TEST: Part(x, y, torch.arange(len(y)), Split.TEST)}, classes, tuple(x.shape[1:]))
 
 
 def _shaped(first: Reference) -> dict[str, Any]:
@@ -89,7 +108,7 @@ def _same_classes(loaded: Data, first: Reference) -> Data:
 
 def subject_of(setting: Setting, made: Ensembling, batch: int) -> Subject:
     """The predictor: one network, several pooled, or the ensemble that is asked for."""
-    from calibrant.cli.predict import _assemble
+    from calibrant.cli.predict import assembled
     from calibrant.data import Batches
     from calibrant.diagnostics.stress import Subject
     from calibrant.ensembles.deep import Deep
@@ -100,7 +119,7 @@ def subject_of(setting: Setting, made: Ensembling, batch: int) -> Subject:
     predictor: Any = setting.networks[0]
     if made.name is not None:
         given = {"members": made.members, "sigma": made.sigma, "p": made.p, "seed": made.seed}
-        predictor = _assemble(made.name, setting.networks, setting.first.name, given, batches, made.fit_on)
+        predictor = assembled(made.name, setting.networks, setting.first.name, given, batches, made.fit_on)
     elif len(setting.networks) > 1:
         predictor = Deep(setting.networks)
     return Subject(predictor, setting.mean, setting.std, device=setting.device)
