@@ -20,8 +20,8 @@ X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 @pytest.mark.parametrize(
     ("name", "before", "after"),
     [
-        ("resnet18", ["layer2.0", "layer3.0", "layer4.0", "head"], []),  # SS: three and one
-        ("resnet20", ["layer2.0", "layer3.0", "head"], []),
+        ("resnet18", ["layer2.0", "layer3.0", "layer4.0"], ["layer4"]),  # SS: three and one
+        ("resnet20", ["layer2.0", "layer3.0"], ["layer3"]),
         ("resnet29v2", ["stages.1.0", "stages.2.0"], ["act"]),  # pooling is a function: after the last map
         ("vgg16", ["stages.0.4", "stages.1.4", "stages.2.5", "stages.3.5", "stages.4.5"], []),
         ("densenet121", ["body.11", "body.28", "body.57"], ["body"]),
@@ -68,7 +68,7 @@ def test_copy_weights_names_and_undo(name: str) -> None:
 def test_inplace_reports_and_refuses_twice() -> None:
     model = build("resnet20", classes=10, in_channels=3)
     assert calibrant.smooth(model, inplace=True, kernel=(1, 2, 1), tau=5.0) is model
-    assert list(smoothed(model)) == ["before layer2.0", "before layer3.0", "before head"]
+    assert list(smoothed(model)) == ["before layer2.0", "after layer3", "before layer3.0"]
     assert all(layer.prob.tau == 5.0 for layer in smoothed(model).values())
     with pytest.raises(InputError, match="already"):
         calibrant.smooth(model)

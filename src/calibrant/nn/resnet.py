@@ -68,7 +68,8 @@ class ResNet(nn.Module):
         return self.head.embed(self.maps(x))
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.maps(x))
+        # through `features`, so that what surgery puts before the pooling is in both
+        out: Tensor = self.head.fc(self.features(x))
         return out
 
 
