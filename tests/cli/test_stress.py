@@ -21,17 +21,6 @@ from calibrant.data import load
 
 FEW = ["--types", "contrast,fog", "--severities", "1,5", "--limit", "90", "--device", "cpu"]
 FEW += ["--calibrators", "temperature"]
-    "--types",
-    "contrast,fog",
-    "--severities",
-    "1,5",
-    "--limit",
-    "90",
-    "--device",
-    "cpu",
-    "--calibrators",
-    "temperature",
-]
 
 
 @pytest.fixture(scope="module")
