@@ -8,6 +8,7 @@ from calibrant.report.plots.curves import accuracy_coverage, risk_coverage
 from calibrant.report.plots.density import confidence_density
 from calibrant.report.plots.forest import before_after, forest
 from calibrant.report.plots.levels import epsilon_path, level_accuracy, level_error
+from calibrant.report.plots.overfitting import overfitting_curves, overfitting_scatter
 from calibrant.report.plots.reliability import confidence_histogram, reliability, reliability_figure
 from calibrant.report.plots.sigma import sigma_errors, sigma_likelihood
 from calibrant.report.plots.style import new_axes
@@ -22,6 +23,8 @@ __all__ = [
     "level_accuracy",
     "level_error",
     "new_axes",
+    "overfitting_curves",
+    "overfitting_scatter",
     "reliability",
     "reliability_figure",
     "risk_coverage",
