@@ -67,7 +67,7 @@ class Attack(ABC):
     def step(self, task: Task, state: State, seen: Seen) -> State:
         """The next state; `point` is clipped to the bounds afterwards."""
 
-    def objective(self, task: Task, logits: Tensor) -> Tensor:
+    def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         """What `seen.gradient` is the gradient of: [N], or [J, N]. By default the log-odds of success."""
         return task.odds(logits)
 

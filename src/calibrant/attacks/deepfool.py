@@ -39,7 +39,7 @@ class DeepFool(Attack):
     def steps(self) -> int:
         return self.iterations
 
-    def objective(self, task: Task, logits: Tensor) -> Tensor:
+    def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         """h_k of the candidates, [J, N]; towards a target there is one boundary, the target's own."""
         if task.targeted:
             return task.margin(logits)
@@ -56,7 +56,7 @@ class DeepFool(Attack):
         }
 
     def step(self, task: Task, state: State, seen: Seen) -> State:
-        height = self.objective(task, seen.logits).to(state["delta"].dtype)
+        height = self.objective(task, state, seen.logits).to(state["delta"].dtype)
         height = height[None] if height.ndim == 1 else height
         gradient = seen.gradient if seen.gradient.ndim > task.origin.ndim else seen.gradient[None]
         steepness = gradient.flatten(2).square().sum(-1).clamp_min(torch.finfo(gradient.dtype).tiny)

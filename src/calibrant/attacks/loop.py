@@ -124,7 +124,7 @@ class Loop:
         attack = self.attack
         task = Task(rows["origin"], rows["reference"], attack.bounds, targeted)
         point, live = rows["point"], ~rows["done"]
-        logits, gradient = self.field.gradient(point, lambda z: attack.objective(task, z))
+        logits, gradient = self.field.gradient(point, lambda z: attack.objective(task, rows, z))
         evaluations = len(gradient)
         success = task.succeeded(logits)
         distance = norms(point - task.origin, attack.norm)
