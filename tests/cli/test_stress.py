@@ -301,3 +301,39 @@ def test_a_file_of_images_is_data_too(trained: Path, tmp_path: Path, capsys: pyt
     assert any("no calibration split" in note for note in record["notes"])
     assert run(["stress", str(trained), "--data", str(held / "digits-C"), "-o", str(tmp_path / "two"), *asked]) == 2
     assert "say --corruptions" in capsys.readouterr().err
+
+
+def test_recollected_sets_by_name_and_as_a_folder_of_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """CIFAR-10.1 and 10.2 in their documented layouts, and FOLDER/CLASS/*.png, for anyone's model."""
+    from PIL import Image
+
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 256, (30, 32, 32, 3), dtype=np.uint8), np.arange(30) % 10
+    for folder in ("cifar-10.1", "cifar-10.2"):
+        (tmp_path / folder).mkdir()
+    np.save(tmp_path / "cifar-10.1" / "cifar10.1_v6_data.npy", x)
+    np.save(tmp_path / "cifar-10.1" / "cifar10.1_v6_labels.npy", y)
+    np.savez(tmp_path / "cifar-10.2" / "cifar102_test.npz", images=x, labels=y)
+    np.savez(tmp_path / "clean.npz", images=x, labels=y)
+    for label in range(10):
+        (tmp_path / "folder" / str(label)).mkdir(parents=True)
+        Image.fromarray(x[label]).save(tmp_path / "folder" / str(label) / "one.png")
+    (tmp_path / "mine_natural.py").write_text(
+        "import torch\ndef net():\n    torch.manual_seed(0)\n"
+        "    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3072, 10))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    sets = [word for name in ("cifar10.1", "cifar10.2", "clean.npz") for word in ("--natural", name)]
+    asked = ["--data", "clean.npz", "--suite", "natural", "--data-root", ".", "--device", "cpu", "--json"]
+    assert run(["stress", "mine_natural:net", *asked, *sets, "-o", "out"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert set(record["natural"]) == {"cifar10.1", "cifar10.2", "clean.npz"}
+    for report in record["natural"].values():  # the same items under three names
+        assert report["metrics"] == record["clean"]["metrics"]
+    assert run(["stress", "mine_natural:net", *asked, "--natural", "folder", "-o", "two"]) == 0
+    folder = json.loads(capsys.readouterr().out)["natural"]["folder"]
+    with np.load("out/cells/clean.npz") as held:
+        right = (held["logits"][:10].argmax(1) == held["labels"][:10]).mean()
+    assert folder["n"] == 10 and folder["metrics"]["accuracy"]["value"] == pytest.approx(right)

@@ -210,7 +210,7 @@ def shifted_part(name: str, setting: Setting, root: Path | None) -> Part:
 
     known = name.replace(".", "_") if split_name(name.replace(".", "_"))[0] in DATASETS else name
     if split_name(known)[0] in DATASETS or Path(name).is_dir():
-        data = load(known, root=root, **_shaped(setting.first))
+        data = load(known, root=root, shape=setting.data.shape)
         data = _same_classes(data, setting.first) if Path(name).is_dir() else data
         if data.k != setting.data.k:
             raise InputError(f"{name} has {data.k} classes, {setting.name} has {setting.data.k}: not the same task")
