@@ -103,3 +103,22 @@ def test_a_lock_of_a_process_that_is_gone_is_taken_over(tmp_path: Path) -> None:
     assert ar_runs.claimed(unit) and not ar_runs.claimed(unit)
     ar_runs.lock(unit).write_text("999999999")
     assert ar_runs.claimed(unit)
+
+
+def test_the_papers_numbers_are_where_the_paper_has_them() -> None:
+    """AR Tables 2 to 5, a number of each, as fractions."""
+    said = {e.name: e.reported for e in experiments("ar")}
+    assert said["ar/table2/cifar10_ar_adals"]["as_trained"]["ece"] == pytest.approx(0.0064)
+    assert said["ar/table2/cifar100_vanilla"]["temperature"]["ece"] == pytest.approx(0.0426)
+    assert said["ar/table2/cifar10_ccat"]["as_trained"]["ece"] == pytest.approx(0.0237)
+    assert said["ar/table3/ar_adals_of_ensemble"]["corruptions"]["ece"] == pytest.approx(0.044)
+    assert said["ar/table4/cifar100_ar_adals_on_the_fly"]["corruptions"]["accuracy"] == pytest.approx(0.521)
+    assert said["ar/table5/ar_adals"]["intensity_5"]["variance"] == pytest.approx(0.0824)
+    for method in ("vanilla", "smoothing", "adals", "ar_adals"):
+        row = said[f"ar/table5/{method}"]
+        mean = sum(row[f"intensity_{i}"]["variance"] for i in range(1, 6)) / 5
+        assert mean == pytest.approx(row["corruptions"]["variance"], abs=6e-4), "the paper's own mean"
+    assert all(
+        e.recipe.targets.options.get("refresh_after") == ()
+        for e in experiments("ar/table4/cifar100_ar_adals_precomputed")
+    )

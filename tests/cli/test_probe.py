@@ -14,7 +14,7 @@ from calibrant.data import Batches, load
 from calibrant.train import How, distances, read, train
 from calibrant.train import load as load_run
 
-SETTINGS = ["epochs=8", "network={name='mlp', hidden=[32], batch_norm=false}"]
+SETTINGS = ["epochs=40", "network={name='mlp', hidden=[32], batch_norm=false}"]
 
 
 @pytest.fixture(scope="module")
