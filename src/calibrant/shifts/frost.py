@@ -1,9 +1,9 @@
 """Frost: share · image + share' · ice, with ice made here where the published files cut pieces from five photographs.
 
 Of each photograph this was measured on pieces of 32 × 32 (after its reduction to a fifth) and of 224 × 224: the mean
-colour, how far a piece's mean varies, the deviation of each channel within a piece, its skewness, and the slope of the
-power spectrum. A piece of ice is a random field with that spectrum and these moments, in one of the five colours.
-What is lost is the drawing of the crystals: the phases are random.
+colour, how far a piece's mean varies, the deviation of each channel within a piece and its skewness, and the size and
+kurtosis of the differences of neighbouring pixels. A piece of ice is a random field with a power spectrum
+frequency^−slope that has these, in one of the five colours. What is lost is the drawing of the crystals.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import functools
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant.shifts.blur import fast_length
@@ -19,16 +20,18 @@ from calibrant.shifts.colour import grey
 from calibrant.shifts.corruption import Corruption
 from calibrant.shifts.counter import Draws
 
-# mean of R, G, B; deviation within a piece of R, G, B; deviation of a piece's mean for 32 and for 224; skewness
+# mean of R, G, B; deviation within a piece of R, G, B; for 32 and 224: deviation of a piece's mean, and the slope
+# (flatter at 32: the photographs were reduced by skipping pixels); skewness
 PANES = (
-    ((0.302, 0.580, 0.645), (0.090, 0.054, 0.052), (0.044, 0.038), 0.4),
-    ((0.778, 0.795, 0.831), (0.073, 0.075, 0.078), (0.033, 0.025), -1.0),
-    ((0.777, 0.794, 0.830), (0.073, 0.075, 0.078), (0.035, 0.024), -1.0),
-    ((0.565, 0.624, 0.674), (0.102, 0.102, 0.107), (0.040, 0.025), -0.15),
-    ((0.400, 0.445, 0.491), (0.141, 0.140, 0.137), (0.063, 0.047), 0.4),
+    ((0.302, 0.580, 0.645), (0.090, 0.054, 0.052), (0.044, 0.038), (1.9, 2.05), 0.4),
+    ((0.778, 0.795, 0.831), (0.073, 0.075, 0.078), (0.033, 0.025), (1.25, 2.05), -1.0),
+    ((0.777, 0.794, 0.830), (0.073, 0.075, 0.078), (0.035, 0.024), (1.25, 2.05), -1.0),
+    ((0.565, 0.624, 0.674), (0.102, 0.102, 0.107), (0.040, 0.025), (0.65, 1.8), -0.15),
+    ((0.400, 0.445, 0.491), (0.141, 0.140, 0.137), (0.063, 0.047), (1.2, 1.85), 0.4),
 )
-SLOPE = {32: 1.0, 224: 1.6}
-"""The power of a piece falls as frequency^−slope; flatter at 32: the photographs were reduced by skipping pixels."""
+
+PATCHES = 0.4
+"""Deviation of the logarithm of the roughness from place to place."""
 
 
 class Frost(Corruption):
@@ -47,9 +50,10 @@ def panes(numbers: Draws, h: int, w: int, size: int) -> Tensor:
     """Pieces of ice [N, 3, H, W] in [0, 1]."""
     device = numbers.key.device
     chosen = numbers.integers(0, len(PANES), stream=0)
-    table = torch.tensor([[*mean, *inner, outer[size == 224], skew] for mean, inner, outer, skew in PANES])
+    large = int(size == 224)
+    table = torch.tensor([[*mean, *inner, outer[large], skew] for mean, inner, outer, _, skew in PANES])
     mean, inner, outer, skew = torch.split(table.to(device)[chosen], [3, 3, 1, 1], dim=1)
-    field = crystals(numbers, h, w, SLOPE[size])
+    field = crystals(numbers, h, w, tuple(pane[3][large] for pane in PANES), chosen)
     bend = (skew / 6)[:, :, None, None]
     field = (field + bend * (field.square() - 1)) / (1 + 2 * bend.square()).sqrt()
     level = mean + outer * numbers.normal(1, stream=2)
@@ -57,20 +61,27 @@ def panes(numbers: Draws, h: int, w: int, size: int) -> Tensor:
     return ice
 
 
-def crystals(numbers: Draws, h: int, w: int, slope: float) -> Tensor:
-    """Normal fields [N, 1, H, W] of mean 0 and variance 1 whose power falls as frequency^−slope."""
-    tall, wide = fast_length(h), fast_length(w)
+def crystals(numbers: Draws, h: int, w: int, slopes: tuple[float, ...], chosen: Tensor) -> Tensor:
+    """Fields [N, 1, H, W] of mean 0 and variance about 1, each with its chosen one of the slopes.
+
+    They are cut from larger ones, so that waves longer than the image are in them, and are rough in places and smooth
+    in others, as the photographs are: a Gaussian field alone, evenly rough, costs a classifier more.
+    """
+    tall, wide = fast_length(h * 5 // 4), fast_length(w * 5 // 4)
     noise = numbers.normal(1, tall, wide, stream=1)
-    spectrum = torch.fft.rfft2(noise) * amplitudes(tall, wide, slope, noise.device)
-    field: Tensor = torch.fft.irfft2(spectrum, s=(tall, wide))
-    return field[..., :h, :w]
+    spectrum = torch.fft.rfft2(noise) * amplitudes(tall, wide, slopes, noise.device)[chosen][:, None]
+    field: Tensor = torch.fft.irfft2(spectrum, s=(tall, wide))[..., :h, :w]
+    coarse = numbers.normal(1, 6, 6, stream=3).mul_(PATCHES)
+    field = field * F.interpolate(coarse, size=(h, w), mode="bilinear", align_corners=True).exp_()
+    field = field - field.mean((2, 3), keepdim=True)
+    return field / field.square().mean((2, 3), keepdim=True).sqrt()
 
 
 @functools.lru_cache(maxsize=16)
-def amplitudes(h: int, w: int, slope: float, device: torch.device) -> Tensor:
-    """Per frequency, scaled so that white noise of variance 1 keeps it; none at frequency 0."""
-    rows, columns = torch.fft.fftfreq(h, dtype=torch.float64)[:, None], torch.fft.fftfreq(w, dtype=torch.float64)
-    amplitude: Tensor = (rows**2 + columns**2).pow(-slope / 4)
-    amplitude[0, 0] = 0
-    amplitude /= amplitude.square().mean().sqrt()
-    return amplitude[:, : w // 2 + 1].float().to(device)
+def amplitudes(h: int, w: int, slopes: tuple[float, ...], device: torch.device) -> Tensor:
+    """Of each slope and frequency [slopes, H, W // 2 + 1]; none at frequency 0."""
+    rows, columns = torch.fft.fftfreq(h, dtype=torch.float64)[:, None], torch.fft.rfftfreq(w, dtype=torch.float64)
+    power = (rows**2 + columns**2).expand(len(slopes), h, w // 2 + 1).clone()
+    power[:, 0, 0] = float("inf")
+    amplitude = torch.pow(power, (-torch.tensor(slopes, dtype=torch.float64) / 4)[:, None, None])
+    return amplitude.float().to(device)
