@@ -212,7 +212,19 @@ def overhead(batch: int, captured: bool) -> dict[str, float]:
     for name, without, with_ in zip(("train", "inference"), plain, smoothed, strict=True):
         a, b = milliseconds(without, with_, repeats=25)
         row |= {f"{name}_ms": a, f"{name}_smoothed_ms": b, f"{name}_added": b / a - 1}
+        row |= {f"{name}_host_ms": _host(without), f"{name}_smoothed_host_ms": _host(with_)}
     return row
+
+
+def _host(f: Callable[[], Any], repeats: int = 9) -> float:
+    """Median milliseconds that Python takes to issue it: above the device's own time, Python is what one waits for."""
+    times = []
+    for _ in range(repeats):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        f()
+        times.append(1e3 * (time.perf_counter() - start))
+    return sorted(times)[repeats // 2]
 
 
 def main() -> None:

@@ -108,7 +108,11 @@ def test_compiles_exports_and_passes_opcheck() -> None:
     layer, x = Smooth().cuda(), draw(2, 4, 8, 8)
     from calibrant.nn.kernels.smooth import smooth
 
-    torch.library.opcheck(smooth, (x, [0.5, 0.5], "tanh", 10.0, "replicate"))
+    settings = ([0.5, 0.5], "tanh", 10.0, "replicate")
+    torch.library.opcheck(smooth, (x, *settings))
+    z = x.clone().requires_grad_()  # the op is what a trace sees; eager code takes a shorter way to the same launches
+    (op,), (eager,) = (torch.autograd.grad(f.square().sum(), z) for f in (smooth(z, *settings), layer(z)))
+    assert torch.equal(op, eager)
     torch.testing.assert_close(torch.compile(layer, fullgraph=True)(x), layer(x))
     exported = torch.export.export(layer, (x,)).module()
     torch.testing.assert_close(exported(x), layer(x))
@@ -123,6 +127,13 @@ def test_is_captured_in_a_cuda_graph() -> None:
     x.copy_(draw(2, 4, 8, 8, seed=2))
     graph.replay()
     torch.testing.assert_close(y, layer(x))
+
+
+def test_a_second_derivative_of_the_kernel_is_refused_not_wrong() -> None:
+    x = draw(1, 4, 8, 8).requires_grad_()
+    (dx,) = torch.autograd.grad(Smooth()(x).sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError):
+        torch.autograd.grad(dx.sum(), x)
 
 
 def test_float64_takes_the_plain_path_and_its_second_derivative_exists() -> None:

@@ -152,10 +152,7 @@ class Smooth(nn.Module):
             from calibrant.nn.kernels import smooth
 
             if smooth.fits(z, self.blur.taps):
-                fused: Tensor = smooth.smooth(
-                    z, list(self.blur.taps), self.prob.upper, self.prob.tau, self.blur.padding
-                )
-                return fused
+                return smooth.fused(z, self.blur.taps, self.prob.upper, self.prob.tau, self.blur.padding)
         b = self.blur
         check_map(z.shape, len(b.taps), b.axes)
         plain: Tensor = _Smooth.apply(z, self.prob.upper, self.prob.tau, b.taps, b.padding, b.axes)  # type: ignore[no-untyped-call]

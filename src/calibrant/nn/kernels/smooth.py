@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,24 +37,25 @@ class Shape:
 
 
 SHAPES = {
-    ("forward", "channels_last", 1): Shape(1, 16, 4, 4),
-    ("forward", "channels_last", 2): Shape(2, 16, 2, 4),
+    ("forward", "channels_last", 1): Shape(2, 8, 4, 4),
+    ("forward", "channels_last", 2): Shape(2, 8, 4, 4),
     ("forward", "channels_last", 3): Shape(2, 16, 2, 4),
-    ("forward", "channels_last", 5): Shape(2, 16, 1, 4),
-    ("forward", "nchw", 1): Shape(8, 16, 4, 4),
-    ("forward", "nchw", 2): Shape(8, 16, 2, 4),
-    ("forward", "nchw", 3): Shape(8, 16, 2, 4),
-    ("forward", "nchw", 5): Shape(8, 16, 2, 4),
+    ("forward", "channels_last", 5): Shape(2, 56, 2, 4),
+    ("forward", "nchw", 1): Shape(8, 8, 4, 4),
+    ("forward", "nchw", 2): Shape(8, 8, 4, 4),
+    ("forward", "nchw", 3): Shape(8, 8, 4, 4),
+    ("forward", "nchw", 5): Shape(8, 56, 4, 4),
     ("backward", "channels_last", 1): Shape(1, 16, 2, 4),
-    ("backward", "channels_last", 2): Shape(2, 16, 2, 4),
-    ("backward", "channels_last", 3): Shape(2, 16, 1, 4),
-    ("backward", "channels_last", 5): Shape(1, 16, 2, 4),
-    ("backward", "nchw", 1): Shape(8, 16, 2, 4),
-    ("backward", "nchw", 2): Shape(8, 16, 2, 4),
-    ("backward", "nchw", 3): Shape(8, 16, 2, 4),
-    ("backward", "nchw", 5): Shape(8, 16, 2, 4),
+    ("backward", "channels_last", 2): Shape(1, 16, 2, 4),
+    ("backward", "channels_last", 3): Shape(1, 16, 1, 4),
+    ("backward", "channels_last", 5): Shape(1, 56, 2, 4),
+    ("backward", "nchw", 1): Shape(8, 8, 4, 4),
+    ("backward", "nchw", 2): Shape(8, 8, 4, 4),
+    ("backward", "nchw", 3): Shape(8, 8, 2, 2),
+    ("backward", "nchw", 5): Shape(8, 56, 1, 4),
 }
-"""By layout and number of taps (four as five): the fastest of `benchmarks/smoothing.py --tune` on an H200."""
+"""By layout and number of taps: the fastest of `benchmarks/smoothing.py --tune` on an H200 (one is cut as two, and four
+as five)."""
 
 
 def fits(x: Tensor, taps: Sequence[float]) -> bool:
@@ -70,50 +72,110 @@ def _format(x: Tensor) -> torch.memory_format:
     return torch.contiguous_format
 
 
-def _launch(
-    which: str, tensors: Sequence[Tensor], taps: Sequence[float], upper: str, tau: float, scale: float, padding: str
-) -> None:
-    x, k = tensors[0], len(taps)
-    n, c, h, w = x.shape
-    nchw = _format(x) is torch.contiguous_format
-    shape = SHAPES[which, "nchw" if nchw else "channels_last", 5 if k == 4 else k]
-    u, wide = shape.columns, BYTES // x.element_size()
+@cache
+def _plan(
+    size: tuple[int, ...], nchw: bool, wide: int, k: int, shape: Shape
+) -> tuple[tuple[int], tuple[int, ...], dict[str, Any]]:
+    """(grid, integers, constants) of a launch on maps of this size, of which `wide` numbers make one access."""
+    n, c, h, w = size
     if nchw:  # a lane's columns are one wide access, where rows divide so
         u = next((v for v in (8, 4) if v <= wide and w % v == 0), wide)
         maps, vector, vectors = n * c, 1, 1
     else:
-        vector = math.gcd(c, wide)
+        u, vector = shape.columns, math.gcd(c, wide)
         maps, vectors = n, c // vector
     across = triton.cdiv(w, u)
     steps = triton.cdiv(triton.cdiv(h, triton.cdiv(h, shape.rows)), shape.flight)
     down = triton.cdiv(h, steps * shape.flight)
     groups, lanes = maps * down * across * vectors, 32 * shape.warps
+    constants = {
+        "K": k, "NCHW": nchw, "EXACT": w % u == 0, "U": u, "V": vector, "G": lanes, "B": shape.flight,
+        "num_warps": shape.warps,
+    }  # fmt: skip
+    return (triton.cdiv(groups, lanes),), (h, w, across, vectors, groups, down, steps), constants
+
+
+def _launch(
+    kernel: Any, tensors: Sequence[Tensor], nchw: bool, taps: Sequence[float], upper: str, tau: float, scale: float,
+    padding: str,
+) -> None:  # fmt: skip
+    x, k = tensors[0], len(taps)
+    wide = BYTES // x.element_size()
+    shape = SHAPES[kernel.__name__, "nchw" if nchw else "channels_last", 5 if k == 4 else k]
+    grid, integers, constants = _plan(tuple(x.shape), nchw, wide, k, shape)
     with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
-        getattr(smooth_triton, which)[(triton.cdiv(groups, lanes),)](
-            *tensors, h, w, across, vectors, groups, down, steps, tau, scale, *taps, *[0.0] * (MAX_TAPS - k),
-            K=k, PAD=PADDING[padding], UPPER=UPPER[upper], FAST=x.is_cuda and x.element_size() == 2, NCHW=nchw,
-            EXACT=w % u == 0, U=u, V=vector, G=lanes, B=shape.flight, num_warps=shape.warps,
+        kernel[grid](
+            *tensors, *integers, tau, scale, *taps, *(0.0,) * (MAX_TAPS - k), **constants,
+            PAD=PADDING[padding], UPPER=UPPER[upper], FAST=x.is_cuda and wide == 8,
         )  # fmt: skip
+
+
+def _forward(x: Tensor, taps: Sequence[float], upper: str, tau: float, padding: str) -> Tensor:
+    layout = _format(x)
+    x = x.contiguous(memory_format=layout)
+    out = torch.empty_like(x)
+    scale = tau if upper == "tanh" else 1 / tau if upper == "constant" else 1.0
+    nchw = layout is torch.contiguous_format
+    _launch(smooth_triton.forward, (x, out), nchw, taps, upper, tau, scale, padding)
+    return out
+
+
+def _backward(x: Tensor, gradient: Tensor, taps: Sequence[float], upper: str, tau: float, padding: str) -> Tensor:
+    layout = _format(x)
+    x, gradient = x.contiguous(memory_format=layout), gradient.contiguous(memory_format=layout)
+    out = torch.empty_like(x)
+    scale = 1 / tau if upper == "constant" else 1.0
+    nchw = layout is torch.contiguous_format
+    _launch(smooth_triton.backward, (x, gradient, out), nchw, taps, upper, tau, scale, padding)
+    return out
+
+
+def fused(x: Tensor, taps: tuple[float, ...], upper: str, tau: float, padding: str) -> Tensor:
+    """Blur ∘ Prob of a 4-D CUDA map, in its own layout.
+
+    Whatever traces or transforms (compile, export, fake tensors, any dispatch mode, torch.func) sees the custom op.
+    Plain eager code is spared its way through the dispatcher, which takes longer than a small map takes the device.
+    """
+    out: Tensor
+    if (
+        type(x) is not Tensor
+        or torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._are_functorch_transforms_active()
+    ):
+        out = smooth(x, list(taps), upper, tau, padding)
+    elif x.requires_grad and torch.is_grad_enabled():
+        out = _Eager.apply(x, taps, upper, tau, padding)  # type: ignore[no-untyped-call]
+    else:
+        out = _forward(x, taps, upper, tau, padding)
+    return out
+
+
+class _Eager(torch.autograd.Function):
+    """The two launches. A second derivative is refused by the op: `reference()` is the path that has one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *settings: Any) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.settings = settings
+        return _forward(x, *settings)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+        (x,) = ctx.saved_tensors
+        taps, *rest = ctx.settings
+        back = smooth_backward if torch.is_grad_enabled() else _backward
+        return back(x, gradient, list(taps), *rest), None, None, None, None
 
 
 @torch.library.custom_op("calibrant::smooth", mutates_args=())
 def smooth(x: Tensor, taps: list[float], upper: str, tau: float, padding: str) -> Tensor:
-    """Blur ∘ Prob of a 4-D CUDA map, in its own layout."""
-    x = x.contiguous(memory_format=_format(x))
-    out = torch.empty_like(x)
-    scale = {"tanh": tau, "constant": 1 / tau}.get(upper, 1.0)
-    _launch("forward", (x, out), taps, upper, tau, scale, padding)
-    return out
+    return _forward(x, taps, upper, tau, padding)
 
 
 @torch.library.custom_op("calibrant::smooth_backward", mutates_args=())
 def smooth_backward(x: Tensor, gradient: Tensor, taps: list[float], upper: str, tau: float, padding: str) -> Tensor:
-    x = x.contiguous(memory_format=_format(x))
-    gradient = gradient.contiguous(memory_format=_format(x))
-    out = torch.empty_like(x)
-    scale = 1 / tau if upper == "constant" else 1.0
-    _launch("backward", (x, gradient, out), taps, upper, tau, scale, padding)
-    return out
+    return _backward(x, gradient, taps, upper, tau, padding)
 
 
 @smooth.register_fake
