@@ -88,6 +88,8 @@ def shifted(x: Tensor, right: int) -> Tensor:
     """Moved by whole pixels."""
     w = x.shape[-1]
     by = max(-w, min(w, right))
+    if by == 0:
+        return x.clone()
     return F.pad(x[..., max(0, -by) : w - max(0, by)], (max(0, by), max(0, -by)))
 
 
