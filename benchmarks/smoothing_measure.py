@@ -90,6 +90,15 @@ def curve(
     return Curve(rows, kept)
 
 
+def deep_curve(members: Sequence[Predictions]) -> dict[str, list[float | None]]:
+    """Metrics of the first 1, 2, … networks pooled."""
+    rows: dict[str, list[float | None]] = {name: [] for name in METRICS}
+    for log_p in pooled(p.logits for p in members if p.logits is not None):
+        for name, value in summary(replace(members[0], logits=log_p, raw=False), METRICS).items():
+            rows[name].append(value)
+    return rows
+
+
 def claim(plain: Curve, smooth: Curve) -> dict[str, Any]:
     """FEW members with smoothing against MANY (or as many as there are) without, on the same items."""
     few, many = min(FEW, max(smooth.kept)), max(plain.kept)

@@ -38,6 +38,7 @@ from benchmarks.smoothing_measure import (
     claim_over_seeds,
     corrupted,
     curve,
+    deep_curve,
     nll_of_items,
 )
 from calibrant.bench.store import KEY_LENGTH, Cell, Store
@@ -49,7 +50,7 @@ from calibrant.train.recipe import Recipe, digest
 from calibrant.train.run import How, train
 from calibrant.train.run import load as load_run
 from calibrant.train.settings import setting
-from calibrant.types import Split, jsonable
+from calibrant.types import Predictions, Split, jsonable
 
 ROOT = Path(__file__).resolve().parents[1]
 FAST = ("engine=graph", "precision=bfloat16")
@@ -73,6 +74,7 @@ class Session:
         self.take = dict(t.split("=", 1) for t in a.take)
         self.data: dict[str, Data] = {}
         self.speed: dict[str, float] = {}  # seconds an epoch
+        self.singles: dict[tuple[str, str], list[Predictions]] = {}  # (row, scale) → each seed's network alone
 
     def left(self) -> float:
         return self.end - time.time() - RESERVE
@@ -150,6 +152,7 @@ def measure(session: Session, experiment: Experiment, seed: int) -> tuple[Cell, 
         device=where["device"], environment=where, commit=where["commit"], command=a.command, extras=extras,
     )  # fmt: skip
     items = {f"nll_{n}": nll_of_items(p).float().numpy() for n, p in many.kept.items()}
+    session.singles.setdefault((experiment.row, scale), []).append(single.kept[1])
     if experiment.table == "table_e1":  # for the claim over seeds
         np.savez_compressed(a.out / f"items-{experiment.row}-{scale}-{seed}.npz", **items)
     return cell, many
@@ -179,6 +182,15 @@ def run(session: Session) -> int:
     return 0
 
 
+def deep(session: Session) -> None:
+    """SS Fig. E.1: the networks of several seeds as deep ensembles of 1, 2, …, with and without smoothing."""
+    for (row, scale), found in session.singles.items():
+        if len(found) > 1:
+            rows = deep_curve(found)
+            text = json.dumps({"row": row, "scale": scale, "members": len(found), "curve": rows}, indent=1)
+            (session.a.out / f"deep-{row}-{scale}.json").write_text(text + "\n", "utf-8")
+
+
 def tiny(experiment: Experiment) -> Experiment:
     """The same row on digits with a small network, for --smoke."""
     options = dict(experiment.recipe.network.options)
@@ -197,9 +209,16 @@ def gather(folders: Sequence[Path], results: Path) -> int:
             to = results / path.relative_to(folder / "cells")
             to.parent.mkdir(parents=True, exist_ok=True)
             to.write_bytes(path.read_bytes())
+        for path in folder.glob("deep-*.json"):
+            if path.stem.endswith("-smoke"):
+                continue
+            to = results / "ss" / "figure_e1" / path.name.removeprefix("deep-")
+            to.parent.mkdir(parents=True, exist_ok=True)
+            to.write_bytes(path.read_bytes())
         for path in folder.glob("items-*.npz"):
             row, scale, seed = path.stem.removeprefix("items-").rsplit("-", 2)
-            by_row[row, scale, int(seed)] = path
+            if scale != "smoke":
+                by_row[row, scale, int(seed)] = path
     pairs: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
     for (row, scale, seed), path in sorted(by_row.items()):
         twin = by_row.get((f"{row}_smooth", scale, seed))
@@ -250,7 +269,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         a.set, a.epochs, a.members, a.items, a.shift_items = ["channels_last=true"], 2, 4, 200, 60
         a.shifts, a.severities, a.device = ["gaussian_noise", "contrast"], [1, 5], "cpu"
     a.out.mkdir(parents=True, exist_ok=True)
-    return run(Session(a))
+    session = Session(a)
+    code = run(session)
+    deep(session)
+    return code
 
 
 if __name__ == "__main__":

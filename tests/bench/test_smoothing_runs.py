@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.smoothing_measure import Network, claim, claim_over_seeds, corrupted, curve, nll_of_items
+from benchmarks.smoothing_measure import Network, claim, claim_over_seeds, corrupted, curve, deep_curve, nll_of_items
 from calibrant.data import Data
 from calibrant.data.records import Part
 from calibrant.ensembles import MCDropout
@@ -58,6 +58,18 @@ def test_the_interval_over_seeds_holds_both_spreads() -> None:
     spread = math.sqrt(seeds.var(unbiased=False).item() / 40 + items.var(unbiased=False).item() / 500)
     assert (said["high"] - said["low"]) / 2 == pytest.approx(1.96 * spread, rel=0.1)
     assert said["nll"] == pytest.approx((seeds.mean() + items.mean()).item())
+
+
+def test_a_deep_ensemble_of_seeds() -> None:
+    singles = []
+    for seed in (0, 1, 2):
+        made, _, y = network(seed)
+        singles.append(curve(made, network(0)[1], y, 1, seed=0).kept[1])
+    rows = deep_curve(singles)
+    mean = torch.stack([torch.softmax(p.logits.double(), -1) for p in singles]).mean(0)
+    expected = -mean.log().gather(1, singles[0].labels[:, None]).mean().item()
+    assert rows["nll"][2] == pytest.approx(expected, rel=1e-6) and len(rows["nll"]) == 3
+    assert rows["nll"][0] == pytest.approx(nll_of_items(singles[0]).mean().item(), rel=1e-6)
 
 
 def test_corruptions_by_ensemble_size() -> None:
