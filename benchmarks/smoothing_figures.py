@@ -1,7 +1,7 @@
 """SS Fig. 3 and 9 and the rows of Tables E.1 and E.4, from the cells: `python -m benchmarks.smoothing_figures OUT/`.
 
 Writes figure3-DATA-SCALE.svg (NLL, accuracy, ECE, AUROC against ensemble size), figure9-DATA-SCALE.svg (mean NLL under
-corruption) and smoothing.md (reported and measured, side by side) for every scale that `results/` holds. Lines are means
+corruption) and smoothing.md (reported and measured, side by side) for every scale in `results/`. Lines are means
 over seeds, bands their range, as in the paper.
 """
 
