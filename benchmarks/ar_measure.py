@@ -33,7 +33,7 @@ from calibrant.functional.pooling import entropy, pool
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import evaluate, evaluate_scores
 from calibrant.papers import AS_TRAINED, Experiment, experiments
-from calibrant.papers.ar import CORRUPTIONS, TABLE5
+from calibrant.papers.ar import CORRUPTIONS, TABLE3, TABLE5
 from calibrant.posthoc.fit import fit
 from calibrant.shifts import SEVERITIES, SUBSETS, corrupt
 from calibrant.train import distances
@@ -170,6 +170,8 @@ def write_logits(
 def cells(
     found: Sequence[Finished], units: Sequence[Unit], data: Data, store: Store, a: argparse.Namespace
 ) -> list[Cell]:
+    from benchmarks.ar_runs import name_of
+
     level, distance = test_levels(units, data, a)
     out = []
     by_method: dict[str, list[Finished]] = {}
@@ -179,8 +181,8 @@ def cells(
         for f in runs:
             extras = {"by_level": None} if level is None else {"by_level": by_level([f.test], level, distance)}
             variants = judged(f.test, f.calibration) | shifts_of(lambda n, f=f: f.logits(n), f.test.labels, f.test)
-            out.append(_write(f"ar/table3/{method}", [f], variants, extras, store, a, f.test))
-        if len(runs) < MANY or method == "ar_adals_of_ensemble":
+            out.append(_write(name_of(method), [f], variants, extras, store, a, f.test))
+        if len(runs) < MANY or f"ensemble_of_{method}" not in TABLE3:
             continue
         test, calibration = (joined([getattr(f, n) for f in runs]) for n in ("test", "calibration"))
         variants = judged(test, calibration) | shifts_of(lambda n, runs=runs: together(runs, n), test.labels, test)

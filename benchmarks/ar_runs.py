@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from calibrant.data import Data, load
-from calibrant.papers.ar import TABLE3
+from calibrant.papers import experiments
 from calibrant.train import distances
 from calibrant.train.recipe import Recipe
 from calibrant.train.recipes import RECIPES
@@ -50,6 +50,7 @@ SETTINGS = {  # a stand-in that runs everything on a CPU
     "optimiser.lr": 1e-2,
     "channels_last": False,
 }
+SMOKE_LEVELS = 5
 SPEED = 30_000  # images per second until one training has been timed
 DDN_SPEED = 400  # items per second, likewise
 CHECKPOINT_EVERY = 5
@@ -65,6 +66,9 @@ PLAN = (
     + [("train", m, s) for s in (3, 4) for m in SINGLE]
 )  # fmt: skip
 """(what, method, seed) in order of value: one seed of all, Fig. 1's five runs, three seeds, lock-step, five seeds."""
+
+MORE = [("train", m, s) for s in (0, 1, 2) for m in ("ar_adals_on_the_fly", "levels_4", "levels_16", "levels_1")]
+"""With --more, after these: Table 4's question and Fig. 5's on CIFAR-10."""
 
 
 class OutOfTime(Exception):
@@ -102,7 +106,7 @@ class Unit:
         """What must be there before: the attacked network, and for AR-AdaLS its levels."""
         if self.what == "attack":
             return [u for u in units if (u.what, u.run) == ("train", self.run)]
-        return [u for u in units if u.what == "attack"] if self.method.startswith("ar_adals") else []
+        return [u for u in units if u.what == "attack"] if self.recipe.targets.name == "ar_adals" else []
 
     def seconds(self, data: Data, speed: float) -> float:
         if self.what == "attack":
@@ -113,22 +117,30 @@ class Unit:
 
 def recipe_of(method: str, seed: int, a: argparse.Namespace) -> Recipe:
     """The paper's recipe, squeezed as asked."""
-    recipe = RECIPES[f"ar/cifar10_resnet29{TABLE3[method][0]}"]
+    recipe = experiments(name_of(method))[0].recipe
     if a.smoke:
         recipe = recipe.with_settings(SETTINGS)
     changes: dict[str, Any] = dict(setting(s) for s in a.set)
     if a.batch is not None and a.batch != recipe.batch:
         changes |= {"batch": a.batch, "optimiser.lr": recipe.optimiser.lr * math.sqrt(a.batch / recipe.batch)}
+    refresh = recipe.targets.options.get("refresh_after")
     if a.epochs is not None and a.epochs != recipe.epochs:
+        if refresh:
+            changes["targets.refresh_after"] = [max(1, round(e * a.epochs / recipe.epochs)) for e in refresh]
         alpha = recipe.targets.options.get("alpha")
         if alpha is not None:  # as far as the paper's epochs would take it
             changes["targets.alpha"] = alpha * recipe.epochs / a.epochs
         recipe = recipe.scaled(a.epochs)
     if a.smoke and method.startswith("ar_adals"):
-        changes["targets.levels"] = 5
+        changes["targets.levels"] = SMOKE_LEVELS
     if a.smoke and recipe.members > 1:
         changes["members"] = 2
     return replace(recipe.with_settings(changes), seed=seed)
+
+
+def name_of(method: str) -> str:
+    """The experiment that a method's runs are filed under."""
+    return f"ar/figure5/{method}" if method.startswith("levels_") else f"ar/table3/{method}"
 
 
 def schedule_note(a: argparse.Namespace) -> str:
@@ -149,9 +161,11 @@ def schedule_note(a: argparse.Namespace) -> str:
 def plan(a: argparse.Namespace) -> list[Unit]:
     runs = a.runs / ("smoke" if a.smoke else "ar")
     seeds = range(a.seeds)
-    wanted = [line for line in PLAN if line[2] in seeds or (line[1] == VANILLA and not a.smoke)]
+    wanted = [
+        line for line in (*PLAN, *(MORE if a.more else ())) if line[2] in seeds or (line[1] == VANILLA and not a.smoke)
+    ]
     if a.only is not None:  # AR-AdaLS needs the first vanilla run and its levels
-        levels = any(m.startswith("ar_adals") for m in a.only)
+        levels = any(m.startswith(("ar_adals", "levels_")) for m in a.only)
         wanted = [line for line in wanted if line[1] in a.only or (levels and line[1:] == (VANILLA, 0))]
     return [Unit(what, m, s, recipe_of(m, s, a), runs) for what, m, s in wanted]
 
@@ -245,6 +259,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, help="default the paper's 256")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--only", nargs="*", help="methods")
+    parser.add_argument("--more", action="store_true", help="also levels on the fly, and other numbers of levels")
     parser.add_argument("--set", nargs="*", default=None, help=f"settings of every recipe; default {' '.join(FAST)}")
     parser.add_argument("--corruptions", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--shifts", nargs="*", help="only these, as fog-3; default all 19 × 5")

@@ -72,7 +72,7 @@ def test_nothing_is_begun_that_cannot_end(tmp_path: Path, capsys: pytest.Capture
 
 def test_the_plan_has_the_papers_schedule_unless_asked() -> None:
     a = argparse.Namespace(
-        smoke=False, set=["engine=graph"], epochs=None, batch=None, seeds=5, only=None, runs=Path("runs")
+        smoke=False, set=["engine=graph"], epochs=None, batch=None, seeds=5, only=None, more=False, runs=Path("runs")
     )
     units = ar_runs.plan(a)
     assert [u.name for u in units][:3] == ["train vanilla 0", "attack vanilla 0", "train ar_adals 0"]
@@ -88,17 +88,23 @@ def test_the_plan_has_the_papers_schedule_unless_asked() -> None:
 
 
 def test_levels_come_before_who_needs_them(tmp_path: Path) -> None:
-    a = argparse.Namespace(smoke=True, set=[], epochs=2, batch=None, seeds=2, only=["ar_adals"], runs=tmp_path)
+    a = argparse.Namespace(
+        smoke=True, set=[], epochs=2, batch=None, seeds=2, only=["ar_adals"], more=False, runs=tmp_path
+    )
     units = ar_runs.plan(a)
     assert [u.name for u in units] == [
         "train vanilla 0", "attack vanilla 0", "train ar_adals 0", "train ar_adals 1",
     ]  # fmt: skip
     assert [n.name for n in units[2].needs(units)] == ["attack vanilla 0"]
+    a.only, a.more, a.epochs = None, True, 40
+    more = {u.method: u for u in ar_runs.plan(a) if u.seed == 0}
+    assert more["ar_adals_on_the_fly"].recipe.targets.options["refresh_after"] == (13, 26)  # 65 and 130 of 200
+    assert more["levels_4"].recipe.targets.options["levels"] == 4 and more["levels_4"].needs(units)
     assert [n.name for n in units[1].needs(units)] == ["train vanilla 0"]
 
 
 def test_a_lock_of_a_process_that_is_gone_is_taken_over(tmp_path: Path) -> None:
-    a = argparse.Namespace(smoke=True, set=[], epochs=2, batch=None, seeds=1, only=None, runs=tmp_path)
+    a = argparse.Namespace(smoke=True, set=[], epochs=2, batch=None, seeds=1, only=None, more=False, runs=tmp_path)
     unit = ar_runs.plan(a)[0]
     assert ar_runs.claimed(unit) and not ar_runs.claimed(unit)
     ar_runs.lock(unit).write_text("999999999")
