@@ -6,7 +6,6 @@ in OUT/cells/*.npz (`calibrant audit` takes those with labels), what it all mean
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 from pathlib import Path
@@ -101,7 +100,7 @@ def stress(
     )
     choice, more = _completed(choice, setting, material, outside, data_root)
     made = inputs.Ensembling(ensemble, members, sigma, p, seed, calibration)
-    settings = _settings(setting, choice, material, made, model, split, corruptions)
+    settings = _settings(setting, choice, material, made, model, split)
     subject = inputs.subject_of(setting, made, batch)
     settings["weights"] = subject.fingerprint()
     _fits(subject, material, setting)
@@ -170,20 +169,21 @@ def _settings(
     made: Ensembling,
     models: list[str],
     split: str,
-    corruptions: Path | None,
 ) -> dict[str, Any]:
     """Everything that decides what the cells hold; a folder begun with others is refused."""
-    labels = hashlib.sha256(material.part.y.numpy().tobytes()).hexdigest()[:16]
+    from calibrant.diagnostics.stress.material import content
+
+    held = material.corruptions
     return {
         "model": [Path(m).name if Path(m).is_dir() else m for m in models],
         "data": Path(setting.name).name if Path(setting.name).exists() else setting.name,
         "split": split,
         "n": material.part.n,
-        "labels": labels,
+        "items": content(material.part),
         "suites": choice.suites,
         "types": choice.types if "corruptions" in choice.suites else [],
         "severities": choice.severities,
-        "corruptions": "made here" if corruptions is None else corruptions.name,
+        "corruptions": "made here" if held is None else [held.path.name, *held.sizes()],
         "natural": [Path(name).name for name in choice.natural],
         "outside": choice.outside,
         "ensemble": made.plain(),

@@ -72,6 +72,10 @@ class CorruptionFolder:
             )
         return x, SEVERITIES
 
+    def sizes(self) -> list[int]:
+        """Bytes of each file: what tells a folder from another one of the same name."""
+        return [(self.path / f"{name}.npy").stat().st_size for name in (*self.types, "labels")]
+
     def cell(self, name: str, severity: int) -> tuple[Tensor, Tensor]:
         """Images uint8 [N, C, H, W] and labels of one type at one severity (1 …)."""
         x, severities = self.check(name)

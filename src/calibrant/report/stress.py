@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from calibrant.data.outside import MADE, Outside, outside
 from calibrant.diagnostics.stress import Choice, Folder, Material, Outcome, Subject, analyse, planned, run
-from calibrant.diagnostics.stress.analysis import Broken, predictions_of
+from calibrant.diagnostics.stress.analysis import AS_IT_IS, Broken, predictions_of
 from calibrant.diagnostics.stress.cells import Cell, chosen_suites
-from calibrant.diagnostics.stress.material import limited, of_arrays
+from calibrant.diagnostics.stress.material import content, limited, of_arrays
 from calibrant.diagnostics.stress.store import Arrays
 from calibrant.errors import InputError, unknown
 from calibrant.metrics.conventions import Resampling
@@ -82,6 +82,12 @@ class StressReport:
             lines.append(f"{'mean':<10}" + "".join(f"{cell:>22}" for cell in shown))
             lines += [f"{name} {_estimate(e)}" for name, e in self.outcome.corruptions.normalised.items()]
             lines += ["", self.first_to_break()]
+        for name, by_severity in self.outcome.calibrators.items():
+            shown_ece = " ".join(f"{_number(row['ece']):>7}" for row in by_severity.values())
+            lines.append(f"ECE, clean and by severity, with {name if name != AS_IT_IS else 'no map'}: {shown_ece}")
+        if self.outcome.perturbations:
+            least = min(self.outcome.perturbations.items(), key=lambda item: item[1]["consistency"].value or 0)
+            lines.append(f"least steady along {least[0]}: consistency {_estimate(least[1]['consistency'])}")
         for name, report in self.outcome.ood.items():
             lines.append(f"{name}: AUROC of the entropy {_estimate(report['entropy']['auroc'])}")
         for name, shifted in self.outcome.natural.items():
@@ -171,7 +177,13 @@ def stress(
         batch=batch,
         device=where,
     )
-    settings = {"suites": choice.suites, "types": choice.types, "severities": choice.severities, "n": part.n}
+    settings: dict[str, Any] = {
+        "items": content(part),
+        "suites": choice.suites,
+        "types": choice.types,
+        "severities": choice.severities,
+        "n": part.n,
+    }
     settings |= {"weights": subject.fingerprint(), "members": subject.members, "seed": seed, "limit": limit}
     folder = None if out is None else Folder.begin(Path(out), settings)
     cells = run(subject, material, planned(choice, calibration=held is not None), folder, progress=progress)
