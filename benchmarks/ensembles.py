@@ -109,18 +109,41 @@ def separable(n: int, device: str, seed: int = 0) -> tuple[Tensor, Tensor]:
     return x.to(device), y.to(device)
 
 
+def published(name: str, items: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
+    """A network that others trained (a file of DATA/weights) and the first CIFAR test images."""
+    from benchmarks.pep_networks import NORMALISATION
+    from calibrant.data import data_root, load
+    from calibrant.data.batches import Batches
+    from calibrant.nn import load_weights
+    from calibrant.types import Split
+
+    data_name, network, author = name.split("_")
+    mean, std, options = NORMALISATION[author]
+    data = load(data_name)
+    model = build(network, classes=len(data.classes), in_channels=3, **options).to(device).eval()
+    load_weights(model, data_root(None) / "weights" / f"{name}.npz")
+    x, y, _ = next(iter(Batches(data.splits[Split.TEST], items, device=device, mean=mean, std=std)))
+    return model, x, y
+
+
 def bench_pep(device: str, items: int, network: str, rounds: int) -> Row:
+    if "_" in network:
+        return race_pep(*published(network, items, device), device, rounds, (5e-4, 5e-2))
     model = build(network, classes=10, in_channels=3, seed=0).to(device)
     x, y = separable(items + 1024, device)
+    # the paper's range; σ* grows with the weights, and a kernel of the small networks has a sixteenth of the inputs
+    span = (5e-5, 5e-3) if network == "resnet18" else (2e-4, 2e-2)
     train_a_little(model, x[items:], y[items:], 200 if device == "cuda" else 64)
-    x, y = x[:items], y[:items]
+    return race_pep(model, x[:items], y[:items], device, rounds, span)
+
+
+def race_pep(model: nn.Module, x: Tensor, y: Tensor, device: str, rounds: int, span: tuple[float, float]) -> Row:
     fast: dict[str, Any] = {}
     if device == "cuda":
         model, x = model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last)
         fast["autocast"] = torch.float16
     found: dict[str, Any] = {}
-    # the paper's range; σ* grows with the weights, and a kernel of the small networks has a sixteenth of the inputs
-    low, high = (5e-5, 5e-3) if network == "resnet18" else (2e-4, 2e-2)
+    low, high = span
 
     def ours() -> None:
         found["ours"] = PEP.fit(model, (x, y), range=(low, high), **fast)
@@ -195,8 +218,9 @@ def parts(args: argparse.Namespace) -> dict[str, Callable[[], Row]]:
     found[f"MC dropout 50, head only, {network}, {batch} images, fp32 (exact)"] = lambda: bench_dropout(
         device, batch, network, rounds, head_only=True, fast=False
     )
-    found[f"PEP, time to σ*, {network}, {items} images, 5 members"] = lambda: bench_pep(device, items, network, rounds)
-    return found
+    which = args.weights or network
+    found[f"PEP, time to σ*, {which}, {items} images, 5 members"] = lambda: bench_pep(device, items, which, rounds)
+    return {name: part for name, part in found.items() if args.only in name}
 
 
 def main() -> None:
@@ -207,6 +231,8 @@ def main() -> None:
         "--batch", type=int, default=0, help="images for MC dropout (default: 512 on a GPU, 64 on a CPU)"
     )
     parser.add_argument("--network", default="", help="default: resnet18 on a GPU, resnet20 on a CPU")
+    parser.add_argument("--weights", default="", help="PEP on published weights instead: cifar10_resnet20_akamaster, …")
+    parser.add_argument("--only", default="", help="parts whose name contains this")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()

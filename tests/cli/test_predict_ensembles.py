@@ -72,3 +72,38 @@ def test_what_cannot_be_is_one_line_and_exit_code_2(
     assert run(["predict", str(trained), "-o", str(tmp_path / "p.npz"), *arguments]) == 2
     error = capsys.readouterr().err.strip().splitlines()
     assert len(error) == 1 and says in error[0]
+
+
+@pytest.mark.parametrize("recipe", ["digits/cross_entropy", "digits/smoothing"])
+def test_an_ensemble_of_any_training_method(recipe: str, tmp_path: Path) -> None:
+    """AR Table 3, "Ensemble of X": one call trains the seeds, and deep pools them."""
+    run_folder, out = tmp_path / "run", tmp_path / "p.npz"
+    assert run(["train", recipe, "-o", str(run_folder), "--set", "members=3", "--set", "epochs=2", "--json"]) == 0
+    assert run(["predict", str(run_folder), "-o", str(out), "--ensemble", "deep"]) == 0
+    assert run(["predict", str(run_folder), "-o", str(tmp_path / "all.npz")]) == 0  # its members, side by side
+    members = np.load(tmp_path / "all.npz")["logits"].astype(np.float64)
+    assert members.shape[0] == 3 and not np.allclose(members[0], members[1])
+    p = np.exp(members - members.max(-1, keepdims=True))
+    mean = (p / p.sum(-1, keepdims=True)).mean(0)
+    np.testing.assert_allclose(np.exp(np.load(out)["logits"]), mean, atol=1e-6)
+
+
+def test_the_report_holds_the_network_the_ensemble_and_the_sigma_curve(trained: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    common = ["predict", str(trained), "-o", str(tmp_path / "p.npz"), "--members", "4", "--html", str(page)]
+    assert run([*common, "--ensemble", "pep"]) == 0
+    text = page.read_text("utf-8")
+    assert "How much should the weights be perturbed?" in text and "the network alone" in text and "PEP of 4" in text
+    assert run([*common, "--ensemble", "dropout"]) == 0
+    assert "perturbed?" not in page.read_text("utf-8")
+
+
+def test_what_cannot_be_writes_nothing(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "p.npz"
+    for wrong in (
+        ["--ensemble", "dropout", "--save", "x"],
+        ["--ensemble", "pep", "--html", str(tmp_path / "no" / "r.html")],
+        ["--ensemble", "pep", "--html", str(tmp_path / "r.html"), "--keep-members"],
+    ):
+        assert run(["predict", str(trained), "-o", str(out), *wrong]) == 2
+    assert list(tmp_path.iterdir()) == []

@@ -27,6 +27,9 @@ from calibrant.errors import InputError
 from calibrant.functional.noise import Distribution
 from calibrant.functional.search import Search, bracket, crest, golden
 
+FLAT = 1e-5
+"""Nats an item: two σ whose likelihoods differ by less are equally good, and the search is over."""
+
 GROWTH = 64.0
 """How far beyond the given range the bracketing search may follow a maximum: σ up to 64 × its end."""
 
@@ -153,7 +156,7 @@ class PEP(Ensemble):
         elif search == "bracket":
             first, step = _first_guess(curve, low, high, top)
             found = bracket(
-                likelihood, zero.log_likelihood, first, low=low, limit=top, factor=step, tolerance=tolerance
+                likelihood, zero.log_likelihood, first, low=low, limit=top, factor=step, tolerance=tolerance, flat=FLAT
             )
         else:
             raise InputError(f"search={search!r} is unknown; use bracket or golden")
@@ -190,7 +193,7 @@ def _first_guess(curve: Curve, low: float, high: float, top: float) -> tuple[flo
     They scan upwards until the likelihood falls (PEP Fig. 1: beyond the peak it does so dramatically), because near
     zero the gain is as small as σ², and its sign says nothing about where the peak is.
     """
-    rough = curve.rough(share=0.25 if len(curve.labels) >= 800 else 1.0, members=min(2, curve.ensemble.size))
+    rough = curve.rough(share=min(1.0, max(0.25, 200 / len(curve.labels))), members=min(2, curve.ensemble.size))
     start = (low * high) ** 0.5
     values = {0.0: rough.at(0.0).log_likelihood}
     sigma, best = start, 0.0

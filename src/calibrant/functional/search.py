@@ -73,6 +73,7 @@ def bracket(
     limit: float = math.inf,
     factor: float = 3.0,
     tolerance: float = 0.05,
+    flat: float = 0.0,
     evaluations: int = 20,
 ) -> Search:
     """Maximum over a scale x ≥ 0 of a smooth f that is even in x, given f(0): cubics in u = x².
@@ -80,7 +81,7 @@ def bracket(
     From `start` the scale grows by `factor` while f does (up to `limit`; faster every time), or shrinks by
     three while f(0) is better (down to `low`, then 0 wins); zero itself closes the bracket from below, so
     nothing is spent there. Stops when the cubic's crest stays within `tolerance` (relative, in x) of the best probe:
-    near a maximum the value is flat to the square of that.
+    near a maximum the value is flat to the square of that. Stops too when two probes differ by no more than `flat`.
     """
     probe = _Probes(f)
     left, middle = 0.0, start
@@ -103,12 +104,15 @@ def bracket(
         x = crest({**values, **probe.seen}, left, middle, right)
         if abs(x - middle) <= tolerance / 2 * middle:
             break
-        if value(x) > value(middle):
+        change = value(x) - value(middle)
+        if change > 0:
             left, middle, right = (middle, x, right) if x > middle else (left, x, middle)
         elif x > middle:
             right = x
         else:
             left = x
+        if abs(change) <= flat:
+            break
     return probe.result(left, right, interior=True)
 
 
