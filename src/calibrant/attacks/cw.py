@@ -94,7 +94,8 @@ class CarliniWagner(Attack):
         adam = self._adam(task, state, seen, c, t)
         anew = spread(ended, adam["w"])
         start = torch.where(spread(state["search"] == 0, anew), task.origin, state["best"])
-        w = torch.where(anew, to_tanh(start, task.bounds), adam["w"])
+        # without a success so far, the next search goes on from here with its larger c
+        w = torch.where(spread(ended & ever, anew), to_tanh(start, task.bounds), adam["w"])
         return {
             "point": from_tanh(w, task.bounds), "done": done, "w": w,
             "m": adam["m"].masked_fill(anew, 0.0), "v": adam["v"].masked_fill(anew, 0.0),

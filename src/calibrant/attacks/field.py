@@ -77,12 +77,13 @@ class Field:
         total = [torch.zeros_like(point) for _ in rows]
         for m in range(self.members):
             x = self.bounds.inputs(point, self.dtype)
-            logits = self._member(m, x)
-            if not logits.requires_grad:
-                raise InputError(f"{_name(self.predictor)} gives members without a gradient: nothing to follow")
-            for j, share in enumerate(shares):
-                (part,) = torch.autograd.grad(logits, point, share[m], retain_graph=j + 1 < len(shares))
-                total[j] += part
+            with self.predictor.member(m) as network:
+                logits = _wide(_rows(network(x), len(x)))
+                if not logits.requires_grad:
+                    raise InputError(f"{_name(self.predictor)} gives members without a gradient: nothing to follow")
+                for j, share in enumerate(shares):
+                    (part,) = torch.autograd.grad(logits, point, share[m], retain_graph=j + 1 < len(shares))
+                    total[j] += part
         return pooled.detach(), torch.stack(total)
 
     def _member(self, j: int, x: Tensor) -> Tensor:

@@ -1,0 +1,209 @@
+"""CW-L2 against foolbox and cleverhans at the paper's settings, and the cheap ruler against CW: ratios of one process.
+
+    python benchmarks/attacks.py [--device cuda] [--peers FOLDER] [--items 128] [--json]
+    python benchmarks/attacks.py --levels [--run RUN/] --device cuda      the rulers over 50,000 CIFAR-10 images
+
+AR A.4: 3 search steps, 500 iterations, learning rate 0.005. The network is a CNN trained here on Fashion-MNIST
+(CALIBRANT_DATA), or on the bundled digits where that is not at hand; all attacks get the same images, away from the
+network's own predictions, and distances are of pixels in [0, 1]. FOLDER holds peers that are not installed
+(`pip install --no-deps --target FOLDER foolbox eagerpy GitPython gitdb smmap cleverhans`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.attacks import DDN, Bounds, CarliniWagner
+from calibrant.data import load
+from calibrant.nn import build
+
+PAPER = {"search_steps": 3, "iterations": 500, "lr": 0.005}
+Peer = Callable[[nn.Module, Tensor, Bounds], Tensor]
+
+
+def foolbox(model: nn.Module, x: Tensor, bounds: Bounds) -> Tensor:
+    import foolbox as fb
+
+    preprocessing = {"mean": list(bounds.mean or (0.0,)), "std": list(bounds.std or (1.0,)), "axis": -3}
+    wrapped = fb.PyTorchModel(model, bounds=(0, 1), preprocessing=preprocessing, device=x.device)
+    attack = fb.attacks.L2CarliniWagnerAttack(binary_search_steps=3, steps=500, stepsize=0.005)
+    with torch.no_grad():
+        own = model(x).argmax(-1)
+    _, adversarial, _ = attack(wrapped, bounds.pixels(x), own, epsilons=None)
+    return bounds.inputs(adversarial, x.dtype)
+
+
+def cleverhans(model: nn.Module, x: Tensor, bounds: Bounds) -> Tensor:
+    from cleverhans.torch.attacks.carlini_wagner_l2 import carlini_wagner_l2
+
+    def over_pixels(pixel: Tensor) -> Tensor:
+        out: Tensor = model(bounds.inputs(pixel, x.dtype))
+        return out
+
+    with torch.no_grad():
+        own = model(x).argmax(-1)
+    settings = {"binary_search_steps": 3, "max_iterations": 500, "lr": 0.005}
+    adversarial = carlini_wagner_l2(over_pixels, bounds.pixels(x), 10, y=own, **settings)
+    return bounds.inputs(adversarial, x.dtype)
+
+
+MOST = {"cleverhans": 96}
+"""Images that a peer gets on CUDA: cleverhans reads every image's result at every iteration, a wait each."""
+PEERS: dict[str, Peer] = {"foolbox": foolbox, "cleverhans": cleverhans}
+
+
+def trained(device: str) -> tuple[nn.Module, Tensor, Bounds, str]:
+    """A small CNN, the test images it was not trained on, and what it is."""
+    root = os.environ.get("CALIBRANT_DATA")
+    data = load("fashion_mnist", root=root) if root else load("digits")
+    assert data.mean is not None and data.std is not None
+    bounds = Bounds(mean=data.mean, std=data.std)
+    part = data["train"]
+    x, y = bounds.inputs(part.x.to(device).float() / 255, torch.float32), part.y.to(device)
+    model = build("cifar_cnn", classes=data.k, in_channels=data.shape[0], size=data.shape[1:]).to(device)
+    optimiser = torch.optim.Adam(model.parameters(), 2e-3)
+    epochs = 2 if root else 20
+    for epoch in range(epochs):
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch)).to(device)
+        for rows in order.split(128):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimiser.step()
+    test = data["test"]
+    return model.eval(), bounds.inputs(test.x.to(device).float() / 255, torch.float32), bounds, data.name
+
+
+def timed(f: Callable[[], Any], device: str) -> tuple[Any, float]:
+    if device == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    out = f()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return out, time.perf_counter() - start
+
+
+@torch.no_grad()
+def judged(model: nn.Module, x: Tensor, adversarial: Tensor, bounds: Bounds) -> dict[str, float]:
+    """Success by a fresh forward pass, and distances in pixels; a failure is infinitely far."""
+    success = model(adversarial).argmax(-1) != model(x).argmax(-1)
+    distance = torch.linalg.vector_norm((bounds.pixels(adversarial) - bounds.pixels(x)).flatten(1), dim=1)
+    reached = torch.where(success, distance, torch.inf)
+    return {"success": success.float().mean().item(), "median_l2": reached.median().item()}
+
+
+def spearman(a: Tensor, b: Tensor) -> float:
+    ranks = torch.stack([v.argsort().argsort().double() for v in (a, b)])
+    return torch.corrcoef(ranks)[0, 1].item()
+
+
+def compare(device: str, items: int, engine: str) -> list[dict[str, Any]]:
+    model, x, bounds, name = trained(device)
+    x = x[:items]
+    on_cuda = {"engine": engine} if device == "cuda" else {}
+    cw, ddn = CarliniWagner(bounds=bounds, **PAPER, **on_cuda), DDN(bounds=bounds, **on_cuda)
+    cw.run(model, x[:8])  # libraries load and choose kernels
+    ours, seconds = timed(lambda: cw.run(model, x), device)
+    rows = [{"what": f"calibrant CW on {name}, {items} images", "seconds": seconds, "ratio": 1.0,
+             **judged(model, x, ours.adversarial, bounds), "calls": ours.calls.float().mean().item()}]  # fmt: skip
+    for peer, attack in PEERS.items():
+        try:
+            __import__(peer)
+        except ImportError as error:
+            rows.append({"what": peer, "skipped": f"{error}; pip install it or name a folder by --peers"})
+            continue
+        some = x[: min(items, MOST.get(peer, items))] if device == "cuda" else x
+        mine = seconds if len(some) == items else timed(lambda some=some: cw.run(model, some), device)[1]
+        adversarial, took = timed(lambda attack=attack, some=some: attack(model, some, bounds), device)
+        found = judged(model, some, adversarial, bounds)
+        theirs = {"median_l2_of_calibrant": ours.distance[: len(some)].median().item()}
+        rows.append({"what": f"{peer}, {len(some)} images", "seconds": took, "ratio": took / mine, **found, **theirs})
+    timed(lambda: ddn.run(model, x), device)
+    cheap, took = timed(lambda: ddn.run(model, x), device)
+    rows.append(
+        {
+            "what": "calibrant DDN, the cheap ruler (ratio: CW's time over its own)",
+            "seconds": took,
+            "ratio": seconds / took,
+            **judged(model, x, cheap.adversarial, bounds),
+            "calls": cheap.calls.float().mean().item(),
+            "cheaper_in_calls": (ours.calls.float().mean() / cheap.calls.float().mean()).item(),
+            "spearman_with_cw": spearman(cheap.distance, ours.distance),
+        }
+    )
+    return rows
+
+
+def rulers(device: str, run: str | None, items: int, cw_items: int, engine: str) -> list[dict[str, Any]]:
+    """The levels of all training images with ResNet-29 v2, and images a second of full CW on some of them."""
+    from calibrant.attacks import levels, robustness
+    from calibrant.data.batches import Batches
+
+    if run is not None:
+        from calibrant.train.run import load as load_run
+
+        loaded = load_run(run)
+        model, mean, std = loaded.members[0], loaded.mean, loaded.std
+    else:
+        model, mean, std = build("resnet29v2", classes=10), (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
+    model = model.to(device).eval()
+    part = load("cifar10", root=os.environ.get("CALIBRANT_DATA"), sizes={"validation": 0, "calibration": 0})["train"]
+    out: list[dict[str, Any]] = []
+    measured: dict[str, Tensor] = {}
+    for ruler, n in (("ddn", items), ("cw", cw_items)):
+        chosen = part.take(torch.arange(min(n, part.n)), part.split)
+        batches = Batches(chosen, 2048, device=device, mean=mean, std=std)
+        settings = {"engine": engine} if device == "cuda" else {}
+        distance, took = timed(lambda b=batches, r=ruler, s=settings: robustness(model, b, r, **s), device)
+        row = {
+            "what": f"{ruler}, {chosen.n} images, ResNet-29 v2",
+            "seconds": took,
+            "images_per_second": chosen.n / took,
+        }
+        finite = torch.isfinite(distance)
+        row |= {"success": finite.float().mean().item(), "median_l2": distance.median().item()}
+        row["levels"] = levels(distance, 10).bincount().tolist()
+        row["seconds_for_50000"] = 50_000 / chosen.n * took
+        measured[ruler] = distance
+        if ruler == "cw":
+            row["spearman_with_ddn"] = spearman(distance, measured["ddn"][: chosen.n])
+        out.append(row)
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--items", type=int, default=None, help="images; 64 on the CPU, 1,000 on CUDA")
+    parser.add_argument("--peers", help="a folder that holds foolbox and cleverhans")
+    parser.add_argument("--engine", default="auto", help="of our attacks on CUDA: auto, eager, graph, compile")
+    parser.add_argument("--levels", action="store_true", help="the rulers over CIFAR-10 with ResNet-29 v2")
+    parser.add_argument("--run", help="RUN/ of a trained ResNet-29 v2; without it the weights are random")
+    parser.add_argument("--cw-items", type=int, default=4096, help="images of full CW under --levels")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    if given.peers:
+        sys.path.insert(0, given.peers)
+    if given.levels:
+        rows = rulers(given.device, given.run, given.items or 50_000, given.cw_items, given.engine)
+    else:
+        rows = compare(given.device, given.items or (1000 if given.device == "cuda" else 64), given.engine)
+    for row in rows:
+        print(json.dumps(row) if given.json else "  ".join(_words(row)))
+
+
+def _words(row: dict[str, Any]) -> list[str]:
+    return [f"{v:.4g} {k}" if isinstance(v, float) else f"{v}" if k == "what" else f"{k} {v}" for k, v in row.items()]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,155 @@
+"""robustness and levels: order, bounds, store, resume after kill -9, refusals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+import calibrant
+from calibrant.attacks import DDN, FGSM, Bounds, levels, robustness
+from calibrant.data import load
+from calibrant.data.batches import Augment, Batches
+from calibrant.errors import InputError, UnknownNameError
+from tests.attacks.conftest import Victim
+
+
+def test_tensor_and_batches_agree(victim: Victim) -> None:
+    part = load("digits")["test"].take(torch.arange(40), "test")  # type: ignore[arg-type]
+    batches = Batches(part, 16, mean=victim.bounds.mean, std=victim.bounds.std)
+    x = torch.cat([x for x, _, _ in batches])
+    from_batches = calibrant.robustness(victim.model, batches, "ddn", chunk=17)
+    from_tensor = calibrant.robustness(victim.model, x, "ddn", bounds=victim.bounds)
+    assert from_batches.shape == (40,) and from_batches.dtype == torch.float32
+    torch.testing.assert_close(from_batches, from_tensor, rtol=1e-6, atol=0)
+    turned = robustness(victim.model, x.flip(0), DDN(bounds=victim.bounds))
+    torch.testing.assert_close(turned.flip(0), from_tensor, rtol=1e-6, atol=0)
+
+
+def test_pixels_are_the_unit_whatever_the_normalisation(victim: Victim) -> None:
+    class Raw(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = victim.model
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.model((x - 0.3) / 0.4)
+
+    of_pixels = robustness(Raw(), (victim.x * 0.4 + 0.3).clamp(0, 1), "ddn")
+    of_inputs = robustness(victim.model, victim.x, "ddn", bounds=victim.bounds)
+    torch.testing.assert_close(of_pixels, of_inputs, rtol=1e-3, atol=0)
+
+
+def test_store_resumes_and_refuses_what_is_not_its_own(victim: Victim, tmp_path: Path) -> None:
+    settings = {"bounds": victim.bounds, "store": tmp_path / "store"}
+    first = robustness(victim.model, victim.x, "ddn", chunk=20, **settings)
+    kept = sorted(p.name for p in (tmp_path / "store").iterdir())
+    assert kept == ["00000.safetensors", "00001.safetensors", "00002.safetensors", "robustness.json"]
+    (tmp_path / "store" / "00001.safetensors").unlink()
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += torch.is_grad_enabled()
+
+    hook = victim.model.register_forward_hook(count)
+    again = robustness(victim.model, victim.x, "ddn", **settings)  # its own chunk size stands
+    hook.remove()
+    assert torch.equal(first, again) and calls == 16  # one chunk of three, DDN's sixteen steps
+
+    with pytest.raises(InputError, match="other data"):
+        robustness(victim.model, victim.x.flip(0), "ddn", **settings)
+    with pytest.raises(InputError, match="another number of items"):
+        robustness(victim.model, victim.x[:30], "ddn", **settings)
+    with pytest.raises(InputError, match="other settings of the ruler"):
+        robustness(victim.model, victim.x, "ddn", iterations=20, **settings)
+    with pytest.raises(InputError, match="another ruler"):
+        robustness(victim.model, victim.x, "cw", **settings)
+    with pytest.raises(InputError, match="chunks of 20"):
+        robustness(victim.model, victim.x, "ddn", chunk=10, **settings)
+    other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    with pytest.raises(InputError, match=r"another model.*choose another store or remove"):
+        robustness(other, victim.x, "ddn", **settings)
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("mine")
+    with pytest.raises(InputError, match="something else"):
+        robustness(victim.model, victim.x, "ddn", bounds=victim.bounds, store=tmp_path / "notes")
+
+
+SLOW = """
+import sys, torch, calibrant
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4))
+x = torch.rand(200, 20, generator=torch.Generator().manual_seed(1))
+print(calibrant.robustness(model, x, "ddn", chunk=2, store=sys.argv[1], iterations=60).sum().item())
+"""
+
+
+def test_kill_9_loses_a_chunk_at_most(tmp_path: Path) -> None:
+    def start(folder: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", SLOW, str(tmp_path / folder)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+    running = start("killed")
+    limit = time.monotonic() + 120
+    while len(list((tmp_path / "killed").glob("0*.safetensors"))) < 5 and time.monotonic() < limit:
+        time.sleep(0.002)
+    os.kill(running.pid, signal.SIGKILL)
+    running.communicate()
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "killed").glob("0*.safetensors")}
+    assert len(before) >= 5
+    resumed, _ = start("killed").communicate(timeout=120)
+    assert all(p.stat().st_mtime_ns == when for p, when in before.items())  # nothing finished was measured again
+    whole, _ = start("whole").communicate(timeout=120)
+    assert resumed == whole
+
+
+def test_bad_input(victim: Victim) -> None:
+    part = load("digits")["test"]
+    shuffled = Batches(part, 16, shuffle=True, generator=torch.Generator())
+    with pytest.raises(InputError, match="order of the data"):
+        robustness(victim.model, shuffled, "ddn")
+    with pytest.raises(InputError, match="order of the data"):
+        robustness(victim.model, Batches(part, 16, augment=Augment(), generator=torch.Generator()), "ddn")
+    with pytest.raises(UnknownNameError, match="did you mean 'ddn'"):
+        robustness(victim.model, victim.x, "dnn")
+    with pytest.raises(UnknownNameError, match="did you mean 'iterations'"):
+        robustness(victim.model, victim.x, "ddn", iteration=3)
+    with pytest.raises(InputError, match="measures no distance"):
+        robustness(victim.model, victim.x, FGSM())
+    with pytest.raises(InputError, match="outside the bounds"):
+        robustness(victim.model, victim.x, "ddn")
+    with pytest.raises(InputError, match="low < high"):
+        Bounds(1.0, 0.0)
+
+
+@given(st.lists(st.sampled_from([0.1, 0.2, 0.3, float("inf")]), min_size=1, max_size=40), st.integers(1, 12))
+def test_levels_are_equal_sized_ordered_and_break_ties_by_index(values: list[float], count: int) -> None:
+    if count > len(values):
+        with pytest.raises(InputError, match=f"R={count}"):
+            levels(torch.tensor(values), count)
+        return
+    level = levels(torch.tensor(values), count)
+    sizes = level.bincount(minlength=count)
+    assert int(sizes.max()) - int(sizes.min()) <= 1 and len(sizes) == count
+    for i in range(len(values)):
+        for j in range(len(values)):
+            if (values[i], i) < (values[j], j):
+                assert level[i] <= level[j]
+
+
+def test_levels_refuse_what_is_no_distance() -> None:
+    with pytest.raises(InputError, match="item 1 is not a number"):
+        levels(torch.tensor([1.0, float("nan")]), 2)
+    with pytest.raises(InputError, match="shape"):
+        levels(torch.ones(2, 2))

@@ -1,0 +1,182 @@
+"""Each attack against the equation it prints: naive loops in float64, closed forms, and ensembles to see through."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from calibrant.attacks import DDN, FGSM, PGD, Bounds, CarliniWagner, FrequencyFGSM, assess, attack_success_rate
+from calibrant.attacks.cw import from_tanh, to_tanh
+from calibrant.attacks.measures import accuracy_under_attack, median_distance
+from calibrant.ensembles.deep import Deep
+from calibrant.ensembles.dropout import MCDropout
+from calibrant.ensembles.pep import PEP
+from calibrant.errors import InputError
+from calibrant.transforms import CCAT
+from tests.attacks.conftest import Victim
+
+
+def test_fgsm_is_the_sign_of_the_cross_entropys_gradient(victim: Victim) -> None:
+    """Goodfellow 2015, in float64 with torch's own cross-entropy."""
+    model = victim.model.double()
+    try:
+        x = victim.x.double().requires_grad_()
+        logits = model(x)
+        nn.functional.cross_entropy(logits, logits.argmax(-1), reduction="sum").backward(inputs=[x])
+        pixel = (x.detach() * 0.4 + 0.3 + 0.03 * x.grad.sign()).clamp(0, 1)
+        ours = FGSM(bounds=victim.bounds, epsilon=0.03).run(model, x.detach()).adversarial
+        torch.testing.assert_close(ours * 0.4 + 0.3, pixel, atol=1e-9, rtol=0)
+    finally:
+        victim.model.float()
+
+
+def test_fgsm_moves_items_whose_confidence_rounds_to_one() -> None:
+    model = nn.Linear(2, 2, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[400.0, 0.0], [0.0, 400.0]]))
+    x = torch.tensor([[0.9, 0.1]])
+    assert torch.softmax(model(x), -1).max() == 1.0
+    torch.testing.assert_close(FGSM(epsilon=0.05)(model, x), torch.tensor([[0.85, 0.15]]))
+
+
+@pytest.mark.parametrize("norm", [2.0, float("inf")])
+def test_pgd_stays_in_its_ball(norm: float, victim: Victim) -> None:
+    attack = PGD(bounds=victim.bounds, norm=norm, epsilon=0.3, iterations=7, seed=4)
+    delta = (attack(victim.model, victim.x) - victim.x) * 0.4
+    assert torch.linalg.vector_norm(delta.flatten(1), norm, dim=1).max() <= 0.3 + 1e-5
+    start = attack.offset(victim.x)
+    assert 0 < torch.linalg.vector_norm(start.flatten(1), norm, dim=1) <= 0.3
+    assert not torch.equal(start, PGD(norm=norm, epsilon=0.3, seed=5).offset(victim.x))
+    with pytest.raises(InputError, match="norm=1"):
+        PGD(norm=1.0)
+
+
+def test_pgd_is_projected_ascent_step_by_step() -> None:
+    """Madry 2018 on a linear model, three steps by hand."""
+    model = nn.Linear(3, 2, bias=False).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, -2.0, 0.5], [0.0, 1.0, 0.0]]))
+    x = torch.tensor([[0.9, 0.1, 0.5]], dtype=torch.float64)
+    point = x.clone()
+    for _ in range(3):
+        ascent = torch.tensor([[-1.0, 3.0, -0.5]], dtype=torch.float64).sign()
+        point = (x + (point + 0.04 * ascent - x).clamp(-0.1, 0.1)).clamp(0, 1)
+    attack = PGD(epsilon=0.1, alpha=0.04, iterations=3, random_start=False)
+    torch.testing.assert_close(attack(model, x), point)
+
+
+def test_change_of_variable_is_inverse_and_stays_inside() -> None:
+    bounds = Bounds(-1.0, 3.0)
+    pixel = torch.linspace(-1, 3, 41, dtype=torch.float64)
+    torch.testing.assert_close(from_tanh(to_tanh(pixel, bounds), bounds), pixel)
+
+
+def test_frequency_fgsm_is_fgsm_in_its_band_only(victim: Victim) -> None:
+    low, high = (FrequencyFGSM(bounds=victim.bounds, frequency=f, width=0.15, epsilon=0.01) for f in (0.1, 0.9))
+    for attack, inside in ((low, lambda r: r <= 0.26), (high, lambda r: r >= 0.74)):
+        # a small budget on inputs away from the bounds, so that clipping adds no frequencies
+        x = victim.x * 0.2 + 0.5
+        delta = (attack(victim.model, x) - x)[:, 0].double()
+        power = torch.fft.fft2(delta).abs().square().mean(0)
+        f = 2 * torch.fft.fftfreq(8, dtype=torch.float64).abs()
+        ring = torch.maximum(f[:, None].expand(8, 8), f[None].expand(8, 8))
+        assert power[~inside(ring)].sum() <= 1e-6 * power.sum() and power.sum() > 0
+    level = FrequencyFGSM(bounds=victim.bounds, frequency=0.5, l2=0.2).run(victim.model, victim.x * 0.2 + 0.5)
+    torch.testing.assert_close(level.distance[level.success], torch.full_like(level.distance[level.success], 0.2))
+    with pytest.raises(InputError, match="images"):
+        FrequencyFGSM().run(nn.Linear(4, 2), torch.rand(3, 4))
+
+
+def test_the_cheap_ruler_ranks_as_cw_does(victim: Victim) -> None:
+    from scipy.stats import spearmanr
+
+    cw = CarliniWagner(bounds=victim.bounds).run(victim.model, victim.x)
+    ddn = DDN(bounds=victim.bounds).run(victim.model, victim.x)
+    assert spearmanr(cw.distance, ddn.distance).statistic >= 0.95
+    assert bool(cw.success.all()) and bool(ddn.success.all())
+    assert cw.calls.float().mean() >= 20 * ddn.calls.float().mean()
+    assert float((cw.distance / ddn.distance).mean()) == pytest.approx(1, abs=0.03)
+
+
+def test_a_misclassified_input_has_a_distance_like_any_other(victim: Victim) -> None:
+    """Away from the model's own prediction: no label enters."""
+    distance = DDN(bounds=victim.bounds).run(victim.model, victim.x).distance
+    with torch.no_grad():
+        wrong = victim.model(victim.x).argmax(-1) != victim.y
+    assert bool((distance > 0).all()) and (not wrong.any() or distance[wrong].median() < distance[~wrong].median())
+
+
+def pooled(predictor: object, x: Tensor) -> Tensor:
+    """log of the mean probability over members, differentiable, written plainly."""
+    held = []
+    for j in range(predictor.size):  # type: ignore[attr-defined]
+        with predictor.member(j) as network:  # type: ignore[attr-defined]
+            held.append(torch.softmax(network(x), -1))
+    return torch.stack(held).mean(0).log()
+
+
+@pytest.mark.parametrize("kind", ["deep", "dropout"])
+def test_ensembles_are_attacked_through_their_pool(kind: str, victim: Victim) -> None:
+    if kind == "deep":
+        other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        predictor: object = Deep([victim.model, other])
+    else:
+        predictor = MCDropout(victim.model, members=5, seed=1)
+    x = victim.x[:12].clone().requires_grad_()
+    logits = pooled(predictor, x)
+    nn.functional.cross_entropy(logits, logits.argmax(-1), reduction="sum").backward(inputs=[x])
+    expected = (x.detach() * 0.4 + 0.3 + 0.05 * x.grad.sign()).clamp(0, 1)
+    ours = FGSM(bounds=victim.bounds, epsilon=0.05).run(predictor, victim.x[:12]).adversarial * 0.4 + 0.3
+    same = (ours - expected).abs().flatten(1).amax(1) < 1e-5
+    assert same.float().mean() > 0.9  # a sign may turn where the gradient is almost zero
+    result = DDN(bounds=victim.bounds).run(predictor, victim.x[:12])
+    assert bool(result.success.all())
+    assert bool((predictor(result.adversarial).argmax(-1) != predictor(victim.x[:12]).argmax(-1)).all())  # type: ignore[operator]
+
+
+def test_pep_is_attacked_and_its_weights_come_back(victim: Victim) -> None:
+    before = {k: v.clone() for k, v in victim.model.state_dict().items()}
+    result = DDN(bounds=victim.bounds).run(PEP(victim.model, 0.05, members=3), victim.x[:6])
+    assert bool(result.success.all())
+    assert all(torch.equal(before[k], v) for k, v in victim.model.state_dict().items())
+
+
+def test_strength_counts_as_ss_does(victim: Victim) -> None:
+    """SS Table E.2: 28.3 % under FGSM with 62.9 % ASR, and 7.5 % under PGD with 90.1 %, fit one clean accuracy."""
+    clean = 0.283 / (1 - 0.629)
+    assert attack_success_rate(clean, 0.283) == pytest.approx(0.629)
+    assert attack_success_rate(clean, 0.075) == pytest.approx(0.901, abs=1e-3)
+    strength = assess(victim.model, PGD(bounds=victim.bounds, epsilon=0.1), victim.x, victim.y)
+    with torch.no_grad():
+        right = victim.model(victim.x).argmax(-1) == victim.y
+        moved = PGD(bounds=victim.bounds, epsilon=0.1).run(victim.model, victim.x, labels=victim.y).adversarial
+        under = (victim.model(moved).argmax(-1) == victim.y).float().mean().item()
+    assert strength.accuracy == pytest.approx(right.float().mean().item())
+    assert strength.accuracy_under_attack == pytest.approx(under)
+    assert accuracy_under_attack(victim.model, PGD(bounds=victim.bounds, epsilon=0.1), victim.x, victim.y) == (
+        strength.accuracy_under_attack
+    )
+    assert median_distance(torch.tensor([3.0, 1.0, math.inf, 2.0])) == 2.5
+    assert median_distance(torch.tensor([1.0, math.inf, math.inf])) == math.inf
+    with pytest.raises(InputError, match="check the labels"):
+        with torch.no_grad():
+            wrong = (victim.model(victim.x).argmax(-1) + 1) % 10
+        assess(victim.model, DDN(bounds=victim.bounds), victim.x, wrong)
+
+
+def test_ccat_takes_our_pgd(victim: Victim) -> None:
+    attack = PGD(bounds=victim.bounds, epsilon=0.05, iterations=5)
+    q = nn.functional.one_hot(victim.y, 10).float()
+    victim.model.train()
+    try:
+        transform = CCAT(attack, epsilon=0.05, std=(0.4,))
+        x, soft = transform(victim.model, victim.x, q, torch.arange(60), torch.Generator())
+        assert victim.model.training
+    finally:
+        victim.model.eval()
+    assert torch.equal(x[:30], victim.x[:30]) and torch.equal(soft[:30], q[:30])
+    assert bool((soft[30:].amax(-1) < 0.2).all())  # at the bound, the target is nearly uniform
+    torch.testing.assert_close(soft.sum(-1), torch.ones(60))
