@@ -97,8 +97,8 @@ class LevelSource:
             "unmoved": {d.split.value: d.unmoved for d in found},
         }
         path = self.folder / RECORD
-        old = json.loads(path.read_text("utf-8")) if path.is_file() else record
-        if (begun or path.is_file()) and old["distances"] != record["distances"]:
+        old = json.loads(path.read_text("utf-8")) if begun and path.is_file() else record
+        if old["distances"] != record["distances"]:
             raise InputError(
                 f"{self.folder} was begun with other levels (from {old['from']}); "
                 "name those by --levels, or choose another folder"
