@@ -32,7 +32,8 @@ def test_stays_in_bounds_and_flips_what_it_calls_a_success(name: str, victim: Vi
     moved = (result.adversarial - victim.x) * 0.4
     measured = torch.linalg.vector_norm(moved.flatten(1), ATTACKS[name].norm if name != "pgd" else float("inf"), dim=1)
     torch.testing.assert_close(result.distance[result.success], measured[result.success], atol=1e-5, rtol=1e-4)
-    assert torch.equal(make(name, victim.bounds)(victim.model, victim.x), result.adversarial)  # __call__ is run
+    called = make(name, victim.bounds)(victim.model, victim.x[:8])  # the same, without the record
+    torch.testing.assert_close(called, result.adversarial[:8], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -114,10 +115,11 @@ def test_closed_form_on_linear_models(name: str, classes: int) -> None:
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_item_does_not_see_its_batch(name: str, victim: Victim) -> None:
     """Alone, among others, in other slots: the same distance."""
-    whole = make(name, victim.bounds).run(victim.model, victim.x).distance
-    alone = torch.cat([make(name, victim.bounds).run(victim.model, row[None]).distance for row in victim.x[:3]])
-    turned = make(name, victim.bounds, batch=16).run(victim.model, victim.x.flip(0)).distance.flip(0)
-    torch.testing.assert_close(alone, whole[:3], rtol=1e-6, atol=0)
+    x = victim.x[:24]
+    whole = make(name, victim.bounds).run(victim.model, x).distance
+    alone = torch.cat([make(name, victim.bounds).run(victim.model, row[None]).distance for row in x[:2]])
+    turned = make(name, victim.bounds, batch=10).run(victim.model, x.flip(0)).distance.flip(0)
+    torch.testing.assert_close(alone, whole[:2], rtol=1e-6, atol=0)
     torch.testing.assert_close(turned, whole, rtol=1e-6, atol=0)
 
 
@@ -131,8 +133,8 @@ def test_a_constant_added_to_the_logits_changes_nothing(name: str, victim: Victi
         def forward(self, x: Tensor) -> Tensor:
             return self.model(x) + 64.0
 
-    plain = make(name, victim.bounds).run(victim.model, victim.x)
-    shifted = make(name, victim.bounds).run(Shifted(), victim.x)
+    plain = make(name, victim.bounds).run(victim.model, victim.x[:24])
+    shifted = make(name, victim.bounds).run(Shifted(), victim.x[:24])
     assert torch.equal(plain.success, shifted.success)
     torch.testing.assert_close(plain.distance, shifted.distance, rtol=5e-3, atol=0)
 

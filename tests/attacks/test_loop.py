@@ -1,0 +1,59 @@
+"""Slots, buffers and reduced precision: what CUDA runs, on the CPU. A replayed step stands in for a captured one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+import pytest
+import torch
+
+from calibrant.attacks import DDN, CarliniWagner, DeepFool
+from calibrant.attacks import loop as loop_module
+from calibrant.attacks.loop import Loop
+from calibrant.attacks.task import State
+from tests.attacks.conftest import Victim
+
+
+class Replayed:
+    """What `Captured` does, without a graph: buffers of its own that every step writes to."""
+
+    sizes: ClassVar[list[int]] = []
+
+    def __init__(self, step: Callable[[State], State], rows: State) -> None:
+        self.step, self.buffers = step, {name: values.clone() for name, values in rows.items()}
+        self.sizes.append(len(rows["done"]))
+
+    def fill(self, rows: State) -> State:
+        for name, values in rows.items():
+            self.buffers[name].copy_(values)
+        return self.buffers
+
+    def replay(self) -> State:
+        for name, values in self.step(self.buffers).items():
+            self.buffers[name].copy_(values)
+        return self.buffers
+
+
+@pytest.mark.parametrize("attack", [DeepFool, DDN, CarliniWagner])
+def test_buffers_change_nothing(attack: type[DDN], victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = {"iterations": 30} if attack is CarliniWagner else {}
+    plain = attack(bounds=victim.bounds, batch=32, **settings).run(victim.model, victim.x)
+    monkeypatch.setattr(loop_module, "Captured", Replayed)
+    monkeypatch.setattr(Loop, "_captures", lambda self: True)
+    Replayed.sizes.clear()
+    buffered = attack(bounds=victim.bounds, batch=32, **settings).run(victim.model, victim.x)
+    torch.testing.assert_close(buffered.distance, plain.distance, rtol=1e-6, atol=0)
+    assert torch.equal(buffered.calls, plain.calls)
+    assert Replayed.sizes[0] == 32 and set(Replayed.sizes) <= {8, 16, 32}  # few sizes, each recorded once
+    assert len(set(Replayed.sizes)) == len(Replayed.sizes)
+
+
+def test_bfloat16_gradients_end_in_full_precision(victim: Victim) -> None:
+    plain = DDN(bounds=victim.bounds).run(victim.model, victim.x)
+    half = DDN(bounds=victim.bounds, reduced=True).run(victim.model, victim.x)
+    assert bool(half.success.all())
+    with torch.no_grad():
+        assert bool((victim.model(half.adversarial).argmax(-1) != victim.model(victim.x).argmax(-1)).all())
+    assert float((half.distance / plain.distance).mean()) == pytest.approx(1, abs=0.02)
+    assert all(p.dtype == torch.float32 for p in victim.model.parameters())
