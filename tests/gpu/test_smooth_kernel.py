@@ -51,10 +51,18 @@ def test_equals_the_plain_path(kernel: tuple[int, ...], padding: str, upper: str
         assert_equals_the_plain_path(layer, draw(*shape).contiguous(memory_format=layout))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kernel", [(1, 1), (1, 2, 4), (1, 4, 6, 4, 1)])
-def test_wide_accesses(kernel: tuple[int, ...], layout: torch.memory_format, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(
+    ("kernel", "dtype"),
+    [
+        ((1, 1), torch.float16),
+        ((1, 1), torch.bfloat16),
+        ((1, 2, 4), torch.float32),
+        ((1, 2, 4), torch.bfloat16),
+        ((1, 4, 6, 4, 1), torch.bfloat16),
+    ],
+)
+def test_wide_accesses(kernel: tuple[int, ...], dtype: torch.dtype, layout: torch.memory_format) -> None:
     padding = PADDINGS[(len(kernel) + LAYOUTS.index(layout) + list(TOLERANCE).index(dtype)) % 3]
     x = draw(3, 64, 40, 16, dtype=dtype).contiguous(memory_format=layout)
     assert_equals_the_plain_path(Smooth(kernel, padding=padding), x)

@@ -79,7 +79,7 @@ def _plan(
     """(grid, integers, constants) of a launch on maps of this size, of which `wide` numbers make one access."""
     n, c, h, w = size
     if nchw:  # a lane's columns are one wide access, where rows divide so
-        u = next((v for v in (8, 4) if v <= wide and w % v == 0), wide)
+        u = 8 if wide == 8 and w % 8 == 0 else 4
         maps, vector, vectors = n * c, 1, 1
     else:
         u, vector = shape.columns, math.gcd(c, wide)
