@@ -52,7 +52,9 @@ def robustness(
     them. `progress=None`: a bar if stderr is a terminal.
     """
     attack = _ruler(ruler, _bounds(x, bounds), settings)
-    where = torch.device(device) if device is not None else home(model, _device(x))
+    where = home(model, x.device)
+    if device is not None and torch.device(device).type != where.type:
+        raise InputError(f"the model is on {where}, not on {device}; move it there first: model.to({str(device)!r})")
     n = len(x.part) if isinstance(x, Batches) else len(x)
     size = chunk or CHUNK.get(where.type, CHUNK["cpu"])
     kept: Store | None = None
@@ -112,10 +114,6 @@ def _settings(attack: Attack) -> dict[str, Any]:
     box = {f.name: getattr(attack.bounds, f.name) for f in fields(attack.bounds)}
     plain: dict[str, Any] = jsonable({**held, **box})
     return plain
-
-
-def _device(x: Tensor | Batches) -> torch.device:
-    return x.device
 
 
 def _chunks(x: Tensor | Batches, size: int) -> Iterator[Tensor]:

@@ -86,8 +86,9 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
         raise FileError(f"{path}: not a header of distances ({error}); remove the folder and measure again") from error
     for name, words in _WORDS.items():
         if held.get(name) != header[name]:
+            then, now = _difference(held.get(name), header[name])
             raise InputError(
-                f"{folder} holds distances of {words} ({name}: {_short(held.get(name))}, now {_short(header[name])}); "
+                f"{folder} holds distances of {words} ({name}: {then}, now {now}); "
                 "choose another store or remove this one"
             )
     if chunk is not None and chunk != own:
@@ -114,6 +115,14 @@ def tensor_hash(tensor: Tensor) -> str:
     digest = hashlib.sha256(f"{tuple(plain.shape)}{plain.dtype}".encode())
     digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
+
+
+def _difference(then: Any, now: Any) -> tuple[str, str]:
+    """Both in words; of settings only those that differ."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        names = [name for name in now if then.get(name) != now[name]]
+        then, now = ({name: held.get(name) for name in names} for held in (then, now))
+    return _short(then), _short(now)
 
 
 def _short(value: Any) -> str:
