@@ -137,6 +137,11 @@ def test_is_captured_in_a_cuda_graph() -> None:
     torch.testing.assert_close(y, layer(x))
 
 
+def test_vmap_takes_the_plain_path() -> None:
+    x = draw(3, 2, 4, 8, 8)
+    torch.testing.assert_close(torch.func.vmap(Smooth())(x), torch.stack([Smooth()(one) for one in x]))
+
+
 def test_a_second_derivative_of_the_kernel_is_refused_not_wrong() -> None:
     x = draw(1, 4, 8, 8).requires_grad_()
     (dx,) = torch.autograd.grad(Smooth()(x).sum(), x, create_graph=True)

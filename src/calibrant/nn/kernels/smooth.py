@@ -59,9 +59,11 @@ as five)."""
 
 
 def fits(x: Tensor, taps: Sequence[float]) -> bool:
-    """4-D maps in float32 or half precision, at least as large as the kernel, of up to five taps."""
+    """4-D maps in float32 or half precision, at least as large as the kernel, of up to five taps; not in torch.func."""
     if x.ndim != 4 or len(taps) > MAX_TAPS or x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return False
+    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
+        return False  # vmap and the like: a custom op has no rule for them, the plain path has
     n, c, h, w = x.shape
     return min(h, w) >= len(taps) and n * c > 0 and c * h * w < 2**31  # offsets within a map are 32 bits
 
@@ -133,16 +135,11 @@ def _backward(x: Tensor, gradient: Tensor, taps: Sequence[float], upper: str, ta
 def fused(x: Tensor, taps: tuple[float, ...], upper: str, tau: float, padding: str) -> Tensor:
     """Blur ∘ Prob of a 4-D CUDA map, in its own layout.
 
-    Whatever traces or transforms (compile, export, fake tensors, any dispatch mode, torch.func) sees the custom op.
-    Plain eager code is spared its way through the dispatcher, which takes longer than a small map takes the device.
+    Whatever traces (compile, export, fake tensors, any dispatch mode) sees the custom op. Plain eager code is spared
+    its way through the dispatcher, which takes longer than a small map takes the device.
     """
     out: Tensor
-    if (
-        type(x) is not Tensor
-        or torch.compiler.is_compiling()
-        or torch._C._len_torch_dispatch_stack()
-        or torch._C._are_functorch_transforms_active()
-    ):
+    if type(x) is not Tensor or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
         out = smooth(x, list(taps), upper, tau, padding)
     elif x.requires_grad and torch.is_grad_enabled():
         out = _Eager.apply(x, taps, upper, tau, padding)  # type: ignore[no-untyped-call]
