@@ -90,7 +90,7 @@ import sys, torch, calibrant
 from torch import nn
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4))
-x = torch.rand(200, 20, generator=torch.Generator().manual_seed(1))
+x = torch.rand(60, 20, generator=torch.Generator().manual_seed(1))
 print(calibrant.robustness(model, x, "ddn", chunk=2, store=sys.argv[1], iterations=60).sum().item())
 """
 
