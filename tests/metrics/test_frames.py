@@ -7,6 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from sklearn.metrics import jaccard_score
 
 from calibrant.errors import InputError
@@ -47,7 +48,7 @@ def test_values_are_those_of_all_pixels_together() -> None:
 
 
 def test_intervals_are_those_of_evaluate_with_frames_as_groups() -> None:
-    logits, labels = video()
+    logits, labels = video(n=40)
     found = gathered(logits, labels).report(resampling=RESAMPLING)
     whole = evaluate(predictions(logits, labels, ignore_index=-1), metrics=("accuracy", "nll", "brier", "ece", "auroc"))
     for name in ("accuracy", "nll", "brier", "ece", "auroc"):
@@ -55,6 +56,16 @@ def test_intervals_are_those_of_evaluate_with_frames_as_groups() -> None:
         assert found[name].low == pytest.approx(whole[name].low, abs=0.03 * width), name
         assert found[name].high == pytest.approx(whole[name].high, abs=0.03 * width), name
         assert found[name].method and whole[name].method
+
+
+def test_of_a_handful_of_frames_the_interval_of_a_mean_is_students() -> None:
+    """Frames of equal size: the NLL is the mean of the frames' own, and its interval the textbook's."""
+    logits, labels = video(n=9)
+    labels = labels.clamp_min(0)
+    each = [gathered(logits[t : t + 1], labels[t : t + 1]).report()["nll"].value for t in range(9)]
+    low, high = stats.t.interval(0.95, 8, np.mean(each), stats.sem(each))
+    found = gathered(logits, labels).report(resampling=RESAMPLING)["nll"]
+    assert (found.low, found.high) == pytest.approx((low, high)) and "Student" in found.method
 
 
 def test_blocks_of_frames_widen_the_interval_of_a_slow_drift() -> None:

@@ -33,6 +33,8 @@ from calibrant.types import Estimate, Report
 RUNGS_A_CELL = 64
 CELLS = RUNGS // RUNGS_A_CELL
 """Cells of the ladder of confidences that a frame is counted on, for AUROC."""
+FEW = 30
+"""Units below which an interval is Student's."""
 NAMES = ("accuracy", "nll", "brier", "ece", "auroc", "miou", "consistency")
 PERCENT = frozenset({"accuracy", "ece", "miou", "consistency"})
 
@@ -174,6 +176,8 @@ def _interval(
     count = len(units["pixels"])
     if e.value is None or count < 2:
         return e if e.value is None else Estimate(e.value, reason=f"one of the {unit}: no interval")
+    if name != "ece" and count < FEW:
+        return _student(name, e, value, count, resampling.level, unit)
     if name == "accuracy":
         low, high = wilson(e.value, _effective(units, e.value), resampling.level)
         return Estimate(e.value, low, high, method=f"Wilson, pixels counted by the design effect of {unit}")
@@ -187,11 +191,30 @@ def _interval(
         return Estimate(e.value, reason=f"too few {unit} for an interval")
     if float(replicates.max() - replicates.min()) <= 1e-15:
         return Estimate(e.value, reason=UNMOVED)
+    low, high = bca(e.value, replicates, acceleration(_influence(value, count), None), resampling.level)
+    return Estimate(e.value, low, high, method=f"BCa bootstrap over {unit}")
+
+
+def _influence(value: Value, count: int) -> Tensor:
+    """d metric / d weight of each unit at weights 1, centred."""
     ones = torch.ones(1, count, dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
         (gradient,) = torch.autograd.grad(value(ones).sum(), ones)
-    low, high = bca(e.value, replicates, acceleration(gradient[0] - gradient[0].mean(), None), resampling.level)
-    return Estimate(e.value, low, high, method=f"BCa bootstrap over {unit}")
+    return gradient[0] - gradient[0].mean()
+
+
+def _student(name: str, e: Estimate, value: Value, count: int, level: float, unit: str) -> Estimate:
+    """Of a handful of units a bootstrap's interval is too short: their influences' standard error, and Student's t."""
+    from scipy.stats import t
+
+    assert e.value is not None
+    error = float(_influence(value, count).square().sum() * count / (count - 1)) ** 0.5
+    if error == 0:
+        return Estimate(e.value, reason=UNMOVED)
+    half = float(t.ppf((1 + level) / 2, count - 1)) * error
+    top = float("inf") if name in ("nll", "brier") else 1.0
+    ends = (max(0.0, e.value - half), min(top, e.value + half))
+    return Estimate(e.value, *ends, method=f"Student's t on the influences of {count} {unit}")
 
 
 def _effective(units: dict[str, Tensor], share: float) -> float:

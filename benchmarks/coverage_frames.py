@@ -1,0 +1,73 @@
+"""Do the 95 % intervals over frames cover 95 %? Simulated videos, whose frames are alike for a while or not at all.
+
+    python -m benchmarks.coverage_frames [--trials 300] [--frames 100]
+
+A frame's difficulty follows an AR(1) process with correlation rho from frame to frame; its pixels err together. The
+truth is a long video's. Printed as the table of docs/smoothing.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
+
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.frames import NAMES, Frames
+
+EDGE, K = 8, 4
+
+
+def video(frames: int, rho: float, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Logits [F, H, W, K] and labels [F, H, W]; difficulty drifts with correlation rho."""
+    noise = torch.randn(frames, generator=generator).tolist()
+    ease, level = [], noise[0]
+    for step in noise:
+        level = rho * level + math.sqrt(1 - rho * rho) * step
+        ease.append(1.5 + level)
+    y = torch.randint(K, (frames, EDGE, EDGE), generator=generator)
+    y = torch.minimum(y, torch.randint(K, y.shape, generator=generator))  # some classes are rare
+    clear = torch.tensor(ease)[:, None, None, None] * torch.nn.functional.one_hot(y, K)
+    return torch.randn(*y.shape, K, generator=generator) + clear, y
+
+
+def gathered(logits: Tensor, labels: Tensor) -> Frames:
+    frames = Frames()
+    for z, y in zip(logits, labels, strict=True):
+        frames.add(z, y)
+    return frames
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=300)
+    parser.add_argument("--frames", type=int, default=100)
+    parser.add_argument("--long", type=int, default=20_000)
+    a = parser.parse_args()
+    rng = torch.Generator().manual_seed(0)
+    print("| rho | block | " + " | ".join(NAMES) + " |")
+    print("|---:|---:|" + "---:|" * len(NAMES))
+    for rho in (0.0, 0.8):
+        long = gathered(*video(a.long, rho, rng)).report()
+        truth = {name: long[name].value for name in NAMES}
+        trials = [gathered(*video(a.frames, rho, rng)) for _ in range(a.trials)]
+        for block in (1, 10):
+            held = dict.fromkeys(NAMES, 0)
+            for seed, frames in enumerate(trials):
+                report = frames.report(resampling=Resampling(seed, 500), block=block)
+                for name in NAMES:
+                    e, true = report[name], truth[name]
+                    assert true is not None and e.low is not None and e.high is not None
+                    held[name] += e.low <= true <= e.high
+            shares = " | ".join(f"{100 * held[name] / a.trials:.0f}" for name in NAMES)
+            print(f"| {rho} | {block} | {shares} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
