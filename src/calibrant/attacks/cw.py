@@ -71,7 +71,8 @@ class CarliniWagner(Attack):
         zero = torch.zeros_like(task.reference, dtype=w.dtype)
         count, no = torch.zeros_like(task.reference), task.reference < 0
         return {
-            "point": task.origin.clone(), "done": no, "w": w, "m": torch.zeros_like(w), "v": torch.zeros_like(w),
+            "point": task.origin.clone(), "done": no, "w": w, "w_origin": w.clone(), "w_best": w.clone(),
+            "m": torch.zeros_like(w), "v": torch.zeros_like(w),
             "t": count, "search": count.clone(), "c": zero, "low": zero.clone(), "high": zero + torch.inf,
             "found": no.clone(), "ever": no.clone(), "rate": zero + 1, "recent": zero + torch.inf,
             "earlier": zero + torch.inf,
@@ -93,11 +94,13 @@ class CarliniWagner(Attack):
 
         adam = self._adam(task, state, seen, c, t)
         anew = spread(ended, adam["w"])
-        start = torch.where(spread(state["search"] == 0, anew), task.origin, state["best"])
+        nearer = spread(seen.success & (seen.distance < state["nearest"]), anew)
+        w_best = torch.where(nearer, state["w"], state["w_best"])
+        start = torch.where(spread(state["search"] == 0, anew), state["w_origin"], w_best)
         # without a success so far, the next search goes on from here with its larger c
-        w = torch.where(spread(ended & ever, anew), to_tanh(start, task.bounds), adam["w"])
+        w = torch.where(spread(ended & ever, anew), start, adam["w"])
         return {
-            "point": from_tanh(w, task.bounds), "done": done, "w": w,
+            "point": from_tanh(w, task.bounds), "done": done, "w": w, "w_best": w_best,
             "m": adam["m"].masked_fill(anew, 0.0), "v": adam["v"].masked_fill(anew, 0.0),
             "t": t.masked_fill(ended, 0), "search": search, "c": torch.where(ended, next_c, c),
             "low": low, "high": high, "found": found & ~ended, "ever": ever,
@@ -126,10 +129,12 @@ class CarliniWagner(Attack):
     def _adam(self, task: Task, state: State, seen: Seen, c: Tensor, t: Tensor) -> State:
         """One step of Adam on w; ∂x/∂w by hand, so that only f goes through the network."""
         delta = state["point"] - task.origin
-        slope = (1 - torch.tanh(state["w"]).square()) * (task.bounds.range / (2 * INSIDE))
+        # tanh w is known from the point: a transcendental function less
+        tanh = (state["point"] - (task.bounds.low + task.bounds.high) / 2) * (2 * INSIDE / task.bounds.range)
+        slope = (1 - tanh.square()) * (task.bounds.range / (2 * INSIDE))
         gradient = (2 * delta - spread(c, delta) * seen.gradient) * slope
-        m = BETA1 * state["m"] + (1 - BETA1) * gradient
-        v = BETA2 * state["v"] + (1 - BETA2) * gradient.square()
+        m = torch.lerp(state["m"], gradient, 1 - BETA1)
+        v = torch.addcmul(BETA2 * state["v"], gradient, gradient, value=1 - BETA2)
         count = t.to(delta.dtype)
         size = self.lr * state["rate"] / (1 - BETA1**count)
         w = state["w"] - spread(size, m) * m / ((v / spread(1 - BETA2**count, v)).sqrt() + TINY)
