@@ -45,8 +45,8 @@ from calibrant.types import Report, Split, jsonable
 
 WATCHED = 4
 """Frames of the validation part that are looked at after each epoch."""
-BLOCK = 10
-"""Successive frames that an interval draws together: two thirds of a second at 15 Hz."""
+BLOCK = 15
+"""Successive frames that an interval draws together: a second at 15 Hz."""
 RESAMPLING = Resampling(seed=0, replicates=1000)
 
 Predictor = Callable[[Tensor], Tensor]

@@ -15,4 +15,5 @@ def test_every_python_block_runs(capsys) -> None:
         torch.manual_seed(0)
         exec("\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.S)), {})
     said = capsys.readouterr().out
-    assert all(f"before {name} Smooth" in said for name in ("layer2.0", "layer3.0", "layer4.0", "head"))
+    places = ("before layer2.0", "before layer3.0", "before layer4.0", "after layer4")
+    assert all(f"{place} Smooth" in said for place in places)

@@ -335,9 +335,31 @@ def test_a_kernel_larger_than_a_map_is_named_with_its_place() -> None:
         calibrant.smooth(ResNet(), kernel=(1, 4, 6, 4, 1), example=torch.randn(1, 3, 64, 64))
 
 
+class Unused(nn.Sequential):
+    """Its first module is there, and never called."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self[1](x)
+
+
+def test_names_as_they_are_told_put_the_layers_back_where_they_were() -> None:
+    x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    model = DenseNet().eval()
+    smooth = calibrant.smooth(model)
+    again = calibrant.smooth(model, where=list(smoothed(smooth)))
+    assert list(smoothed(again)) == list(smoothed(smooth)) and "after features" in smoothed(again)
+    with torch.no_grad():
+        assert torch.equal(again(x), smooth(x))
+
+
 def test_where_that_matches_nothing_lists_what_there_is() -> None:
     with pytest.raises(InputError, match=r"'layer9' matches no module.*maxpool, layer1.*avgpool"):
         calibrant.smooth(ResNet(), where=["layer2", "layer9"])
+    with pytest.raises(InputError, match=r"'0' is never called.*modules that take a feature map: 1"):
+        calibrant.smooth(Unused(), where="0")
     with pytest.raises(InputError, match="empty"):
         calibrant.smooth(ResNet(), where=[])
     with pytest.raises(InputError, match="'fc'.*not a feature map|needs a map"):

@@ -112,14 +112,14 @@ class Frames:
         if block < 1:
             raise InputError(f"block={block} must be at least 1 frame")
         units = {name: torch.stack([getattr(r, name) for r in self.rows]) for name in vars(self.rows[0])}
-        units = {name: _blocked(t, block) for name, t in units.items()}
+        units = {name: blocked(t, block) for name, t in units.items()}
         count = len(units["pixels"])
         ones = torch.ones(1, count, dtype=torch.float64)
         values = metrics(units)
         out = {name: _point(name, float(value(ones)), units) for name, value in values.items()}
         unit = "frames" if block == 1 else f"blocks of {block} frames"
         if resampling is not None:
-            out = {n: _interval(n, e, values[n], units, resampling, unit) for n, e in out.items()}
+            out = {n: interval(n, e, values[n], units, resampling, unit) for n, e in out.items()}
         said = None if resampling is None else resampling.describe(unit)
         n = int(units["pixels"][:, 0].sum())
         extras: dict[str, Any] = {"frames": len(self.rows), "units": count, "auroc_bound": auroc_bound(units)}
@@ -156,7 +156,8 @@ def auroc_bound(units: dict[str, Tensor]) -> float:
     return float((right * wrong).sum()) / (2 * pairs) if pairs else 0.0
 
 
-def _blocked(values: Tensor, block: int) -> Tensor:
+def blocked(values: Tensor, block: int) -> Tensor:
+    """Sums of each `block` successive frames."""
     groups = torch.arange(len(values)) // block
     out = torch.zeros(int(groups[-1]) + 1, *values.shape[1:], dtype=torch.float64)
     return out.index_add_(0, groups, values)
@@ -170,9 +171,10 @@ def _point(name: str, value: float, units: dict[str, Tensor]) -> Estimate:
     return Estimate(value)
 
 
-def _interval(
+def interval(
     name: str, e: Estimate, value: Value, units: dict[str, Tensor], resampling: Resampling, unit: str
 ) -> Estimate:
+    """The estimate with its interval over the units."""
     count = len(units["pixels"])
     if e.value is None or count < 2:
         return e if e.value is None else Estimate(e.value, reason=f"one of the {unit}: no interval")

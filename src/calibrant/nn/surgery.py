@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +63,8 @@ def smooth(
 ) -> Network:
     """A copy of `model` with smoothing before each downsampling and before global pooling (SS Fig. 4).
 
-    `where` may also be names of modules to smooth the input of, or a function (name, module) -> bool. `example` is a
+    `where` may also be names of modules to smooth the input of ("after NAME": the output), or a function
+    (name, module) -> bool. `example` is a
     batch to trace with (or a tuple or dict of arguments); without it, images of usual sizes are tried.
     `smoothed(model)` tells what was inserted, `unsmooth(model)` takes it out.
     """
@@ -176,14 +177,33 @@ def _choose(model: nn.Module, where: Where, example: Any) -> list[Place]:
         missing = [] if chosen else ["the function where="]
     else:
         chosen = [where] if isinstance(where, str) else list(where)
-        missing = [repr(name) for name in chosen if name not in modules] if chosen else ["an empty where="]
+        missing = [repr(name) for name in chosen if _side(name)[1] not in modules] if chosen else ["an empty where="]
     if missing:
         raise InputError(f"{', '.join(missing)} matches no module; {_listed(model, example)}")
-    sizes: dict[str, tuple[int, ...]] = {}
-    if example is not None:
+    try:
         run = trace(model, example)
-        sizes = {c.name: run.size(c.took) for c in run.calls}
-    return [Place("before", name, sizes.get(name, ())) for name in chosen]
+    except InputError:
+        if example is not None:
+            raise
+        return [Place(*_side(name)) for name in chosen]  # it cannot be run without an example: taken at their word
+    ids = {id(modules[c.name]): c for c in run.calls}  # a module may have several names
+    out = []
+    for side, name in map(_side, chosen):
+        call = ids.get(id(modules[name]))
+        if call is None:
+            raise InputError(
+                f"{name!r} is never called in a forward pass, so it cannot be smoothed; {_listed(model, example)}"
+            )
+        out.append(Place(side, name, run.size(call.took if side == "before" else call.gave)))
+    return out
+
+
+def _side(name: str) -> tuple[Literal["before", "after"], str]:
+    """ "after NAME" or "before NAME", as `smoothed` tells them; a bare name is before."""
+    side, _, rest = name.partition(" ")
+    if side == "after" and rest:
+        return "after", rest
+    return "before", rest if side == "before" and rest else name
 
 
 def _listed(model: nn.Module, example: Any) -> str:

@@ -18,8 +18,8 @@ from calibrant.train.settings import Choice
 Row = tuple[float, float, float]
 """NLL, ACC %, ECE %."""
 
-PLACES = {"s1": "layer2.0", "s2": "layer3.0", "s3": "layer4.0", "s4": "head"}
-"""Of a ResNet: where a stage ends, and the module whose input is smoothed there (App. B.3)."""
+PLACES = {"s1": "layer2.0", "s2": "layer3.0", "s3": "layer4.0", "s4": "after layer4"}
+"""Of a ResNet: where a stage ends, in the words of `calibrant.smooth` (App. B.3)."""
 
 # Table B.1, ResNet-18 and VGG-16 with MC dropout: what is inserted → (settings of `smooth`, ResNet-18, VGG-16)
 B1: dict[str, tuple[Mapping[str, Any] | None, Row, Row]] = {
