@@ -222,6 +222,8 @@ def test_the_search_looks_beyond_a_range_whose_start_gains_nothing() -> None:
 def test_noise_below_the_resolution_of_half_precision_is_said(overfitted) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).to(torch.bfloat16)
     nn.init.constant_(model[1].weight, 100.0)
-    from calibrant.ensembles.perturbation import resolution
+    from calibrant.ensembles.perturbation import resolution, select
 
-    assert resolution(PEP(model, 0.01, where="weights").parameters, 0.01) == 0.0
+    with pytest.warns(UserWarning, match="only 0% of the bfloat16 weights change"):
+        PEP(model, 0.01, where="weights")
+    assert resolution(select(model, "weights"), 0.01) == 0.0

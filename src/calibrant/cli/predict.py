@@ -164,6 +164,7 @@ def assembled(
             held_out=lambda: batches(fit_on),
             checkpoints=lambda: kept_weights(run) if Path(run).is_dir() else [],
             training=lambda: (x for x, _, _ in batches("train")),
+            progress=sys.stderr.isatty(),
         ),
     )
 

@@ -36,6 +36,7 @@ class Ingredients:
     held_out: Callable[[], Iterable[Any]] | None = None
     checkpoints: Callable[[], Sequence[Mapping[str, Tensor]]] | None = None
     training: Callable[[], Iterable[Any]] | None = None
+    progress: bool = False  # of what is fitted
 
 
 def assemble(name: str, given: Ingredients) -> Ensemble:
@@ -79,6 +80,6 @@ def _pep(model: nn.Module, given: Ingredients) -> PEP:
         return PEP(model, given.sigma, members, seed=given.seed)
     if given.held_out is None:
         raise InputError("PEP needs held-out data to choose σ; give it, or --sigma")
-    fitted = PEP.fit(model, given.held_out(), seed=given.seed)
+    fitted = PEP.fit(model, given.held_out(), seed=given.seed, progress=given.progress)
     more = (fitted.distribution, fitted.where, fitted.seed, fitted.antithetic, fitted.certificate)
     return PEP(model, fitted.sigma, members, *more)

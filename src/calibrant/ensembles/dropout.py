@@ -1,21 +1,23 @@
 """MC dropout (Gal & Ghahramani 2016): dropout stays active at test time, M masks, averaged.
 
-Works on any model that has dropout *modules*; a functional `F.dropout(…, training=self.training)` cannot
-be reached from outside and is reported. `insert` puts dropout where a model has none, and can be undone.
-Masks are drawn inside a guarded scope from (seed, member): the global generators are left as found.
+Works on any model that has dropout *modules* (`dropping.py` says which); a functional `F.dropout(…,
+training=self.training)` cannot be reached from outside, and the first pass warns of it. `insert` puts dropout
+where a model has none, and can be undone. Masks are drawn inside a guarded scope from (seed, member): the
+global generators are left as found.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from calibrant.ensembles.dropping import Watch, check_rates, dropouts, dropping, functional_dropouts, rate, splits
 from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, checked, evaluating
 from calibrant.ensembles.replay import Diverged, Tape, shared
 from calibrant.ensembles.side_by_side import agrees, side_by_side, together
@@ -23,45 +25,6 @@ from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
 from calibrant.functional.noise import member_seed
 from calibrant.types import Predictions
-
-_DROPOUT = nn.modules.dropout._DropoutNd
-_NAMES = ("DropPath", "StochasticDepth", "DropBlock2d")  # other libraries' modules, known by name
-_FUNCTIONS = {getattr(torch.nn.functional, n) for n in dir(torch.nn.functional) if "dropout" in n} | {torch.dropout}
-
-
-def dropouts(model: nn.Module) -> dict[str, nn.Module]:
-    """Every dropout module by name, whatever its kind; those with p = 0 included."""
-    return {name: m for name, m in model.named_modules() if isinstance(m, _DROPOUT) or type(m).__name__ in _NAMES}
-
-
-def functional_dropouts(model: nn.Module, x: Tensor) -> int:
-    """How many dropout calls of one forward pass come from no module, and so stay off."""
-    inside = 0
-    found = 0
-
-    class Watch(TorchFunctionMode):
-        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            nonlocal found
-            found += func in _FUNCTIONS and not inside
-            return func(*args, **(kwargs or {}))
-
-    def enter(*_: Any) -> None:
-        nonlocal inside
-        inside += 1
-
-    def leave(*_: Any) -> None:
-        nonlocal inside
-        inside -= 1
-
-    hooks = [m.register_forward_pre_hook(enter) for m in dropouts(model).values()]
-    hooks += [m.register_forward_hook(leave) for m in dropouts(model).values()]
-    try:
-        with torch.no_grad(), evaluating(model), Watch():
-            model(x)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,6 +40,7 @@ class MCDropout(Ensemble):
     p: float | None = None
     seed: int = 0
     together: int | None = None
+    _seen: set[str] = field(default_factory=set, init=False, repr=False)  # what was reported already
 
     def __init__(
         self,
@@ -97,7 +61,10 @@ class MCDropout(Ensemble):
                 f"{type(model).__name__} has no dropout module (a functional F.dropout is not reachable); "
                 "insert some with calibrant.ensembles.dropout.insert(model, p)"
             )
-        for name, value in {"model": model, "count": members, "p": p, "seed": seed, "together": together}.items():
+        if p is not None:
+            check_rates(dropouts(model))
+        values = {"model": model, "count": members, "p": p, "seed": seed, "together": together, "_seen": set()}
+        for name, value in values.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -124,14 +91,20 @@ class MCDropout(Ensemble):
 
     def _stream(self, x: Tensor) -> Iterator[Tensor]:
         """Member after member on one batch; what precedes the first active dropout runs once."""
-        if self.count == 1:
-            yield self._run(0, x)
+        active = [m for m in dropouts(self.model).values() if rate(m, self.p) > 0]
+        if self.count == 1 or not active:
+            yield from (self._run(j, x) for j in range(self.count))
             return
         tape = Tape(x)
-        active = [m for m in dropouts(self.model).values() if self._rate(m) > 0]
         first = self._replayed(0, x, tape, active)
         free = torch.cuda.mem_get_info(x.device)[0] if x.is_cuda else None
         group = self.together or together(self.count, tape.widest, tape.idle, free)
+        if not all(map(splits, active)):
+            group = 1
+        if group == 1 and not x.is_cuda and not tape.pays:
+            yield first.clone()
+            yield from (self._run(j, x) for j in range(1, self.count))
+            return
         batched = self._grouped(0, group, x, tape, active) if group > 1 else None
         if batched is None or not agrees(first, batched[0]):  # items that see each other: member after member
             group, batched = 1, first[None]
@@ -164,10 +137,6 @@ class MCDropout(Ensemble):
             except (RuntimeError, InputError):  # other shapes, other operations, or no memory for a batch so large
                 return None
 
-    def _rate(self, module: nn.Module) -> float:
-        own = getattr(module, "p", getattr(module, "drop_prob", 1.0))
-        return float(own if self.p is None or not isinstance(module, _DROPOUT) else self.p)
-
     def _devices(self) -> list[torch.device]:
         return sorted({t.device for t in self.model.parameters() if t.device.type == "cuda"}, key=str)
 
@@ -178,28 +147,33 @@ class MCDropout(Ensemble):
             def seeded(*args: Any, **kwargs: Any) -> Any:
                 # at every call, so that a batch's masks do not depend on the batches before it
                 torch.manual_seed(member_seed(self.seed, j))
+                if "functional" not in self._seen:
+                    return self._reporting(network, *args, **kwargs)
                 return network(*args, **kwargs)
 
             yield seeded
 
+    def _reporting(self, network: Network, *args: Any, **kwargs: Any) -> Any:
+        """The first pass of all, with an eye on dropout that is not a module's."""
+        self._seen.add("functional")
+        if any(type(m).__name__ == "OptimizedModule" for m in self.model.modules()):  # compiled: nothing to be seen
+            return network(*args, **kwargs)
+        with Watch(self.model) as watch:
+            output = network(*args, **kwargs)
+        if watch.found:
+            warnings.warn(
+                f"{type(self.model).__name__} calls a functional dropout {watch.found} time(s) a pass, which MC "
+                "dropout cannot reach: it stays as the forward pass has it; use nn.Dropout there",
+                stacklevel=2,
+            )
+        return output
+
     @contextmanager
     def _active(self) -> Iterator[Network]:
         """Every dropout on, everything else in eval mode, the global generators put back afterwards."""
-        found = dropouts(self.model).values()
-        rates: list[tuple[Any, float]] = [(m, float(m.p)) for m in found if isinstance(m, _DROPOUT)]
-        with evaluating(self.model) as network, torch.random.fork_rng(devices=self._devices()):
-            try:
-                for m in found:
-                    m.training = True
-                if self.p is not None:
-                    for m, _ in rates:
-                        m.p = self.p
-                yield network
-            finally:
-                for m, rate in rates:
-                    m.p = rate
-                for m in found:
-                    m.training = False  # `evaluating` puts each one's own flag back after this
+        fork = torch.random.fork_rng(devices=self._devices())
+        with evaluating(self.model) as network, fork, dropping(self.model, self.p):
+            yield network
 
 
 @dataclass(frozen=True)
@@ -251,3 +225,6 @@ def insert(model: nn.Module, p: float, where: Callable[[str, nn.Module], bool] |
 def _parent(model: nn.Module, name: str) -> tuple[nn.Module, str]:
     path, _, key = name.rpartition(".")
     return model.get_submodule(path), key
+
+
+__all__ = ["Insertion", "MCDropout", "WithDropout", "dropouts", "functional_dropouts", "insert"]

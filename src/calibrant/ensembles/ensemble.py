@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.single import logits_of, predict
+from calibrant.ensembles.single import Inputs, logits_of, predict
 from calibrant.errors import InputError
 from calibrant.types import Predictions, Split
 
@@ -60,11 +60,19 @@ class Ensemble:
         return pooled.value()
 
     @torch.no_grad()
-    def over(self, batches: Iterable[Tensor], scope: AbstractContextManager[Any] | None = None) -> Iterator[Tensor]:
-        """Member after member, its logits [N, K] over all batches (`batches` is iterated M times)."""
+    def over(
+        self,
+        batches: Iterable[Tensor] | Iterable[tuple[Inputs, int]],
+        scope: AbstractContextManager[Any] | None = None,
+    ) -> Iterator[Tensor]:
+        """Member after member, its logits [N, K] over all batches: tensors, or inputs and how many items they are.
+
+        `batches` is iterated M times.
+        """
         for j in range(self.size):
             with self.member(j) as network, scope or nullcontext():
-                yield torch.cat([checked(network(x), len(x), pixels=False) for x in batches])
+                parts = ((((b,), {}), len(b)) if isinstance(b, Tensor) else b for b in batches)
+                yield torch.cat([checked(network(*x, **named), n, pixels=False) for (x, named), n in parts])
 
     def predict(
         self,
@@ -107,6 +115,9 @@ class LogMean:
 
     def add(self, logits: Tensor) -> None:
         log_p = torch.log_softmax(logits.double(), -1)
+        if self.sum is not None and self.sum.shape != log_p.shape:
+            sizes = f"{tuple(self.sum.shape)} and {tuple(log_p.shape)}"
+            raise InputError(f"members give outputs of the shapes {sizes}; they must agree on the classes")
         self.sum = log_p if self.sum is None else torch.logaddexp(self.sum, log_p)
         self.count += 1
 
@@ -137,10 +148,18 @@ def steps(items: Sequence[int], title: str, *, show: bool) -> Iterable[int]:
 def evaluating(model: nn.Module) -> Iterator[Network]:
     """Every module in eval mode inside, each back in its own mode afterwards."""
     training = [m for m in model.modules() if m.training]
-    for m in training:
-        m.training = False
     try:
+        for m in training:
+            m.training = False
         yield lambda *args, **kwargs: model(*args, **kwargs)
     finally:
-        for m in training:
-            m.training = True
+        try:
+            _train(training)
+        except KeyboardInterrupt:  # it came right now: the rest of them must not stay in eval mode
+            _train(training)
+            raise
+
+
+def _train(modules: Sequence[nn.Module]) -> None:
+    for m in modules:
+        m.training = True

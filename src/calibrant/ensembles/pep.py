@@ -11,7 +11,9 @@ when the maximum does (small CIFAR ResNets). σ = 0, the model itself, is always
 
 from __future__ import annotations
 
+import copy
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -21,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
-from calibrant.ensembles.perturbation import Where, perturbed, resolution, select
-from calibrant.ensembles.sigma import Curve, SigmaPoint, sigma_curve
+from calibrant.ensembles.perturbation import Where, drowned, perturbed, select
+from calibrant.ensembles.sigma import Curve, SigmaPoint, searching, sigma_curve
 from calibrant.errors import InputError
 from calibrant.functional.noise import Distribution
 from calibrant.functional.search import Search, bracket, crest, golden
@@ -75,8 +77,7 @@ class PEP(Ensemble):
         antithetic: bool = False,
         certificate: Certificate | None = None,
     ) -> None:
-        if not sigma >= 0 or sigma == float("inf"):
-            raise InputError(f"sigma={sigma} must be a finite number, 0 or more")
+        _finite(sigma)
         if members < 1:
             raise InputError(f"members={members} must be at least 1")
         if distribution not in ("gaussian", "uniform"):
@@ -86,6 +87,8 @@ class PEP(Ensemble):
         values |= {"parameters": select(model, where)}
         for name, value in values.items():
             object.__setattr__(self, name, value)
+        if certificate is None and (lost := drowned(self.parameters, sigma)):  # a fitted one's certificate notes it
+            warnings.warn(lost, stacklevel=2)
 
     @property
     def size(self) -> int:
@@ -106,7 +109,11 @@ class PEP(Ensemble):
 
     def at(self, sigma: float, members: int | None = None) -> PEP:
         """The same noise at another σ: common random numbers are what makes L(σ) smooth."""
-        return PEP(self.model, sigma, members or self.count, self.distribution, self.where, self.seed, self.antithetic)
+        _finite(sigma)
+        other = copy.copy(self)
+        for name, value in {"sigma": float(sigma), "count": members or self.count, "certificate": None}.items():
+            object.__setattr__(other, name, value)
+        return other
 
     @classmethod
     def fit(
@@ -124,11 +131,12 @@ class PEP(Ensemble):
         seed: int = 0,
         device: torch.device | str | None = None,
         autocast: torch.dtype | None = None,
+        progress: bool = False,
     ) -> PEP:
         """The predictor at σ* (Eq. 8), found on held-out items; never on the test split.
 
-        `calibration` is a loader of (x, y) or a pair of tensors. `iterations` belongs to the golden
-        search, `tolerance` (relative, in σ) to ours. `autocast=torch.float16` searches in mixed
+        `calibration` is a loader of (x, y), or of dicts with `labels`, or a pair of tensors. `iterations` belongs to
+        the golden search, `tolerance` (relative, in σ) to ours. `autocast=torch.float16` searches in mixed
         precision (bfloat16 would drown the noise), and the certificate notes that its likelihoods are of that.
         """
         if autocast == torch.bfloat16:
@@ -138,6 +146,13 @@ class PEP(Ensemble):
             raise InputError(f"range={range} must be two numbers with 0 < low < high")
         start = cls(model, 0.0, members, distribution, where, seed, antithetic=search == "bracket")
         curve = sigma_curve(start, calibration, device=device, autocast=autocast)
+        with searching(show=progress) as curve.report:
+            return cls._search(start, curve, low, high, iterations, search, tolerance)
+
+    @classmethod
+    def _search(
+        cls, start: PEP, curve: Curve, low: float, high: float, iterations: int, search: str, tolerance: float
+    ) -> PEP:
         zero, top = curve.at(0.0), high * GROWTH
         if not math.isfinite(zero.log_likelihood):
             raise InputError(
@@ -171,10 +186,11 @@ class PEP(Ensemble):
             probes=((0.0, zero.log_likelihood), *found.probes),
             rejected=curve.rejected,
             passes=curve.passes,
-            notes=_notes(start, found, sigma, curve),
+            notes=_notes(start, found, sigma, curve, low),
             curve=curve.points(),
         )
-        return cls(model, sigma, members, distribution, where, seed, start.antithetic, certificate)
+        settings = (start.count, start.distribution, start.where, start.seed, start.antithetic)
+        return cls(start.model, sigma, *settings, certificate)
 
     def describe(self) -> dict[str, Any]:
         """What `save` stores: settings, never weights or noise."""
@@ -218,7 +234,12 @@ def _first_guess(curve: Curve, low: float, high: float, top: float) -> tuple[flo
     return (crest(values, below, best, above) if above else best), 1.4
 
 
-def _notes(start: PEP, found: Search, sigma: float, curve: Curve) -> tuple[str, ...]:
+def _finite(sigma: float) -> None:
+    if not sigma >= 0 or sigma == float("inf"):
+        raise InputError(f"sigma={sigma} must be a finite number, 0 or more")
+
+
+def _notes(start: PEP, found: Search, sigma: float, curve: Curve, low: float) -> tuple[str, ...]:
     notes = []
     if sigma == 0:
         notes.append("no σ beats the model itself on this data: σ = 0")
@@ -228,8 +249,6 @@ def _notes(start: PEP, found: Search, sigma: float, curve: Curve) -> tuple[str, 
         notes.append(f"{curve.rejected} probe(s) rejected: the perturbed network was not finite")
     if curve.autocast is not None:
         notes.append(f"likelihoods were measured under {str(curve.autocast).removeprefix('torch.')} autocast")
-    half = {p.dtype for p in start.parameters.values()} & {torch.float16, torch.bfloat16}
-    if half and sigma > 0 and (share := resolution(start.parameters, sigma)) < 0.9:
-        name = str(half.pop()).removeprefix("torch.")
-        notes.append(f"only {share:.0%} of the {name} weights change at σ = {sigma:.2g}: use float32 weights")
+    if lost := drowned(start.parameters, sigma or low):
+        notes.append(lost)
     return tuple(notes)

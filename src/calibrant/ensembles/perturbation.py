@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from calibrant.errors import InputError
 from calibrant.functional.noise import Distribution, perturb_
@@ -36,7 +37,7 @@ def select(model: nn.Module, where: Where = "auto") -> dict[str, nn.Parameter]:
     elif where == "weights":
         chosen = {n: p for n, p in named.items() if p.ndim >= 2}
     elif where in ("conv", "auto"):
-        kernels = {id(m.weight) for m in model.modules() if isinstance(m, _CONV)}
+        kernels = {id(p) for m in model.modules() if isinstance(m, _CONV) for p in _kernel(m)}
         chosen = {n: p for n, p in named.items() if id(p) in kernels}
         if not chosen and where == "auto":
             return select(model, "weights")
@@ -50,6 +51,18 @@ def select(model: nn.Module, where: Where = "auto") -> dict[str, nn.Parameter]:
             f"no parameter matches where={where!r}; the model's layers with parameters: {', '.join(kinds) or 'none'}"
         )
     return chosen
+
+
+def _kernel(conv: nn.Module) -> list[nn.Parameter]:
+    """What the weight is, or, under weight or spectral norm, what it is made of.
+
+    `conv.weight` itself is not read: computing it in train mode would move spectral norm's vectors.
+    """
+    made_of: list[nn.Parameter] = []
+    if is_parametrized(conv, "weight"):
+        made_of = [p for n, p in conv.named_parameters() if n.startswith("parametrizations.weight.")]
+    own = (conv._parameters.get(name) for name in ("weight", "weight_v", "weight_g", "weight_orig"))
+    return [*made_of, *(p for p in own if p is not None)]
 
 
 @contextmanager
@@ -66,7 +79,8 @@ def perturbed(
     if sigma == 0:
         yield
         return
-    targets = [p.detach() for p in parameters.values()]
+    # `.data` has a version of its own: a graph that was made before may still be differentiated afterwards
+    targets = [p.data for p in parameters.values()]
     originals = [t.clone() for t in targets]
     settings: dict[str, Any] = {"seed": seed, "member": member, "distribution": distribution, "antithetic": antithetic}
     try:
@@ -85,6 +99,15 @@ def _restore(targets: list[Tensor], originals: list[Tensor]) -> None:
     with torch.no_grad():
         for target, original in zip(targets, originals, strict=True):
             target.copy_(original)
+
+
+def drowned(parameters: Mapping[str, nn.Parameter], sigma: float) -> str | None:
+    """What to say when the weights' precision swallows the noise, or None."""
+    half = {p.dtype for p in parameters.values()} & {torch.float16, torch.bfloat16}
+    if not half or sigma == 0 or (share := resolution(parameters, sigma)) >= 0.9:
+        return None
+    name = str(half.pop()).removeprefix("torch.")
+    return f"only {share:.0%} of the {name} weights change at σ = {sigma:.2g}: use float32 weights"
 
 
 def resolution(parameters: Mapping[str, nn.Parameter], sigma: float) -> float:

@@ -12,6 +12,7 @@ times over, and what it reads of the shared part is repeated to match.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+
+OVERHEAD = 40e-6
+"""Seconds that looking at one operation takes, in Python."""
 
 
 class Diverged(RuntimeError):
@@ -38,18 +42,26 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.read: set[int] = set()  # those of them that the rest reads,
         self.written: set[int] = set()  # and writes
         self.forgotten: list[_Blank] = []  # results that nobody reads
-        self.saved: dict[int, tuple[Tensor, Tensor]] = {}
+        self.saved: dict[int, tuple[Any, Any]] = {}  # memory, and what was in it
         self.repeated: dict[Any, Tensor] = {}
         self.scratch: dict[Any, Tensor] = {}  # memory of the stand-ins, by type and device: nobody reads it
         self.widest = 0  # bytes of the largest result after the shared part
         self.recorded = False  # the first pass is complete
         self.position, self.copies = 0, 1
         self.shared = False  # inside the shared part of the current pass
+        self.began = self.saves = 0.0  # seconds: when the pass began, and what its shared part took
+        self.operations = 0  # of one whole pass
+
+    @property
+    def pays(self) -> bool:
+        """On a CPU: does replaying save more than the look at every operation costs?"""
+        return self.saves > OVERHEAD * self.operations
 
     def begin(self, copies: int) -> None:
         # autocast remembers the weights it has cast: a second pass would then have fewer operations than the first
         torch.clear_autocast_cache()
         self.position, self.shared, self.copies = 0, True, copies
+        self.began = time.perf_counter()
         for blank in self.forgotten:
             dtype, device = blank.kind
             needed, memory = blank.span(copies), self.scratch.get(blank.kind)
@@ -58,11 +70,13 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def boundary(self) -> None:
         """The first start was reached: what follows differs between members."""
+        if self.shared and not self.recorded:
+            self.saves = time.perf_counter() - self.began
         self.shared = False
 
     def finish(self) -> None:
-        for tensor, original in self.saved.values():
-            tensor.copy_(original)
+        for memory, original in self.saved.values():
+            memory.copy_(original)
         self.saved.clear()
         self.repeated.clear()
         torch.clear_autocast_cache()
@@ -91,6 +105,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self.operations += not self.recorded
+        if self.shared and _random(func, args, kwargs):  # an F.dropout that is always on, say: no module announces it
+            self.boundary()
         if self.shared and self.recorded:
             if self.position == len(self.results) or self.results[self.position][0] is not func:
                 raise Diverged(f"{func} is not what the first pass did here")
@@ -114,7 +131,8 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if place in self.storages:  # a result that the shared part made is about to change: remember what it was
                 self.written.add(place)
                 if place not in self.saved:
-                    self.saved[place] = (tensor, tensor.clone())
+                    memory: Any = tensor.untyped_storage()  # all of it: the next write may be to another view
+                    self.saved[place] = (memory, memory.clone())
         result = func(*args, **kwargs)
         if not self.recorded:
             sizes = (t.numel() * t.element_size() for t in tree_leaves(result) if isinstance(t, Tensor))
@@ -172,6 +190,17 @@ def _mutated(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
     for spec, value in zip(func._schema.arguments, (*args, *kwargs.values()), strict=False):
         if spec.alias_info is not None and spec.alias_info.is_write and isinstance(value, Tensor):
             yield value
+
+
+def _random(func: Any, args: Any, kwargs: Any) -> bool:
+    """Does the operation draw from a generator? Attention does only where it is given a rate."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    for spec, value in zip(func._schema.arguments, args, strict=False):
+        kwargs = {**kwargs, spec.name: value}
+    if any(spec.name == "dropout_p" for spec in func._schema.arguments):
+        return bool(kwargs.get("dropout_p", 0.0))
+    return True
 
 
 @contextmanager

@@ -6,7 +6,9 @@ costs forward passes and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrant.ensembles.ensemble import LogMean, checked
+from calibrant.ensembles.single import Inputs, first, moved, unpack
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, Panel
@@ -41,12 +44,13 @@ class Curve:
     """L(σ) on fixed data with fixed noise; `at` evaluates a σ once and remembers it."""
 
     def __init__(
-        self, ensemble: PEP, batches: Sequence[tuple[Tensor, Tensor]], autocast: torch.dtype | None = None
+        self, ensemble: PEP, batches: Sequence[tuple[Inputs, Tensor]], autocast: torch.dtype | None = None
     ) -> None:
         self.ensemble, self.batches, self.autocast = ensemble, batches, autocast
         self.labels = torch.cat([y for _, y in batches])
         self.seen: dict[float, SigmaPoint] = {}
         self.passes = self.rejected = 0
+        self.report: Callable[[float, int, int], None] | None = None  # (σ, member, of how many), after each pass
         self._itself: Tensor | None = None  # ln p of each item at σ = 0
 
     def at(self, sigma: float) -> SigmaPoint:
@@ -64,11 +68,13 @@ class Curve:
         """The same curve on the first `share` of the items and with fewer members: where to look."""
         few, left = [], max(1, round(share * len(self.labels)))
         for x, y in self.batches:
-            few.append((x[:left], y[:left]))
+            few.append((first(x, left), y[:left]))
             left -= len(few[-1][1])
             if left == 0:
                 break
-        return Curve(self.ensemble.at(0.0, members), few, self.autocast)
+        curve = Curve(self.ensemble.at(0.0, members), few, self.autocast)
+        curve.report = self.report
+        return curve
 
     def _gain_error(self, sigma: float, item: Tensor) -> float:
         """Of the mean difference to the network itself; the items are the same, so most of their spread cancels."""
@@ -81,10 +87,13 @@ class Curve:
 
     def _evaluate(self, sigma: float) -> SigmaPoint:
         ensemble = self.ensemble.at(sigma, members=1 if sigma == 0 else None)  # at 0 all members are one
-        pooled, singles = LogMean(), []
+        singles: list[float] = []
+        pooled = LogMean()
         lower = torch.autocast(self.labels.device.type, dtype=self.autocast, enabled=self.autocast is not None)
-        for logits in ensemble.over([x for x, _ in self.batches], lower):
+        for logits in ensemble.over([(x, len(y)) for x, y in self.batches], lower):
             self.passes += 1
+            if self.report is not None:
+                self.report(sigma, len(singles) + 1, ensemble.size)
             if not bool(torch.isfinite(logits).all()):
                 self.rejected += 1
                 return SigmaPoint(sigma, -torch.inf, torch.nan, ())
@@ -115,32 +124,63 @@ def sigma_curve(
     autocast: torch.dtype | None = None,
 ) -> Curve:
     """The curve of an ensemble's noise on `calibration`: a loader of (x, y, …), or a pair of tensors."""
-    if str(getattr(calibration, "split", "")) == Split.TEST:
+    if _is_test(calibration):
         raise SplitError(
             "calibration data is marked test; σ must be chosen on held-out data that is not the test split"
         )
     place = torch.device(device) if device is not None else ensemble.home
-    batches = [(x.to(place), y.to(place).long()) for x, y in _pairs(calibration, 1000 if place.type == "cuda" else 500)]
+    pairs = _pairs(calibration, 1000 if place.type == "cuda" else 500)
+    batches = [(moved(x, place), torch.as_tensor(y).to(place).long()) for x, y in pairs]
     if not batches:
         raise InputError("the calibration data is empty")
     with torch.no_grad(), ensemble.at(0.0).member(0) as network:
-        first, labels = batches[0]
-        k = checked(network(first), len(first)).shape[1]
+        inputs, labels = batches[0]
+        args, kwargs = inputs
+        k = checked(network(*args, **kwargs), len(labels)).shape[1]
         if int(labels.max()) >= k or int(labels.min()) < 0:
             raise InputError(f"labels reach {int(labels.max())} but the model has {k} classes")
     return Curve(ensemble, batches, autocast)
 
 
-def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], most: int) -> Iterable[tuple[Tensor, Tensor]]:
+def _is_test(data: Any) -> bool:
+    """Does a loader, its data set, or what that is a subset of call itself test?"""
+    while data is not None:
+        if str(getattr(data, "split", "")) == Split.TEST:
+            return True
+        data = getattr(data, "dataset", None)
+    return False
+
+
+def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], most: int) -> Iterable[tuple[Inputs, Tensor]]:
     """Batches of at most `most` items, fewer of large ones: activations are many times an input's size."""
     if isinstance(calibration, tuple) and len(calibration) == 2 and isinstance(calibration[0], Tensor):
         x, y = calibration
         if len(x) != len(y):
             raise InputError(f"{len(x)} inputs but {len(y)} labels")
         size = max(1, min(most, 2**23 * len(x) // max(x.numel(), 1)))
-        yield from zip(x.split(size), y.split(size), strict=True)
+        yield from ((((a,), {}), b) for a, b in zip(x.split(size), y.split(size), strict=True))
         return
     for batch in calibration:
-        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
-            raise InputError("calibration batches must be (x, y, …) pairs")
-        yield batch[0], batch[1]
+        args, kwargs, y, _ = unpack(batch)
+        yield (args, kwargs), y
+
+
+@contextmanager
+def searching(*, show: bool) -> Iterator[Callable[[float, int, int], None] | None]:
+    """What the search is at, on stderr; how many σ are left is known to nobody, so passes are counted."""
+    if not show:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
+        task, passes = bar.add_task("looking for σ"), 0
+
+        def report(sigma: float, member: int, of: int) -> None:
+            nonlocal passes
+            passes += 1
+            bar.update(task, description=f"looking for σ: at {sigma:.3g}, member {member} of {of}, {passes} passes")
+
+        yield report

@@ -23,6 +23,8 @@ from calibrant.functional.rows import classes_last
 from calibrant.types import Predictions, Split
 
 Model = Callable[..., Any]
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+"""Of a batch: what goes in by position, and what by name."""
 
 _LABELS = ("labels", "label", "y")
 _IDS = ("ids", "id", "index")
@@ -80,8 +82,8 @@ def predict(
         torch.inference_mode(),
         _precision(where, autocast),
     ):
-        for arguments, keywords, y, item in map(_unpack, _bar(loader, progress)):
-            args, kwargs = _to(arguments, where), _to(keywords, where)
+        for arguments, keywords, y, item in map(unpack, _bar(loader, progress)):
+            args, kwargs = moved(arguments, where), moved(keywords, where)
             truth = torch.as_tensor(y).detach().cpu()
             out = [
                 _checked(classes_last(logits_of(m(*args, **kwargs)), class_axis, "logits"), truth, m) for m in models
@@ -136,7 +138,7 @@ def _checked(logits: Tensor, labels: Tensor, model: Model) -> Tensor:
     return logits.cpu() if logits.dtype == torch.float64 else logits.float().cpu()
 
 
-def _unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, Any]:
+def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, Any]:
     """A batch → (positional inputs, keyword inputs, labels, ids)."""
     if isinstance(batch, Mapping):
         key = next((k for k in _LABELS if k in batch), None)
@@ -157,13 +159,24 @@ def _unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, Any]:
     raise InputError(f"a batch is {type(batch).__name__}; expected (x, labels) or a dict with 'labels'")
 
 
-def _to(value: Any, device: torch.device) -> Any:
+def moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
         return value.to(device, non_blocking=True)
     if isinstance(value, Mapping):
-        return {k: _to(v, device) for k, v in value.items()}
+        return {k: moved(v, device) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(_to(v, device) for v in value)
+        return type(value)(moved(v, device) for v in value)
+    return value
+
+
+def first(value: Any, n: int) -> Any:
+    """The first `n` items of everything in a batch's inputs."""
+    if isinstance(value, Tensor):
+        return value[:n] if value.ndim else value
+    if isinstance(value, Mapping):
+        return {k: first(v, n) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(first(v, n) for v in value)
     return value
 
 

@@ -1,0 +1,141 @@
+"""Which modules of a network drop at random, at which rate, and what dropout no module owns.
+
+Reachable are PyTorch's dropout modules, other libraries' (known by their names), and the modules that call dropout
+themselves and do nothing else by their mode: attention (`nn.MultiheadAttention`) and recurrent networks
+(`nn.LSTM(…, dropout=0.3)`). A functional `F.dropout(…, training=self.training)` in somebody's forward is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from calibrant.ensembles.ensemble import evaluating
+from calibrant.errors import InputError
+
+_PLAIN = nn.modules.dropout._DropoutNd
+_COMPOSED = (nn.MultiheadAttention, nn.RNNBase)  # their rate is the attribute `dropout`
+_NAMES = ("DropPath", "StochasticDepth", "DropBlock", "DropBlock2d")  # other libraries' modules, known by name
+_RATES = ("p", "drop_prob", "drop_p", "rate")
+_FUNCTIONS = {getattr(nn.functional, n) for n in dir(nn.functional) if "dropout" in n} | {torch.dropout}
+
+
+def dropouts(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module that drops, by name, whatever its kind; dropout modules with p = 0 included."""
+    return {name: m for name, m in model.named_modules() if _drops(m)}
+
+
+def _drops(m: nn.Module) -> bool:
+    if isinstance(m, _COMPOSED):
+        return m.dropout > 0
+    name = type(m).__name__
+    leaf = not m._modules and not m._parameters
+    return isinstance(m, _PLAIN) or (leaf and (name in _NAMES or "dropout" in name.lower()))
+
+
+def splits(module: nn.Module) -> bool:
+    """Can members go through it side by side: one tensor in, one out, items along the first axis?"""
+    return not isinstance(module, _COMPOSED)
+
+
+def _attribute(m: nn.Module) -> str | None:
+    """Where a module keeps its rate."""
+    if isinstance(m, _COMPOSED):
+        return "dropout"
+    return next((a for a in _RATES if isinstance(getattr(m, a, None), (int, float))), None)
+
+
+def rate(m: nn.Module, p: float | None = None) -> float:
+    """The rate at which it drops, or would with the override `p`; 1 where it does not say."""
+    name = _attribute(m)
+    if name is None:
+        return 1.0
+    return float(getattr(m, name) if p is None else p)
+
+
+def check_rates(found: dict[str, nn.Module]) -> None:
+    """Before an override: every rate must be known."""
+    for name, m in found.items():
+        if _attribute(m) is None:
+            raise InputError(
+                f"{name} ({type(m).__name__}) keeps its rate in an unknown place; set it there instead of p="
+            )
+
+
+@contextmanager
+def dropping(model: nn.Module, p: float | None) -> Iterator[None]:
+    """Inside, every dropout of a model in eval mode is on, at the rate `p` where it is given."""
+    found = list(dropouts(model).values())
+    rates = [(m, a, getattr(m, a)) for m in found if p is not None and (a := _attribute(m)) is not None]
+    with ExitStack() as scopes:
+        if any(rate(m, p) > 0 for m in found):
+            scopes.enter_context(_unfused(found))
+        try:
+            for m in found:
+                m.training = True
+            for m, name, _ in rates:
+                setattr(m, name, p)
+            yield
+        finally:
+            for m, name, own in rates:
+                setattr(m, name, own)
+            for m in found:
+                m.training = False
+
+
+@contextmanager
+def _unfused(found: Iterable[nn.Module]) -> Iterator[None]:
+    """Without the kernels that know no dropout, or whose masks no seed reaches.
+
+    An `nn.TransformerEncoderLayer` in eval mode goes through one fused kernel, past its own dropout modules. cuDNN's
+    recurrent kernels keep a state of their own for the masks.
+    """
+    fused, cudnn = torch.backends.mha.get_fastpath_enabled(), torch.backends.cudnn.enabled
+    recurrent = any(isinstance(m, nn.RNNBase) for m in found)
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        with torch.backends.cudnn.flags(enabled=cudnn and not recurrent) if recurrent else ExitStack():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fused)
+
+
+class Watch(TorchFunctionMode):
+    """Counts dropout calls that come from no module of `dropouts`, and so stay as they are."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model, self.found, self._inside = model, 0, 0
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> Watch:
+        for m in dropouts(self.model).values():
+            self._hooks.append(m.register_forward_pre_hook(lambda *_: self._step(1)))
+            self._hooks.append(m.register_forward_hook(lambda *_: self._step(-1), always_call=True))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+
+    def _step(self, by: int) -> None:
+        self._inside += by
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.found += func in _FUNCTIONS and not self._inside
+        return func(*args, **(kwargs or {}))
+
+
+def functional_dropouts(model: nn.Module, x: Tensor) -> int:
+    """How many dropout calls of one forward pass come from no module, and so stay off."""
+    with torch.no_grad(), evaluating(model), Watch(model) as watch:
+        model(x)
+    return watch.found

@@ -1,0 +1,234 @@
+"""PEP and MC dropout on networks that surprise: attention, recurrence, parametrised weights, keyword inputs."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from calibrant.ensembles import PEP, Deep, MCDropout
+from calibrant.ensembles.dropping import dropouts
+from calibrant.errors import InputError, SplitError
+from calibrant.functional.noise import member_seed
+
+G = torch.Generator().manual_seed(0)
+WORDS = torch.randint(0, 50, (32, 7), generator=G)
+Y = torch.randint(0, 4, (32,), generator=G)
+X = torch.randn(32, 12, generator=G)
+IMAGES = torch.randn(32, 1, 6, 6, generator=G)
+
+
+class Transformer(nn.Module):
+    def __init__(self, p: float = 0.3) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=p, batch_first=True)
+        self.embed, self.head = nn.Embedding(50, 16), nn.Linear(16, 4)
+        self.encoder = nn.TransformerEncoder(layer, 2)
+
+    def forward(self, x: Tensor) -> Any:
+        return SimpleNamespace(logits=self.head(self.encoder(self.embed(x)).mean(1)))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, 16), nn.Linear(8, 4)
+        self.lstm = nn.LSTM(16, 8, 2, dropout=0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(self.embed(x).transpose(0, 1))[0][-1])
+
+
+class Functional(nn.Module):
+    """A functional dropout before a module: as the mode says, or always on."""
+
+    def __init__(self, always: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.drop = nn.Linear(12, 12), nn.Linear(12, 4), nn.Dropout(0.3)
+        self.always = always
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.drop(F.dropout(self.first(x), 0.5, self.always or self.training)))
+
+
+def naive(model: nn.Module, x: Tensor, members: int) -> Tensor:
+    """A person's loop: what only drops in train mode, no fused kernels (gradients are on), a seed a member."""
+    model.eval()
+    for m in model.modules():
+        if isinstance(m, (nn.modules.dropout._DropoutNd, nn.MultiheadAttention, nn.LSTM)):
+            m.training = True
+    out = []
+    for j in range(members):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(member_seed(0, j))
+            output = model(x)
+        out.append(getattr(output, "logits", output).detach())
+    model.eval()
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("network", [Transformer, Recurrent])
+@pytest.mark.parametrize("together", [None, 3])
+def test_dropout_inside_attention_and_recurrence_is_active(network: type[nn.Module], together: int | None) -> None:
+    model = network().eval()
+    expected = naive(model, WORDS, 3)
+    assert (expected[0] - expected[1]).abs().max() > 1e-3
+    ensemble = MCDropout(model, 3, together=together)
+    torch.testing.assert_close(ensemble.members(WORDS), expected, atol=1e-6, rtol=1e-5)
+    kept = ensemble.predict([(WORDS, Y)], keep_members=True)  # the other way to run members
+    torch.testing.assert_close(kept.logits, expected, atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(MCDropout(model, 1).members(WORDS), expected[:1], atol=1e-6, rtol=1e-5)
+
+
+def test_rate_zero_is_the_transformer_itself() -> None:
+    model = Transformer().eval()
+    with torch.no_grad():
+        assert torch.equal(MCDropout(model, 3, p=0.0).members(WORDS)[2], model(WORDS).logits)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_other_libraries_dropouts_obey_the_override() -> None:
+    class DropPath(nn.Module):
+        drop_prob = 0.5
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(x, self.drop_prob, self.training)
+
+    class LockedDropout(DropPath):
+        pass
+
+    model = nn.Sequential(nn.Linear(12, 8), DropPath(), LockedDropout(), nn.Linear(8, 4)).eval()
+    assert set(dropouts(model)) == {"1", "2"}
+    assert torch.equal(MCDropout(model, 3, p=0.0).members(X)[1], model(X))
+    assert model[1].drop_prob == 0.5 and not torch.equal(*MCDropout(model, 2).members(X))
+
+    class OpaqueDropout(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.dropout(x, 0.5, self.training)
+
+    with pytest.raises(InputError, match=r"1 \(OpaqueDropout\)"):
+        MCDropout(nn.Sequential(nn.Linear(12, 4), OpaqueDropout()), p=0.1)
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_functional_dropout_is_reported_once_and_never_shared_between_members(always: bool) -> None:
+    model = Functional(always).eval()
+    ensemble = MCDropout(model, 4)
+    with pytest.warns(UserWarning, match="functional dropout 1 time"):
+        members = ensemble.members(X)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ensemble.members(X)
+    assert torch.equal(members, naive(model, X, 4))
+
+
+def test_a_write_to_a_part_of_the_shared_result_and_then_to_all_of_it_is_undone() -> None:
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last, self.drop = nn.Linear(12, 12), nn.Linear(12, 4), nn.Dropout(0.3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.first(x)
+            dropped = self.drop(h)
+            h[:, :3].mul_(2.0)
+            h.add_(1.0)
+            return self.last(h + dropped)
+
+    model = InPlace().eval()
+    with torch.no_grad():
+        expected = naive(model, X, 4)
+    assert torch.equal(MCDropout(model, 4, together=1).members(X), expected)
+
+
+NORMS = {
+    "weight": nn.utils.parametrizations.weight_norm,
+    "spectral": nn.utils.parametrizations.spectral_norm,
+    "old spectral": nn.utils.spectral_norm,
+}
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_parametrised_convolutions_are_convolutions_and_stay_untouched(norm: str) -> None:
+    model = nn.Sequential(
+        NORMS[norm](nn.Conv2d(1, 4, 3)), nn.Conv2d(4, 4, 1), nn.ReLU(), nn.Flatten(), nn.Linear(64, 4)
+    ).train()
+    state = {k: v.clone() for k, v in model.state_dict().items()}
+    pep = PEP.fit(model, (IMAGES, Y))
+    assert {n.split(".")[0] for n in pep.parameters} == {"0", "1"}  # and not the linear layer
+    members = PEP(model, 0.1, 2).members(IMAGES)
+    assert not torch.equal(members[0], members[1])
+    assert all(torch.equal(v, model.state_dict()[k]) for k, v in state.items())
+
+
+def test_weights_too_coarse_for_the_noise_are_said() -> None:
+    model = nn.Sequential(nn.Linear(12, 64), nn.ReLU(), nn.Linear(64, 4)).bfloat16()
+    with pytest.warns(UserWarning, match="of the bfloat16 weights change at σ = 1e-05"):
+        PEP(model, 1e-5)
+    pep = PEP.fit(model, (X.bfloat16(), Y), range=(1e-6, 2e-6))
+    assert any("bfloat16 weights" in note for note in pep.certificate.notes)
+
+
+def test_batches_of_keyword_inputs() -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.head = nn.Embedding(50, 8), nn.Linear(8, 4)
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.head((self.embed(input_ids) * attention_mask[..., None]).mean(1))}
+
+    model, mask = Masked(), torch.ones(32, 7)
+    batches = [
+        {"input_ids": WORDS[i : i + 16], "attention_mask": mask[i : i + 16], "labels": Y[i : i + 16]} for i in (0, 16)
+    ]
+    pep = PEP.fit(model, batches)
+    own = F.cross_entropy(model(WORDS, mask)["logits"].double(), Y).detach()
+    assert math.isclose(pep.certificate.nll_at_zero, float(own), rel_tol=1e-5)
+    assert pep.predict(batches).logits.shape == (32, 4)
+
+
+def test_a_graph_made_before_may_be_differentiated_after() -> None:
+    model = nn.Sequential(nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 4))
+    loss = F.cross_entropy(model(X), Y)
+    PEP(model, 0.1)(X)
+    loss.backward()
+    expected = torch.autograd.grad(F.cross_entropy(model(X), Y), list(model.parameters()))
+    assert all(torch.equal(p.grad, g) for p, g in zip(model.parameters(), expected, strict=True))
+
+
+def test_data_set_behind_a_loader_marked_test() -> None:
+    from torch.utils.data import DataLoader, Subset, TensorDataset
+
+    data = TensorDataset(X, Y)
+    data.split = "test"
+    for marked in (data, Subset(data, range(8))):
+        with pytest.raises(SplitError, match="marked test"):
+            PEP.fit(nn.Linear(12, 4), DataLoader(marked, 8))
+
+
+def test_members_of_other_numbers_of_classes() -> None:
+    with pytest.raises(InputError, match=r"\(32, 4\) and \(32, 5\)"):
+        Deep([nn.Linear(12, 4), nn.Linear(12, 5)])(X)
+
+
+def test_the_search_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    seen: list[tuple[float, int, int]] = []
+    from calibrant.ensembles.sigma import searching, sigma_curve
+
+    curve = sigma_curve(PEP(nn.Linear(12, 4), 0.0, members=3), (X, Y))
+    curve.report = lambda *at: seen.append(at)
+    curve.at(0.1)
+    assert seen[:3] == [(0.1, 1, 3), (0.1, 2, 3), (0.1, 3, 3)]
+    with searching(show=True) as report:
+        report(0.1, 1, 3)
+    out = capsys.readouterr()
+    assert out.out == ""
+    with searching(show=False) as report:
+        assert report is None
