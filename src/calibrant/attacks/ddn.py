@@ -31,7 +31,7 @@ SHORTEST, LONGEST = 1e-4, 0.25
 class DDN(Attack):
     """Minimum L2 norm by decoupled direction and norm: the cheap ruler (Rony 2019)."""
 
-    iterations: int = 16
+    iterations: int = 20
     gamma: float = 0.3
     alpha: float = 2.0  # in units of ε
 
