@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from calibrant.data import Batches, load
 from calibrant.errors import CalibrantError, DivergedError, InputError
-from calibrant.train import How, Recipe, read, train
+from calibrant.train import How, Recipe, read, select, train
 from calibrant.train import load as load_run
 from calibrant.train.components import components, known_of
 from calibrant.train.run import networks
@@ -33,12 +33,45 @@ def small(*settings: str) -> Recipe:
         (["engine=graph"], "needs a CUDA device"),
         (["network=timm:nothing"], "timm"),
         (["transforms=[{name='ccat', attack={name='pgd', itertions=3}}]"], "ccat|attack.iterations"),
-        (["data.sizes={validation=0}"], "no validation part"),
+        (["data.sizes={validation=0}"], "no validation part.*sizes={'validation': N}"),
+        (["data.sizes={train=1}"], "training part has 1 item"),
+        (["network.dropout=1.5"], "dropout is 1.5; it must be a rate"),
+        (["network.act=relu6"], "act='relu6' must be a layer's class"),
+        (["network.hidden=200"], "'mlp' cannot be made with hidden=200"),
+        (["network.hidden=[-3]"], "'mlp' cannot be made with hidden"),
+        (["network=unet"], "'unet' cannot read digits .1×8×8.: .*too small"),
+        (["network=text_cnn"], "'text_cnn' cannot read digits"),
+        (["loss.class_weights=[1.0, 2.0]"], "2 class weights for 10 classes"),
+        (["loss={name='focal', gamma=nan}"], "gamma must be 0 or more"),
+        (["loss={name='inverse_focal', gamma=inf}"], "gamma must be 0 or more"),
+        (["penalties=[{name='mmce', width=0.0}]"], "width must be positive"),
     ],
 )
 def test_what_cannot_train_leaves_nothing_behind(tmp_path: Path, settings: list[str], says: str) -> None:
     with pytest.raises(CalibrantError, match=says):
         train(small(*settings), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["augment.crop_padding=-3", "optimiser.lr=inf", "optimiser.beta1=1.5", "schedule.warmup=-1", "schedule.gamma=nan"],
+)
+def test_numbers_out_of_range_are_refused_when_the_recipe_is_read(setting: str) -> None:
+    with pytest.raises(InputError, match=setting.split("=")[0].split(".")[1]):
+        small(setting)
+
+
+def test_a_run_needs_a_process(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least one process"):
+        train(small(), tmp_path / "run", replace(QUIET, devices=0))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_last_point_of_a_grid_is_judged_before_the_first_one_trains(tmp_path: Path) -> None:
+    grid = "selection={grid={'targets.epsilon'=[0.1, 2.0]}}"
+    with pytest.raises(InputError, match="epsilon"):
+        select(small("targets=smoothing", grid), tmp_path / "run", QUIET)
     assert not (tmp_path / "run").exists()
 
 

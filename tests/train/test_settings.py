@@ -123,7 +123,7 @@ def test_toml_files_and_their_base(tmp_path: Path) -> None:
     [
         (Choice("focal", {"gama": 1.0}), "'loss.gama'; did you mean 'loss.gamma'"),
         (Choice("fokal"), "did you mean 'focal'"),
-        (Choice("focal", {"gamma": -1.0}), "negative"),
+        (Choice("focal", {"gamma": -1.0}), "gamma must be 0 or more"),
         (Choice("focal", {"gamma": "high"}), "cannot be made"),
     ],
 )

@@ -21,7 +21,7 @@ def train(
     ] = None,
     data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    devices: Annotated[int, typer.Option(help="processes that share each batch (DDP)")] = 1,
+    devices: Annotated[int, typer.Option(help="processes that share each batch (DDP)", min=1)] = 1,
     checkpoint_every: Annotated[int, typer.Option(help="epochs between checkpoints", min=1)] = 1,
     keep_epochs: Annotated[bool, typer.Option(help="keep the validation predictions of every epoch")] = False,
     keep_weights: Annotated[int, typer.Option(help="keep the weights of the last N epochs (SWA, SWAG)", min=0)] = 0,

@@ -58,7 +58,9 @@ class Data:
     def __getitem__(self, split: str) -> Part:
         if Split(split) not in self.splits:
             held = ", ".join(self.splits)
-            raise InputError(f"{self.name} has no {split} part (it has {held}); ask for one by sizes={{{split!r}: N}}")
+            raise InputError(
+                f"{self.name} has no {split} part (it has {held}); ask for one by sizes={{{str(split)!r}: N}}"
+            )
         return self.splits[Split(split)]
 
 

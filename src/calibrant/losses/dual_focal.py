@@ -6,6 +6,7 @@ weighed but its lead over the runner-up, which counters the under-confidence of 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -24,8 +25,8 @@ class DualFocal:
     class_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.gamma < 0:
-            raise InputError(f"gamma must not be negative, got {self.gamma}; 0 is cross-entropy")
+        if not 0 <= self.gamma < math.inf:
+            raise InputError(f"gamma must be 0 or more, got {self.gamma}; 0 is cross-entropy")
 
     def __call__(self, logits: Tensor, q: Tensor) -> Tensor:
         log_p = log_probabilities(logits, q)

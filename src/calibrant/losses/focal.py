@@ -9,6 +9,7 @@ elsewhere; p is not differentiated through the choice.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -27,8 +28,8 @@ class Focal:
     class_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.gamma < 0 or any(gamma < 0 for _, gamma in self.steps):
-            raise InputError(f"gamma must not be negative, got {self.gamma} and steps {self.steps}; 0 is cross-entropy")
+        if not all(0 <= gamma < math.inf for gamma in (self.gamma, *(gamma for _, gamma in self.steps))):
+            raise InputError(f"gamma must be 0 or more, got {self.gamma} and steps {self.steps}; 0 is cross-entropy")
         if list(self.steps) != sorted(self.steps, key=lambda step: step[0]):
             raise InputError(f"steps {self.steps} must have rising bounds")
 
@@ -46,8 +47,8 @@ class InverseFocal:
     class_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
-        if self.gamma < 0:
-            raise InputError(f"gamma must not be negative, got {self.gamma}; 0 is cross-entropy")
+        if not 0 <= self.gamma < math.inf:
+            raise InputError(f"gamma must be 0 or more, got {self.gamma}; 0 is cross-entropy")
 
     def __call__(self, logits: Tensor, q: Tensor) -> Tensor:
         log_p = log_probabilities(logits, q)

@@ -20,7 +20,7 @@ class LpNorm:
     p: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.p < 1:
+        if not self.p >= 1:
             raise InputError(f"p must be at least 1 for a norm, got {self.p}")
 
     def __call__(self, logits: Tensor, batch: Batch) -> Tensor:

@@ -27,6 +27,10 @@ class MMCE:
     balanced: bool = False
     needs_labels: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        if not self.width > 0:
+            raise InputError(f"width must be positive, got {self.width}; the paper has 0.4")
+
     def __call__(self, logits: Tensor, batch: Batch) -> Tensor:
         if batch.labels is None:
             raise InputError("mmce needs labels, and a transform has mixed them; drop mixup/cutmix/ccat or mmce")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from calibrant.errors import InputError, unknown
+from calibrant.errors import CalibrantError, InputError, unknown
 from calibrant.nn import alexnet, cnn, densenet, inception, mlp, preact, resnet, text_cnn, unet, vgg
 from calibrant.nn.blocks import Layers
 from calibrant.nn.external import LIBRARIES, external
@@ -97,8 +97,14 @@ def build(
     used: set[str] = set()
     noted: dict[str, Any] = {key: _noted(key, made, used) if callable(made) else made for key, made in given.items()}
     layers = Layers(**noted)
-    with seeded(seed):
-        model = MODELS[name](classes, in_channels, edges, layers, **options)
+    try:
+        with seeded(seed):
+            model = MODELS[name](classes, in_channels, edges, layers, **options)
+    except CalibrantError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
+        given_options = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise InputError(f"model {name!r} cannot be made with {given_options or 'these layers'}: {error}") from error
     if any(isinstance(module, nn.Dropout) and module.p == layers.dropout for module in model.modules()):
         used.add("dropout")
     for key in given:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.errors import unknown
+from calibrant.errors import InputError, unknown
 
 SHORTCUTS = ("conv", "A")
 
@@ -31,6 +31,13 @@ class Layers:
     pool: Callable[..., nn.Module] = nn.MaxPool2d
     stage_end: Callable[[int], nn.Module] = _nothing
     dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("norm", "act", "pool", "stage_end"):
+            if not callable(getattr(self, name)):
+                raise InputError(f"{name}={getattr(self, name)!r} must be a layer's class; a recipe cannot write it")
+        if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout <= 1:
+            raise InputError(f"dropout is {self.dropout!r}; it must be a rate in [0, 1]")
 
     def drop(self) -> nn.Module:
         return nn.Dropout(self.dropout) if self.dropout else nn.Identity()

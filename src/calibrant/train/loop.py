@@ -76,6 +76,8 @@ class Loop:
         ]
         if "graph" in r.engine and self.device.type != "cuda":
             raise InputError(f"engine {r.engine!r} needs a CUDA device, not {self.device.type}; --set engine=eager")
+        if (n := self.data[Split.TRAIN].n) < 2 * self.fabric.world_size:
+            raise InputError(f"the training part has {n} item(s), fewer than two a process; ask for more by data.sizes")
         self.augment = None if r.augment is None else Augment(r.augment.crop_padding, r.augment.flip)
 
     def _member(self, network: nn.Module) -> Member:

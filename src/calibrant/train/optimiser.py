@@ -30,12 +30,14 @@ class Optimiser:
     weight_decay: float = 0.0  # added to the gradient, in Adam too (as the papers' frameworks did)
 
     def __post_init__(self) -> None:
-        if not self.lr > 0:
+        if not 0 < self.lr < math.inf:
             raise InputError(f"optimiser.lr is {self.lr}; it must be positive")
-        if self.weight_decay < 0 or not 0 <= self.momentum < 1:
+        if not 0 <= self.weight_decay < math.inf or not 0 <= self.momentum < 1:
             raise InputError("optimiser.weight_decay must be 0 or more and optimiser.momentum in [0, 1)")
         if self.nesterov and self.momentum == 0:
             raise InputError("optimiser.nesterov needs optimiser.momentum above 0")
+        if not 0 <= self.beta1 < 1 or not 0 <= self.beta2 < 1:
+            raise InputError(f"optimiser.beta1 and beta2 must be in [0, 1), got {self.beta1} and {self.beta2}")
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class Schedule:
             raise InputError(f"schedule.milestones must rise, but are {list(self.milestones)}")
         if self.factors and len(self.factors) != len(self.milestones):
             raise InputError(f"{len(self.factors)} schedule.factors for {len(self.milestones)} schedule.milestones")
+        if not all(0 <= x < math.inf for x in (self.gamma, self.warmup, *self.factors)):
+            raise InputError("schedule.gamma, schedule.warmup and schedule.factors must be 0 or more")
 
     def factor(self, step: int, steps: int, epochs: int) -> float:
         """What the initial rate is multiplied with in `step` (from 0), with `steps` an epoch."""

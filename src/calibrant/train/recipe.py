@@ -33,6 +33,10 @@ class AugmentSettings:
     crop_padding: int = 4
     flip: bool = True
 
+    def __post_init__(self) -> None:
+        if self.crop_padding < 0:
+            raise InputError(f"augment.crop_padding is {self.crop_padding}; it must be 0 or more")
+
 
 @dataclass(frozen=True)
 class Selection:

@@ -31,6 +31,7 @@ from calibrant.train.loop import Loop, Refresh
 from calibrant.train.progress import Progress
 from calibrant.train.randomness import stream
 from calibrant.train.recipe import Recipe, read
+from calibrant.train.rehearsal import rehearse
 from calibrant.train.threads import enough_threads, threads_of
 from calibrant.types import SCHEMA, Predictions, Split, jsonable
 
@@ -133,6 +134,7 @@ def _loop(recipe: Recipe, folder: Path, how: How, loaded: Data, fabric: Fabric) 
         listen,
         progress,
     )
+    rehearse(recipe, loaded, loop.members[0].model, loop.parts.criterion)
     return loop
 
 
@@ -231,6 +233,8 @@ def make_fabric(recipe: Recipe, how: How) -> Fabric:
     from lightning.fabric import Fabric
 
     kind = how.device
+    if how.devices < 1:
+        raise InputError(f"devices is {how.devices}; a run has at least one process")
     if kind == "auto":
         kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind not in ("cpu", "cuda"):

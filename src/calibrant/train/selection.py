@@ -17,6 +17,7 @@ from calibrant.errors import FileError, InputError
 from calibrant.files import atomic
 from calibrant.metrics import METRICS
 from calibrant.train import board
+from calibrant.train.components import components, known_of
 from calibrant.train.recipe import Recipe, digest, read
 from calibrant.train.run import PREDICTED, Given, How, data_of, train
 from calibrant.types import SCHEMA, Split, jsonable
@@ -37,9 +38,12 @@ def select(
     if how.tensorboard:
         board.check()
     loaded = data_of(recipe, how, data)  # once for all points, and before anything is written
-    folder, s = _folder(Path(out), recipe), recipe.selection
+    grid, s = recipe.points(), recipe.selection
+    for _, each in grid:  # the last point's mistake is found before the first point trains
+        components(each, {**known_of(loaded), **how.handed})
+    folder = _folder(Path(out), recipe)
     points: list[Point] = []
-    for settings, each in recipe.points():
+    for settings, each in grid:
         name = digest(settings)[:12]
         say(f"{recipe.name}: {', '.join(f'{k} = {v}' for k, v in settings.items())}")
         metrics = train(each, folder / "points" / name, how, loaded)
