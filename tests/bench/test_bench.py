@@ -6,7 +6,9 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.stats
 
 from calibrant import files
 from calibrant.bench import Cell, Store
@@ -182,10 +184,18 @@ def test_an_interval_over_seeds_holds_the_seeds_and_the_items() -> None:
     spread = 12.7062 * 0.1 * 2**0.5 / 2**0.5
     assert both.high == pytest.approx(0.2 + (spread**2 + 0.04**2) ** 0.5, rel=1e-4)
     assert both.low == pytest.approx(0.4 - both.high)
-    [unknown] = lines([*made, cell("a", 2, 0.2)])
-    assert (unknown.low, unknown.high) == (None, None)
+    assert (single.of, both.of) == ("items", "seeds and items")
     [smoke] = lines([replace(made[0], scale="smoke")])
     assert smoke.reported is None and single.reported == 0.5
+
+
+def test_cells_without_intervals_give_that_of_the_seeds_from_three_on() -> None:
+    values = [0.1, 0.3, 0.2, 0.25]
+    [line] = lines([cell("a", s, v) for s, v in enumerate(values)])
+    expected = scipy.stats.t.interval(0.95, 3, np.mean(values), scipy.stats.sem(values))
+    assert (line.low, line.high) == pytest.approx(expected) and line.of == "seeds"
+    [two] = lines([cell("a", s, v) for s, v in enumerate(values[:2])])
+    assert (two.low, two.high, two.of) == (None, None, "nothing")
 
 
 SEEDS = ((0, 0.1, 0.03), (1, 0.3, 0.05))

@@ -16,7 +16,8 @@ class Line:
     """One number of one row: what the paper says, and what we measured, with its interval.
 
     One run: the interval of resampled test items, which says nothing about the method. Several seeds: their mean, and
-    an interval that holds both the spread of the seeds (Student's t) and that of the items that they share.
+    an interval that holds both the spread of the seeds (Student's t) and that of the items that they share; `of` says
+    what it is of, and cells without intervals of their own give that of the seeds alone, from three on.
     """
 
     experiment: str
@@ -27,6 +28,7 @@ class Line:
     deviation: float | None  # None with one seed
     low: float | None
     high: float | None
+    of: str  # items, seeds, seeds and items, or nothing
     seeds: int
     scale: str
 
@@ -52,26 +54,33 @@ def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
                 low, high = cell.intervals.get(variant, {}).get(metric, (None, None))
                 if low is not None and high is not None:
                     bounds[name].append((low - value, high - value))
-    return [
-        Line(
-            name[0], name[2], name[3], said[name], *moments(found), *interval(found, bounds[name]), len(found), name[1]
-        )
-        for name, found in values.items()
-        if said[name] is not None or not only_reported
-    ]
+    out = []
+    for name, found in values.items():
+        if said[name] is not None or not only_reported:
+            experiment, scale, variant, metric = name
+            (mean, deviation), (low, high, of) = moments(found), interval(found, bounds[name])
+            out.append(Line(experiment, variant, metric, said[name], mean, deviation, low, high, of, len(found), scale))
+    return out
 
 
-def interval(values: Sequence[float], items: Sequence[tuple[float, float]]) -> tuple[float | None, float | None]:
-    """95 % of the mean over seeds: half-widths of seeds and of items added in squares; (None, None) if one is unknown.
+FEWEST_SEEDS = 3
+"""Below it, seeds say nothing about a method."""
+
+
+def interval(values: Sequence[float], items: Sequence[tuple[float, float]]) -> tuple[float | None, float | None, str]:
+    """95 % of the mean over seeds, and what it is of: half-widths of seeds and of items added in squares.
 
     The seeds share their test items, so averaging over seeds does not shrink the items' part.
     """
-    if len(items) < len(values):
-        return None, None
     mean, deviation = moments(values)
     spread = 0.0 if deviation is None else student(len(values) - 1) * deviation / math.sqrt(len(values))
-    below, above = (math.fsum(side) / len(items) for side in zip(*items, strict=True))
-    return mean - math.hypot(spread, below), mean + math.hypot(spread, above)
+    if len(items) == len(values):
+        below, above = (math.fsum(side) / len(items) for side in zip(*items, strict=True))
+        of = "items" if deviation is None else "seeds and items"
+        return mean - math.hypot(spread, below), mean + math.hypot(spread, above), of
+    if len(values) >= FEWEST_SEEDS:
+        return mean - spread, mean + spread, "seeds"
+    return None, None, "nothing"
 
 
 def student(freedom: int) -> float:

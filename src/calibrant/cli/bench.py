@@ -140,10 +140,10 @@ def _lines(cells: list[Any]) -> None:
         typer.echo(f"  {'':<20} {'':<9} {'paper':>8} {'measured':>9}  95 % interval")
         for x in rows:
             reported = "–" if x.reported is None else f"{x.reported:.4f}"
-            bounds = "–" if x.low is None or x.high is None else f"[{x.low:.4f}, {x.high:.4f}]"
+            bounds = "–" if x.low is None or x.high is None else f"[{x.low:.4f}, {x.high:.4f}] of {x.of}"
             typer.echo(f"  {x.variant:<20} {x.metric:<9} {reported:>8} {x.mean:>9.4f}  {bounds}")
-    if found:
-        typer.echo("intervals: of resampled test items in a single run; of seeds and items together in several")
+    if any(x.of == "items" for x in found):
+        typer.echo("an interval of items says how sure one trained network's number is, and nothing about the method")
     for cell in cells:
         if cell.status == "failed":
             typer.echo(f"{cell.experiment} seed {cell.seed} failed: {cell.error}")
