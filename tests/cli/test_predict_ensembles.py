@@ -63,6 +63,7 @@ def test_deep_takes_several_runs(trained: Path, tmp_path: Path) -> None:
         (["--ensemble", "pep", "--sigma", "-1"], "sigma"),
         (["--ensemble", "dropout", "--p", "2"], "p=2"),
         (["--ensemble", "dropout", "--members", "2", "--save", "x"], "--save"),
+        (["--device", "tpu"], "use auto, cpu or cuda"),
     ],
 )
 def test_what_cannot_be_is_one_line_and_exit_code_2(
@@ -71,7 +72,7 @@ def test_what_cannot_be_is_one_line_and_exit_code_2(
     capsys.readouterr()
     assert run(["predict", str(trained), "-o", str(tmp_path / "p.npz"), *arguments]) == 2
     error = capsys.readouterr().err.strip().splitlines()
-    assert len(error) == 1 and says in error[0]
+    assert len(error) == 1 and says in error[0] and not (tmp_path / "p.npz").exists()
 
 
 @pytest.mark.parametrize("recipe", ["digits/cross_entropy", "digits/smoothing"])

@@ -151,3 +151,15 @@ def test_what_a_user_can_get_wrong(
     assert run(arguments) == 2
     captured = capsys.readouterr()
     assert says in captured.err and "Traceback" not in captured.err and captured.out == ""
+
+
+def test_a_model_that_cannot_read_the_data_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "wide_model.py").write_text("from torch import nn\n\ndef make():\n    return nn.Conv2d(3, 10, 8)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    out = tmp_path / "p.npz"
+    assert run(["predict", "wide_model:make", "--data", "digits", "-o", str(out)]) == 2
+    said = capsys.readouterr().err.strip().splitlines()
+    assert len(said) == 1 and "'wide_model:make' cannot read digits (1×8×8)" in said[0]
+    assert not out.exists()

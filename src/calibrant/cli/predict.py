@@ -57,9 +57,8 @@ def predict(
     json_: Annotated[bool, typer.Option("--json", help="machine-readable on stdout")] = False,
 ) -> None:
     """What a model says about a part of the data, alone or as an ensemble."""
-    import torch
-
     from calibrant import files
+    from calibrant.cli.device import device_of
     from calibrant.cli.predict_stream import only_with_stream, streamed
     from calibrant.data import Batches, load
     from calibrant.data.batches import IGNORED
@@ -67,7 +66,9 @@ def predict(
     from calibrant.ensembles.reference import resolve
     from calibrant.files import atomic
     from calibrant.functional.border import as_split
+    from calibrant.train.rehearsal import answer as rehearsed
 
+    where = device_of(device)
     _possible(ensemble, save, html, keep_members, as_split(fit_on).value)
     stream = only_with_stream(stream, ensemble, window=window, decay=decay, scene_cut=scene_cut)
     found = [resolve(each) for each in model]
@@ -85,9 +86,6 @@ def predict(
     )
     if Path(name).is_dir() and first.classes is not None:
         loaded = relabelled(loaded, first.classes)
-    where = torch.device(
-        "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
-    )
 
     def batches(part: str) -> Batches:
         return Batches(
@@ -99,6 +97,8 @@ def predict(
         )
 
     networks = [m.to(where) for reference in found for m in reference.members]
+    for i, reference in enumerate(found):  # several models may differ
+        rehearsed(model[i], loaded, as_split(split), reference.members[0])
     classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
     options: dict[str, Any] = {"device": where, "split": split, "classes": classes, "progress": sys.stderr.isatty()}
     if loaded[as_split(split)].y.ndim > 1:  # a class for each pixel, and pixels without one

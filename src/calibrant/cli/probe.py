@@ -146,8 +146,7 @@ def _request(
     out: Path | None,
     options: dict[str, Any],
 ) -> Request:
-    import torch
-
+    from calibrant.cli.device import device_of
     from calibrant.data import load
     from calibrant.ensembles.reference import resolve
     from calibrant.functional.border import as_split
@@ -155,8 +154,7 @@ def _request(
     splits = tuple(as_split(s.strip()).value for s in split.split(",") if s.strip())
     if not splits:
         raise InputError("--split is empty; name train, validation, calibration or test")
-    if device not in ("auto", "cpu", "cuda") or (device == "cuda" and not torch.cuda.is_available()):
-        raise InputError(f"--device {device!r} is unknown or not there; use auto or cpu")
+    where = device_of(device)
     found = tuple(resolve(model) for model in models)
     first = found[0]
     name = data or first.data
@@ -178,7 +176,7 @@ def _request(
         ),
         splits,
         limit,
-        torch.device("cuda" if device != "cpu" and torch.cuda.is_available() else "cpu"),
+        where,
         store,
         options,
         progress=sys.stderr.isatty(),

@@ -50,11 +50,11 @@ def opened(
     models: Sequence[str], data: str | None, root: Path | None, device: str, moments: tuple[Any, Any], seed: int | None
 ) -> Setting:
     """The model (or the members of several) and the data, on the device."""
-    import torch
-
+    from calibrant.cli.device import device_of
     from calibrant.data import load
     from calibrant.ensembles.reference import resolve
 
+    where = device_of(device)
     found = [resolve(each) for each in models]
     first = found[0]
     name = data or first.data
@@ -74,9 +74,6 @@ def opened(
             **_shaped(first),
         )
     loaded = _same_classes(loaded, first) if Path(name).is_dir() else loaded
-    where = torch.device(
-        "cuda" if device == "auto" and torch.cuda.is_available() else "cpu" if device == "auto" else device
-    )
     mean, std = moments[0] or first.mean or loaded.mean, moments[1] or first.std or loaded.std
     networks = [m.to(where) for reference in found for m in reference.members]
     return Setting(first, networks, loaded, name, own, where, mean, std)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -66,7 +67,8 @@ def train(
     typer.echo(table(result["metrics"]))
     if both is not None:
         both.show()
-    typer.echo(f"\nnext: calibrant audit {out}/test.npz; calibrant fit {out}/calibration.npz -o MAP")
+    test, held_out = (shlex.quote(str(out / f"{part}.npz")) for part in ("test", "calibration"))
+    typer.echo(f"\nnext: calibrant audit {test}; calibrant fit {held_out} -o MAP")
 
 
 def table(metrics: dict[str, dict[str, Any]]) -> str:

@@ -134,7 +134,7 @@ def _loop(recipe: Recipe, folder: Path, how: How, loaded: Data, fabric: Fabric) 
         listen,
         progress,
     )
-    rehearse(recipe, loaded, loop.members[0].model, loop.parts.criterion)
+    rehearse(recipe.network.name, loaded, loop.members[0].model, loop.parts.criterion)
     return loop
 
 
