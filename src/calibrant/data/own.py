@@ -7,10 +7,7 @@ once and live on the device; others stay in the Dataset and are fetched batch by
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from calibrant.data.factory import made
 from calibrant.data.records import Part
 from calibrant.errors import InputError
 from calibrant.types import Split
@@ -29,21 +27,10 @@ QUIET_BELOW = 5000
 def imported(text: str) -> Dataset[Any] | Mapping[str, Dataset[Any]]:
     """What `package.module:factory` makes, called without arguments; found on the path or in the current folder."""
     module, _, name = text.partition(":")
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        loaded = importlib.import_module(module)
-    except ImportError as error:
-        raise InputError(f"cannot import {module!r} of the data {text!r}: {error}") from error
-    finally:
-        sys.path.remove(here)
-    factory = getattr(loaded, name, None)
-    if not callable(factory):
-        raise InputError(f"{module!r} has no function or class {name!r} (data {text!r})")
-    made = factory()
-    if not isinstance(made, (Dataset, Mapping)):
-        raise InputError(f"{text!r} returned {type(made).__name__}, not a torch Dataset or a mapping of them")
-    return made
+    given = made(module, name, f"data {text!r}")
+    if not isinstance(given, (Dataset, Mapping)):
+        raise InputError(f"{text!r} returned {type(given).__name__}, not a torch Dataset or a mapping of them")
+    return given
 
 
 def parts_of(given: Dataset[Any] | Mapping[str, Dataset[Any]]) -> dict[Split, Part]:

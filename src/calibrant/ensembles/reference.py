@@ -11,7 +11,6 @@ Weights are whatever `calibrant.nn.load_weights` reads: nothing is unpickled.
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 from torch import nn
 
+from calibrant.data.factory import made
 from calibrant.errors import InputError, MissingDependencyError
 from calibrant.nn import load_weights
 from calibrant.train.run import load as load_run
@@ -62,17 +62,7 @@ def resolve(text: str) -> Reference:
 
 
 def _factory(module: str, name: str, text: str) -> nn.Module:
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        loaded = importlib.import_module(module)
-    except ImportError as error:
-        raise InputError(f"cannot import {module!r} of the model {text!r}: {error}") from error
-    finally:
-        sys.path.remove(here)
-    if not callable(factory := getattr(loaded, name, None)):
-        raise InputError(f"{module!r} has no function or class {name!r} (model {text!r})")
-    model = factory()
+    model = made(module, name, f"model {text!r}")
     if not isinstance(model, nn.Module):
         raise InputError(f"{text!r} returned {type(model).__name__}, not a torch.nn.Module")
     return model
