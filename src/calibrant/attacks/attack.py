@@ -98,15 +98,17 @@ class Attack(ABC):
             if reduced:
                 copied = fast_copy(predictor, compiled=self.engine == "compile")
                 quick = Field(copied, self.bounds, torch.float32, reduced=True)
-            loop = Loop(self, quick, device)
+            # the second serves what the first loses by its precision, and is captured too: a few hard items in eager
+            # steps took longer than all others together
+            loops = (Loop(self, quick, device), Loop(self, full, device))
 
             def attacked(x: Tensor, labels: Tensor | None = None, targets: Tensor | None = None) -> AttackResult:
-                return self._attack(loop, full, x.to(device), labels, targets)
+                return self._attack(*loops, full, x.to(device), labels, targets)
 
             yield attacked
 
     def _attack(
-        self, loop: Loop, field: Field, x: Tensor, labels: Tensor | None, targets: Tensor | None
+        self, loop: Loop, exact: Loop, field: Field, x: Tensor, labels: Tensor | None, targets: Tensor | None
     ) -> AttackResult:
         origin = self.bounds.pixels(x)
         clean = torch.cat([field.logits(part) for part in torch.split(origin, loop.size)])
@@ -129,7 +131,7 @@ class Attack(ABC):
             count = end["calls"]
             if loop.field.reduced and not bool(success.all()):  # once more in full precision, what was lost without it
                 again = chosen.take(~success)
-                end = Loop(self, field, x.device, eager=True)(again)
+                end = exact(again)
                 count[~success] += end["calls"]
                 redone = settle(field, again, end["best"], end["point"], loop.size, search=self.nearest)
                 best[~success], success[~success] = redone

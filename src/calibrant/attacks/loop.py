@@ -31,13 +31,13 @@ WORTH_CAPTURING = 10
 class Loop:
     """`loop(task)` runs the attack on all items; what was captured serves the next call."""
 
-    def __init__(self, attack: Attack, field: Field, device: torch.device, *, eager: bool = False) -> None:
+    def __init__(self, attack: Attack, field: Field, device: torch.device) -> None:
         self.attack, self.field, self.device = attack, field, device
         self.size = attack.batch or SLOTS.get(device.type, SLOTS["cpu"])
         if self.size < 1:
             raise InputError(f"batch must be at least 1, got {self.size}")
         self.smallest = SMALLEST.get(device.type, SMALLEST["cpu"])
-        self.captures = not eager and self._captures()
+        self.captures = self._captures()
         self._graphs: dict[tuple[object, ...], Captured] = {}
 
     def __call__(self, task: Task) -> State:
