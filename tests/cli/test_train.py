@@ -163,3 +163,20 @@ def test_a_model_that_cannot_read_the_data_is_one_line(
     said = capsys.readouterr().err.strip().splitlines()
     assert len(said) == 1 and "'wide_model:make' cannot read digits (1×8×8)" in said[0]
     assert not out.exists()
+
+
+def test_items_of_many_sizes_are_predicted_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "many_sizes.py").write_text(
+        "import torch\nfrom torch import nn\nfrom torch.utils.data import Dataset\n\n"
+        "class Items(Dataset):\n"
+        "    def __len__(self):\n        return 40\n"
+        "    def __getitem__(self, i):\n"
+        "        if i >= 40:\n            raise IndexError\n"
+        "        return torch.full((1, 4 + i % 3, 5), float(i)), i % 2\n\n"
+        "def make():\n"
+        "    return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 2))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    out = tmp_path / "p.npz"
+    given = ["predict", "many_sizes:make", "--data", "many_sizes:Items", "--batch", "1", "-o", str(out)]
+    assert run(given) == 0 and len(np.load(out)["labels"]) > 0

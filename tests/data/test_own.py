@@ -88,6 +88,10 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(InputError, match="empty"):
         load(Items([]))
 
+    for label in (0.5, -1, torch.tensor([0.0, 1.0]), "cat"):
+        with pytest.raises(InputError, match="item 1 has the label .*number of a class"):
+            load(Items([(torch.zeros(2), 0), (torch.zeros(2), label)]))
+
     class Endless(Dataset[Any]):
         pass
 

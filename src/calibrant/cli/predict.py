@@ -97,8 +97,8 @@ def predict(
         )
 
     networks = [m.to(where) for reference in found for m in reference.members]
-    for i, reference in enumerate(found):  # several models may differ
-        rehearsed(model[i], loaded, as_split(split), reference.members[0])
+    for text, reference in zip(model, found if loaded.shape else (), strict=False):  # items may differ in size
+        rehearsed(text, loaded, as_split(split), reference.members[0])
     classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
     options: dict[str, Any] = {"device": where, "split": split, "classes": classes, "progress": sys.stderr.isatty()}
     if loaded[as_split(split)].y.ndim > 1:  # a class for each pixel, and pixels without one

@@ -66,7 +66,14 @@ def as_item(item: Any, place: int) -> tuple[Tensor, int]:
     """One item of a Dataset as a tensor and a class number."""
     if not isinstance(item, (tuple, list)) or len(item) < 2:
         raise InputError(f"item {place} is a {type(item).__name__}; each must be (x, y)")
-    return as_tensor(item[0]), int(item[1])
+    try:
+        label = int(item[1])
+        whole = bool(label == item[1]) and label >= 0
+    except (TypeError, ValueError, RuntimeError):  # a vector, a text
+        whole = False
+    if not whole:
+        raise InputError(f"item {place} has the label {item[1]!r}; a label is the number of a class, 0, 1, …")
+    return as_tensor(item[0]), label
 
 
 def as_tensor(x: Any) -> Tensor:
