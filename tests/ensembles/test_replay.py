@@ -197,5 +197,52 @@ def test_stand_ins_have_the_strides_of_what_they_stand_for(together: int, monkey
     model = Careful().eval()
     ensemble = MCDropout(model, members=9, together=together)
     expected = naive(ensemble, X)
-    monkeypatch.setattr(MCDropout, "_run", lambda *_: pytest.fail("the pass diverged and was run whole"))
+    from calibrant.ensembles import passes
+
+    monkeypatch.setattr(passes.Passes, "_cheaply", lambda self, n, _: map(self.replayed, range(1, n)))
+    monkeypatch.setattr(passes, "Diverged", type("Never", (Exception,), {}))
     torch.testing.assert_close(ensemble.members(X), expected)
+
+
+def test_a_module_that_is_shared_whole_is_not_called_again_unless_somebody_listens() -> None:
+    class Features(nn.Sequential):
+        def __init__(self) -> None:
+            super().__init__(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Conv2d(4, 4, 3), nn.Flatten())
+            self.calls = 0
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return super().forward(x)
+
+    features, heard = Features(), []
+    model = nn.Sequential(features, nn.Dropout(0.5), nn.Linear(64, 3)).eval()
+    ensemble = MCDropout(model, members=9)
+    members = ensemble.members(X)
+    assert features.calls in (2, 3)  # recorded, walked through once more, and perhaps timed
+    assert torch.equal(members, naive(ensemble, X))
+    assert "forward" not in features.__dict__
+    features[0].register_forward_hook(lambda *_: heard.append(1))
+    assert torch.equal(MCDropout(model, members=9).members(X), members) and len(heard) == 9
+
+
+def test_a_forward_that_somebody_put_on_a_module_stays() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.Dropout(0.5), nn.Linear(8, 3)).eval()
+    own = {m: (lambda x, f=m.forward: f(x)) for m in (model[1], model[2])}
+    for m, forward in own.items():
+        m.forward = forward
+    for together in (1, 3):
+        MCDropout(model, members=6, together=together).members(X)
+    assert all(m.__dict__["forward"] is forward for m, forward in own.items())
+
+
+def test_where_little_is_shared_members_are_run_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    from calibrant.ensembles import passes
+
+    clock = iter([0, 10, 0, 0, 0, 9, 0, 5, *[0] * 50])  # first 10, walked 0, replayed 9, whole 5
+    monkeypatch.setattr(passes.time, "thread_time", lambda: next(clock))
+    walked: list[int] = []
+    real = passes.Passes.replayed
+    monkeypatch.setattr(passes.Passes, "replayed", lambda self, j: (walked.append(j), real(self, j))[1])
+    ensemble = MCDropout(Residual(False).eval(), members=8)
+    assert torch.equal(ensemble.members(X), naive(ensemble, X))
+    assert walked == [0, 1, 2]

@@ -9,18 +9,17 @@ global generators are left as found.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.dropping import Watch, check_rates, dropouts, dropping, functional_dropouts, rate, splits
-from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, checked, evaluating
-from calibrant.ensembles.replay import Diverged, Tape, shared
-from calibrant.ensembles.side_by_side import agrees, side_by_side, together
+from calibrant.ensembles.dropping import Watch, check_rates, dropouts, dropping, functional_dropouts, rate
+from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, evaluating
+from calibrant.ensembles.passes import Passes
 from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
 from calibrant.functional.noise import member_seed
@@ -73,13 +72,15 @@ class MCDropout(Ensemble):
 
     @torch.no_grad()
     def members(self, x: Tensor) -> Tensor:
-        return torch.stack(list(self._stream(x)))
+        with closing(self._stream(x)) as stream:
+            return torch.stack(list(stream))
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         pooled = LogMean()
-        for logits in self._stream(x):
-            pooled.add(logits)
+        with closing(self._stream(x)) as stream:
+            for logits in stream:
+                pooled.add(logits)
         return pooled.value()
 
     def predict(self, loader: Iterable[Any], *, keep_members: bool = False, **options: Any) -> Predictions:
@@ -89,53 +90,20 @@ class MCDropout(Ensemble):
         options = {"device": self.home, **{k: v for k, v in options.items() if v is not None}}
         return replace(predict(self, loader, **options), raw=False)
 
-    def _stream(self, x: Tensor) -> Iterator[Tensor]:
+    def _stream(self, x: Tensor) -> Generator[Tensor, None, None]:
         """Member after member on one batch; what precedes the first active dropout runs once."""
         active = [m for m in dropouts(self.model).values() if rate(m, self.p) > 0]
-        if self.count == 1 or not active:
-            yield from (self._run(j, x) for j in range(self.count))
-            return
-        tape = Tape(x)
-        first = self._replayed(0, x, tape, active)
-        free = torch.cuda.mem_get_info(x.device)[0] if x.is_cuda else None
-        group = self.together or together(self.count, tape.widest, tape.idle, free)
-        if not all(map(splits, active)):
-            group = 1
-        if group == 1 and not x.is_cuda and not tape.pays:
-            yield first.clone()
-            yield from (self._run(j, x) for j in range(1, self.count))
-            return
-        batched = self._grouped(0, group, x, tape, active) if group > 1 else None
-        if batched is None or not agrees(first, batched[0]):  # items that see each other: member after member
-            group, batched = 1, first[None]
-        yield first.clone()
-        yield from batched[1:]
-        for start in range(group, self.count, group):
-            if group > 1 and (more := self._grouped(start, group, x, tape, active)) is not None:
-                yield from more
-                continue
-            yield from (self._replayed(j, x, tape, active) for j in range(start, min(start + group, self.count)))
+        devices, seeds = self._devices(), [member_seed(self.seed, j) for j in range(self.count)]
+        with self._active() as network:
 
-    def _replayed(self, j: int, x: Tensor, tape: Tape, active: list[nn.Module]) -> Tensor:
-        """Member j alone: the naive loop's numbers bit for bit."""
-        try:
-            with self.member(j) as network, shared(tape, active):
-                logits = tape.keep(checked(network(x), len(x)))
-            return logits.clone()  # without an active dropout the tape holds the logits itself
-        except Diverged:  # a network whose operations differ from pass to pass: run it whole
-            return self._run(j, x)
+            def call(j: int, x: Tensor) -> Any:
+                return self._seeded(network, seeds[j], devices)(x)
 
-    def _grouped(self, start: int, size: int, x: Tensor, tape: Tape, active: list[nn.Module]) -> Tensor | None:
-        """Members start … start + size − 1 as one batch, [G, N, K]; None where the network does not allow it."""
-        js = range(start, min(start + size, self.count))
-        seeds, tiled = [member_seed(self.seed, j) for j in js], torch.cat([x] * len(js))
-        with self._active() as network, side_by_side(active, seeds, self._devices()):
-            try:
-                with shared(tape, active, copies=len(js)):
-                    whole = network(tiled)
-                return checked(whole, len(js) * len(x)).reshape(len(js), len(x), -1)
-            except (RuntimeError, InputError):  # other shapes, other operations, or no memory for a batch so large
-                return None
+            passes = Passes(self.model, x, active, call)
+            if self.count == 1 or not active:
+                yield from map(passes.whole, range(self.count))
+            else:
+                yield from passes.stream(network, seeds, devices, self.together)
 
     def _devices(self) -> list[torch.device]:
         return sorted({t.device for t in self.model.parameters() if t.device.type == "cuda"}, key=str)
@@ -143,15 +111,18 @@ class MCDropout(Ensemble):
     @contextmanager
     def member(self, j: int) -> Iterator[Network]:
         with self._active() as network:
+            yield self._seeded(network, member_seed(self.seed, j), self._devices())
 
-            def seeded(*args: Any, **kwargs: Any) -> Any:
-                # at every call, so that a batch's masks do not depend on the batches before it
-                torch.manual_seed(member_seed(self.seed, j))
-                if "functional" not in self._seen:
-                    return self._reporting(network, *args, **kwargs)
-                return network(*args, **kwargs)
+    def _seeded(self, network: Network, seed: int, devices: Sequence[torch.device]) -> Network:
+        def seeded(*args: Any, **kwargs: Any) -> Any:
+            # at every call, so that a batch's masks do not depend on the batches before it
+            for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)):
+                generator.manual_seed(seed)
+            if "functional" not in self._seen:
+                return self._reporting(network, *args, **kwargs)
+            return network(*args, **kwargs)
 
-            yield seeded
+        return seeded
 
     def _reporting(self, network: Network, *args: Any, **kwargs: Any) -> Any:
         """The first pass of all, with an eye on dropout that is not a module's."""

@@ -6,15 +6,15 @@ rest. The numbers are those of the naive loop bit for bit: the same kernels see 
 rest of the network changes in place (an in-place dropout, say) is put back after each member.
 
 Of the recorded results only those are kept that the rest of the network reads (or that do not depend on the input,
-such as a transposed weight). `copies = G` replays for G members at once: the network is then called on its input G
-times over, and what it reads of the shared part is repeated to match.
+such as a transposed weight). A module that lies whole in the shared part is not even called again (`calls.py`): on a
+CPU, walking through it takes longer than what is left to compute. `copies = G` replays for G members at once: the
+network is then called on its input G times over, and what it reads of the shared part is repeated to match.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -22,8 +22,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-OVERHEAD = 40e-6
-"""Seconds that looking at one operation takes, in Python."""
+from calibrant.ensembles.calls import Calls
 
 
 class Diverged(RuntimeError):
@@ -49,29 +48,25 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.recorded = False  # the first pass is complete
         self.position, self.copies = 0, 1
         self.shared = False  # inside the shared part of the current pass
-        self.began = self.saves = 0.0  # seconds: when the pass began, and what its shared part took
-        self.operations = 0  # of one whole pass
-
-    @property
-    def pays(self) -> bool:
-        """On a CPU: does replaying save more than the look at every operation costs?"""
-        return self.saves > OVERHEAD * self.operations
+        self.calls = Calls()
+        self.room = 0  # copies that the stand-ins' memory is large enough for
+        self.paused = False  # the network's operations only, not our own
 
     def begin(self, copies: int) -> None:
         # autocast remembers the weights it has cast: a second pass would then have fewer operations than the first
         torch.clear_autocast_cache()
         self.position, self.shared, self.copies = 0, True, copies
-        self.began = time.perf_counter()
+        if copies <= self.room:
+            return
         for blank in self.forgotten:
             dtype, device = blank.kind
             needed, memory = blank.span(copies), self.scratch.get(blank.kind)
             if memory is None or len(memory) < needed:
                 self.scratch[blank.kind] = torch.empty(needed, dtype=dtype, device=device)
+        self.room = copies if self.recorded else 0
 
     def boundary(self) -> None:
         """The first start was reached: what follows differs between members."""
-        if self.shared and not self.recorded:
-            self.saves = time.perf_counter() - self.began
         self.shared = False
 
     def finish(self) -> None:
@@ -89,8 +84,10 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def complete(self) -> None:
         """The first pass went through: forget what the rest of the network does not read."""
         self.results = [(f, tree_map(self._forget, r)) for f, r in self.results]
+        self.calls.made = {k: (end, tree_map(self._forget, r)) for k, (end, r) in self.calls.made.items()}
         self.storages = {_place(t) for _, r in self.results for t in tree_leaves(r) if isinstance(t, Tensor)}
-        self.forgotten = [b for _, r in self.results for b in tree_leaves(r) if isinstance(b, _Blank)]
+        kept = [*self.results, *self.calls.made.values()]
+        self.forgotten = [b for _, r in kept for b in tree_leaves(r) if isinstance(b, _Blank)]
         self.recorded = True
 
     @property
@@ -105,14 +102,15 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.operations += not self.recorded
+        if self.paused:
+            return func(*args, **kwargs)
         if self.shared and _random(func, args, kwargs):  # an F.dropout that is always on, say: no module announces it
             self.boundary()
         if self.shared and self.recorded:
             if self.position == len(self.results) or self.results[self.position][0] is not func:
                 raise Diverged(f"{func} is not what the first pass did here")
             self.position += 1
-            return tree_map(self._again, self.results[self.position - 1][1])
+            return tree_map(self.again, self.results[self.position - 1][1])
         used = {_place(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
         if self.shared:
             result = func(*args, **kwargs)
@@ -139,7 +137,15 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.widest = max(self.widest, *sizes, 0)
         return result
 
-    def _again(self, value: Any) -> Any:
+    def outside(self, f: Callable[[], Any]) -> Any:
+        """f(), whose operations are none of the network's."""
+        self.paused = True
+        try:
+            return f()
+        finally:
+            self.paused = False
+
+    def again(self, value: Any) -> Any:
         """A recorded result for the current pass."""
         if isinstance(value, _Blank):
             return self._stand_in(value)
@@ -204,12 +210,15 @@ def _random(func: Any, args: Any, kwargs: Any) -> bool:
 
 
 @contextmanager
-def shared(tape: Tape, starts: Iterable[nn.Module], copies: int = 1) -> Iterator[None]:
-    """One forward pass under the tape: recorded the first time, replayed later, for `copies` members at once."""
+def shared(tape: Tape, starts: Iterable[nn.Module], copies: int = 1, whole: nn.Module | None = None) -> Iterator[None]:
+    """One forward pass under the tape: recorded the first time, replayed later, for `copies` members at once.
+
+    `whole`: a network whose modules are replayed as a whole where all of a module is shared; only for one copy.
+    """
     hooks = [m.register_forward_pre_hook(lambda *_: tape.boundary()) for m in starts]
     tape.begin(copies)
     try:
-        with tape:
+        with tape, tape.calls.through(whole, tape) if whole is not None and copies == 1 else nullcontext():
             yield
         if not tape.recorded:
             tape.complete()

@@ -87,11 +87,13 @@ def side_by_side(modules: Iterable[nn.Module], seeds: Sequence[int], devices: Se
 
         return forward
 
-    changed = list(modules)
+    own = [(m, m.__dict__.get("forward")) for m in modules]  # somebody may have put one there already
     try:
-        for m in changed:
+        for m, _ in own:
             m.forward = split(m.forward)
         yield
     finally:
-        for m in changed:
+        for m, forward in own:
             m.__dict__.pop("forward", None)
+            if forward is not None:
+                m.forward = forward
