@@ -281,6 +281,15 @@ def test_a_weight_of_two_is_two_items(name: str, logits: Tensor, q: Tensor) -> N
     torch.testing.assert_close(weighted, PENALTIES[name]()(logits[twice], Batch(q[twice], None, twice)))
 
 
+@pytest.mark.parametrize("balanced", [False, True])
+def test_a_weight_of_two_is_two_items_to_mmce_too(balanced: bool, logits: Tensor, batch: Batch) -> None:
+    assert batch.labels is not None
+    twice = torch.tensor([0, 0, 1, 2, 3, 4, 5, 6])
+    penalty, weight = PENALTIES["mmce"](balanced=balanced), torch.tensor([2.0, 1, 1, 1, 1, 1, 1])
+    weighted = penalty(logits, Batch(batch.q, batch.labels, batch.index, weight))
+    torch.testing.assert_close(weighted, penalty(logits[twice], Batch(batch.q[twice], batch.labels[twice], twice)))
+
+
 @pytest.mark.parametrize("name", ["mmce", "ranking"])
 def test_mixed_labels_are_refused(name: str, logits: Tensor, q: Tensor) -> None:
     with pytest.raises(InputError, match="mixed"):

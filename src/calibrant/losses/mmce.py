@@ -37,14 +37,11 @@ class MMCE:
         confidence, predicted = torch.log_softmax(wide(logits), -1).max(-1)
         correct = predicted == batch.labels
         gap = torch.where(correct, -torch.expm1(confidence), -confidence.exp())  # c − r
-        if batch.weight is not None:
-            gap = gap * batch.weight
+        count = torch.ones_like(gap) if batch.weight is None else batch.weight.to(gap.dtype)
+        total = count.sum()
         if self.balanced:
-            right = correct.sum()
-            share = torch.where(correct, right, correct.numel() - right).clamp_min(1)
-        else:
-            share = torch.full_like(gap, correct.numel())
-        v, r = gap / share, confidence.exp()
+            total = torch.where(correct, (count * correct).sum(), (count * ~correct).sum())
+        v, r = gap * count / total.clamp_min(torch.finfo(gap.dtype).tiny), confidence.exp()  # tiny: all weights 0
         kernel = torch.exp(-(r[:, None] - r[None, :]).abs() / self.width)
         squared = v @ kernel @ v  # k is positive definite; the floor keeps the slope of √ finite where v = 0
         return self.weight * squared.clamp_min(torch.finfo(squared.dtype).eps ** 2).sqrt()
