@@ -74,6 +74,10 @@ class Bounds:
 
     def _affine(self, like: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """mean and std, broadcast over the channels of `like`; cached on the device, as the loop must not wait."""
+        for name in ("mean", "std"):
+            given: tuple[float, ...] | None = getattr(self, name)
+            if given is not None and len(given) != 1 and (like.ndim < 2 or len(given) != like.shape[1]):
+                raise InputError(f"{name} has {len(given)} entries for inputs [N, …] of shape {tuple(like.shape)}")
         return _constants(self.mean, self.std, like.ndim, like.device, dtype)
 
 

@@ -36,7 +36,7 @@ class DDN(Attack):
     alpha: float = 2.0  # in units of ε
 
     def __post_init__(self) -> None:
-        if self.iterations < 1 or not FINEST_GAMMA <= self.gamma < 1 or self.alpha <= 0:
+        if self.iterations < 1 or not FINEST_GAMMA <= self.gamma < 1 or not self.alpha > 0:
             raise InputError(f"iterations ≥ 1, {FINEST_GAMMA} ≤ gamma < 1 and alpha > 0; got {self}")
 
     @property

@@ -9,9 +9,12 @@ while that member exists, because PEP's perturbed weights and dropout's masks ar
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -23,6 +26,9 @@ from calibrant.errors import InputError
 FEWEST = 8
 """Rows of a forward pass; fewer are filled up. Libraries choose other kernels for very small batches (a product with
 one row is no matrix product), and an item's logits would depend in their last digits on how many came with it."""
+
+DEPTH = 4
+"""How many objects deep a predictor's networks are looked for: a function, its object, that one's list, an ensemble."""
 
 Objective = Callable[[Tensor], Tensor]
 """logits [N, K] → [N], or [J, N] for J gradients an item."""
@@ -129,9 +135,35 @@ def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
 
 
 def modules(predictor: Any) -> list[nn.Module]:
-    """The networks behind a predictor: itself, its `model`, or its `models`."""
-    held = [predictor, getattr(predictor, "model", None), *_sequence(getattr(predictor, "models", None))]
-    return [each for each in held if isinstance(each, nn.Module)]
+    """The networks behind a predictor: itself, or those that an object, a method or a function holds or names."""
+    found: dict[int, nn.Module] = {}
+    _collect(predictor, found, set(), DEPTH)
+    return list(found.values())
+
+
+def _collect(held: Any, found: dict[int, nn.Module], met: set[int], depth: int) -> None:
+    if isinstance(held, nn.Module):
+        found[id(held)] = held
+    elif depth and id(held) not in met and not isinstance(held, (Tensor, type, ModuleType, str, bytes)):
+        met.add(id(held))
+        for each in inside(held):
+            _collect(each, found, met, depth - 1)
+
+
+def inside(held: Any) -> Iterable[Any]:
+    """What a container, a function (by its closure and the globals it names) or an object holds."""
+    if isinstance(held, Mapping):
+        return held.values()
+    if isinstance(held, (list, tuple, set, frozenset)):
+        return held
+    if isinstance(held, FunctionType):
+        names = inspect.getclosurevars(held)
+        return [*names.nonlocals.values(), *names.globals.values(), *(held.__defaults__ or ())]
+    if isinstance(held, MethodType):
+        return [held.__self__]
+    if isinstance(held, functools.partial):
+        return [held.func, *held.args, *held.keywords.values()]
+    return [*getattr(held, "__dict__", {}).values(), getattr(held, "model", None), getattr(held, "models", None)]
 
 
 def home(predictor: Any, default: torch.device) -> torch.device:
@@ -140,10 +172,6 @@ def home(predictor: Any, default: torch.device) -> torch.device:
         for tensor in (*network.parameters(), *network.buffers()):
             return tensor.device
     return default
-
-
-def _sequence(value: Any) -> Sequence[Any]:
-    return value if isinstance(value, Sequence) else ()
 
 
 def _is_ensemble(predictor: Any) -> bool:

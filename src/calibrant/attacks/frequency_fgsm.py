@@ -29,9 +29,9 @@ class FrequencyFGSM(Attack):
     nearest: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if self.epsilon < 0 or (self.l2 is not None and self.l2 < 0):
+        if not self.epsilon >= 0 or (self.l2 is not None and not self.l2 >= 0):
             raise InputError(f"epsilon={self.epsilon} and l2={self.l2} must not be negative")
-        if not 0 <= self.frequency <= 1 or self.width <= 0:
+        if not 0 <= self.frequency <= 1 or not self.width > 0:
             raise InputError(f"frequency in 0 … 1 (units of π) and width > 0, got {self.frequency}, {self.width}")
 
     @property

@@ -33,7 +33,7 @@ class Loop:
 
     def __init__(self, attack: Attack, field: Field, device: torch.device) -> None:
         self.attack, self.field, self.device = attack, field, device
-        self.size = attack.batch or SLOTS.get(device.type, SLOTS["cpu"])
+        self.size = attack.batch if attack.batch is not None else SLOTS.get(device.type, SLOTS["cpu"])
         if self.size < 1:
             raise InputError(f"batch must be at least 1, got {self.size}")
         self.smallest = SMALLEST.get(device.type, SMALLEST["cpu"])

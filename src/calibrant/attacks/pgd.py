@@ -35,8 +35,10 @@ class PGD(Attack):
         object.__setattr__(self, "norm", float(self.norm))
         if self.norm not in (2.0, float("inf")):
             raise InputError(f"norm={self.norm} is not one of PGD's; use 2 or float('inf')")
-        if self.epsilon < 0 or self.iterations < 1:
+        if not self.epsilon >= 0 or self.iterations < 1:
             raise InputError(f"epsilon ≥ 0 and iterations ≥ 1, got {self.epsilon} and {self.iterations}")
+        if self.alpha is not None and not self.alpha > 0:
+            raise InputError(f"alpha={self.alpha}, the size of a step, must be positive")
 
     @property
     def steps(self) -> int:

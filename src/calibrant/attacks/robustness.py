@@ -51,6 +51,10 @@ def robustness(
     attack; `settings` are the ruler's own. With `store`, finished chunks are kept there and a second call goes on after
     them. `progress=None`: a bar if stderr is a terminal.
     """
+    if not isinstance(x, (Tensor, Batches)):
+        raise InputError(f"x must be a tensor of inputs or Batches, not {type(x).__name__}")
+    if chunk is not None and chunk < 1:
+        raise InputError(f"chunk={chunk} must be at least 1 item")
     attack = _ruler(ruler, _bounds(x, bounds), settings)
     where = home(model, x.device)
     if device is not None and torch.device(device).type != where.type:
@@ -64,8 +68,7 @@ def robustness(
         kept = open_store(store, header, chunk, size)
         size = kept.chunk
     distances: list[Tensor] = []
-    dtype = x.dtype if isinstance(x, (Tensor, Batches)) else torch.float32
-    with attack.against(model, where, dtype) as attacked:
+    with attack.against(model, where, x.dtype) as attacked:
         for number, part in enumerate(_bar(_chunks(x, size), n, progress)):
             data = tensor_hash(part) if kept is not None else ""
             distance = kept.get(number, data) if kept is not None else None

@@ -1,6 +1,6 @@
 """Distances on disk, a file for each chunk: what a killed measurement has finished is not measured again.
 
-    STORE/robustness.json        what was measured: hash of the weights, ruler and its settings, items, chunk
+    STORE/robustness.json        what was measured: hash of the network, ruler and its settings, items, chunk
     STORE/00000.safetensors …    `distance` of a chunk, with the hash of its inputs
 
 Each file is written whole or not at all. A store of another model, ruler or data is refused by its hash.
@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrant.attacks.field import modules
+from calibrant.attacks.field import inside, modules
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, tensors
 from calibrant.files.arrays import Content
+from calibrant.nn.surgery import smoothed
 from calibrant.types import SCHEMA
 
 HEADER = "robustness.json"
@@ -97,17 +100,42 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
 
 
 def weights_hash(predictor: Any) -> str:
-    """Content hash of a predictor: the weights and buffers of its networks, and its own plain settings."""
+    """Content hash of a predictor: its networks (layers, smoothing, weights), tensors and plain settings."""
     digest = hashlib.sha256(type(predictor).__name__.encode())
-    plain = {k: v for k, v in sorted(getattr(predictor, "__dict__", {}).items()) if isinstance(v, (int, float, str))}
+    networks, tensors_held = modules(predictor), []
     if not isinstance(predictor, torch.nn.Module):
-        digest.update(json.dumps(plain).encode())
-    for network in modules(predictor):
+        if isinstance(predictor, FunctionType):
+            code = predictor.__code__
+            digest.update(code.co_code + _written((code.co_consts, code.co_names)))
+        # caches (an underscore) come and go
+        own = {k: v for k, v in sorted(getattr(predictor, "__dict__", {}).items()) if not k.startswith("_")}
+        digest.update(json.dumps({k: v for k, v in own.items() if isinstance(v, (int, float, str))}).encode())
+        tensors_held = _tensors(own.values() if own else inside(predictor))
+    if not networks and not tensors_held:
+        raise InputError(
+            "this predictor shows neither a network nor a tensor, so that a store could not tell it from another; "
+            "hand in the network itself, or leave store out"
+        )
+    for network in networks:
+        digest.update(_written(network) + _written(smoothed(network)))
         for name, tensor in network.state_dict().items():
             if isinstance(tensor, Tensor):
                 digest.update(name.encode())
                 digest.update(tensor_hash(tensor).encode())
+    for tensor in tensors_held:
+        digest.update(tensor_hash(tensor).encode())
     return digest.hexdigest()
+
+
+def _written(value: Any) -> bytes:
+    """Its repr, without the addresses that differ in the next process."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
+
+
+def _tensors(values: Iterable[Any]) -> list[Tensor]:
+    """Those that are tensors, or mappings of them."""
+    parts = [each for value in values for each in (value.values() if isinstance(value, Mapping) else (value,))]
+    return [each for each in parts if isinstance(each, Tensor)]
 
 
 def tensor_hash(tensor: Tensor) -> str:

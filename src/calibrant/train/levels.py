@@ -54,8 +54,38 @@ def check(recipe: Recipe, how: How, data: Data) -> None:
     for split in PARTS:
         if count > data[split].n:
             raise InputError(f"{count} levels of {data[split].n} {split} items; lower targets.levels, or hold out more")
-    if how.levels is not None and not Path(how.levels).is_dir():
-        raise FileError(f"--levels {how.levels} is neither a run nor a folder of robustness")
+    if how.levels is not None:
+        _check_given(Path(how.levels), recipe, data)
+
+
+def _check_given(folder: Path, recipe: Recipe, data: Data) -> None:
+    """Levels of other items are refused before a run is begun with them."""
+    if not folder.is_dir():
+        raise FileError(f"--levels {folder} is neither a run nor a folder of robustness")
+    run = _attacked_run(folder)
+    if run is None:
+        _read(folder, data)
+        return
+    theirs, ours = read(run / "recipe.json").data, recipe.data
+    if theirs != ours:
+        raise InputError(
+            f"--levels {run} was trained on {_said(theirs)}, and this recipe on {_said(ours)}: "
+            "levels must be of the same items"
+        )
+
+
+def _attacked_run(folder: Path) -> Path | None:
+    """The run that --levels names: a run of AR-AdaLS is named for the twin that it holds; None: it is no run."""
+    return next((run for run in (folder / VANILLA, folder) if (run / "recipe.json").is_file()), None)
+
+
+def _read(folder: Path, data: Data) -> tuple[Distances, Distances]:
+    """Distances from their files alone, of just these items."""
+    paths = [folder / f"{split.value}.safetensors" for split in PARTS]
+    found = [distances.read(path) for path in paths]
+    for split, path, each in zip(PARTS, paths, found, strict=True):
+        each.check(data, split, str(path))
+    return found[0], found[1]
 
 
 def setting(recipe: Recipe, name: str) -> Any:
@@ -129,14 +159,9 @@ class LevelSource:
         if given is None:
             return self._of_run(self._twin()), VANILLA
         folder = Path(given)
-        for run in (folder / VANILLA, folder):  # a run of AR-AdaLS is named for the twin that it holds
-            if (run / "recipe.json").is_file():
-                self._same_data(run)
-                return self._of_run(run), str(run)
-        found = tuple(distances.read(folder / f"{split.value}.safetensors") for split in PARTS)
-        for split, each in zip(PARTS, found, strict=True):
-            each.check(self.data, split, str(folder / f"{split.value}.safetensors"))
-        return (found[0], found[1]), str(folder)
+        _check_given(folder, self.recipe, self.data)
+        run = _attacked_run(folder)
+        return (_read(folder, self.data), str(folder)) if run is None else (self._of_run(run), str(run))
 
     def _twin(self) -> Path:
         from calibrant.train.run import train
@@ -167,14 +192,6 @@ class LevelSource:
             device=self.device,
             progress=not quiet and sys.stderr.isatty(),
         )
-
-    def _same_data(self, run: Path) -> None:
-        theirs, ours = read(run / "recipe.json").data, self.recipe.data
-        if theirs != ours:
-            raise InputError(
-                f"--levels {run} was trained on {_said(theirs)}, and this recipe on {_said(ours)}: "
-                "levels must be of the same items"
-            )
 
 
 def levels_of(train: Distances, validation: Distances, data: Data, count: int) -> Levels:

@@ -1,0 +1,90 @@
+"""Predictors that are no network: functions, methods and objects of one's own. What is behind them is found."""
+
+from __future__ import annotations
+
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import calibrant
+from calibrant.attacks import DDN, FGSM, PGD, Bounds, CarliniWagner, robustness
+from calibrant.attacks.store import weights_hash
+from calibrant.errors import InputError
+from tests.attacks.conftest import Victim
+
+
+class Own:
+    """A predictor as a user writes one; its network has a name of its own."""
+
+    def __init__(self, net: nn.Module) -> None:
+        self.parts = {"net": [net]}
+
+    def __call__(self, x: Tensor) -> Tensor:
+        out: Tensor = self.parts["net"][0](x)
+        return out
+
+
+def _through(net: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = net(x)
+    return out
+
+
+def wrappings(net: nn.Module) -> dict[str, Any]:
+    return {
+        "closure": lambda x: net(x),
+        "method": net.forward,
+        "object": Own(net),
+        "partial": functools.partial(_through, net),
+        "function of an object": Own(net).__call__,
+    }
+
+
+@pytest.mark.parametrize("kind", wrappings(nn.Identity()))
+def test_a_wrapped_network_is_attacked_in_eval_mode_and_left_as_found(kind: str, victim: Victim) -> None:
+    model, x = victim.model, victim.x[:12]
+    plain = DDN(bounds=victim.bounds).run(model, x)
+    model.train()
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    try:
+        found = DDN(bounds=victim.bounds).run(wrappings(model)[kind], x)
+        assert all(m.training for m in model.modules())
+        assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
+    finally:
+        model.eval()
+    torch.testing.assert_close(found.distance, plain.distance)
+
+
+def test_a_store_knows_one_predictor_from_another(victim: Victim, tmp_path: Path) -> None:
+    """Not by weights alone: other layers, smoothing, another network in the same function, another posterior."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3, stride=2), nn.Flatten(), nn.Linear(676, 10))
+    other = nn.Sequential(net[0], nn.Tanh(), *net[2:])
+    twin = nn.Sequential(*net)
+    with torch.no_grad():
+        moved = nn.Sequential(*net[:-1], nn.Linear(676, 10))
+    calls = [lambda x, n=n: n(x) for n in (net, moved)]
+    hashes = [weights_hash(each) for each in (net, other, moved, calibrant.smooth(net, ["2"]), *calls)]
+    assert len(set(hashes)) == len(hashes)
+    assert weights_hash(twin) == weights_hash(net) and weights_hash(calls[0]) == weights_hash(lambda x, n=net: n(x))
+    with pytest.raises(InputError, match="neither a network nor a tensor"):
+        robustness(lambda x: x.flatten(1)[:, :2], victim.x, bounds=victim.bounds, store=tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+def test_settings_that_are_no_numbers_and_constants_of_other_channels(victim: Victim) -> None:
+    for make in (
+        lambda: FGSM(epsilon=math.nan),
+        lambda: PGD(epsilon=math.nan),
+        lambda: PGD(alpha=-1.0),
+        lambda: CarliniWagner(lr=math.nan),
+        lambda: FGSM(bounds=Bounds(mean=(0.1, 0.2), std=(1.0, 1.0))).run(victim.model, victim.x),
+        lambda: FGSM(bounds=victim.bounds, batch=0).run(victim.model, victim.x),
+        lambda: robustness(victim.model, victim.x, "ddn", bounds=victim.bounds, chunk=0),
+        lambda: robustness(victim.model, victim.x.tolist(), "ddn"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(InputError):
+            make()
