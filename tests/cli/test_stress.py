@@ -186,6 +186,25 @@ def test_ones_own_corruptions_and_natural_sets(
     assert natural["n"] == 20 and natural["metrics"]["accuracy"]["value"] == pytest.approx(right)
 
 
+@pytest.mark.parametrize("changed", ["digits-C/darker.npy", "digits-C/labels.npy", "new.npz"])
+def test_other_content_under_the_same_name_is_refused(
+    trained: Path, tmp_path: Path, changed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    held = own_sets(tmp_path)
+    asked = ["stress", str(trained), "-o", str(tmp_path / "out"), "--corruptions", str(held / "digits-C")]
+    asked += ["--natural", str(held / "new.npz"), "--device", "cpu", "--calibrators", "none", "--no-intervals"]
+    assert run(asked) == 0
+    path = held / changed
+    if path.suffix == ".npz":
+        with np.load(path) as old:
+            np.savez(path, images=255 - old["images"], labels=old["labels"])
+    else:
+        old = np.load(path)
+        np.save(path, 9 - old if path.stem == "labels" else 255 - old)
+    assert run(asked) == 2
+    assert f"{'natural' if path.suffix == '.npz' else 'corruptions'} was" in capsys.readouterr().err
+
+
 def spoil(held: Path, how: str) -> list[str]:
     """One thing wrong with the sets of `own_sets`; the options that meet it."""
     c = held / "digits-C"
@@ -245,6 +264,7 @@ def test_bad_sets_of_ones_own(
     [
         (["--suite", "corruption"], "did you mean 'corruptions'"),
         (["--types", "fogg"], "did you mean 'fog'"),
+        (["--types", ","], "names no corruption"),
         (["--severities", "0,3"], "severities lie in 1 … 5"),
         (["--severities", "high"], "whole numbers"),
         (["--subset", "18"], "subset of corruptions"),

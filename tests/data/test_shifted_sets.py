@@ -95,6 +95,8 @@ def test_one_set_as_npz_or_as_a_pair_of_npy(tmp_path: Path) -> None:
     for name in ("a.npz", "cifar10.1_v6_data.npy"):
         images, labels = read_set(tmp_path / name, 3)
         assert images.shape == (4, 3, 5, 5) and labels.tolist() == y.tolist()
+    np.savez(tmp_path / "torch.npz", images=x.transpose(0, 3, 1, 2), labels=y)
+    assert read_set(tmp_path / "torch.npz", 3)[0].shape == (4, 3, 5, 5)
     np.save(tmp_path / "alone.npy", x)
     for name, word in (("alone.npy", "labels are missing"), ("none.npz", "no such file"), ("a.txt", "no such file")):
         with pytest.raises(FileError, match=word):

@@ -109,9 +109,23 @@ def test_intervals_hold_the_values_of_what_they_are_about() -> None:
                 assert e.low is not None and e.value is not None and e.high is not None and e.method
                 assert e.low <= e.value <= e.high, name
     assert report.means["mean_ece"].low is not None
-    assert report.normalised["mcece"].low is None and "no interval" in str(report.normalised["mcece"].reason)
+    assert "reference's ECEs as given" in str(report.normalised["mcece"].method)
     again = corruption_report(cells(), cells(0, 1.0, 0.8), resampling=Resampling(0, 300))
     assert again.to_json() == report.to_json()
+
+
+def test_mcece_takes_the_references_eces_as_given() -> None:
+    """Of one type it is the interval of the model's mean ECE over a constant; of several it lies within the types'."""
+    reference = cells(0, 1.0, 0.8)
+    whole = corruption_report(cells(), reference, resampling=Resampling(0, 300))
+    for c in TYPES:
+        below = sum(corruption_report(reference).cells[c, s]["ece"] or 0 for s in SEVERITIES) / len(SEVERITIES)
+        ece, ratio = whole.by_type[c]["ece"], whole.by_type[c]["cece"]
+        for a, b in ((ece.low, ratio.low), (ece.value, ratio.value), (ece.high, ratio.high)):
+            assert a is not None and b is not None and b == pytest.approx(a / below, rel=1e-9)
+    mean, each = whole.normalised["mcece"], [whole.by_type[c]["cece"] for c in TYPES]
+    assert mean.low is not None and mean.high is not None and mean.low < mean.high
+    assert min(e.low or 0 for e in each) <= mean.low and mean.high <= max(e.high or 0 for e in each)
 
 
 def test_groups_are_drawn_whole() -> None:

@@ -127,3 +127,69 @@ def test_bad_input(images: object, labels: object, word: str) -> None:
 
     with pytest.raises(InputError, match=word):
         calibrant.stress(network, images, labels, types=["fog"], suite="corruptions")
+
+
+def small(**more: object) -> dict[str, object]:
+    return {"suite": "corruptions,ood", "types": ["fog"], "severities": [1], "limit": 20, "intervals": False, **more}
+
+
+def test_a_folder_resumed_with_anything_else_is_refused(tmp_path: Path) -> None:
+    """What decides a cell: normalisation, foreign and calibration items, and the code of a model without weights."""
+    data = load("digits")
+    test, held = data["test"], data["calibration"]
+    ones = torch.ones(9, 1, 8, 8)
+    begun = {
+        "mean": [0.1],
+        "std": [0.5],
+        "outside_sets": {"mine": ones},
+        "calibration": (held.x[:90], held.y[:90]),
+        "calibrators": ["temperature"],
+        "out": tmp_path / "out",
+    }
+    first = calibrant.stress(model(), test.x, test.y, **small(**begun))  # type: ignore[arg-type]
+    again = calibrant.stress(model(), test.x, test.y, **small(**begun))  # type: ignore[arg-type]
+    assert again.values("nll") == first.values("nll")
+    for other, word in (
+        ({"mean": [0.2]}, "mean was"),
+        ({"std": None}, "std was"),
+        ({"outside_sets": {"mine": 0.5 * ones}}, "outside was"),
+        ({"calibration": (held.x[90:180], held.y[90:180])}, "calibration was"),
+    ):
+        with pytest.raises(InputError, match=word):
+            calibrant.stress(model(), test.x, test.y, **small(**(begun | other)))  # type: ignore[arg-type]
+    out = tmp_path / "function"
+    calibrant.stress(lambda x: x.flatten(1)[:, :10], test.x, test.y, **small(out=out))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="answers otherwise"):
+        calibrant.stress(lambda x: x.flatten(1)[:, 20:30], test.x, test.y, **small(out=out))  # type: ignore[arg-type]
+
+
+def test_ones_own_corruptions_natural_sets_and_a_reference(tmp_path: Path) -> None:
+    test = load("digits")["test"]
+    x, y = test.x[:30], test.y[:30]
+    np.save(tmp_path / "dim.npy", np.concatenate([(x / s).to(torch.uint8)[:, 0].numpy() for s in (2, 4)]))
+    np.save(tmp_path / "labels.npy", y.numpy())
+    given = {"corruptions": tmp_path, "severities": [1, 2], "suite": "corruptions", "intervals": False}
+    one = calibrant.stress(model(), x, y, **given, natural={"new": (x[:20], y[:20])}, out=tmp_path / "out")  # type: ignore[arg-type]
+    with torch.no_grad():
+        right = {s: model()((x / s).to(torch.uint8).float() / 255).argmax(1) == y for s in (2, 4)}
+    assert one.values()["dim", 1] == pytest.approx(float(right[2].double().mean()))
+    assert one.values()["dim", 2] == pytest.approx(float(right[4].double().mean()))
+    assert one.outcome.natural["new"].n == 20
+    half = calibrant.stress(lambda v: 0.5 * model()(v), x, y, **given, reference=tmp_path / "out")  # type: ignore[arg-type]
+    assert half.outcome.corruptions is not None and half.outcome.corruptions.normalised["mce"].value == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"types": []}, "types and severities"),
+        ({"severities": [0]}, "severities in 1 … 5"),
+        ({"suite": "natural"}, "needs sets"),
+        ({"limit": 0}, "limit must be 1 or more"),
+        ({"batch": 0}, "batch must be 1 or more"),
+    ],
+)
+def test_bad_settings(wrong: dict[str, object], word: str) -> None:
+    test = load("digits")["test"]
+    with pytest.raises(InputError, match=word):
+        calibrant.stress(model(), test.x, test.y, **small(**wrong))  # type: ignore[arg-type]

@@ -173,7 +173,7 @@ def _settings(
     """Everything that decides what the cells hold; a folder begun with others is refused."""
     from calibrant.diagnostics.stress.material import content
 
-    held = material.corruptions
+    held, calibration = material.corruptions, material.calibration
     return {
         "model": [Path(m).name if Path(m).is_dir() else m for m in models],
         "data": Path(setting.name).name if Path(setting.name).exists() else setting.name,
@@ -183,11 +183,11 @@ def _settings(
         "suites": choice.suites,
         "types": choice.types if "corruptions" in choice.suites else [],
         "severities": choice.severities,
-        "corruptions": "made here" if held is None else [held.path.name, *held.sizes()],
-        "natural": [Path(name).name for name in choice.natural],
+        "corruptions": "made here" if held is None else [held.path.name, held.content()],
+        "natural": [[Path(name).name, content(material.natural[name])] for name in choice.natural],
         "outside": choice.outside,
         "ensemble": made.plain(),
-        "calibration": None if material.calibration is None else material.calibration.n,
+        "calibration": None if calibration is None else [calibration.n, content(calibration)],
         "mean": setting.mean,
         "std": setting.std,
         "limit": material.limit,
@@ -213,17 +213,9 @@ def _fits(subject: Subject, material: Material, setting: Setting) -> None:
 
 
 def _reference(path: Path, choice: Choice) -> dict[tuple[str, int], Arrays]:
-    from calibrant.diagnostics.stress import Cell, Folder
+    from calibrant.diagnostics.stress import Folder
 
-    other = Folder.existing(path)
-    found = {}
-    for name in choice.types:
-        for severity in choice.severities:
-            key = Cell("corruption", name, severity).key
-            if key not in other:
-                raise FileError(f"{path} lacks {name} at severity {severity}; stress the reference with the same suite")
-            found[name, severity] = other.read(key)
-    return found
+    return Folder.existing(path).corruptions(choice.types, choice.severities)
 
 
 def _judged(

@@ -139,6 +139,8 @@ def suite_of(
     if subset not in SUBSETS:
         raise unknown("subset of corruptions", subset, SUBSETS)
     chosen = tuple(w.strip() for w in types.split(",") if w.strip()) if types is not None else SUBSETS[subset]
+    if not chosen:
+        raise InputError("--types names no corruption; name some, separated by commas, or leave it out")
     for name in chosen if corruptions is None else ():
         if name not in SHIFTS:
             raise unknown("corruption", name, SHIFTS)

@@ -7,6 +7,7 @@ One set is a `.npz` with `images` and `labels`, or `NAME.npy` with `NAME_labels.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +22,7 @@ from calibrant.data.packed import arrays, images
 from calibrant.errors import FileError, InputError, unknown
 
 SEVERITIES = 5
+SAMPLED = 50  # images of a file that its content is told by; a published file has 50,000
 IMAGES, LABELS = ("images", "x", "data"), ("labels", "y", "label")
 
 
@@ -68,13 +70,18 @@ class CorruptionFolder:
         if (blocks != blocks[0]).any():
             raise FileError(
                 f"{self.path / 'labels.npy'}: the five blocks have different labels, so they are not five severities "
-                "of the same items; hand one set in as --natural FILE"
+                "of the same items; hand one set in as --natural FILE, or the labels of one severity alone"
             )
         return x, SEVERITIES
 
-    def sizes(self) -> list[int]:
-        """Bytes of each file: what tells a folder from another one of the same name."""
-        return [(self.path / f"{name}.npy").stat().st_size for name in (*self.types, "labels")]
+    def content(self) -> str:
+        """Hash of the labels, of each file's size and of some of its images: tells it from another of its name."""
+        digest = hashlib.sha256(self.labels.tobytes())
+        for name in self.types:
+            x = read_npy(self.path / f"{name}.npy", mapped=True)
+            digest.update(f"{name} {x.shape}".encode())
+            digest.update(np.ascontiguousarray(x[:: max(1, len(x) // SAMPLED)]).tobytes())
+        return digest.hexdigest()[:16]
 
     def cell(self, name: str, severity: int) -> tuple[Tensor, Tensor]:
         """Images uint8 [N, C, H, W] and labels of one type at one severity (1 …)."""
@@ -101,6 +108,8 @@ def read_set(path: Path, classes: int) -> tuple[Tensor, Tensor]:
         x, y = read_npy(path), read_npy(labels)
     else:
         raise FileError(f"{path}: {path.suffix or 'a file without suffix'} is no set of images; use .npz or .npy")
+    if x.ndim == 4 and x.shape[-1] not in (1, 3) and x.shape[1] in (1, 3):  # torch's order, when it cannot be another
+        x = x.transpose(0, 2, 3, 1)
     x, y = checked_images(x, path), checked_labels(y, classes, path)
     if len(x) != len(y):
         raise FileError(f"{path}: {len(x)} images but {len(y)} labels; they must be of equal length")

@@ -7,7 +7,8 @@ The paper calls both mCNLL; here the plain mean is `mean_nll` and the normalised
 
 An interval resamples items *jointly*: the cells show the same images, so their errors move together. Error, NLL and
 their ratios: BCa. ECE: test inversion over all cells at once (`corruption_ece`). AUROC: each item's influence, summed
-over cells. Their coverage is measured (docs/coverage_shift.md); a ratio of ECEs has no interval that covers.
+over cells. Their coverage is measured (docs/coverage_shift.md). mCECE: the test inversion of the model's ECEs, with the
+reference's taken as given, as a published table's are: a ratio of two noisy ECEs has no interval that covers.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from calibrant.metrics.bca import acceleration, bca, influence, normal_quantile
 from calibrant.metrics.bootstrap import weights
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.corruption_ece import Gaps, mean_ece
-from calibrant.metrics.corruption_terms import Binned, Linear, Smooth, Term, binned, mean, ratio
+from calibrant.metrics.corruption_terms import Binned, Linear, Smooth, Term, binned, mean, over_given, ratio
 from calibrant.metrics.table import Panel
 from calibrant.types import SCHEMA, Estimate, jsonable
 
@@ -190,12 +191,21 @@ def estimates(
             low, high = mean_ece(term.parts, [noise[id(p)] for p in term.parts], resampling.level)
             out[name] = Estimate(term.value, low, high, method="test inversion, jointly over cells")
         elif binned(term):
-            out[name] = Estimate(term.value, reason="a ratio of calibration errors has no interval that covers")
+            out[name] = _over_given(term, noise, resampling.level)
         elif term.linear:
             out[name] = _bootstrapped(term, torch.cat(parts[name]), group, resampling.level)
         else:
             out[name] = _by_influence(term, group, resampling.level)
     return out
+
+
+def _over_given(term: Term, noise: Mapping[int, Tensor], level: float) -> Estimate:
+    held = over_given(term)
+    if held is None or not math.isfinite(term.value):
+        return Estimate(None, reason="the reference has no calibration error on some type: nothing to divide by")
+    parts, factors = held
+    low, high = mean_ece(parts, [noise[id(p)] for p in parts], level, factors)
+    return Estimate(term.value, low, high, method="test inversion, jointly over cells; the reference's ECEs as given")
 
 
 def _bootstrapped(term: Term, replicates: Tensor, group: Tensor | None, level: float) -> Estimate:

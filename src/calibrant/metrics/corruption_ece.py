@@ -44,23 +44,34 @@ class Gaps:
         return w @ member - member.mean(0)
 
 
-def mean_ece(parts: Sequence[Gaps], noise: Sequence[Tensor], level: float) -> tuple[float, float]:
-    """Ends of the interval of the mean over cells; `noise` [B, bins] of each cell under the same draws."""
+def mean_ece(
+    parts: Sequence[Gaps], noise: Sequence[Tensor], level: float, weights: Sequence[float] | None = None
+) -> tuple[float, float]:
+    """Ends of the interval of the mean over cells; `noise` [B, bins] of each cell under the same draws.
+
+    `weights` are the cells' factors, 1/cells for a mean; those of mCECE are 1/(types · Σ_s of the reference).
+    """
+    factors = [1 / len(parts)] * len(parts) if weights is None else list(weights)
+    share = torch.cat(
+        [torch.full((len(p.held.count),), f, dtype=torch.float64) for p, f in zip(parts, factors, strict=True)]
+    )
     moved = torch.cat(list(noise), 1)
-    observed = sum(p.ece for p in parts) / len(parts)
+    observed = sum(f * p.ece for f, p in zip(factors, parts, strict=True))
     tail = (1 - level) / 2
-    least = _along(parts, [inversion.concentrated(p.held) for p in parts], moved, observed, 1 - tail)
-    most = _along(parts, [inversion.spread(p.held) for p in parts], moved, observed, tail)
+    least = _along(parts, [inversion.concentrated(p.held) for p in parts], moved, share, observed, 1 - tail)
+    most = _along(parts, [inversion.spread(p.held) for p in parts], moved, share, observed, tail)
     return least, max(least, most)
 
 
-def _along(parts: Sequence[Gaps], shapes: Sequence[Tensor], moved: Tensor, observed: float, quantile: float) -> float:
+def _along(
+    parts: Sequence[Gaps], shapes: Sequence[Tensor], moved: Tensor, share: Tensor, observed: float, quantile: float
+) -> float:
     """The population's value at which `quantile` of what is drawn meets what was observed; 0 where it begins above."""
     values, ends = [], []
     for t in inversion.GRID.tolist():
         gap = torch.cat([p.held.mass * possible(p.held, t * s) for p, s in zip(parts, shapes, strict=True)])
-        values.append(float(gap.abs().sum()) / len(parts))
-        ends.append(float(torch.quantile((gap + moved).abs().sum(1) / len(parts), quantile)))
+        values.append(float(gap.abs() @ share))
+        ends.append(float(torch.quantile((gap + moved).abs() @ share, quantile)))
     if ends[0] >= observed:
         return 0.0
     return float(np.interp(observed, np.maximum.accumulate(ends), values))

@@ -132,6 +132,21 @@ def ratio(above: Sequence[Term], below: Sequence[Term]) -> Term:
     return Ratio(mean(above), mean(below))
 
 
+def over_given(term: Term) -> tuple[tuple[Gaps, ...], tuple[float, ...]] | None:
+    """A ratio of mean ECEs, or a mean of such, as Σ factor · ECE of the model's cells, the reference's given."""
+    if isinstance(term, Ratio) and isinstance(term.above, Binned) and term.below.value > 0:
+        parts = term.above.parts
+        return parts, (1 / (len(parts) * term.below.value),) * len(parts)
+    if not isinstance(term, Combined):
+        return None
+    found = [over_given(t) for t in term.terms]
+    known = [pair for pair in found if pair is not None]
+    if len(known) < len(found):
+        return None
+    factors = tuple(f * w for f, (_, own) in zip(term.factors, known, strict=True) for w in own)
+    return tuple(p for parts, _ in known for p in parts), factors
+
+
 def binned(term: Term) -> tuple[Gaps, ...]:
     """The cells whose bins a term stands on."""
     if isinstance(term, Binned):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,14 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.data.outside import MADE, Outside, outside
+from calibrant.data.shifted import CorruptionFolder
 from calibrant.diagnostics.stress import Choice, Folder, Material, Outcome, Subject, analyse, planned, run
 from calibrant.diagnostics.stress.analysis import AS_IT_IS, Broken, predictions_of
 from calibrant.diagnostics.stress.cells import Cell, chosen_suites
 from calibrant.diagnostics.stress.material import content, limited, of_arrays
 from calibrant.diagnostics.stress.store import Arrays
+from calibrant.ensembles.ensemble import Ensemble
 from calibrant.errors import InputError, unknown
 from calibrant.metrics.conventions import Resampling
-from calibrant.posthoc.fit import fit
+from calibrant.posthoc.fit import fit, resolve
 from calibrant.posthoc.map import FittedMap
 from calibrant.report.plots.heatmap import heatmap
 from calibrant.shifts import PERTURBATIONS, SHIFTS, SUBSETS
@@ -133,7 +135,10 @@ def stress(
     prepare: Callable[[Tensor], Tensor] | None = None,
     types: Sequence[str] | None = None,
     severities: Sequence[int] = (1, 2, 3, 4, 5),
+    corruptions: str | Path | None = None,
+    natural: Mapping[str, tuple[Any, Any]] | None = None,
     outside_sets: Mapping[str, Any] | None = None,
+    reference: str | Path | None = None,
     calibration: tuple[Any, Any] | None = None,
     calibrators: Sequence[str] = CALIBRATORS,
     maps: Mapping[str, FittedMap] | None = None,
@@ -147,31 +152,35 @@ def stress(
 ) -> StressReport:
     """Your model (a module, a callable or an ensemble) on your images [N, C, H, W], uint8 or floats in [0, 1].
 
-    `mean` and `std` (per channel) or `prepare` turn images in [0, 1] into the model's input. `outside_sets` are foreign
-    images by name, besides photographs and noise. `calibration=(images, labels)`, clean and disjoint, shows how
-    `calibrators` fitted there fare under shift. `out` keeps the logits of every cell, and resumes.
+    `mean` and `std` (per channel) or `prepare` turn images in [0, 1] into the model's input. `corruptions` is a folder
+    in CIFAR-C's layout, instead of those made here; `natural` are re-collected sets, name → (images, labels);
+    `outside_sets` foreign images by name, besides photographs and noise. `reference`, another model's `out`, adds mCE,
+    mCNLL and mCECE. `calibration=(images, labels)`, clean and disjoint, shows how `calibrators` fitted there fare under
+    shift. `out` keeps the logits of every cell, and resumes.
     """
+    for name, value in (("limit", limit), ("batch", batch)):
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be 1 or more, not {value}")
+    for name in calibrators if calibration is not None else ():
+        resolve(name, {})
     part = limited(of_arrays(images, labels), limit)
     where = torch.device(device) if device is not None else _home(model)
     subject = Subject(model, mean, std, prepare, where)
     held = None if calibration is None else of_arrays(*calibration, split=Split.CALIBRATION)
     foreign = {name: _foreign(name, x) for name, x in (outside_sets or {}).items()}
     shape = tuple(part.x.shape[1:])
-    choice = Choice(
-        suites=chosen_suites(suite),
-        types=tuple(types) if types is not None else SUBSETS["19"],
-        severities=tuple(severities),
-        perturbations=tuple(PERTURBATIONS)[:10],
-        bands=len(FREQUENCIES),
-        outside=(*foreign, *MADE),
-    )
-    for name in choice.types:
-        if name not in SHIFTS:
-            raise unknown("corruption", name, SHIFTS)
+    sets = {name: of_arrays(*pair) for name, pair in (natural or {}).items()}
+    files = None if corruptions is None else CorruptionFolder(Path(corruptions), 1 << 30, shape)
+    choice = _chosen(suite, types, severities, files, (*foreign, *MADE), tuple(sets))
+    against = None if reference is None else Folder.existing(Path(reference))
+    compared = None if against is None else against.corruptions(choice.types, choice.severities)
     material = Material(
         part,
         shape,
         held,
+        files,
+        natural=sets,
+        limit=limit,
         outside=lambda name: foreign.get(name) or outside(name, shape, n=part.n, seed=seed),
         seed=seed,
         batch=batch,
@@ -183,16 +192,64 @@ def stress(
         "types": choice.types,
         "severities": choice.severities,
         "n": part.n,
+        "corruptions": "made here" if files is None else files.content(),
+        "natural": {name: content(one) for name, one in sets.items()},
+        "outside": {name: content(of_arrays(one.x, torch.zeros(len(one.x)).long())) for name, one in foreign.items()},
+        "calibration": None if held is None else [held.n, content(held)],
+        "mean": mean,
+        "std": std,
     }
     settings |= {"weights": subject.fingerprint(), "members": subject.members, "seed": seed, "limit": limit}
     folder = None if out is None else Folder.begin(Path(out), settings)
+    if folder is not None:
+        _same_answers(subject, material, folder)
     cells = run(subject, material, planned(choice, calibration=held is not None), folder, progress=progress)
     fitted = dict(maps or {}) | calibrator_maps(cells, subject.raw, calibrators)
     resampling = Resampling(seed) if intervals else None
-    report = StressReport(analyse(cells, raw=subject.raw, maps=fitted or None, resampling=resampling), settings)
+    outcome = analyse(cells, raw=subject.raw, maps=fitted or None, reference=compared, resampling=resampling)
+    report = StressReport(outcome, settings)
     if folder is not None:
         folder.record(report.to_dict())
     return report
+
+
+def _chosen(
+    suite: str,
+    types: Sequence[str] | None,
+    severities: Sequence[int],
+    files: CorruptionFolder | None,
+    outside: tuple[str, ...],
+    natural: tuple[str, ...],
+) -> Choice:
+    """What was asked for, by name, before the model is asked anything."""
+    suites = chosen_suites(suite)
+    if natural and "natural" not in suites:
+        suites = (*suites, "natural")
+    if suites == ("natural",) and not natural:
+        raise InputError("the suite 'natural' needs sets: natural={name: (images, labels)}")
+    known = SUBSETS["19"] if files is None else files.types
+    names = known if types is None else tuple(types)
+    if not names or not severities or any(s not in range(1, 6) for s in severities):
+        raise InputError(f"types and severities in 1 … 5 are needed, got {list(names)} and {list(severities)}")
+    for name in names:
+        if files is None and name not in SHIFTS:
+            raise unknown("corruption", name, SHIFTS)
+        most = 5 if files is None else files.check(name)[1]
+        if max(severities) > most:
+            raise InputError(f"{name}.npy has severities 1 … {most}; say severities=")
+    return Choice(suites, names, tuple(severities), tuple(PERTURBATIONS)[:10], len(FREQUENCIES), outside, natural)
+
+
+def _same_answers(subject: Subject, material: Material, folder: Folder) -> None:
+    """Weights are hashed, code is not: another function or `prepare` shows in what it says to the first items."""
+    clean = Cell("clean")
+    if clean.key not in folder or isinstance(subject.predictor, Ensemble):
+        return
+    few = replace(material, part=material.part.take(torch.arange(min(4, material.part.n)), material.part.split))
+    now, before = subject.answer(lambda: few.batches(clean)).logits.double(), folder.read(clean.key)["logits"].double()
+    before = before[: len(now)]
+    if now.shape != before.shape or not torch.allclose(now, before, rtol=0.02, atol=0.02):
+        raise InputError(f"{folder.path} was begun with a model that answers otherwise; choose another folder")
 
 
 def calibrator_maps(cells: Mapping[Cell, Arrays], raw: bool, names: Sequence[str]) -> dict[str, FittedMap]:

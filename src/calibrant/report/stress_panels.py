@@ -53,7 +53,7 @@ def _corruptions(report: StressReport) -> Panel:
     tables = [
         Table("By severity, means over types with 95 % intervals", ["severity", *names], [*severities, mean]),
         Table(
-            f"Which shift breaks this model first: accuracy falls by more than {percent(TOLERANCE, 0)}, beyond noise",
+            f"Which shift breaks this model first: accuracy falls by over {100 * TOLERANCE:.0f} points, beyond noise",
             ["type", "breaks at severity", "accuracy there", "points below clean"],
             [
                 [

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.data.folder import ImageFolder
 from calibrant.data.outside import Outside
 from calibrant.data.own import as_item
 from calibrant.data.records import Part
@@ -121,9 +122,12 @@ def images_only(part: Part, name: str) -> Part:
 
 
 def content(part: Part) -> str:
-    """Hash of labels and, where they are in memory, of images: other items under the same name are other items."""
+    """Hash of labels and of images (of files: their names and sizes): others under the same name are other items."""
     digest = hashlib.sha256(part.y.contiguous().numpy().tobytes())
-    if part.items is None:
+    if isinstance(part.items, ImageFolder):
+        files = [part.items.files[int(i)][0] for i in part.index]
+        digest.update("\n".join(f"{p.name} {p.stat().st_size}" for p in files).encode())
+    elif part.items is None:
         digest.update(part.x.contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
 

@@ -7,7 +7,7 @@ is refused, with the difference: its cells are about something else.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.diagnostics.stress.cells import Cell
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic
 from calibrant.types import SCHEMA, jsonable
@@ -85,6 +86,18 @@ class Folder:
         except (OSError, ValueError, EOFError) as error:
             raise FileError(f"{self.file(key)}: not a readable cell ({error}); delete it and run again") from error
         return {name: torch.from_numpy(a) for name, a in held.items() if a.dtype.kind in "fiub" and a.ndim}
+
+    def corruptions(self, types: Sequence[str], severities: Sequence[int]) -> dict[tuple[str, int], Arrays]:
+        """The cells that another model is compared with (SS Eq. 34–36)."""
+        found = {}
+        for name in types:
+            for severity in severities:
+                key = Cell("corruption", name, severity).key
+                if key not in self:
+                    said = f"{self.path} lacks {name} at severity {severity}"
+                    raise FileError(f"{said}; stress the reference with the same suite")
+                found[name, severity] = self.read(key)
+        return found
 
     def text(self, key: str, name: str = "said") -> str:
         """One text of a cell, empty where it has none."""
