@@ -44,7 +44,7 @@ def test_of_mc_dropout_one_pass_a_frame(trained: Path, tmp_path: Path, capsys: p
     options = ["--stream", "--ensemble", "dropout", "--members", "3", "--window", "2", "--scene-cut", "0.9", "--json"]
     assert run(["predict", str(trained), "-o", str(out), *options]) == 0
     said = json.loads(capsys.readouterr().out)
-    assert said["ensemble"] == "temporalsmoothing" and said["size"] == 1
+    assert said["ensemble"] == "temporal" and said["size"] == 1
     assert run(["audit", str(out), "--no-intervals"]) == 0
 
 

@@ -172,6 +172,7 @@ def assembled(
 def _say(
     predicted: Predictions, out: Path, made: Ensemble | None, save: Path | None, html: Path | None, *, as_json: bool
 ) -> None:
+    from calibrant.ensembles import ENSEMBLES
     from calibrant.ensembles.pep import PEP
     from calibrant.ensembles.storage import save as save_ensemble
     from calibrant.types import SCHEMA, jsonable
@@ -179,7 +180,8 @@ def _say(
     said: dict[str, Any] = {"schema": SCHEMA, "file": str(out), "n": predicted.n, "k": predicted.k}
     said |= {"members": predicted.members, "split": str(predicted.split)}
     if made is not None:
-        said |= {"ensemble": type(made).__name__.lower(), "size": made.size}
+        name = next((key for key, kind in ENSEMBLES.items() if kind is type(made)), type(made).__name__.lower())
+        said |= {"ensemble": name, "size": made.size}
     if isinstance(made, PEP):
         said["pep"] = made.describe()
         if save is not None:
