@@ -14,13 +14,15 @@ from calibrant.report.plots.style import new_axes
 EVIL = "<script>alert(1)</script>"
 
 
-def test_a_panel_stands_before_the_provenance_with_figure_table_and_note(audit: Callable[..., Audit]) -> None:
+def test_a_panel_stands_below_the_verdict_with_figure_table_and_note(audit: Callable[..., Audit]) -> None:
     ax = new_axes()
     ax.plot([0, 1], [0, 1])
     table = Table("by level", ["level", "ECE"], [["1", "3.0 %"], ["2", "1.0 %"]], chosen=1)
     panel = Panel("Which inputs?", "The fragile ones.", [Figure(ax, "ECE by level")], [table], ["measured on test"])
     text = render([audit()], command="calibrant", panels=[panel])
-    assert text.index("Which inputs?") < text.index("How this was made")
+    assert text.index("Which inputs?") < text.index("The main numbers")
+    several = render([audit("a.npz"), audit("b.npz")], command="calibrant", panels=[panel])
+    assert several.index("Side by side") < several.index("Which inputs?") < several.index('<div class="file"')
     assert 'aria-label="ECE by level"' in text and "3.0 %" in text and "measured on test" in text
     assert text.count('<tr class="chosen">') == 1
 
