@@ -270,6 +270,8 @@ def test_bad_sets_of_ones_own(
         (["--subset", "18"], "subset of corruptions"),
         (["--suite", "natural"], "--natural NAME"),
         (["--natural", "cifar"], "natural-shift set"),
+        (["--suite", "ood", "--outside", "cifar11"], "unknown data set 'cifar11'"),
+        (["--suite", "ood", "--outside", "nowhere.npz"], "no such file of images"),
         (["--calibration", "test"], "fit on another one"),
         (["--calibrators", "temprature"], "did you mean 'temperature'"),
         (["--data", "digits[0-4]"], "has 10 classes and digits[0-4] has 5"),

@@ -110,3 +110,21 @@ def test_cifar10_2_may_hold_objects_beside_its_arrays(tmp_path: Path) -> None:
     x, y = np.zeros((3, 32, 32, 3), np.uint8), np.arange(3)
     np.savez(folder / "cifar102_test.npz", images=x, labels=y, keywords=np.array([["a"], 2], dtype=object))
     assert load("cifar10_2", root=tmp_path)["test"].n == 3
+
+
+def test_foreign_images_of_ones_own_need_no_labels(tmp_path: Path) -> None:
+    from PIL import Image
+
+    x = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 3)).astype(np.uint8)
+    np.savez(tmp_path / "mine.npz", images=x)
+    np.save(tmp_path / "mine.npy", x)
+    for i, picture in enumerate(x):
+        (tmp_path / "folder" / str(i % 2)).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(picture).save(tmp_path / "folder" / str(i % 2) / f"{i}.png")
+    for name in ("mine.npz", "mine.npy"):
+        found = outside(str(tmp_path / name), (3, 8, 8), n=5)
+        assert torch.equal(found.x.permute(0, 2, 3, 1), torch.from_numpy(x[:5])) and found.said == "as it is"
+    folder = outside(str(tmp_path / "folder"), (3, 8, 8), n=6).x.permute(0, 2, 3, 1).numpy()
+    np.testing.assert_array_equal(folder, x[[0, 2, 4, 1, 3, 5]])
+    assert outside(str(tmp_path / "folder"), (3, 8, 8), n=2).x.shape == (2, 3, 8, 8)
+    assert outside(str(tmp_path / "mine.npz"), (1, 4, 4), n=9).x.shape == (6, 1, 4, 4)

@@ -159,6 +159,8 @@ def _completed(
     if "ood" in choice.suites:
         names, notes = (list(outside), []) if outside else usual(setting.data, root)
         choice = replace(choice, outside=tuple(names))
+        for name in choice.outside:  # a name that is none is refused before anything is written
+            material.foreign(name)
     return choice, notes
 
 
@@ -171,7 +173,7 @@ def _settings(
     split: str,
 ) -> dict[str, Any]:
     """Everything that decides what the cells hold; a folder begun with others is refused."""
-    from calibrant.diagnostics.stress.material import content
+    from calibrant.diagnostics.stress.material import content, digest
 
     held, calibration = material.corruptions, material.calibration
     return {
@@ -185,7 +187,9 @@ def _settings(
         "severities": choice.severities,
         "corruptions": "made here" if held is None else [held.path.name, held.content()],
         "natural": [[Path(name).name, content(material.natural[name])] for name in choice.natural],
-        "outside": choice.outside,
+        "outside": [
+            [name, digest(material.foreign(name).x)] if Path(name).exists() else name for name in choice.outside
+        ],
         "ensemble": made.plain(),
         "calibration": None if calibration is None else [calibration.n, content(calibration)],
         "mean": setting.mean,

@@ -16,8 +16,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant.data import data_root, load
+from calibrant.data.own import as_item
 from calibrant.data.records import Data
 from calibrant.data.registry import DATASETS
+from calibrant.data.shifted import read_images
 from calibrant.data.subsets import complement, split_name
 from calibrant.errors import InputError
 from calibrant.types import Split
@@ -68,11 +70,15 @@ def present(name: str, root: str | Path | None) -> bool:
 def outside(
     name: str, shape: Sequence[int], *, n: int, root: str | Path | None = None, seed: int = 0, split: str = "test"
 ) -> Outside:
-    """At most `n` foreign images of this shape [C, H, W], by name: of `MADE`, or of a data set's `split`."""
+    """At most `n` foreign images of this shape [C, H, W]: of `MADE`, of a data set's `split`, of a file or a folder."""
     if len(shape) != 3:
         raise InputError(f"foreign images are for classifiers of images [C, H, W], not of {tuple(shape)}")
     if name in MADE:
         return MADE[name](name, tuple(shape), n, seed)
+    if Path(name).suffix in (".npz", ".npy"):
+        return Outside(name, *fitted(read_images(Path(name))[:n], shape))
+    if Path(name).is_dir():
+        return _decoded(name, shape, n)
     data = load(name, root=root)
     if Split(split) not in data.splits:
         raise InputError(f"{name} has no {split} part to serve as foreign items")
@@ -83,6 +89,15 @@ def outside(
     if x.dtype != torch.uint8:
         x = (x.clamp(0, 1) * 255).round().to(torch.uint8)
     return Outside(name, *fitted(x, shape))
+
+
+def _decoded(name: str, shape: Sequence[int], n: int) -> Outside:
+    """Images of a folder, FOLDER/CLASS/*.jpg, spread over its classes."""
+    parts = load(name, shape=tuple(shape)).splits
+    part = parts.get(Split.TEST) or next(iter(parts.values()))
+    chosen = torch.arange(min(n, part.n)) * part.n // min(n, part.n)
+    x = torch.stack([as_item(part.items[int(i)], int(i))[0] for i in part.index[chosen]]) if part.items else part.x
+    return Outside(name, *fitted(x[:n], shape))
 
 
 def fitted(x: Tensor, shape: Sequence[int]) -> tuple[Tensor, str]:

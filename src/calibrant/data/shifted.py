@@ -108,12 +108,23 @@ def read_set(path: Path, classes: int) -> tuple[Tensor, Tensor]:
         x, y = read_npy(path), read_npy(labels)
     else:
         raise FileError(f"{path}: {path.suffix or 'a file without suffix'} is no set of images; use .npz or .npy")
-    if x.ndim == 4 and x.shape[-1] not in (1, 3) and x.shape[1] in (1, 3):  # torch's order, when it cannot be another
-        x = x.transpose(0, 2, 3, 1)
-    x, y = checked_images(x, path), checked_labels(y, classes, path)
+    x, y = checked_images(_channels_last(x), path), checked_labels(y, classes, path)
     if len(x) != len(y):
         raise FileError(f"{path}: {len(x)} images but {len(y)} labels; they must be of equal length")
     return images(x), torch.from_numpy(y)
+
+
+def read_images(path: Path) -> Tensor:
+    """Images uint8 [N, C, H, W] of a file; labels are not asked for."""
+    if not path.is_file():
+        raise FileError(f"{path}: no such file of images (.npz or .npy)")
+    x = read_npy(path) if path.suffix == ".npy" else _first(arrays(path, (), only=IMAGES), IMAGES, path)
+    return images(checked_images(_channels_last(x), path))
+
+
+def _channels_last(x: NDArray[np.generic]) -> NDArray[np.generic]:
+    """torch's [N, C, H, W] as [N, H, W, C], when it cannot be another order."""
+    return x.transpose(0, 2, 3, 1) if x.ndim == 4 and x.shape[-1] not in (1, 3) and x.shape[1] in (1, 3) else x
 
 
 def _first(held: dict[str, NDArray[np.generic]], names: tuple[str, ...], path: Path) -> NDArray[np.generic]:

@@ -21,7 +21,7 @@ from calibrant.data.shifted import CorruptionFolder
 from calibrant.diagnostics.stress import Choice, Folder, Material, Outcome, Subject, analyse, planned, run
 from calibrant.diagnostics.stress.analysis import AS_IT_IS, Broken, predictions_of
 from calibrant.diagnostics.stress.cells import Cell, chosen_suites
-from calibrant.diagnostics.stress.material import content, limited, of_arrays
+from calibrant.diagnostics.stress.material import content, digest, limited, of_arrays
 from calibrant.diagnostics.stress.store import Arrays
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.errors import InputError, unknown
@@ -90,6 +90,9 @@ class StressReport:
         if self.outcome.perturbations:
             least = min(self.outcome.perturbations.items(), key=lambda item: item[1]["consistency"].value or 0)
             lines.append(f"least steady along {least[0]}: consistency {_estimate(least[1]['consistency'])}")
+        if self.outcome.frequency:
+            at, left = min(self.outcome.frequency.items(), key=lambda item: item[1])
+            lines.append(f"least accurate with noise around frequency {at:.2g}π: accuracy {_number(left)}")
         for name, report in self.outcome.ood.items():
             lines.append(f"{name}: AUROC of the entropy {_estimate(report['entropy']['auroc'])}")
         for name, shifted in self.outcome.natural.items():
@@ -194,7 +197,7 @@ def stress(
         "n": part.n,
         "corruptions": "made here" if files is None else files.content(),
         "natural": {name: content(one) for name, one in sets.items()},
-        "outside": {name: content(of_arrays(one.x, torch.zeros(len(one.x)).long())) for name, one in foreign.items()},
+        "outside": {name: digest(one.x) for name, one in foreign.items()},
         "calibration": None if held is None else [held.n, content(held)],
         "mean": mean,
         "std": std,

@@ -73,7 +73,7 @@ class Material:
 
     def said(self, cell: Cell) -> str:
         """What was done to foreign images to make them fit."""
-        return self._foreign(cell.name).said if cell.kind == "outside" else ""
+        return self.foreign(cell.name).said if cell.kind == "outside" else ""
 
     def _part(self, cell: Cell) -> Part:
         if cell.kind == "calibration":
@@ -82,7 +82,7 @@ class Material:
         if cell.kind == "natural":
             return limited(self.natural[cell.name], self.limit)
         if cell.kind == "outside":
-            x = self._foreign(cell.name).x
+            x = self.foreign(cell.name).x
             return Part(x, torch.zeros(len(x), dtype=torch.long), torch.arange(len(x)))
         if cell.kind == "corruption" and self.corruptions is not None:
             x, y = self.corruptions.cell(cell.name, cell.severity)
@@ -90,7 +90,7 @@ class Material:
             return limited(Part(x, y, torch.arange(len(y))), self.limit)
         return self.part
 
-    def _foreign(self, name: str) -> Outside:
+    def foreign(self, name: str) -> Outside:
         assert self.outside is not None
         if name not in self.made:
             self.made[name] = self.outside(name)
@@ -123,13 +123,21 @@ def images_only(part: Part, name: str) -> Part:
 
 def content(part: Part) -> str:
     """Hash of labels and of images (of files: their names and sizes): others under the same name are other items."""
-    digest = hashlib.sha256(part.y.contiguous().numpy().tobytes())
     if isinstance(part.items, ImageFolder):
         files = [part.items.files[int(i)][0] for i in part.index]
-        digest.update("\n".join(f"{p.name} {p.stat().st_size}" for p in files).encode())
-    elif part.items is None:
-        digest.update(part.x.contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()[:16]
+        return digest(part.y, "\n".join(f"{p.name} {p.stat().st_size}" for p in files))
+    return digest(part.y) if part.items is not None else digest(part.y, part.x)
+
+
+def digest(*values: Tensor | str) -> str:
+    """A short hash of tensors and texts."""
+    total = hashlib.sha256()
+    for value in values:
+        if isinstance(value, str):
+            total.update(value.encode())
+        else:
+            total.update(value.contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()[:16]
 
 
 def limited(part: Part, limit: int | None) -> Part:
