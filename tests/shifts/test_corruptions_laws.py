@@ -147,6 +147,16 @@ def test_any_size(name: str, size: tuple[int, int]) -> None:
         assert torch.equal(y[1:], corrupt(x[1:], name, severity, index=1))
 
 
+@pytest.mark.parametrize(("channels", "side"), [(1, 8), (1, 28), (3, 8)])
+@pytest.mark.parametrize("name", SHIFTS)
+def test_an_image_alone_is_the_same_to_the_last_bit(name: str, channels: int, side: int) -> None:
+    """Floats show what bytes round away: a transform of one plane took another path than one of many."""
+    x = torch.rand(4, channels, side, side, generator=torch.Generator().manual_seed(0))
+    for severity in (1, 4, 5):
+        alone = torch.cat([corrupt(x[i : i + 1], name, severity, index=i) for i in range(len(x))])
+        assert torch.equal(alone, corrupt(x, name, severity))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_an_empty_batch_stays_empty(name: str) -> None:
     assert corrupt(torch.zeros(0, 3, 32, 32), name, 3).shape == (0, 3, 32, 32)

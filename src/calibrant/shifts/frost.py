@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.shifts.blur import fast_length
+from calibrant.shifts.blur import fast_length, filtered
 from calibrant.shifts.colour import grey
 from calibrant.shifts.corruption import Corruption
 from calibrant.shifts.counter import Draws
@@ -69,8 +69,8 @@ def crystals(numbers: Draws, h: int, w: int, slopes: tuple[float, ...], chosen: 
     """
     tall, wide = fast_length(h * 5 // 4), fast_length(w * 5 // 4)
     noise = numbers.normal(1, tall, wide, stream=1)
-    spectrum = torch.fft.rfft2(noise) * amplitudes(tall, wide, slopes, noise.device)[chosen][:, None]
-    field: Tensor = torch.fft.irfft2(spectrum, s=(tall, wide))[..., :h, :w]
+    factor = amplitudes(tall, wide, slopes, noise.device)[chosen][:, None]
+    field = filtered(noise, factor, [tall, wide])[..., :h, :w]
     coarse = numbers.normal(1, 6, 6, stream=3).mul_(PATCHES)
     field = field * F.interpolate(coarse, size=(h, w), mode="bilinear", align_corners=True).exp_()
     field = field - field.mean((2, 3), keepdim=True)
