@@ -58,6 +58,18 @@ def test_pixels_are_smoothed_each_on_its_own() -> None:
     torch.testing.assert_close(found[:, 1, 2], one)
 
 
+def test_a_network_with_classes_in_front_says_so_or_is_refused() -> None:
+    """[N, K, H, W], as most segmentation networks return it."""
+    front = nn.Conv2d(3, 4, 1)
+    last = lambda x: front(x).permute(0, 2, 3, 1)  # noqa: E731
+    frames = torch.randn(6, 3, 5, 7, generator=G)
+    with torch.no_grad():
+        expected = TemporalSmoothing(last)(frames)
+        torch.testing.assert_close(TemporalSmoothing(front, class_axis=1)(frames), expected)
+        with pytest.raises(InputError, match="class_axis=1"):
+            TemporalSmoothing(front)(frames)
+
+
 def test_log_space_is_the_normalised_weighted_mean_of_logs() -> None:
     found = TemporalSmoothing(identity, window=1, decay=0.5, space="log")(FRAMES)
     log_p = torch.log_softmax(FRAMES.double(), -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -92,8 +93,10 @@ def test_gradients_training_mode_and_export() -> None:
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": "layer9"}, "0, 1"),
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": lambda n, m: False}, "matches no module"),
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": "1", "tau": -1.0}, "tau"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": 3}, "where=3 is no name"),
+        ("resnet18", {}, "smooth a network"),
     ],
 )
-def test_bad_input_is_named(model: nn.Module, options: dict, says: str) -> None:
+def test_bad_input_is_named(model: Any, options: dict, says: str) -> None:
     with pytest.raises(InputError, match=says):
         calibrant.smooth(model, **options)

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating
 from calibrant.ensembles.single import logits_of
 from calibrant.errors import InputError
+from calibrant.functional.rows import classes_last
 from calibrant.types import Predictions
 
 WINDOW, DECAY = 5, math.exp(-0.8)
@@ -71,6 +72,7 @@ class TemporalSmoothing(Ensemble):
     `predictor` is a network, an ensemble or any callable that returns logits, classes last. Of an ensemble, frame t
     takes member t mod M alone (`rotate`), which is how VQ-BNN takes MC dropout's place; else its pooled prediction.
     `scene_cut`: forget when the mean total-variation distance between successive predictions exceeds this.
+    `class_axis=1`: the predictor returns [N, K, H, W]; what comes out has classes last, as all logits here.
     """
 
     predictor: Any
@@ -79,6 +81,7 @@ class TemporalSmoothing(Ensemble):
     space: Space = "probability"
     rotate: bool = True
     scene_cut: float | None = None
+    class_axis: int = -1
     memories: dict[Hashable, Memory] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -147,13 +150,25 @@ class TemporalSmoothing(Ensemble):
             each = []
             for frame, turn in zip(x, turns, strict=True):
                 with self.predictor.member(turn % self.predictor.size) as network:
-                    each.append(checked(network(frame[None]), 1))
+                    each.append(self._logits(network(frame[None]), frame[None]))
             return torch.log_softmax(torch.cat(each).double(), -1)
         scope: AbstractContextManager[Callable[..., Any]] = nullcontext(self.predictor)
         if isinstance(self.predictor, nn.Module):
             scope = evaluating(self.predictor)
         with scope as network:
-            return torch.log_softmax(checked(network(x), len(x)).double(), -1)
+            return torch.log_softmax(self._logits(network(x), x).double(), -1)
+
+    def _logits(self, output: Any, x: Tensor) -> Tensor:
+        """Classes last; a map whose last axes are the frame's has them elsewhere: columns would pass for classes."""
+        logits = checked(classes_last(logits_of(output), self.class_axis, "logits"), len(x))
+        frame, found = x.shape[2:], logits.shape
+        wrong = found[2:] == frame and found[1:3] != frame and found != x.shape
+        if self.class_axis == -1 and x.ndim == logits.ndim == 4 and wrong:
+            raise InputError(
+                f"the predictor returned shape {tuple(found)} for frames of {frame[0]} × {frame[1]}: classes come last "
+                "here; say class_axis=1 for [N, K, H, W]"
+            )
+        return logits
 
     # -- as every ensemble -----------------------------------------------------------------------------------------
 
@@ -171,7 +186,8 @@ class TemporalSmoothing(Ensemble):
     def member(self, j: int) -> Iterator[Network]:
         """Batch after batch of one stream, from a clean start."""
         memories: dict[Hashable, Memory] = {}
-        if self.window == 0 and isinstance(self.predictor, nn.Module):  # nothing to smooth: its own logits
+        if self.window == 0 and self.class_axis == -1 and isinstance(self.predictor, nn.Module):
+            # nothing to smooth: its own logits
             with evaluating(self.predictor) as network:
                 yield network
             return

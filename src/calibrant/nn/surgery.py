@@ -8,7 +8,7 @@ a hook on the module that follows it: names, parameters and `state_dict` stay as
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -68,6 +68,8 @@ def smooth(
     batch to trace with (or a tuple or dict of arguments); without it, images of usual sizes are tried.
     `smoothed(model)` tells what was inserted, `unsmooth(model)` takes it out.
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"smooth a network (torch.nn.Module), not {type(model).__name__}")
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise InputError("this model is compiled; smooth the network first, then torch.compile it")
     if smoothed(model):
@@ -176,7 +178,9 @@ def _choose(model: nn.Module, where: Where, example: Any) -> list[Place]:
         chosen = [name for name, m in model.named_modules() if name and where(name, m)]
         missing = [] if chosen else ["the function where="]
     else:
-        chosen = [where] if isinstance(where, str) else list(where)
+        chosen = [where] if isinstance(where, str) else list(where) if isinstance(where, Iterable) else [where]
+        if wrong := [name for name in chosen if not isinstance(name, str)]:
+            raise InputError(f"where={wrong[0]!r} is no name; give {STAGES!r}, names of modules, or a function")
         missing = [repr(name) for name in chosen if _side(name)[1] not in modules] if chosen else ["an empty where="]
     if missing:
         raise InputError(f"{', '.join(missing)} matches no module; {_listed(model, example)}")
