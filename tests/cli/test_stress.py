@@ -205,6 +205,15 @@ def test_other_content_under_the_same_name_is_refused(
     assert f"{'natural' if path.suffix == '.npz' else 'corruptions'} was" in capsys.readouterr().err
 
 
+def test_a_reference_on_other_items_is_refused_before_anything_is_written(
+    stressed: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    types = ",".join(json.loads((stressed / "settings.json").read_text("utf-8"))["types"])
+    asked = ["--types", types, "--severities", "1,5", "--limit", "30", "--reference", str(stressed), "--device", "cpu"]
+    assert run(["stress", str(trained), "-o", str(tmp_path / "out"), *asked]) == 2
+    assert "shows other items" in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
 def spoil(held: Path, how: str) -> list[str]:
     """One thing wrong with the sets of `own_sets`; the options that meet it."""
     c = held / "digits-C"

@@ -104,7 +104,7 @@ def stress(
     subject = inputs.subject_of(setting, made, batch)
     settings["weights"] = subject.fingerprint()
     _fits(subject, material, setting)
-    against = None if reference is None else _reference(reference, choice)
+    against = None if reference is None else _reference(reference, choice, material)
     folder = Folder.begin(out, settings)
     report = _judged(
         subject, material, choice, folder, names, fitted, against, notes + more, seed if intervals else None, setting
@@ -216,10 +216,16 @@ def _fits(subject: Subject, material: Material, setting: Setting) -> None:
         raise InputError(f"the model has {k} classes and {setting.name} has {setting.data.k}: not the same task")
 
 
-def _reference(path: Path, choice: Choice) -> dict[tuple[str, int], Arrays]:
-    from calibrant.diagnostics.stress import Folder
+def _reference(path: Path, choice: Choice, material: Material) -> dict[tuple[str, int], Arrays]:
+    """The other model's cells, refused before anything is written where they show other items."""
+    from calibrant.diagnostics.stress import Cell, Folder
 
-    return Folder.existing(path).corruptions(choice.types, choice.severities)
+    found = Folder.existing(path).corruptions(choice.types, choice.severities)
+    for (name, severity), arrays in list(found.items())[:1]:
+        mine = material.labels(Cell("corruption", name, severity))
+        if mine is None or mine.tolist() != arrays["labels"].tolist():
+            raise InputError(f"--reference {path} shows other items; stress it on the same data, split and --limit")
+    return found
 
 
 def _judged(
