@@ -39,6 +39,14 @@ def test_train_then_predict_then_audit(tmp_path: Path, capsys: pytest.CaptureFix
     )
 
 
+def test_what_comes_next_names_files_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a calibration part there is nothing to fit on."""
+    sizes = "data.sizes={train=100, validation=40, calibration=0, test=40}"
+    assert run(["train", "digits/cross_entropy", "-o", str(tmp_path / "r"), *SMALL, "--set", sizes]) == 0
+    said = capsys.readouterr().out
+    assert "next: calibrant audit" in said and "calibration.npz" not in said
+
+
 def test_a_selection_prints_what_was_chosen_on_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for split, word in (("validation", "chosen by nll on validation"), ("test", "oracle choice, by nll on test")):
         grid = f"selection={{grid={{'loss.gamma'=[0, 9]}}, split='{split}'}}"

@@ -67,8 +67,10 @@ def train(
     typer.echo(table(result["metrics"]))
     if both is not None:
         both.show()
-    test, held_out = (shlex.quote(str(out / f"{part}.npz")) for part in ("test", "calibration"))
-    typer.echo(f"\nnext: calibrant audit {test}; calibrant fit {held_out} -o MAP")
+    steps = [("audit", "test", ""), ("fit", "calibration", " -o MAP")]
+    files = [(verb, out / f"{part}.npz", rest) for verb, part, rest in steps]
+    if said := [f"calibrant {verb} {shlex.quote(str(path))}{rest}" for verb, path, rest in files if path.is_file()]:
+        typer.echo(f"\nnext: {'; '.join(said)}")
 
 
 def table(metrics: dict[str, dict[str, Any]]) -> str:
