@@ -163,7 +163,7 @@ def joint(rows: Sequence[tuple[str, Report]]) -> Any:
     from calibrant.report import numbers
 
     arrows = {"high": "↑", "low": "↓", "zero": "→0"}
-    table = Table(box=None, padding=(0, 1))
+    table = Table(box=None, padding=(0, 1, 0, 0))  # eighty columns hold the longest name
     table.add_column("predictor", overflow="fold")
     for name in SHOWN:
         table.add_column(f"{name} {arrows[METRICS[name].better]}", justify="right", style="default")
