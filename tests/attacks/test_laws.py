@@ -112,6 +112,27 @@ def test_closed_form_on_linear_models(name: str, classes: int) -> None:
     torch.testing.assert_close(attack.run(model, x).distance, distance, rtol=0.01, atol=0)
 
 
+@pytest.mark.parametrize("name", ["cw", "ddn", "deepfool"])
+@pytest.mark.parametrize(("classes", "size"), [(10, 64), (3, 200)])
+def test_closed_form_where_the_likeliest_class_is_not_the_nearest(name: str, classes: int, size: int) -> None:
+    """A linear layer as torch initialises it: some boundary behind a less likely class is nearer."""
+    g, worst, misled = torch.Generator().manual_seed(0), 0.0, 0
+    for _ in range(3):
+        model = nn.Linear(size, classes).double()
+        with torch.no_grad():
+            for parameter in (model.weight, model.bias):
+                parameter.copy_((2 * torch.rand(parameter.shape, generator=g) - 1) / size**0.5)
+        x = torch.rand(40, size, generator=g, dtype=torch.float64)
+        z, w = model(x).detach(), model.weight.detach()
+        own = z.argmax(-1, keepdim=True)
+        height = (z.gather(1, own) - z).scatter(1, own, torch.inf)
+        away = height / (w[own] - w[None]).norm(dim=-1)
+        misled += int((away.argmin(1) != height.argmin(1)).sum())
+        distance = ATTACKS[name](bounds=Bounds(-10, 10)).run(model, x).distance
+        worst = max(worst, float((distance / away.amin(1) - 1).abs().max()))
+    assert worst < 0.01 and (misled > 0 or classes == 3)
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_item_does_not_see_its_batch(name: str, victim: Victim) -> None:
     """Alone, among others, in other slots: the same distance."""
@@ -165,7 +186,8 @@ def test_gradient_evaluations_are_counted(victim: Victim) -> None:
     hook.remove()
     assert calls == 3 and int(result.calls.max()) <= 4 * calls and int(result.calls.min()) >= 4
     assert int(make("fgsm", victim.bounds).run(victim.model, victim.x).calls.max()) == 1
-    assert int(make("ddn", victim.bounds).run(victim.model, victim.x).calls.min()) == 20
+    ddn = make("ddn", victim.bounds).run(victim.model, victim.x)
+    assert int(ddn.calls.min()) == 20 + 4  # its steps, and the linear model's four likeliest classes
     paper = CarliniWagner(bounds=victim.bounds)
     assert (paper.search_steps, paper.iterations, paper.lr) == (3, 500, 0.005)
     assert int(paper.run(victim.model, victim.x[:4]).calls.max()) <= 1500

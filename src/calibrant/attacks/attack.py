@@ -17,12 +17,13 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
+from calibrant.attacks import linear
 from calibrant.attacks.boundary import settle
 from calibrant.attacks.bounds import Bounds
 from calibrant.attacks.captured import fast_copy
 from calibrant.attacks.field import Field, home, untouched
 from calibrant.attacks.loop import Loop
-from calibrant.attacks.task import Seen, State, Task, norms
+from calibrant.attacks.task import Seen, State, Task, norms, spread
 from calibrant.errors import InputError
 
 
@@ -52,6 +53,7 @@ class Attack(ABC):
     )
     norm: ClassVar[float] = 2.0
     nearest: ClassVar[bool] = True  # keeps the nearest success; else the last one, or the last point
+    looks: ClassVar[int] = 0  # classes whose linearised boundaries are tried too (`linear`), for the nearest
     period: ClassVar[int | None] = None  # steps between two looks at who is done; None: all take all steps
 
     @property
@@ -135,9 +137,19 @@ class Attack(ABC):
                 count[~success] += end["calls"]
                 redone = settle(field, again, end["best"], end["point"], loop.size, search=self.nearest)
                 best[~success], success[~success] = redone
+            if self.looks:
+                best, success = self._nearer(field, chosen, best, success, loop.size)
+                count += 1 if task.targeted else min(self.looks, clean.shape[1] - 1)
             point[away], found[away], calls[away] = best, success, count
         distance = norms(point - origin, self.norm)
         return AttackResult(self.bounds.inputs(point, x.dtype), found, torch.where(found, distance, torch.inf), calls)
+
+    def _nearer(self, field: Field, task: Task, best: Tensor, success: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+        """Best of the attack and of one step to the nearest boundary of the linear model."""
+        candidate = linear.candidates(field, task, self.looks, batch)
+        other, reached = settle(field, task, candidate, candidate, batch, search=True)
+        won = reached & (~success | (norms(other - task.origin, self.norm) < norms(best - task.origin, self.norm)))
+        return torch.where(spread(won, best), other, best), success | reached
 
 
 def _reference(logits: Tensor, labels: Tensor | None, targets: Tensor | None) -> Tensor:

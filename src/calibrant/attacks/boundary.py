@@ -31,21 +31,23 @@ def settle(field: Field, task: Task, best: Tensor, last: Tensor, batch: int, *, 
     return torch.cat(points), torch.cat(successes)
 
 
-def noise(device: torch.device) -> float:
+def noise(device: torch.device, dtype: torch.dtype) -> float:
     """Error of logits between two forward passes, in units of their spread: float32's, or TF32's where allowed."""
+    if dtype == torch.float64:
+        return 1e-12
     return 1e-3 if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else 1e-5
 
 
 def _checked(field: Field, task: Task, best: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     """The last point; where it is no success but an earlier one was, that one."""
-    slack = noise(best.device)
+    slack = noise(best.device, field.dtype)
     at_last = task.clearance(field.logits(last), slack) > 0
     at_best = task.clearance(field.logits(best), slack) > 0
     return torch.where(spread(~at_last & at_best, best), best, last), at_last | at_best
 
 
 def _nearest(field: Field, task: Task, best: Tensor) -> tuple[Tensor, Tensor]:
-    slack, delta = noise(best.device), best - task.origin
+    slack, delta = noise(best.device, field.dtype), best - task.origin
 
     def at(t: Tensor) -> Tensor:
         return task.bounds.clip(task.origin + spread(t, delta) * delta)

@@ -48,6 +48,7 @@ class CarliniWagner(Attack):
     kappa: float = 0.0
     initial_c: float | None = None  # None: from the gradient at the input
     abort_early: bool = True
+    looks: ClassVar[int] = 9
     period: ClassVar[int | None] = 25
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ class DDN(Attack):
     iterations: int = 20
     gamma: float = 0.3
     alpha: float = 2.0  # in units of ε
+    looks: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
         if self.iterations < 1 or not FINEST_GAMMA <= self.gamma < 1 or not self.alpha > 0:

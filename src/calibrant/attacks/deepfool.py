@@ -14,8 +14,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from calibrant.attacks import linear
 from calibrant.attacks.attack import Attack
-from calibrant.attacks.task import Seen, State, Task, spread
+from calibrant.attacks.task import Seen, State, Task
 from calibrant.errors import InputError
 
 PUSH = 1e-4
@@ -41,11 +42,7 @@ class DeepFool(Attack):
 
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         """h_k of the candidates, [J, N]; towards a target there is one boundary, the target's own."""
-        if task.targeted:
-            return task.margin(logits)
-        others = logits.scatter(-1, task.reference[:, None], -torch.inf)
-        top = others.topk(min(self.candidates, logits.shape[1] - 1), -1).values
-        return (top - logits.gather(-1, task.reference[:, None])).T
+        return linear.heights(task, logits, self.candidates)
 
     def begin(self, task: Task) -> State:
         return {
@@ -56,14 +53,8 @@ class DeepFool(Attack):
         }
 
     def step(self, task: Task, state: State, seen: Seen) -> State:
-        height = self.objective(task, state, seen.logits).to(state["delta"].dtype)
-        height = height[None] if height.ndim == 1 else height
         gradient = seen.gradient if seen.gradient.ndim > task.origin.ndim else seen.gradient[None]
-        steepness = gradient.flatten(2).square().sum(-1).clamp_min(torch.finfo(gradient.dtype).tiny)
-        nearest = (height.abs() / steepness.sqrt()).argmin(0)
-        rows = torch.arange(len(nearest), device=nearest.device)
-        size = (height.abs() + PUSH)[nearest, rows] / steepness[nearest, rows]
-        delta = state["delta"] + spread(size, state["delta"]) * gradient[nearest, rows]
+        delta = state["delta"] + linear.step(self.objective(task, state, seen.logits), gradient, PUSH)
         t = state["t"] + 1
         return {
             "point": task.origin + (1 + self.overshoot) * delta,
