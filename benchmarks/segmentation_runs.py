@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from benchmarks.smoothing_runs import FAST, ROOT, VARIANTS, OutOfTime, Session, gather
+from benchmarks.smoothing_runs import FAST, ROOT, VARIANTS, OutOfTime, TimeBox, gather
 from calibrant.bench.store import Cell
 from calibrant.data import Data
 from calibrant.data.batches import Batches
@@ -98,16 +98,16 @@ def difference(a: Frames, b: Frames) -> dict[str, Any]:
     return {"nll": value, "low": low, "high": high, "interval": f"blocks of {BLOCK} frames resampled in pairs"}
 
 
-def measure(session: Session, experiment: Experiment, seed: int) -> tuple[Cell, dict[str, Frames]]:
-    recipe, a = session.recipe(experiment, seed), session.a
-    data = random_frames() if a.smoke else session.loaded(recipe)
+def measure(box: TimeBox, experiment: Experiment, seed: int) -> tuple[Cell, dict[str, Frames]]:
+    recipe, a = box.recipe(experiment, seed), box.a
+    data = random_frames() if a.smoke else box.loaded(recipe)
     part = data[Split.VALIDATION]
     watched = {Split.TRAIN: data[Split.TRAIN], Split.VALIDATION: part.take(torch.arange(WATCHED), Split.VALIDATION)}
-    run, made = session.trained(experiment, recipe, seed, replace(data, splits=watched))
-    model = load_run(run).members[0].to(session.device, memory_format=torch.channels_last)
+    run, made = box.trained(experiment, recipe, seed, replace(data, splits=watched))
+    model = load_run(run).members[0].to(box.device, memory_format=torch.channels_last)
     bfloat16, drop = recipe.precision == "bfloat16", experiment.ensemble is not None
     members = a.members if drop else 1
-    video = Footage(data, Split.VALIDATION, session.device, limit=a.frames, bfloat16=bfloat16)
+    video = Footage(data, Split.VALIDATION, box.device, limit=a.frames, bfloat16=bfloat16)
     found = variants(model, video, members, seed)
     reports: dict[str, Report] = {v: f.report(resampling=RESAMPLING, block=BLOCK) for v, f in found.items()}
     base = "dropout" if drop else AS_TRAINED
@@ -118,8 +118,8 @@ def measure(session: Session, experiment: Experiment, seed: int) -> tuple[Cell, 
         "frames": len(found[base].rows),
         "auroc_bound": reports[base].extras["auroc_bound"],
     }
-    if session.left() > 0:
-        test = Footage(data, Split.TEST, session.device, limit=a.frames, bfloat16=bfloat16)
+    if box.left() > 0:
+        test = Footage(data, Split.TEST, box.device, limit=a.frames, bfloat16=bfloat16)
         predictor: Any = MCDropout(model, members=members, seed=seed) if drop else evaluated(model)
         row = test.measured(predictor).report(resampling=RESAMPLING)
         extras["test"] = {m: e.to_dict() for m, e in row.items() if m != "consistency"}  # its frames are a second apart
@@ -128,7 +128,7 @@ def measure(session: Session, experiment: Experiment, seed: int) -> tuple[Cell, 
     original = experiment.recipe.epochs
     scale = "smoke" if a.smoke else "paper" if recipe.epochs == original else f"{recipe.epochs}of{original}"
     scaled = "" if scale == "paper" else f"; schedule squeezed into {recipe.epochs} of {original} epochs"
-    where = environment(session.device)
+    where = environment(box.device)
     cell = Cell(
         experiment=experiment.name, seed=seed, scale=scale, key=digest(settings), status="done", settings=settings,
         measured={v: {m: e.value for m, e in row.items()} for v, row in reports.items()},
@@ -148,15 +148,15 @@ def evaluated(model: nn.Module) -> Predictor:
     return network
 
 
-def run(session: Session) -> int:
+def run(box: TimeBox) -> int:
     """Seed after seed, the four networks of each; a pair gives what spatial smoothing does."""
-    a = session.a
+    a = box.a
     for seed in a.seeds:
         seen: dict[str, Mapping[str, Frames]] = {}
         for variant in a.only if a.only is not None else VARIANTS:
             [experiment] = experiments(f"ss/table_e4/camvid_unet{variant}")
             try:
-                cell, seen[variant] = measure(session, experiment, seed)
+                cell, seen[variant] = measure(box, experiment, seed)
             except OutOfTime:
                 print(f"out of time: {experiment.row} seed {seed} is not finished", flush=True)
                 return 0
@@ -164,10 +164,10 @@ def run(session: Session) -> int:
             if variant.endswith("_smooth") and plain is not None:
                 each = {v: difference(plain[v], f) for v, f in seen[variant].items()}
                 cell = replace(cell, extras={**cell.extras, "spatial_against_none": each})
-            session.store.write(experiment, cell)
+            box.store.write(experiment, cell)
             if "dropout" in cell.measured:  # Table 2 is the Bayesian half of E.4
                 [twin] = experiments(f"ss/table2/{experiment.row}")
-                session.store.write(twin, replace(cell, experiment=twin.name))
+                box.store.write(twin, replace(cell, experiment=twin.name))
             said = {
                 v: {m: row[m] for m in ("nll", "accuracy", "ece", "consistency")} for v, row in cell.measured.items()
             }
@@ -213,7 +213,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if a.smoke:
         a.set, a.epochs, a.members, a.frames, a.device = [], 1, 2, 12, "cpu"
     a.out.mkdir(parents=True, exist_ok=True)
-    return run(Session(a))
+    return run(TimeBox(a))
 
 
 if __name__ == "__main__":

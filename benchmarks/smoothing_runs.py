@@ -63,7 +63,7 @@ class OutOfTime(Exception):
     """The box is full; what is trained so far goes on in a later call."""
 
 
-class Session:
+class TimeBox:
     """One call: its arguments, its clock, its data, its store."""
 
     def __init__(self, a: argparse.Namespace) -> None:
@@ -113,14 +113,14 @@ class Session:
         return folder, train(recipe, folder, how, data or self.loaded(recipe))
 
 
-def measure(session: Session, experiment: Experiment, seed: int) -> tuple[Cell, Curve]:
+def measure(box: TimeBox, experiment: Experiment, seed: int) -> tuple[Cell, Curve]:
     """One network: trained or taken, its row of Table E.1, its curve, its corruptions."""
-    recipe, a = session.recipe(experiment, seed), session.a
-    run, made = session.trained(experiment, recipe, seed)
-    found, data = load_run(run), session.loaded(recipe)
+    recipe, a = box.recipe(experiment, seed), box.a
+    run, made = box.trained(experiment, recipe, seed)
+    found, data = load_run(run), box.loaded(recipe)
     layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-    model = found.members[0].to(session.device, memory_format=layout)
-    network = Network(model, data, session.device, recipe.precision == "bfloat16", recipe.channels_last)
+    model = found.members[0].to(box.device, memory_format=layout)
+    network = Network(model, data, box.device, recipe.precision == "bfloat16", recipe.channels_last)
     test = data[Split.TEST]
     x, y = test.x[: a.items], test.y[: a.items]
     single = curve(network, x, y, 1, seed)
@@ -134,7 +134,7 @@ def measure(session: Session, experiment: Experiment, seed: int) -> tuple[Cell, 
         "epochs": made["epochs"],
         "images_per_second": made["images_per_second"],
     }
-    if a.shift_items and session.left() > 0:
+    if a.shift_items and box.left() > 0:
         sizes = [s for s in SHIFT_SIZES if s <= a.members] if drop else [1]
         shown = (x[: a.shift_items], y[: a.shift_items])
         extras["corruption"] = corrupted(network, *shown, sizes, seed, a.shifts, a.severities)
@@ -143,7 +143,7 @@ def measure(session: Session, experiment: Experiment, seed: int) -> tuple[Cell, 
     original = experiment.recipe.epochs
     scale = "smoke" if a.smoke else "paper" if recipe.epochs == original else f"{recipe.epochs}of{original}"
     scaled = "" if scale == "paper" else f"; schedule squeezed into {recipe.epochs} of {original} epochs"
-    where = environment(session.device)
+    where = environment(box.device)
     cell = Cell(
         experiment=experiment.name, seed=seed, scale=scale, key=digest(settings), status="done", settings=settings,
         measured={v: {m: e.value for m, e in row.items()} for v, row in rows.items()},
@@ -152,15 +152,15 @@ def measure(session: Session, experiment: Experiment, seed: int) -> tuple[Cell, 
         device=where["device"], environment=where, commit=where["commit"], command=a.command, extras=extras,
     )  # fmt: skip
     items = {f"nll_{n}": nll_of_items(p).float().numpy() for n, p in many.kept.items()}
-    session.singles.setdefault((experiment.row, scale), []).append(single.kept[1])
+    box.singles.setdefault((experiment.row, scale), []).append(single.kept[1])
     if experiment.table == "table_e1":  # for the claim over seeds
         np.savez_compressed(a.out / f"items-{experiment.row}-{scale}-{seed}.npz", **items)
     return cell, many
 
 
-def run(session: Session) -> int:
+def run(box: TimeBox) -> int:
     """Seed after seed, the four networks (or the rows asked for); a pair of MC dropout networks gives the claim."""
-    a = session.a
+    a = box.a
     patterns = a.only or [f"ss/table_e1/{a.row}{variant}" for variant in VARIANTS]
     for seed in a.seeds:
         curves: dict[str, Curve] = {}
@@ -168,7 +168,7 @@ def run(session: Session) -> int:
             if a.smoke:
                 experiment = tiny(experiment)
             try:
-                cell, curves[experiment.row] = measure(session, experiment, seed)
+                cell, curves[experiment.row] = measure(box, experiment, seed)
             except OutOfTime:
                 print(f"out of time: {experiment.row} seed {seed} is not finished", flush=True)
                 return 0
@@ -176,19 +176,19 @@ def run(session: Session) -> int:
             if experiment.row.endswith("_dropout_smooth") and plain is not None:
                 cell = replace(cell, extras={**cell.extras, "claim": claim(plain, curves[experiment.row])})
                 print(json.dumps(jsonable(cell.extras["claim"]["metrics"]["nll"])), flush=True)
-            session.store.write(experiment, cell)
+            box.store.write(experiment, cell)
             said = {v: {m: row.get(m) for m in ("nll", "accuracy", "ece", "auroc")} for v, row in cell.measured.items()}
             print(f"{experiment.row} seed {seed}: {cell.seconds:.0f} s {json.dumps(jsonable(said))}", flush=True)
     return 0
 
 
-def deep(session: Session) -> None:
+def deep(box: TimeBox) -> None:
     """SS Fig. E.1: the networks of several seeds as deep ensembles of 1, 2, …, with and without smoothing."""
-    for (row, scale), found in session.singles.items():
+    for (row, scale), found in box.singles.items():
         if len(found) > 1:
             rows = deep_curve(found)
             text = json.dumps({"row": row, "scale": scale, "members": len(found), "curve": rows}, indent=1)
-            (session.a.out / f"deep-{row}-{scale}.json").write_text(text + "\n", "utf-8")
+            (box.a.out / f"deep-{row}-{scale}.json").write_text(text + "\n", "utf-8")
 
 
 def tiny(experiment: Experiment) -> Experiment:
@@ -269,9 +269,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         a.set, a.epochs, a.members, a.items, a.shift_items = ["channels_last=true"], 2, 4, 200, 60
         a.shifts, a.severities, a.device = ["gaussian_noise", "contrast"], [1, 5], "cpu"
     a.out.mkdir(parents=True, exist_ok=True)
-    session = Session(a)
-    code = run(session)
-    deep(session)
+    box = TimeBox(a)
+    code = run(box)
+    deep(box)
     return code
 
 
