@@ -8,7 +8,8 @@ The paper calls both mCNLL; here the plain mean is `mean_nll` and the normalised
 An interval resamples items *jointly*: the cells show the same images, so their errors move together. Error, NLL and
 their ratios: BCa. ECE: test inversion over all cells at once (`corruption_ece`). AUROC: each item's influence, summed
 over cells. Their coverage is measured (docs/coverage_shift.md). mCECE: the test inversion of the model's ECEs, with the
-reference's taken as given, as a published table's are: a ratio of two noisy ECEs has no interval that covers.
+reference's taken as given, as a published table's are: a ratio of two noisy ECEs has no interval that covers. Its own
+coverage is not in that table yet.
 """
 
 from __future__ import annotations
