@@ -1,30 +1,32 @@
-"""What the finished runs of `ar_runs` say: cells of Tables 3 and 5, ensembles of seeds, Fig. 1 and 2, shifts, OOD.
+"""What a finished run of `ar_runs` does on the clean test images, under the 19 × 5 corruptions and on CIFAR-100.
 
-A single run is a cell of ar/table3/METHOD; seeds pooled are ar/table3/ensemble_of_METHOD; what is about several runs
-(variance, by level and under corruption) is ar/table5/METHOD. Logits under the 19 × 5 corruptions and on CIFAR-100 are
-kept per run under runs/, one file each, so that a later call goes on where this one ended.
+    RUN/measured-….json     variant → metric → value: as_trained, corruptions, intensity_S, type_T, cifar100, and all of
+                            them once more after temperature scaling fitted on the clean calibration part
+    RUN/shifted-….npy       logits [sets, N, K] (members pooled), RUN/cifar100.npy: for pools and variances of runs
+
+Corrupted images are made once a process and stay on the device. A pool of runs is judged in the same way from the
+logits of its runs, with their variance (AR §3.1) beside it.
 """
 
 from __future__ import annotations
 
 import argparse
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.ar_units import Unit, sets
 from calibrant import files
-from calibrant.attacks import levels as cut
-from calibrant.bench.store import Cell, Store
 from calibrant.data import Data, load
 from calibrant.data.batches import Batches
 from calibrant.data.records import Part
-from calibrant.diagnostics.levels import calibration_by_level
 from calibrant.diagnostics.stability import variance_over_runs
 from calibrant.errors import FileError
 from calibrant.files import atomic
@@ -32,224 +34,172 @@ from calibrant.functional.border import predictions
 from calibrant.functional.pooling import entropy, pool
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import evaluate, evaluate_scores
-from calibrant.papers import AS_TRAINED, Experiment, experiments
-from calibrant.papers.ar import CORRUPTIONS, TABLE3, TABLE5
+from calibrant.metrics.ood import ood
+from calibrant.papers import AS_TRAINED, experiments
+from calibrant.papers.ar import CORRUPTIONS
 from calibrant.posthoc.fit import fit
-from calibrant.shifts import SEVERITIES, SUBSETS, corrupt
-from calibrant.train import distances
-from calibrant.train.environment import device_name, environment
-from calibrant.train.recipe import digest
 from calibrant.train.run import load as load_run
-from calibrant.types import Predictions, Split
-
-if TYPE_CHECKING:
-    from benchmarks.ar_runs import Unit
+from calibrant.types import Estimate, Predictions, Split, jsonable
 
 BATCH = 2_500
-SHIFT_METRICS = ("accuracy", "ece", "nll")
+SHIFT_METRICS = ("accuracy", "ece", "nll", "auroc")
 OOD = "cifar100"
-MANY = 2  # runs from which there is a pool and a variance
+TEMPERATURE = "temperature"
+READINGS = {"variance": "true", "variance_of_all_classes": "classes", "variance_of_confidence": "confidence"}
+"""AR does not say of which class p̂ is."""
+
+Row = Mapping[str, Any]
+Images = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class Finished:
-    """A run that ended: its predictions, and where more of them are kept."""
+def measure(unit: Unit, data: Data, a: argparse.Namespace) -> None:
+    """One run: its logits wherever we look, and what they say."""
+    part = shifted_part(data, a)
+    device = torch.device(a.device)
+    networks = loaded(unit, device)
+    moved = corrupted(part, a, device)
+    rows = [logits_of(networks, x, part, data, unit, device) for x in moved.values()]
+    logits = torch.stack(rows) if rows else None
+    if logits is not None:
+        save(unit.run / shifted_file(unit), logits)
+    foreign = outside(data, a)
+    far = None if foreign is None else logits_of(networks, foreign.x.to(device), foreign, data, unit, device)
+    if far is not None:
+        save(unit.run / f"{OOD}.npy", far)
+    test, calibration = read(unit.run, "test"), read(unit.run, "calibration")
+    _write(unit.path, judged(test, calibration, logits, list(moved), far))
 
-    unit: Unit
-    test: Predictions
-    calibration: Predictions
 
-    @classmethod
-    def of(cls, unit: Unit) -> Finished:
-        return cls(unit, files.read(unit.run / "test.npz"), files.read(unit.run / "calibration.npz"))
+def measure_pool(unit: Unit, a: argparse.Namespace) -> None:
+    """Several runs: their pool as one predictor, and how much they differ."""
+    names = [file for file, _, _ in sets(a)]
+    each = [held(run / shifted_file(unit)) for run in unit.pooled]
+    far = [held(run / f"{OOD}.npy") for run in unit.pooled]
+    test, calibration = (joined([read(run, n) for run in unit.pooled]) for n in ("test", "calibration"))
+    logits = [] if not names else [pool(torch.stack([z[i] for z in each])) for i in range(len(names))]  # type: ignore[index]
+    outer = None if any(z is None for z in far) else pool(torch.stack([z for z in far if z is not None]))
+    record = judged(test, calibration, torch.stack(logits) if logits else None, names, outer)
+    clean = torch.stack([read(run, "test").logits.double() for run in unit.pooled])  # type: ignore[union-attr]
+    record["variance"] = {AS_TRAINED: spread(clean, test.labels)}
+    if names:
+        n = each[0].shape[1]  # type: ignore[union-attr]
+        rows = [spread(torch.stack([z[i] for z in each]), test.labels[:n]) for i in range(len(names))]  # type: ignore[index]
+        record["variance"] |= grouped(names, rows)
+    _write(unit.path, record)
 
-    def logits(self, name: str) -> Tensor | None:
-        """Pooled logits [N, K] on another set of images; None where they were not computed."""
-        path = self.unit.run / "shifts" / f"{name}.npy"
-        return pooled(torch.from_numpy(np.load(path, allow_pickle=False))) if path.is_file() else None
+
+# -- logits ----------------------------------------------------------------------------------------------------------
 
 
-def pooled(logits: Tensor) -> Tensor:
+def shifted_part(data: Data, a: argparse.Namespace) -> Part:
+    """The test items that are corrupted: the first so many."""
+    part = data[Split.TEST]
+    items = part.n if a.shift_items is None else min(a.shift_items, part.n)
+    return part.take(torch.arange(items), Split.TEST)
+
+
+_made: dict[tuple[Any, ...], Images] = {}
+
+
+def corrupted(part: Part, a: argparse.Namespace, device: torch.device) -> Images:
+    """Every corrupted set by its name, on the device; made once a process."""
+    from calibrant.shifts import corrupt
+
+    key = (part.n, tuple(sets(a)), str(device))
+    if key not in _made:
+        images = part.x.to(device)
+        _made[key] = {
+            file: torch.cat([corrupt(images[i : i + BATCH], name, s, 0, index=i) for i in range(0, part.n, BATCH)])
+            for file, name, s in sets(a)
+        }
+    return _made[key]
+
+
+@cache
+def _foreign(root: Path | None) -> Part | None:
+    try:
+        return load(OOD, root=root)[Split.TEST]
+    except FileError:
+        return None
+
+
+def outside(data: Data, a: argparse.Namespace) -> Part | None:
+    """CIFAR-100's test images, where they lie and CIFAR-10's were trained on."""
+    return _foreign(a.data_root) if data.name == "cifar10" else None
+
+
+def loaded(unit: Unit, device: torch.device) -> list[torch.nn.Module]:
+    form = torch.channels_last if unit.recipe.channels_last else torch.contiguous_format
+    return [m.to(device).to(memory_format=form) for m in load_run(unit.run).members]  # type: ignore[call-overload]
+
+
+def logits_of(
+    networks: Sequence[torch.nn.Module], x: Tensor, part: Part, data: Data, unit: Unit, device: torch.device
+) -> Tensor:
+    """[N, K] float32 on the CPU, members pooled, in the precision that the run was trained in."""
+    batches = Batches(
+        replace(part, x=x), BATCH, device=device, mean=data.mean, std=data.std, channels_last=unit.recipe.channels_last
+    )
+    half = unit.recipe.precision == "bfloat16"
+    with torch.inference_mode(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=half):
+        found = torch.stack([torch.cat([m(b).float() for b, _, _ in batches]) for m in networks])
+    return together(found.cpu().clone())
+
+
+def together(logits: Tensor) -> Tensor:
+    """Members as one predictor."""
     return logits if logits.ndim == 2 else logits[0] if len(logits) == 1 else pool(logits)
 
 
-def measure(units: Sequence[Unit], a: argparse.Namespace, end: float) -> None:
-    """Cells of everything that is done, into runs/store (and packed into --out)."""
-    from benchmarks import gpu_runs
-
-    found = [Finished.of(u) for u in units if u.what == "train" and u.done()]
-    if not found:
-        print("nothing is done yet", flush=True)
-        return
-    d = units[0].recipe.data
-    data = load(d.name, root=a.data_root, seed=d.seed, sizes=d.sizes)
-    if a.corruptions:
-        shifted(found, data, a, end)
-    out_of_distribution(found, data, a)
-    store = Store(a.runs / ("smoke-store" if a.smoke else "ar-store"))
-    written = cells(found, units, data, store, a)
-    print(f"{len(written)} cells in {time.time() - end + 60 * a.minutes:.0f} s of {60 * a.minutes:.0f}", flush=True)
-    if a.out is not None:
-        gpu_runs.pack(store, a.out)
+def shifted_file(unit: Unit) -> str:
+    return unit.record.replace("measured", "shifted").replace(".json", ".npy")
 
 
-# -- logits on other images ------------------------------------------------------------------------------------------
+def save(path: Path, logits: Tensor) -> None:
+    with atomic.file(path) as temporary, temporary.open("wb") as stream:
+        np.save(stream, logits.float().numpy(), allow_pickle=False)
 
 
-def sets() -> list[tuple[str, str, int]]:
-    """(file, corruption, severity), severity by severity, so that a mean over corruptions is complete early."""
-    return [(f"{name}-{s}", name, s) for s in range(1, SEVERITIES + 1) for name in SUBSETS["19"]]
+def held(path: Path) -> Tensor | None:
+    return torch.from_numpy(np.load(path, allow_pickle=False)) if path.is_file() else None
 
 
-def shifted(found: Sequence[Finished], data: Data, a: argparse.Namespace, end: float) -> None:
-    """Logits of every run under every corruption; each image set is made once for all the runs that miss it."""
-    device = torch.device(a.device)
-    part = data[Split.TEST]
-    images = part.x.to(device)
-    networks: dict[Path, list[torch.nn.Module]] = {}
-    reserve, start, done = 0.15 * 60 * a.minutes, time.time(), 0
-    wanted = [line for line in sets() if a.shifts is None or line[0] in a.shifts]
-    for file, name, severity in wanted:
-        missing = [f for f in found if not (f.unit.run / "shifts" / f"{file}.npy").is_file()]
-        if not missing:
-            continue
-        if time.time() > end - reserve:
-            print(f"out of time at {file}: later corruptions are missing", flush=True)
-            return
-        moved = torch.cat([corrupt(images[i : i + BATCH], name, severity, 0, index=i) for i in range(0, part.n, BATCH)])
-        write_logits(missing, moved, part, data, file, networks, device)
-        done += 1
-    if done:
-        print(f"{done} corrupted sets, {len(found)} runs: {time.time() - start:.0f} s", flush=True)
+def read(run: Path, split: str) -> Predictions:
+    """Predictions of a run, members pooled."""
+    found = files.read(run / f"{split}.npz")
+    assert found.logits is not None
+    return found if found.logits.ndim == 2 else replace(found, logits=together(found.logits), raw=False)
 
 
-def out_of_distribution(found: Sequence[Finished], data: Data, a: argparse.Namespace) -> None:
-    """CIFAR-100's test images, where they lie."""
-    if data.name != "cifar10":
-        return
-    try:
-        other = load(OOD, root=a.data_root)[Split.TEST]
-    except FileError:
-        print(f"{OOD} is not there: no out-of-distribution numbers", flush=True)
-        return
-    missing = [f for f in found if not (f.unit.run / "shifts" / f"{OOD}.npy").is_file()]
-    write_logits(missing, other.x.to(a.device), other, data, OOD, {}, torch.device(a.device))
+def joined(each: Sequence[Predictions]) -> Predictions:
+    return replace(each[0], logits=pool(torch.stack([p.logits for p in each if p.logits is not None])), raw=False)
 
 
-def write_logits(
-    found: Sequence[Finished],
-    x: Tensor,
-    part: Part,
-    data: Data,
-    file: str,
-    networks: dict[Path, list[torch.nn.Module]],
-    device: torch.device,
-) -> None:
-    """[M, N, K] float32 of each run, in the precision that it was trained in."""
-    for f in found:
-        recipe = f.unit.recipe
-        batches = Batches(
-            replace(part, x=x), BATCH, device=device, mean=data.mean, std=data.std, channels_last=recipe.channels_last
-        )
-        if f.unit.run not in networks:
-            members = [m.to(device) for m in load_run(f.unit.run).members]
-            form = torch.channels_last if recipe.channels_last else torch.contiguous_format
-            networks[f.unit.run] = [m.to(memory_format=form) for m in members]  # type: ignore[call-overload]
-        half = recipe.precision == "bfloat16"
-        with torch.inference_mode(), torch.autocast(device.type, dtype=torch.bfloat16, enabled=half):
-            logits = torch.stack([torch.cat([m(b).float() for b, _, _ in batches]) for m in networks[f.unit.run]])
-        path = f.unit.run / "shifts" / f"{file}.npy"
-        path.parent.mkdir(exist_ok=True)
-        with atomic.file(path) as temporary:
-            np.save(temporary, logits.cpu().numpy(), allow_pickle=False)
+# -- what they say ---------------------------------------------------------------------------------------------------
 
 
-# -- cells -----------------------------------------------------------------------------------------------------------
-
-
-def cells(
-    found: Sequence[Finished], units: Sequence[Unit], data: Data, store: Store, a: argparse.Namespace
-) -> list[Cell]:
-    from benchmarks.ar_runs import name_of
-
-    level, distance = test_levels(units, data, a)
-    out = []
-    by_method: dict[str, list[Finished]] = {}
-    for f in found:
-        by_method.setdefault(f.unit.method, []).append(f)
-    for method, runs in by_method.items():
-        for f in runs:
-            extras = {"by_level": None} if level is None else {"by_level": by_level([f.test], level, distance)}
-            variants = judged(f.test, f.calibration) | shifts_of(lambda n, f=f: f.logits(n), f.test.labels, f.test)
-            out.append(_write(name_of(method), [f], variants, extras, store, a, f.test))
-        if len(runs) < MANY or f"ensemble_of_{method}" not in TABLE3:
-            continue
-        test, calibration = (joined([getattr(f, n) for f in runs]) for n in ("test", "calibration"))
-        variants = judged(test, calibration) | shifts_of(lambda n, runs=runs: together(runs, n), test.labels, test)
-        extras = {} if level is None else {"by_level": by_level([test], level, distance)}
-        out.append(_write(f"ar/table3/ensemble_of_{method}", runs, variants, extras, store, a))
-        if method in TABLE5:
-            rows = {} if level is None else {"by_level": by_level([f.test for f in runs], level, distance)}
-            out.append(_write(f"ar/table5/{method}", runs, variances(runs), rows, store, a))
-    for cell in out:
-        row = cell.measured.get(AS_TRAINED, {})
-        words = " ".join(
-            f"{m} {row[m]:.4f}" for m in ("accuracy", "ece", "nll", "auroc", "variance") if row.get(m) is not None
-        )
-        shift = cell.measured.get(CORRUPTIONS, {})
-        more = " ".join(f"c-{m} {shift[m]:.4f}" for m in ("ece", "variance") if shift.get(m) is not None)
-        print(f"{cell.experiment} seed {cell.seed}: {words} {more}", flush=True)
-    return out
-
-
-def test_levels(units: Sequence[Unit], data: Data, a: argparse.Namespace) -> tuple[Tensor | None, Tensor | None]:
-    """Ten levels of the test items, by the first vanilla run's robustness."""
-    attacks = [u for u in units if u.what == "attack" and u.done()]
-    if not attacks:
-        return None, None
-    found = distances.read(attacks[0].files()[-1])
-    found.check(data, Split.TEST, str(attacks[0].files()[-1]))
-    return cut(found.distance, 5 if a.smoke else 10), found.distance
-
-
-def by_level(runs: list[Predictions], level: Tensor, distance: Tensor | None) -> dict[str, Any]:
-    """Fig. 1 and 2: with several runs also the variance, of the true class and over all classes."""
-    made = calibration_by_level(runs, level, distance=distance, intervals=False).to_dict()
-    if len(runs) > 1:
-        also = calibration_by_level(runs, level, of="classes", intervals=False)
-        made["variance_of_all_classes"] = [row.variance.value for row in also.rows if row.variance is not None]
-    return made
-
-
-def judged(test: Predictions, calibration: Predictions) -> dict[str, Mapping[str, Any]]:
-    """As it is and after temperature scaling, with the intervals of resampled items."""
-    wanted = experiments("ar/table3/vanilla")[0].metrics
+def judged(
+    test: Predictions, calibration: Predictions, logits: Tensor | None, names: Sequence[str], far: Tensor | None
+) -> dict[str, Any]:
+    """As it is and after temperature scaling, clean (with the intervals of resampled items), shifted, foreign."""
     fitted = fit("temperature", calibration)
-    return {
-        AS_TRAINED: evaluate(test, metrics=wanted).metrics,
-        "temperature": evaluate(fitted.predictions(test), metrics=wanted, intervals=False).metrics,
-    }
-
-
-def shifts_of(logits: Any, labels: Tensor, test: Predictions) -> dict[str, Mapping[str, Any]]:
-    """Means over the corruptions that there are, all and by intensity; CIFAR-100 against the test images."""
-    rows: dict[int, list[dict[str, float | None]]] = {}
-    for file, _, severity in sets():
-        z = logits(file)
-        if z is not None:
-            rows.setdefault(severity, []).append(quick(z, labels))
-    out: dict[str, Mapping[str, Any]] = {f"intensity_{s}": mean(found) for s, found in rows.items()}
-    if rows:
-        out[CORRUPTIONS] = mean([r for found in rows.values() for r in found])
-    outside = logits(OOD)
-    if outside is not None and test.logits is not None:
-        inside = pooled(test.logits)
-        out[OOD] = {
-            "auroc_entropy": separation(entropy(inside), entropy(outside)),
-            "auroc_confidence": separation(-confidence(inside), -confidence(outside)),
-            "entropy": float(entropy(outside).mean()),
-        }
-    return out
+    wanted = experiments("ar/table3/vanilla")[0].metrics
+    out: dict[str, Row] = {}
+    for name, change in ((AS_TRAINED, None), (TEMPERATURE, fitted)):
+        prefix = "" if change is None else f"{TEMPERATURE}_"
+        clean = test if change is None else change.predictions(test)
+        out[name] = evaluate(clean, metrics=wanted).metrics
+        if logits is not None:
+            labels = test.labels[: logits.shape[1]]
+            shifted: Callable[[Tensor], Tensor] = (lambda z: z) if change is None else change
+            rows = grouped(names, [quick(shifted(z), labels) for z in logits])
+            out |= {f"{prefix}{key}": row for key, row in rows.items()}
+        if far is not None:
+            out[f"{prefix}{OOD}"] = detection(clean, far if change is None else change(far))
+    values = {v: {m: getattr(e, "value", e) for m, e in row.items()} for v, row in out.items()}
+    bounds = {v: {m: (e.low, e.high) for m, e in row.items() if isinstance(e, Estimate)} for v, row in out.items()}
+    scale = {k: float(v) for k, v in fitted.tensors().items() if v.numel() == 1}
+    return {"values": values, "intervals": bounds, "temperature": scale, "items": test.n, "sets": len(names)}
 
 
 def quick(logits: Tensor, labels: Tensor) -> dict[str, float | None]:
@@ -258,111 +208,41 @@ def quick(logits: Tensor, labels: Tensor) -> dict[str, float | None]:
     return {m: e.value for m, e in evaluate_scores(scores, metrics=SHIFT_METRICS).items()}
 
 
+def detection(inside: Predictions, outer: Tensor) -> dict[str, Any]:
+    """AR §5.5: AUROC of telling CIFAR-100 by the entropy and by the confidence; the mean entropy of both sides."""
+    other = replace(predictions(outer, torch.zeros(len(outer), dtype=torch.long)), raw=inside.raw)
+    found = ood(inside, other, scores=("entropy", "max_probability"), intervals=False)
+    assert inside.logits is not None
+    return {
+        "auroc_entropy": found["entropy"]["auroc"].value,
+        "auroc_confidence": found["max_probability"]["auroc"].value,
+        "fpr95_entropy": found["entropy"]["fpr95"].value,
+        "entropy_kl": found.entropy_kl.value,
+        "entropy": float(entropy(outer).mean()),
+        "entropy_inside": float(entropy(inside.logits).mean()),
+        "confidence": float(torch.softmax(outer.double(), -1).max(-1).values.mean()),
+    }
+
+
+def spread(logits: Tensor, labels: Tensor) -> dict[str, float]:
+    return {k: float(variance_over_runs(logits, labels, of).mean()) for k, of in READINGS.items()}  # type: ignore[arg-type]
+
+
+def grouped(names: Sequence[str], rows: Sequence[Mapping[str, float | None]]) -> dict[str, Row]:
+    """Means over all corrupted sets, by intensity and by type."""
+    by: dict[str, list[Mapping[str, float | None]]] = {CORRUPTIONS: list(rows)}
+    for name, row in zip(names, rows, strict=True):
+        kind, _, severity = name.rpartition("-")
+        by.setdefault(f"intensity_{severity}", []).append(row)
+        by.setdefault(f"type_{kind}", []).append(row)
+    return {key: mean(found) for key, found in by.items()}
+
+
 def mean(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     known = {m: [v for r in rows if (v := r[m]) is not None] for m in rows[0]}
     return {**{m: float(np.mean(v)) if v else None for m, v in known.items()}, "sets": float(len(rows))}
 
 
-def confidence(logits: Tensor) -> Tensor:
-    return torch.softmax(logits.double(), -1).max(-1).values
-
-
-def separation(inside: Tensor, outside: Tensor) -> float:
-    """AUROC of telling outside (higher) from inside; ties at mid-rank."""
-    from sklearn.metrics import roc_auc_score
-
-    truth = np.r_[np.zeros(len(inside)), np.ones(len(outside))]
-    return float(roc_auc_score(truth, torch.cat([inside, outside]).numpy()))
-
-
-def together(runs: Sequence[Finished], name: str) -> Tensor | None:
-    each = [f.logits(name) for f in runs]
-    return None if any(z is None for z in each) else pool(torch.stack([z for z in each if z is not None]))
-
-
-def joined(each: Sequence[Predictions]) -> Predictions:
-    return replace(
-        each[0], logits=pool(torch.stack([pooled(p.logits) for p in each if p.logits is not None])), raw=False
-    )
-
-
-def variances(runs: Sequence[Finished]) -> dict[str, Mapping[str, float]]:
-    """Variance over runs (AR §3.1) on test and under each intensity; also over all classes, as a second reading."""
-
-    def of(name: str | None) -> dict[str, float] | None:
-        each = [
-            pooled(f.test.logits) if name is None and f.test.logits is not None else f.logits(name or "") for f in runs
-        ]
-        if any(z is None for z in each):
-            return None
-        stack = torch.stack([z.double() for z in each if z is not None])
-        readings = {"variance": "true", "variance_of_all_classes": "classes", "variance_of_confidence": "confidence"}
-        return {k: float(variance_over_runs(stack, runs[0].test.labels, o).mean()) for k, o in readings.items()}  # type: ignore[arg-type]
-
-    out: dict[str, Mapping[str, float]] = {AS_TRAINED: of(None) or {}}
-    rows: dict[int, list[dict[str, float]]] = {}
-    for file, _, severity in sets():
-        row = of(file)
-        if row is not None:
-            rows.setdefault(severity, []).append(row)
-    out |= {f"intensity_{s}": mean(found) for s, found in rows.items()}  # type: ignore[misc]
-    if rows:
-        out[CORRUPTIONS] = mean([r for found in rows.values() for r in found])  # type: ignore[assignment]
-    return out
-
-
-def _write(
-    name: str,
-    runs: Sequence[Finished],
-    variants: Mapping[str, Mapping[str, Any]],
-    extras: Mapping[str, Any],
-    store: Store,
-    a: argparse.Namespace,
-    test: Predictions | None = None,
-) -> Cell:
-    """File a cell; of several runs, the settings name all of them and the seed is 0."""
-    from benchmarks.ar_runs import schedule_note
-
-    experiment: Experiment = replace(experiments(name)[0], recipe=runs[0].unit.recipe)
-    one = len(runs) == 1
-    seed = runs[0].unit.seed if one else 0
-    note = schedule_note(a)
-    scale = "small" if note else "paper"
-    settings = experiment.settings(seed, "paper") | {"scale": scale}
-    if not one:
-        settings |= {"pooled": [f.unit.recipe.key() for f in runs], "seeds": [f.unit.seed for f in runs]}
-    where = environment(a.device)
-    records = [_record(f) for f in runs]
-    cell = Cell(
-        experiment=name,
-        seed=seed,
-        scale=scale,
-        key=digest(settings),
-        status="done",
-        settings=settings,
-        measured={v: {m: getattr(e, "value", e) for m, e in row.items()} for v, row in variants.items()},
-        intervals={v: {m: (e.low, e.high) for m, e in row.items() if hasattr(e, "low")} for v, row in variants.items()},
-        reported=experiment.reported,
-        note="; ".join(n for n in (note, experiment.note, "" if one else f"{len(runs)} runs pooled") if n),
-        seconds=sum(r["train_seconds"] for r in records),
-        device=device_name(a.device),
-        environment=where,
-        commit=where["commit"],
-        command=command(a),
-        extras={**extras, "runs": len(runs), "images_per_second": records[0]["images_per_second"]},
-    )
-    store.write(experiment, cell, test if a.keep_logits else None)
-    return cell
-
-
-def command(a: argparse.Namespace) -> str:
-    words = [f"--epochs {a.epochs}" if a.epochs else "", f"--batch {a.batch}" if a.batch else ""]
-    words += ["--smoke" if a.smoke else "", f"--set {' '.join(a.set)}" if a.set else ""]
-    return " ".join(["python benchmarks/ar_runs.py", *(w for w in words if w)])
-
-
-def _record(f: Finished) -> dict[str, Any]:
-    import json
-
-    found: dict[str, Any] = json.loads((f.unit.run / "metrics.json").read_text("utf-8"))
-    return found
+def _write(path: Path, record: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_text(path, json.dumps(jsonable(record)))
