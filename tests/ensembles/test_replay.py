@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibrant.ensembles.dropout import MCDropout
 
@@ -27,6 +28,10 @@ class Residual(nn.Module):
         return self.head(self.act(kept).mean((2, 3)))
 
 
+class Convolving(nn.Conv2d):
+    """Not PyTorch's own class: its operations are looked at one by one."""
+
+
 def naive(ensemble: MCDropout, x: torch.Tensor) -> torch.Tensor:
     out = []
     for j in range(ensemble.size):
@@ -43,23 +48,21 @@ def test_bit_identical_to_the_naive_loop(inplace: bool) -> None:
 
 
 def test_features_before_a_dropout_in_the_head_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[int] = []
-    real = torch.ops.aten.convolution.default
-    from calibrant.ensembles import replay
+    from calibrant.ensembles import passes
 
-    dispatch = replay.Tape.__torch_dispatch__
+    class Counting(TorchDispatchMode):
+        convolutions = 0
 
-    def counting(self, func, types, args=(), kwargs=None):
-        running = not (self.shared and self.recorded)
-        if func is real and running:
-            calls.append(1)
-        return dispatch(self, func, types, args, kwargs)
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.convolutions += func is torch.ops.aten.convolution.default
+            return func(*args, **(kwargs or {}))
 
-    monkeypatch.setattr(replay.Tape, "__torch_dispatch__", counting)
-    features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.Flatten())
+    monkeypatch.setattr(passes.Passes, "_cheaply", lambda self, n, _: map(self.replayed, range(1, n)))
+    features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), Convolving(4, 4, 3), nn.Flatten())
     model = nn.Sequential(features, nn.Dropout(0.5), nn.Linear(64, 3)).eval()
-    assert MCDropout(model, members=7).members(X).shape == (7, 5, 3)
-    assert len(calls) == 2  # two convolutions, once each, for seven members
+    with Counting() as seen:
+        assert MCDropout(model, members=7).members(X).shape == (7, 5, 3)
+    assert seen.convolutions == 2  # two convolutions, once each, for seven members
 
 
 def test_dropout_of_rate_zero_does_not_end_the_shared_part() -> None:
@@ -96,6 +99,82 @@ def test_a_network_that_changes_its_operations_is_run_whole() -> None:
     slow = naive(ensemble, X)
     assert torch.equal(fast[0], slow[0]) and torch.isfinite(fast).all()
     assert not torch.equal(fast[1], fast[0])
+
+
+class Moody(nn.Module):
+    """Another network at every call, inside a module that all members would share."""
+
+    def __init__(self, numbers: bool) -> None:
+        super().__init__()
+        self.calls, self.numbers = 0, numbers
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        if self.numbers:
+            return x * float(self.calls)
+        return (torch.add, torch.mul, torch.sub)[self.calls % 3](x, 2.0)
+
+
+@pytest.mark.parametrize("numbers", [True, False])
+@pytest.mark.parametrize("together", [1, 3])
+def test_once_a_pass_differs_nothing_is_replayed_any_more(numbers: bool, together: int) -> None:
+    moody = Moody(numbers)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 8), moody, nn.Dropout(0.5), nn.Linear(8, 3)).eval()
+    members = MCDropout(model, members=6, together=together).members(X)
+    tried = 1 + (together > 1)  # side by side, then alone
+    assert moody.calls == 6 + tried and members.isfinite().all()
+
+
+class Writing(nn.Module):
+    """Changes a shared result in ways that are easily overlooked."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.first, self.head = how, nn.Linear(192, 8), nn.Linear(8, 3)
+        self.drop, self.act = nn.Dropout(0.4), nn.ReLU(inplace=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x.flatten(1))
+        dropped = self.drop(h)
+        if self.how == "out":
+            torch.add(h, 1.0, out=h)
+        elif self.how == "foreach":
+            torch._foreach_mul_([h], 2.0)
+        else:
+            self.act(h)
+        return self.head(h + dropped)
+
+
+@pytest.mark.parametrize("how", ["out", "foreach", "layer"])
+@pytest.mark.parametrize("together", [1, 4])
+def test_every_way_of_writing_to_a_shared_result_is_undone(how: str, together: int) -> None:
+    ensemble = MCDropout(Writing(how).double().eval(), members=9, together=together)
+    expected = naive(ensemble, X.double())
+    torch.testing.assert_close(ensemble.members(X.double()), expected, rtol=1e-12, atol=1e-12)
+    if together == 1:
+        assert torch.equal(ensemble.members(X.double()), expected)
+
+
+@pytest.mark.parametrize("together", [1, 4])
+def test_a_network_with_a_mode_of_its_own(together: int) -> None:
+    class Plus(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            out = func(*args, **(kwargs or {}))
+            return out + 0.25 if func is torch.ops.aten.relu.default else out
+
+    class Inside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.act, self.drop, self.head = nn.Linear(192, 8), nn.ReLU(), nn.Dropout(0.4), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with Plus():
+                h = self.act(self.first(x.flatten(1)))
+                return self.head(self.drop(h))
+
+    ensemble = MCDropout(Inside().double().eval(), members=9, together=together)
+    expected = naive(ensemble, X.double())
+    torch.testing.assert_close(ensemble.members(X.double()), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_members_side_by_side_have_the_masks_of_the_naive_loop() -> None:

@@ -1,8 +1,11 @@
-"""Replaying whole modules: the outermost calls that lie in the shared part, and what they gave.
+"""Replaying whole modules: the calls that lie in the shared part, and what they gave.
 
-The first pass records them; the second walks through all operations once more, which shows that the network does the
-same again; from the third on a recorded call returns at once. A module is left alone if anyone's hooks are on it
-or below it, since they would not run, and if it returns something that is not made of tensors.
+The first pass records them; the second walks through everything once more, which shows that the network does the
+same again; from the third on the outermost recorded calls return at once. A module is left alone if anyone's hooks are
+on it or below it, since they would not run, and if it returns something that is not made of tensors.
+
+PyTorch's own layers (`PURE`) are one entry of the tape, not one for each of their operations: what they return depends
+on their input and weights alone, so that the second pass need not look inside either.
 """
 
 from __future__ import annotations
@@ -12,10 +15,19 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.nn.modules.module import _has_any_global_hook
+from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from calibrant.ensembles.replay import Tape
+
+PURE = {
+    *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear),
+    *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm),
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Tanh, nn.Sigmoid),
+    *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
+}
+"""In eval mode a tensor in, a tensor out, and nothing else is read, drawn or written. Exactly these: a subclass may."""
 
 
 class Calls:
@@ -23,18 +35,17 @@ class Calls:
 
     def __init__(self) -> None:
         self.made: dict[tuple[nn.Module, int], tuple[int, Any]] = {}
-        self.passes = 0
+        self.layers: dict[nn.Module, None] = {}  # those of PURE, each an entry of the tape
 
     @contextmanager
     def through(self, model: nn.Module, tape: Tape) -> Iterator[None]:
         """One pass: the first records, the second only walks, later ones return what was recorded."""
-        self.passes += 1
-        if self.passes == 1:
-            chosen, wrap = [m for m in model.modules() if _silent(m)], self._recording
-        elif self.passes == 2:
-            chosen, wrap = [], self._recording
-        else:
+        if tape.confirmed:
             chosen, wrap = list(dict.fromkeys(m for m, _ in self.made)), self._replaying
+        elif tape.recorded:
+            chosen, wrap = list(self.layers), self._walking
+        else:
+            chosen, wrap = silent(model), self._recording
         own = [(m, m.__dict__.get("forward")) for m in chosen]
         try:
             for m in chosen:
@@ -48,14 +59,29 @@ class Calls:
                     m.__dict__["forward"] = forward
 
     def _recording(self, m: nn.Module, forward: Callable[..., Any], tape: Tape) -> Callable[..., Any]:
+        pure = type(m) in PURE and "forward" not in m.__dict__
+
         def call(*args: Any, **kwargs: Any) -> Any:
             begin = len(tape.results)
-            output = forward(*args, **kwargs)
-            if tape.shared and all(isinstance(leaf, Tensor) for leaf in tree_leaves(output)):
-                # the calls inside are part of this one
-                self.made = {k: v for k, v in self.made.items() if k[1] < begin}
+            if pure and tape.shared and _plain(m, args, kwargs):
+                output = tape.layer(m, forward, args[0])
+                self.layers[m] = None
+            else:
+                output = forward(*args, **kwargs)
+            if tape.shared and (isinstance(output, Tensor) or all(isinstance(t, Tensor) for t in tree_leaves(output))):
+                # the calls inside are part of this one; they came last
+                while self.made and next(reversed(self.made))[1] >= begin:
+                    self.made.popitem()
                 self.made[m, begin] = (len(tape.results), output)
             return output
+
+        return call
+
+    def _walking(self, m: nn.Module, forward: Callable[..., Any], tape: Tape) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if tape.shared and _plain(m, args, kwargs):
+                return tape.layer(m, forward, args[0])
+            return forward(*args, **kwargs)
 
         return call
 
@@ -65,11 +91,27 @@ class Calls:
             if recorded is None:
                 return forward(*args, **kwargs)
             tape.position, output = recorded
-            return tape.outside(lambda: tree_map(tape.again, output))
+            return tape.returned(output)
 
         return call
 
 
-def _silent(m: nn.Module) -> bool:
-    """Nobody listens to it or to what is inside."""
-    return not any(hooks for inner in m.modules() for hooks in (inner._forward_hooks, inner._forward_pre_hooks))
+def _plain(m: nn.Module, args: Any, kwargs: Any) -> bool:
+    return len(args) == 1 and not kwargs and type(args[0]) is Tensor and not m.training
+
+
+def silent(model: nn.Module) -> list[nn.Module]:
+    """The modules that nobody listens to, and to nothing inside them."""
+    if _has_any_global_hook():  # type: ignore[no-untyped-call]  # somebody listens to all of them
+        return []
+    known: dict[nn.Module, bool] = {}
+
+    def visit(m: nn.Module) -> bool:
+        if m not in known:
+            known[m] = True  # a module may hold itself
+            inner = [visit(child) for child in m._modules.values() if child is not None]  # all of them are to be known
+            known[m] = all(inner) and not (m._forward_hooks or m._forward_pre_hooks)
+        return known[m]
+
+    visit(model)
+    return [m for m, quiet in known.items() if quiet]

@@ -73,14 +73,14 @@ class MCDropout(Ensemble):
     @torch.no_grad()
     def members(self, x: Tensor) -> Tensor:
         with closing(self._stream(x)) as stream:
-            return torch.stack(list(stream))
+            return torch.cat(list(stream))
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         pooled = LogMean()
         with closing(self._stream(x)) as stream:
             for logits in stream:
-                pooled.add(logits)
+                pooled.extend(logits)
         return pooled.value()
 
     def predict(self, loader: Iterable[Any], *, keep_members: bool = False, **options: Any) -> Predictions:
@@ -91,17 +91,18 @@ class MCDropout(Ensemble):
         return replace(predict(self, loader, **options), raw=False)
 
     def _stream(self, x: Tensor) -> Generator[Tensor, None, None]:
-        """Member after member on one batch; what precedes the first active dropout runs once."""
-        active = [m for m in dropouts(self.model).values() if rate(m, self.p) > 0]
-        devices, seeds = self._devices(), [member_seed(self.seed, j) for j in range(self.count)]
-        with self._active() as network:
+        """Members in order on one batch, blocks of [G, N, K]; what precedes the first active dropout runs once."""
+        found, devices = list(dropouts(self.model).values()), self._devices()
+        active = [m for m in found if rate(m, self.p) > 0]
+        seeds = [member_seed(self.seed, j) for j in range(self.count)]
+        with self._active(found, devices) as network:
 
             def call(j: int, x: Tensor) -> Any:
                 return self._seeded(network, seeds[j], devices)(x)
 
             passes = Passes(self.model, x, active, call)
             if self.count == 1 or not active:
-                yield from map(passes.whole, range(self.count))
+                yield from (passes.whole(j)[None] for j in range(self.count))
             else:
                 yield from passes.stream(network, seeds, devices, self.together)
 
@@ -110,8 +111,9 @@ class MCDropout(Ensemble):
 
     @contextmanager
     def member(self, j: int) -> Iterator[Network]:
-        with self._active() as network:
-            yield self._seeded(network, member_seed(self.seed, j), self._devices())
+        found, devices = list(dropouts(self.model).values()), self._devices()
+        with self._active(found, devices) as network:
+            yield self._seeded(network, member_seed(self.seed, j), devices)
 
     def _seeded(self, network: Network, seed: int, devices: Sequence[torch.device]) -> Network:
         def seeded(*args: Any, **kwargs: Any) -> Any:
@@ -140,10 +142,10 @@ class MCDropout(Ensemble):
         return output
 
     @contextmanager
-    def _active(self) -> Iterator[Network]:
+    def _active(self, found: Sequence[nn.Module], devices: Sequence[torch.device]) -> Iterator[Network]:
         """Every dropout on, everything else in eval mode, the global generators put back afterwards."""
-        fork = torch.random.fork_rng(devices=self._devices())
-        with evaluating(self.model) as network, fork, dropping(self.model, self.p):
+        fork = torch.random.fork_rng(devices=devices)
+        with evaluating(self.model) as network, fork, dropping(found, self.p):
             yield network
 
 

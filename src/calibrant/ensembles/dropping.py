@@ -7,7 +7,7 @@ themselves and do nothing else by their mode: attention (`nn.MultiheadAttention`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -36,6 +36,11 @@ def _drops(m: nn.Module) -> bool:
     name = type(m).__name__
     leaf = not m._modules and not m._parameters
     return isinstance(m, _PLAIN) or (leaf and (name in _NAMES or "dropout" in name.lower()))
+
+
+def local(module: nn.Module) -> bool:
+    """PyTorch's own: does it draw from the generator of its input's device, and from no other?"""
+    return type(module).__module__ == _PLAIN.__module__ and "forward" not in module.__dict__
 
 
 def splits(module: nn.Module) -> bool:
@@ -68,9 +73,8 @@ def check_rates(found: dict[str, nn.Module]) -> None:
 
 
 @contextmanager
-def dropping(model: nn.Module, p: float | None) -> Iterator[None]:
-    """Inside, every dropout of a model in eval mode is on, at the rate `p` where it is given."""
-    found = list(dropouts(model).values())
+def dropping(found: Sequence[nn.Module], p: float | None) -> Iterator[None]:
+    """Inside, the dropouts `found` in a model in eval mode are on, at the rate `p` where it is given."""
     rates = [(m, a, getattr(m, a)) for m in found if p is not None and (a := _attribute(m)) is not None]
     with ExitStack() as scopes:
         if any(rate(m, p) > 0 for m in found):

@@ -23,6 +23,9 @@ from calibrant.types import Predictions, Split
 
 Network = Callable[..., Any]
 
+TOGETHER = 2**24
+"""Numbers beyond which pooling several members in one go gains nothing and costs memory."""
+
 
 class Ensemble:
     """Abstract: a method writes `size` and `member`. Calling pools; `members(x)` is [M, N, K]."""
@@ -120,6 +123,16 @@ class LogMean:
             raise InputError(f"members give outputs of the shapes {sizes}; they must agree on the classes")
         self.sum = log_p if self.sum is None else torch.logaddexp(self.sum, log_p)
         self.count += 1
+
+    def extend(self, logits: Tensor) -> None:
+        """Several members at once, [M, N, K]: a GPU is kept waiting by many small operations."""
+        if len(logits) == 1 or logits.numel() > TOGETHER:
+            for member in logits:
+                self.add(member)
+            return
+        log_p = torch.log_softmax(logits.double(), -1).logsumexp(0)
+        self.sum = log_p if self.sum is None else torch.logaddexp(self.sum, log_p)
+        self.count += len(logits)
 
     def value(self) -> Tensor:
         assert self.sum is not None, "no member was added"

@@ -27,23 +27,27 @@ class Passes:
     ) -> None:
         self.model, self.x, self.active, self.call = model, x, active, call
         self.tape = Tape(x)
+        self.alike = True  # so far every pass did the same operations
 
     def whole(self, j: int) -> Tensor:
         return checked(self.call(j, self.x), len(self.x))
 
     def replayed(self, j: int) -> Tensor:
         """Member j alone: the naive loop's numbers bit for bit."""
+        if not self.alike:
+            return self.whole(j)
         try:
             with shared(self.tape, self.active, whole=self.model):
                 logits = self.tape.keep(self.whole(j))
             return logits.clone()  # without an active dropout the tape holds the logits itself
-        except Diverged:  # a network whose operations differ from pass to pass: run it whole
+        except Diverged:  # a network whose operations differ from pass to pass: run it whole, this time and later
+            self.alike = False
             return self.whole(j)
 
     def stream(
         self, network: Network, seeds: Sequence[int], devices: Sequence[torch.device], asked: int | None
     ) -> Iterator[Tensor]:
-        """Member after member; `asked` of them at once, or as many as fill the device."""
+        """Members in order, blocks of [G, N, K]; `asked` of them at once, or as many as fill the device."""
         count, x = len(seeds), self.x
         began = time.thread_time()
         first = self.replayed(0)
@@ -54,17 +58,16 @@ class Passes:
             group = 1
         batched = self._grouped(network, seeds[:group], devices) if group > 1 else None
         if batched is None or not agrees(first, batched[0]):  # items that see each other: member after member
-            group, batched = 1, first[None]
-        yield first.clone()
-        yield from batched[1:]
-        if group == 1:
-            yield from (map(self.replayed, range(1, count)) if x.is_cuda else self._cheaply(count, full))
+            yield first[None]
+            rest = map(self.replayed, range(1, count)) if x.is_cuda else self._cheaply(count, full)
+            yield from (logits[None] for logits in rest)
             return
+        yield torch.cat([first[None], batched[1:]])
         for start in range(group, count, group):
             if (more := self._grouped(network, seeds[start : start + group], devices)) is not None:
-                yield from more
+                yield more
             else:
-                yield from map(self.replayed, range(start, min(start + group, count)))
+                yield from (self.replayed(j)[None] for j in range(start, min(start + group, count)))
 
     def _cheaply(self, count: int, full: float) -> Iterator[Tensor]:
         """Members 1, 2, … on a CPU, by replay or whole.
@@ -89,9 +92,9 @@ class Passes:
         """The members of `seeds` as one batch, [G, N, K]; None where the network does not allow it."""
         x, copies = self.x, len(seeds)
         tiled = torch.cat([x] * copies)
-        with side_by_side(self.active, seeds, devices):
+        with side_by_side(self.active, seeds, devices, self.tape):
             try:
-                with shared(self.tape, self.active, copies=copies):
+                with shared(self.tape, self.active, copies=copies, whole=self.model):
                     logits = network(tiled)
                 return checked(logits, copies * len(x)).reshape(copies, len(x), -1)
             except (RuntimeError, InputError):  # other shapes, other operations, or no memory for a batch so large

@@ -19,10 +19,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._pytree import tree_map
 
 from calibrant.ensembles.calls import Calls
+from calibrant.ensembles.operations import Operation, mapped, numbers, operation, place, places, tensors
 
 
 class Diverged(RuntimeError):
@@ -35,17 +36,19 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, x: Tensor) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.items = len(x)
-        self.results: list[tuple[Any, Any]] = []  # (operation, what it gave)
-        self.moving: set[int] = {_place(x)}  # storages that depend on x
+        self.results: list[tuple[Any, list[Any], Any]] = []  # (operation or layer, its numbers, what it gave)
+        self.moving: set[int] = {place(x)}  # storages that depend on x
         self.storages: set[int] = set()  # storages that the shared part made or saw
         self.read: set[int] = set()  # those of them that the rest reads,
         self.written: set[int] = set()  # and writes
-        self.forgotten: list[_Blank] = []  # results that nobody reads
+        self.forgotten: dict[Any, _Blank] = {}  # the looks of results that nobody reads
         self.saved: dict[int, tuple[Any, Any]] = {}  # memory, and what was in it
         self.repeated: dict[Any, Tensor] = {}
         self.scratch: dict[Any, Tensor] = {}  # memory of the stand-ins, by type and device: nobody reads it
+        self.unreadable: set[int] = set()  # where that memory is
         self.widest = 0  # bytes of the largest result after the shared part
         self.recorded = False  # the first pass is complete
+        self.confirmed = False  # a second one has done the same
         self.position, self.copies = 0, 1
         self.shared = False  # inside the shared part of the current pass
         self.calls = Calls()
@@ -58,11 +61,12 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.position, self.shared, self.copies = 0, True, copies
         if copies <= self.room:
             return
-        for blank in self.forgotten:
+        for blank in self.forgotten.values():
             dtype, device = blank.kind
             needed, memory = blank.span(copies), self.scratch.get(blank.kind)
             if memory is None or len(memory) < needed:
                 self.scratch[blank.kind] = torch.empty(needed, dtype=dtype, device=device)
+        self.unreadable = places(self.scratch) - {0}  # nothing lies at 0
         self.room = copies if self.recorded else 0
 
     def boundary(self) -> None:
@@ -78,94 +82,136 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def keep(self, output: Tensor) -> Tensor:
         """What the network gives is read too, also when no start was reached and all of it is shared."""
-        self.read |= {_place(output)} & self.storages
+        self.read |= {place(output)} & self.storages
         return output
 
     def complete(self) -> None:
-        """The first pass went through: forget what the rest of the network does not read."""
-        self.results = [(f, tree_map(self._forget, r)) for f, r in self.results]
-        self.calls.made = {k: (end, tree_map(self._forget, r)) for k, (end, r) in self.calls.made.items()}
-        self.storages = {_place(t) for _, r in self.results for t in tree_leaves(r) if isinstance(t, Tensor)}
-        kept = [*self.results, *self.calls.made.values()]
-        self.forgotten = [b for _, r in kept for b in tree_leaves(r) if isinstance(b, _Blank)]
+        """A pass went through. After the first, forget what the rest of the network does not read."""
+        self.confirmed = self.recorded
+        if self.recorded:
+            return
+        self.results = [(f, given, mapped(self._forget, r)) for f, given, r in self.results]
+        self.calls.made = {k: (end, _tree(self._forget, r)) for k, (end, r) in self.calls.made.items()}
+        self.storages = places([r for _, _, r in self.results])
         self.recorded = True
 
     @property
     def idle(self) -> int:
         """Bytes a copy that stand-ins reserve and nobody touches."""
-        return max((b.span() * b.kind[0].itemsize for b in self.forgotten), default=0)
+        return max((b.span() * b.kind[0].itemsize for b in self.forgotten.values()), default=0)
 
     def _forget(self, value: Any) -> Any:
-        if not isinstance(value, Tensor) or _place(value) in self.read or _place(value) not in self.moving:
+        if not isinstance(value, Tensor) or (at := place(value)) in self.read or at not in self.moving:
             return value
-        return _Blank(value)
+        looks = (value.shape, value.stride(), value.dtype, value.device)
+        if looks not in self.forgotten:
+            self.forgotten[looks] = _Blank(value)
+        return self.forgotten[looks]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if self.paused:
             return func(*args, **kwargs)
-        if self.shared and _random(func, args, kwargs):  # an F.dropout that is always on, say: no module announces it
+        known = operation(func)
+        if self.shared and known.draws(args, kwargs):  # an F.dropout that is always on, say: no module announces it
             self.boundary()
-        if self.shared and self.recorded:
-            if self.position == len(self.results) or self.results[self.position][0] is not func:
-                raise Diverged(f"{func} is not what the first pass did here")
-            self.position += 1
-            return tree_map(self.again, self.results[self.position - 1][1])
-        used = {_place(t) for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
-        if self.shared:
-            result = func(*args, **kwargs)
-            self.results.append((func, result))
-            made = {_place(t) for t in tree_leaves(result) if isinstance(t, Tensor)}
-            self.storages |= made
-            if used & self.moving:
-                self.moving |= made | {_place(t) for t in _mutated(func, args, kwargs)}
-            return result
-        if used & {_place(memory) for memory in self.scratch.values()}:
-            raise Diverged(f"{func} reads what the first pass did not")
+        if not self.shared:
+            return self._rest(func, known, args, kwargs)
         if not self.recorded:
-            self.read |= used & self.storages
-        for tensor in _mutated(func, args, kwargs):
-            place = _place(tensor)
-            if place in self.storages:  # a result that the shared part made is about to change: remember what it was
-                self.written.add(place)
-                if place not in self.saved:
+            return self._record(func, known, args, kwargs)
+        return self._repeat(func, numbers(args, kwargs))
+
+    def layer(self, m: nn.Module, forward: Callable[..., Any], x: Tensor) -> Any:
+        """A module that is one operation to us: m(x) the first time, and what that was later."""
+        if self.recorded:
+            return self.outside(lambda: self._repeat(m, []))
+        moves = place(x) in self.moving
+        return self._note(m, [], self.outside(lambda: forward(x)), moves)
+
+    def _record(self, func: Any, known: Operation, args: Any, kwargs: Any) -> Any:
+        moves = not self.moving.isdisjoint(places(args, kwargs))
+        result = self._note(func, numbers(args, kwargs), func(*args, **kwargs), moves)
+        if moves:
+            self.moving.update(map(place, known.written(args, kwargs)))
+        return result
+
+    def _note(self, what: Any, given: list[Any], result: Any, moves: bool) -> Any:
+        self.results.append((what, given, result))
+        made = places(result)
+        self.storages |= made
+        if moves:
+            self.moving |= made
+        return result
+
+    def _repeat(self, what: Any, given: list[Any]) -> Any:
+        if self.position == len(self.results) or self.results[self.position][0] is not what:
+            raise Diverged(f"{what} is not what the first pass did here")
+        _, first, result = self.results[self.position]
+        if self.copies > 1 and first != given:  # of a larger batch, a whole number may be the number of items
+            first, given = ([n for n in both if type(n) is float] for both in (first, given))
+        if first != given:
+            raise Diverged(f"{what} is given other numbers than in the first pass")
+        self.position += 1
+        return mapped(self.again, result)
+
+    def _rest(self, func: Any, known: Operation, args: Any, kwargs: Any) -> Any:
+        """An operation after the shared part: it is run; what it changes of the shared part is remembered first."""
+        used = places(args, kwargs)
+        if not used.isdisjoint(self.unreadable):
+            raise Diverged(f"{func} reads what the first pass did not")
+        for tensor in known.written(args, kwargs):
+            if (at := place(tensor)) in self.storages:
+                self.written.add(at)
+                if at not in self.saved:
                     memory: Any = tensor.untyped_storage()  # all of it: the next write may be to another view
-                    self.saved[place] = (memory, memory.clone())
+                    self.saved[at] = (memory, memory.clone())
         result = func(*args, **kwargs)
         if not self.recorded:
-            sizes = (t.numel() * t.element_size() for t in tree_leaves(result) if isinstance(t, Tensor))
-            self.widest = max(self.widest, *sizes, 0)
+            self.read |= used & self.storages
+            self.widest = max(self.widest, *(t.numel() * t.element_size() for t in tensors(result)), 0)
         return result
 
     def outside(self, f: Callable[[], Any]) -> Any:
-        """f(), whose operations are none of the network's."""
-        self.paused = True
+        """f(), whose operations we need not see."""
+        if _get_current_dispatch_mode() is not self:  # the network entered a mode of its own: ours must stay below it
+            self.paused = True
+            try:
+                return f()
+            finally:
+                self.paused = False
+        self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         try:
             return f()
         finally:
-            self.paused = False
+            self.__enter__()  # type: ignore[no-untyped-call]
+
+    def apart(self, x: Tensor, f: Callable[[], Any]) -> Any:
+        """f(), which reads `x` and writes to nothing that was there before."""
+        if place(x) in self.unreadable:
+            raise Diverged("a dropout reads what the first pass did not")
+        return self.outside(f)
+
+    def returned(self, output: Any) -> Any:
+        """What a module gave in the first pass, for the current one."""
+        return self.outside(lambda: _tree(self.again, output))
 
     def again(self, value: Any) -> Any:
         """A recorded result for the current pass."""
-        if isinstance(value, _Blank):
-            return self._stand_in(value)
+        if isinstance(value, _Blank):  # a tensor that looks like it, on memory that all stand-ins share
+            return self.scratch[value.kind].as_strided(value.for_copies(self.copies), value.stride)
         if not isinstance(value, Tensor):
             return value
         # the same memory in a new tensor: autograd marks what a view returns, and may mark it only once
-        if self.copies == 1 or _place(value) not in self.moving:
+        if self.copies == 1 or (at := place(value)) not in self.moving:
             return value.detach()
-        key = (_place(value), value.storage_offset(), value.shape, value.stride(), value.dtype)
+        key = (at, value.storage_offset(), value.shape, value.stride(), value.dtype)
         if key not in self.repeated:
             if value.ndim == 0 or len(value) % self.items:
                 raise Diverged(f"a result of shape {tuple(value.shape)} is not one entry an item")
-            if key[0] in self.written and any(other[0] == key[0] for other in self.repeated):
+            if at in self.written and any(other[0] == at for other in self.repeated):
                 raise Diverged("the network changes in place what it also sees through a view")
             self.repeated[key] = torch.cat([value] * self.copies)
         return self.repeated[key].detach()
-
-    def _stand_in(self, blank: _Blank) -> Tensor:
-        """A tensor that looks like the forgotten one, on memory that all stand-ins share."""
-        return self.scratch[blank.kind].as_strided(blank.for_copies(self.copies), blank.stride)
 
 
 class _Blank:
@@ -185,43 +231,23 @@ class _Blank:
         return 1 + sum((n - 1) * step for n, step in zip(shape, self.stride, strict=True)) if 0 not in shape else 0
 
 
-def _place(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _mutated(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
-    """The tensors that an operation writes to."""
-    if not func._schema.is_mutable:
-        return
-    for spec, value in zip(func._schema.arguments, (*args, *kwargs.values()), strict=False):
-        if spec.alias_info is not None and spec.alias_info.is_write and isinstance(value, Tensor):
-            yield value
-
-
-def _random(func: Any, args: Any, kwargs: Any) -> bool:
-    """Does the operation draw from a generator? Attention does only where it is given a rate."""
-    if torch.Tag.nondeterministic_seeded not in func.tags:
-        return False
-    for spec, value in zip(func._schema.arguments, args, strict=False):
-        kwargs = {**kwargs, spec.name: value}
-    if any(spec.name == "dropout_p" for spec in func._schema.arguments):
-        return bool(kwargs.get("dropout_p", 0.0))
-    return True
+def _tree(f: Callable[[Any], Any], output: Any) -> Any:
+    """f of every entry of what a module returned, which may be any structure."""
+    return f(output) if isinstance(output, (Tensor, _Blank)) else tree_map(f, output)
 
 
 @contextmanager
 def shared(tape: Tape, starts: Iterable[nn.Module], copies: int = 1, whole: nn.Module | None = None) -> Iterator[None]:
     """One forward pass under the tape: recorded the first time, replayed later, for `copies` members at once.
 
-    `whole`: a network whose modules are replayed as a whole where all of a module is shared; only for one copy.
+    `whole`: a network whose modules are replayed as a whole where all of a module is shared.
     """
     hooks = [m.register_forward_pre_hook(lambda *_: tape.boundary()) for m in starts]
     tape.begin(copies)
     try:
-        with tape, tape.calls.through(whole, tape) if whole is not None and copies == 1 else nullcontext():
+        with tape, tape.calls.through(whole, tape) if whole is not None else nullcontext():
             yield
-        if not tape.recorded:
-            tape.complete()
+        tape.complete()
     finally:
         for hook in hooks:
             hook.remove()

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.replay import Diverged
+from calibrant.ensembles.dropping import local
+from calibrant.ensembles.replay import Diverged, Tape
 
 SATURATED = 512 * 2**20
 """Bytes of the largest activation beyond which a larger batch gains nothing: the bound on memory."""
@@ -53,44 +54,55 @@ class Stream:
     def __init__(self, generator: torch.Generator, seeds: Sequence[int]) -> None:
         self.generator, self.seeds = generator, seeds
         self.counts = generator.device.type == "cuda"
-        self.at: list[Any] = [0 if self.counts else generator.manual_seed(s).get_state() for s in seeds]
+        self.at: list[Any] = [None] * len(seeds)  # nothing was drawn yet
 
     def enter(self, member: int) -> None:
-        if self.counts:
+        at = self.at[member]
+        if at is None or self.counts:
             self.generator.manual_seed(self.seeds[member])
-            self.generator.set_offset(self.at[member])
-        else:
-            self.generator.set_state(self.at[member])
+        if at is not None:
+            self.generator.set_offset(at) if self.counts else self.generator.set_state(at)
 
     def leave(self, member: int) -> None:
         self.at[member] = self.generator.get_offset() if self.counts else self.generator.get_state()
 
 
 @contextmanager
-def side_by_side(modules: Iterable[nn.Module], seeds: Sequence[int], devices: Sequence[Any]) -> Iterator[None]:
+def side_by_side(
+    modules: Iterable[nn.Module], seeds: Sequence[int], devices: Sequence[Any], tape: Tape
+) -> Iterator[None]:
     """Inside, a call of `modules` on a batch of len(seeds) members draws each member's mask from its own stream."""
     streams = [Stream(torch.default_generator, seeds)]
     streams += [Stream(torch.cuda.default_generators[d.index or 0], seeds) for d in devices]
 
-    def split(one: Callable[..., Any]) -> Callable[..., Any]:
+    def split(m: nn.Module) -> Callable[..., Any]:
+        one, plain = m.forward, local(m)
+
+        def each(x: Tensor, args: Any, kwargs: Any) -> Tensor:
+            moved = [s for s in streams if not plain or s.generator.device == x.device]
+            out = []
+            for member, part in enumerate(x.chunk(len(seeds))):
+                for stream in moved:
+                    stream.enter(member)
+                out.append(one(part, *args, **kwargs))
+                for stream in moved:
+                    stream.leave(member)
+            return torch.cat(out)
+
         def forward(x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             if len(x) % len(seeds):
                 raise Diverged(f"a dropout sees shape {tuple(x.shape)}, which is not one entry an item")
-            out = []
-            for member, part in enumerate(x.chunk(len(seeds))):
-                for stream in streams:
-                    stream.enter(member)
-                out.append(one(part, *args, **kwargs))
-                for stream in streams:
-                    stream.leave(member)
-            return torch.cat(out)
+            if plain and not m.inplace and type(x) is Tensor:
+                out: Tensor = tape.apart(x, lambda: each(x, args, kwargs))
+                return out
+            return each(x, args, kwargs)
 
         return forward
 
     own = [(m, m.__dict__.get("forward")) for m in modules]  # somebody may have put one there already
     try:
         for m, _ in own:
-            m.forward = split(m.forward)
+            m.forward = split(m)
         yield
     finally:
         for m, forward in own:
