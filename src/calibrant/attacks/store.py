@@ -24,6 +24,7 @@ from calibrant.attacks.field import inside, modules
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, tensors
 from calibrant.files.arrays import Content
+from calibrant.nn.antialias import blurpooled
 from calibrant.nn.surgery import smoothed
 from calibrant.types import SCHEMA
 
@@ -117,7 +118,7 @@ def weights_hash(predictor: Any) -> str:
             "hand in the network itself, or leave store out"
         )
     for network in networks:
-        digest.update(_written(network) + _written(smoothed(network)))
+        digest.update(_written(network) + _written({**smoothed(network), **blurpooled(network)}))
         for name, tensor in network.state_dict().items():
             if isinstance(tensor, Tensor):
                 digest.update(name.encode())

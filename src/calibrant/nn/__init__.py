@@ -5,13 +5,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from calibrant.errors import CalibrantError, InputError, unknown
 from calibrant.nn import alexnet, cnn, densenet, inception, mlp, preact, resnet, text_cnn, unet, vgg
+from calibrant.nn.activations import relu6 as bounded_copy
+from calibrant.nn.antialias import blurpool as antialiased_copy
 from calibrant.nn.blocks import Layers
 from calibrant.nn.external import LIBRARIES, external
 from calibrant.nn.passes import Passes
@@ -62,6 +65,8 @@ MODELS: dict[str, Network] = {
 LAYER_OPTIONS = frozenset(inspect.signature(Layers).parameters)
 SMOOTHING = ("where", "kernel", "prob", "tau", "padding")
 """What `build(…, smooth={…})` may set; `smooth=True` is SS's choice, tanh with τ = 10 and kernel (1, 1)."""
+BLURPOOL = ("where", "kernel", "padding")
+"""What `build(…, blurpool={…})` may set; `blurpool=True` is Zhang's (1, 2, 1), reflected at the border."""
 
 
 def build(
@@ -73,6 +78,8 @@ def build(
     seed: int = 0,
     passes: int = 1,
     smooth: bool | Mapping[str, Any] = False,
+    blurpool: bool | Mapping[str, Any] = False,
+    relu6: bool = False,
     **options: Any,
 ) -> nn.Module:
     """A freshly initialised network of `MODELS`, or `timm:NAME`, `torchvision:NAME` where those are installed.
@@ -80,13 +87,15 @@ def build(
     `size` is the height and width of its images (networks that do not depend on it ignore it). Options go to the
     network (`head=`, `shortcut=`, `stem=`, `hidden=`, …) or to its layers (`dropout=`, `norm=`, `act=`, `pool=`,
     `stage_end=`). `smooth` inserts smoothing before each subsampling and before global pooling (SS §2.3); names and
-    shapes of weights stay. `passes` > 1 averages that many stochastic passes while training (SS D.4).
+    shapes of weights stay. `blurpool` anti-aliases what subsamples (Zhang 2019; SS F), `relu6` bounds every ReLU
+    (SS C.3). `passes` > 1 averages that many stochastic passes while training (SS D.4).
     """
+    finish = partial(_finished, smooth=smooth, blurpool=blurpool, relu6=relu6, passes=passes)
     edges = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
     if name.partition(":")[0] in LIBRARIES and ":" in name:
         with seeded(seed):
             model = external(name, classes, in_channels, options)
-        return _finished(model, in_channels, edges, smooth, passes)
+        return finish(model, torch.zeros(2, in_channels, *edges))
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     known = options_of(name)
@@ -110,19 +119,31 @@ def build(
     for key in given:
         if key not in used and given[key]:
             raise InputError(f"model {name!r} has no place for {key}={given[key]!r}; drop it or choose another network")
-    return _finished(model, in_channels, edges, smooth, passes)
+    return finish(model, torch.zeros(2, in_channels, *edges))
 
 
 def _finished(
-    model: nn.Module, in_channels: int, edges: tuple[int, int], smooth: bool | Mapping[str, Any], passes: int
+    model: nn.Module,
+    example: Tensor,
+    *,
+    smooth: bool | Mapping[str, Any],
+    blurpool: bool | Mapping[str, Any],
+    relu6: bool,
+    passes: int,
 ) -> nn.Module:
-    """With its smoothing layers, and averaged over passes, where asked for."""
-    if smooth is not False:
-        settings = {} if smooth is True else dict(smooth)
-        for key in settings:
-            if key not in SMOOTHING:
-                raise unknown("option of smooth", key, SMOOTHING)
-        model = smoothed_copy(model, example=torch.zeros(2, in_channels, *edges), inplace=True, **settings)
+    """With what surgery adds, and averaged over passes, where asked for. Prob stands before BlurPool: it is first."""
+    for name, known, asked, surgery in (
+        ("smooth", SMOOTHING, smooth, smoothed_copy),
+        ("blurpool", BLURPOOL, blurpool, antialiased_copy),
+    ):
+        if asked is not False:
+            settings = {} if asked is True else dict(asked)
+            for key in settings:
+                if key not in known:
+                    raise unknown(f"option of {name}", key, known)
+            model = surgery(model, example=example, inplace=True, **settings)
+    if relu6:
+        model = bounded_copy(model, inplace=True)
     return Passes(model, passes) if passes != 1 else model
 
 
@@ -137,7 +158,7 @@ def _noted(key: str, made: Callable[..., nn.Module], used: set[str]) -> Callable
 
 
 def options_of(name: str) -> tuple[str, ...]:
-    """The settings that `build(name, …)` takes besides classes, in_channels, size, seed, passes and smooth."""
+    """The settings that `build(name, …)` takes besides those of `build` itself."""
     parameters = inspect.signature(MODELS[name].make).parameters.values()
     return tuple(sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY} | LAYER_OPTIONS))
 

@@ -34,8 +34,8 @@ LISTED = 20
 class Inserted:
     """The hook: smooths what a module takes or, where pooling is a function that has no module, what it returns."""
 
-    def __init__(self, smooth: Smooth, name: str) -> None:
-        self.smooth, self.name, self.key = smooth, name, -1
+    def __init__(self, layer: nn.Module, name: str) -> None:
+        self.layer, self.name, self.key = layer, name, -1
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # torch numbers hooks by a counter of the process: in another one, a new hook would get this one's number
@@ -47,7 +47,7 @@ class Inserted:
         if not isinstance(taken, Tensor):
             said = "returned" if output is not None else "took as its first argument"
             raise InputError(f"{self.name!r} {said} {type(taken).__name__}, not a feature map; smooth another module")
-        return self.smooth(taken) if output is not None else (self.smooth(taken), *args[1:])
+        return self.layer(taken) if output is not None else (self.layer(taken), *args[1:])
 
 
 def smooth(
@@ -85,7 +85,7 @@ def smooth(
                 check_map((1, 1, *place.size), len(layer.blur.taps), axes)
             except InputError as error:
                 raise InputError(f"{place}: {error}, or leave this module out of where=") from None
-    target = model if inplace else _copy(model)
+    target = model if inplace else copied(model)
     for place, layer in zip(chosen, layers, strict=True):
         module, hook = target.get_submodule(place.name), Inserted(layer, place.name)
         register = module.register_forward_pre_hook if place.side == "before" else module.register_forward_hook
@@ -95,27 +95,28 @@ def smooth(
 
 def smoothed(model: nn.Module) -> dict[str, Smooth]:
     """What was inserted: "before NAME" or "after NAME" → the layer."""
-    return {f"{side} {name}": hooks[key].smooth for name, side, hooks, key in _hooks(model)}
+    return {f"{side} {name}": hooks[key].layer for name, side, hooks, key in inserted(model)}
 
 
 def unsmooth(model: Network) -> Network:
     """Takes every inserted layer out, in place; the network is what it was."""
-    for _, _, hooks, key in _hooks(model):
+    for _, _, hooks, key in inserted(model):
         del hooks[key]
     return model
 
 
-def _hooks(model: nn.Module) -> list[tuple[str, str, Any, int]]:
+def inserted(model: nn.Module, kind: type[Inserted] = Inserted) -> list[tuple[str, str, Any, int]]:
+    """(module, side, its hooks, key) of every hook of exactly this kind."""
     return [
         (name, side, hooks, key)
         for name, module in model.named_modules()
         for side, hooks in (("before", module._forward_pre_hooks), ("after", module._forward_hooks))
         for key, hook in list(hooks.items())
-        if isinstance(hook, Inserted)
+        if type(hook) is kind
     ]
 
 
-def _copy(model: Network) -> Network:
+def copied(model: Network) -> Network:
     try:
         return copy.deepcopy(model)
     except RuntimeError as error:

@@ -1,0 +1,61 @@
+"""ReLU6 everywhere (SS C.3): every ReLU replaced, and the very modules given back."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import calibrant
+from calibrant.errors import InputError
+from calibrant.nn import build
+from calibrant.nn.activations import bounded, relu6, unrelu6
+
+X = 4 * torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("resnet20", {}), ("vgg16", {"head": "gap", "preact": True}), ("resnet29v2", {})]
+)
+def test_every_relu_is_replaced_and_the_network_is_that_built_with_relu6(name: str, options: dict[str, object]) -> None:
+    model, wanted = (build(name, classes=10, seed=3, **options, **o).eval() for o in ({}, {"act": nn.ReLU6}))
+    made = relu6(model)
+    relus = [n for n, m in model.named_modules() if isinstance(m, nn.ReLU)]
+    assert bounded(made) == relus and relus and not bounded(model)
+    assert not any(isinstance(m, nn.ReLU) for m in made.modules())
+    with torch.no_grad():
+        assert torch.equal(made(X), wanted(X))
+        assert torch.equal(copy.deepcopy(made)(X), wanted(X))
+        assert torch.equal(unrelu6(made)(X), model(X)) and not bounded(made)
+    assert [n for n, m in made.named_modules() if isinstance(m, nn.ReLU)] == relus
+
+
+def test_undone_they_are_the_same_modules_with_their_hooks_and_flags() -> None:
+    shared = nn.ReLU(inplace=True)
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), shared, nn.Conv2d(4, 4, 3), shared)
+    seen: list[float] = []
+    shared.register_forward_hook(lambda m, args, out: seen.append(out.max().item()))
+    assert relu6(model, inplace=True) is model and model[1] is model[3] and model[1].inplace
+    model.eval()
+    with torch.no_grad():
+        model(100 * X)
+    assert len(seen) == 2 and max(seen) == 6.0
+    assert unrelu6(model)[1] is shared and model[3] is shared and not shared.training
+    with torch.no_grad():
+        model(100 * X)
+    assert len(seen) == 4 and max(seen) > 6.0
+
+
+def test_with_smoothing_and_as_an_option_of_build() -> None:
+    model = build("resnet20", classes=10, smooth=True, relu6=True)
+    assert len(bounded(model)) == 19 and len(calibrant.smoothed(model)) == 3
+    assert model.state_dict().keys() == build("resnet20", classes=10).state_dict().keys()
+
+
+def test_what_cannot_be_done_is_said() -> None:
+    with pytest.raises(InputError, match=r"no nn\.ReLU"):
+        relu6(nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU()))
+    with pytest.raises(InputError, match="already"):
+        relu6(relu6(nn.Sequential(nn.ReLU())))
