@@ -236,7 +236,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         speed = pace(plan(a), a.parallel)
         for unit in plan(a):
             items = 45_000 * unit.recipe.epochs * unit.recipe.members * cost(unit.recipe) / speed.images
-            guess = {"train": items, "attack": 60_000 / speed.ddn}.get(unit.what, 0)
+            attacked = 47_500 * len(refreshes(unit.recipe)) / speed.ddn
+            guess = {"train": items + attacked, "attack": 60_000 / speed.ddn}.get(unit.what, 0)
             print(f"{unit.name:<36} {'done' if unit.done() else f'{guess / a.parallel:6.0f} s of the GPU'}")
         return 0
     if a.worker:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
 
-from benchmarks.stress_runs import main
+from benchmarks.stress_runs import main, scale_of
 from calibrant.bench.store import Store
 from calibrant.cli import run
 from calibrant.papers import experiments
@@ -31,3 +32,10 @@ def test_peps_five_classes_are_an_experiment() -> None:
     wide = experiments("pep/ood/wide_resnet28_10")[0]
     assert wide.recipe.data.name == "cifar10[0-4]" and wide.reported["pep"]["entropy_kl"] == 0.72
     assert wide.at(0, "smoke").data.name == "cifar10[0-4]"
+
+
+def test_a_squeezed_schedule_is_never_filed_as_the_papers() -> None:
+    recipe = experiments("pep/ood/cifar_cnn")[0].recipe
+    asked = argparse.Namespace(scale="paper")
+    assert scale_of(recipe, asked) == ("paper", "")
+    assert scale_of(recipe.scaled(3), asked) == ("small", "NOT the paper's schedule: 3 epochs instead of 15")
