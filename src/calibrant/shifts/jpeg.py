@@ -2,9 +2,9 @@
 
 As libjpeg does by default, and so Pillow: YCbCr in bytes, colour at half the resolution, 8 × 8 cosine transforms
 divided by the standard tables (ITU T.81, Annex K) scaled by the quality, rounded; then back, colour enlarged by a
-triangle filter ("fancy upsampling"). Entropy coding loses nothing and is left out. Floats are kept to whole numbers
-where libjpeg has integers; its transforms are integer approximations, so a pixel may differ where a coefficient lies on
-the edge.
+triangle filter ("fancy upsampling"). Entropy coding loses nothing and is left out. Colours are libjpeg's integers (of 16
+bits after the point, which float32 holds exactly) in any order of adding; its cosine transforms are integer
+approximations, so a pixel may differ where a coefficient lies on the edge.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ CHROMINANCE = (
     99, 99, 99, 99, 99, 99, 99, 99,
 )  # fmt: skip
 
+ONE = 65536
+"""libjpeg's fixed point of the colour transform."""
+
 
 class JpegCompression(Corruption):
     """JPEG at low quality, colour at half the resolution."""
@@ -50,34 +53,42 @@ class JpegCompression(Corruption):
     bytewise: ClassVar[bool] = True
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        return jpeg(x.round_(), self.constant(x, severity))
+        return jpeg(x, self.constant(x, severity))
 
 
 def jpeg(x: Tensor, quality: int) -> Tensor:
-    """Bytes as floats [N, 1 or 3, H, W] → the same after compression."""
+    """Bytes as floats [N, 1 or 3, H, W] → the same after compression, to be clipped and cut down; colour in place."""
     if x.shape[1] == 1:
-        return coded(x, quality, LUMINANCE)
+        return coded(x - 128, quality, LUMINANCE).add_(128)
     h, w = x.shape[2:]
-    y, cb, cr = to_ycc(x)
-    colour = coded(halved(torch.cat((cb, cr), dim=1)), quality, CHROMINANCE)
-    return to_rgb(coded(y, quality, LUMINANCE), doubled(colour)[:, :, :h, :w])
+    y, colour = to_ycc(x)
+    colour = coded(halved(colour), quality, CHROMINANCE)
+    return to_rgb(coded(y, quality, LUMINANCE), doubled(colour)[:, :, :h, :w], x)
 
 
-def to_ycc(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """JFIF's YCbCr in whole bytes."""
-    r, g, b = torch.split(x, 1, dim=1)
-    y = (r * 0.299).add_(g, alpha=0.587).add_(b, alpha=0.114).round_()
-    cb = (b * 0.5).sub_(r, alpha=0.168735892).sub_(g, alpha=0.331264108).add_(128).round_()
-    cr = (r * 0.5).sub_(g, alpha=0.418687589).sub_(b, alpha=0.081312411).add_(128).round_()
-    return y, cb, cr
+def to_ycc(x: Tensor) -> tuple[Tensor, Tensor]:
+    """JFIF's YCbCr in whole numbers around 0: Y − 128, and both colours."""
+    n, _, h, w = x.shape
+    factors, half = ycc_factors(x.device)
+    made = torch.baddbmm(half.expand(n, 3, h * w), factors.expand(n, 3, 3), x.view(n, 3, h * w)).floor_()
+    return made[:, :1].view(n, 1, h, w), made[:, 1:].view(n, 2, h, w)
 
 
-def to_rgb(y: Tensor, colour: Tensor) -> Tensor:
-    """Whole bytes; libjpeg rounds the red and blue terms by themselves."""
-    cb, cr = torch.split(colour.sub(128), 1, dim=1)
-    red, blue = (cr * 1.402).round_(), (cb * 1.772).round_()
-    green = (cb * -0.344136286).sub_(cr, alpha=0.714136286).add_(0.5).floor_()
-    return torch.cat((red, green, blue), dim=1).add_(y).clamp_(0, 255)
+@functools.lru_cache(maxsize=8)
+def ycc_factors(device: torch.device) -> tuple[Tensor, Tensor]:
+    factors = torch.tensor([[19595, 38470, 7471], [-11059, -21709, 32768], [32768, -27439, -5329]]) / ONE
+    half = torch.tensor([[ONE / 2 - 128 * ONE], [ONE / 2 - 1], [ONE / 2 - 1]]) / ONE  # libjpeg's colours: a hair less
+    return factors.float().to(device), half.float().to(device)
+
+
+def to_rgb(y: Tensor, colour: Tensor, out: Tensor) -> Tensor:
+    """From whole numbers around 0 to what is bytes once it is clipped and cut down."""
+    cb, cr = colour[:, :1], colour[:, 1:]
+    y = y + 128.5
+    torch.add(y, cr, alpha=91881 / ONE, out=out[:, :1])
+    torch.add(y, cb, alpha=-22554 / ONE, out=out[:, 1:2]).add_(cr, alpha=-46802 / ONE)
+    torch.add(y, cb, alpha=116130 / ONE, out=out[:, 2:])
+    return out
 
 
 def halved(x: Tensor) -> Tensor:
@@ -86,30 +97,46 @@ def halved(x: Tensor) -> Tensor:
     x = F.pad(x, (0, w % 2, 0, h % 2), mode="replicate") if h % 2 or w % 2 else x
     pairs = x[:, :, ::2] + x[:, :, 1::2]
     total = pairs[..., ::2] + pairs[..., 1::2]
-    bias = torch.tensor([1.0, 2.0], device=x.device).repeat(total.shape[3] // 2 + 1)[: total.shape[3]]
-    return total.add_(bias).mul_(0.25).floor_()
+    return total.add_(halving_bias(total.shape[3], x.device)).mul_(0.25).floor_()
+
+
+@functools.lru_cache(maxsize=32)
+def halving_bias(n: int, device: torch.device) -> Tensor:
+    return torch.tensor([1.0, 2.0], device=device).repeat(n // 2 + 1)[:n]
 
 
 def doubled(x: Tensor) -> Tensor:
     """Triangle filter: 3/4 of the nearer and 1/4 of the farther pixel along each axis, border repeated.
 
-    That is bilinear interpolation, in exact sixteenths; libjpeg adds 8 and 7 of them in turn before it cuts down.
+    In exact sixteenths, of which libjpeg adds 8 and 7 in turn along a row before it cuts down: a quarter of that goes
+    into each of the four pixels that make one.
     """
-    wide = F.interpolate(x, scale_factor=2, mode="bilinear", align_corners=False)
-    return wide.add_(torch.tensor([8 / 16, 7 / 16], device=x.device).repeat(x.shape[3])).floor_()
+    n, c, h, w = x.shape
+    padded = torch.cat((x[..., :1], x, x[..., -1:]), dim=3).mul_(1 / 16)
+    near = padded[..., 1:-1] * 3
+    left, right = padded[..., :-2].add(2 / 16).add_(near), padded[..., 2:].add(1.75 / 16).add_(near)
+    # even and odd columns side by side: a complex number's parts lie so in memory, and torch is fast at that
+    wide = torch.view_as_real(torch.complex(left, right)).view(n, c, h, 2 * w)
+    out = torch.empty(n, c, h, 2, 2 * w, device=x.device)
+    upper, lower = out[:, :, :, 0], out[:, :, :, 1]
+    torch.add(wide[:, :, :-1], wide[:, :, 1:], alpha=3, out=upper[:, :, 1:])
+    torch.add(wide[:, :, 1:], wide[:, :, :-1], alpha=3, out=lower[:, :, :-1])
+    torch.mul(wide[:, :, 0], 4, out=upper[:, :, 0])
+    torch.mul(wide[:, :, -1], 4, out=lower[:, :, -1])
+    return out.view(n, c, 2 * h, 2 * w).floor_()
 
 
 def coded(x: Tensor, quality: int, table: tuple[int, ...]) -> Tensor:
-    """Planes through the transform, the table, and back, in whole bytes."""
+    """Planes around 0 through the transform, the table, and back, in whole numbers of a byte's range."""
     n, c, h, w = x.shape
     tall, wide = -(-h // 8), -(-w // 8)
     if h % 8 or w % 8:
         x = F.pad(x, (0, 8 * wide - w, 0, 8 * tall - h), mode="replicate")
-    blocks = x.view(n * c, tall, 8, wide, 8).transpose(2, 3).reshape(-1, 64)
+    blocks = x.view(n, c, tall, 8, wide, 8).transpose(3, 4).reshape(-1, 64)
     there, step, back = transforms(quality, table, x.device)
-    levels = blocks.sub_(128).matmul(there).round_().mul_(step).round_()
-    blocks = levels.matmul(back).add_(128.5 + 1e-4).floor_().clamp_(0, 255)
-    return blocks.view(n * c, tall, wide, 8, 8).transpose(2, 3).reshape(n, c, 8 * tall, 8 * wide)[:, :, :h, :w]
+    levels = blocks.matmul(there).round_().mul_(step).round_()
+    torch.matmul(levels, back, out=blocks).add_(0.5 + 1e-4).floor_().clamp_(-128, 127)
+    return blocks.view(n, c, tall, wide, 8, 8).transpose(3, 4).reshape(n, c, 8 * tall, 8 * wide)[:, :, :h, :w]
 
 
 @functools.lru_cache(maxsize=64)

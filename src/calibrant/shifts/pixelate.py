@@ -23,10 +23,10 @@ class Pixelate(Corruption):
         h, w = x.shape[2:]
         small = max(1, int(h * share)), max(1, int(w * share))
         # Pillow averages along the rows first; rows that lie in memory one after the other are faster to add
-        x = boxed(x.round_().transpose(2, 3).contiguous(), small[1])
+        x = boxed(x.transpose(2, 3).contiguous(), small[1])
         x = boxed(x.transpose(2, 3).contiguous(), small[0])
-        # enlarging by BOX is taking the pixel under the centre
-        return x.index_select(2, under(h, small[0], x.device)).index_select(3, under(w, small[1], x.device))
+        # enlarging by BOX is taking the pixel under the centre; of whole rows last, which are copied at once
+        return x.index_select(3, under(w, small[1], x.device)).index_select(2, under(h, small[0], x.device))
 
 
 def boxed(x: Tensor, size: int) -> Tensor:
