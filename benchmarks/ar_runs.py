@@ -44,6 +44,7 @@ FAST = ("engine=graph", "precision=bfloat16")
 CHECKPOINT_EVERY = 3
 POLL = 0.5
 CELLS = 15  # seconds that cells, table and packing may take at the end
+WORTH_BEGINNING = 12  # seconds: a few epochs until a checkpoint
 RESPAWNS = 3
 PATIENCE = 3  # seconds
 BROKEN = 3  # exit status of a process whose GPU context is lost
@@ -114,7 +115,7 @@ def work(a: argparse.Namespace) -> int:
         open_ = [u for u in units if not u.done() and not mark(u, "failed").is_file()]
         can = [u for u in open_ if ready(u, units) and not mark(u, "lock").is_file()]
         should = [u for u in can if fits(u, units, data, a)]
-        if not should and a.go_on and a.deadline - time.time() > MEASURING:
+        if not should and a.go_on and a.deadline - time.time() > WORTH_BEGINNING:
             should = [u for u in can if u.what == "train"]
         mine = next((u for u in should if claimed(u)), None)
         if mine is None:
