@@ -144,7 +144,7 @@ def as_given(y: Tensor, x: Tensor, nearest: bool) -> Tensor:
 
 
 def as_bytes(y: Tensor) -> Tensor:
-    """Clipped and cut down to bytes; on a CPU by way of int16, since torch converts floats to bytes one by one there."""
+    """Clipped and cut down to bytes; on a CPU by way of int16, as torch converts floats to bytes one by one there."""
     if y.device.type != "cpu":
         return y.clamp_(0, 255).to(torch.uint8)
     return y.to(torch.int16).clamp_(0, 255).to(torch.uint8)

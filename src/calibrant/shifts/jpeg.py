@@ -2,8 +2,8 @@
 
 As libjpeg does by default, and so Pillow: YCbCr in bytes, colour at half the resolution, 8 × 8 cosine transforms
 divided by the standard tables (ITU T.81, Annex K) scaled by the quality, rounded; then back, colour enlarged by a
-triangle filter ("fancy upsampling"). Entropy coding loses nothing and is left out. Colours are libjpeg's integers (of 16
-bits after the point, which float32 holds exactly) in any order of adding; its cosine transforms are integer
+triangle filter ("fancy upsampling"). Entropy coding loses nothing and is left out. Colours are libjpeg's integers, with
+16 bits after the point, which float32 holds exactly in any order of adding; its cosine transforms are integer
 approximations, so a pixel may differ where a coefficient lies on the edge.
 """
 
