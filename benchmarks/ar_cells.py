@@ -36,6 +36,8 @@ from calibrant.train.environment import device_name, environment
 from calibrant.train.recipe import digest
 from calibrant.types import Predictions
 
+TYPE = "type_"
+"""Of the names of rows by corruption: too many to head a table, so they go into a cell's extras."""
 WRN = "ResNet-29 v2 instead of WRN-28-10, levels pre-computed instead of on the fly"
 
 
@@ -171,6 +173,8 @@ def _filed(
         settings |= {"pooled": [run.name for run in runs]}
     trained = [_numbers(run / "metrics.json") for run in runs]
     shifted = "" if a.shift_items is None else f"corruptions on the first {a.shift_items} test images"
+    headed = {v: row for v, row in record["values"].items() if TYPE not in v}
+    by_type = {v.replace(TYPE, ""): row for v, row in record["values"].items() if TYPE in v}
     cell = Cell(
         experiment=name,
         seed=unit.seed,
@@ -178,7 +182,7 @@ def _filed(
         key=digest(settings),
         status="done",
         settings=settings,
-        measured=record["values"],
+        measured=headed,
         intervals={v: {m: tuple(b) for m, b in row.items()} for v, row in record["intervals"].items() if row},
         reported=experiment.reported,
         note="; ".join(n for n in (schedule, also, experiment.note, shifted) if n),
@@ -187,7 +191,12 @@ def _filed(
         environment=filing.where,
         commit=filing.where["commit"],
         command=command(a),
-        extras={**extras, "runs": len(runs), "images_per_second": trained[0]["images_per_second"]},
+        extras={
+            **extras,
+            **({"by_type": by_type} if by_type else {}),
+            "runs": len(runs),
+            "images_per_second": trained[0]["images_per_second"],
+        },
     )
     filing.store.write(experiment, cell, test if a.keep_logits else None)
     return cell

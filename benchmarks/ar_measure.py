@@ -235,12 +235,13 @@ def grouped(names: Sequence[str], rows: Sequence[Mapping[str, float | None]]) ->
         kind, _, severity = name.rpartition("-")
         by.setdefault(f"intensity_{severity}", []).append(row)
         by.setdefault(f"type_{kind}", []).append(row)
-    return {key: mean(found) for key, found in by.items()}
+    out: dict[str, Row] = {key: mean(found) for key, found in by.items()}
+    return out | {CORRUPTIONS: {**out[CORRUPTIONS], "sets": float(len(rows))}}
 
 
 def mean(rows: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
     known = {m: [v for r in rows if (v := r[m]) is not None] for m in rows[0]}
-    return {**{m: float(np.mean(v)) if v else None for m, v in known.items()}, "sets": float(len(rows))}
+    return {m: float(np.mean(v)) if v else None for m, v in known.items()}
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:

@@ -82,11 +82,12 @@ def attack(unit: Unit, data: Data, a: argparse.Namespace) -> None:
 
 
 def trained(unit: Unit, units: Sequence[Unit], data: Data, a: argparse.Namespace) -> dict[str, Any]:
-    last = [time.time()]
+    last: list[float] = []  # when the epoch before ended; the first one also holds the start
 
     def watch(epoch: int, validation: object) -> None:
-        now, took = time.time(), time.time() - last[0]
-        last[0] = now
+        now = time.time()
+        took = now - last[-1] if last else 0.0
+        last.append(now)
         if epoch + 1 in refreshes(unit.recipe):
             took += refresh_seconds(data, pace(units, a.parallel))
         # the next epoch would end too late; what the last checkpoint does not hold is trained again

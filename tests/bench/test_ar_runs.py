@@ -74,14 +74,15 @@ def test_under_corruption_as_trained_and_after_the_temperature_of_clean_data(don
     logits = torch.from_numpy(np.load(next(run.glob("shifted-150-3.npy"))))
     test, calibration = files.read(run / "test.npz"), files.read(run / "calibration.npz")
     assert logits.shape[:2] == (3, 150)
-    measured = cells_of(root)["ar/table3/vanilla", 0].measured
+    cell = cells_of(root)["ar/table3/vanilla", 0]
+    measured, by_type = cell.measured, cell.extras["by_type"]
     for prefix, change in (("", lambda z: z), ("temperature_", fit("temperature", calibration))):
         rows = [evaluate(change(z), test.labels[:150], intervals=False) for z in logits]
         for metric in ("accuracy", "ece", "nll", "auroc"):
             values = [row[metric].value for row in rows]
             assert measured[f"{prefix}corruptions"][metric] == pytest.approx(np.mean(values))
             assert measured[f"{prefix}intensity_5"][metric] == pytest.approx(np.mean(values[1:])), "fog-5, contrast-5"
-            assert measured[f"{prefix}type_fog"][metric] == pytest.approx(np.mean(values[:2]))
+            assert by_type[f"{prefix}fog"][metric] == pytest.approx(np.mean(values[:2]))
 
 
 def test_a_second_call_trains_nothing(done: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
