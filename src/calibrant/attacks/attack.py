@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal, final
 
 import torch
@@ -37,8 +38,12 @@ class AttackResult:
     calls: Tensor  # [N], gradient evaluations that the item took
 
 
+Found = tuple[Tensor, Tensor]
+"""Points, and which of them are successes."""
 BOX = Bounds()
 """Pixels in [0, 1], which the network is fed as they are."""
+NEARER = 0.999
+"""Share of the distance within which a second candidate is looked for; a search for less is not worth its passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +118,9 @@ class Attack(ABC):
         self, loop: Loop, exact: Loop, field: Field, x: Tensor, labels: Tensor | None, targets: Tensor | None
     ) -> AttackResult:
         origin = self.bounds.pixels(x)
-        clean = torch.cat([field.logits(part) for part in torch.split(origin, loop.size)])
+        # where a row's logits belong to its batch (dropout's masks), the batch is all of x, as in a fresh forward pass
+        size = len(x) if field.drawn and self.batch is None else loop.size
+        clean = torch.cat([field.logits(part) for part in torch.split(origin, size)])
         if not bool(torch.isfinite(clean).all()):
             raise InputError("the model returns logits that are not finite on the clean inputs; nothing to attack")
         reference = _reference(clean, labels, targets)
@@ -122,34 +129,49 @@ class Attack(ABC):
         point, found = origin.clone(), ~away
         calls = torch.zeros(len(x), dtype=torch.long, device=x.device)
         if bool(away.any()):
-            chosen = task.take(away)
+            chosen, rows = task.take(away), away.nonzero().squeeze(1)
             end = loop(chosen)
             if not bool(end["moved"].any()):
                 raise InputError(
                     "the gradient is zero everywhere: the model returns constant logits, or ones that do not depend on "
                     "the input; there is no direction to attack in"
                 )
-            best, success = settle(field, chosen, end["best"], end["point"], loop.size, search=self.nearest)
+            settled = partial(settle, batch=size, search=self.nearest)
+            best, success = settled(field.among(origin, rows), chosen, end["best"], end["point"])
             count = end["calls"]
             if loop.field.reduced and not bool(success.all()):  # once more in full precision, what was lost without it
-                again = chosen.take(~success)
+                lost = ~success
+                again = chosen.take(lost)
                 end = exact(again)
-                count[~success] += end["calls"]
-                redone = settle(field, again, end["best"], end["point"], loop.size, search=self.nearest)
-                best[~success], success[~success] = redone
+                count[lost] += end["calls"]
+                redone = settled(field.among(origin, rows[lost]), again, end["best"], end["point"])
+                best[lost], success[lost] = redone
             if self.looks:
-                best, success = self._nearer(field, chosen, best, success, loop.size)
+                candidate, promising = self._looked(field.among(origin, rows), chosen, best, success, loop.size, size)
+                if bool(promising.any()):
+                    some, held = chosen.take(promising), (best[promising], success[promising])
+                    other = settled(field.among(origin, rows[promising]), some, candidate[promising], some.origin)
+                    best[promising], success[promising] = self._nearer(some, held, other)
                 count += 1 if task.targeted else min(self.looks, clean.shape[1] - 1)
             point[away], found[away], calls[away] = best, success, count
         distance = norms(point - origin, self.norm)
         return AttackResult(self.bounds.inputs(point, x.dtype), found, torch.where(found, distance, torch.inf), calls)
 
-    def _nearer(self, field: Field, task: Task, best: Tensor, success: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-        """Best of the attack and of one step to the nearest boundary of the linear model."""
-        candidate = linear.candidates(field, task, self.looks, batch)
-        other, reached = settle(field, task, candidate, candidate, batch, search=True)
-        won = reached & (~success | (norms(other - task.origin, self.norm) < norms(best - task.origin, self.norm)))
-        return torch.where(spread(won, best), other, best), success | reached
+    def _looked(
+        self, field: Field, task: Task, best: Tensor, success: Tensor, batch: int, size: int
+    ) -> tuple[Tensor, Tensor]:
+        """Towards the linear model's nearest boundary, not quite as far as `best`; and where that is a success."""
+        away = linear.candidates(field, task, self.looks, batch) - task.origin
+        limit = torch.where(success, NEARER * norms(best - task.origin, self.norm), torch.inf)
+        reach = limit / norms(away, self.norm).clamp_min(torch.finfo(away.dtype).tiny)
+        point = task.bounds.clip(task.origin + spread(torch.where(success, reach, 1.0), away) * away)
+        logits = torch.cat([field.logits(part) for part in torch.split(point, size)])
+        return point, ~success | task.succeeded(logits)
+
+    def _nearer(self, task: Task, one: Found, other: Found) -> Found:
+        """Of two points for each item, the nearer success."""
+        far, near = (torch.where(found, norms(at - task.origin, self.norm), torch.inf) for at, found in (one, other))
+        return torch.where(spread(near < far, one[0]), other[0], one[0]), one[1] | other[1]
 
 
 def _reference(logits: Tensor, labels: Tensor | None, targets: Tensor | None) -> Tensor:

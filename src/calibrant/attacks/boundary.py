@@ -3,7 +3,7 @@
 Steps may have run in reduced precision, and a success is what a fresh forward pass calls one; so the last word is said
 here. A minimum-norm attack then looks for the root of the margin between the origin (no success) and its best point
 (success), by the Illinois form of regula falsi: forward passes only. A point counts when its margin exceeds the noise
-between one forward pass and the next, which depends on the batch size that kernels are chosen for.
+between one forward pass and the next (`noise`), so that the label flips in whatever batch the point is looked at.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from calibrant.attacks import noise
 from calibrant.attacks.field import Field
 from calibrant.attacks.task import Task, spread
 
 EVALUATIONS = 7
-OVERSHOOT = (1.0, 1.01, 1.05, 1.2)
-"""How far beyond a point found in reduced precision a success in full precision is looked for."""
+OVERSHOOT = (1.002, 1.01, 1.05, 1.2, 2.0, 8.0, 64.0)
+"""How far beyond a point the success is looked for that exceeds the noise: for what reduced precision found a little
+farther, for an input that stands almost at the boundary itself many times its distance."""
 
 
 def settle(field: Field, task: Task, best: Tensor, last: Tensor, batch: int, *, search: bool) -> tuple[Tensor, Tensor]:
@@ -31,39 +33,40 @@ def settle(field: Field, task: Task, best: Tensor, last: Tensor, batch: int, *, 
     return torch.cat(points), torch.cat(successes)
 
 
-def noise(device: torch.device, dtype: torch.dtype) -> float:
-    """Error of logits between two forward passes, in units of their spread: float32's, or TF32's where allowed."""
-    if dtype == torch.float64:
-        return 1e-12
-    return 1e-3 if device.type == "cuda" and torch.backends.cudnn.allow_tf32 else 1e-5
-
-
 def _checked(field: Field, task: Task, best: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
     """The last point; where it is no success but an earlier one was, that one."""
-    slack = noise(best.device, field.dtype)
-    at_last = task.clearance(field.logits(last), slack) > 0
-    at_best = task.clearance(field.logits(best), slack) > 0
+    cleared = []
+    for point in (last, best):
+        logits = field.logits(point)
+        cleared.append(task.margin(logits) > noise.slack(field, [point], logits))
+    at_last, at_best = cleared
     return torch.where(spread(~at_last & at_best, best), best, last), at_last | at_best
 
 
 def _nearest(field: Field, task: Task, best: Tensor) -> tuple[Tensor, Tensor]:
-    slack, delta = noise(best.device, field.dtype), best - task.origin
+    delta = best - task.origin
 
     def at(t: Tensor) -> Tensor:
         return task.bounds.clip(task.origin + spread(t, delta) * delta)
 
-    def clearance(t: Tensor) -> Tensor:
-        return task.clearance(field.logits(at(t)), slack).to(best.dtype)
-
     low = torch.zeros(len(best), dtype=best.dtype, device=best.device)
-    high, below = torch.ones_like(low), clearance(low)
-    above = clearance(high)
+    high = torch.ones_like(low)
+    logits = field.logits(at(high))
+    slack = noise.slack(field, [at(share * high) for share in noise.places(logits.shape[1])], logits)
+
+    def clearance(t: Tensor) -> Tensor:
+        return (task.margin(field.logits(at(t))) - slack).to(best.dtype)
+
+    below, above = clearance(low), (task.margin(logits) - slack).to(best.dtype)
     success = above > 0
-    for reach in OVERSHOOT[1:] if not bool(success.all()) else ():
-        t = torch.full_like(high, reach)
+    for reach in OVERSHOOT:
+        if bool(success.all()):
+            break
+        t = torch.where(success, high, reach)
         there = clearance(t)
         hit = ~success & (there > 0)
-        high, above, success = torch.where(hit, t, high), torch.where(hit, there, above), success | hit
+        low, below = torch.where(success, low, high), torch.where(success, below, above)
+        high, above, success = t, torch.where(success, above, there), success | hit
     side = torch.zeros_like(low)
     for _ in range(EVALUATIONS):
         # the root of the chord, but never at an end of the interval, where it would stand still

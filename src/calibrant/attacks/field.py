@@ -42,11 +42,16 @@ class Field:
             raise InputError(f"{type(predictor).__name__} is not a model: it cannot be called on a batch")
         self.predictor, self.bounds, self.dtype, self.reduced = predictor, bounds, dtype, reduced
         self.members = int(predictor.size) if _is_ensemble(predictor) else 0
+        self.drawn = bool(self.members) and _draws(predictor)
+
+    def among(self, origin: Tensor, rows: Tensor) -> Field:
+        """The same seen by some rows of a batch, the others at rest, where a row's logits belong to its batch."""
+        return Among(self, origin, rows) if self.drawn else self
 
     @torch.no_grad()
     def logits(self, pixel: Tensor) -> Tensor:
         """[N, K] in float32 or wider, no gradient."""
-        if (n := len(pixel)) < FEWEST:
+        if (n := len(pixel)) < FEWEST and not self.drawn:
             return self.logits(torch.cat([pixel, pixel[:1].expand(FEWEST - n, *pixel.shape[1:])]))[:n]
         x = self.bounds.inputs(pixel, self.dtype)
         if self.members:
@@ -98,6 +103,19 @@ class Field:
 
     def _precision(self, device: torch.device) -> AbstractContextManager[Any]:
         return torch.autocast(device.type, dtype=torch.bfloat16) if self.reduced else nullcontext()
+
+
+class Among(Field):
+    """Dropout draws the masks of a batch: what a fresh pass over all items says of some, only all of them tell."""
+
+    def __init__(self, field: Field, origin: Tensor, rows: Tensor) -> None:
+        super().__init__(field.predictor, field.bounds, field.dtype)
+        self.origin, self.rows = origin, rows
+
+    def logits(self, pixel: Tensor) -> Tensor:
+        whole = self.origin.clone()
+        whole[self.rows] = pixel
+        return super().logits(whole)[self.rows]
 
 
 def _at_least_2d(rows: Tensor) -> Tensor:
@@ -176,6 +194,12 @@ def home(predictor: Any, default: torch.device) -> torch.device:
 
 def _is_ensemble(predictor: Any) -> bool:
     return not isinstance(predictor, nn.Module) and hasattr(predictor, "member") and hasattr(predictor, "size")
+
+
+def _draws(predictor: Any) -> bool:
+    """Does something in a member draw at random, and so by the batch it stands in?"""
+    with predictor.member(0):
+        return any(sub.training for network in modules(predictor) for sub in network.modules())
 
 
 def _pool(members: Sequence[Tensor]) -> Tensor:

@@ -40,10 +40,6 @@ class Task:
     def succeeded(self, logits: Tensor) -> Tensor:
         return self.margin(logits) > 0
 
-    def clearance(self, logits: Tensor, slack: float) -> Tensor:
-        """[N]; the margin beyond `slack` of the spread of the item's logits."""
-        return self.margin(logits) - slack * (logits.amax(-1) - logits.amin(-1))
-
     def take(self, chosen: Tensor | slice) -> Task:
         return Task(self.origin[chosen], self.reference[chosen], self.bounds, self.targeted)
 

@@ -1,0 +1,75 @@
+"""How far the logits of one forward pass may be from those of the next, and the margin that a success needs for it.
+
+A kernel is chosen for the batch it gets, and sums in its own order; on CUDA convolutions round their operands to TF32
+unless they are told not to. So an item that a millionth of its logits makes a success in one batch is none in another.
+The noise is measured, at points of the item's own: the same points once more among other rows, in smaller batches and
+without TF32. A margin is the difference of two logits, so what counts is the range of the change over the classes.
+
+    slack = max( TIMES · max_points (max_k Δz_k − min_k Δz_k),   unit · (max_k z_k − min_k z_k) + 2 ulp · max_k |z_k| )
+
+The floor is for what two passes agree on by chance; it is small beside the distance (a hundredth of a per cent), and
+where it decides, the slack does not depend on what else is in the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.attacks.field import FEWEST, Field
+
+TIMES = 3.0
+UNIT = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
+TF32_UNIT = 2**-12
+FEW_CLASSES = 4
+"""With fewer, the range over the classes is of too few numbers to be trusted at two points."""
+
+
+def places(classes: int) -> tuple[float, ...]:
+    """Where on the way to a point the noise is measured."""
+    return (1.0, 0.95) if classes >= FEW_CLASSES else (1.0, 0.97, 0.93, 0.9)
+
+
+def slack(field: Field, points: Sequence[Tensor], seen: Tensor) -> Tensor:
+    """[N]: what the margin of a success must exceed. `seen`: the logits at the first of the points."""
+    device = seen.device
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else field.dtype
+    unit = TF32_UNIT if device.type == "cuda" and dtype == torch.float32 else UNIT.get(dtype, UNIT[torch.float32])
+    floor = unit * (seen.amax(-1) - seen.amin(-1)) + 2 * torch.finfo(dtype).eps * seen.abs().amax(-1)
+    if field.drawn:  # another batch has other masks: no noise, but another predictor
+        return floor
+    for number, point in enumerate(points):
+        change = again(field, point, FEWEST + 3 + number) - (field.logits(point) if number else seen)
+        floor = torch.maximum(floor, TIMES * (change.amax(-1) - change.amin(-1)))
+    return floor
+
+
+def again(field: Field, pixel: Tensor, others: int) -> Tensor:
+    """Logits as somebody else would compute them: rows turned round, in two batches, behind others, without TF32."""
+    parts = torch.split(pixel.flip(0), (len(pixel) + 1) // 2)
+    with strict(pixel.device):
+        # an item alone is filled up with itself in every pass; only behind others does it stand in another batch
+        turned = [field.logits(torch.cat([part[:1].expand(others, *part.shape[1:]), part]))[others:] for part in parts]
+    return torch.cat(turned).flip(0)
+
+
+@contextmanager
+def strict(device: torch.device) -> Iterator[None]:
+    """Inside, float32 is float32 on CUDA; the settings are as before afterwards."""
+    if device.type != "cuda":
+        yield
+        return
+    backends: Any = torch.backends
+    owners = (backends.cudnn.conv, backends.cudnn.rnn, backends.cuda.matmul)
+    held = [owner.fp32_precision for owner in owners]
+    try:
+        for owner in owners:
+            owner.fp32_precision = "ieee"
+        yield
+    finally:
+        for owner, precision in zip(owners, held, strict=True):
+            owner.fp32_precision = precision

@@ -1,0 +1,126 @@
+"""A success is one in whatever batch it is looked at: networks whose logits change with the batch, as on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from calibrant.attacks import ATTACKS, DDN, FGSM, Bounds, CarliniWagner
+from calibrant.attacks.noise import strict
+from calibrant.ensembles.dropout import MCDropout
+from tests.attacks.conftest import Victim
+
+
+class Rounding(nn.Module):
+    """TF32's ten bits of mantissa in the last layer; what is lost depends on an item's place and on the batch size."""
+
+    def __init__(self, model: nn.Sequential, bits: int = 10) -> None:
+        super().__init__()
+        self.body, self.head, self.bits = model[:-1], model[-1], bits
+
+    def forward(self, x: Tensor) -> Tensor:
+        held: Tensor = self.body(x)
+        place = torch.arange(len(x))[:, None] * 0.7 + len(x) + torch.arange(held.shape[1])
+        scale = 1.5 + 0.4 * torch.sin(place)
+        mantissa, exponent = torch.frexp(held * scale)
+        rounded = torch.ldexp((mantissa * 2 ** (self.bits + 1)).round() / 2 ** (self.bits + 1), exponent) / scale
+        out: Tensor = self.head(held + (rounded - held).detach())
+        return out
+
+
+def compositions(n: int) -> Iterator[list[Tensor]]:
+    """Orders and sizes of batches that an attack does not use itself."""
+    yield [torch.arange(n)]
+    yield [torch.randperm(n, generator=torch.Generator().manual_seed(1))]
+    yield list(torch.arange(n).split(1))
+    yield list(torch.randperm(n, generator=torch.Generator().manual_seed(2)).split(7))
+
+
+@torch.no_grad()
+def fresh(model: nn.Module, x: Tensor, batches: list[Tensor]) -> Tensor:
+    label = torch.zeros(len(x), dtype=torch.long)
+    for rows in batches:
+        label[rows] = model(x[rows]).argmax(-1)
+    return label
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_success_is_one_in_every_batch(name: str, victim: Victim) -> None:
+    model = Rounding(victim.model).eval()  # type: ignore[arg-type]
+    short = {"iterations": 60} if name == "cw" else {}
+    attack = ATTACKS[name](bounds=victim.bounds, **short)  # type: ignore[arg-type]
+    result = attack.run(model, victim.x)
+    own = fresh(model, victim.x, [torch.arange(len(victim.x))])
+    assert bool(result.success.any())
+    for batches in compositions(len(victim.x)):
+        assert bool((fresh(model, result.adversarial, batches) != own)[result.success].all())
+    if attack.nearest:  # and it costs little: the distance is that of the network without noise
+        exact = attack.run(victim.model, victim.x).distance
+        assert bool(result.success.all())
+        assert 1.0 < float((result.distance / exact).median()) < 1.005
+
+
+def test_the_noise_is_there_and_a_bare_margin_would_not_hold(victim: Victim) -> None:
+    """What the law above is worth: points a little beyond the boundary by one pass, and another batch undoes it."""
+    model = Rounding(victim.model, bits=7).eval()  # type: ignore[arg-type]
+    own = fresh(model, victim.x, [torch.arange(60)])
+    found = DDN(bounds=victim.bounds).run(model, victim.x)
+    low, high = victim.x.clone(), found.adversarial
+    for _ in range(25):  # bisection to where this batch's own pass changes its mind
+        middle = (low + high) / 2
+        flipped = (fresh(model, middle, [torch.arange(60)]) != own)[:, None, None, None]
+        low, high = torch.where(flipped, low, middle), torch.where(flipped, middle, high)
+    lost = [bool((fresh(model, high, batches) == own).any()) for batches in compositions(60)]
+    assert not lost[0] and any(lost[1:])
+    kept = [bool((fresh(model, found.adversarial, batches) != own).all()) for batches in compositions(60)]
+    assert all(kept)
+
+
+@pytest.mark.parametrize("attack", [DDN, CarliniWagner])
+def test_an_input_that_stands_almost_at_the_boundary_still_flips(attack: type[DDN]) -> None:
+    """Its margin is under the noise; it goes as far as that needs, and no infinite distance comes out."""
+    model = nn.Linear(30, 3)
+    with torch.no_grad():
+        g = torch.Generator().manual_seed(0)
+        model.weight.copy_(torch.randn(3, 30, generator=g))
+        model.bias.zero_()
+        x = 0.3 + 0.4 * torch.rand(12, 30, generator=g)
+        for _ in range(2):  # onto the nearest boundary, up to a ten-thousandth of the logits
+            z, w = model(x), model.weight
+            own, other = z.topk(2, -1).indices.T
+            normal = w[own] - w[other]
+            height = (z.gather(1, own[:, None]) - z.gather(1, other[:, None])).squeeze(1)
+            aim = 1e-4 * torch.logspace(-1.5, 0, 12)
+            x = x - ((height - aim) / normal.square().sum(1))[:, None] * normal
+    result = attack(bounds=Bounds(-5, 5)).run(model, x)
+    assert bool(result.success.all()) and bool((result.distance < 1e-2).all())
+    with torch.no_grad():
+        label = torch.cat([model(row[None]) for row in result.adversarial]).argmax(-1)
+        assert bool((label != model(x).argmax(-1)).all())
+
+
+@pytest.mark.parametrize("count", [3, 150])
+def test_mc_dropouts_masks_are_those_of_a_fresh_pass(count: int, victim: Victim) -> None:
+    """Fewer rows than a batch is filled up to, more than there are slots, and some that are not attacked."""
+    predictor = MCDropout(victim.model, members=4, seed=2)
+    x, y = victim.x.repeat(3, 1, 1, 1)[:count], victim.y.repeat(3)[:count]
+    y = torch.where(torch.arange(count) % 5 == 0, (y + 1) % 10, y)  # wrong from the start
+    for labels in (None, y):
+        result = DDN(bounds=victim.bounds, iterations=8).run(predictor, x, labels=labels)
+        away = predictor(x).argmax(-1) if labels is None else labels
+        assert result.success.float().mean() > 0.9
+        assert bool((predictor(result.adversarial).argmax(-1) != away)[result.success].all())
+    assert FGSM(bounds=victim.bounds).run(predictor, x).success.shape == (count,)
+
+
+def test_strict_float32_is_given_back() -> None:
+    owners = (torch.backends.cudnn.conv, torch.backends.cudnn.rnn, torch.backends.cuda.matmul)
+    before = [owner.fp32_precision for owner in owners]
+    with pytest.raises(RuntimeError, match="stop"), strict(torch.device("cuda")):
+        assert [owner.fp32_precision for owner in owners] == ["ieee"] * 3
+        raise RuntimeError("stop")
+    assert [owner.fp32_precision for owner in owners] == before
+    assert torch.backends.cudnn.allow_tf32 is True
