@@ -22,7 +22,7 @@ import numpy as np
 from torch import Tensor
 
 from benchmarks import gpu_runs
-from benchmarks.ar_measure import OOD, TEMPERATURE, read
+from benchmarks.ar_measure import TEMPERATURE, read
 from benchmarks.ar_table import table
 from benchmarks.ar_units import SMOKE_LEVELS, Unit, name_of, schedule_note
 from calibrant.attacks import levels as cut
@@ -30,7 +30,7 @@ from calibrant.bench.store import Cell, Store
 from calibrant.diagnostics.levels import calibration_by_level
 from calibrant.errors import InputError
 from calibrant.papers import Experiment, experiments
-from calibrant.papers.ar import MEMBERS, SECTION55, TABLE5
+from calibrant.papers.ar import MEMBERS, OOD, SECTION55, TABLE5
 from calibrant.train import distances
 from calibrant.train.environment import device_name, environment
 from calibrant.train.recipe import digest
@@ -150,7 +150,8 @@ def _numbers(path: Path) -> dict[str, Any]:
 
 
 def _remarks(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {"temperature": record["temperature"], "corrupted_sets": record["sets"]}
+    known = {"temperature": record["temperature"], "corrupted_sets": record["sets"]}
+    return known | {k: record[k] for k in ("entropy_histogram",) if k in record}
 
 
 def _filed(

@@ -36,14 +36,14 @@ from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import evaluate, evaluate_scores
 from calibrant.metrics.ood import ood
 from calibrant.papers import AS_TRAINED, experiments
-from calibrant.papers.ar import CORRUPTIONS
+from calibrant.papers.ar import CORRUPTIONS, OOD
 from calibrant.posthoc.fit import fit
 from calibrant.train.run import load as load_run
 from calibrant.types import Estimate, Predictions, Split, jsonable
 
 BATCH = 2_500
 SHIFT_METRICS = ("accuracy", "ece", "nll", "auroc")
-OOD = "cifar100"
+ENTROPY_BINS = 20
 TEMPERATURE = "temperature"
 READINGS = {"variance": "true", "variance_of_all_classes": "classes", "variance_of_confidence": "confidence"}
 """AR does not say of which class p̂ is."""
@@ -199,7 +199,8 @@ def judged(
     values = {v: {m: getattr(e, "value", e) for m, e in row.items()} for v, row in out.items()}
     bounds = {v: {m: (e.low, e.high) for m, e in row.items() if isinstance(e, Estimate)} for v, row in out.items()}
     scale = {k: float(v) for k, v in fitted.tensors().items() if v.numel() == 1}
-    return {"values": values, "intervals": bounds, "temperature": scale, "items": test.n, "sets": len(names)}
+    record = {"values": values, "intervals": bounds, "temperature": scale, "items": test.n, "sets": len(names)}
+    return record if far is None else {**record, "entropy_histogram": histogram(far)}
 
 
 def quick(logits: Tensor, labels: Tensor) -> dict[str, float | None]:
@@ -222,6 +223,12 @@ def detection(inside: Predictions, outer: Tensor) -> dict[str, Any]:
         "entropy_inside": float(entropy(inside.logits).mean()),
         "confidence": float(torch.softmax(outer.double(), -1).max(-1).values.mean()),
     }
+
+
+def histogram(outer: Tensor) -> list[float]:
+    """AR Fig. 4: shares of the foreign items in equal bins of entropy from 0 to ln K."""
+    counts = torch.histc(entropy(outer).double(), ENTROPY_BINS, 0.0, float(np.log(outer.shape[-1])))
+    return [float(c) / len(outer) for c in counts]
 
 
 def spread(logits: Tensor, labels: Tensor) -> dict[str, float]:
