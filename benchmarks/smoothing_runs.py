@@ -1,16 +1,18 @@
-"""SS Fig. 3, Fig. 9 and the ResNet-18 rows of Table E.1, time-boxed: deterministic and MC dropout × smoothing.
+"""SS Fig. 3, Fig. 9, Table E.1, Fig. E.1 and the studies on one GPU, time-boxed, several processes at a time.
 
     PYTHONPATH=src CALIBRANT_COMMIT=$(git rev-parse HEAD) \\
-        python -m benchmarks.smoothing_runs --data-root DATA --data cifar100 --seeds 0 1 2 --epochs 30 --minutes 9 \\
-        --out $OUT
-    python -m benchmarks.smoothing_runs --smoke               # digits on the CPU, a minute: does it run?
-    python -m benchmarks.smoothing_runs --gather FOLDER …      # afterwards, here: cells → results/, claim over seeds
+        python -m benchmarks.smoothing_runs --data-root DATA --epochs 22 --minutes 9 --parallel 3 --out $OUT
+    python -m benchmarks.smoothing_runs --list --epochs 22 --parallel 3      # the units in order, with guesses
+    python -m benchmarks.smoothing_runs --smoke --parallel 2                  # digits on the CPU: does it run?
+    python -m benchmarks.smoothing_runs --gather FOLDER …    # afterwards, here: cells → results/, claims over all seeds
 
-`--only ss/table_b1 ss/figure_b2` takes other rows of the paper: its studies, one seed a cell.
-For each seed the four networks are trained (`--epochs`: the schedule squeezed, and every cell says so: scale
-`30of200`), or taken with `--take ROW:SEED=RUN/`. Each is then measured on test (ensemble sizes 1 … 50), against its
-twin (the claim), and under corruption (`--shift-items` test images, sizes 1, 2, 5, 10). What leaves: a JSON a cell,
-and NLLs of items for the claim over seeds. Trainings live in `--runs` and go on there in a later call.
+Units, the most telling first: CIFAR-100's four networks (deterministic and MC dropout × smoothing) seed after seed,
+then CIFAR-10's, then the studies, one seed a cell. `--only ss/table_b1 ss/figure_b2` takes these rows alone. Rows of
+several tables that are one network share a training. `--epochs`, `--study-epochs` and `--batch` squeeze the schedule,
+and every cell says so (scale `22of200`). A unit is trained, then measured on test (ensemble sizes 1 … 50) and under
+corruption (`--shift-items` images, made once); begun only if that should end in time. Trainings live in `--runs` and go
+on there in a later call, cells that lie in `results/` are not measured again. What leaves: cells.jsonl, claims.json and
+arrays of items, each below 16 MiB (`smoothing_pack`).
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,250 +30,166 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from benchmarks.smoothing_measure import (
-    FEW,
-    MANY,
-    Curve,
-    Network,
-    claim,
-    claim_over_seeds,
-    corrupted,
-    curve,
-    deep_curve,
-    nll_of_items,
-)
-from calibrant.bench.store import KEY_LENGTH, Cell, Store
+from benchmarks import smoothing_pack
+from benchmarks.smoothing_measure import MANY, Network, corrupted, corruptions, curve
+from benchmarks.smoothing_units import FAST, Unit, plan
+from benchmarks.workers import ROOT, schedule_note, spawn, trained, work
+from calibrant.bench.store import Cell, Store
 from calibrant.data import Data, load
+from calibrant.files import atomic
 from calibrant.metrics.evaluate import evaluate
-from calibrant.papers import AS_TRAINED, Experiment, experiments
+from calibrant.papers import AS_TRAINED
 from calibrant.train.environment import environment
 from calibrant.train.recipe import Recipe, digest
-from calibrant.train.run import How, train
+from calibrant.train.run import How
 from calibrant.train.run import load as load_run
-from calibrant.train.settings import setting
-from calibrant.types import Predictions, Split, jsonable
+from calibrant.types import Split, jsonable
 
-ROOT = Path(__file__).resolve().parents[1]
-FAST = ("engine=graph", "precision=bfloat16")
-VARIANTS = ("", "_smooth", "_dropout", "_dropout_smooth")
 SHIFT_SIZES = (1, 2, 5, 10)
-RESERVE = 20.0  # seconds for measuring and packing at the end
 
 
-class OutOfTime(Exception):
-    """The box is full; what is trained so far goes on in a later call."""
-
-
-class TimeBox:
-    """One call: its arguments, its clock, its data, its store."""
+class Measuring:
+    """What one process needs for its units: device and data."""
 
     def __init__(self, a: argparse.Namespace) -> None:
-        self.a, self.end = a, time.time() + 60 * a.minutes
+        self.a = a
         kind = ("cuda" if torch.cuda.is_available() else "cpu") if a.device == "auto" else a.device
         self.device = torch.device(kind)
-        self.store = Store(a.out / "cells")
-        self.take = dict(t.split("=", 1) for t in a.take)
         self.data: dict[str, Data] = {}
-        self.speed: dict[str, float] = {}  # seconds an epoch
-        self.singles: dict[tuple[str, str], list[Predictions]] = {}  # (row, scale) → each seed's network alone
-
-    def left(self) -> float:
-        return self.end - time.time() - RESERVE
-
-    def recipe(self, experiment: Experiment, seed: int) -> Recipe:
-        recipe = replace(experiment.recipe, seed=seed).with_settings(dict(setting(s) for s in self.a.set))
-        return recipe.scaled(self.a.epochs) if self.a.epochs else recipe
 
     def loaded(self, recipe: Recipe) -> Data:
-        key = digest({"name": recipe.data.name, "seed": recipe.data.seed, "sizes": recipe.data.sizes})
+        d = recipe.data
+        key = digest({"name": d.name, "seed": d.seed, "sizes": d.sizes})
         if key not in self.data:
-            d = recipe.data
             self.data[key] = load(d.name, root=self.a.data_root, seed=d.seed, sizes=d.sizes)
         return self.data[key]
 
-    def trained(
-        self, experiment: Experiment, recipe: Recipe, seed: int, data: Data | None = None
-    ) -> tuple[Path, dict[str, Any]]:
-        """The run's folder and what its training says; OutOfTime if it cannot end in the box."""
-        taken = self.take.get(f"{experiment.row}:{seed}")
-        if taken is not None:
-            return Path(taken), json.loads((Path(taken) / "metrics.json").read_text("utf-8"))
-        folder = self.a.runs / f"ss-{recipe.key()[:KEY_LENGTH]}"  # rows of several tables share a training
-        done = max((int(p.stem) for p in (folder / "checkpoint").glob("*.json")), default=0)
-        if (recipe.epochs - done) * self.speed.get(recipe.network.name, 0.0) > self.left():
-            raise OutOfTime
+    def __call__(self, unit: Unit) -> None:
+        data = self.loaded(unit.recipe)
+        how = How(device=self.device.type, root=self.a.data_root)
+        made = trained(unit.recipe, unit.folder, data, how, self.a.deadline)
         start = time.time()
+        measured, extras = self.measured(unit, data)
+        extras |= {
+            "epochs": made["epochs"],
+            "images_per_second": made["images_per_second"],
+            "parallel": self.a.parallel,
+        }
+        complete = not unit.shifts or "corruption" in extras
+        where = environment(self.device)
+        values = {v: {m: x.value for m, x in row.items()} for v, row in measured.items()}
+        for e in unit.rows:
+            cell = Cell(
+                experiment=e.name, seed=unit.seed, scale=unit.scale, key=digest(unit.settings), status="done",
+                settings=unit.settings, measured=values,
+                intervals={v: {m: (x.low, x.high) for m, x in row.items()} for v, row in measured.items()},
+                reported=e.reported, note=e.note + schedule_note(unit.recipe, e.recipe),
+                seconds=made["train_seconds"], device=where["device"], environment=where, commit=where["commit"],
+                command=self.a.command, extras=extras,
+            )  # fmt: skip
+            Store(self.a.cells).write(e, cell)
+        took = time.time() - start
+        record = {"key": digest(unit.settings), "complete": complete, "seconds": took, "drop": unit.drop}
+        record |= {"shifts": unit.shifts, "rows": [e.name for e in unit.rows], "scale": unit.scale, "seed": unit.seed}
+        atomic.write_text(unit.folder / "measured.json", json.dumps(record, indent=1))
+        said = {v: {m: row.get(m) for m in ("nll", "accuracy", "ece", "auroc")} for v, row in values.items()}
+        print(
+            f"{unit.name}: {made['train_seconds']:.0f} s at {made['images_per_second']:,.0f} images/s, measured in "
+            f"{took:.0f} s {json.dumps(jsonable(said))}",
+            flush=True,
+        )
 
-        def watch(epoch: int, validation: object) -> None:
-            if epoch == done + 2:  # the first epoch warms up
-                self.speed[recipe.network.name] = (time.time() - start) / 2
-            if self.left() < 0 and epoch < recipe.epochs:
-                raise OutOfTime
-
-        how = How(device=self.device.type, root=self.a.data_root, every=5, quiet=True, listen=watch)
-        return folder, train(recipe, folder, how, data or self.loaded(recipe))
-
-
-def measure(box: TimeBox, experiment: Experiment, seed: int) -> tuple[Cell, Curve]:
-    """One network: trained or taken, its row of Table E.1, its curve, its corruptions."""
-    recipe, a = box.recipe(experiment, seed), box.a
-    run, made = box.trained(experiment, recipe, seed)
-    found, data = load_run(run), box.loaded(recipe)
-    layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-    model = found.members[0].to(box.device, memory_format=layout)
-    network = Network(model, data, box.device, recipe.precision == "bfloat16", recipe.channels_last)
-    test = data[Split.TEST]
-    x, y = test.x[: a.items], test.y[: a.items]
-    single = curve(network, x, y, 1, seed)
-    rows = {AS_TRAINED: evaluate(single.kept[1], metrics=experiment.metrics)}
-    drop = experiment.ensemble is not None
-    many = curve(network, x, y, a.members, seed) if drop else single
-    if drop:
-        rows["dropout"] = evaluate(many.kept[a.members], metrics=experiment.metrics)
-    extras: dict[str, Any] = {
-        "curve": dict(many.rows),
-        "epochs": made["epochs"],
-        "images_per_second": made["images_per_second"],
-    }
-    if a.shift_items and box.left() > 0:
-        sizes = [s for s in SHIFT_SIZES if s <= a.members] if drop else [1]
-        shown = (x[: a.shift_items], y[: a.shift_items])
-        extras["corruption"] = corrupted(network, *shown, sizes, seed, a.shifts, a.severities)
-    settings = {"recipe": {k: v for k, v in recipe.plain().items() if k not in ("name", "about")}}
-    settings |= {"members": a.members if drop else 1, "items": len(y), "shift_items": a.shift_items}
-    original = experiment.recipe.epochs
-    scale = "smoke" if a.smoke else "paper" if recipe.epochs == original else f"{recipe.epochs}of{original}"
-    scaled = "" if scale == "paper" else f"; schedule squeezed into {recipe.epochs} of {original} epochs"
-    where = environment(box.device)
-    cell = Cell(
-        experiment=experiment.name, seed=seed, scale=scale, key=digest(settings), status="done", settings=settings,
-        measured={v: {m: e.value for m, e in row.items()} for v, row in rows.items()},
-        intervals={v: {m: (e.low, e.high) for m, e in row.items()} for v, row in rows.items()},
-        reported=experiment.reported, note=experiment.note + scaled, seconds=made["train_seconds"],
-        device=where["device"], environment=where, commit=where["commit"], command=a.command, extras=extras,
-    )  # fmt: skip
-    items = {f"nll_{n}": nll_of_items(p).float().numpy() for n, p in many.kept.items()}
-    box.singles.setdefault((experiment.row, scale), []).append(single.kept[1])
-    if experiment.table == "table_e1":  # for the claim over seeds
-        np.savez_compressed(a.out / f"items-{experiment.row}-{scale}-{seed}.npz", **items)
-    return cell, many
-
-
-def run(box: TimeBox) -> int:
-    """Seed after seed, the four networks (or the rows asked for); a pair of MC dropout networks gives the claim."""
-    a = box.a
-    patterns = a.only or [f"ss/table_e1/{a.row}{variant}" for variant in VARIANTS]
-    for seed in a.seeds:
-        curves: dict[str, Curve] = {}
-        for experiment in (e for pattern in patterns for e in experiments(pattern)):
-            if a.smoke:
-                experiment = tiny(experiment)
-            try:
-                cell, curves[experiment.row] = measure(box, experiment, seed)
-            except OutOfTime:
-                print(f"out of time: {experiment.row} seed {seed} is not finished", flush=True)
-                return 0
-            plain = curves.get(experiment.row.removesuffix("_smooth"))
-            if experiment.row.endswith("_dropout_smooth") and plain is not None:
-                cell = replace(cell, extras={**cell.extras, "claim": claim(plain, curves[experiment.row])})
-                print(json.dumps(jsonable(cell.extras["claim"]["metrics"]["nll"])), flush=True)
-            box.store.write(experiment, cell)
-            said = {v: {m: row.get(m) for m in ("nll", "accuracy", "ece", "auroc")} for v, row in cell.measured.items()}
-            print(f"{experiment.row} seed {seed}: {cell.seconds:.0f} s {json.dumps(jsonable(said))}", flush=True)
-    return 0
-
-
-def deep(box: TimeBox) -> None:
-    """SS Fig. E.1: the networks of several seeds as deep ensembles of 1, 2, …, with and without smoothing."""
-    for (row, scale), found in box.singles.items():
-        if len(found) > 1:
-            rows = deep_curve(found)
-            text = json.dumps({"row": row, "scale": scale, "members": len(found), "curve": rows}, indent=1)
-            (box.a.out / f"deep-{row}-{scale}.json").write_text(text + "\n", "utf-8")
-
-
-def tiny(experiment: Experiment) -> Experiment:
-    """The same row on digits with a small network, for --smoke."""
-    options = dict(experiment.recipe.network.options)
-    network = "resnet18" if "where" in options.get("smooth", {}) else "resnet20"  # named places must exist
-    changes = {"data.name": "digits", "data.sizes": None, "network": {"name": network, **options}, "batch": 64}
-    return replace(experiment, recipe=experiment.recipe.with_settings({**changes, "augment": None}))
-
-
-def gather(folders: Sequence[Path], results: Path) -> int:
-    """Cells into `results`; where several seeds of both MC dropout networks are there, the claim over seeds."""
-    by_row: dict[tuple[str, str, int], Path] = {}
-    for folder in folders:
-        for path in sorted((folder / "cells").rglob("*.json")):
-            if path.name.startswith("smoke-"):
-                continue
-            to = results / path.relative_to(folder / "cells")
-            to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_bytes(path.read_bytes())
-        for path in folder.glob("deep-*.json"):
-            if path.stem.endswith("-smoke"):
-                continue
-            to = results / "ss" / "figure_e1" / path.name.removeprefix("deep-")
-            to.parent.mkdir(parents=True, exist_ok=True)
-            to.write_bytes(path.read_bytes())
-        for path in folder.glob("items-*.npz"):
-            row, scale, seed = path.stem.removeprefix("items-").rsplit("-", 2)
-            if scale != "smoke":
-                by_row[row, scale, int(seed)] = path
-    pairs: dict[tuple[str, str], list[np.ndarray[Any, Any]]] = {}
-    for (row, scale, seed), path in sorted(by_row.items()):
-        twin = by_row.get((f"{row}_smooth", scale, seed))
-        if not row.endswith("_dropout") or twin is None:
-            continue
-        with np.load(path, allow_pickle=False) as plain, np.load(twin, allow_pickle=False) as smooth:
-            if f"nll_{MANY}" not in plain.files:
-                print(f"{path.name}: fewer than {MANY} members; not part of the claim")
-                continue
-            pairs.setdefault((row, scale), []).append(smooth[f"nll_{FEW}"] - plain[f"nll_{MANY}"])
-    for (row, scale), found in pairs.items():
-        said = claim_over_seeds(torch.from_numpy(np.stack(found)).double())
-        print(f"{row} {scale}: {FEW} with smoothing − {MANY} without: {json.dumps(said)}")
-        to = results / "ss" / "figure3" / f"{row}-{scale}.json"
-        to.parent.mkdir(parents=True, exist_ok=True)
-        to.write_text(json.dumps({"claim": f"{FEW} with smoothing − {MANY} without", **said}, indent=1) + "\n", "utf-8")
-    return 0
+    def measured(self, unit: Unit, data: Data) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Table E.1's row, Fig. 3's curve, Fig. 9's corruptions; what the claims need stays in the run's folder."""
+        a, recipe, seed = self.a, unit.recipe, unit.seed
+        layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
+        model = load_run(unit.folder).members[0].to(self.device, memory_format=layout)
+        network = Network(model, data, self.device, recipe.precision == "bfloat16", recipe.channels_last)
+        x, y = data[Split.TEST].x[: a.items], data[Split.TEST].y[: a.items]
+        single = curve(network, x, y, 1, seed)
+        metrics = unit.rows[0].metrics
+        rows = {AS_TRAINED: evaluate(single.kept[1], metrics=metrics)}
+        many = curve(network, x, y, a.members, seed) if unit.drop else single
+        if unit.drop:
+            rows["dropout"] = evaluate(many.kept[a.members], metrics=metrics)
+        kept = {f"{'single' if p is single else 'pool'}_{n}": p.kept[n] for p in (single, many) for n in p.kept}
+        arrays = {name: p.logits.numpy() for name, p in kept.items() if p.logits is not None}
+        np.savez(unit.folder / "kept.npz", labels=y.numpy(), **arrays)
+        extras: dict[str, Any] = {"curve": dict(many.rows)}
+        if unit.shifts and time.time() < a.deadline:
+            sizes = [s for s in SHIFT_SIZES if s <= a.members] if unit.drop else [1]
+            shown = x[: a.shift_items]
+            images = corruptions(shown, a.runs, self.device, a.shifts, a.severities)
+            extras["corruption"] = corrupted(network, images, y[: a.shift_items], sizes, seed)
+        return rows, extras
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="cifar100", choices=["cifar10", "cifar100"])
+    parser.add_argument("--data", nargs="+", default=["cifar100", "cifar10"], choices=["cifar10", "cifar100"])
     parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epochs", type=int, help="squeeze the 200 epochs into these")
+    parser.add_argument("--study-epochs", type=int, help="those of the studies; default --epochs")
+    parser.add_argument("--batch", type=int, help="default the paper's 128; the rate goes with its root")
     parser.add_argument("--minutes", type=float, default=9.0)
+    parser.add_argument("--reserve", type=float, default=30.0, help="seconds kept for claims and packing")
+    parser.add_argument("--parallel", type=int, default=1, help="processes")
     parser.add_argument("--members", type=int, default=MANY)
     parser.add_argument("--items", type=int, help="test items; by default all")
     parser.add_argument("--shift-items", type=int, default=1000, help="of them, how many are corrupted; 0: none")
     parser.add_argument("--shifts", nargs="+", help="some of the 19 corruptions")
     parser.add_argument("--severities", type=int, nargs="+", default=[1, 2, 3, 4, 5])
-    parser.add_argument("--only", nargs="+", help="rows of SS instead of the four, as ss/table_b1 or ss/figure_b2/s3")
+    parser.add_argument("--studies", action=argparse.BooleanOptionalAction, default=True, help="after Table E.1's rows")
+    parser.add_argument("--only", nargs="+", help="rows of SS instead, as ss/table_b1 or ss/figure_b2/s3")
     parser.add_argument("--set", nargs="*", default=list(FAST), help="settings of every recipe")
-    parser.add_argument("--take", nargs="*", default=[], help="ROW:SEED=RUN/, a run that is trained")
-    parser.add_argument("--runs", type=Path, default=ROOT / "runs")
+    parser.add_argument("--runs", type=Path, help="default runs/; --smoke: OUT/runs")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path, default=Path("smoothing-out"))
     parser.add_argument("--gather", type=Path, nargs="+")
     parser.add_argument("--results", type=Path, default=ROOT / "results")
+    parser.add_argument("--list", action="store_true", help="the units in order, and the guess of their time")
     parser.add_argument("--smoke", action="store_true")
+    parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
     a = parser.parse_args(argv)
     if a.gather:
-        return gather(a.gather, a.results)
-    a.row = f"{a.data}_resnet18"
-    rows = f"--only {' '.join(a.only)}" if a.only else f"--data {a.data}"
-    a.command = f"python -m benchmarks.smoothing_runs {rows} --epochs {a.epochs} --set {' '.join(a.set)}"
+        return smoothing_pack.gather(a.gather, a.results)
+    rows = f"--only {' '.join(a.only)}" if a.only else f"--data {' '.join(a.data)}"
+    squeeze = "".join(f" --{k.replace('_', '-')} {v}" for k in ("epochs", "study_epochs", "batch") if (v := vars(a)[k]))
+    a.command = f"python -m benchmarks.smoothing_runs {rows}{squeeze} --set {' '.join(a.set)}"
     if a.smoke:
-        a.set, a.epochs, a.members, a.items, a.shift_items = ["channels_last=true"], 2, 4, 200, 60
-        a.shifts, a.severities, a.device = ["gaussian_noise", "contrast"], [1, 5], "cpu"
-    a.out.mkdir(parents=True, exist_ok=True)
-    box = TimeBox(a)
-    code = run(box)
-    deep(box)
-    return code
+        a.set, a.epochs, a.study_epochs, a.members, a.items = ["channels_last=true"], a.epochs or 2, None, 4, 200
+        a.shift_items, a.shifts, a.severities, a.device = 60, ["gaussian_noise", "contrast"], [1, 5], "cpu"
+        a.data, a.seeds, a.studies = ["cifar100"], a.seeds[:2], False
+    a.runs = a.runs or (a.out / "runs" if a.smoke else ROOT / "runs")
+    a.cells = a.runs / "ss-cells"
+    if a.list:
+        return listed(plan(a), a.parallel)
+    worker = a.deadline is not None
+    if worker or a.parallel == 1:
+        a.deadline = a.deadline or time.time() + 60 * a.minutes - a.reserve
+        work(plan(a), Measuring(a), a.deadline)
+    else:
+        a.deadline = time.time() + 60 * a.minutes - a.reserve
+        words = [*(sys.argv[1:] if argv is None else argv), "--deadline", repr(a.deadline)]
+        codes = spawn("benchmarks.smoothing_runs", words, a.parallel)
+        print(f"workers ended with {codes}", flush=True)
+    if not worker:
+        units = plan(a)
+        for unit in units:
+            if not unit.done():
+                print(f"not done: {unit.name} ({unit.seconds():.0f} s)", flush=True)
+        smoothing_pack.pack([(u.folder, u.rows, u.seed, u.scale) for u in units], a)
+    return 0
+
+
+def listed(units: Sequence[Unit], parallel: int) -> int:
+    total = 0.0
+    for unit in units:
+        seconds = 0.0 if unit.done() else unit.seconds()
+        total += seconds / parallel
+        print(f"{unit.name:<58} {unit.recipe.epochs:>4} epochs {seconds:6.0f} s   after {total / 60:6.1f} min")
+    return 0
 
 
 if __name__ == "__main__":

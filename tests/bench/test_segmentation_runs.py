@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.segmentation_runs import Footage, difference, random_frames, variants
+from benchmarks import segmentation_runs
+from benchmarks.segmentation_pack import difference
+from benchmarks.segmentation_runs import Footage, random_frames, variants
 from calibrant.metrics.frames import Frames
 from calibrant.papers import experiments
 from calibrant.types import Split
@@ -70,10 +75,11 @@ def test_mc_dropout_has_three_and_temporal_takes_one_pass_a_frame(video: Footage
 
 def test_the_difference_is_of_nll_on_the_same_frames(video: Footage) -> None:
     found = variants(Pixels().eval(), video, 1, seed=0)
-    said = difference(found["as_trained"], found["temporal"])
+    sums = {v: f.units(1)["pixels"] for v, f in found.items()}
+    said = difference(sums["as_trained"], sums["temporal"])
     plain, smooth = (found[v].report()["nll"].value for v in ("as_trained", "temporal"))
     assert said["nll"] == pytest.approx(smooth - plain) and said["low"] <= said["nll"] <= said["high"]
-    same = difference(found["temporal"], found["temporal"])
+    same = difference(sums["temporal"], sums["temporal"])
     assert same["nll"] == same["low"] == same["high"] == 0
 
 
@@ -81,3 +87,23 @@ def test_table_2_is_the_bayesian_half_of_table_e4() -> None:
     halves = {e.row: e.reported for e in experiments("ss/table_e4") if e.ensemble is not None}
     assert {e.row: e.reported for e in experiments("ss/table2")} == halves
     assert len(experiments("ss/table_e4")) == 4 and all(e.recipe.loss.options for e in experiments("ss/table_e4"))
+
+
+def test_a_call_trains_measures_and_packs_and_a_second_has_nothing_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--smoke", "--out", str(tmp_path), "--only", "_dropout", "_dropout_smooth", "--minutes", "5"]
+    assert segmentation_runs.main(words) == 0
+    cells = [json.loads(line) for line in (tmp_path / "cells.jsonl").read_text("utf-8").splitlines()]
+    assert sorted(c["cell"]["experiment"] for c in cells) == sorted(
+        f"ss/{table}/camvid_unet_dropout{s}" for table in ("table2", "table_e4") for s in ("", "_smooth")
+    )
+    smooth = next(c["cell"] for c in cells if c["cell"]["experiment"] == "ss/table_e4/camvid_unet_dropout_smooth")
+    assert (
+        set(smooth["numbers"]) == {"as_trained", "dropout", "temporal"} == set(smooth["extras"]["spatial_against_none"])
+    )
+    assert smooth["extras"]["test"]["nll"]["value"] > 0 and "NOT the paper's schedule" in smooth["note"]
+    before = capsys.readouterr().out
+    assert before.count("measured in") == 2
+    assert segmentation_runs.main(words) == 0
+    assert capsys.readouterr().out.strip() == "packed 4 cells"

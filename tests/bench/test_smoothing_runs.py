@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from benchmarks.smoothing_measure import Network, claim, claim_over_seeds, corrupted, curve, deep_curve, nll_of_items
+from benchmarks.smoothing_measure import (
+    Network,
+    claim,
+    claim_over_seeds,
+    corrupted,
+    corruptions,
+    curve,
+    deep_curve,
+    nll_of_items,
+)
 from calibrant.data import Data
 from calibrant.data.records import Part
 from calibrant.ensembles import MCDropout
+from calibrant.shifts import corrupt
 from calibrant.types import Split
 
 
@@ -72,9 +83,16 @@ def test_a_deep_ensemble_of_seeds() -> None:
     assert rows["nll"][0] == pytest.approx(nll_of_items(singles[0]).mean().item(), rel=1e-6)
 
 
-def test_corruptions_by_ensemble_size() -> None:
+def test_corruptions_by_ensemble_size(tmp_path: Path) -> None:
     made, x, y = network()
-    said = corrupted(made, x, y, (1, 3), 0, ("gaussian_noise", "saturate"), (1, 5))
+    asked = (x, tmp_path, made.device, ("gaussian_noise", "saturate"), (1, 5))
+    images = corruptions(*asked)
+    assert torch.equal(images["saturate", 5], corrupt(x, "saturate", 5, 0))
+    [kept] = tmp_path.iterdir()  # made once: the second time they are read
+    before = kept.stat().st_mtime_ns
+    assert torch.equal(corruptions(*asked)["saturate", 5], images["saturate", 5])
+    assert kept.stat().st_mtime_ns == before
+    said = corrupted(made, images, y, (1, 3), 0)
     assert said["items"] == 40 and set(said["1"]["cells"]) == {
         "gaussian_noise-1", "gaussian_noise-5", "saturate-1", "saturate-5"
     }  # fmt: skip

@@ -36,6 +36,7 @@ CELLS = RUNGS // RUNGS_A_CELL
 FEW = 30
 """Units below which an interval is Student's."""
 NAMES = ("accuracy", "nll", "brier", "ece", "auroc", "miou", "consistency")
+UNBOUNDED = frozenset({"nll", "brier"})
 PERCENT = frozenset({"accuracy", "ece", "miou", "consistency"})
 
 
@@ -105,14 +106,17 @@ class Frames:
         self.rows.append(sums(scores, predicted, self._previous, self.k))
         self._previous = predicted
 
+    def units(self, block: int = 1) -> dict[str, Tensor]:
+        """The sums of each `block` successive frames, a row a block."""
+        return {n: blocked(torch.stack([getattr(r, n) for r in self.rows]), block) for n in vars(self.rows[0])}
+
     def report(self, *, resampling: Resampling | None = None, block: int = 1) -> Report:
         """Every metric; with `resampling`, its interval over frames or over blocks of so many successive ones."""
         if not self.rows:
             raise InputError("no frame was added; there is nothing to report")
         if block < 1:
             raise InputError(f"block={block} must be at least 1 frame")
-        units = {name: torch.stack([getattr(r, name) for r in self.rows]) for name in vars(self.rows[0])}
-        units = {name: blocked(t, block) for name, t in units.items()}
+        units = self.units(block)
         count = len(units["pixels"])
         ones = torch.ones(1, count, dtype=torch.float64)
         values = metrics(units)
@@ -194,6 +198,7 @@ def interval(
     if float(replicates.max() - replicates.min()) <= 1e-15:
         return Estimate(e.value, reason=UNMOVED)
     low, high = bca(e.value, replicates, acceleration(_influence(value, count), None), resampling.level)
+    high = high if name in UNBOUNDED else min(high, 1.0)
     return Estimate(e.value, low, high, method=f"BCa bootstrap over {unit}")
 
 
@@ -214,7 +219,7 @@ def _student(name: str, e: Estimate, value: Value, count: int, level: float, uni
     if error == 0:
         return Estimate(e.value, reason=UNMOVED)
     half = float(t.ppf((1 + level) / 2, count - 1)) * error
-    top = float("inf") if name in ("nll", "brier") else 1.0
+    top = float("inf") if name in UNBOUNDED else 1.0
     ends = (max(0.0, e.value - half), min(top, e.value + half))
     return Estimate(e.value, *ends, method=f"Student's t on the influences of {count} {unit}")
 

@@ -27,17 +27,20 @@ def twice(inputs: int, outputs: int, layers: Layers, *, drop: bool) -> nn.Sequen
 
 
 class UNet(nn.Module):
-    def __init__(self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers) -> None:
+    def __init__(
+        self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, width: int = WIDTHS[0]
+    ) -> None:
         super().__init__()
-        depth = len(WIDTHS) - 1
-        edges = (in_channels, *WIDTHS)
-        self.encoders = nn.ModuleList(twice(edges[i], WIDTHS[i], layers, drop=i >= 2) for i in range(depth))
-        self.ends = nn.ModuleList(layers.stage_end(width) for width in WIDTHS[:-1])
+        widths = tuple(w * width // WIDTHS[0] for w in WIDTHS)
+        depth = len(widths) - 1
+        edges = (in_channels, *widths)
+        self.encoders = nn.ModuleList(twice(edges[i], widths[i], layers, drop=i >= 2) for i in range(depth))
+        self.ends = nn.ModuleList(layers.stage_end(w) for w in widths[:-1])
         self.pools = nn.ModuleList(layers.pool(kernel_size=2) for _ in range(depth))
-        self.middle = twice(WIDTHS[-2], WIDTHS[-1], layers, drop=True)
-        self.ups = nn.ModuleList(nn.ConvTranspose2d(WIDTHS[i + 1], WIDTHS[i], 2, 2) for i in range(depth))
-        self.decoders = nn.ModuleList(twice(2 * WIDTHS[i], WIDTHS[i], layers, drop=i >= 1) for i in range(depth))
-        self.fc = nn.Conv2d(WIDTHS[0], classes, 1)
+        self.middle = twice(widths[-2], widths[-1], layers, drop=True)
+        self.ups = nn.ModuleList(nn.ConvTranspose2d(widths[i + 1], widths[i], 2, 2) for i in range(depth))
+        self.decoders = nn.ModuleList(twice(2 * widths[i], widths[i], layers, drop=i >= 1) for i in range(depth))
+        self.fc = nn.Conv2d(widths[0], classes, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         skipped = []
@@ -54,5 +57,6 @@ class UNet(nn.Module):
         return logits.permute(0, 2, 3, 1)
 
 
-def unet(classes: int, in_channels: int, size: tuple[int, int], layers: Layers) -> nn.Module:
-    return he(UNet(classes, in_channels, size, layers))
+def unet(classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, width: int = WIDTHS[0]) -> nn.Module:
+    """`width`: the channels of the first stage, which each of the four further ones doubles."""
+    return he(UNet(classes, in_channels, size, layers, width=width))

@@ -1,0 +1,65 @@
+"""What leaves `segmentation_runs`: what spatial smoothing does to each row, on the same frames; all cells, one file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.bench.store import KEY_LENGTH, Store, read
+from calibrant.metrics.bootstrap import draw
+from calibrant.metrics.frames import Frames, blocked
+from calibrant.papers import Experiment, experiments
+
+BLOCK = 15
+"""Successive frames that an interval draws together: a second at 15 Hz."""
+Done = tuple[Experiment, int, str, Path, str]
+"""A network's row, seed, scale, run folder, and its cell's key."""
+
+
+def difference(a: Tensor, b: Tensor) -> dict[str, Any]:
+    """NLL of b − NLL of a from sums a frame [F, 3], on the same frames: blocks drawn together, percentiles."""
+    joined = [blocked(s, BLOCK) for s in (a, b)]
+    w = draw(len(joined[0]), 2000, torch.Generator().manual_seed(0)).double()
+    means = [(w @ s[:, 2]) / (w @ s[:, 0]) for s in joined]
+    low, high = (means[1] - means[0]).quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    value = float(b[:, 2].sum() / b[:, 0].sum() - a[:, 2].sum() / a[:, 0].sum())
+    return {"nll": value, "low": low, "high": high, "interval": f"blocks of {BLOCK} frames resampled in pairs"}
+
+
+def kept(found: Mapping[str, Frames], folder: Path) -> None:
+    """The sums of each frame, for differences to other networks."""
+    np.savez(folder / "frames.npz", **{v: f.units(1)["pixels"].numpy() for v, f in found.items()})
+
+
+def pack(done: Sequence[Done], a: argparse.Namespace) -> None:
+    a.out.mkdir(parents=True, exist_ok=True)
+    store = Store(a.cells)
+    sums: dict[tuple[str, int, str], dict[str, Tensor]] = {}
+    for e, seed, scale, folder, _ in done:
+        with np.load(folder / "frames.npz", allow_pickle=False) as arrays:
+            sums[e.row, seed, scale] = {v: torch.from_numpy(arrays[v]) for v in arrays.files}
+    for e, seed, scale, _, key in done:
+        cell = read(store.root / e.name / f"{scale}-{seed}-{key[:KEY_LENGTH]}.json")
+        plain = sums.get((e.row.removesuffix("_smooth"), seed, scale))
+        if e.row.endswith("_smooth") and plain is not None:
+            each = {v: difference(plain[v], f) for v, f in sums[e.row, seed, scale].items()}
+            cell = replace(cell, extras={**cell.extras, "spatial_against_none": each})
+            store.write(e, cell)
+        if "dropout" in cell.measured:  # Table 2 is the Bayesian half of E.4
+            [twin] = experiments(f"ss/table2/{e.row}")
+            store.write(twin, replace(cell, experiment=twin.name))
+    lines = []
+    for path in sorted(store.root.rglob("*-*-*.json")):
+        name = path.relative_to(store.root).with_suffix("").as_posix()
+        entry = {"path": name, "cell": json.loads(path.read_text("utf-8"))}
+        lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
+    (a.out / "cells.jsonl").write_text("".join(lines), "utf-8")
+    print(f"packed {len(lines)} cells", flush=True)
