@@ -38,7 +38,7 @@ from calibrant.types import Predictions
 
 TYPE = "type_"
 """Of the names of rows by corruption: too many to head a table, so they go into a cell's extras."""
-WRN = "ResNet-29 v2 instead of WRN-28-10, levels pre-computed instead of on the fly"
+WRN, BEFOREHAND = "ResNet-29 v2 instead of WRN-28-10", ", levels pre-computed instead of on the fly"
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ def _of_run(unit: Unit, filing: Filing) -> list[Cell]:
         return [cell]
     keys = (OOD, f"{TEMPERATURE}_{OOD}")
     part = {k: {v: record[k][v] for v in keys} for k in ("values", "intervals")}
-    return [cell, _filed(f"ar/ood/cifar10_{unit.method}", [unit.run], unit, part, _remarks(record), filing, also=WRN)]
+    said = WRN + (BEFOREHAND if unit.recipe.targets.name == "ar_adals" else "")
+    return [cell, _filed(f"ar/ood/cifar10_{unit.method}", [unit.run], unit, part, _remarks(record), filing, also=said)]
 
 
 def _of_pool(unit: Unit, units: Sequence[Unit], filing: Filing) -> list[Cell]:

@@ -69,7 +69,8 @@ def figure2(found: Found) -> Any | None:
 
 def figure4(found: Found) -> Any | None:
     """Shares of CIFAR-100's images by the entropy of the prediction, means over seeds."""
-    rows = {m: [c.extras["entropy_histogram"] for c in found.get(f"ood/cifar10_{m}", [])] for m in LABELS}
+    cells = {m: found.get(f"ood/cifar10_{m}", []) for m in LABELS}
+    rows = {m: [h for c in held if (h := c.extras.get("entropy_histogram"))] for m, held in cells.items()}
     if not any(rows.values()):
         return None
     (ax,) = panels(1)
@@ -98,8 +99,8 @@ def figure5(found: Found) -> Any | None:
         ax.errorbar(
             list(known), [mean(v) for v in known.values()], spread, fmt="o-", color=COLOURS["accent"], capsize=3
         )
-    seeds = ", ".join(f"R = {r}: {len(by[r])}" for r in sorted(by))
-    return _finished(axes, ("ECE, clean", f"ECE, corrupted (seeds {seeds})"), "number of levels R")
+    seeds = ", ".join(str(len(by[r])) for r in sorted(by))
+    return _finished(axes, ("ECE, clean", "ECE, mean over corruptions"), f"number of levels R (seeds: {seeds})")
 
 
 def _x(cell: Cell) -> list[int]:

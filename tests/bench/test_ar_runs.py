@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import ar_cells, ar_measure, ar_runs, ar_table, ar_units, gpu_runs
+from benchmarks import ar_cells, ar_figures, ar_measure, ar_runs, ar_table, ar_units, gpu_runs
 from calibrant import files
 from calibrant.bench import Store
 from calibrant.diagnostics import variance_over_runs
@@ -200,6 +200,13 @@ def test_the_table_says_how_many_runs(done: tuple[Path, Path]) -> None:
     text = ar_table.table(list(Store(root / "smoke-store").cells()))
     assert "NOT the paper's schedule: 3 epochs" in text and "by level, least robust first" in text
     assert ar_cells.command(asked("--epochs", "30", "--members", "3")).endswith("ar_runs.py --epochs 30 --members 3")
+
+
+def test_figures_are_drawn_of_what_is_there(done: tuple[Path, Path], tmp_path: Path) -> None:
+    root, _ = done
+    drawn = ar_figures.draw(root / "smoke-store", tmp_path)
+    assert [p.name for p in drawn] == ["ar-figure1-small.svg", "ar-figure2-small.svg"], "no other levels, no CIFAR-100"
+    assert "<svg" in drawn[0].read_text()
 
 
 def test_the_papers_numbers_are_where_the_paper_has_them() -> None:
