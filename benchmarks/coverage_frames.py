@@ -1,6 +1,6 @@
 """Do the 95 % intervals over frames cover 95 %? Simulated videos, whose frames are alike for a while or not at all.
 
-    python -m benchmarks.coverage_frames [--trials 120] [--frames 100]
+    python -m benchmarks.coverage_frames [--trials 120] [--frames 100] [--rho 0.8]
 
 A frame's difficulty follows an AR(1) process with correlation rho from frame to frame; its pixels err together. The
 truth is a long video's. Printed as the table of docs/smoothing.md.
@@ -12,6 +12,7 @@ import argparse
 import math
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,8 +20,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.frames import Frames, blocked, interval, metrics
-from calibrant.types import Estimate
+from calibrant.metrics.frames import Frames
 
 EDGE, K = 8, 4
 NAMES = ("accuracy", "nll", "ece", "miou", "consistency")
@@ -46,34 +46,28 @@ def gathered(logits: Tensor, labels: Tensor) -> Frames:
     return frames
 
 
-def units(frames: Frames, block: int) -> dict[str, Tensor]:
-    each = {name: torch.stack([getattr(row, name) for row in frames.rows]) for name in vars(frames.rows[0])}
-    return {name: blocked(values, block) for name, values in each.items()}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=120)
     parser.add_argument("--frames", type=int, default=100)
     parser.add_argument("--long", type=int, default=5000)
+    parser.add_argument("--rho", type=float, nargs="+", default=[0.0, 0.5, 0.8])
     a = parser.parse_args()
     rng = torch.Generator().manual_seed(1)
     print("| rho | block | " + " | ".join(NAMES) + " |")
     print("|---:|---:|" + "---:|" * len(NAMES))
-    for rho in (0.0, 0.8):
-        whole = units(gathered(*video(a.long, rho, rng)), 1)
-        truth = {n: float(metrics(whole)[n](torch.ones(1, a.long, dtype=torch.float64))) for n in NAMES}
+    blocks: tuple[Any, ...] = (5, 10, 20, "auto")
+    for rho in a.rho:
+        whole = gathered(*video(a.long, rho, rng)).report()
         trials = [gathered(*video(a.frames, rho, rng)) for _ in range(a.trials)]
-        for block in (5, 10, 20):
+        for block in blocks:
             held = dict.fromkeys(NAMES, 0)
             for seed, frames in enumerate(trials):
-                drawn = units(frames, block)
-                ones = torch.ones(1, len(drawn["pixels"]), dtype=torch.float64)
+                found = frames.report(resampling=Resampling(seed, 500), block=block)
                 for name in NAMES:
-                    value = metrics(drawn)[name]
-                    e = interval(name, Estimate(float(value(ones))), value, drawn, Resampling(seed, 500), "blocks")
-                    assert e.low is not None and e.high is not None
-                    held[name] += e.low <= truth[name] <= e.high
+                    truth, e = whole[name].value, found[name]
+                    assert truth is not None and e.low is not None and e.high is not None
+                    held[name] += e.low <= truth <= e.high
             shares = " | ".join(f"{100 * held[name] / a.trials:.0f}" for name in NAMES)
             print(f"| {rho} | {block} | {shares} |", flush=True)
 

@@ -5,14 +5,15 @@
 A frame leaves the same few numbers, whatever its size, so a video never lies in memory. Values are those of `evaluate`
 on all pixels (AUROC from a ladder of confidences: see `auroc_bound`), with two of segmentation's own: the mean
 intersection over union, and the consistency of neighbouring frames (SS Eq. 37, Table 2). Pixels of a frame err together
-and so do frames of a video: intervals draw whole frames, or blocks of them, by the methods of `intervals`.
+and so do frames of a video: intervals draw whole frames, or blocks of them, by the methods of `intervals`, and are
+widened by what blocks miss of the frames' correlation (`blocks`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from calibrant.functional.binning import equal_width
 from calibrant.functional.border import predictions
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.bca import acceleration, bca, wilson
+from calibrant.metrics.blocks import block_length, few_blocks, missed
 from calibrant.metrics.bootstrap import draw
 from calibrant.metrics.conventions import BINS, Resampling, conventions
 from calibrant.metrics.gaps import Cells, group_factor
@@ -110,12 +112,24 @@ class Frames:
         """The sums of each `block` successive frames, a row a block."""
         return {n: blocked(torch.stack([getattr(r, n) for r in self.rows]), block) for n in vars(self.rows[0])}
 
-    def report(self, *, resampling: Resampling | None = None, block: int = 1) -> Report:
-        """Every metric; with `resampling`, its interval over frames or over blocks of so many successive ones."""
+    def series(self) -> Tensor:
+        """What each frame adds to NLL, accuracy and the mean gap [3, F]: their correlation tells which err alike."""
+        units = self.units()
+        n, hits, nll = units["pixels"].T
+        gap = (units["width"][:, 1] - units["width"][:, 2]).sum(-1)
+        return torch.stack([sums - n * (sums.sum() / n.sum()) for sums in (nll, hits, gap)])
+
+    def report(self, *, resampling: Resampling | None = None, block: int | Literal["auto"] = 1) -> Report:
+        """Every metric; with `resampling`, its interval over frames or over blocks of so many successive ones.
+
+        `block="auto"`: as long as the frames' autocorrelation asks for (`blocks.block_length`).
+        """
         if not self.rows:
             raise InputError("no frame was added; there is nothing to report")
-        if block < 1:
-            raise InputError(f"block={block} must be at least 1 frame")
+        if block == "auto":
+            block = block_length(self.series())
+        if not isinstance(block, int) or block < 1:
+            raise InputError(f"block={block!r} must be at least 1 frame, or 'auto'")
         units = self.units(block)
         count = len(units["pixels"])
         ones = torch.ones(1, count, dtype=torch.float64)
@@ -123,7 +137,8 @@ class Frames:
         out = {name: _point(name, float(value(ones)), units) for name, value in values.items()}
         unit = "frames" if block == 1 else f"blocks of {block} frames"
         if resampling is not None:
-            out = {n: interval(n, e, values[n], units, resampling, unit) for n, e in out.items()}
+            more = missed(self.series(), block)
+            out = {n: interval(n, e, values[n], units, resampling, unit, more) for n, e in out.items()}
         said = None if resampling is None else resampling.describe(unit)
         n = int(units["pixels"][:, 0].sum())
         extras: dict[str, Any] = {"frames": len(self.rows), "units": count, "auroc_bound": auroc_bound(units)}
@@ -176,20 +191,20 @@ def _point(name: str, value: float, units: dict[str, Tensor]) -> Estimate:
 
 
 def interval(
-    name: str, e: Estimate, value: Value, units: dict[str, Tensor], resampling: Resampling, unit: str
+    name: str, e: Estimate, value: Value, units: dict[str, Tensor], resampling: Resampling, unit: str, more: float = 1.0
 ) -> Estimate:
-    """The estimate with its interval over the units."""
+    """The estimate with its interval over the units; `more`: what their correlation widens it by (`blocks.missed`)."""
     count = len(units["pixels"])
     if e.value is None or count < 2:
         return e if e.value is None else Estimate(e.value, reason=f"one of the {unit}: no interval")
     if name != "ece" and count < FEW:
-        return _student(name, e, value, count, resampling.level, unit)
+        return _student(name, e, value, count, resampling.level, unit, more)
     if name == "accuracy":
         low, high = wilson(e.value, _effective(units, e.value), resampling.level)
         return Estimate(e.value, low, high, method=f"Wilson, pixels counted by the design effect of {unit}")
     if name == "ece":
-        low, high = invert(_cells(units), ["ece"], resampling)["ece"]
-        return Estimate(e.value, low, high, method=INVERSION)
+        low, high = invert(_cells(units, more * few_blocks(count, resampling.level)), ["ece"], resampling)["ece"]
+        return Estimate(e.value, low, high, method=f"{INVERSION}; covariance of {count} {unit}, few and alike")
     drawn = draw(count, resampling.replicates, torch.Generator().manual_seed(resampling.seed)).double()
     replicates = value(drawn)
     replicates = replicates[torch.isfinite(replicates)]
@@ -210,7 +225,7 @@ def _influence(value: Value, count: int) -> Tensor:
     return gradient[0] - gradient[0].mean()
 
 
-def _student(name: str, e: Estimate, value: Value, count: int, level: float, unit: str) -> Estimate:
+def _student(name: str, e: Estimate, value: Value, count: int, level: float, unit: str, more: float) -> Estimate:
     """Of a handful of units a bootstrap's interval is too short: their influences' standard error, and Student's t."""
     from scipy.stats import t
 
@@ -218,7 +233,7 @@ def _student(name: str, e: Estimate, value: Value, count: int, level: float, uni
     error = float(_influence(value, count).square().sum() * count / (count - 1)) ** 0.5
     if error == 0:
         return Estimate(e.value, reason=UNMOVED)
-    half = float(t.ppf((1 + level) / 2, count - 1)) * error
+    half = float(t.ppf((1 + level) / 2, count - 1)) * error * more
     top = float("inf") if name in UNBOUNDED else 1.0
     ends = (max(0.0, e.value - half), min(top, e.value + half))
     return Estimate(e.value, *ends, method=f"Student's t on the influences of {count} {unit}")
@@ -233,11 +248,11 @@ def _effective(units: dict[str, Tensor], share: float) -> float:
     return total / max(1.0, float((hits - share * n).square().sum()) / items)
 
 
-def _cells(units: dict[str, Tensor]) -> Cells:
+def _cells(units: dict[str, Tensor], widened: float) -> Cells:
     count, confidence, correct, square = units["width"].sum(0)
     kept = count > 0
     c, mean = count[kept], confidence[kept] / count[kept]
     signed = (units["width"][:, 1] - units["width"][:, 2])[:, kept]
-    factor = group_factor(signed, units["pixels"][:, 0])
+    factor = group_factor(signed, units["pixels"][:, 0]) * widened
     spread = (square[kept] / c - mean * mean).clamp_min(0)
     return Cells(int(count.sum()), c, mean, correct[kept] / c, spread, factor=factor)
