@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from calibrant.attacks import DDN, CarliniWagner, DeepFool
 from calibrant.attacks import loop as loop_module
@@ -49,7 +50,7 @@ def test_buffers_change_nothing(attack: type[DDN], victim: Victim, monkeypatch: 
     assert len(set(Replayed.sizes)) == len(Replayed.sizes)
 
 
-def test_bfloat16_gradients_end_in_full_precision(victim: Victim) -> None:
+def test_half_precision_gradients_end_in_full_precision(victim: Victim) -> None:
     plain = DDN(bounds=victim.bounds).run(victim.model, victim.x)
     half = DDN(bounds=victim.bounds, reduced=True).run(victim.model, victim.x)
     assert bool(half.success.all())
@@ -57,3 +58,31 @@ def test_bfloat16_gradients_end_in_full_precision(victim: Victim) -> None:
         assert bool((victim.model(half.adversarial).argmax(-1) != victim.model(victim.x).argmax(-1)).all())
     assert float((half.distance / plain.distance).mean()) == pytest.approx(1, abs=0.02)
     assert all(p.dtype == torch.float32 for p in victim.model.parameters())
+
+
+@pytest.mark.parametrize("attack", [DDN, CarliniWagner])
+@pytest.mark.parametrize("scale", [1e6, 1e-12])
+def test_what_half_precision_cannot_hold_is_attacked_in_full(scale: float, attack: type[DDN], victim: Victim) -> None:
+    """Weights beyond float16's range give no number, logits far below it no gradient; neither ends in a failure."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(64, 16), nn.Linear(16, 4)
+            with torch.no_grad():
+                g = torch.Generator().manual_seed(0)
+                for p in self.parameters():
+                    p.copy_(torch.randn(p.shape, generator=g) / 4)
+                for p in self.first.parameters():
+                    p.mul_(scale)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.second(torch.tanh(self.first(x.flatten(1)) / scale)) * min(1.0, scale)
+            return out
+
+    model = Scaled().eval()
+    settings = {"iterations": 40} if attack is CarliniWagner else {}
+    plain = attack(bounds=victim.bounds, **settings).run(model, victim.x[:12])
+    half = attack(bounds=victim.bounds, reduced=True, **settings).run(model, victim.x[:12])
+    assert bool(plain.success.all()) and bool(half.success.all())
+    torch.testing.assert_close(half.distance, plain.distance, rtol=0.02, atol=0)

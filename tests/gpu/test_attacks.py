@@ -1,4 +1,4 @@
-"""Attacks on a CUDA device: the captured, reduced-precision loop finds what the eager float32 one finds."""
+"""Attacks on a CUDA device: the captured, half-precision loop finds what eager float32 finds, for every batch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.attacks import DDN, CarliniWagner, robustness
+from calibrant.attacks import DDN, CarliniWagner, DeepFool, robustness
 from calibrant.nn import build
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -33,16 +33,57 @@ def images(n: int) -> torch.Tensor:
     return 0.2 + 0.6 * torch.rand(n, 3, 32, 32, device="cuda", generator=torch.Generator("cuda").manual_seed(7))
 
 
+def batches(n: int) -> list[list[torch.Tensor]]:
+    """Orders and sizes of batches: for each, kernels are chosen anew."""
+    turned = torch.randperm(n, generator=torch.Generator().manual_seed(3))
+    return [[torch.arange(n)], [turned], list(turned.split(32)), list(torch.arange(n).split(5)), list(turned.split(1))]
+
+
+@torch.no_grad()
+def labels(network: nn.Module, x: torch.Tensor, parts: list[torch.Tensor]) -> torch.Tensor:
+    found = torch.zeros(len(x), dtype=torch.long, device="cuda")
+    for rows in parts:
+        found[rows.cuda()] = network(x[rows.cuda()]).argmax(-1)
+    return found
+
+
+@pytest.mark.parametrize("attack", [DDN, CarliniWagner, DeepFool])
+@pytest.mark.parametrize("tf32", [True, False])
+def test_a_success_is_one_in_every_batch(
+    tf32: bool, attack: type[DDN], network: nn.Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in batches that the attack never saw, and without the TF32 that it was found with."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
+    x = images(96)
+    own = labels(network, x, [torch.arange(96)])
+    result = attack().run(network, x)
+    assert torch.backends.cudnn.allow_tf32 is tf32 and bool(result.success.all())
+    for parts in batches(96):
+        assert bool((labels(network, result.adversarial, parts) != own).all())
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    clear = labels(network, x, [torch.arange(96)]) == own  # an input at the boundary itself has two labels
+    assert clear.float().mean() > 0.95
+    for parts in batches(96)[:3]:
+        assert bool((labels(network, result.adversarial, parts) != own)[clear].all())
+
+
 @pytest.mark.parametrize("attack", [DDN, CarliniWagner])
-def test_graph_and_bfloat16_measure_the_same_distance(attack: type[DDN], network: nn.Module) -> None:
+def test_graph_and_half_precision_measure_the_same_distance(attack: type[DDN], network: nn.Module) -> None:
     x = images(96)
     plain = attack(engine="eager", reduced=False).run(network, x)
     fast = attack().run(network, x)
     assert bool(plain.success.all()) and bool(fast.success.all())
-    with torch.no_grad():
-        assert bool((network(fast.adversarial).argmax(-1) != network(x).argmax(-1)).all())
     ratio = fast.distance / plain.distance
     assert 0.97 < ratio.median() < 1.03 and 0.9 < ratio.mean() < 1.1
+
+
+def test_distance_does_not_depend_on_the_batch(network: nn.Module) -> None:
+    """Other neighbours, other slots: the same to the noise of TF32 (attacks in float32 from end to end)."""
+    x = images(96)
+    whole = DDN(reduced=False).run(network, x).distance
+    turned = DDN(reduced=False, batch=40).run(network, x.flip(0)).distance.flip(0)
+    assert float((turned / whole).median()) == pytest.approx(1, abs=5e-3)
+    assert float((turned / whole - 1).abs().quantile(0.8)) < 0.05
 
 
 def test_slots_are_refilled_and_shrink(network: nn.Module) -> None:

@@ -54,7 +54,7 @@ class Attack(ABC):
     batch: int | None = None  # items attacked at once; None: what suits the device
     engine: Literal["auto", "eager", "graph", "compile"] = "auto"  # on CUDA; `compile` is also captured as a graph
     reduced: bool | None = (
-        None  # bfloat16 gradients; None: on CUDA, for attacks whose end is searched in full precision
+        None  # half-precision gradients; None: on CUDA, for attacks whose end is searched in full precision
     )
     norm: ClassVar[float] = 2.0
     nearest: ClassVar[bool] = True  # keeps the nearest success; else the last one, or the last point
@@ -131,21 +131,22 @@ class Attack(ABC):
         if bool(away.any()):
             chosen, rows = task.take(away), away.nonzero().squeeze(1)
             end = loop(chosen)
-            if not bool(end["moved"].any()):
-                raise InputError(
-                    "the gradient is zero everywhere: the model returns constant logits, or ones that do not depend on "
-                    "the input; there is no direction to attack in"
-                )
             settled = partial(settle, batch=size, search=self.nearest)
             best, success = settled(field.among(origin, rows), chosen, end["best"], end["point"])
-            count = end["calls"]
+            count, moved = end["calls"], bool(end["moved"].any())
             if loop.field.reduced and not bool(success.all()):  # once more in full precision, what was lost without it
                 lost = ~success
                 again = chosen.take(lost)
                 end = exact(again)
+                moved = moved or bool(end["moved"].any())
                 count[lost] += end["calls"]
                 redone = settled(field.among(origin, rows[lost]), again, end["best"], end["point"])
                 best[lost], success[lost] = redone
+            if not moved:
+                raise InputError(
+                    "the gradient is zero everywhere: the model returns constant logits, or ones that do not depend on "
+                    "the input; there is no direction to attack in"
+                )
             if self.looks:
                 candidate, promising = self._looked(field.among(origin, rows), chosen, best, success, loop.size, size)
                 if bool(promising.any()):

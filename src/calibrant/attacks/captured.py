@@ -1,4 +1,4 @@
-"""What CUDA needs for speed: a step as one graph, and a network laid out for bfloat16.
+"""What CUDA needs for speed: a step as one graph, and a network laid out for half precision.
 
 A step of a small network is bound by kernel launches; captured once for a number of slots, it is replayed at once.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from calibrant.attacks.field import HALF
 from calibrant.attacks.task import State
 from calibrant.errors import InputError
 
@@ -53,13 +54,13 @@ class Captured:
 
 
 def fast_copy(predictor: Any, *, compiled: bool) -> Any:
-    """A frozen copy with bfloat16 matrices and channels last, for gradients only; anything but a network as it is."""
+    """A frozen copy with matrices in half precision and channels last, for gradients; what is no network, as it is."""
     if not isinstance(predictor, nn.Module):
         return predictor
     network = copy.deepcopy(predictor).eval().requires_grad_(False)
     for module in network.modules():
         if isinstance(module, _MATRICES):  # autocast would cast them at every step; norms stay in float32
-            module.to(torch.bfloat16)
+            module.to(HALF)
     if any(isinstance(module, nn.Conv2d) for module in network.modules()):
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return torch.compile(network) if compiled else network

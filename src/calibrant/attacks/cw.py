@@ -91,7 +91,9 @@ class CarliniWagner(Attack):
         low = torch.where(ended & ~found, torch.maximum(c, state["low"]), state["low"])
         next_c = torch.where(high < torch.inf, (low + high) / 2, 10 * c)
         search = state["search"] + ended.long()
-        done = ended & ((ever & (search >= self.search_steps)) | (next_c > LARGEST_C))
+        done = ended & (
+            (ever & (search >= self.search_steps)) | ~(next_c <= LARGEST_C)
+        )  # also when it is no number any more
 
         adam = self._adam(task, state, seen, c, t)
         anew = spread(ended, adam["w"])
