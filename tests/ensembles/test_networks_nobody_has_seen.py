@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from calibrant.ensembles import PEP, Deep, MCDropout
-from calibrant.ensembles.dropping import dropouts
+from calibrant.ensembles.dropping import dropouts, functional_dropouts
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.noise import member_seed
 
@@ -126,6 +126,43 @@ def test_functional_dropout_is_reported_once_and_never_shared_between_members(al
         warnings.simplefilter("error")
         ensemble.members(X)
     assert torch.equal(members, naive(model, X, 4))
+
+
+class Attention(nn.Module):
+    """Attention as people write it: its rate in an attribute, or borrowed from a module that is never called."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.embed, self.qkv, self.head = nn.Embedding(50, 16), nn.Linear(16, 48), nn.Linear(16, 4)
+        self.drop, self.kind = nn.Dropout(0.2), kind
+        if kind == "attribute":
+            self.dropout_prob = 0.1
+        elif kind == "borrowed":
+            self.attn_drop = nn.Dropout(0.1)
+
+    def rate(self) -> float:
+        if self.kind == "attribute":
+            return self.dropout_prob if self.training else 0.0
+        if self.kind == "borrowed":
+            return self.attn_drop.p if self.training else 0.0
+        return 0.5 if self.kind == "always" else 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.embed(x)).reshape(len(x), 7, 3, 2, 8).permute(2, 0, 3, 1, 4)
+        out = F.scaled_dot_product_attention(q, k, v, dropout_p=self.rate())
+        return self.head(self.drop(out.transpose(1, 2).reshape(len(x), 7, 16).mean(1)))
+
+
+@pytest.mark.parametrize(("kind", "times"), [("attribute", 1), ("borrowed", 1), ("always", 1), ("never", 0)])
+def test_the_rate_of_functional_attention_is_out_of_reach_and_said(kind: str, times: int) -> None:
+    model = Attention(kind).eval()
+    assert functional_dropouts(model, WORDS) == times
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        members = MCDropout(model, 4).members(WORDS)
+    assert [f"functional dropout {times} time" in str(w.message) for w in said] == [True] * times
+    assert torch.equal(members, naive(model, WORDS, 4))
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
 def test_a_write_to_a_part_of_the_shared_result_and_then_to_all_of_it_is_undone() -> None:

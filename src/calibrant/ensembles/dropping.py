@@ -2,7 +2,8 @@
 
 Reachable are PyTorch's dropout modules, other libraries' (known by their names), and the modules that call dropout
 themselves and do nothing else by their mode: attention (`nn.MultiheadAttention`) and recurrent networks
-(`nn.LSTM(…, dropout=0.3)`). A functional `F.dropout(…, training=self.training)` in somebody's forward is not.
+(`nn.LSTM(…, dropout=0.3)`). A functional `F.dropout(…, training=self.training)` in somebody's forward is not, nor is
+the `dropout_p` of `F.scaled_dot_product_attention`.
 """
 
 from __future__ import annotations
@@ -110,17 +111,34 @@ def _unfused(found: Iterable[nn.Module]) -> Iterator[None]:
 
 
 class Watch(TorchFunctionMode):
-    """Counts dropout calls that come from no module of `dropouts`, and so stay as they are."""
+    """Counts the dropout of one pass that comes from no module of `dropouts`, and so stays as it is.
+
+    Attention (`F.scaled_dot_product_attention`) is given its rate by its caller, as a rule zero outside training. Then
+    the caller tells: it keeps a rate in an attribute (`dropout`, `attn_dropout`), or has a dropout that it never calls.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.model, self.found, self._inside = model, 0, 0
+        self.model, self._found = model, 0
+        self._drops = set(dropouts(model).values())
+        self._running: list[nn.Module] = []
+        self._called: set[nn.Module] = set()
+        self._asking: list[nn.Module] = []  # who called attention without a rate
         self._hooks: list[Any] = []
 
+    @property
+    def found(self) -> int:
+        return self._found + sum(map(self._would_drop, self._asking))
+
+    def _would_drop(self, m: nn.Module) -> bool:
+        own = (v for name, v in vars(m).items() if "drop" in name.lower() and isinstance(v, float))
+        idle = (rate(child) for child in m.children() if child in self._drops and child not in self._called)
+        return any(p > 0 for p in (*own, *idle))
+
     def __enter__(self) -> Watch:
-        for m in dropouts(self.model).values():
-            self._hooks.append(m.register_forward_pre_hook(lambda *_: self._step(1)))
-            self._hooks.append(m.register_forward_hook(lambda *_: self._step(-1), always_call=True))
+        for m in self.model.modules():
+            self._hooks.append(m.register_forward_pre_hook(lambda m, _: self._running.append(m)))
+            self._hooks.append(m.register_forward_hook(lambda m, *_: self._leave(m), always_call=True))
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -130,12 +148,20 @@ class Watch(TorchFunctionMode):
             hook.remove()
         self._hooks.clear()
 
-    def _step(self, by: int) -> None:
-        self._inside += by
+    def _leave(self, m: nn.Module) -> None:
+        self._running.pop()
+        self._called.add(m)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.found += func in _FUNCTIONS and not self._inside
-        return func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        if self._drops.isdisjoint(self._running):
+            if func is nn.functional.scaled_dot_product_attention:
+                if args[4] if len(args) > 4 else kwargs.get("dropout_p", 0.0):
+                    self._found += 1
+                else:
+                    self._asking += self._running[-1:]
+            self._found += func in _FUNCTIONS
+        return func(*args, **kwargs)
 
 
 def functional_dropouts(model: nn.Module, x: Tensor) -> int:

@@ -30,7 +30,7 @@ from calibrant.functional.noise import Distribution
 from calibrant.functional.search import Search, bracket, crest, golden
 
 FLAT = 1e-5
-"""Nats an item: two σ whose likelihoods differ by less are equally good, and the search is over."""
+"""Nats an item: two σ whose likelihoods differ by less are equally good, and the search is over. So is σ = 0, then."""
 
 GROWTH = 64.0
 """How far beyond the given range the bracketing search may follow a maximum: σ up to 64 × its end."""
@@ -175,7 +175,8 @@ class PEP(Ensemble):
             )
         else:
             raise InputError(f"search={search!r} is unknown; use bracket or golden")
-        sigma = found.best if found.value > zero.log_likelihood else 0.0
+        # a gain that is not one is rounding, and the model itself costs one pass instead of m
+        sigma = found.best if found.value > zero.log_likelihood + FLAT else 0.0
         best = curve.at(sigma)
         certificate = Certificate(
             search=search,
@@ -210,6 +211,8 @@ def _first_guess(curve: Curve, low: float, high: float, top: float) -> tuple[flo
     zero the gain is as small as σ², and its sign says nothing about where the peak is.
     """
     rough = curve.rough(share=min(1.0, max(0.25, 200 / len(curve.labels))), members=min(2, curve.ensemble.size))
+    if len(rough.labels) == len(curve.labels):
+        rough.seen[0.0] = curve.at(0.0)  # all of the data: the network itself is known there
     start = (low * high) ** 0.5
     values = {0.0: rough.at(0.0).log_likelihood}
     sigma, best = start, 0.0
@@ -242,7 +245,7 @@ def _finite(sigma: float) -> None:
 def _notes(start: PEP, found: Search, sigma: float, curve: Curve, low: float) -> tuple[str, ...]:
     notes = []
     if sigma == 0:
-        notes.append("no σ beats the model itself on this data: σ = 0")
+        notes.append(f"no σ beats the model itself on this data by more than {FLAT:g} nats an item: σ = 0")
     elif not found.interior:
         notes.append(f"the maximum lies at the border of the range, σ = {sigma:.3g}: widen `range`")
     if curve.rejected:

@@ -16,6 +16,12 @@ import numpy as np
 
 INVERSE_PHI = (math.sqrt(5) - 1) / 2
 
+NARROW = 1.5
+"""A bracket may end the search once both its ends are within this factor of the best probe. In a wider one the crest of
+a cubic can fall on the best probe by chance. Of 120 searches on measured curves of one ResNet-20 (5 members out of 20,
+128 to 400 images) 12 missed the maximum of their own curve by more than 5 %, the worst by 20 %; with this bound one
+does, by 5.1 %, for half a probe more."""
+
 
 @dataclass(frozen=True)
 class Search:
@@ -80,8 +86,9 @@ def bracket(
 
     From `start` the scale grows by `factor` while f does (up to `limit`; faster every time), or shrinks by
     three while f(0) is better (down to `low`, then 0 wins); zero itself closes the bracket from below, so
-    nothing is spent there. Stops when the cubic's crest stays within `tolerance` (relative, in x) of the best probe:
-    near a maximum the value is flat to the square of that. Stops too when two probes differ by no more than `flat`.
+    nothing is spent there. Stops when the cubic's crest stays within `tolerance` (relative, in x) of the best probe and
+    the bracket is narrow (near a maximum the value is flat to the square of that), or when two probes differ by no more
+    than `flat`.
     """
     probe = _Probes(f)
     left, middle = 0.0, start
@@ -103,7 +110,9 @@ def bracket(
     while len(probe.seen) < evaluations:
         x = crest({**values, **probe.seen}, left, middle, right)
         if abs(x - middle) <= tolerance / 2 * middle:
-            break
+            if right <= NARROW * middle and middle <= NARROW * left:
+                break
+            x = math.sqrt(middle * right) if right > NARROW * middle else _between(left, middle)
         change = value(x) - value(middle)
         if change > 0:
             left, middle, right = (middle, x, right) if x > middle else (left, x, middle)
@@ -114,6 +123,10 @@ def bracket(
         if abs(change) <= flat:
             break
     return probe.result(left, right, interior=True)
+
+
+def _between(left: float, middle: float) -> float:
+    return math.sqrt(left * middle) if left > 0 else middle / NARROW
 
 
 def crest(seen: dict[float, float], left: float, middle: float, right: float) -> float:
