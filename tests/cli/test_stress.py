@@ -253,7 +253,7 @@ def spoil(held: Path, how: str) -> list[str]:
         ("range", "label 77 in row"),
         ("blocks", "not five severities of the same items"),
         ("size", "images are (1, 9, 9), the classifier's are (1, 8, 8)"),
-        ("object", "labels.npy: not a readable npy"),
+        ("object", "labels.npy: holds pickled objects, which are not read"),
         ("natural", "5 images but 4 labels"),
         ("keys", "has no array 'images'"),
     ],
@@ -290,6 +290,7 @@ def test_bad_sets_of_ones_own(
         (["--map", "nowhere"], "nowhere"),
         (["--reference", "nowhere"], "not a stress folder"),
         (["--html", "no/such/page.html"], "name a file"),
+        (["--corruptions", "."], "neither TYPE.npy with labels.npy nor TYPE/SEVERITY/CLASS"),
         (["--mean", "0.1,0.2"], "mean has 2 values for images of 1 channels"),
     ],
 )
@@ -368,3 +369,42 @@ def test_recollected_sets_by_name_and_as_a_folder_of_images(
     with np.load("out/cells/clean.npz") as held:
         right = (held["logits"][:10].argmax(1) == held["labels"][:10]).mean()
     assert folder["n"] == 10 and folder["metrics"]["accuracy"]["value"] == pytest.approx(right)
+
+
+def test_a_network_that_cannot_read_the_data_is_said_as_predict_says_it(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "large.npz", images=np.zeros((4, 28, 28), np.uint8), labels=np.arange(4))
+    asked = ["--data", str(tmp_path / "large.npz"), "-o", str(tmp_path / "out"), "--device", "cpu"]
+    assert run(["stress", str(trained), *asked]) == 2
+    said = capsys.readouterr().err
+    assert "cannot read" in said and "(1×28×28)" in said and "choose a network or data that fit" in said
+    assert len(said.strip().splitlines()) == 1 and not (tmp_path / "out").exists()
+
+
+def test_a_corruption_set_as_folders_of_images(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """ImageNet-C's layout gives what CIFAR-C's gives of the same images; a missing severity is named."""
+    from PIL import Image
+
+    held = own_sets(tmp_path)
+    x, y = np.load(held / "digits-C" / "darker.npy").reshape(5, 20, 8, 8), np.load(held / "digits-C" / "labels.npy")
+    order = np.argsort(y[:20], kind="stable")
+    for s in range(5):
+        for place, i in enumerate(order):
+            cell = tmp_path / "images" / "darker" / str(s + 1) / str(y[i])
+            cell.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(x[s, i]).save(cell / f"{place:02d}.png")
+    asked = ["--device", "cpu", "--json", "--calibrators", "none", "--no-intervals"]
+    records = []
+    for folder, more in (("images", []), ("digits-C", ["--types", "darker"])):
+        out = ["-o", str(tmp_path / f"out-{folder}"), "--corruptions", str(tmp_path / folder)]
+        assert run(["stress", str(trained), *out, *asked, *more]) == 0
+        records.append(json.loads(capsys.readouterr().out)["corruptions"])
+    for key, row in records[1]["cells"].items():
+        assert records[0]["cells"][key] == pytest.approx(row)
+    shutil.rmtree(tmp_path / "images" / "darker" / "4")
+    asked = ["stress", str(trained), "--corruptions", str(tmp_path / "images"), "-o", str(tmp_path / "out"), *asked]
+    assert run(asked) == 2 and "darker has severities 1,2,3,5; say --severities 1,2,3,5" in capsys.readouterr().err
+    assert run([*asked, "--severities", "1,5"]) == 0

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from calibrant.data import load
+from calibrant.data.collected import read_part
+from calibrant.data.corruption_images import corruption_folder
 from calibrant.data.outside import LUMA, fitted, outside, usual
 from calibrant.data.shifted import CorruptionFolder, read_set
 from calibrant.data.subsets import class_numbers, complement, split_name
@@ -128,3 +130,89 @@ def test_foreign_images_of_ones_own_need_no_labels(tmp_path: Path) -> None:
     np.testing.assert_array_equal(folder, x[[0, 2, 4, 1, 3, 5]])
     assert outside(str(tmp_path / "folder"), (3, 8, 8), n=2).x.shape == (2, 3, 8, 8)
     assert outside(str(tmp_path / "mine.npz"), (1, 4, 4), n=9).x.shape == (6, 1, 4, 4)
+
+
+def image_corruptions(folder: Path, n: int = 24, classes: int = 12, group: str = "") -> tuple[np.ndarray, np.ndarray]:
+    """ImageNet-C's layout, TYPE/SEVERITY/CLASS/*.png, of classes numbered 0 … 11, which the alphabet would mix up."""
+    from PIL import Image
+
+    x = np.random.default_rng(0).integers(0, 256, (n, 8, 8, 3)).astype(np.uint8)
+    y = np.arange(n) % classes
+    for name in ("speckle_noise", "anything"):
+        for severity in range(1, 6):
+            for i in range(n):
+                cell = folder / group / name / str(severity) / str(y[i])
+                cell.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(x[i] // severity).save(cell / f"{i:03d}.png")
+    order = np.lexsort((np.arange(n), y))
+    return x[order], y[order]
+
+
+@pytest.mark.parametrize("group", ["", "noise"])
+def test_corruptions_as_folders_of_images_are_those_of_the_arrays(tmp_path: Path, group: str) -> None:
+    x, y = image_corruptions(tmp_path / "images", group=group)
+    (tmp_path / "arrays").mkdir()
+    np.save(tmp_path / "arrays" / "anything.npy", np.concatenate([x // s for s in range(1, 6)]))
+    np.save(tmp_path / "arrays" / "labels.npy", y)
+    images = corruption_folder(tmp_path / "images", [str(i) for i in range(12)], (3, 8, 8))
+    arrays = corruption_folder(tmp_path / "arrays", 12, (3, 8, 8))
+    assert images.types == ("anything", "speckle_noise") and arrays.types == ("anything",)
+    assert images.severities("anything") == arrays.severities("anything") == (1, 2, 3, 4, 5)
+    for severity in (1, 4):
+        a, b = images.part("anything", severity), arrays.part("anything", severity)
+        decoded = torch.stack([a.items[int(i)][0] for i in a.index])
+        assert torch.equal(decoded, b.x) and torch.equal(a.y, b.y) and b.y.max() == 11
+    assert images.content(("anything",)) != images.content(("speckle_noise",))
+
+
+def test_folders_of_images_with_classes_by_name(tmp_path: Path) -> None:
+    image_corruptions(tmp_path / "c", classes=2)
+    for cell in (tmp_path / "c").glob("*/*"):
+        (cell / "0").rename(cell / "dog")
+        (cell / "1").rename(cell / "cat")
+    part = corruption_folder(tmp_path / "c", ["bird", "dog", "cat"], (3, 8, 8)).part("anything", 3)
+    assert part.y.tolist() == [2] * 12 + [1] * 12  # cat comes first in the folder, and is 2 to the model
+    with pytest.raises(InputError, match="'cat' is no class of the model"):
+        corruption_folder(tmp_path / "c", ["bird", "dog"], (3, 8, 8)).part("anything", 3)
+
+
+def test_cells_of_images_must_show_the_same_items(tmp_path: Path) -> None:
+    image_corruptions(tmp_path)
+    (tmp_path / "anything" / "3" / "7" / "007.png").unlink()
+    held = corruption_folder(tmp_path, 12, (3, 8, 8))
+    with pytest.raises(FileError, match="anything/3: not the same classes and files"):
+        held.severities("anything")
+    with pytest.raises(CalibrantError, match="did you mean 'anything'"):
+        held.severities("anythin")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileError, match=r"neither TYPE.npy with labels.npy nor TYPE/SEVERITY/CLASS"):
+        _ = corruption_folder(tmp_path / "empty", 12, (3, 8, 8)).types
+
+
+def test_recollected_sets_in_the_published_layouts(tmp_path: Path) -> None:
+    from PIL import Image
+
+    x = np.random.default_rng(0).integers(0, 256, (24, 8, 8, 3)).astype(np.uint8)
+    y = np.arange(24) % 12
+    classes = [str(i) for i in range(12)]
+    one, two, v2 = tmp_path / "CIFAR-10.1" / "datasets", tmp_path / "cifar-10.2", tmp_path / "v2"
+    for folder in (one, two, v2):
+        folder.mkdir(parents=True)
+    for version, n in (("v4", 20), ("v6", 24)):
+        np.save(one / f"cifar10.1_{version}_data.npy", x[:n])
+        np.save(one / f"cifar10.1_{version}_labels.npy", y[:n].astype(np.int32))
+    np.savez(two / "cifar102_test.npz", images=x, labels=y, keywords=np.array([["a"], 2], dtype=object))
+    for i in range(24):
+        (v2 / str(y[i])).mkdir(exist_ok=True)
+        Image.fromarray(x[i]).save(v2 / str(y[i]) / f"{i:02d}.png")
+    for path, n in ((one.parent, 24), (one, 24), (one / "cifar10.1_v4_data.npy", 20), (two, 24)):
+        part = read_part(path, classes, (3, 8, 8))
+        assert torch.equal(part.x.permute(0, 2, 3, 1), torch.from_numpy(x[:n])) and part.y.tolist() == y[:n].tolist()
+    folder = read_part(v2, classes, (3, 8, 8))
+    assert folder.y.tolist() == sorted(y.tolist())  # by value: the alphabet puts 10 before 2
+    np.testing.assert_array_equal(folder.items[2][0].permute(1, 2, 0).numpy(), x[1])
+    np.save(tmp_path / "cifar102_test.npy", {"images": x, "labels": y}, allow_pickle=True)  # type: ignore[arg-type]
+    with pytest.raises(FileError, match="pickled objects, which are not read"):
+        read_part(tmp_path / "cifar102_test.npy", classes, (3, 8, 8))
+    with pytest.raises(FileError, match=r"images are \(3, 8, 8\), the classifier's are \(3, 32, 32\)"):
+        read_part(two, classes, (3, 32, 32))

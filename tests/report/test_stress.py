@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from scipy.stats import binomtest
 from torch import nn
 
 import calibrant
@@ -41,6 +43,13 @@ def report() -> StressReport:
         model(), images, test.y, suite="corruptions,ood,frequency", types=["contrast", "shot_noise"], limit=120,
         calibration=(held.x, held.y), calibrators=["temperature"], outside_sets={"ones": torch.ones(30, 1, 8, 8)},
     )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def stressed_once() -> StressReport:
+    test = load("digits")["test"]
+    suite = "corruptions,perturbations,ood,frequency"
+    return calibrant.stress(model(), test.x, test.y, suite=suite, types=["contrast"], severities=[5], limit=40)
 
 
 def test_three_lines_of_python(report: StressReport) -> None:
@@ -90,7 +99,7 @@ def test_panels_show_what_was_found(report: StressReport) -> None:
     assert "Contrast breaks this model first" in first.lead and len(first.figures) == 4
     assert [row[0] for row in first.tables[0].rows] == ["1", "2", "3", "4", "5", "mean"]
     rows = made["Does a calibrator fitted on clean data survive the shift?"].tables[0].rows
-    assert [row[0] for row in rows] == ["none", "temperature"] and len(rows[0]) == 7
+    assert [row[0] for row in rows] == ["no map", "temperature"] and len(rows[0]) == 7
     page = json.dumps([str(f["svg"]) for d in drawn(list(made.values())) for f in d["figures"]])
     assert len(re.findall("<svg", page)) == 4 + 2 + 1 + 1
 
@@ -193,3 +202,58 @@ def test_bad_settings(wrong: dict[str, object], word: str) -> None:
     test = load("digits")["test"]
     with pytest.raises(InputError, match=word):
         calibrant.stress(model(), test.x, test.y, **small(**wrong))  # type: ignore[arg-type]
+
+
+def test_a_model_that_cannot_read_the_images_or_lacks_their_classes_is_said_at_once(tmp_path: Path) -> None:
+    x, y = torch.rand(6, 1, 8, 8), torch.arange(6)
+    wrong = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+    with pytest.raises(InputError, match=r"'Sequential' cannot read these images \(1×8×8\): mat1 and mat2"):
+        calibrant.stress(wrong, x, y, out=tmp_path / "out")
+    few = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 4))
+    with pytest.raises(InputError, match="labels: labels are 0 … 5, the model's 0 … 3"):
+        calibrant.stress(few, x, y, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_sets_on_disk_from_python(tmp_path: Path) -> None:
+    """A re-collected set and a corruption set, each a path."""
+    x = (torch.rand(20, 8, 8, generator=torch.Generator().manual_seed(0)) * 255).byte()
+    y = torch.arange(20) % 10
+    np.savez(tmp_path / "new.npz", images=x.numpy(), labels=y.numpy())
+    for severity in ("1", "3"):
+        for i in range(20):
+            cell = tmp_path / "C" / "mine" / severity / str(int(y[i]))
+            cell.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(x[i].numpy() // int(severity)).save(cell / f"{i:02d}.png")
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    given = {"natural": {"new": tmp_path / "new.npz"}, "corruptions": tmp_path / "C", "intervals": False}
+    report = calibrant.stress(model, x[:, None], y, suite="corruptions", severities=(1, 3), **given)  # type: ignore[arg-type]
+    clean = report.outcome.clean["accuracy"].value
+    assert report.outcome.natural["new"]["accuracy"].value == clean == report.values()["mine", 1]
+    with pytest.raises(InputError, match=r"mine has severities 1, 3 there"):
+        calibrant.stress(model, x[:, None], y, suite="corruptions", **given)  # type: ignore[arg-type]
+
+
+def test_one_severity_is_called_the_only_one(stressed_once: StressReport) -> None:
+    text = stressed_once.table()
+    assert "severity 5, the only one tried" in text and "breaks this model first" not in text
+    assert not any(line.startswith("mean") for line in text.splitlines())
+    (made,) = [p for p in panels(stressed_once) if p.title.startswith("How does it hold")]
+    assert [row[0] for row in made.tables[0].rows] == ["5"]
+
+
+def test_accuracy_against_frequency_has_wilsons_interval(stressed_once: StressReport) -> None:
+    found = stressed_once.outcome.frequency
+    n = stressed_once.outcome.clean.n
+    for estimate in found.values():
+        ends = binomtest(round(estimate.value * n), n).proportion_ci(method="wilson")  # type: ignore[operator]
+        assert (estimate.low, estimate.high) == pytest.approx((ends.low, ends.high))
+    assert len(found) == 10
+
+
+def test_no_end_of_a_share_lies_beyond_one(stressed_once: StressReport) -> None:
+    o = stressed_once.outcome
+    shares = [e for row in o.perturbations.values() for n, e in row.items() if n != "cross_entropy_consistency"]
+    shares += [e for report in o.ood.values() for row in report.scores.values() for e in row.values()]
+    ends = [end for e in shares for end in (e.low, e.high) if end is not None]
+    assert ends and all(0 <= end <= 1 for end in ends)

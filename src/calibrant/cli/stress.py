@@ -40,7 +40,7 @@ def stress(
     types: Annotated[str | None, typer.Option(help="corruptions by name, separated by commas")] = None,
     severities: Annotated[str, typer.Option(help="1 … 5, separated by commas")] = "1,2,3,4,5",
     corruptions: Annotated[
-        Path | None, typer.Option(help="use these files: TYPE.npy of five severities and labels.npy (CIFAR-10-C/)")
+        Path | None, typer.Option(help="use these: TYPE.npy and labels.npy (CIFAR-10-C), or TYPE/SEVERITY/CLASS/*.jpg")
     ] = None,
     natural: Annotated[
         list[str] | None, typer.Option(help="a re-collected set: cifar10.1, FILE.npz or FOLDER; repeatable")
@@ -78,6 +78,7 @@ def stress(
     from calibrant.cli import stress_inputs as inputs
     from calibrant.cli.predict import numbers
     from calibrant.diagnostics.stress import Folder
+    from calibrant.diagnostics.stress.run import tried
 
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         raise FileError(f"--html {html} is a folder, or its folder does not exist; name a file")
@@ -103,7 +104,9 @@ def stress(
     settings = _settings(setting, choice, material, made, model, split)
     subject = inputs.subject_of(setting, made, batch)
     settings["weights"] = subject.fingerprint()
-    _fits(subject, material, setting)
+    k = tried(subject, material, setting.first.name, setting.name)
+    if k != setting.data.k:
+        raise InputError(f"the model has {k} classes and {setting.name} has {setting.data.k}: not the same task")
     against = None if reference is None else _reference(reference, choice, material)
     folder = Folder.begin(out, settings)
     report = _judged(
@@ -151,10 +154,11 @@ def _completed(
     notes: list[str] = []
     if material.corruptions is not None and "corruptions" in choice.suites:
         types = choice.types or material.corruptions.types
-        most = {name: material.corruptions.check(name)[1] for name in types}
-        for name, held in most.items():
-            if choice.severities[-1] > held:
-                raise InputError(f"{name}.npy has severities 1 … {held}; say --severities")
+        for name in types:
+            held = material.corruptions.severities(name)
+            if set(choice.severities) - set(held):
+                said = ",".join(map(str, held))
+                raise InputError(f"{material.corruptions.path}: {name} has severities {said}; say --severities {said}")
         choice = replace(choice, types=types)
     if "ood" in choice.suites:
         names, notes = (list(outside), []) if outside else usual(setting.data, root)
@@ -185,7 +189,7 @@ def _settings(
         "suites": choice.suites,
         "types": choice.types if "corruptions" in choice.suites else [],
         "severities": choice.severities,
-        "corruptions": "made here" if held is None else [held.path.name, held.content()],
+        "corruptions": "made here" if held is None else [held.path.name, held.content(choice.types)],
         "natural": [[Path(name).name, content(material.natural[name])] for name in choice.natural],
         "outside": [
             [name, digest(material.foreign(name).x)] if Path(name).exists() else name for name in choice.outside
@@ -197,23 +201,6 @@ def _settings(
         "limit": material.limit,
         "seed": material.seed,
     }
-
-
-def _fits(subject: Subject, material: Material, setting: Setting) -> None:
-    """One small batch before anything is written: the model takes these images and has these classes."""
-    from dataclasses import replace
-
-    from calibrant.diagnostics.stress.cells import Cell
-    from calibrant.diagnostics.stress.material import limited
-
-    few = replace(material, part=limited(material.part, 2))
-    try:
-        k = subject.answer(lambda: few.batches(Cell("clean"))).logits.shape[-1]
-    except RuntimeError as error:
-        line = str(error).splitlines()[0]
-        raise InputError(f"the model does not take images of {setting.data.shape} ({line})") from error
-    if k != setting.data.k:
-        raise InputError(f"the model has {k} classes and {setting.name} has {setting.data.k}: not the same task")
 
 
 def _reference(path: Path, choice: Choice, material: Material) -> dict[tuple[str, int], Arrays]:

@@ -52,14 +52,15 @@ def opened(
     """The model (or the members of several) and the data, on the device."""
     from calibrant.cli.device import device_of
     from calibrant.data import load
+    from calibrant.data.corruption_images import type_folders
     from calibrant.ensembles.reference import resolve
 
     where = device_of(device)
     found = [resolve(each) for each in models]
     first = found[0]
     name = data or first.data
-    if data is not None and Path(data).is_dir() and list(Path(data).glob("*.npy")):
-        raise InputError(f"--data {data} holds corruptions (TYPE.npy), not a data set; say --corruptions {data}")
+    if data is not None and Path(data).is_dir() and (any(Path(data).glob("*.npy")) or type_folders(Path(data))):
+        raise InputError(f"--data {data} holds corruptions, not a data set; say --corruptions {data}")
     if name is None:
         raise InputError("--data is missing: this model does not say what it was trained on")
     own = name == first.data
@@ -91,6 +92,11 @@ def _file(path: Path, first: Reference) -> Data:
     x, y = read_set(path, 1 << 30 if first.classes is None else len(first.classes))
     classes = first.classes or numbered(1 + int(y.max()))
     return Data(path.name, {Split.TEST: Part(x, y, torch.arange(len(y)), Split.TEST)}, classes, tuple(x.shape[1:]))
+
+
+def _names(setting: Setting) -> tuple[str, ...]:
+    """What the classes are called: by the model where it knows, else by its data."""
+    return setting.first.classes or setting.data.classes
 
 
 def _shaped(first: Reference) -> dict[str, Any]:
@@ -177,8 +183,8 @@ def material_of(
     batch: int,
 ) -> Material:
     """The images of all cells, and the calibration items (None: no calibrators)."""
+    from calibrant.data.corruption_images import corruption_folder
     from calibrant.data.outside import outside
-    from calibrant.data.shifted import CorruptionFolder
     from calibrant.diagnostics.stress import Material
     from calibrant.diagnostics.stress.material import images_only, limited
 
@@ -188,7 +194,7 @@ def material_of(
         part,
         shape,
         None if calibration is None else images_only(setting.data[calibration], setting.name),
-        None if corruptions is None else CorruptionFolder(corruptions, setting.data.k, tuple(shape)),
+        None if corruptions is None else corruption_folder(corruptions, _names(setting), tuple(shape)),
         lambda name: outside(name, shape, n=limit or part.n, root=root, seed=seed),
         {name: shifted_part(name, setting, root) for name in choice.natural},
         seed,
@@ -200,26 +206,18 @@ def material_of(
 
 def shifted_part(name: str, setting: Setting, root: Path | None) -> Part:
     """A natural-shift set: a data set's name (`cifar10_1`), a file of images and labels, or a folder of classes."""
-    import torch
-
-    from calibrant.data import DATASETS, Part, load
-    from calibrant.data.shifted import read_set
+    from calibrant.data import DATASETS, load
+    from calibrant.data.collected import read_part
     from calibrant.data.subsets import split_name
-    from calibrant.types import Split
 
     known = name.replace(".", "_") if split_name(name.replace(".", "_"))[0] in DATASETS else name
-    if split_name(known)[0] in DATASETS or Path(name).is_dir():
+    if split_name(known)[0] in DATASETS and not Path(name).is_dir():
         data = load(known, root=root, shape=setting.data.shape)
-        data = _same_classes(data, setting.first) if Path(name).is_dir() else data
         if data.k != setting.data.k:
             raise InputError(f"{name} has {data.k} classes, {setting.name} has {setting.data.k}: not the same task")
-        part = data["test"]
-        edges = tuple(data.shape)
-    elif not Path(name).suffix:
+        if tuple(data.shape) != tuple(setting.data.shape):
+            raise FileError(f"{name}: images are {data.shape}, the classifier's are {tuple(setting.data.shape)}")
+        return data["test"]
+    if not Path(name).exists() and not Path(name).suffix:
         raise unknown("natural-shift set (nor a file or folder)", name, DATASETS)
-    else:
-        x, y = read_set(Path(name), setting.data.k)
-        part, edges = Part(x, y, torch.arange(len(y)), Split.TEST), tuple(x.shape[1:])
-    if edges != tuple(setting.data.shape):
-        raise FileError(f"{name}: images are {edges}, the classifier's are {tuple(setting.data.shape)}")
-    return part
+    return read_part(Path(name), _names(setting), setting.data.shape)

@@ -26,6 +26,9 @@ def read_npy(path: Path, *, mapped: bool = False) -> NDArray[np.generic]:
     try:
         found: NDArray[np.generic] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
+        if "allow_pickle" in str(error):
+            remedy = "save its arrays by numpy.savez(FILE, images=…, labels=…)"
+            raise FileError(f"{path}: holds pickled objects, which are not read; {remedy}") from None
         raise FileError(f"{path}: not a readable npy ({error}); fetch it again") from error
     return found
 

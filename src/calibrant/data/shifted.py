@@ -8,6 +8,7 @@ One set is a `.npz` with `images` and `labels`, or `NAME.npy` with `NAME_labels.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +20,9 @@ from torch import Tensor
 
 from calibrant.data.new_tests import read_npy
 from calibrant.data.packed import arrays, images
+from calibrant.data.records import Part
 from calibrant.errors import FileError, InputError, unknown
+from calibrant.types import Split
 
 SEVERITIES = 5
 SAMPLED = 50  # images of a file that its content is told by; a published file has 50,000
@@ -40,7 +43,8 @@ class CorruptionFolder:
             raise FileError(f"{self.path}: no such folder of corruptions")
         found = tuple(sorted(p.stem for p in self.path.glob("*.npy") if p.stem != "labels"))
         if not found:
-            raise FileError(f"{self.path}: holds no TYPE.npy; the layout is one .npy for each type and labels.npy")
+            said = "holds neither TYPE.npy with labels.npy nor TYPE/SEVERITY/CLASS/*.jpg"
+            raise FileError(f"{self.path}: {said}; hand in one of these layouts")
         return found
 
     @cached_property
@@ -74,10 +78,19 @@ class CorruptionFolder:
             )
         return x, SEVERITIES
 
-    def content(self) -> str:
+    def severities(self, name: str) -> tuple[int, ...]:
+        """Which severities of a type are there."""
+        return tuple(range(1, self.check(name)[1] + 1))
+
+    def part(self, name: str, severity: int) -> Part:
+        """The items of one type at one severity."""
+        x, y = self.cell(name, severity)
+        return Part(x, y, torch.arange(len(y)), Split.TEST)
+
+    def content(self, types: Sequence[str]) -> str:
         """Hash of the labels, of each file's size and of some of its images: tells it from another of its name."""
         digest = hashlib.sha256(self.labels.tobytes())
-        for name in self.types:
+        for name in types:
             x = read_npy(self.path / f"{name}.npy", mapped=True)
             digest.update(f"{name} {x.shape}".encode())
             digest.update(np.ascontiguousarray(x[:: max(1, len(x) // SAMPLED)]).tobytes())
@@ -102,10 +115,11 @@ def read_set(path: Path, classes: int) -> tuple[Tensor, Tensor]:
     elif path.suffix == ".npy":
         beside = [path.with_name(f"{path.stem}_labels.npy"), path.with_name("labels.npy")]
         beside.insert(0, path.with_name(f"{path.stem.removesuffix('_data')}_labels.npy"))
+        x = read_npy(path)
         labels = next((p for p in beside if p.is_file() and p != path), None)
         if labels is None:
             raise FileError(f"{path}: its labels are missing; put them beside it as {beside[1].name}")
-        x, y = read_npy(path), read_npy(labels)
+        y = read_npy(labels)
     else:
         raise FileError(f"{path}: {path.suffix or 'a file without suffix'} is no set of images; use .npz or .npy")
     x, y = checked_images(_channels_last(x), path), checked_labels(y, classes, path)

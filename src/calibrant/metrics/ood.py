@@ -225,7 +225,8 @@ def _two_samples(
         accelerated = 0.0 if square == 0 else third / (6 * square**1.5)
         low, high = bca(value, replicates, accelerated, resampling.level)
         shift = point.value - value  # what merging ranks into cells changed
-        out[name] = replace(point, low=low + shift, high=high + shift, method="BCa bootstrap of both sets")
+        low, high = max(low + shift, 0.0), min(high + shift, 1.0)
+        out[name] = replace(point, low=low, high=high, method="BCa bootstrap of both sets")
     return out
 
 

@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.data.collected import read_part
+from calibrant.data.corruption_images import CorruptionImages, corruption_folder
 from calibrant.data.outside import MADE, Outside, outside
+from calibrant.data.records import Part, numbered
 from calibrant.data.shifted import CorruptionFolder
 from calibrant.diagnostics.stress import Choice, Folder, Material, Outcome, Subject, analyse, planned, run
-from calibrant.diagnostics.stress.analysis import AS_IT_IS, Broken, predictions_of
+from calibrant.diagnostics.stress.analysis import Broken, predictions_of
 from calibrant.diagnostics.stress.cells import Cell, chosen_suites
 from calibrant.diagnostics.stress.material import content, digest, limited, of_arrays
+from calibrant.diagnostics.stress.run import tried
 from calibrant.diagnostics.stress.store import Arrays
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.errors import InputError, unknown
@@ -29,6 +33,7 @@ from calibrant.metrics.conventions import Resampling
 from calibrant.posthoc.fit import fit, resolve
 from calibrant.posthoc.map import FittedMap
 from calibrant.report.plots.heatmap import heatmap
+from calibrant.report.stress_text import breaking, text
 from calibrant.shifts import PERTURBATIONS, SHIFTS, SUBSETS
 from calibrant.shifts.frequency import FREQUENCIES
 from calibrant.types import SCHEMA, Split, jsonable
@@ -36,6 +41,7 @@ from calibrant.types import SCHEMA, Split, jsonable
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TITLES = {"accuracy": "Accuracy", "nll": "NLL", "ece": "ECE", "auroc": "AUROC"}
 CALIBRATORS = ("temperature", "auto")
 """Fitted on clean calibration data where there is any."""
 
@@ -65,66 +71,22 @@ class StressReport:
         """The heat map type × severity of accuracy, nll, ece or auroc."""
         high = metric in ("accuracy", "auroc")
         return heatmap(
-            self.values(metric), title=metric, better="high" if high else "low", percent=metric != "nll", ax=ax
+            self.values(metric), title=TITLES[metric], better="high" if high else "low", percent=metric != "nll", ax=ax
         )
 
     def table(self) -> str:
         """By severity, the means over types; then what breaks first."""
-        lines = [f"{'severity':<10}" + "".join(f"{name:>22}" for name in ("error", "nll", "ece", "auroc"))]
-        clean = self.outcome.clean
-        first = {"error": None if clean["accuracy"].value is None else 1 - clean["accuracy"].value}
-        first |= {name: clean[name].value for name in ("nll", "ece", "auroc")}
-        lines.append(f"{'clean':<10}" + "".join(f"{_number(first[n]):>22}" for n in first))
-        if self.outcome.corruptions is not None:
-            for severity, row in self.outcome.corruptions.by_severity.items():
-                cells = (_estimate(row.get(name)) for name in ("error", "nll", "ece", "auroc"))
-                lines.append(f"{severity:<10}" + "".join(f"{cell:>22}" for cell in cells))
-            means = self.outcome.corruptions.means
-            shown = (_estimate(means.get(f"mean_{name}")) for name in ("error", "nll", "ece", "auroc"))
-            lines.append(f"{'mean':<10}" + "".join(f"{cell:>22}" for cell in shown))
-            lines += [f"{name} {_estimate(e)}" for name, e in self.outcome.corruptions.normalised.items()]
-            lines += ["", self.first_to_break()]
-        for name, by_severity in self.outcome.calibrators.items():
-            shown_ece = " ".join(f"{_number(row['ece']):>7}" for row in by_severity.values())
-            lines.append(f"ECE, clean and by severity, with {name if name != AS_IT_IS else 'no map'}: {shown_ece}")
-        if self.outcome.perturbations:
-            least = min(self.outcome.perturbations.items(), key=lambda item: item[1]["consistency"].value or 0)
-            lines.append(f"least steady along {least[0]}: consistency {_estimate(least[1]['consistency'])}")
-        if self.outcome.frequency:
-            at, left = min(self.outcome.frequency.items(), key=lambda item: item[1])
-            lines.append(f"least accurate with noise around frequency {at:.2g}π: accuracy {_number(left)}")
-        for name, report in self.outcome.ood.items():
-            lines.append(f"{name}: AUROC of the entropy {_estimate(report['entropy']['auroc'])}")
-        for name, shifted in self.outcome.natural.items():
-            lines.append(f"{name}: accuracy {_estimate(shifted['accuracy'])}, ECE {_estimate(shifted['ece'])}")
-        return "\n".join(lines)
+        return text(self.outcome)
 
     def first_to_break(self) -> str:
         """One sentence: which shift breaks this model first."""
-        worst = self.worst()
-        if worst is None:
-            return "no corruption was tried"
-        name = worst.type.replace("_", " ")
-        left = f"accuracy {100 * worst.accuracy:.1f} %, {100 * worst.loss:.1f} points below clean"
-        if worst.severity is None:
-            return f"No corruption breaks this model; {name} comes closest ({left})."
-        return f"{name.capitalize()} breaks this model first: at severity {worst.severity}, {left}."
+        return breaking(self.outcome)
 
     def to_dict(self) -> dict[str, Any]:
         return {"schema": SCHEMA, "settings": dict(self.settings), **self.outcome.to_dict()}
 
     def to_json(self, indent: int | None = 2) -> str:
         return json.dumps(jsonable(self.to_dict()), indent=indent, ensure_ascii=False, allow_nan=False)
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
-
-
-def _estimate(e: Any) -> str:
-    if e is None or e.value is None:
-        return "–"
-    return _number(e.value) if e.low is None else f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]"
 
 
 def stress(
@@ -139,7 +101,7 @@ def stress(
     types: Sequence[str] | None = None,
     severities: Sequence[int] = (1, 2, 3, 4, 5),
     corruptions: str | Path | None = None,
-    natural: Mapping[str, tuple[Any, Any]] | None = None,
+    natural: Mapping[str, tuple[Any, Any] | str | Path] | None = None,
     outside_sets: Mapping[str, Any] | None = None,
     reference: str | Path | None = None,
     calibration: tuple[Any, Any] | None = None,
@@ -156,7 +118,8 @@ def stress(
     """Your model (a module, a callable or an ensemble) on your images [N, C, H, W], uint8 or floats in [0, 1].
 
     `mean` and `std` (per channel) or `prepare` turn images in [0, 1] into the model's input. `corruptions` is a folder
-    in CIFAR-C's layout, instead of those made here; `natural` are re-collected sets, name → (images, labels);
+    in CIFAR-C's or ImageNet-C's layout, instead of those made here; `natural` are re-collected sets, name → (images,
+    labels), a file of both or a folder of classes;
     `outside_sets` foreign images by name, besides photographs and noise. `reference`, another model's `out`, adds mCE,
     mCNLL and mCECE. `calibration=(images, labels)`, clean and disjoint, shows how `calibrators` fitted there fare under
     shift. `out` keeps the logits of every cell, and resumes.
@@ -172,8 +135,12 @@ def stress(
     held = None if calibration is None else of_arrays(*calibration, split=Split.CALIBRATION)
     foreign = {name: _foreign(name, x) for name, x in (outside_sets or {}).items()}
     shape = tuple(part.x.shape[1:])
-    sets = {name: of_arrays(*pair) for name, pair in (natural or {}).items()}
-    files = None if corruptions is None else CorruptionFolder(Path(corruptions), 1 << 30, shape)
+    k = tried(subject, Material(part, shape, device=where), type(model).__name__, "these images")
+    sets = {name: _collected(given, k, shape) for name, given in (natural or {}).items()}
+    for name, some in {"labels": part, "calibration": held, **sets}.items():
+        if some is not None and not 0 <= int(some.y.min()) <= int(some.y.max()) < k:
+            raise InputError(f"{name}: labels are {int(some.y.min())} … {int(some.y.max())}, the model's 0 … {k - 1}")
+    files = None if corruptions is None else corruption_folder(Path(corruptions), k, shape)
     choice = _chosen(suite, types, severities, files, (*foreign, *MADE), tuple(sets))
     against = None if reference is None else Folder.existing(Path(reference))
     compared = None if against is None else against.corruptions(choice.types, choice.severities)
@@ -195,7 +162,7 @@ def stress(
         "types": choice.types,
         "severities": choice.severities,
         "n": part.n,
-        "corruptions": "made here" if files is None else files.content(),
+        "corruptions": "made here" if files is None else files.content(choice.types),
         "natural": {name: content(one) for name, one in sets.items()},
         "outside": {name: digest(one.x) for name, one in foreign.items()},
         "calibration": None if held is None else [held.n, content(held)],
@@ -220,7 +187,7 @@ def _chosen(
     suite: str,
     types: Sequence[str] | None,
     severities: Sequence[int],
-    files: CorruptionFolder | None,
+    files: CorruptionFolder | CorruptionImages | None,
     outside: tuple[str, ...],
     natural: tuple[str, ...],
 ) -> Choice:
@@ -237,9 +204,9 @@ def _chosen(
     for name in names:
         if files is None and name not in SHIFTS:
             raise unknown("corruption", name, SHIFTS)
-        most = 5 if files is None else files.check(name)[1]
-        if max(severities) > most:
-            raise InputError(f"{name}.npy has severities 1 … {most}; say severities=")
+        held = range(1, 6) if files is None else files.severities(name)
+        if set(severities) - set(held):
+            raise InputError(f"{name} has severities {', '.join(map(str, held))} there; say severities=")
     return Choice(suites, names, tuple(severities), tuple(PERTURBATIONS)[:10], len(FREQUENCIES), outside, natural)
 
 
@@ -263,6 +230,13 @@ def calibrator_maps(cells: Mapping[Cell, Arrays], raw: bool, names: Sequence[str
     data = predictions_of(held, raw, None, Split.CALIBRATION)
     fitted = {name: fit(name, data) for name in names}
     return {f"auto ({m.record.calibrator})" if name == "auto" else name: m for name, m in fitted.items()}
+
+
+def _collected(given: tuple[Any, Any] | str | Path, k: int, shape: tuple[int, ...]) -> Part:
+    """A re-collected set from arrays, from a file of images and labels, or from a folder of numbered classes."""
+    if not isinstance(given, str | Path):
+        return of_arrays(*given)
+    return read_part(Path(given), numbered(k), shape)
 
 
 def _foreign(name: str, x: Any) -> Outside:

@@ -12,6 +12,7 @@ from calibrant.report.plots.shift import entropy_histograms, frequency_curve, se
 from calibrant.report.stress import StressReport
 from calibrant.types import Estimate
 
+HEADS = ("error", "NLL", "ECE", "AUROC")
 MAPS = (
     ("accuracy", "Accuracy, in percent: the paler the better"),
     ("ece", "ECE, in percent: how far confidence is from accuracy"),
@@ -49,12 +50,14 @@ def _corruptions(report: StressReport) -> Panel:
     severities = [
         [str(s), *(_shown(row.get(name), name != "nll") for name in names)] for s, row in found.by_severity.items()
     ]
-    mean = ["mean", *(_shown(found.means.get(f"mean_{name}"), name != "nll") for name in names)]
+    if len(severities) > 1:
+        severities.append(["mean", *(_shown(found.means.get(f"mean_{name}"), name != "nll") for name in names)])
     tables = [
-        Table("By severity, means over types with 95 % intervals", ["severity", *names], [*severities, mean]),
+        Table("By severity, means over types with 95 % intervals", ["severity", *HEADS], severities),
         Table(
-            f"Which shift breaks this model first: accuracy falls by over {100 * TOLERANCE:.0f} points, beyond noise",
-            ["type", "breaks at severity", "accuracy there", "points below clean"],
+            f"Which shift breaks this model first: accuracy falls by over {100 * TOLERANCE:.0f} points, beyond noise; "
+            "where it never does, its worst severity is shown",
+            ["type", "breaks at severity", "accuracy there", "below clean"],
             [
                 [
                     b.type.replace("_", " "),
@@ -84,8 +87,8 @@ def _calibrators(o: Outcome) -> Panel:
     where = "on clean data" if last == 0 else f"at severity {last}"
     lead = (
         f"Every map was fitted on clean calibration data and met the shift unchanged. {where.capitalize()}, ECE is "
-        + ", ".join(f"{percent(v)} with {name if name != AS_IT_IS else 'no map'}" for name, v in known.items())
-        + f"; {'no map' if best == AS_IT_IS else best} is best there."
+        + ", ".join(f"{percent(v)} with {_called(name)}" for name, v in known.items())
+        + f"; {_called(best)} is best there."
     )
     tables = [
         Table(title, ["calibrator", *("clean" if s == 0 else f"severity {s}" for s in severities)], rows)
@@ -94,12 +97,18 @@ def _calibrators(o: Outcome) -> Panel:
             ("NLL, mean over types", _rows(o.calibrators, severities, "nll", False)),
         )
     ]
-    curves = [
-        Figure(severity_curves({n: {s: r[s][m] for s in r} for n, r in o.calibrators.items()}, label=t, percent=p), t)
-        for m, t, p in (("ece", "ECE by severity", True), ("nll", "NLL by severity", False))
-        if len(severities) > 1
-    ]
+    named = {_called(name): rows for name, rows in o.calibrators.items()}
+
+    def curve(metric: str, title: str) -> Figure:
+        lines = {name: {s: row[metric] for s, row in rows.items()} for name, rows in named.items()}
+        return Figure(severity_curves(lines, label=title, percent=metric == "ece"), f"{title} by severity")
+
+    curves = [curve("ece", "ECE"), curve("nll", "NLL")] if len(severities) > 1 else []
     return Panel("Does a calibrator fitted on clean data survive the shift?", lead, curves, tables)
+
+
+def _called(calibrator: str) -> str:
+    return "no map" if calibrator == AS_IT_IS else calibrator
 
 
 def _rows(
@@ -109,13 +118,13 @@ def _rows(
     share: bool,
 ) -> list[list[str]]:
     return [
-        [name, *(percent(rows[s][metric]) if share else _plain(rows[s][metric]) for s in severities)]
+        [_called(name), *(percent(rows[s][metric]) if share else _plain(rows[s][metric]) for s in severities)]
         for name, rows in calibrators.items()
     ]
 
 
 def _natural(o: Outcome) -> Panel:
-    names = ("accuracy", "nll", "ece", "auroc", "gap")
+    names, heads = ("accuracy", "nll", "ece", "auroc", "gap"), ("accuracy", *HEADS[1:], "confidence − accuracy")
     rows = [
         [title, str(report.n), *(_shown(report[name], name != "nll") for name in names)]
         for title, report in {"clean": o.clean, **o.natural}.items()
@@ -129,7 +138,7 @@ def _natural(o: Outcome) -> Panel:
     return Panel(
         "How does it fare on newly collected data?",
         lead,
-        tables=[Table("Clean and shifted sets, with 95 % intervals", ["set", "items", *names], rows)],
+        tables=[Table("Clean and shifted sets, with 95 % intervals", ["set", "items", *heads], rows)],
         notes=["The sets hold different items, so differences are not paired."],
     )
 
@@ -137,7 +146,7 @@ def _natural(o: Outcome) -> Panel:
 def _foreign(o: Outcome) -> Panel:
     rows = [
         [
-            set_,
+            set_.replace("_", " "),
             score.replace("_", " "),
             *(_shown(estimates[name]) for name in ("auroc", "aupr_in", "aupr_out", "fpr95")),
         ]
@@ -145,11 +154,13 @@ def _foreign(o: Outcome) -> Panel:
         for score, estimates in report.scores.items()
         if estimates["auroc"].value is not None
     ]
-    kl = [[name, str(r.outside), _shown(r.entropy_kl, False)] for name, r in o.ood.items()]
-    first, report = next(iter(o.ood.items()))
+    kl = [[name.replace("_", " "), str(r.outside), _shown(r.entropy_kl, False)] for name, r in o.ood.items()]
+    report = next(iter(o.ood.values()))
+    told = {name: r["entropy"]["auroc"].value or 0.0 for name, r in o.ood.items()}
     lead = (
-        f"A foreign item of {first} looks more foreign than a familiar one with probability "
-        f"{percent(report['entropy']['auroc'].value)} when entropy is the judge (50 % is chance)."
+        "When entropy is the judge, a foreign item looks more foreign than a familiar one in "
+        + ", ".join(f"{percent(v)} of pairs ({name.replace('_', ' ')})" for name, v in told.items())
+        + "; 50 % is chance."
     )
     k = o.clean.k
     assert k is not None
@@ -186,13 +197,14 @@ def _steady(o: Outcome) -> Panel:
 
 
 def _frequency(o: Outcome) -> Panel:
-    at = min(o.frequency, key=lambda f: o.frequency[f])
+    at = min(o.frequency, key=lambda f: o.frequency[f].value or 0.0)
     clean = o.clean["accuracy"].value or 0.0
-    lead = (
-        f"Noise around {at:g}π hurts most: accuracy {percent(o.frequency[at])} against {percent(clean)} without noise."
-    )
-    curve = Figure(frequency_curve(o.frequency, clean), "Accuracy under noise of one frequency (SS §2.2)")
-    return Panel("Which frequencies does it depend on?", lead, [curve])
+    worst = o.frequency[at]
+    harmless = worst.high is not None and worst.high >= clean
+    words = "No band of noise is seen to hurt; at worst, around" if harmless else "Worst is noise around"
+    lead = f"{words} {at:g}π, accuracy is {_shown(worst)} against {percent(clean)} without noise."
+    caption = "Accuracy under noise of one frequency (SS §2.2); dashed: without noise, shaded: 95 % intervals"
+    return Panel("Which frequencies does it depend on?", lead, [Figure(frequency_curve(o.frequency, clean), caption)])
 
 
 def _shown(e: Estimate | None, share: bool = True) -> str:

@@ -7,7 +7,7 @@ above `tolerance`. Calibrators are fitted on clean calibration data and applied 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -61,7 +61,7 @@ class Outcome:
     entropies: Mapping[str, Tensor] = field(default_factory=dict)  # of clean ("") and of each foreign set
     natural: Mapping[str, Report] = field(default_factory=dict)
     perturbations: Mapping[str, Mapping[str, Estimate]] = field(default_factory=dict)
-    frequency: Mapping[float, float] = field(default_factory=dict)
+    frequency: Mapping[float, Estimate] = field(default_factory=dict)  # accuracy
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,7 +79,7 @@ class Outcome:
                 n: {m: e.to_dict() for m, e in row.items()} for n, row in self.perturbations.items()
             }
         if self.frequency:
-            out["frequency"] = {f"{at:.4g}": value for at, value in self.frequency.items()}
+            out["frequency"] = {f"{at:.4g}": accuracy.to_dict() for at, accuracy in self.frequency.items()}
         return out | {"notes": list(self.notes)}
 
 
@@ -129,18 +129,18 @@ def analyse(
             if cell.kind == "perturbation"
         },
         frequency={
-            FREQUENCIES[c.severity - 1]: float((p.logits.argmax(-1) == p.labels).double().mean())
+            FREQUENCIES[c.severity - 1]: judged(p, resampling, ("accuracy",))["accuracy"]
             for c, p in said.items()
-            if c.kind == "frequency" and p.logits is not None
+            if c.kind == "frequency"
         },
         notes=notes,
     )
 
 
-def judged(p: Predictions, resampling: Resampling | None) -> Report:
+def judged(p: Predictions, resampling: Resampling | None, metrics: Sequence[str] = SHIFT_METRICS) -> Report:
     if resampling is None:
-        return evaluate(p, metrics=SHIFT_METRICS, intervals=False)
-    return evaluate(p, metrics=SHIFT_METRICS, seed=resampling.seed, replicates=resampling.replicates)
+        return evaluate(p, metrics=metrics, intervals=False)
+    return evaluate(p, metrics=metrics, seed=resampling.seed, replicates=resampling.replicates)
 
 
 def predictions_of(

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.data.corruption_images import CorruptionImages
 from calibrant.data.folder import ImageFolder
 from calibrant.data.outside import Outside
 from calibrant.data.own import as_item
@@ -34,7 +35,7 @@ class Material:
     part: Part
     shape: tuple[int, ...]
     calibration: Part | None = None
-    corruptions: CorruptionFolder | None = None  # None: made here
+    corruptions: CorruptionFolder | CorruptionImages | None = None  # None: made here
     outside: Callable[[str], Outside] | None = None
     natural: Mapping[str, Part] = field(default_factory=dict)
     seed: int = 0
@@ -85,9 +86,10 @@ class Material:
             x = self.foreign(cell.name).x
             return Part(x, torch.zeros(len(x), dtype=torch.long), torch.arange(len(x)))
         if cell.kind == "corruption" and self.corruptions is not None:
-            x, y = self.corruptions.cell(cell.name, cell.severity)
-            self._fits(x, cell.title)
-            return limited(Part(x, y, torch.arange(len(y))), self.limit)
+            part = self.corruptions.part(cell.name, cell.severity)
+            if part.items is None:
+                self._fits(part.x, cell.title)
+            return limited(part, self.limit)
         return self.part
 
     def foreign(self, name: str) -> Outside:

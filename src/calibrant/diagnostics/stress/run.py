@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from calibrant.diagnostics.stress.cells import Cell
-from calibrant.diagnostics.stress.material import Material
+from calibrant.diagnostics.stress.material import Material, limited
 from calibrant.diagnostics.stress.store import Arrays, Folder
 from calibrant.diagnostics.stress.subject import Subject
+from calibrant.errors import CalibrantError, InputError
 
 
 def run(
@@ -29,6 +31,20 @@ def run(
     if folder is None:
         return out
     return {cell: folder.read(cell.key) for cell in cells}
+
+
+def tried(subject: Subject, material: Material, model: str, data: str) -> int:
+    """How many classes the subject has, by two items, before anything is written; an error says what does not fit."""
+    few = replace(material, part=limited(material.part, 2))
+    try:
+        return int(subject.answer(lambda: few.batches(Cell("clean"))).logits.shape[-1])
+    except CalibrantError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        shape = "×".join(map(str, material.shape))
+        said = f"network {model!r} cannot read {data} ({shape}): {reason}"
+        raise InputError(f"{said}; choose a network or data that fit") from error
 
 
 def _asked(subject: Subject, material: Material, cell: Cell) -> Arrays:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 FAINT, STRONG = 0.06, 0.9
 """Opacity of the best and of the worst tile."""
+LEAST = {"percent": 0.2, "plain": 0.5}
+"""What must lie between two tiles for these colours: where all is nearly as good as clean, nothing is red."""
 
 
 def heatmap(
@@ -29,10 +31,12 @@ def heatmap(
     ax = ax or new_axes(1.9 + 0.56 * len(severities), 0.75 + 0.235 * len(types))
     known = [v for v in values.values() if v is not None and math.isfinite(v)]
     low, high = (min(known), max(known)) if known else (0.0, 1.0)
+    span = max(high - low, LEAST["percent" if percent else "plain"])
+    best = high if better == "high" else low
     for row, name in enumerate(types):
         for column, severity in enumerate(severities):
             value = values.get(("", 0)) if severity == 0 else values.get((name, severity))
-            _tile(ax, row, column, value, low, high, better, percent)
+            _tile(ax, row, column, value, best, span, percent)
     ax.set_xlim(-0.5, len(severities) - 0.5)
     ax.set_ylim(len(types) - 0.5, -0.5)
     ax.set_xticks(range(len(severities)), ["clean" if s == 0 else str(s) for s in severities])
@@ -46,17 +50,13 @@ def heatmap(
     return ax
 
 
-def _tile(
-    ax: Axes, row: int, column: int, value: float | None, low: float, high: float, better: str, percent: bool
-) -> None:
+def _tile(ax: Axes, row: int, column: int, value: float | None, best: float, span: float, percent: bool) -> None:
     from matplotlib.patches import Rectangle
 
     if value is None or not math.isfinite(value):
         ax.text(column, row, "–", ha="center", va="center", fontsize=8, color=COLOURS["muted"])
         return
-    share = 0.0 if high == low else (value - low) / (high - low)
-    bad = 1 - share if better == "high" else share
-    alpha = FAINT + (STRONG - FAINT) * bad
+    alpha = FAINT + (STRONG - FAINT) * abs(value - best) / span
     tile = Rectangle((column - 0.48, row - 0.46), 0.96, 0.92, facecolor=COLOURS["bad"], alpha=alpha, linewidth=0)
     ax.add_patch(tile)
     text = f"{100 * value:.0f}" if percent else f"{value:.2f}"

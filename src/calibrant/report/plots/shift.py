@@ -13,6 +13,8 @@ from calibrant.report.plots.style import COLOURS, SERIES, dress, figure_of, lege
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from calibrant.types import Estimate
+
 
 def severity_curves(
     rows: Mapping[str, Mapping[int, float | None]], *, label: str, percent: bool = True, ax: Axes | None = None
@@ -23,7 +25,9 @@ def severity_curves(
         at = [s for s, v in line.items() if v is not None]
         colour, dash = COLOURS[SERIES[i % len(SERIES)]], "-" if i < len(SERIES) else "--"
         heights = [v for v in line.values() if v is not None]
-        ax.plot(at, heights, color=colour, linestyle=dash, linewidth=1.6, marker="o", markersize=3.5, label=name)
+        # the first lies broad and pale beneath: a map that changes nothing is drawn right on it
+        width, alpha = (5.0, 0.35) if i == 0 else (1.6, 1.0)
+        ax.plot(at, heights, color=colour, linestyle=dash, linewidth=width, alpha=alpha, marker="o", ms=3.5, label=name)
     at = sorted({s for line in rows.values() for s in line})
     ax.set_xticks(at, ["clean" if s == 0 else str(s) for s in at])
     ax.set_xlabel("severity")
@@ -35,13 +39,17 @@ def severity_curves(
     return ax
 
 
-def frequency_curve(accuracy: Mapping[float, float], clean: float, *, ax: Axes | None = None) -> Axes:
-    """Accuracy under noise of one frequency (SS Fig. 6); dashed: without noise."""
+def frequency_curve(accuracy: Mapping[float, Estimate], clean: float, *, ax: Axes | None = None) -> Axes:
+    """Accuracy under noise of one frequency (SS Fig. 6) with its intervals; dashed: without noise."""
     ax = ax or new_axes(4.6, 2.7)
-    at = sorted(accuracy)
+    known = {f: e for f, e in sorted(accuracy.items()) if e.value is not None}
+    values = [float(e.value or 0) for e in known.values()]
     ax.axhline(clean, color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
-    ax.plot(at, [accuracy[f] for f in at], color=COLOURS["accent"], linewidth=1.6, marker="o", markersize=3.5)
-    ax.set_xlim(0, max(at) * 1.02)
+    if all(e.low is not None for e in known.values()):
+        low, high = ([float(getattr(e, end)) for e in known.values()] for end in ("low", "high"))
+        ax.fill_between(list(known), low, high, color=COLOURS["accent"], alpha=0.15, linewidth=0)
+    ax.plot(list(known), values, color=COLOURS["accent"], linewidth=1.6, marker="o", markersize=3.5)
+    ax.set_xlim(0, max(accuracy) * 1.02)
     ax.set_ylim(0, 1)
     ax.set_xlabel("frequency of the noise, in units of π")
     ax.set_ylabel("accuracy")
@@ -68,11 +76,13 @@ def entropy_histograms(
             share = np.histogram(entropies[key], edges)[0] / max(1, len(entropies[key]))
             ax.stairs(share, edges, fill=True, color=COLOURS[colour], alpha=0.18)
             ax.stairs(share, edges, color=COLOURS[colour], linewidth=1.3, label=label)
-        ax.set_title(name, fontsize=9.5, color=COLOURS["ink"], loc="left")
+        ax.set_title(name.replace("_", " "), fontsize=9.5, color=COLOURS["ink"], loc="left")
         ax.set_xlim(0, math.log(k))
         ax.set_ylim(0, None)
         if i >= len(foreign) - columns:
             ax.set_xlabel("entropy, nats")
+        if i % columns == 0:
+            ax.set_ylabel("share of items")
         if i == 0:
             ax.legend(frameon=False, fontsize=8.5, labelcolor=COLOURS["ink"], loc="upper right")
     assert first is not None and figure_of(first) is figure

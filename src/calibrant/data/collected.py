@@ -1,0 +1,43 @@
+"""A re-collected test set as a user has it: one file of images and labels, a published folder, or a folder of classes.
+
+CIFAR-10.1 is `cifar10.1_v6_data.npy` with `cifar10.1_v6_labels.npy` (v4 likewise), CIFAR-10.2 `cifar102_test.npz`;
+ImageNet-v2 is a folder of classes named 0 … 999, which count by value and not by the alphabet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from calibrant.data.folder import parts_of_folder
+from calibrant.data.records import Data, Part
+from calibrant.data.relabelled import relabelled
+from calibrant.data.shifted import read_set
+from calibrant.errors import FileError, InputError
+from calibrant.types import Split
+
+PUBLISHED = ("cifar10.1_v6_data.npy", "cifar10.1_v4_data.npy", "cifar102_test.npz")
+"""What a published folder holds, the first that is there; another version is named by its file."""
+
+
+def read_part(path: Path, classes: Sequence[str], shape: Sequence[int]) -> Part:
+    """The items, labelled as the classifier's `classes` are numbered; folders of images are brought to `shape`."""
+    if path.is_dir():
+        held = [path / sub / name for name in PUBLISHED for sub in ("", "datasets")]
+        inside = next((file for file in held if file.is_file()), None)
+        if inside is None:
+            return _folder(path, classes, shape)
+        path = inside
+    x, y = read_set(path, len(classes))
+    if tuple(x.shape[1:]) != tuple(shape):
+        raise FileError(f"{path}: images are {tuple(x.shape[1:])}, the classifier's are {tuple(shape)}")
+    return Part(x, y, torch.arange(len(y)), Split.TEST)
+
+
+def _folder(path: Path, classes: Sequence[str], shape: Sequence[int]) -> Part:
+    parts, names = parts_of_folder(path, shape)
+    if Split.TEST not in parts:
+        raise InputError(f"{path}: has no test part; name the folder of the part that is meant")
+    return relabelled(Data(str(path), parts, names, tuple(shape)), classes)["test"]

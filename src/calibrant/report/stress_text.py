@@ -1,0 +1,75 @@
+"""A stress run on a terminal: means by severity, what breaks first, calibrators, and a line for each other suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from calibrant.diagnostics.stress.analysis import AS_IT_IS, Outcome
+from calibrant.types import Estimate
+
+COLUMNS = ("error", "nll", "ece", "auroc")
+
+
+def text(o: Outcome) -> str:
+    """The whole table."""
+    lines = [f"{'severity':<10}" + "".join(f"{name:>22}" for name in COLUMNS)]
+    accuracy = o.clean["accuracy"].value
+    clean = {"error": None if accuracy is None else 1 - accuracy}
+    clean |= {name: o.clean[name].value for name in COLUMNS[1:]}
+    lines.append(f"{'clean':<10}" + "".join(f"{_number(clean[name]):>22}" for name in COLUMNS))
+    if o.corruptions is not None:
+        rows: dict[str, Mapping[str, Estimate]] = {str(s): row for s, row in o.corruptions.by_severity.items()}
+        if len(rows) > 1:
+            rows["mean"] = {name: e for name in COLUMNS if (e := o.corruptions.means.get(f"mean_{name}")) is not None}
+        lines += [f"{title:<10}" + "".join(f"{_shown(row.get(n)):>22}" for n in COLUMNS) for title, row in rows.items()]
+        lines += [f"{name} {_shown(e)}" for name, e in o.corruptions.normalised.items()]
+        lines += ["", breaking(o)]
+    lines += _calibrated(o.calibrators)
+    if o.perturbations:
+        name, steady = min(o.perturbations.items(), key=lambda item: item[1]["consistency"].value or 0)
+        lines.append(f"least steady along {name}: consistency {_shown(steady['consistency'])}")
+    if o.frequency:
+        at, left = min(o.frequency.items(), key=lambda item: item[1].value or 0.0)
+        lines.append(f"least accurate with noise around frequency {at:.2g}π: accuracy {_shown(left)}")
+    for name, report in o.ood.items():
+        lines.append(f"{name}: AUROC of the entropy {_shown(report['entropy']['auroc'])}")
+    for name, shifted in o.natural.items():
+        lines.append(f"{name}: accuracy {_shown(shifted['accuracy'])}, ECE {_shown(shifted['ece'])}")
+    return "\n".join(lines)
+
+
+def breaking(o: Outcome) -> str:
+    """One sentence: which shift breaks this model first."""
+    if not o.broken or o.corruptions is None:
+        return "no corruption was tried"
+    worst = o.broken[0]
+    name = worst.type.replace("_", " ")
+    left = f"accuracy {100 * worst.accuracy:.1f} %, {100 * worst.loss:.1f} points below clean"
+    if worst.severity is None:
+        return f"No corruption breaks this model; {name} comes closest ({left})."
+    if len(o.corruptions.by_severity) == 1:
+        where = f"at severity {worst.severity}, the only one tried"
+        return f"{name.capitalize()} hurts this model most: {where}, {left}."
+    return f"{name.capitalize()} breaks this model first: at severity {worst.severity}, {left}."
+
+
+def _calibrated(calibrators: Mapping[str, Mapping[int, Mapping[str, float | None]]]) -> list[str]:
+    """ECE under each map, a column for clean and for each severity."""
+    if not calibrators:
+        return []
+    columns = list(next(iter(calibrators.values())))
+    lines = ["", f"{'ECE with':<22}" + "".join(f"{'clean' if s == 0 else f'severity {s}':>12}" for s in columns)]
+    for name, rows in calibrators.items():
+        title = "no map" if name == AS_IT_IS else name
+        lines.append(f"{title:<22}" + "".join(f"{_number(rows[s]['ece']):>12}" for s in columns))
+    return [*lines, ""]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _shown(e: Estimate | None) -> str:
+    if e is None or e.value is None:
+        return "–"
+    return _number(e.value) if e.low is None else f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]"
