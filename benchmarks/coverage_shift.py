@@ -1,11 +1,12 @@
-"""Do the intervals of aggregates over corruptions, and of OOD detection, cover 95 %? Worlds with a known truth.
+"""Do the intervals of aggregates over corruptions, of sequences and of OOD detection cover 95 %? Worlds with a truth.
 
-    python -m benchmarks.coverage_shift --trials 200          # writes docs/coverage_shift.md; minutes of one core
+    python -m benchmarks.coverage_shift --trials 200          # writes docs/coverage_shift.md; a quarter of an hour
 
 A world of corruptions: an item of class y shows, under type c at severity s, the logits z = T · a · x with
 x ~ N(a · e_y, 1), a falling with the severity and much of x's noise shared by all cells of the item. T = 1 is
-calibrated (the posterior itself), T > 1 overconfident. Truth is the value on a population of 400,000 items. OOD: two
-such populations of logits, one less certain. Each trial draws N items (or N of both) and looks whether truth is inside.
+calibrated (the posterior itself), T > 1 overconfident. Truth is the value on a population of 400,000 items. A world of
+sequences lets the noise of such an item drift from frame to frame. OOD: two such populations of logits, one less
+certain. Each trial draws N items (or N of both) and looks whether truth is inside.
 """
 
 from __future__ import annotations
@@ -17,23 +18,28 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from calibrant.diagnostics.stress.analysis import steadiness
 from calibrant.functional import novelty
 from calibrant.functional.border import predictions
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.corruption import Key, corruption_report
+from calibrant.metrics.corruption import CorruptionReport, Key, corruption_report
 from calibrant.metrics.entropy_divergence import Binning
 from calibrant.metrics.ood import METRICS, ood
+from calibrant.types import Estimate
 
 TYPES, SEVERITIES, CLASSES = 3, (1, 2, 3, 4, 5), 10
 SIZES = (500, 2000, 10000)
 TRUTHS = ("calibrated", "overconfident")
 POPULATION = 400_000
+REFERENCE = 1.6  # its temperature: a reference without calibration error leaves nothing to divide by
+FRAMES, KEPT = 8, 0.95  # of a sequence, and how much of the noise the next frame keeps
+GIVEN, RATIO = "mcece", "mcece as a ratio of two populations"
 OUT = Path(__file__).parents[1] / "docs" / "coverage_shift.md"
 
 
 def cells(n: int, temperature: float, generator: torch.Generator, reference: bool = False) -> dict[Key, Scores]:
-    """N items under every cell. The reference is a weaker, calibrated predictor of the same items."""
+    """N items under every cell. The reference is a weaker predictor of the same items."""
     y = torch.randint(CLASSES, (n,), generator=generator)
     shared = torch.randn(n, CLASSES, generator=generator)
     out = {}
@@ -49,32 +55,59 @@ def cells(n: int, temperature: float, generator: torch.Generator, reference: boo
 def both(n: int, temperature: float, seed: int) -> tuple[dict[Key, Scores], dict[Key, Scores]]:
     """Model and reference on the same items: the same seed draws the same classes and shared noise."""
     model = cells(n, temperature, torch.Generator().manual_seed(seed))
-    return model, cells(n, 1.0, torch.Generator().manual_seed(seed), reference=True)
+    return model, cells(n, REFERENCE, torch.Generator().manual_seed(seed), reference=True)
 
 
 def corruption_rows(n: int, temperature: float, trials: int, replicates: int, seed: int) -> dict[str, float]:
     """Aggregate → share of trials (percent) whose interval holds the truth."""
     truth = corruption_report(*both(POPULATION, temperature, 7))
-    true = _named(truth)
+    true = {name: e.value for name, e in _named(truth).items()}
+    true[RATIO] = true[GIVEN]
     hits = dict.fromkeys(true, 0)
     for trial in range(trials):
         report = corruption_report(
             *both(n, temperature, 1_000_003 * seed + trial), resampling=Resampling(trial, replicates)
         )
-        for name, estimate in _named(report).items():
-            value = true[name].value
-            if estimate.low is None or estimate.high is None or value is None:
-                continue
-            hits[name] += estimate.low - 1e-9 <= value <= estimate.high + 1e-9
+        found, held = _named(report), true | _given(truth, report)
+        for name, estimate in {**found, RATIO: found[GIVEN]}.items():
+            hits[name] += estimate.low - 1e-9 <= held[name] <= estimate.high + 1e-9
     return {name: 100 * hit / trials for name, hit in hits.items()}
 
 
-def _named(report: object) -> dict[str, object]:
-    rows = {**report.means, **{name: e for name, e in report.normalised.items() if name != "mcece"}}  # it has none
+def _given(truth: CorruptionReport, report: CorruptionReport) -> dict[str, float]:
+    """mCECE and cECE of the population, divided by the reference's ECEs as this trial measured them."""
+    below = {c: row["ece"].value / row["cece"].value for c, row in report.by_type.items()}
+    each = {c: truth.by_type[c]["ece"].value / below[c] for c in below}
+    return {GIVEN: sum(each.values()) / len(each), "cece, one type": each["type1"]}
+
+
+def _named(report: CorruptionReport) -> dict[str, Estimate]:
+    rows = {**report.means, **report.normalised}
     rows |= {f"{name}, severity 1": e for name, e in report.by_severity[1].items()}
     rows |= {f"{name}, severity 5": e for name, e in report.by_severity[5].items()}
-    rows |= {f"{name}, one type": report.by_type["type1"][name] for name in ("error", "nll", "ece", "auroc", "ce")}
-    return rows
+    return rows | {f"{name}, one type": e for name, e in report.by_type["type1"].items()}
+
+
+def sequences(n: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Items whose noise drifts: logits [N, T, K] and labels, as a stress cell holds them."""
+    y = torch.randint(CLASSES, (n,), generator=generator)
+    mark, x = 3.0 * torch.nn.functional.one_hot(y, CLASSES), torch.randn(n, CLASSES, generator=generator)
+    frames = []
+    for _ in range(FRAMES):
+        frames.append(3.0 * (mark + x))
+        x = KEPT * x + math.sqrt(1 - KEPT**2) * torch.randn(n, CLASSES, generator=generator)
+    return {"logits": torch.stack(frames, 1), "labels": y}
+
+
+def sequence_rows(n: int, trials: int, replicates: int, seed: int) -> dict[str, float]:
+    """Consistency, cross-entropy consistency, relative confidence and flip rate (SS Eq. 37–39)."""
+    true = steadiness("rotate", sequences(POPULATION, torch.Generator().manual_seed(7)), None)
+    hits = dict.fromkeys(true, 0)
+    for trial in range(trials):
+        arrays = sequences(n, torch.Generator().manual_seed(1_000_003 * seed + trial))
+        for name, estimate in steadiness("rotate", arrays, Resampling(trial, replicates)).items():
+            hits[name] += estimate.low - 1e-9 <= true[name].value <= estimate.high + 1e-9
+    return {name: 100 * hit / trials for name, hit in hits.items()}
 
 
 def outside(n: int, signal: float, generator: torch.Generator) -> Tensor:
@@ -124,19 +157,25 @@ def main() -> None:
     a = parser.parse_args()
     torch.set_num_threads(1)
     sizes = [int(n) for n in a.sizes.split(",")]
-    shifted, foreign = {}, {}
+    shifted, moving, foreign = {}, {}, {}
     for truth, temperature in zip(TRUTHS, (1.0, 1.6), strict=True):
         for n in sizes:
             shifted[f"{truth}, N={n:,}"] = corruption_rows(n, temperature, a.trials, a.replicates, a.seed)
             print(truth, n, shifted[f"{truth}, N={n:,}"], flush=True)
+    for n in sizes:
+        moving[f"N={n:,}"] = sequence_rows(n, 2 * a.trials, a.replicates, a.seed)
+        print("sequences", n, moving[f"N={n:,}"], flush=True)
     for words, signals in (("far", (3.0, 1.5)), ("near", (3.0, 2.7)), ("equal", (3.0, 3.0))):
         for n in sizes:
-            foreign[f"{words}, N={n:,}"] = ood_rows(n, signals, 4 * a.trials, a.replicates, a.seed)
+            foreign[f"{words}, N={n:,}"] = ood_rows(n, signals, 2 * a.trials, a.replicates, a.seed)
             print(words, n, foreign[f"{words}, N={n:,}"], flush=True)
-    a.out.write_text(page(shifted, foreign, a))
+    a.out.write_text(page(shifted, moving, foreign, a))
 
 
-def page(shifted: dict[str, dict[str, float]], foreign: dict[str, dict[str, float]], a: argparse.Namespace) -> str:
+Columns = dict[str, dict[str, float]]
+
+
+def page(shifted: Columns, moving: Columns, foreign: Columns, a: argparse.Namespace) -> str:
     noise = 196 * math.sqrt(0.95 * 0.05 / a.trials)
     return "\n".join(
         [
@@ -151,13 +190,23 @@ def page(shifted: dict[str, dict[str, float]], foreign: dict[str, dict[str, floa
             "## Aggregates over corruptions",
             "",
             f"{TYPES} types × {len(SEVERITIES)} severities of the same items, 70 % of the noise shared by its cells;"
-            " the reference is a weaker model on the same items.",
+            " the reference is a weaker, overconfident model on the same items.",
+            "",
+            f"`{GIVEN}` and `cece` take the reference's ECEs as measured, and so does their truth here. Who reads them"
+            " as ratios of two populations finds the last row: the reference's own noise, and the bias that noise"
+            " gives to a small ECE, are not in the interval.",
             "",
             *table(shifted, "aggregate"),
             "",
+            "## Sequences",
+            "",
+            f"{FRAMES} frames, of whose noise the next keeps {100 * KEPT:.0f} %; twice as many trials.",
+            "",
+            *table(moving, "metric"),
+            "",
             "## Telling foreign items from familiar ones, by entropy",
             "",
-            "N items of both sets, four times as many trials. `entropy_kl` of equal populations is 0, the boundary:"
+            "N items of both sets, twice as many trials. `entropy_kl` of equal populations is 0, the boundary:"
             " its interval holds it whenever the lower end is 0, so coverage there may exceed 99 %.",
             "",
             *table(foreign, "metric"),
