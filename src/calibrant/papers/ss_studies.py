@@ -23,6 +23,9 @@ POOLS = {"stages.0.4": 32, "stages.1.4": 16, "stages.2.5": 8, "stages.3.5": 4, "
 """Of VGG-16: its pools, and the edge of the map that each takes."""
 PLACES = {"s1": "layer2.0", "s2": "layer3.0", "s3": "layer4.0", "s4": "after layer4"}
 """Of a ResNet: where a stage ends, in the words of `calibrant.smooth` (App. B.3)."""
+ENDS = ("stages.1.0", "stages.2.0", "stages.3.0", "after stages.3")
+"""Of a pre-activation ResNet: where a stage ends. Found by tracing, the places are behind the next block's activation,
+which would play Prob's part (App. F)."""
 
 # Table B.1, ResNet-18 and VGG-16 with MC dropout: what is inserted → (settings of `smooth`, ResNet-18, VGG-16)
 B1: dict[str, tuple[Mapping[str, Any] | None, Row, Row]] = {
@@ -114,11 +117,12 @@ def without_post_activation(network: str, what: str) -> Experiment:
     vgg = network == "vgg16"
     prob = what.startswith("prob_")
     options: dict[str, Any] = {"preact": True} if vgg else {}
+    ends: dict[str, Any] = {} if vgg else {"where": ENDS}
     if what.endswith("blurpool"):
         options["blurpool"] = {"where": tuple(POOLS)[:-1]} if vgg else {}
-        options |= {"smooth": {**SMOOTH, "kernel": (1,)}} if prob else {}
+        options |= {"smooth": {**SMOOTH, "kernel": (1,), **ends}} if prob else {}
     elif what != "none":
-        options["smooth"] = dict(SMOOTH) if prob else {"prob": "identity"}
+        options["smooth"] = {**(SMOOTH if prob else {"prob": "identity"}), **ends}
     note = "BlurPool of kernel (1, 2, 1)" + (", not at the last pool, whose map is smaller" if vgg else "")
     name = network if vgg else f"preact_{network}"
     row = f"{network}_{what}"
