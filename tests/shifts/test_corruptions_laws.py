@@ -147,11 +147,12 @@ def test_any_size(name: str, size: tuple[int, int]) -> None:
         assert torch.equal(y[1:], corrupt(x[1:], name, severity, index=1))
 
 
-@pytest.mark.parametrize(("channels", "side"), [(1, 8), (1, 28), (3, 8)])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 28, 28), (3, 8, 8), (3, 9, 9), (1, 13, 9), (3, 31, 10)])
 @pytest.mark.parametrize("name", SHIFTS)
-def test_an_image_alone_is_the_same_to_the_last_bit(name: str, channels: int, side: int) -> None:
-    """Floats show what bytes round away: a transform of one plane took another path than one of many."""
-    x = torch.rand(4, channels, side, side, generator=torch.Generator().manual_seed(0))
+def test_an_image_alone_is_the_same_to_the_last_bit(name: str, shape: tuple[int, int, int]) -> None:
+    """Floats show what bytes round away: a transform of one plane took another path than one of many, and a product of
+    a plane that begins at an odd place in memory adds in another order."""
+    x = torch.rand(4, *shape, generator=torch.Generator().manual_seed(0))
     for severity in (1, 4, 5):
         alone = torch.cat([corrupt(x[i : i + 1], name, severity, index=i) for i in range(len(x))])
         assert torch.equal(alone, corrupt(x, name, severity))
@@ -168,3 +169,16 @@ def test_autocast_of_the_caller_does_not_matter(name: str, x: torch.Tensor) -> N
         assert torch.equal(corrupt(x, name, 3), corrupt(x.clone(), name, 3))
         inside = corrupt(x, name, 3)
     assert torch.equal(inside, corrupt(x, name, 3))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_laws_at_the_size_of_imagenet(name: str, dtype: torch.dtype, channels: int) -> None:
+    x = pictures(2, 224, 224, channels=channels)
+    x = x if dtype == torch.uint8 else x / 255
+    assert torch.equal(corrupt(x, name, 0), x)
+    y = corrupt(x, name, 3, seed=1)
+    assert y.dtype == dtype and y.shape == x.shape and y.min() >= 0 and y.max() <= (255 if dtype == torch.uint8 else 1)
+    assert torch.equal(y[1:], corrupt(x[1:], name, 3, seed=1, index=1))
+    assert torch.equal(y, x) == (name == "saturate" and channels == 1), "grey has no colour to multiply"

@@ -10,16 +10,25 @@ import functools
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 Device = torch.device
 
 
+LANES = 16
+"""Rows are padded to so many values: a product of a plane that begins at an odd place may differ in its last bit."""
+
+
 def separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
     """L · x · Rᵀ for every plane of x [N, C, H, W], with L [H', H] = rows and R [W', W] = columns."""
     n, c, h, w = x.shape
-    across = (x.reshape(-1, w) @ columns.T).view(n * c, h, columns.shape[0])
-    return torch.matmul(rows, across).view(n, c, rows.shape[0], columns.shape[0])
+    wide = columns.shape[0]
+    if w % LANES or wide % LANES:
+        x, columns = F.pad(x, (0, -w % LANES)), F.pad(columns, (0, -w % LANES, 0, -wide % LANES))
+    across = (x.reshape(n * c * h, -1) @ columns.T).view(n * c, h, -1)
+    made = torch.matmul(rows, across).view(n, c, rows.shape[0], -1)
+    return made[..., :wide].contiguous() if wide % LANES else made
 
 
 def gaussian(x: Tensor, sigma: float, truncate: float = 4.0, border: str = "nearest") -> Tensor:
