@@ -250,6 +250,37 @@ def test_data_set_behind_a_loader_marked_test() -> None:
             PEP.fit(nn.Linear(12, 4), DataLoader(marked, 8))
 
 
+LABELS = {
+    "one-hot": (F.one_hot(Y, 4), r"shape \(32, 4\)"),
+    "a column": (Y[:, None], r"shape \(32, 1\)"),
+    "probabilities": (Y / 4, "not whole numbers"),
+    "below zero": (Y - 1, "start at -1, and the model has 4 classes"),
+    "too many": (Y + 1, "reach 4 but the model has 4 classes"),
+}
+
+
+@pytest.mark.parametrize("kind", LABELS)
+def test_labels_that_are_no_class_numbers(kind: str) -> None:
+    labels, says = LABELS[kind]
+    with pytest.raises(InputError, match=says):
+        PEP.fit(nn.Linear(12, 4), (X, labels))
+
+
+def test_arrays_do_as_well_as_tensors_and_what_is_no_network_is_named() -> None:
+    model = nn.Linear(12, 4)
+    arrays, tensors = (PEP.fit(model, pair) for pair in ((X.numpy(), Y.numpy()), (X, Y.float())))
+    assert arrays.sigma == tensors.sigma
+    for make in (lambda m: PEP(m, 0.1), MCDropout, lambda m: Deep([model, m])):
+        with pytest.raises(InputError, match="function is not a torch.nn.Module"):
+            make(lambda x: x)
+    with pytest.raises(InputError, match="iterations=0"):
+        PEP.fit(model, (X, Y), iterations=0)
+    with pytest.raises(InputError, match="sigma='0.1'"):
+        PEP(model, "0.1")
+    with pytest.raises(InputError, match="where='auto'; the model's layers with parameters: LayerNorm"):
+        PEP(nn.LayerNorm(12), 0.1)
+
+
 def test_members_of_other_numbers_of_classes() -> None:
     with pytest.raises(InputError, match=r"\(32, 4\) and \(32, 5\)"):
         Deep([nn.Linear(12, 4), nn.Linear(12, 5)])(X)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
+from calibrant.ensembles.ensemble import Ensemble, Network, evaluating, module
 from calibrant.errors import InputError
 
 
@@ -24,7 +24,7 @@ class Deep(Ensemble):
     def __init__(self, models: Sequence[nn.Module]) -> None:
         if not models:
             raise InputError("a deep ensemble needs at least one model")
-        object.__setattr__(self, "models", tuple(models))
+        object.__setattr__(self, "models", tuple(map(module, models)))
 
     @property
     def size(self) -> int:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from calibrant.ensembles.ensemble import evaluating
+from calibrant.ensembles.ensemble import evaluating, module
 from calibrant.errors import InputError
 
 _PLAIN = nn.modules.dropout._DropoutNd
@@ -28,7 +28,7 @@ _FUNCTIONS = {getattr(nn.functional, n) for n in dir(nn.functional) if "dropout"
 
 def dropouts(model: nn.Module) -> dict[str, nn.Module]:
     """Every module that drops, by name, whatever its kind; dropout modules with p = 0 included."""
-    return {name: m for name, m in model.named_modules() if _drops(m)}
+    return {name: m for name, m in module(model).named_modules() if _drops(m)}
 
 
 def _drops(m: nn.Module) -> bool:

@@ -147,6 +147,13 @@ def checked(output: Any, n: int, *, pixels: bool = True) -> Tensor:
     return logits
 
 
+def module(model: Any) -> nn.Module:
+    """The model itself, if it is one."""
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{type(model).__name__} is not a torch.nn.Module; pass the network itself")
+    return model
+
+
 def steps(items: Sequence[int], title: str, *, show: bool) -> Iterable[int]:
     """The items, with a bar of what is done and what is left on stderr when `show`."""
     if not show:

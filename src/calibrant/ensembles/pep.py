@@ -142,6 +142,8 @@ class PEP(Ensemble):
         if autocast == torch.bfloat16:
             raise InputError("bfloat16 rounds weights more coarsely than σ; use autocast=torch.float16")
         low, high = range
+        if iterations < 1:
+            raise InputError(f"iterations={iterations} must be at least 1")
         if not 0 < low < high:
             raise InputError(f"range={range} must be two numbers with 0 < low < high")
         start = cls(model, 0.0, members, distribution, where, seed, antithetic=search == "bracket")
@@ -238,8 +240,8 @@ def _first_guess(curve: Curve, low: float, high: float, top: float) -> tuple[flo
 
 
 def _finite(sigma: float) -> None:
-    if not sigma >= 0 or sigma == float("inf"):
-        raise InputError(f"sigma={sigma} must be a finite number, 0 or more")
+    if isinstance(sigma, str) or not 0 <= float(sigma) < math.inf:
+        raise InputError(f"sigma={sigma!r} must be a finite number, 0 or more")
 
 
 def _notes(start: PEP, found: Search, sigma: float, curve: Curve, low: float) -> tuple[str, ...]:

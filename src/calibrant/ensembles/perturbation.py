@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
+from calibrant.ensembles.ensemble import module
 from calibrant.errors import InputError
 from calibrant.functional.noise import Distribution, perturb_
 
@@ -29,7 +30,7 @@ def select(model: nn.Module, where: Where = "auto") -> dict[str, nn.Parameter]:
     `conv`: convolution weights (what PEP perturbs); `weights`: every matrix and kernel (two or more
     axes); `all`: every floating parameter; `auto`: `conv`, or `weights` when there are none.
     """
-    named = {n: p for n, p in model.named_parameters() if p.is_floating_point()}  # shared ones come once
+    named = {n: p for n, p in module(model).named_parameters() if p.is_floating_point()}  # shared ones come once
     if callable(where):
         chosen = {n: p for n, p in named.items() if where(n, p)}
     elif where == "all":
@@ -39,8 +40,8 @@ def select(model: nn.Module, where: Where = "auto") -> dict[str, nn.Parameter]:
     elif where in ("conv", "auto"):
         kernels = {id(p) for m in model.modules() if isinstance(m, _CONV) for p in _kernel(m)}
         chosen = {n: p for n, p in named.items() if id(p) in kernels}
-        if not chosen and where == "auto":
-            return select(model, "weights")
+        if where == "auto":
+            chosen = chosen or {n: p for n, p in named.items() if p.ndim >= 2}
     else:
         raise InputError(
             f"where={where!r} is unknown; use auto, conv, weights, all, or a function (name, parameter) -> bool"

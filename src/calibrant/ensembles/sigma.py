@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -130,16 +131,28 @@ def sigma_curve(
         )
     place = torch.device(device) if device is not None else ensemble.home
     pairs = _pairs(calibration, 1000 if place.type == "cuda" else 500)
-    batches = [(moved(x, place), torch.as_tensor(y).to(place).long()) for x, y in pairs]
+    batches = [(moved(x, place), whole(y).to(place)) for x, y in pairs]
     if not batches:
         raise InputError("the calibration data is empty")
     with torch.no_grad(), ensemble.at(0.0).member(0) as network:
         inputs, labels = batches[0]
         args, kwargs = inputs
         k = checked(network(*args, **kwargs), len(labels)).shape[1]
-        if int(labels.max()) >= k or int(labels.min()) < 0:
-            raise InputError(f"labels reach {int(labels.max())} but the model has {k} classes")
+    lowest, highest = int(labels.min()), int(labels.max())
+    if highest >= k or lowest < 0:
+        wrong = f"reach {highest} but" if highest >= k else f"start at {lowest}, and"
+        raise InputError(f"labels {wrong} the model has {k} classes, 0 … {k - 1}")
     return Curve(ensemble, batches, autocast)
+
+
+def whole(labels: Any) -> Tensor:
+    """Class numbers, one an item."""
+    y = torch.as_tensor(labels)
+    if y.ndim != 1:
+        raise InputError(f"labels have the shape {tuple(y.shape)}; expected [N], a class number an item")
+    if y.is_floating_point() and not bool((y == y.round()).all()):
+        raise InputError("labels are not whole numbers; expected class numbers")
+    return y.long()
 
 
 def _is_test(data: Any) -> bool:
@@ -153,8 +166,8 @@ def _is_test(data: Any) -> bool:
 
 def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], most: int) -> Iterable[tuple[Inputs, Tensor]]:
     """Batches of at most `most` items, fewer of large ones: activations are many times an input's size."""
-    if isinstance(calibration, tuple) and len(calibration) == 2 and isinstance(calibration[0], Tensor):
-        x, y = calibration
+    if isinstance(calibration, tuple) and len(calibration) == 2 and isinstance(calibration[0], (Tensor, np.ndarray)):
+        x, y = torch.as_tensor(calibration[0]), torch.as_tensor(calibration[1])
         if len(x) != len(y):
             raise InputError(f"{len(x)} inputs but {len(y)} labels")
         size = max(1, min(most, 2**23 * len(x) // max(x.numel(), 1)))
