@@ -80,3 +80,12 @@ def test_bad_input() -> None:
         FrequencyNoise(0.5, sigma=-1)
     with pytest.raises(InputError, match="one label an image"):
         accuracy_against_frequency(lambda x: x, torch.zeros(2, 1, 8, 8), torch.zeros(3))
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (1, 13, 9), (3, 28, 28)])
+def test_an_image_alone_is_the_same_to_the_last_bit(shape: tuple[int, int, int]) -> None:
+    x = torch.rand(4, *shape, generator=torch.Generator().manual_seed(0))
+    for frequency in (0.2, 0.7, 1.0):
+        noise = FrequencyNoise(frequency)
+        alone = torch.cat([noise(x[i : i + 1], 3, index=i) for i in range(4)])
+        assert torch.equal(alone, noise(x, 3))
