@@ -69,9 +69,10 @@ def cases() -> list[Case]:
 
 
 def _set(key: tuple[str, str, int], cut: Cut, rows: int) -> None:
-    from calibrant.nn.kernels.smooth import SHAPES, Shape
+    from calibrant.nn.kernels.smooth import Shape
+    from calibrant.nn.kernels.smooth import cut as recut
 
-    SHAPES[key] = Shape(cut[0], rows, cut[1], cut[2])
+    recut(key, Shape(cut[0], rows, cut[1], cut[2]))
 
 
 def _calls(case: Case, size: tuple[int, ...]) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]:
@@ -131,7 +132,7 @@ def tune(kernel: tuple[int, ...], layout: str, size: tuple[int, ...]) -> dict[st
 
 def rows_of_small_maps() -> dict[str, dict[str, float]]:
     """Milliseconds of ten calls by rows, of the maps that are smoothed in a ResNet-18 for 32×32 with batches of 512."""
-    from calibrant.nn.kernels.smooth import SHAPES
+    from calibrant.nn.kernels.smooth import SHAPES, cut
 
     results: dict[str, dict[str, float]] = {}
     for size in ((512, 64, 32, 32), (512, 128, 16, 16), (512, 256, 8, 8), (512, 512, 4, 4)):
@@ -140,9 +141,9 @@ def rows_of_small_maps() -> dict[str, dict[str, float]]:
             key, row = (which, "channels_last", 2), results.setdefault(f"{which} {size}", {})
             table = SHAPES[key]
             for rows in (2, 4, 8, 16, 32):
-                SHAPES[key] = replace(table, rows=rows)
+                cut(key, replace(table, rows=rows))
                 (row[f"{rows}"],) = milliseconds(_captured(lambda call=call: [call() for _ in range(10)]))
-            SHAPES[key] = table
+            cut(key, table)
     return results
 
 

@@ -148,12 +148,12 @@ class Smooth(nn.Module):
         self.blur = Blur(kernel, padding, axes)
 
     def forward(self, z: Tensor) -> Tensor:
-        if z.is_cuda and not _references and self.blur.axes == 2 and self.prob.upper != "identity":
+        p, b = self.prob, self.blur  # once each: a submodule is looked up in Python
+        if z.is_cuda and not _references and b.axes == 2 and p.upper != "identity":
             from calibrant.nn.kernels import smooth
 
-            if smooth.fits(z, self.blur.taps):
-                return smooth.fused(z, self.blur.taps, self.prob.upper, self.prob.tau, self.blur.padding)
-        b = self.blur
+            if smooth.fits(z, b.taps):
+                return smooth.fused(z, b.taps, p.upper, p.tau, b.padding)
         check_map(z.shape, len(b.taps), b.axes)
-        plain: Tensor = _Smooth.apply(z, self.prob.upper, self.prob.tau, b.taps, b.padding, b.axes)  # type: ignore[no-untyped-call]
+        plain: Tensor = _Smooth.apply(z, p.upper, p.tau, b.taps, b.padding, b.axes)  # type: ignore[no-untyped-call]
         return plain

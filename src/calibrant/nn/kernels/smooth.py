@@ -74,12 +74,22 @@ def _format(x: Tensor) -> torch.memory_format:
     return torch.contiguous_format
 
 
-@cache
+def _laid_out(x: Tensor) -> tuple[Tensor, bool]:
+    """The map in a layout the kernel knows, and whether that is NCHW; what lies in one already is not asked twice."""
+    if x.is_contiguous():
+        return x, True
+    if x.is_contiguous(memory_format=torch.channels_last):
+        return x, False
+    return x.contiguous(), True
+
+
+@cache  # of names and numbers alone: an eager step asks eight times, and what it pays is Python
 def _plan(
-    size: tuple[int, ...], nchw: bool, wide: int, k: int, shape: Shape
-) -> tuple[tuple[int], tuple[int, ...], dict[str, Any]]:
-    """(grid, integers, constants) of a launch on maps of this size, of which `wide` numbers make one access."""
+    name: str, size: tuple[int, ...], nchw: bool, wide: int, k: int, padding: str, upper: str, fast: bool
+) -> tuple[tuple[int], tuple[int, ...], tuple[float, ...], dict[str, Any]]:
+    """(grid, integers, taps that are none, constants) of a launch on maps of this size, `wide` numbers an access."""
     n, c, h, w = size
+    shape = SHAPES[name, "nchw" if nchw else "channels_last", 5 if k == 4 else k]
     if nchw:  # a lane's columns are one wide access, where rows divide so
         u = 8 if wide == 8 and w % 8 == 0 else 4
         maps, vector, vectors = n * c, 1, 1
@@ -92,42 +102,45 @@ def _plan(
     groups, lanes = maps * down * across * vectors, 32 * shape.warps
     constants = {
         "K": k, "NCHW": nchw, "EXACT": w % u == 0, "U": u, "V": vector, "G": lanes, "B": shape.flight,
-        "num_warps": shape.warps,
+        "num_warps": shape.warps, "PAD": PADDING[padding], "UPPER": UPPER[upper], "FAST": fast,
     }  # fmt: skip
-    return (triton.cdiv(groups, lanes),), (h, w, across, vectors, groups, down, steps), constants
+    integers = (h, w, across, vectors, groups, down, steps)
+    return (triton.cdiv(groups, lanes),), integers, (0.0,) * (MAX_TAPS - k), constants
+
+
+def cut(key: tuple[str, str, int], shape: Shape) -> None:
+    """Another cut for the launches to come: for tuning."""
+    SHAPES[key] = shape
+    _plan.cache_clear()
 
 
 def _launch(
     kernel: Any, tensors: Sequence[Tensor], nchw: bool, taps: Sequence[float], upper: str, tau: float, scale: float,
     padding: str,
 ) -> None:  # fmt: skip
-    x, k = tensors[0], len(taps)
-    wide = BYTES // x.element_size()
-    shape = SHAPES[kernel.__name__, "nchw" if nchw else "channels_last", 5 if k == 4 else k]
-    grid, integers, constants = _plan(tuple(x.shape), nchw, wide, k, shape)
-    with torch.cuda.device(x.device) if x.is_cuda else nullcontext():
-        kernel[grid](
-            *tensors, *integers, tau, scale, *taps, *(0.0,) * (MAX_TAPS - k), **constants,
-            PAD=PADDING[padding], UPPER=UPPER[upper], FAST=x.is_cuda and wide == 8,
-        )  # fmt: skip
+    x = tensors[0]
+    wide, cuda = BYTES // x.element_size(), x.is_cuda
+    grid, integers, none, constants = _plan(
+        kernel.__name__, x.shape, nchw, wide, len(taps), padding, upper, cuda and wide == 8
+    )
+    here = not cuda or x.device.index == torch.cuda.current_device()
+    with nullcontext() if here else torch.cuda.device(x.device):
+        kernel[grid](*tensors, *integers, tau, scale, *taps, *none, **constants)
 
 
 def _forward(x: Tensor, taps: Sequence[float], upper: str, tau: float, padding: str) -> Tensor:
-    layout = _format(x)
-    x = x.contiguous(memory_format=layout)
+    x, nchw = _laid_out(x)
     out = torch.empty_like(x)
     scale = tau if upper == "tanh" else 1 / tau if upper == "constant" else 1.0
-    nchw = layout is torch.contiguous_format
     _launch(smooth_triton.forward, (x, out), nchw, taps, upper, tau, scale, padding)
     return out
 
 
 def _backward(x: Tensor, gradient: Tensor, taps: Sequence[float], upper: str, tau: float, padding: str) -> Tensor:
-    layout = _format(x)
-    x, gradient = x.contiguous(memory_format=layout), gradient.contiguous(memory_format=layout)
+    x, nchw = _laid_out(x)
+    gradient = gradient.contiguous(memory_format=torch.contiguous_format if nchw else torch.channels_last)
     out = torch.empty_like(x)
     scale = 1 / tau if upper == "constant" else 1.0
-    nchw = layout is torch.contiguous_format
     _launch(smooth_triton.backward, (x, gradient, out), nchw, taps, upper, tau, scale, padding)
     return out
 
