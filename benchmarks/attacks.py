@@ -183,7 +183,7 @@ def rulers(
         }
         finite = torch.isfinite(distance)
         row |= {"success": finite.float().mean().item(), "median_l2": distance.median().item()}
-        row["levels"] = levels(distance, 10).bincount().tolist()
+        row["levels"] = levels(distance, min(10, chosen.n)).bincount().tolist()
         row["seconds_for_50000"] = 50_000 / chosen.n * took
         measured[ruler] = distance
         if ruler == "cw":

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.attacks import ATTACKS, Attack, Bounds, CarliniWagner, DeepFool
-from calibrant.errors import InputError
+from calibrant.errors import InputError, UnknownNameError
 from tests.attacks.conftest import Victim
 
 MINIMUM = [name for name, attack in ATTACKS.items() if attack.nearest]
@@ -100,16 +100,23 @@ def test_closed_form_on_linear_models(name: str, classes: int) -> None:
         model.weight.copy_(weight)
         model.bias.copy_(0.3 * torch.randn(classes, generator=g, dtype=torch.float64))
     x = 0.35 + 0.3 * torch.rand(12, 40, generator=g, dtype=torch.float64)
-    z = model(x).detach()
-    own = z.argmax(-1)
-    distance = torch.full((12,), torch.inf, dtype=torch.float64)
-    for i in range(12):
-        for k in range(classes):
-            if k != own[i]:
-                ratio = (z[i, own[i]] - z[i, k]) / (weight[own[i]] - weight[k]).norm()
-                distance[i] = torch.minimum(distance[i], ratio)
+
+    def closed_form(x: Tensor) -> Tensor:
+        z = model.double()(x).detach()
+        own = z.argmax(-1)
+        distance = torch.full((12,), torch.inf, dtype=torch.float64)
+        for i in range(12):
+            for k in range(classes):
+                if k != own[i]:
+                    ratio = (z[i, own[i]] - z[i, k]) / (weight[own[i]] - weight[k]).norm()
+                    distance[i] = torch.minimum(distance[i], ratio)
+        return distance
+
     attack = ATTACKS[name](bounds=Bounds(-10, 10))
-    torch.testing.assert_close(attack.run(model, x).distance, distance, rtol=0.01, atol=0)
+    torch.testing.assert_close(attack.run(model, x).distance, closed_form(x), rtol=0.01, atol=0)
+    near = (x + 0.98 * (attack(model, x) - x)).float()  # in float32, close to the boundary
+    ours = attack.run(model.float(), near).distance.double()
+    torch.testing.assert_close(ours, closed_form(near.double()), rtol=0.01, atol=0)
 
 
 @pytest.mark.parametrize("name", ["cw", "ddn", "deepfool"])
@@ -213,5 +220,15 @@ def test_bad_input(victim: Victim) -> None:
         attack().run(victim.model, victim.y)
     with pytest.raises(InputError, match="one of them"):
         attack(bounds=victim.bounds).run(victim.model, victim.x, labels=victim.y, targets=victim.y)
+    with pytest.raises(UnknownNameError, match="did you mean 'graph'"):
+        attack(bounds=victim.bounds, engine="grph").run(victim.model, victim.x)  # type: ignore[arg-type]
+
+    class Lost(nn.Module):  # the other branch's gradient is no number, whichever is taken
+        def forward(self, x: Tensor) -> Tensor:
+            z = x.flatten(1)[:, :3]
+            return torch.where(z < 9, z, z * torch.nan)
+
+    with pytest.raises(InputError, match="no number everywhere"):
+        make("cw", victim.bounds).run(Lost(), victim.x)
     with pytest.raises(InputError, match="CUDA"):
         attack(bounds=victim.bounds, engine="graph").run(victim.model, victim.x)

@@ -144,8 +144,8 @@ class Attack(ABC):
                 best[lost], success[lost] = redone
             if not moved:
                 raise InputError(
-                    "the gradient is zero everywhere: the model returns constant logits, or ones that do not depend on "
-                    "the input; there is no direction to attack in"
+                    "the gradient is zero or no number everywhere: the model returns constant logits, or ones that do "
+                    "not depend on the input; there is no direction to attack in"
                 )
             if self.looks:
                 candidate, promising = self._looked(field.among(origin, rows), chosen, best, success, loop.size, size)

@@ -15,7 +15,7 @@ from torch import Tensor
 from calibrant.attacks.captured import Captured
 from calibrant.attacks.field import FEWEST, Field
 from calibrant.attacks.task import Seen, State, Task, norms, spread
-from calibrant.errors import InputError
+from calibrant.errors import InputError, unknown
 
 if TYPE_CHECKING:
     from calibrant.attacks.attack import Attack
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 SLOTS = {"cpu": 128, "cuda": 2048}
 SMALLEST = {"cpu": FEWEST, "cuda": 64}
 """Slots are never fewer; on CUDA the time no longer shrinks with the batch below."""
+ENGINES = ("auto", "eager", "graph", "compile")
 NOBODY = -1
 WORTH_CAPTURING = 10
 """Steps from which recording a graph pays."""
@@ -126,6 +127,7 @@ class Loop:
         point, live = rows["point"], ~rows["done"]
         logits, gradient = self.field.gradient(point, lambda z: attack.objective(task, rows, z))
         evaluations = len(gradient)
+        steepness = gradient.flatten(2).abs().sum(-1).amax(0)  # comparisons with what is no number are false
         success = task.succeeded(logits)
         distance = norms(point - task.origin, attack.norm)
         closer = distance < rows["nearest"] if attack.nearest else True
@@ -140,12 +142,14 @@ class Loop:
             "best": torch.where(spread(better, point), point, rows["best"]),
             "nearest": torch.where(better, distance, rows["nearest"]),
             "calls": rows["calls"] + evaluations * live,
-            "moved": rows["moved"] | gradient.flatten(2).any(-1).any(0),
+            "moved": rows["moved"] | ((steepness > 0) & (steepness < torch.inf)),
             "done": rows["done"] | following["done"],
         }
 
     def _captures(self) -> bool:
         asked = self.attack.engine
+        if asked not in ENGINES:
+            raise unknown("engine", asked, ENGINES)
         if asked in ("graph", "compile") and self.device.type != "cuda":
             raise InputError(f"engine {asked!r} needs a CUDA device, not {self.device}; use engine='eager'")
         possible = self.device.type == "cuda" and not self.field.members

@@ -23,7 +23,7 @@ from torch import Tensor
 from calibrant.attacks.field import FEWEST, Field
 
 TIMES = 3.0
-UNIT = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 2**-10, torch.bfloat16: 2**-7}
+UNIT = {torch.float64: 1e-12, torch.float32: 2e-6, torch.float16: 2**-10, torch.bfloat16: 2**-7}
 TF32_UNIT = 2**-13
 FEW_CLASSES = 4
 """With fewer, the range over the classes is of too few numbers to be trusted at two points."""
