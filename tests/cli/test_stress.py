@@ -366,6 +366,9 @@ def test_recollected_sets_by_name_and_as_a_folder_of_images(
         assert report["metrics"] == record["clean"]["metrics"]
     assert run(["stress", "mine_natural:net", *asked, "--natural", "folder", "-o", "two"]) == 0
     folder = json.loads(capsys.readouterr().out)["natural"]["folder"]
+    asked = ["--suite", "natural", "--natural", "clean.npz", "--device", "cpu", "--json", "--mean", "0", "--std", "1"]
+    assert run(["stress", "mine_natural:net", "--data", "folder", *asked, "-o", "three"]) == 0  # 32 × 32, as they are
+    assert json.loads(capsys.readouterr().out)["clean"]["metrics"] == folder["metrics"]
     with np.load("out/cells/clean.npz") as held:
         right = (held["logits"][:10].argmax(1) == held["labels"][:10]).mean()
     assert folder["n"] == 10 and folder["metrics"]["accuracy"]["value"] == pytest.approx(right)

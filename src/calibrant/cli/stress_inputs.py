@@ -72,7 +72,7 @@ def opened(
             root=root,
             seed=seed if seed is not None else first.data_seed if own else 0,
             sizes=first.sizes if own else None,
-            **_shaped(first),
+            **_shaped(first, Path(name)),
         )
     loaded = _same_classes(loaded, first) if Path(name).is_dir() else loaded
     mean, std = moments[0] or first.mean or loaded.mean, moments[1] or first.std or loaded.std
@@ -99,8 +99,12 @@ def _names(setting: Setting) -> tuple[str, ...]:
     return setting.first.classes or setting.data.classes
 
 
-def _shaped(first: Reference) -> dict[str, Any]:
-    return {"shape": first.shape} if first.shape is not None else {}
+def _shaped(first: Reference, path: Path) -> dict[str, Any]:
+    """The model's own shape; else that of a folder's images, where they are small and all alike."""
+    from calibrant.data.collected import native
+
+    shape = first.shape or (native(path) if path.is_dir() else None)
+    return {"shape": shape} if shape is not None else {}
 
 
 def _same_classes(loaded: Data, first: Reference) -> Data:

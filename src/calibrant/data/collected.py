@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-from calibrant.data.folder import parts_of_folder
+from calibrant.data.folder import CUT_FROM, SUFFIXES, parts_of_folder
 from calibrant.data.records import Data, Part
 from calibrant.data.relabelled import relabelled
 from calibrant.data.shifted import read_set
@@ -20,6 +20,7 @@ from calibrant.types import Split
 
 PUBLISHED = ("cifar10.1_v6_data.npy", "cifar10.1_v4_data.npy", "cifar102_test.npz")
 """What a published folder holds, the first that is there; another version is named by its file."""
+LOOKED_AT = 50
 
 
 def read_part(path: Path, classes: Sequence[str], shape: Sequence[int]) -> Part:
@@ -34,6 +35,27 @@ def read_part(path: Path, classes: Sequence[str], shape: Sequence[int]) -> Part:
     if tuple(x.shape[1:]) != tuple(shape):
         raise FileError(f"{path}: images are {tuple(x.shape[1:])}, the classifier's are {tuple(shape)}")
     return Part(x, y, torch.arange(len(y)), Split.TEST)
+
+
+def native(path: Path) -> tuple[int, int, int] | None:
+    """The shape that small images of a folder have in common (of some `LOOKED_AT` of them); None where they have not.
+
+    A network that does not say its input's size gets small images as they are, instead of enlarged to ImageNet's 224.
+    """
+    from PIL import Image
+
+    files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+    shapes = set()
+    for file in files[:: max(1, len(files) // LOOKED_AT)]:
+        try:
+            with Image.open(file) as image:
+                shapes.add((1 if image.mode == "L" else 3, image.height, image.width))
+        except OSError as error:
+            raise FileError(f"{file}: not a readable image ({error})") from error
+    if len(shapes) != 1:
+        return None
+    (shape,) = shapes
+    return shape if shape[1] == shape[2] < CUT_FROM else None
 
 
 def _folder(path: Path, classes: Sequence[str], shape: Sequence[int]) -> Part:
