@@ -47,6 +47,13 @@ def test_lengths_grow_with_the_correlation_and_five_blocks_remain() -> None:
     assert block_length(repelled) <= 2 and block_length(torch.ones(50)) <= 2 and block_length(torch.zeros(3)) == 1
 
 
+@pytest.mark.parametrize("n", range(1, 30))
+def test_a_video_of_any_length_has_a_block(n: int) -> None:
+    for seed in range(5):
+        series = autoregressive(0.5, n, seed)
+        assert 1 <= block_length(series) <= max(1, n // AT_LEAST) and 1 <= missed(series, 1) <= 2
+
+
 def test_few_blocks_cost_students_t() -> None:
     assert few_blocks(5, 0.95) == pytest.approx(t.ppf(0.975, 4) / norm.ppf(0.975))
     assert few_blocks(10_000, 0.9) == pytest.approx(1, abs=1e-3)

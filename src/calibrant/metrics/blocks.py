@@ -71,7 +71,7 @@ def _last_significant(rho: Tensor, n: int, most: int) -> int:
     for m in range(most - run + 1):
         if all(small[m + 1 : m + 1 + run]):
             return m
-    return max(k for k in range(1, most + 1) if not small[k])
+    return max((k for k in range(1, most + 1) if not small[k]), default=0)
 
 
 def few_blocks(count: int, level: float) -> float:
