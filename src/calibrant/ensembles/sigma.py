@@ -167,7 +167,8 @@ def _is_test(data: Any) -> bool:
 def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], most: int) -> Iterable[tuple[Inputs, Tensor]]:
     """Batches of at most `most` items, fewer of large ones: activations are many times an input's size."""
     if isinstance(calibration, tuple) and len(calibration) == 2 and isinstance(calibration[0], (Tensor, np.ndarray)):
-        x, y = torch.as_tensor(calibration[0]), torch.as_tensor(calibration[1])
+        x: Any = torch.as_tensor(calibration[0])
+        y: Any = torch.as_tensor(calibration[1])
         if len(x) != len(y):
             raise InputError(f"{len(x)} inputs but {len(y)} labels")
         size = max(1, min(most, 2**23 * len(x) // max(x.numel(), 1)))
