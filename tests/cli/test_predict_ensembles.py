@@ -108,3 +108,12 @@ def test_what_cannot_be_writes_nothing(trained: Path, tmp_path: Path) -> None:
     ):
         assert run(["predict", str(trained), "-o", str(out), *wrong]) == 2
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("setting", "other"), [("--sigma", "dropout"), ("--p", "pep"), ("--sigma", None)])
+def test_a_setting_of_another_method_is_named(
+    setting: str, other: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ensemble = ["--ensemble", other] if other else []
+    assert run(["predict", "x.y:z", setting, "0.1", *ensemble, "-o", str(tmp_path / "o.npz")]) == 2
+    assert f"{setting} is a setting of --ensemble" in capsys.readouterr().err

@@ -70,6 +70,9 @@ def predict(
 
     where = device_of(device)
     _possible(ensemble, save, html, keep_members, as_split(fit_on).value)
+    for setting, value, method in (("--sigma", sigma, "pep"), ("--p", p, "dropout")):
+        if value is not None and ensemble != method:
+            raise InputError(f"{setting} is a setting of --ensemble {method}; add that, or drop {setting}")
     stream = only_with_stream(stream, ensemble, window=window, decay=decay, scene_cut=scene_cut)
     found = [resolve(each) for each in model]
     first = found[0]
