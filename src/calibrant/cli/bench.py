@@ -122,9 +122,10 @@ def compare(
         _json({"differences": [asdict(r) for r in rows]})
         return
     typer.echo(f"{b} − {a}")
+    wide, metric = (max(len(getattr(r, of)) for r in rows) for of in ("variant", "metric"))
     for r in rows:
         error = "" if r.error is None else f" ± {r.error:.4f} (standard error)"
-        typer.echo(f"{r.variant:<14} {r.metric:<10} {r.mean:+.4f}{error}, {r.seeds} seed(s)")
+        typer.echo(f"{r.variant:<{wide}} {r.metric:<{metric}} {r.mean:+.4f}{error}, {r.seeds} seed(s)")
 
 
 def _lines(cells: list[Any]) -> None:
@@ -137,11 +138,12 @@ def _lines(cells: list[Any]) -> None:
         runs = "single run" if seeds == 1 else f"{seeds} seeds"
         small = "" if scale == "paper" else f", scale {scale}: not to be held against the paper"
         typer.echo(f"{name} ({runs}{small})")
-        typer.echo(f"  {'':<20} {'':<9} {'paper':>8} {'measured':>9}  95 % interval")
+        wide, metric = (max(len(getattr(x, of)) for x in rows) for of in ("variant", "metric"))
+        typer.echo(f"  {'':<{wide}} {'':<{metric}} {'paper':>8} {'measured':>9}  95 % interval")
         for x in rows:
             reported = "–" if x.reported is None else f"{x.reported:.4f}"
             bounds = "–" if x.low is None or x.high is None else f"[{x.low:.4f}, {x.high:.4f}] of {x.of}"
-            typer.echo(f"  {x.variant:<20} {x.metric:<9} {reported:>8} {x.mean:>9.4f}  {bounds}")
+            typer.echo(f"  {x.variant:<{wide}} {x.metric:<{metric}} {reported:>8} {x.mean:>9.4f}  {bounds}")
     if any(x.of == "items" for x in found):
         typer.echo("an interval of items says how sure one trained network's number is, and nothing about the method")
     for cell in cells:
