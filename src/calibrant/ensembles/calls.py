@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
-from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from calibrant.ensembles.replay import Tape
@@ -68,7 +67,7 @@ class Calls:
                 self.layers[m] = None
             else:
                 output = forward(*args, **kwargs)
-            if tape.shared and (isinstance(output, Tensor) or all(isinstance(t, Tensor) for t in tree_leaves(output))):
+            if tape.shared and _simple(output):
                 # the calls inside are part of this one; they came last
                 while self.made and next(reversed(self.made))[1] >= begin:
                     self.made.popitem()
@@ -94,6 +93,13 @@ class Calls:
             return tape.returned(output)
 
         return call
+
+
+def _simple(output: Any) -> bool:
+    """Tensors in tuples, lists and dicts. Of another kind (a PackedSequence) none can be made of stand-ins."""
+    if type(output) in (tuple, list, dict):
+        return all(map(_simple, output.values() if type(output) is dict else output))
+    return isinstance(output, Tensor)
 
 
 def _plain(m: nn.Module, args: Any, kwargs: Any) -> bool:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from calibrant.ensembles.dropping import Watch, check_rates, dropouts, dropping, functional_dropouts, rate
 from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, evaluating
 from calibrant.ensembles.passes import Passes
-from calibrant.ensembles.single import predict
+from calibrant.ensembles.single import logits_of, predict
 from calibrant.errors import InputError
 from calibrant.functional.noise import member_seed
 from calibrant.types import Predictions
@@ -76,8 +76,14 @@ class MCDropout(Ensemble):
             return torch.cat(list(stream))
 
     @torch.no_grad()
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, *inputs: Any, **named: Any) -> Tensor:
         pooled = LogMean()
+        if named or len(inputs) != 1 or not isinstance(inputs[0], Tensor):  # several: nothing is shared between members
+            for j in range(self.count):
+                with self.member(j) as network:
+                    pooled.add(logits_of(network(*inputs, **named)))
+            return pooled.value()
+        (x,) = inputs
         with closing(self._stream(x)) as stream:
             for logits in stream:
                 pooled.extend(logits)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.ensembles.inputs import Untouched
 from calibrant.ensembles.single import Inputs, logits_of, predict
 from calibrant.errors import InputError
 from calibrant.types import Predictions, Split
@@ -53,13 +54,13 @@ class Ensemble:
 
     @torch.no_grad()
     def members(self, x: Tensor) -> Tensor:
-        return torch.stack([self._run(j, x) for j in range(self.size)])
+        return torch.stack(list(self._each(x)))
 
     @torch.no_grad()
     def __call__(self, x: Tensor) -> Tensor:
         pooled = LogMean()
-        for j in range(self.size):
-            pooled.add(self._run(j, x))
+        for logits in self._each(x):
+            pooled.add(logits)
         return pooled.value()
 
     @torch.no_grad()
@@ -72,10 +73,15 @@ class Ensemble:
 
         `batches` is iterated M times.
         """
+        untouched = Untouched()
         for j in range(self.size):
+            out = []
             with self.member(j) as network, scope or nullcontext():
-                parts = ((((b,), {}), len(b)) if isinstance(b, Tensor) else b for b in batches)
-                yield torch.cat([checked(network(*x, **named), n, pixels=False) for (x, named), n in parts])
+                for batch in batches:
+                    inputs, n = (((batch,), {}), len(batch)) if isinstance(batch, Tensor) else batch
+                    with untouched(inputs):
+                        out.append(checked(network(*inputs[0], **inputs[1]), n, pixels=False))
+            yield torch.cat(out)  # out here: whoever takes it may be interrupted, and the model must be as before then
 
     def predict(
         self,
@@ -104,9 +110,13 @@ class Ensemble:
         logits = torch.stack(kept) if keep_members else pooled.value()
         return replace(last, logits=logits, raw=keep_members)
 
-    def _run(self, j: int, x: Tensor) -> Tensor:
-        with self.member(j) as network:
-            return checked(network(x), len(x))
+    def _each(self, x: Tensor) -> Iterator[Tensor]:
+        """Member after member, its logits of one batch."""
+        untouched = Untouched()
+        for j in range(self.size):
+            with self.member(j) as network, untouched(x):
+                logits = checked(network(x), len(x))
+            yield logits
 
 
 class LogMean:

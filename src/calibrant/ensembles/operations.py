@@ -22,6 +22,7 @@ class Operation:
     random: bool
     rate: int | None
     writes: tuple[tuple[int, str], ...]  # each by its position and its name
+    norm: bool = False  # BatchNorm: in training it writes its statistics, which its schema conceals
 
     def draws(self, args: Any, kwargs: Any) -> bool:
         if not self.random or self.rate is None:
@@ -31,6 +32,8 @@ class Operation:
     def written(self, args: Any, kwargs: Any) -> Iterator[Tensor]:
         for position, name in self.writes:
             yield from tensors(args[position] if position < len(args) else kwargs.get(name))
+        if self.norm and args[5]:
+            yield from tensors(args[3:5])
 
 
 @cache
@@ -39,7 +42,8 @@ def operation(func: Any) -> Operation:
     names = [a.name for a in arguments]
     writes = ((i, a.name) for i, a in enumerate(arguments) if a.alias_info is not None and a.alias_info.is_write)
     random = torch.Tag.nondeterministic_seeded in func.tags
-    return Operation(random, names.index("dropout_p") if "dropout_p" in names else None, tuple(writes))
+    norm = names[3:6] == ["running_mean", "running_var", "training"]
+    return Operation(random, names.index("dropout_p") if "dropout_p" in names else None, tuple(writes), norm)
 
 
 def tensors(value: Any) -> list[Tensor]:

@@ -14,9 +14,10 @@ from torch import Tensor, nn
 
 from calibrant.ensembles.dropping import splits
 from calibrant.ensembles.ensemble import Network, checked
-from calibrant.ensembles.replay import Diverged, Tape, shared
+from calibrant.ensembles.inputs import Untouched
+from calibrant.ensembles.replay import Tape, shared
+from calibrant.ensembles.replayable import Leaks, compiled, loose, moved_on
 from calibrant.ensembles.side_by_side import agrees, side_by_side, together
-from calibrant.errors import InputError
 
 
 class Passes:
@@ -27,22 +28,35 @@ class Passes:
     ) -> None:
         self.model, self.x, self.active, self.call = model, x, active, call
         self.tape = Tape(x)
-        self.alike = True  # so far every pass did the same operations
+        self.alike = not compiled(model)  # so far every pass did the same operations
+        self.untouched = Untouched()
 
     def whole(self, j: int) -> Tensor:
-        return checked(self.call(j, self.x), len(self.x))
+        with self.untouched(self.x):
+            return checked(self.call(j, self.x), len(self.x))
 
     def replayed(self, j: int) -> Tensor:
         """Member j alone: the naive loop's numbers bit for bit."""
         if not self.alike:
             return self.whole(j)
+        if not self.tape.recorded:
+            return self._recorded(j)
         try:
-            with shared(self.tape, self.active, whole=self.model):
-                logits = self.tape.keep(self.whole(j))
+            with self.untouched(self.x), shared(self.tape, self.active, whole=self.model):
+                logits = self.tape.keep(checked(self.call(j, self.x), len(self.x)))
             return logits.clone()  # without an active dropout the tape holds the logits itself
-        except Diverged:  # a network whose operations differ from pass to pass: run it whole, this time and later
-            self.alike = False
+        except Exception:  # it does not do what it did before, or misses what a call that was not made leaves behind:
+            self.alike = False  # run it whole, this time and later. An error of its own comes again there
             return self.whole(j)
+
+    def _recorded(self, j: int) -> Tensor:
+        """The first pass, which also shows whether there may be another like it."""
+        before, leaks = loose(self.model), Leaks(self.tape.moving)
+        with self.untouched(self.x), shared(self.tape, self.active, whole=self.model), leaks:
+            logits = self.tape.keep(checked(self.call(j, self.x), len(self.x)))
+        other = moved_on(before, self.model, self.tape.used)
+        self.alike = not (self.tape.lasting or leaks.found or other)
+        return logits.clone()
 
     def stream(
         self, network: Network, seeds: Sequence[int], devices: Sequence[torch.device], asked: int | None
@@ -54,15 +68,15 @@ class Passes:
         full = time.thread_time() - began
         free = torch.cuda.mem_get_info(x.device)[0] if x.is_cuda else None
         group = asked or together(count, self.tape.widest, self.tape.idle, free)
-        if not all(map(splits, self.active)):
+        if not (self.alike and all(map(splits, self.active))) or self.tape.decides:
             group = 1
-        batched = self._grouped(network, seeds[:group], devices) if group > 1 else None
-        if batched is None or not agrees(first, batched[0]):  # items that see each other: member after member
+        batched = self._first_group(network, seeds[:group], devices, first) if group > 1 else None
+        if batched is None:
             yield first[None]
             rest = map(self.replayed, range(1, count)) if x.is_cuda else self._cheaply(count, full)
             yield from (logits[None] for logits in rest)
             return
-        yield torch.cat([first[None], batched[1:]])
+        yield batched
         for start in range(group, count, group):
             if (more := self._grouped(network, seeds[start : start + group], devices)) is not None:
                 yield more
@@ -88,6 +102,22 @@ class Passes:
                 replaying = replayed < spent
             yield logits
 
+    def _first_group(
+        self, network: Network, seeds: Sequence[int], devices: Sequence[torch.device], first: Tensor
+    ) -> Tensor | None:
+        """Members 0, 1, … as one batch, if that gives what member 0 gave alone: do items see each other?
+
+        It stands in the middle of the batch, because a network that looks at its first item (or its last) would treat
+        the first (or the last) member as it does alone.
+        """
+        middle = len(seeds) // 2
+        out = self._grouped(network, [*seeds[1 : middle + 1], seeds[0], *seeds[middle + 1 :]], devices)
+        if out is None or not agrees(first, out[middle]):
+            return None
+        if len(seeds) == 2 and not agrees(self.replayed(1), out[0]):  # two have no middle
+            return None
+        return torch.cat([first[None], out[:middle], out[middle + 1 :]])
+
     def _grouped(self, network: Network, seeds: Sequence[int], devices: Sequence[torch.device]) -> Tensor | None:
         """The members of `seeds` as one batch, [G, N, K]; None where the network does not allow it."""
         x, copies = self.x, len(seeds)
@@ -97,5 +127,5 @@ class Passes:
                 with shared(self.tape, self.active, copies=copies, whole=self.model):
                     logits = network(tiled)
                 return checked(logits, copies * len(x)).reshape(copies, len(x), -1)
-            except (RuntimeError, InputError):  # other shapes, other operations, or no memory for a batch so large
+            except Exception:  # other shapes, other operations, no memory for a batch so large: run them one by one
                 return None

@@ -25,6 +25,8 @@ from torch.utils._pytree import tree_map
 from calibrant.ensembles.calls import Calls
 from calibrant.ensembles.operations import Operation, mapped, numbers, operation, place, places, tensors
 
+_DECISIONS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.equal.default}
+
 
 class Diverged(RuntimeError):
     """A later pass does other operations than the first: its shared part cannot be replayed."""
@@ -39,6 +41,9 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.results: list[tuple[Any, list[Any], Any]] = []  # (operation or layer, its numbers, what it gave)
         self.moving: set[int] = {place(x)}  # storages that depend on x
         self.storages: set[int] = set()  # storages that the shared part made or saw
+        self.fresh: set[int] = set()  # those that it made,
+        self.used: set[int] = set()  # and all that it read
+        self.lasting = False  # it wrote to memory that was there before: the next pass finds something else
         self.read: set[int] = set()  # those of them that the rest reads,
         self.written: set[int] = set()  # and writes
         self.forgotten: dict[Any, _Blank] = {}  # the looks of results that nobody reads
@@ -46,6 +51,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.repeated: dict[Any, Tensor] = {}
         self.scratch: dict[Any, Tensor] = {}  # memory of the stand-ins, by type and device: nobody reads it
         self.unreadable: set[int] = set()  # where that memory is
+        self.decides = False  # after the shared part a number of the batch becomes one of Python's: an `if` on it
         self.widest = 0  # bytes of the largest result after the shared part
         self.recorded = False  # the first pass is complete
         self.confirmed = False  # a second one has done the same
@@ -125,21 +131,25 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """A module that is one operation to us: m(x) the first time, and what that was later."""
         if self.recorded:
             return self.outside(lambda: self._repeat(m, []))
-        moves = place(x) in self.moving
-        return self._note(m, [], self.outside(lambda: forward(x)), moves)
+        at = place(x)
+        self.lasting |= bool(getattr(m, "inplace", False)) and at not in self.fresh
+        return self._note(m, [], self.outside(lambda: forward(x)), {at})
 
     def _record(self, func: Any, known: Operation, args: Any, kwargs: Any) -> Any:
-        moves = not self.moving.isdisjoint(places(args, kwargs))
-        result = self._note(func, numbers(args, kwargs), func(*args, **kwargs), moves)
-        if moves:
-            self.moving.update(map(place, known.written(args, kwargs)))
+        used, written = places(args, kwargs), places(list(known.written(args, kwargs)))
+        self.lasting |= not written <= self.fresh
+        result = self._note(func, numbers(args, kwargs), func(*args, **kwargs), used)
+        if not self.moving.isdisjoint(used):
+            self.moving |= written
         return result
 
-    def _note(self, what: Any, given: list[Any], result: Any, moves: bool) -> Any:
+    def _note(self, what: Any, given: list[Any], result: Any, used: set[int]) -> Any:
         self.results.append((what, given, result))
         made = places(result)
+        self.used |= used
         self.storages |= made
-        if moves:
+        self.fresh |= made if what is torch.ops.aten.lift_fresh.default else made - used
+        if not self.moving.isdisjoint(used):
             self.moving |= made
         return result
 
@@ -168,6 +178,7 @@ class Tape(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         if not self.recorded:
             self.read |= used & self.storages
+            self.decides |= func in _DECISIONS
             self.widest = max(self.widest, *(t.numel() * t.element_size() for t in tensors(result)), 0)
         return result
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from calibrant.ensembles.ensemble import LogMean, checked
+from calibrant.ensembles.inputs import Untouched
 from calibrant.ensembles.single import Inputs, first, moved, unpack
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.scores import reduce
@@ -137,7 +138,8 @@ def sigma_curve(
     with torch.no_grad(), ensemble.at(0.0).member(0) as network:
         inputs, labels = batches[0]
         args, kwargs = inputs
-        k = checked(network(*args, **kwargs), len(labels)).shape[1]
+        with Untouched()(inputs):
+            k = checked(network(*args, **kwargs), len(labels)).shape[1]
     lowest, highest = int(labels.min()), int(labels.max())
     if highest >= k or lowest < 0:
         wrong = f"reach {highest} but" if highest >= k else f"start at {lowest}, and"

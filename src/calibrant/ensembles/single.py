@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.ensembles.inputs import Untouched
 from calibrant.errors import InputError
 from calibrant.functional.border import predictions
 from calibrant.functional.rows import classes_last
@@ -74,7 +75,7 @@ def predict(
     labels: list[Tensor] = []
     ids: list[Any] = []
     groups: list[Tensor] = []
-    seen = 0
+    seen, untouched = 0, Untouched()
     # a DataLoader draws a seed for its workers from the global generator each time it is iterated
     with (
         torch.random.fork_rng(devices=[]),
@@ -85,9 +86,11 @@ def predict(
         for arguments, keywords, y, item in map(unpack, _bar(loader, progress)):
             args, kwargs = moved(arguments, where), moved(keywords, where)
             truth = torch.as_tensor(y).detach().cpu()
-            out = [
-                _checked(classes_last(logits_of(m(*args, **kwargs)), class_axis, "logits"), truth, m) for m in models
-            ]
+            out = []
+            for m in models:
+                with untouched((args, kwargs)):
+                    scores = classes_last(logits_of(m(*args, **kwargs)), class_axis, "logits")
+                out.append(_checked(scores, truth, m))
             image = torch.arange(len(truth))
             if len(out[0]) != len(truth):  # images of labels: pixels are items from here on
                 image = image.reshape(-1, *[1] * (truth.ndim - 1)).expand(truth.shape).reshape(-1)
