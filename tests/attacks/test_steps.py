@@ -15,6 +15,7 @@ from calibrant.ensembles.deep import Deep
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.pep import PEP
 from calibrant.errors import InputError
+from calibrant.nn import build
 from calibrant.transforms import CCAT
 from tests.attacks.conftest import Victim
 
@@ -180,3 +181,40 @@ def test_ccat_takes_our_pgd(victim: Victim) -> None:
     assert torch.equal(x[:30], victim.x[:30]) and torch.equal(soft[:30], q[:30])
     assert bool((soft[30:].amax(-1) < 0.2).all())  # at the bound, the target is nearly uniform
     torch.testing.assert_close(soft.sum(-1), torch.ones(60))
+
+
+class Misleading(nn.Module):
+    """Almost flat at the inputs, one narrow ridge of another class, and flat again beyond it: a collapsed network's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        u = (x - 0.3).sum(1) / math.sqrt(x.shape[1])
+        other = -1 + 1e-6 * u + 4 * torch.exp(-((u - 1.2) ** 2) / 0.02)
+        return torch.stack([torch.zeros_like(other), other], 1)
+
+
+@pytest.mark.parametrize("attack", [DDN(), CarliniWagner(), CarliniWagner(iterations=10)], ids=["ddn", "cw", "short"])
+def test_a_linear_model_that_points_far_too_far_does_not_lose_the_item(attack: DDN | CarliniWagner) -> None:
+    """The gradient at the input promises a boundary a million times as far as it is; u = 1.2 − √(0.02 ln 4) is it."""
+    along = torch.tensor([0.0, 0.2, -0.2, 0.1])
+    x = 0.3 + along[:, None].expand(4, 100) / 10
+    result = attack.run(Misleading(), x)
+    assert bool(result.success.all())
+    torch.testing.assert_close(result.distance, 1.2 - math.sqrt(0.02 * math.log(4)) - along, rtol=1e-3, atol=0)
+    alone = torch.cat([attack.run(Misleading(), row[None]).distance for row in x])
+    torch.testing.assert_close(alone, result.distance, rtol=1e-5, atol=0)
+
+
+def test_ddn_succeeds_on_a_network_that_gives_one_class_to_all() -> None:
+    """Batch norm after one step of training: its statistics are those of no data yet."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build("resnet20", classes=10)
+        x, y = torch.rand(32, 3, 16, 16), torch.randint(10, (32,))
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimiser.step()
+    model.eval()
+    assert len(model(x).argmax(-1).unique()) == 1
+    near, far = (attack.run(model, x[:8]) for attack in (CarliniWagner(iterations=60), DDN()))
+    assert bool(near.success.all()) and bool(far.success.all())
+    assert 0.5 < (far.distance / near.distance).median() < 1.5

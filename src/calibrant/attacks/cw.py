@@ -32,6 +32,9 @@ INSIDE = 0.8
 FARTHEST = math.atanh(INSIDE)  # |w| of a pixel at a bound
 BETA1, BETA2, TINY = 0.9, 0.999, 1e-8  # Adam's
 LARGEST_C = 1e10
+IN_VAIN = 12
+"""Searches without a success, with c at its largest at last, after which there is none to be expected: where the
+gradient at x is next to nothing, c starts large, and what is missing is the way, not c."""
 STEEPER = 3.0
 """The first c, as a multiple of the linear model's."""
 PATIENCE, PROGRESS, LAST_RATE = 15, 0.99, 1 / 64
@@ -89,11 +92,10 @@ class CarliniWagner(Attack):
 
         high = torch.where(ended & found, torch.minimum(c, state["high"]), state["high"])
         low = torch.where(ended & ~found, torch.maximum(c, state["low"]), state["low"])
-        next_c = torch.where(high < torch.inf, (low + high) / 2, 10 * c)
+        next_c = torch.where(high < torch.inf, (low + high) / 2, (10 * c).clamp_max(LARGEST_C))
         search = state["search"] + ended.long()
-        done = ended & (
-            (ever & (search >= self.search_steps)) | ~(next_c <= LARGEST_C)
-        )  # also when it is no number any more
+        hopeless = ((search >= IN_VAIN) & (next_c >= LARGEST_C)) | next_c.isnan()
+        done = ended & ((ever & (search >= self.search_steps)) | hopeless)
 
         adam = self._adam(task, state, seen, c, t)
         anew = spread(ended, adam["w"])

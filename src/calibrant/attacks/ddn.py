@@ -5,8 +5,13 @@
 g is the gradient of −log p_r, and here of the margin in the second half. The paper starts every item at ε = 1 pixel,
 with α from 1 to 0.01 by a cosine, γ = 0.05 and 100 steps or more: far too long where distances are a tenth of it. Here
 the scale is the item's own, so that few steps are enough: ε starts where the linear model of the log-odds reaches
-zero, α is in units of ε, γ falls by the same cosine, ε grows by half until the first success (for up to four times
-the iterations), and the end is searched on the way to the best point (`boundary`).
+zero, α is in units of ε, γ falls by the same cosine, ε grows by half until the first success, and the end is searched
+on the way to the best point (`boundary`).
+
+An item without a success after all iterations had a linear model that said nothing of how far it is: a network that
+gives one class to nearly all inputs is flat where they are, and far steps land where its gradient points nowhere. It
+starts again at its origin and walks up the gradient in strides of a fixed length, shorter in the second walk; at the
+first success the iterations begin anew, with α no longer than the stride.
 """
 
 from __future__ import annotations
@@ -22,7 +27,11 @@ from calibrant.attacks.attack import Attack
 from calibrant.attacks.task import Seen, State, Task, direction, norms, spread
 from calibrant.errors import InputError
 
-GROWTH, LONGER = 1.5, 4
+GROWTH = 1.5
+WALKS, LONGER = 2, 4
+"""How often an item without a success walks, and for how many times the iterations."""
+STRIDE, SHORTER = 1 / 256, 4.0
+"""The first walk's stride as a share of the box's diagonal, and its divisor for the next."""
 FINEST_ALPHA, FINEST_GAMMA = 0.01, 0.02
 SHORTEST, LONGEST = 1e-4, 0.25
 """Limits of the first ε: of the bounds' range, and of the diagonal of the box."""
@@ -47,33 +56,58 @@ class DDN(Attack):
 
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         """The log-odds, which all other classes enter, then the margin to the nearest, whose normal δ ends along."""
-        return torch.where(2 * state["t"] < self.iterations, task.odds(logits), task.margin(logits))
+        early = (2 * state["t"] < self.iterations) | ((state["walk"] > 0) & (state["nearest"] == torch.inf))
+        return torch.where(early, task.odds(logits), task.margin(logits))
 
     def begin(self, task: Task) -> State:
         zero = torch.zeros_like(task.reference, dtype=task.origin.dtype)
+        count = torch.zeros_like(task.reference)
         start = {"point": task.origin.clone(), "done": task.reference < 0}
-        return {**start, "t": torch.zeros_like(task.reference), "epsilon": zero}
+        return {**start, "t": count, "walk": count.clone(), "epsilon": zero}
 
     def step(self, task: Task, state: State, seen: Seen) -> State:
-        delta, t = state["point"] - task.origin, state["t"]
-        wave = (1 + torch.cos(t.clamp_max(self.iterations).to(delta.dtype) * (math.pi / self.iterations))) / 2
-        gamma = FINEST_GAMMA + (self.gamma - FINEST_GAMMA) * wave
-        ever = seen.success | (state["nearest"] < torch.inf)
-        up = torch.where(ever, 1 + gamma, GROWTH)
-        epsilon = state["epsilon"] * torch.where(seen.success, 1 - gamma, up)
-        epsilon = torch.where(t > 0, epsilon, self._reach(task, seen))
-        alpha = self.alpha * epsilon * (FINEST_ALPHA + (1 - FINEST_ALPHA) * wave)
-        moved = direction(delta + spread(alpha, delta) * direction(seen.gradient))
+        before, walk = state["nearest"] < torch.inf, state["walk"]
+        ever = seen.success | before
+        arrived = (walk > 0) & seen.success & ~before
+        t = torch.where(arrived, 1, state["t"])
+        epsilon = self._epsilon(task, t, torch.where(arrived, seen.distance, state["epsilon"]), seen, ever)
+        point, towards = state["point"], direction(seen.gradient)
+        stride = STRIDE * _diagonal(task) / SHORTER ** (walk - 1).to(point.dtype)
+        walked = point + spread(stride, point) * towards
+        alpha = self.alpha * epsilon * (FINEST_ALPHA + (1 - FINEST_ALPHA) * self._wave(t, point.dtype))
+        alpha = torch.where(walk > 0, torch.minimum(alpha, stride), alpha)
+        moved = direction(point - task.origin + spread(alpha, point) * towards)
+        turned = task.origin + spread(epsilon, point) * moved
+        walks = (walk > 0) & ~ever
+        point = torch.where(spread(walks, point), walked, turned)
+        over = t + 1 >= torch.where(walks, LONGER, 1) * self.iterations
+        lost = over & ~ever
         return {
-            "point": task.origin + spread(epsilon, delta) * moved,
+            "point": torch.where(spread(lost, point), task.origin, point),
             "epsilon": epsilon,
-            "t": t + 1,
-            "done": (t + 1 >= self.iterations) & (ever | (t + 1 >= LONGER * self.iterations)),
+            "t": (t + 1).masked_fill(lost, 0),
+            "walk": walk + lost.long(),
+            "done": over & (ever | (walk >= WALKS)),
         }
+
+    def _epsilon(self, task: Task, t: Tensor, held: Tensor, seen: Seen, ever: Tensor) -> Tensor:
+        """Shorter after a success, else longer; the first one from the linear model."""
+        gamma = FINEST_GAMMA + (self.gamma - FINEST_GAMMA) * self._wave(t, held.dtype)
+        up = torch.where(ever, 1 + gamma, GROWTH)
+        epsilon = held * torch.where(seen.success, 1 - gamma, up)
+        return torch.where(t > 0, epsilon, self._reach(task, seen))
+
+    def _wave(self, t: Tensor, dtype: torch.dtype) -> Tensor:
+        """From one to zero over the iterations."""
+        return (1 + torch.cos(t.clamp_max(self.iterations).to(dtype) * (math.pi / self.iterations))) / 2
 
     def _reach(self, task: Task, seen: Seen) -> Tensor:
         """Where the linear model of the log-odds at the origin reaches zero."""
         steepness = norms(seen.gradient, 2).clamp_min(torch.finfo(seen.gradient.dtype).tiny)
-        diagonal = math.sqrt(task.origin[0].numel()) * task.bounds.range
         reach = (-task.odds(seen.logits)).clamp_min(0.0) / steepness
-        return reach.to(seen.gradient.dtype).clamp(SHORTEST * task.bounds.range, LONGEST * diagonal)
+        return reach.to(seen.gradient.dtype).clamp(SHORTEST * task.bounds.range, LONGEST * _diagonal(task))
+
+
+def _diagonal(task: Task) -> float:
+    """Of the box: the longest distance there is."""
+    return math.sqrt(task.origin[0].numel()) * task.bounds.range
