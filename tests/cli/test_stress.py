@@ -292,6 +292,11 @@ def test_bad_sets_of_ones_own(
         (["--html", "no/such/page.html"], "name a file"),
         (["--corruptions", "."], "neither TYPE.npy with labels.npy nor TYPE/SEVERITY/CLASS"),
         (["--mean", "0.1,0.2"], "mean has 2 values for images of 1 channels"),
+        (["--ensemble", "peep"], "did you mean 'pep'"),
+        (["--ensemble", "temporal"], "test items are no stream"),
+        (["--sigma", "0.1"], "--sigma is a setting of --ensemble pep"),
+        (["--ensemble", "pep", "--p", "0.1"], "--p is a setting of --ensemble dropout"),
+        (["--members", "3"], "--members is a setting of --ensemble"),
     ],
 )
 def test_bad_input_leaves_one_line_and_nothing_else(
@@ -333,6 +338,51 @@ def test_a_file_of_images_is_data_too(trained: Path, tmp_path: Path, capsys: pyt
     assert any("no calibration split" in note for note in record["notes"])
     assert run(["stress", str(trained), "--data", str(held / "digits-C"), "-o", str(tmp_path / "two"), *asked]) == 2
     assert "say --corruptions" in capsys.readouterr().err
+
+
+FACTORY = (
+    "import torch\n"
+    "def net():\n"
+    "    torch.manual_seed(0)\n"
+    "    pooled = torch.nn.AdaptiveAvgPool2d(2)\n"
+    "    return torch.nn.Sequential(pooled, torch.nn.Flatten(), torch.nn.Linear(12, 10))\n"
+)
+
+
+def test_a_factory_and_a_small_file_that_lacks_the_last_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The network says how many classes there are; `predict` takes the same file, and says the same."""
+    (tmp_path / "mine_small.py").write_text(FACTORY)
+    monkeypatch.chdir(tmp_path)
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 256, (12, 16, 16, 3), dtype=np.uint8), np.arange(12) % 4
+    np.savez("few.npz", images=x, labels=y)
+    np.savez("tiny.npz", images=x[:, :6, :6], labels=y)
+    asked = ["-o", "out", "--types", "fog,fog", "--severities", "1", "--no-intervals", "--device", "cpu"]
+    assert run(["stress", "mine_small:net", "--data", "tiny.npz", *asked]) == 2
+    assert "6 × 6 are too small" in capsys.readouterr().err and not Path("out").exists()
+    assert run(["stress", "mine_small:net", "--data", "few.npz", *asked]) == 0
+    assert run(["predict", "mine_small:net", "--data", "few.npz", "-o", "few-said.npz", "--device", "cpu"]) == 0
+    with np.load("few-said.npz") as alone, np.load("out/cells/clean.npz") as clean:
+        assert np.array_equal(alone["labels"], y) and alone["logits"].shape == (12, 10)
+        assert np.allclose(alone["logits"], clean["logits"], atol=1e-6)
+
+
+def test_predict_leaves_small_images_of_a_folder_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from PIL import Image
+
+    (tmp_path / "mine_folder.py").write_text(
+        FACTORY.replace("pooled, torch.nn.Flatten(), torch.nn.Linear(12", "torch.nn.Flatten(), torch.nn.Linear(768")
+    )
+    monkeypatch.chdir(tmp_path)
+    x = np.random.default_rng(0).integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
+    for i, image in enumerate(x):
+        Path(f"photos/{i % 10}").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(f"photos/{i % 10}/{i}.png")
+    assert run(["predict", "mine_folder:net", "--data", "photos", "-o", "said.npz", "--device", "cpu"]) == 0
+    with np.load("said.npz") as said:
+        assert said["logits"].shape == (20, 10)
 
 
 def test_recollected_sets_by_name_and_as_a_folder_of_images(

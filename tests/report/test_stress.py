@@ -257,3 +257,14 @@ def test_no_end_of_a_share_lies_beyond_one(stressed_once: StressReport) -> None:
     shares += [e for report in o.ood.values() for row in report.scores.values() for e in row.values()]
     ends = [end for e in shares for end in (e.low, e.high) if end is not None]
     assert ends and all(0 <= end <= 1 for end in ends)
+
+
+@pytest.mark.parametrize("given", ["natural", "outside_sets", "calibration"])
+def test_sets_of_another_size_are_refused_before_anything_is_written(tmp_path: Path, given: str) -> None:
+    images, labels = torch.randint(256, (6, 3, 16, 16), dtype=torch.uint8), torch.arange(6) % 3
+    other = images[..., :12, :12]
+    sets = {"natural": {"new": (other, labels)}, "outside_sets": {"new": other}, "calibration": (other, labels)}
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 3))
+    with pytest.raises(InputError, match=r"images are \(3, 12, 12\), the classifier's are \(3, 16, 16\)"):
+        stress(model, images, labels, types=["fog"], out=tmp_path / "out", **{given: sets[given]})  # type: ignore[arg-type]
+    assert not (tmp_path / "out").exists()

@@ -63,3 +63,21 @@ def check(name: str, severity: int, side: int, n: int) -> None:
         return
     assert off.max() <= 1
     assert (off > 0).mean() <= SHARE_OFF_BY_ONE.get(name, 0.002)
+
+
+@pytest.mark.parametrize(("h", "w"), [(8, 8), (16, 12), (9, 17), (20, 20), (28, 28), (34, 34), (32, 40), (96, 100)])
+def test_jpeg_of_any_size_is_pillows(h: int, w: int) -> None:
+    """Blocks of colour cover 16 pixels: how a row is continued to whole ones shows in all of its last block."""
+    import io
+
+    from PIL import Image
+
+    from calibrant.shifts.jpeg import jpeg
+
+    x = pictures(12, h, w, seed=2)
+    off = []
+    for made, image in zip(jpeg(x.float(), 50).clamp(0, 255).floor(), x, strict=True):
+        held = io.BytesIO()
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(held, "JPEG", quality=50)
+        off.append(np.abs(made.permute(1, 2, 0).numpy() - np.asarray(Image.open(held), dtype=float)).mean())
+    assert np.mean(off) < 0.25

@@ -27,7 +27,8 @@ def predict(
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="file of predictions: .npz, .safetensors, .parquet, .csv")],
     data: Annotated[
-        str | None, typer.Option(help="a data set (`calibrant list datasets`); a run knows its own")
+        str | None,
+        typer.Option(help="a data set (`calibrant list datasets`), FILE.npz or folder; a run knows its own"),
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation, calibration or test")] = "test",
     ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag, snapshot or temporal")] = None,
@@ -62,6 +63,7 @@ def predict(
     from calibrant.cli.predict_stream import only_with_stream, streamed
     from calibrant.data import Batches, load
     from calibrant.data.batches import IGNORED
+    from calibrant.data.collected import file_set, native
     from calibrant.data.relabelled import relabelled
     from calibrant.ensembles.reference import resolve
     from calibrant.files import atomic
@@ -80,13 +82,17 @@ def predict(
     if name is None:
         raise InputError("--data is missing: this model does not say what it was trained on")
     own = name == first.data
-    loaded = load(
-        name,
-        root=data_root,
-        seed=seed if seed is not None else first.data_seed if own else 0,
-        sizes=first.sizes if own else None,
-        shape=first.shape,
-    )
+    file = Path(name).suffix in (".npz", ".npy")
+    if file:
+        loaded = file_set(Path(name), first.classes)
+    else:
+        loaded = load(
+            name,
+            root=data_root,
+            seed=seed if seed is not None else first.data_seed if own else 0,
+            sizes=first.sizes if own else None,
+            shape=first.shape or native(Path(name)),
+        )
     if Path(name).is_dir() and first.classes is not None:
         loaded = relabelled(loaded, first.classes)
 
@@ -103,7 +109,8 @@ def predict(
     for text, reference in zip(model, found if loaded.shape else (), strict=False):  # items may differ in size
         rehearsed(text, loaded, as_split(split), reference.members[0])
     classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
-    options: dict[str, Any] = {"device": where, "split": split, "classes": classes, "progress": sys.stderr.isatty()}
+    known = classes if first.classes is not None or not file else None  # a small file may lack the last ones
+    options: dict[str, Any] = {"device": where, "split": split, "classes": known, "progress": sys.stderr.isatty()}
     if loaded[as_split(split)].y.ndim > 1:  # a class for each pixel, and pixels without one
         options["ignore_index"] = IGNORED
     made = None

@@ -77,11 +77,12 @@ def stress(
     """Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable."""
     from calibrant.cli import stress_inputs as inputs
     from calibrant.cli.predict import numbers
-    from calibrant.diagnostics.stress import Folder
-    from calibrant.diagnostics.stress.run import tried
+    from calibrant.diagnostics.stress import Folder, planned
+    from calibrant.diagnostics.stress.run import rehearsed, tried
 
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         raise FileError(f"--html {html} is a folder, or its folder does not exist; name a file")
+    made = inputs.ensembling(ensemble, members, sigma, p, seed, calibration)
     choice = inputs.suite_of(suite, subset, types, severities, natural or (), corruptions)
     fitted = _loaded(map_)
     moments = (numbers(mean, "--mean"), numbers(std, "--std"))
@@ -100,7 +101,6 @@ def stress(
         batch=batch,
     )
     choice, more = _completed(choice, setting, material, outside, data_root)
-    made = inputs.Ensembling(ensemble, members, sigma, p, seed, calibration)
     settings = _settings(setting, choice, material, made, model, split)
     subject = inputs.subject_of(setting, made, batch)
     settings["weights"] = subject.fingerprint()
@@ -108,9 +108,11 @@ def stress(
     if k != setting.data.k:
         raise InputError(f"the model has {k} classes and {setting.name} has {setting.data.k}: not the same task")
     against = None if reference is None else _reference(reference, choice, material)
+    plan = planned(choice, calibration=material.calibration is not None)
+    rehearsed(material, plan)
     folder = Folder.begin(out, settings)
     report = _judged(
-        subject, material, choice, folder, names, fitted, against, notes + more, seed if intervals else None, setting
+        subject, material, plan, folder, names, fitted, against, notes + more, seed if intervals else None, setting
     )
     _told(report, folder, html, as_json)
 
@@ -218,7 +220,7 @@ def _reference(path: Path, choice: Choice, material: Material) -> dict[tuple[str
 def _judged(
     subject: Subject,
     material: Material,
-    choice: Choice,
+    plan: list[Cell],
     folder: Folder,
     calibrators: list[str],
     maps: dict[str, FittedMap],
@@ -227,11 +229,10 @@ def _judged(
     seed: int | None,
     setting: Setting,
 ) -> StressReport:
-    from calibrant.diagnostics.stress import analyse, planned, run
+    from calibrant.diagnostics.stress import analyse, run
     from calibrant.metrics.conventions import Resampling
     from calibrant.report.stress import StressReport, calibrator_maps
 
-    plan = planned(choice, calibration=material.calibration is not None)
     cells: dict[Cell, Arrays] = run(subject, material, plan, folder, progress=sys.stderr.isatty())
     fitted = calibrator_maps(cells, subject.raw, calibrators) | maps
     outcome = analyse(

@@ -32,6 +32,29 @@ class Ensembling:
         return None if self.name is None else vars(self)
 
 
+def ensembling(
+    name: str | None,
+    members: int | None,
+    sigma: float | None,
+    p: float | None,
+    seed: int,
+    fit_on: str,
+) -> Ensembling:
+    """The options as they belong together; one that would change nothing is refused, as in `calibrant predict`."""
+    from calibrant.ensembles import ENSEMBLES
+
+    if name is not None and name not in ENSEMBLES:
+        raise unknown("ensemble", name, ENSEMBLES)
+    if name == "temporal":
+        raise InputError("--ensemble temporal averages the frames of a stream, and test items are no stream; drop it")
+    for option, value, method in (("--sigma", sigma, "pep"), ("--p", p, "dropout")):
+        if value is not None and name != method:
+            raise InputError(f"{option} is a setting of --ensemble {method}; add that, or drop {option}")
+    if members is not None and name is None:
+        raise InputError("--members is a setting of --ensemble; add that, or drop --members")
+    return Ensembling(name, members, sigma, p, seed, fit_on)
+
+
 @dataclass(frozen=True)
 class Setting:
     """Model and data, loaded once."""
@@ -52,7 +75,9 @@ def opened(
     """The model (or the members of several) and the data, on the device."""
     from calibrant.cli.device import device_of
     from calibrant.data import load
+    from calibrant.data.collected import file_set, native
     from calibrant.data.corruption_images import type_folders
+    from calibrant.diagnostics.stress import Subject
     from calibrant.ensembles.reference import resolve
 
     where = device_of(device)
@@ -65,46 +90,38 @@ def opened(
         raise InputError("--data is missing: this model does not say what it was trained on")
     own = name == first.data
     if Path(name).suffix in (".npz", ".npy"):
-        loaded = _file(Path(name), first)
+        loaded = file_set(Path(name), first.classes)
     else:
         loaded = load(
             name,
             root=root,
             seed=seed if seed is not None else first.data_seed if own else 0,
             sizes=first.sizes if own else None,
-            **_shaped(first, Path(name)),
+            shape=first.shape or native(Path(name)),
         )
     loaded = _same_classes(loaded, first) if Path(name).is_dir() else loaded
     mean, std = moments[0] or first.mean or loaded.mean, moments[1] or first.std or loaded.std
     networks = [m.to(where) for reference in found for m in reference.members]
+    if Path(name).suffix in (".npz", ".npy") and first.classes is None:
+        loaded = _all_classes(loaded, Subject(networks[0], mean, std, device=where), first.name, name)
     return Setting(first, networks, loaded, name, own, where, mean, std)
 
 
-def _file(path: Path, first: Reference) -> Data:
-    """A file of images and labels as a data set that is all test; only the model knows mean and deviation."""
-    import torch
+def _all_classes(loaded: Data, subject: Subject, model: str, name: str) -> Data:
+    """As many classes as the network has, where nobody names them: a small file may lack the last ones."""
+    from dataclasses import replace
 
-    from calibrant.data import Data, Part
     from calibrant.data.records import numbered
-    from calibrant.data.shifted import read_set
-    from calibrant.types import Split
+    from calibrant.diagnostics.stress import Material
+    from calibrant.diagnostics.stress.run import tried
 
-    x, y = read_set(path, 1 << 30 if first.classes is None else len(first.classes))
-    classes = first.classes or numbered(1 + int(y.max()))
-    return Data(path.name, {Split.TEST: Part(x, y, torch.arange(len(y)), Split.TEST)}, classes, tuple(x.shape[1:]))
+    k = tried(subject, Material(loaded["test"], loaded.shape, device=subject.device), model, name)
+    return replace(loaded, classes=numbered(k)) if k > loaded.k else loaded
 
 
 def _names(setting: Setting) -> tuple[str, ...]:
     """What the classes are called: by the model where it knows, else by its data."""
     return setting.first.classes or setting.data.classes
-
-
-def _shaped(first: Reference, path: Path) -> dict[str, Any]:
-    """The model's own shape; else that of a folder's images, where they are small and all alike."""
-    from calibrant.data.collected import native
-
-    shape = first.shape or (native(path) if path.is_dir() else None)
-    return {"shape": shape} if shape is not None else {}
 
 
 def _same_classes(loaded: Data, first: Reference) -> Data:
@@ -148,7 +165,8 @@ def suite_of(
         raise InputError("--suite natural needs a set: --natural NAME, FILE.npz or FOLDER")
     if subset not in SUBSETS:
         raise unknown("subset of corruptions", subset, SUBSETS)
-    chosen = tuple(w.strip() for w in types.split(",") if w.strip()) if types is not None else SUBSETS[subset]
+    named = None if types is None else dict.fromkeys(w.strip() for w in types.split(",") if w.strip())
+    chosen = SUBSETS[subset] if named is None else tuple(named)
     if not chosen:
         raise InputError("--types names no corruption; name some, separated by commas, or leave it out")
     for name in chosen if corruptions is None else ():

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from calibrant.data.folder import CUT_FROM, SUFFIXES, parts_of_folder
-from calibrant.data.records import Data, Part
+from calibrant.data.records import Data, Part, numbered
 from calibrant.data.relabelled import relabelled
 from calibrant.data.shifted import read_set
 from calibrant.errors import FileError, InputError
@@ -37,13 +37,23 @@ def read_part(path: Path, classes: Sequence[str], shape: Sequence[int]) -> Part:
     return Part(x, y, torch.arange(len(y)), Split.TEST)
 
 
+def file_set(path: Path, classes: Sequence[str] | None) -> Data:
+    """A file of images and labels as a data set that is all test; classes that nobody names are numbered."""
+    x, y = read_set(path, 1 << 30 if classes is None else len(classes))
+    names = tuple(classes) if classes is not None else numbered(1 + int(y.max()))
+    return Data(path.name, {Split.TEST: Part(x, y, torch.arange(len(y)), Split.TEST)}, names, tuple(x.shape[1:]))
+
+
 def native(path: Path) -> tuple[int, int, int] | None:
-    """The shape that small images of a folder have in common (of some `LOOKED_AT` of them); None where they have not.
+    """The shape that small images of a folder have in common (of some `LOOKED_AT` of them); None where they have not,
+    and of what is no folder.
 
     A network that does not say its input's size gets small images as they are, instead of enlarged to ImageNet's 224.
     """
     from PIL import Image
 
+    if not path.is_dir():
+        return None
     files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
     shapes = set()
     for file in files[:: max(1, len(files) // LOOKED_AT)]:

@@ -25,7 +25,7 @@ from calibrant.diagnostics.stress import Choice, Folder, Material, Outcome, Subj
 from calibrant.diagnostics.stress.analysis import Broken, predictions_of
 from calibrant.diagnostics.stress.cells import Cell, chosen_suites
 from calibrant.diagnostics.stress.material import content, digest, limited, of_arrays
-from calibrant.diagnostics.stress.run import tried
+from calibrant.diagnostics.stress.run import rehearsed, tried
 from calibrant.diagnostics.stress.store import Arrays
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.errors import InputError, unknown
@@ -170,10 +170,12 @@ def stress(
         "std": std,
     }
     settings |= {"weights": subject.fingerprint(), "members": subject.members, "seed": seed, "limit": limit}
+    plan = planned(choice, calibration=held is not None)
+    rehearsed(material, plan)
     folder = None if out is None else Folder.begin(Path(out), settings)
     if folder is not None:
         _same_answers(subject, material, folder)
-    cells = run(subject, material, planned(choice, calibration=held is not None), folder, progress=progress)
+    cells = run(subject, material, plan, folder, progress=progress)
     fitted = dict(maps or {}) | calibrator_maps(cells, subject.raw, calibrators)
     resampling = Resampling(seed) if intervals else None
     outcome = analyse(cells, raw=subject.raw, maps=fitted or None, reference=compared, resampling=resampling)
@@ -198,7 +200,7 @@ def _chosen(
     if suites == ("natural",) and not natural:
         raise InputError("the suite 'natural' needs sets: natural={name: (images, labels)}")
     known = SUBSETS["19"] if files is None else files.types
-    names = known if types is None else tuple(types)
+    names = known if types is None else tuple(dict.fromkeys(types))
     if not names or not severities or any(s not in range(1, 6) for s in severities):
         raise InputError(f"types and severities in 1 … 5 are needed, got {list(names)} and {list(severities)}")
     for name in names:
@@ -207,7 +209,9 @@ def _chosen(
         held = range(1, 6) if files is None else files.severities(name)
         if set(severities) - set(held):
             raise InputError(f"{name} has severities {', '.join(map(str, held))} there; say severities=")
-    return Choice(suites, names, tuple(severities), tuple(PERTURBATIONS)[:10], len(FREQUENCIES), outside, natural)
+    return Choice(
+        suites, names, tuple(dict.fromkeys(severities)), tuple(PERTURBATIONS)[:10], len(FREQUENCIES), outside, natural
+    )
 
 
 def _same_answers(subject: Subject, material: Material, folder: Folder) -> None:

@@ -62,7 +62,7 @@ def jpeg(x: Tensor, quality: int) -> Tensor:
         return coded(x - 128, quality, LUMINANCE).add_(128)
     h, w = x.shape[2:]
     y, colour = to_ycc(x)
-    colour = coded(halved(colour), quality, CHROMINANCE)
+    colour = coded(halved(colour), quality, CHROMINANCE)[..., : -(-w // 2)]
     return to_rgb(coded(y, quality, LUMINANCE), doubled(colour)[:, :, :h, :w], x)
 
 
@@ -92,9 +92,12 @@ def to_rgb(y: Tensor, colour: Tensor, out: Tensor) -> Tensor:
 
 
 def halved(x: Tensor) -> Tensor:
-    """Means of 2 × 2 pixels; halves are rounded down and up in turn along a row (libjpeg's bias of 1, 2, 1, 2 …)."""
+    """Means of 2 × 2 pixels; halves are rounded down and up in turn along a row (libjpeg's bias of 1, 2, 1, 2 …).
+
+    A row is first continued to whole blocks by its last pixel, as libjpeg does: by its last mean it would be another.
+    """
     h, w = x.shape[2:]
-    x = F.pad(x, (0, w % 2, 0, h % 2), mode="replicate") if h % 2 or w % 2 else x
+    x = F.pad(x, (0, -w % 16, 0, h % 2), mode="replicate") if h % 2 or w % 16 else x
     pairs = x[:, :, ::2] + x[:, :, 1::2]
     total = pairs[..., ::2] + pairs[..., 1::2]
     return total.add_(halving_bias(total.shape[3], x.device)).mul_(0.25).floor_()

@@ -79,9 +79,14 @@ class Material:
     def _part(self, cell: Cell) -> Part:
         if cell.kind == "calibration":
             assert self.calibration is not None
+            if self.calibration.items is None:
+                self._fits(self.calibration.x, cell.title)
             return self.calibration
         if cell.kind == "natural":
-            return limited(self.natural[cell.name], self.limit)
+            found = self.natural[cell.name]
+            if found.items is None:
+                self._fits(found.x, cell.title)
+            return limited(found, self.limit)
         if cell.kind == "outside":
             x = self.foreign(cell.name).x
             return Part(x, torch.zeros(len(x), dtype=torch.long), torch.arange(len(x)))

@@ -47,6 +47,17 @@ def tried(subject: Subject, material: Material, model: str, data: str) -> int:
         raise InputError(f"{said}; choose a network or data that fit") from error
 
 
+def rehearsed(material: Material, plan: Sequence[Cell]) -> None:
+    """The images of two items of every kind of cell: what cannot be made is refused before anything is written."""
+    few = replace(material, part=limited(material.part, 2), batch=2)
+    seen: set[str] = set()
+    for cell in plan:
+        if cell.kind in seen and cell.kind in ("corruption", "perturbation", "frequency"):
+            continue  # types differ in how they change an image, not in which images they take
+        seen.add(cell.kind)
+        next(iter(few.batches(cell)), None)
+
+
 def _asked(subject: Subject, material: Material, cell: Cell) -> Arrays:
     answer = subject.answer(lambda: material.batches(cell))
     arrays: Arrays = {"logits": answer.logits}
