@@ -266,5 +266,5 @@ def test_sets_of_another_size_are_refused_before_anything_is_written(tmp_path: P
     sets = {"natural": {"new": (other, labels)}, "outside_sets": {"new": other}, "calibration": (other, labels)}
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(768, 3))
     with pytest.raises(InputError, match=r"images are \(3, 12, 12\), the classifier's are \(3, 16, 16\)"):
-        stress(model, images, labels, types=["fog"], out=tmp_path / "out", **{given: sets[given]})  # type: ignore[arg-type]
+        calibrant.stress(model, images, labels, types=["fog"], out=tmp_path / "out", **{given: sets[given]})
     assert not (tmp_path / "out").exists()
