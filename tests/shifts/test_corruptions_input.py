@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from calibrant.errors import InputError, UnknownNameError
-from calibrant.shifts import SHIFTS, corrupt
+from calibrant.shifts import SHIFTS, corrupt, perturb
 
 IMAGES = torch.zeros(2, 3, 32, 32)
 
@@ -27,7 +27,7 @@ def test_normalised_images_are_refused_with_the_remedy() -> None:
 
 
 def test_not_a_number_is_refused() -> None:
-    with pytest.raises(InputError, match=r"must lie in \[0, 1\], got nan"):
+    with pytest.raises(InputError, match=r"must lie in \[0, 1\], got NaN or infinity"):
         corrupt(IMAGES.clone().fill_(float("nan")), "fog", 1)
 
 
@@ -55,7 +55,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
         corrupt(IMAGES.to(dtype), "fog", 1)
 
 
-@pytest.mark.parametrize("severity", [-1, 6, 2.5, True])
+@pytest.mark.parametrize("severity", [-1, 6, 2.5, 3.0, True, "3"])
 def test_severities(severity: int) -> None:
     with pytest.raises(InputError, match="severity must be a whole number in 0 … 5"):
         corrupt(IMAGES, "fog", severity)
@@ -74,3 +74,20 @@ def test_constants_can_be_forced_to_a_published_size() -> None:
     assert large.std() < small.std()
     with pytest.raises(InputError, match="published for size 32 and 224, not 64"):
         SHIFTS["contrast"](size=64)
+
+
+def test_arrays_are_told_how_to_become_tensors() -> None:
+    with pytest.raises(InputError, match=r"must be a torch tensor, got ndarray; torch.as_tensor"):
+        corrupt(IMAGES.numpy(), "fog", 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, None])
+def test_seeds(seed: int) -> None:
+    with pytest.raises(InputError, match="a seed is a whole number"):
+        corrupt(IMAGES, "fog", 1, seed)
+
+
+@pytest.mark.parametrize("frames", [1, 2.5, True])
+def test_frames(frames: int) -> None:
+    with pytest.raises(InputError, match="a sequence has two frames or more"):
+        perturb(IMAGES, "tilt", frames)

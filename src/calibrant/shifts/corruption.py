@@ -7,10 +7,12 @@ library, which rounds to the nearest.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
@@ -105,12 +107,15 @@ def pieces(x: Tensor) -> list[slice]:
 
 
 def check_severity(severity: int) -> None:
-    if isinstance(severity, bool) or severity not in range(SEVERITIES + 1):
+    whole = isinstance(severity, Integral) and not isinstance(severity, bool)
+    if not whole or severity not in range(SEVERITIES + 1):
         raise InputError(f"severity must be a whole number in 0 … {SEVERITIES}, got {severity!r}")
 
 
 def check_images(x: Tensor) -> None:
     """Refuses what cannot be images [N, 1 or 3, H, W] of bytes or of floats in [0, 1]."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"images must be a torch tensor, got {type(x).__name__}; torch.as_tensor(x) makes one")
     shape = tuple(x.shape)
     if x.ndim != 4 or shape[1] not in (1, 3):
         hint = "permute channels to the second axis" if x.ndim == 4 and shape[-1] in (1, 3) else "one image is x[None]"
@@ -122,7 +127,9 @@ def check_images(x: Tensor) -> None:
     if not x.is_floating_point():
         raise InputError(f"images must be uint8 or floating, got {x.dtype}; convert with x.to(torch.uint8)")
     low, high = (float(v) for v in x.detach().aminmax())
-    if not (low >= -1e-6 and high <= 1 + 1e-6):  # also false for NaN
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise InputError("float images must lie in [0, 1], got NaN or infinity; replace those values")
+    if low < -1e-6 or high > 1 + 1e-6:
         remedy = "divide by 255 or hand in uint8" if low >= 0 and high > 2 else "undo mean and std first"
         raise InputError(f"float images must lie in [0, 1], got {low:.4g} … {high:.4g}; {remedy}")
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -83,6 +84,8 @@ def draws(
     cannot matter. `index` says which items these are: their numbers [N], the number of the first one, or None for
     0 … N − 1.
     """
+    if not isinstance(rng, torch.Generator | Integral):
+        raise InputError(f"a seed is a whole number or a torch.Generator, not {rng!r}")
     seed = rng.initial_seed() if isinstance(rng, torch.Generator) else int(rng)
     digest = hashlib.sha256(f"calibrant shift {seed} {name} {level}".encode()).digest()
     base = int.from_bytes(digest[:8], "big", signed=True)

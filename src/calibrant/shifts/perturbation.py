@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import ClassVar
 
 import torch
@@ -36,7 +37,7 @@ class Perturbation(ABC):
         """Images [N, C, H, W], uint8 or floating in [0, 1]. Randomness by item, `index` numbering them (`counter`)."""
         check_images(x)
         count = self.published if frames is None else frames
-        if count < 2:
+        if not isinstance(count, Integral) or count < 2:
             raise InputError(f"a sequence has two frames or more, got {frames}")
         out = torch.empty(count, *x.shape, dtype=x.dtype, device=x.device)
         if x.shape[0] == 0:

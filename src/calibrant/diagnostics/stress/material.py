@@ -161,6 +161,8 @@ def of_arrays(images: Any, labels: Any, split: Split = Split.TEST) -> Part:
         x = x[:, None]
     if x.ndim != 4 or len(x) != len(y):
         raise InputError(f"images of shape {tuple(x.shape)} and {len(y)} labels; expected [N, C, H, W] and [N]")
+    if not len(y):
+        raise InputError("there are no images; give at least one")
     if y.is_floating_point():
         raise InputError("labels must be whole numbers, one class each")
     check_images(x)
