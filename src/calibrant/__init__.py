@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from calibrant.functional.border import predictions as predictions
     from calibrant.metrics.compare import compare as compare
     from calibrant.metrics.evaluate import evaluate as evaluate
+    from calibrant.nn.smoothing import Blur as Blur
+    from calibrant.nn.smoothing import Prob as Prob
+    from calibrant.nn.smoothing import Smooth as Smooth
+    from calibrant.nn.smoothing import reference as reference
     from calibrant.nn.surgery import smooth as smooth
     from calibrant.nn.surgery import smoothed as smoothed
     from calibrant.nn.surgery import unsmooth as unsmooth
@@ -34,11 +38,14 @@ if TYPE_CHECKING:
     from calibrant.types import Split as Split
 
 _PUBLIC = {
+    "Blur": "calibrant.nn.smoothing",
     "Estimate": "calibrant.types",
     "MCDropout": "calibrant.ensembles.dropout",
     "PEP": "calibrant.ensembles.pep",
     "Predictions": "calibrant.types",
+    "Prob": "calibrant.nn.smoothing",
     "Report": "calibrant.types",
+    "Smooth": "calibrant.nn.smoothing",
     "Split": "calibrant.types",
     "TemporalSmoothing": "calibrant.ensembles.temporal",
     "compare": "calibrant.metrics.compare",
@@ -48,6 +55,7 @@ _PUBLIC = {
     "load": "calibrant.posthoc.storage",
     "predict": "calibrant.ensembles.single",
     "predictions": "calibrant.functional.border",
+    "reference": "calibrant.nn.smoothing",
     "robustness": "calibrant.attacks.robustness",
     "smooth": "calibrant.nn.surgery",
     "smoothed": "calibrant.nn.surgery",

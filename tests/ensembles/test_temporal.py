@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -187,6 +188,23 @@ def test_a_refused_frame_leaves_the_stream_as_it_was() -> None:
         made(torch.zeros(1, 3, 3, 3), stream="cam")
     torch.testing.assert_close(made(x[3:], stream="cam")[0], made(x)[3])
     made(torch.zeros(1, 3, 3, 3), stream="cam", cut=True)  # a new scene may have a new size
+
+
+def test_a_frame_that_fails_leaves_the_stream_as_it_was_and_no_new_one() -> None:
+    made = TemporalSmoothing(torch.nn.Linear(4, 3), window=3)
+    x = torch.randn(4, 4, generator=torch.Generator().manual_seed(2))
+    made(x[:3], stream="cam")
+    with pytest.raises(RuntimeError):
+        made(torch.zeros(2, 5), stream=["new", "cam"], cut=[False, True])
+    assert list(made.memories) == ["cam"]
+    torch.testing.assert_close(made(x[3:], stream="cam")[0], made(x)[3])
+
+
+def test_ids_may_be_an_array_and_frames_none() -> None:
+    ids = [0, 1] * (len(FRAMES) // 2)
+    found = TemporalSmoothing(identity)(FRAMES, stream=np.array(ids))
+    torch.testing.assert_close(found, TemporalSmoothing(identity)(FRAMES, stream=ids))
+    assert TemporalSmoothing(identity)(FRAMES[:0], stream="cam").shape == FRAMES[:0].shape
 
 
 def test_it_is_public() -> None:

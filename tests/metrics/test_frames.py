@@ -86,6 +86,19 @@ def test_blocks_of_frames_widen_the_interval_of_a_slow_drift() -> None:
     assert block.high - block.low > 1.8 * (single.high - single.low)
 
 
+def test_many_frames_that_err_alike_widen_every_interval() -> None:
+    """60 frames of slow drift: each interval over single frames is longer than the same over frames in no order."""
+    logits, labels = video(seed=1, n=20)
+    logits, labels = logits.repeat_interleave(3, 0), labels.repeat_interleave(3, 0)
+    order = torch.randperm(60, generator=torch.Generator().manual_seed(4))
+    slow, mixed = gathered(logits, labels), gathered(logits[order], labels[order])
+    assert missed(mixed.series(), 1) == 1 < 1.3 < missed(slow.series(), 1)
+    a, b = (f.report(resampling=RESAMPLING) for f in (slow, mixed))
+    for name in ("accuracy", "nll", "brier", "ece", "miou"):
+        assert a[name].value == pytest.approx(b[name].value)
+        assert a[name].high - a[name].low > 1.15 * (b[name].high - b[name].low), name
+
+
 def test_mean_intersection_over_union_against_scikit_learn() -> None:
     logits, labels = video()
     known = (labels >= 0).numpy()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.nn import build
 from calibrant.nn.antialias import BlurPool, blurpool, blurpooled, unblurpool
-from calibrant.nn.surgery import smoothed
+from calibrant.nn.surgery import smooth, smoothed, unsmooth
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 EDGES = {"replicate": lambda i, n: min(max(i, 0), n - 1), "reflect": lambda i, n: n - 1 - abs(n - 1 - abs(i))}
@@ -118,6 +118,17 @@ def test_build_takes_it_and_prob_stands_before_it() -> None:
     model = build("vgg16", classes=10, preact=True, head="gap", smooth={"kernel": (1,)}, blurpool={"where": pools})
     assert len(smoothed(model)) == 5 and list(blurpooled(model)) == [f"after {name}" for name in pools]
     assert model(X).shape == (2, 10)
+
+
+def test_smoothing_comes_first_for_blurpool_hides_the_stages() -> None:
+    model = build("resnet20", classes=10).eval()
+    antialiased = blurpool(model)
+    with pytest.raises(InputError, match="unblurpool"):
+        smooth(antialiased)
+    both = blurpool(smooth(unblurpool(antialiased)))
+    assert list(smoothed(both)) == ["before layer2.0", "before layer3.0", "after layer3"]
+    with torch.no_grad():
+        assert torch.equal(unblurpool(unsmooth(both))(X), model(X))
 
 
 def test_what_cannot_be_done_is_said() -> None:

@@ -362,5 +362,13 @@ def test_where_that_matches_nothing_lists_what_there_is() -> None:
         calibrant.smooth(Unused(), where="0")
     with pytest.raises(InputError, match="empty"):
         calibrant.smooth(ResNet(), where=[])
-    with pytest.raises(InputError, match="'fc'.*not a feature map|needs a map"):
-        calibrant.smooth(ResNet(), where="fc").eval()(torch.randn(1, 3, 64, 64))
+    with pytest.raises(InputError, match=r"before 'fc' there is shape \(2, 16\), not a feature map; modules that take"):
+        calibrant.smooth(ResNet(), where="fc")
+
+
+def test_a_name_given_twice_is_one_layer() -> None:
+    model = ResNet().eval()
+    once, twice = (calibrant.smooth(model, where=["layer2"] * n) for n in (1, 2))
+    x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(twice(x), once(x)) and len(twice.layer2._forward_pre_hooks) == 1

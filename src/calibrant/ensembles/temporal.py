@@ -14,8 +14,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -62,7 +63,6 @@ class Memory:
                 f"stream {stream!r}: a frame of shape {shape} after frames of {self.frame}; "
                 "resize it, give it another stream id, or reset the stream"
             )
-        self.frame = shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +89,8 @@ class TemporalSmoothing(Ensemble):
             raise InputError(f"{type(self.predictor).__name__} is not a predictor: it cannot be called on a frame")
         if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 0:
             raise InputError(f"window={self.window!r} must be a whole number of earlier frames, 0 or more")
-        if not 0 <= self.decay <= 1:
-            raise InputError(f"decay={self.decay} must lie in [0, 1]; SS uses exp(-0.8) = 0.449")
+        if not isinstance(self.decay, SupportsFloat) or not 0 <= float(self.decay) <= 1:
+            raise InputError(f"decay={self.decay!r} must lie in [0, 1]; SS uses exp(-0.8) = 0.449")
         if self.space not in ("probability", "log"):
             raise InputError(f"space={self.space!r} is unknown; use probability or log")
         if self.scene_cut is not None and not 0 < self.scene_cut <= 1:
@@ -122,15 +122,21 @@ class TemporalSmoothing(Ensemble):
         turns: list[int] = []
         here: Counter[Hashable] = Counter()
         for stream, cut in zip(streams, cuts, strict=True):
-            memory = memories.setdefault(stream, Memory(deque(maxlen=self.window + 1)))
+            memory = memories.get(stream) or Memory(self._empty())
             if not here[stream]:  # one tensor: the frames of a call have one shape, that of its first
                 memory.check(x.shape[1:], stream, cut=bool(cut))
             turns.append(memory.seen + here[stream])  # a stream's later frames come after its earlier ones
             here[stream] += 1
-        out = []
-        for log_p, stream, cut in zip(self._log_p(x, turns), streams, cuts, strict=True):
-            out.append(self._step(memories[stream], log_p, bool(cut), stream))
-        return torch.stack(out)
+        said = self._log_p(x, turns)  # before anything is remembered: a frame that fails leaves its stream as it was
+        out = [said[:0]]
+        for log_p, stream, cut in zip(said, streams, cuts, strict=True):
+            memory = memories.setdefault(stream, Memory(self._empty()))
+            out.append(self._step(memory, log_p, bool(cut), stream)[None])
+            memory.frame = tuple(x.shape[1:])
+        return torch.cat(out)
+
+    def _empty(self) -> deque[Tensor]:
+        return deque(maxlen=self.window + 1)
 
     def _step(self, memory: Memory, log_p: Tensor, cut: bool, stream: Hashable) -> Tensor:
         kept = memory.kept
@@ -207,7 +213,7 @@ class TemporalSmoothing(Ensemble):
 
 def _each(given: Any, n: int, name: str) -> list[Any]:
     """One entry a frame, from one for all or one for each."""
-    if isinstance(given, Tensor):
+    if isinstance(given, (Tensor, np.ndarray)):
         given = given.tolist()
     if not isinstance(given, (list, tuple)):
         # a cut announced for a batch is at its first frame

@@ -200,7 +200,7 @@ def interval(
     if name != "ece" and count < FEW:
         return _student(name, e, value, count, resampling.level, unit, more)
     if name == "accuracy":
-        low, high = wilson(e.value, _effective(units, e.value), resampling.level)
+        low, high = wilson(e.value, _effective(units, e.value) / more**2, resampling.level)
         return Estimate(e.value, low, high, method=f"Wilson, pixels counted by the design effect of {unit}")
     if name == "ece":
         few = count < FEW
@@ -219,6 +219,7 @@ def interval(
     if float(replicates.max() - replicates.min()) <= 1e-15:
         return Estimate(e.value, reason=UNMOVED)
     low, high = bca(e.value, replicates, acceleration(_influence(value, count), None), resampling.level)
+    low, high = max(0.0, e.value - more * (e.value - low)), e.value + more * (high - e.value)
     high = high if name in UNBOUNDED else min(high, 1.0)
     return Estimate(e.value, low, high, method=f"BCa bootstrap over {unit}")
 

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from calibrant.errors import CalibrantError, InputError, unknown
 from calibrant.nn import alexnet, cnn, densenet, inception, mlp, preact, resnet, text_cnn, unet, vgg
 from calibrant.nn.activations import relu6 as bounded_copy
+from calibrant.nn.antialias import BlurPool
 from calibrant.nn.antialias import blurpool as antialiased_copy
 from calibrant.nn.blocks import Layers
 from calibrant.nn.external import LIBRARIES, external
 from calibrant.nn.passes import Passes
 from calibrant.nn.seeded import seeded
+from calibrant.nn.smoothing import Blur, Prob, Smooth, reference
 from calibrant.nn.surgery import smooth as smoothed_copy
 from calibrant.nn.weights import load_weights
 
@@ -163,4 +165,7 @@ def options_of(name: str) -> tuple[str, ...]:
     return tuple(sorted({p.name for p in parameters if p.kind is p.KEYWORD_ONLY} | LAYER_OPTIONS))
 
 
-__all__ = ["MODELS", "Layers", "Network", "build", "load_weights", "options_of"]
+__all__ = [
+    "MODELS", "Blur", "BlurPool", "Layers", "Network", "Prob", "Smooth", "build", "load_weights", "options_of",
+    "reference",
+]  # fmt: skip

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 import torch
 from torch import Tensor, nn
@@ -97,10 +97,10 @@ class Prob(nn.Module):
 
     def __init__(self, upper: Upper = "tanh", tau: float | None = None) -> None:
         super().__init__()
-        if upper not in TAU:
+        if not isinstance(upper, str) or upper not in TAU:
             raise InputError(f"prob={upper!r} is unknown; use {', '.join(TAU)}")
-        if tau is not None and not (tau > 0 and math.isfinite(tau)):
-            raise InputError(f"tau={tau} must be positive and finite; prob='none' has no upper bound")
+        if tau is not None and not (isinstance(tau, SupportsFloat) and 0 < float(tau) < math.inf):
+            raise InputError(f"tau={tau!r} must be positive and finite; prob='none' has no upper bound")
         self.upper: Upper = upper
         self.tau = TAU[upper] if tau is None else float(tau)
 

@@ -74,6 +74,8 @@ def smooth(
         raise InputError("this model is compiled; smooth the network first, then torch.compile it")
     if smoothed(model):
         raise InputError("this model already has smoothing layers; take them out with unsmooth(model) first")
+    if isinstance(where, str) and where == STAGES and _strides_taken_over(model):
+        raise InputError("BlurPool hides the stages of this model; unblurpool(model), smooth it, then blurpool again")
     axes = axes_of(model)
     if not axes:
         raise InputError(f"{type(model).__name__} has no convolution, so no spatial stage to smooth")
@@ -106,14 +108,21 @@ def unsmooth(model: Network) -> Network:
 
 
 def inserted(model: nn.Module, kind: type[Inserted] = Inserted) -> list[tuple[str, str, Any, int]]:
-    """(module, side, its hooks, key) of every hook of exactly this kind."""
-    return [
+    """(module, side, its hooks, key) of every hook of exactly this kind, as they were inserted."""
+    found = [
         (name, side, hooks, key)
         for name, module in model.named_modules()
         for side, hooks in (("before", module._forward_pre_hooks), ("after", module._forward_hooks))
         for key, hook in list(hooks.items())
         if type(hook) is kind
     ]
+    return sorted(found, key=lambda row: row[3])
+
+
+def _strides_taken_over(model: nn.Module) -> bool:
+    """Whether another surgery's hook subsamples in a layer's stead."""
+    hooks = (h for m in model.modules() for h in (*m._forward_pre_hooks.values(), *m._forward_hooks.values()))
+    return any(isinstance(h, Inserted) and type(h) is not Inserted for h in hooks)
 
 
 def copied(model: Network) -> Network:
@@ -182,6 +191,7 @@ def _choose(model: nn.Module, where: Where, example: Any) -> list[Place]:
         chosen = [where] if isinstance(where, str) else list(where) if isinstance(where, Iterable) else [where]
         if wrong := [name for name in chosen if not isinstance(name, str)]:
             raise InputError(f"where={wrong[0]!r} is no name; give {STAGES!r}, names of modules, or a function")
+        chosen = list(dict.fromkeys(chosen))
         missing = [repr(name) for name in chosen if _side(name)[1] not in modules] if chosen else ["an empty where="]
     if missing:
         raise InputError(f"{', '.join(missing)} matches no module; {_listed(model, example)}")
@@ -199,7 +209,11 @@ def _choose(model: nn.Module, where: Where, example: Any) -> list[Place]:
             raise InputError(
                 f"{name!r} is never called in a forward pass, so it cannot be smoothed; {_listed(model, example)}"
             )
-        out.append(Place(side, name, run.size(call.took if side == "before" else call.gave)))
+        number = call.took if side == "before" else call.gave
+        if len(run.shapes.get(number, ())) <= run.axes:
+            shape = f"shape {run.shapes[number]}" if number in run.shapes else "no tensor"
+            raise InputError(f"{side} {name!r} there is {shape}, not a feature map; {_listed(model, example)}")
+        out.append(Place(side, name, run.size(number)))
     return out
 
 
