@@ -13,15 +13,19 @@ from __future__ import annotations
 import argparse
 import copy
 import json
+import sys
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.ensemble import LogMean

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -23,6 +24,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import calibrant
 from benchmarks.race import load, sets

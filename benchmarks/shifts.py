@@ -11,12 +11,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.shifts_reference import Legacy, apply
 from calibrant.shifts import SEVERITIES, SHIFTS, corrupt

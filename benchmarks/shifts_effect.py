@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.shifts_reference import Legacy, apply, frost
 from calibrant.data import load
