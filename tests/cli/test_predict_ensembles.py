@@ -117,3 +117,18 @@ def test_a_setting_of_another_method_is_named(
     ensemble = ["--ensemble", other] if other else []
     assert run(["predict", "x.y:z", setting, "0.1", *ensemble, "-o", str(tmp_path / "o.npz")]) == 2
     assert f"{setting} is a setting of --ensemble" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ensemble", [["--ensemble", "deep"], []])
+def test_models_of_other_numbers_of_classes_are_named(
+    ensemble: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net = "def k{0}(): return nn.Sequential(nn.Flatten(), nn.Linear(64, {0}))\n"
+    (tmp_path / "two_sizes.py").write_text("from torch import nn\n" + net.format(10) + net.format(12), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    for models, says in (
+        (["two_sizes:k10", "two_sizes:k12"], "two_sizes:k12 has 12 classes and two_sizes:k10 has 10"),
+        (["two_sizes:k12", "two_sizes:k12"], "two_sizes:k12 has 12 classes and digits has 10"),
+    ):
+        assert run(["predict", *models, "--data", "digits", *ensemble, "-o", "o.npz"]) == 2
+        assert says in capsys.readouterr().err and not (tmp_path / "o.npz").exists()

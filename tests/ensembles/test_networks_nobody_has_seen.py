@@ -12,9 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+import calibrant
 from calibrant.ensembles import PEP, Deep, MCDropout
 from calibrant.ensembles.dropping import dropouts, functional_dropouts
-from calibrant.errors import InputError, SplitError
+from calibrant.errors import CalibrantError, InputError, SplitError
 from calibrant.functional.noise import member_seed
 
 G = torch.Generator().manual_seed(0)
@@ -282,8 +283,44 @@ def test_arrays_do_as_well_as_tensors_and_what_is_no_network_is_named() -> None:
 
 
 def test_members_of_other_numbers_of_classes() -> None:
-    with pytest.raises(InputError, match=r"\(32, 4\) and \(32, 5\)"):
-        Deep([nn.Linear(12, 4), nn.Linear(12, 5)])(X)
+    both, batches = [nn.Linear(12, 4), nn.Linear(12, 5)], [(X, torch.zeros(32, dtype=torch.long))]
+    for ask in (Deep(both), Deep(both).members):
+        with pytest.raises(InputError, match="member 1 has 5 classes and member 0 has 4"):
+            ask(X)
+    with pytest.raises(InputError, match="member 1 has 5 classes and member 0 has 4"):
+        Deep(both).predict(batches)
+    with pytest.raises(InputError, match="model 1 has 5 classes and model 0 has 4"):
+        calibrant.predict(both, batches)
+    with pytest.raises(CalibrantError, match="member 1: label in row 0 is 4"):  # not the data's fault: 0 could read it
+        Deep(both[::-1]).predict([(X, torch.full((32,), 4))])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"members": 2.5}, "members=2.5 must be a whole number"),
+        ({"range": 5e-3}, "range=0.005 must be two numbers"),
+        ({"range": (1e-3, float("inf"))}, "must be two numbers"),
+        ({"iterations": 0}, "iterations=0"),
+    ],
+)
+def test_settings_of_the_search_are_named(change: dict, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        PEP.fit(nn.Linear(12, 4), (X, torch.zeros(32, dtype=torch.long)), **change)
+
+
+def test_every_batch_of_the_calibration_data_is_looked_at() -> None:
+    model, y = nn.Linear(12, 4), torch.zeros(32, dtype=torch.long)
+    with pytest.raises(InputError, match="labels reach 7"):
+        PEP.fit(model, [(X, y), (X, y + 7)])
+    with pytest.raises(InputError, match="empty"):
+        PEP.fit(model, (X[:0], y[:0]))
+    with pytest.raises(InputError, match="Predictions, which holds no inputs"):
+        PEP.fit(model, calibrant.predict(model, [(X, y)], split="calibration"))
+    with pytest.raises(InputError, match="sigma=None"):
+        PEP(model, None)
+    with pytest.raises(InputError, match="p='a'"):
+        MCDropout(nn.Sequential(nn.Dropout(), model), p="a")
 
 
 def test_the_search_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:

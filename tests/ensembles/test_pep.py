@@ -58,6 +58,21 @@ def test_both_searches_find_the_same_sigma_and_improve_held_out_likelihood(overf
     assert found["bracket"].sigma == pytest.approx(found["golden"].sigma, rel=0.35)  # other noise, flat top
 
 
+def test_golden_section_looks_beyond_a_range_that_ends_before_the_gain_begins() -> None:
+    from calibrant.ensembles.sigma_search import golden_section
+
+    def likelihood(sigma: float) -> float:  # an odd term of one draw of the noise, and a peak near 0.1
+        return -0.02 * sigma + 20 * sigma**2 * math.exp(-((sigma / 0.1) ** 2))
+
+    def at(sigma: float) -> SimpleNamespace:
+        return SimpleNamespace(log_likelihood=likelihood(sigma))
+
+    assert likelihood(5e-4) < 0 < likelihood(0.1)
+    found = golden_section(SimpleNamespace(at=at), 5e-6, 5e-4, 0.032 * 10, 7)  # type: ignore[arg-type]
+    best = max((s / 10000 for s in range(1, 3200)), key=likelihood)
+    assert found.interior and found.best == pytest.approx(best, rel=0.05)
+
+
 def test_golden_probes_are_those_of_the_papers_table_1() -> None:
     """The σ* of Table 1 (in 1e-3) are probes of 7 iterations on [5e-5, 5e-3]; VGG-19's 1.03 needs 9."""
     from calibrant.functional.search import golden
@@ -197,7 +212,7 @@ def test_a_model_that_is_not_finite_itself_is_an_error() -> None:
 
 def test_the_search_looks_beyond_a_range_whose_start_gains_nothing() -> None:
     """L falls a little before it rises: the sign of the gain near zero says nothing about the peak."""
-    from calibrant.ensembles import pep as module
+    from calibrant.ensembles import sigma_search as module
 
     class Fake:
         labels, ensemble = torch.zeros(2000), PEP(nn.Linear(2, 2), 0.0, 5)
@@ -215,7 +230,7 @@ def test_the_search_looks_beyond_a_range_whose_start_gains_nothing() -> None:
                 log_likelihood=-1e-4 * sigma + 0.1 * math.exp(-(math.log((sigma + 1e-9) / 0.1) ** 2))
             )
 
-    first, _ = module._first_guess(Fake(), 5e-5, 5e-3, 0.32)  # type: ignore[arg-type]
+    first, _ = module.first_guess(Fake(), 5e-5, 5e-3, 0.32)  # type: ignore[arg-type]
     assert first == pytest.approx(0.1, rel=0.3)
 
 

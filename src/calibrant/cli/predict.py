@@ -66,6 +66,7 @@ def predict(
     from calibrant.data.collected import file_set, native
     from calibrant.data.relabelled import relabelled
     from calibrant.ensembles.reference import resolve
+    from calibrant.ensembles.single import logits_of
     from calibrant.files import atomic
     from calibrant.functional.border import as_split
     from calibrant.train.rehearsal import answer as rehearsed
@@ -106,10 +107,13 @@ def predict(
         )
 
     networks = [m.to(where) for reference in found for m in reference.members]
-    for text, reference in zip(model, found if loaded.shape else (), strict=False):  # items may differ in size
-        rehearsed(text, loaded, as_split(split), reference.members[0])
+    answers = {  # items may differ in size: then nobody knows before
+        text: logits_of(rehearsed(text, loaded, as_split(split), reference.members[0]))
+        for text, reference in zip(model, found if loaded.shape else (), strict=False)
+    }
     classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
     known = classes if first.classes is not None or not file else None  # a small file may lack the last ones
+    _agree({text: len(z[0]) for text, z in answers.items() if z.ndim == 2}, name, known)
     options: dict[str, Any] = {"device": where, "split": split, "classes": known, "progress": sys.stderr.isatty()}
     if loaded[as_split(split)].y.ndim > 1:  # a class for each pixel, and pixels without one
         options["ignore_index"] = IGNORED
@@ -147,6 +151,18 @@ def _possible(ensemble: str | None, save: Path | None, html: Path | None, keep_m
         raise InputError("--html is about the pooled prediction; drop --keep-members")
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         raise FileError(f"--html {html} is a folder, or its folder does not exist; name a file")
+
+
+def _agree(answers: dict[str, int], data: str, known: Sequence[Any] | None) -> None:
+    """Every model answers with as many classes as the first, and that with those of the data, where they are known."""
+    first = next(iter(answers), "")
+    if first and known is not None and len(known) != answers[first]:
+        raise InputError(f"{first} has {answers[first]} classes and {data} has {len(known)}; give data that fit")
+    for text, k in answers.items():
+        if k != answers[first]:
+            raise InputError(
+                f"{text} has {k} classes and {first} has {answers[first]}; members must agree on the classes"
+            )
 
 
 def _alone(networks: Sequence[Any], batches: Iterable[Any], options: dict[str, Any]) -> Predictions:

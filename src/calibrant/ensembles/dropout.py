@@ -12,13 +12,14 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from calibrant.ensembles.dropping import Watch, check_rates, dropouts, dropping, functional_dropouts, rate
-from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, evaluating
+from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, evaluating, positive
 from calibrant.ensembles.passes import Passes
 from calibrant.ensembles.single import logits_of, predict
 from calibrant.errors import InputError
@@ -49,12 +50,11 @@ class MCDropout(Ensemble):
         seed: int = 0,
         together: int | None = None,
     ) -> None:
-        if together is not None and together < 1:
-            raise InputError(f"together={together} must be at least 1")
-        if members < 1:
-            raise InputError(f"members={members} must be at least 1")
-        if p is not None and not 0 <= p < 1:
-            raise InputError(f"p={p} must be in [0, 1)")
+        if together is not None:
+            positive("together", together)
+        positive("members", members)
+        if p is not None and not (isinstance(p, Real) and 0 <= p < 1):
+            raise InputError(f"p={p!r} must be a number in [0, 1)")
         if not dropouts(model):
             raise InputError(
                 f"{type(model).__name__} has no dropout module (a functional F.dropout is not reachable); "

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from calibrant.ensembles.inputs import Untouched
 from calibrant.ensembles.single import Inputs, logits_of, predict
-from calibrant.errors import InputError
+from calibrant.errors import CalibrantError, InputError
 from calibrant.types import Predictions, Split
 
 Network = Callable[..., Any]
@@ -100,7 +101,17 @@ class Ensemble:
         pooled, last = LogMean(), None
         for j in steps(range(self.size), f"{type(self).__name__.lower()} members", show=progress):
             with self.member(j) as network:
-                last = predict(network, loader, device=place, split=split, classes=classes, ignore_index=ignore_index)
+                try:
+                    now = predict(
+                        network, loader, device=place, split=split, classes=classes, ignore_index=ignore_index
+                    )
+                except CalibrantError as error:
+                    if j == 0:
+                        raise
+                    raise type(error)(f"member {j}: {error}") from error  # the data is not at fault: 0 could read it
+            if last is not None and now.k != last.k:
+                raise InputError(_disagree(j, now.k, last.k))
+            last = now
             assert last.logits is not None
             if keep_members:
                 kept.append(last.logits)
@@ -116,7 +127,22 @@ class Ensemble:
         for j in range(self.size):
             with self.member(j) as network, untouched(x):
                 logits = checked(network(x), len(x))
+            if j == 0:
+                shape = logits.shape
+            elif logits.shape != shape:
+                raise InputError(_disagree(j, logits.shape[-1], shape[-1]))
             yield logits
+
+
+def _disagree(j: int, k: int | None, first: int | None) -> str:
+    return f"member {j} has {k} classes and member 0 has {first}; the members must agree on the classes"
+
+
+def positive(name: str, value: object) -> int:
+    """A setting that counts something."""
+    if not isinstance(value, Integral) or value < 1:
+        raise InputError(f"{name}={value!r} must be a whole number, at least 1")
+    return int(value)
 
 
 class LogMean:

@@ -16,21 +16,20 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
+from calibrant.ensembles.ensemble import Ensemble, Network, evaluating, positive
 from calibrant.ensembles.perturbation import Where, drowned, perturbed, select
 from calibrant.ensembles.sigma import Curve, SigmaPoint, searching, sigma_curve
+from calibrant.ensembles.sigma_search import FLAT, first_guess, golden_section
 from calibrant.errors import InputError
 from calibrant.functional.noise import Distribution
-from calibrant.functional.search import Search, bracket, crest, golden
-
-FLAT = 1e-5
-"""Nats an item: two σ whose likelihoods differ by less are equally good, and the search is over. So is σ = 0, then."""
+from calibrant.functional.search import Search, bracket
 
 GROWTH = 64.0
 """How far beyond the given range the bracketing search may follow a maximum: σ up to 64 × its end."""
@@ -78,8 +77,7 @@ class PEP(Ensemble):
         certificate: Certificate | None = None,
     ) -> None:
         _finite(sigma)
-        if members < 1:
-            raise InputError(f"members={members} must be at least 1")
+        positive("members", members)
         if distribution not in ("gaussian", "uniform"):
             raise InputError(f"distribution={distribution!r} is unknown; use gaussian or uniform")
         values = {"model": model, "sigma": float(sigma), "count": members, "distribution": distribution}
@@ -141,11 +139,8 @@ class PEP(Ensemble):
         """
         if autocast == torch.bfloat16:
             raise InputError("bfloat16 rounds weights more coarsely than σ; use autocast=torch.float16")
-        low, high = range
-        if iterations < 1:
-            raise InputError(f"iterations={iterations} must be at least 1")
-        if not 0 < low < high:
-            raise InputError(f"range={range} must be two numbers with 0 < low < high")
+        positive("iterations", iterations)
+        low, high = _ends(range)
         start = cls(model, 0.0, members, distribution, where, seed, antithetic=search == "bracket")
         curve = sigma_curve(start, calibration, device=device, autocast=autocast)
         with searching(show=progress) as curve.report:
@@ -165,13 +160,9 @@ class PEP(Ensemble):
             return curve.at(sigma).log_likelihood
 
         if search == "golden":
-            found = golden(likelihood, low, high, iterations)
-            while not found.interior and found.interval[1] == high and high < top:  # the border is not a maximum
-                low, high = found.interval[0], min(high * 4, top)
-                found = golden(likelihood, low, high, iterations)
-                found = replace(found, interior=found.interval[1] < high)
+            found = golden_section(curve, low, high, top, iterations)
         elif search == "bracket":
-            first, step = _first_guess(curve, low, high, top)
+            first, step = first_guess(curve, low, high, top)
             found = bracket(
                 likelihood, zero.log_likelihood, first, low=low, limit=top, factor=step, tolerance=tolerance, flat=FLAT
             )
@@ -195,6 +186,19 @@ class PEP(Ensemble):
         settings = (start.count, start.distribution, start.where, start.seed, start.antithetic)
         return cls(start.model, sigma, *settings, certificate)
 
+    def save(self, folder: str | Path) -> Path:
+        """σ, seeds, where and certificate, as `ensemble.json` in `folder`; never weights or noise."""
+        from calibrant.ensembles.storage import save
+
+        return save(self, folder)
+
+    @classmethod
+    def load(cls, folder: str | Path, model: nn.Module) -> PEP:
+        """What `save` wrote, around `model`: its predictions bit for bit on the same kind of device."""
+        from calibrant.ensembles.storage import load
+
+        return load(folder, model)
+
     def describe(self) -> dict[str, Any]:
         """What `save` stores: settings, never weights or noise."""
         if callable(self.where):
@@ -206,41 +210,18 @@ class PEP(Ensemble):
         return out | {"certificate": asdict(self.certificate) if self.certificate else None}
 
 
-def _first_guess(curve: Curve, low: float, high: float, top: float) -> tuple[float, float]:
-    """Where to start and by which factor to step: a quarter of the data and one pair of members tell.
-
-    They scan upwards until the likelihood falls (PEP Fig. 1: beyond the peak it does so dramatically), because near
-    zero the gain is as small as σ², and its sign says nothing about where the peak is.
-    """
-    rough = curve.rough(share=min(1.0, max(0.25, 200 / len(curve.labels))), members=min(2, curve.ensemble.size))
-    if len(rough.labels) == len(curve.labels):
-        rough.seen[0.0] = curve.at(0.0)  # all of the data: the network itself is known there
-    start = (low * high) ** 0.5
-    values = {0.0: rough.at(0.0).log_likelihood}
-    sigma, best = start, 0.0
-    while sigma <= top:
-        values[sigma] = rough.at(sigma).log_likelihood
-        if values[sigma] > values[best]:
-            best = sigma
-        elif values[best] - values[sigma] > max(0.05, 2 * (values[best] - values[0.0])):
-            break
-        sigma *= 2
-    sigma = start / 3
-    while best in (0.0, start, 3 * sigma) and sigma >= low:
-        values[sigma] = rough.at(sigma).log_likelihood
-        best = sigma if values[sigma] > values[best] else best
-        sigma /= 3
-    curve.passes += round(rough.passes * len(rough.labels) / len(curve.labels))
-    curve.rejected += rough.rejected
-    curve.seen |= {s: point for s, point in rough.seen.items() if not math.isfinite(point.log_likelihood)}
-    if best == 0:
-        return start, 3.0
-    below, above = (max(s for s in values if s < best), min((s for s in values if s > best), default=0.0))
-    return (crest(values, below, best, above) if above else best), 1.4
+def _ends(range: Any) -> tuple[float, float]:
+    try:
+        low, high = map(float, range)
+    except (TypeError, ValueError):
+        low = high = math.nan
+    if not 0 < low < high < math.inf:
+        raise InputError(f"range={range!r} must be two numbers with 0 < low < high")
+    return low, high
 
 
-def _finite(sigma: float) -> None:
-    if isinstance(sigma, str) or not 0 <= float(sigma) < math.inf:
+def _finite(sigma: Any) -> None:
+    if sigma is None or isinstance(sigma, str) or not 0 <= float(sigma) < math.inf:
         raise InputError(f"sigma={sigma!r} must be a finite number, 0 or more")
 
 

@@ -133,14 +133,15 @@ def sigma_curve(
     place = torch.device(device) if device is not None else ensemble.home
     pairs = _pairs(calibration, 1000 if place.type == "cuda" else 500)
     batches = [(moved(x, place), whole(y).to(place)) for x, y in pairs]
-    if not batches:
+    if not sum(len(y) for _, y in batches):
         raise InputError("the calibration data is empty")
     with torch.no_grad(), ensemble.at(0.0).member(0) as network:
         inputs, labels = batches[0]
         args, kwargs = inputs
         with Untouched()(inputs):
             k = checked(network(*args, **kwargs), len(labels)).shape[1]
-    lowest, highest = int(labels.min()), int(labels.max())
+    known = torch.cat([y for _, y in batches])
+    lowest, highest = int(known.min()), int(known.max())
     if highest >= k or lowest < 0:
         wrong = f"reach {highest} but" if highest >= k else f"start at {lowest}, and"
         raise InputError(f"labels {wrong} the model has {k} classes, 0 … {k - 1}")
@@ -176,6 +177,11 @@ def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], most: int) -> Ite
         size = max(1, min(most, 2**23 * len(x) // max(x.numel(), 1)))
         yield from ((((a,), {}), b) for a, b in zip(x.split(size), y.split(size), strict=True))
         return
+    if not isinstance(calibration, Iterable):
+        what = type(calibration).__name__
+        raise InputError(
+            f"calibration is {what}, which holds no inputs; pass a loader of (x, labels) or a pair of tensors"
+        )
     for batch in calibration:
         args, kwargs, y, _ = unpack(batch)
         yield (args, kwargs), y

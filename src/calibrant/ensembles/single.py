@@ -91,6 +91,11 @@ def predict(
                 with untouched((args, kwargs)):
                     scores = classes_last(logits_of(m(*args, **kwargs)), class_axis, "logits")
                 out.append(_checked(scores, truth, m))
+                if out[-1].shape != out[0].shape:
+                    raise InputError(
+                        f"model {len(out) - 1} has {out[-1].shape[-1]} classes and model 0 has {out[0].shape[-1]}; "
+                        "the members must agree on the classes"
+                    )
             image = torch.arange(len(truth))
             if len(out[0]) != len(truth):  # images of labels: pixels are items from here on
                 image = image.reshape(-1, *[1] * (truth.ndim - 1)).expand(truth.shape).reshape(-1)
