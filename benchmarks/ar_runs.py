@@ -32,6 +32,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from benchmarks.ar_units import ATTACKED, MEASURING, SMOKE_SEEDS, Unit, cost, pace, plan, refresh_seconds, refreshes
+from benchmarks.workers import ROOT, OutOfTime
+from benchmarks.workers import claimed as locked
 from calibrant.data import Data, load
 from calibrant.files import atomic
 from calibrant.papers.ar import MEMBERS
@@ -39,7 +41,6 @@ from calibrant.train import distances
 from calibrant.train.run import How, train
 from calibrant.train.run import load as load_run
 
-ROOT = Path(__file__).resolve().parents[1]
 FAST = ("engine=graph", "precision=bfloat16")
 CHECKPOINT_EVERY = 3
 POLL = 0.5
@@ -48,10 +49,6 @@ WORTH_BEGINNING = 12  # seconds: a few epochs until a checkpoint
 RESPAWNS = 3
 PATIENCE = 3  # seconds
 BROKEN = 3  # exit status of a process whose GPU context is lost
-
-
-class OutOfTime(Exception):
-    """A training stopped at its time box; its checkpoint stands."""
 
 
 def do(unit: Unit, units: Sequence[Unit], data: Data, a: argparse.Namespace) -> None:
@@ -162,11 +159,7 @@ def mark(unit: Unit, kind: str) -> Path:
 
 def claimed(unit: Unit) -> bool:
     """Whether this process now owns the unit."""
-    unit.runs.mkdir(parents=True, exist_ok=True)
-    try:
-        with mark(unit, "lock").open("x") as stream:
-            stream.write(str(os.getpid()))
-    except FileExistsError:
+    if not locked(mark(unit, "lock")):
         return False
     if unit.done():  # by a process that let go of it since we looked
         mark(unit, "lock").unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.workers import begun
 from calibrant.data import Data
 from calibrant.papers import experiments
 from calibrant.papers.ar import FIGURE5, MEMBERS, TABLE3
@@ -112,9 +113,9 @@ class Unit:
             return sum(data[s].n for s in ATTACKED) / pace.ddn
         if self.what != "train":
             return float(MEASURING)
-        begun = max((int(p.stem) for p in (self.run / "checkpoint").glob("*.json")), default=0)
-        images = data[Split.TRAIN].n * (self.recipe.epochs - begun) * self.recipe.members
-        attacked = sum(e > begun for e in refreshes(self.recipe)) * refresh_seconds(data, pace)
+        trained = begun(self.run)
+        images = data[Split.TRAIN].n * (self.recipe.epochs - trained) * self.recipe.members
+        attacked = sum(e > trained for e in refreshes(self.recipe)) * refresh_seconds(data, pace)
         return float(START + images * cost(self.recipe) / pace.images + attacked)
 
 
