@@ -1,6 +1,6 @@
 """AR Fig. 1, 2, 4 and 5 from the cells: `python -m benchmarks.ar_figures OUT/ [--results results]`.
 
-Writes figure1.svg (vanilla by level of robustness), figure2.svg (vanilla, LS and AR-AdaLS by level), figure4.svg
+Writes figure1.svg (vanilla by level of robustness), figure2.svg (vanilla, LS, AR-AdaLS and AdaLS by level), figure4.svg
 (entropy on CIFAR-100) and figure5.svg (ECE against the number of levels), each for the scale that is there; a figure
 whose cells are missing is left out. Every title says the scale: *small* is not the paper's schedule.
 """
@@ -24,7 +24,9 @@ from calibrant.papers.ar import CORRUPTIONS
 from calibrant.report.plots.style import COLOURS, SERIES, dress
 
 ROOT = Path(__file__).resolve().parents[1]
-LABELS = {"vanilla": "vanilla", "smoothing": "LS", "ar_adals": "AR-AdaLS"}
+LABELS = {"vanilla": "vanilla", "smoothing": "LS", "ar_adals": "AR-AdaLS", "adals": "AdaLS"}
+LEVEL = "level of robustness (1: least)"
+PER_CENT = 100.0
 Found = dict[str, list[Cell]]
 
 
@@ -36,7 +38,8 @@ def panels(count: int) -> Any:
 
 
 def levels(cell: Cell, name: str) -> list[float]:
-    return [row[name]["value"] for row in cell.extras["by_level"]["levels"]]
+    """In per cent; the variance too, as in the paper's tables (× 100)."""
+    return [PER_CENT * row[name]["value"] for row in cell.extras["by_level"]["levels"]]
 
 
 def figure1(found: Found) -> Any | None:
@@ -50,8 +53,8 @@ def figure1(found: Found) -> Any | None:
     axes[0].legend(frameon=False)
     axes[1].bar(_x(cell), levels(cell, "ece"), color=COLOURS["accent"])
     axes[2].bar(_x(cell), levels(cell, "variance"), color=COLOURS["accent"])
-    titles = ("accuracy and confidence", "ECE", f"variance over {cell.extras['runs']} runs")
-    return _finished(axes, titles, "level of robustness")
+    titles = ("accuracy and confidence, %", "ECE, %", f"variance over {cell.extras['runs']} runs, × 100")
+    return _finished(axes, titles, LEVEL)
 
 
 def figure2(found: Found) -> Any | None:
@@ -64,7 +67,7 @@ def figure2(found: Found) -> Any | None:
         for ax, name in zip(axes, ("ece", "variance"), strict=True):
             ax.plot(_x(cell), levels(cell, name), "o-", color=COLOURS[colour], label=LABELS[method])
     axes[0].legend(frameon=False)
-    return _finished(axes, ("ECE", "variance over runs"), "level of robustness")
+    return _finished(axes, ("ECE, %", "variance over runs, × 100"), LEVEL)
 
 
 def figure4(found: Found) -> Any | None:
@@ -91,16 +94,17 @@ def figure5(found: Found) -> Any | None:
         return None
     axes = panels(2)
     for ax, variant in zip(axes, (AS_TRAINED, CORRUPTIONS), strict=True):
-        points = {
-            r: [e for c in by[r] if (e := c.measured.get(variant, {}).get("ece")) is not None] for r in sorted(by)
-        }
+        found_ece = {r: [c.measured.get(variant, {}).get("ece") for c in by[r]] for r in sorted(by)}
+        points = {r: [PER_CENT * e for e in values if e is not None] for r, values in found_ece.items()}
         known = {r: values for r, values in points.items() if values}
         spread = [stdev(v) if len(v) > 1 else 0.0 for v in known.values()]
         ax.errorbar(
             list(known), [mean(v) for v in known.values()], spread, fmt="o-", color=COLOURS["accent"], capsize=3
         )
+        ax.set_ylim(bottom=0)
+        ax.set_xticks(list(known))
     seeds = ", ".join(str(len(by[r])) for r in sorted(by))
-    return _finished(axes, ("ECE, clean", "ECE, mean over corruptions"), f"number of levels R (seeds: {seeds})")
+    return _finished(axes, ("ECE, %, clean", "ECE, %, mean over corruptions"), f"number of levels R (seeds: {seeds})")
 
 
 def _x(cell: Cell) -> list[int]:
@@ -111,6 +115,8 @@ def _finished(axes: Any, titles: tuple[str, ...], label: str) -> Any:
     for ax, title in zip(axes, titles, strict=True):
         ax.set_title(title, fontsize=10, color=COLOURS["ink"])
         ax.set_xlabel(label)
+        if label == LEVEL:
+            ax.set_xticks(range(1, 1 + round(ax.dataLim.x1)))
     return axes[0].figure
 
 
@@ -133,7 +139,8 @@ def draw(results: Path, out: Path) -> list[Path]:
         for name, make in FIGURES.items():
             figure = make(found)
             if figure is not None:
-                figure.suptitle("CIFAR-10, ResNet-29 v2" + ("" if scale == "paper" else ": NOT the paper's schedule"))
+                said = "" if scale == "paper" else ": NOT the paper's schedule"
+                figure.suptitle(f"CIFAR-10, ResNet-29 v2{said}", fontsize=10 if len(figure.axes) == 1 else 12)
                 path = out / f"ar-{name}-{scale}.svg"
                 figure.savefig(path)
                 written.append(path)
