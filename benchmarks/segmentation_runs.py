@@ -34,8 +34,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from benchmarks.segmentation_pack import BLOCK, difference, kept, pack
 from benchmarks.smoothing_units import FAST, VARIANTS
-from benchmarks.workers import ROOT, begun, scale_of, schedule_note, spawn, squeezed, trained, work
-from calibrant.bench.store import KEY_LENGTH, Cell, Store
+from benchmarks.workers import ROOT, Foldered, begun, scale_of, schedule_note, spawn, squeezed, trained, work
+from calibrant.bench.store import Cell, Store
 from calibrant.data import Data, load
 from calibrant.data.batches import Batches
 from calibrant.data.records import Part
@@ -98,26 +98,18 @@ def variants(model: nn.Module, video: Footage, members: int, seed: int) -> dict[
 
 
 @dataclass(frozen=True)
-class Unit:
+class Unit(Foldered):
     """One network: its training, and its rows of Tables E.4 and 2."""
 
     experiment: Experiment
     seed: int
     recipe: Recipe
     a: argparse.Namespace
+    prefix = "seg"
 
     @property
     def name(self) -> str:
         return f"{self.experiment.row} seed {self.seed}"
-
-    @cached_property
-    def folder(self) -> Path:
-        path: Path = self.a.runs / f"seg-{self.recipe.key()[:KEY_LENGTH]}"
-        return path
-
-    @property
-    def lock(self) -> Path:
-        return self.folder.with_suffix(".lock")
 
     @property
     def scale(self) -> str:

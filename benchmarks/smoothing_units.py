@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.workers import begun, scale_of, squeezed
+from benchmarks.workers import Foldered, begun, scale_of, squeezed
 from calibrant.bench.store import KEY_LENGTH
 from calibrant.papers import Experiment, experiments
 from calibrant.train.recipe import Recipe, digest
@@ -36,27 +36,19 @@ CORRUPTING = 0.5
 
 
 @dataclass(frozen=True)
-class Unit:
+class Unit(Foldered):
     """One training, what is measured of it, and the rows of the paper that it is."""
 
     rows: tuple[Experiment, ...]
     seed: int
     recipe: Recipe
     a: argparse.Namespace
+    prefix = "ss"
 
     @property
     def name(self) -> str:
         more = f" (+ {len(self.rows) - 1})" if len(self.rows) > 1 else ""
         return f"{self.rows[0].name.removeprefix('ss/')} seed {self.seed}{more}"
-
-    @cached_property
-    def folder(self) -> Path:
-        path: Path = self.a.runs / f"ss-{self.recipe.key()[:KEY_LENGTH]}"
-        return path
-
-    @property
-    def lock(self) -> Path:
-        return self.folder.with_suffix(".lock")
 
     @property
     def scale(self) -> str:

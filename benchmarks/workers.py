@@ -7,6 +7,7 @@ What is unfinished goes on in a later call on the same runs; what fails is said,
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -17,9 +18,11 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
+from calibrant.bench.store import KEY_LENGTH
 from calibrant.data import Data
 from calibrant.train.recipe import Recipe
 from calibrant.train.run import How, train
@@ -42,6 +45,23 @@ class Unit(Protocol):
     def done(self) -> bool: ...
     def seconds(self) -> float:
         """A guess of what is left of it."""
+
+
+class Foldered:
+    """A training in a folder of its own, by its recipe, with its lock beside it."""
+
+    prefix: ClassVar[str]
+    recipe: Recipe
+    a: argparse.Namespace
+
+    @cached_property
+    def folder(self) -> Path:
+        path: Path = self.a.runs / f"{self.prefix}-{self.recipe.key()[:KEY_LENGTH]}"
+        return path
+
+    @property
+    def lock(self) -> Path:
+        return self.folder.with_suffix(".lock")
 
 
 U = TypeVar("U", bound=Unit)
