@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -144,6 +145,18 @@ def test_uniform_noise_has_the_variance_of_the_gaussian() -> None:
         noise = model.weight.detach() - before
     assert noise.std().item() == pytest.approx(0.5, rel=0.02)
     assert noise.abs().max().item() <= 0.5 * math.sqrt(3) + 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("distribution", ["gaussian", "uniform"])
+def test_a_model_in_channels_last_has_the_same_members(distribution, dtype: torch.dtype) -> None:
+    plain = nn.Conv2d(3, 8, 3).to(dtype)
+    other = copy.deepcopy(plain).to(memory_format=torch.channels_last)
+    assert not other.weight.is_contiguous()
+    for j in range(2):
+        with PEP(plain, 0.5, 2, distribution).member(j), PEP(other, 0.5, 2, distribution).member(j):
+            assert torch.equal(plain.weight, other.weight)
+    assert not other.weight.is_contiguous()
 
 
 def test_antithetic_members_mirror_each_other() -> None:

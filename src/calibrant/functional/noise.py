@@ -58,13 +58,16 @@ def perturb_(
         if device not in generators:
             generators[device] = torch.Generator(device).manual_seed(key)
         small = target.dtype in (torch.float16, torch.bfloat16)
-        noise = torch.empty_like(target, dtype=torch.float32) if small else target
+        # drawn in the order of the indices, not of memory: a model in channels_last is the same model
+        apart = small or not target.is_contiguous()
+        kind = torch.float32 if small else target.dtype
+        noise = torch.empty(target.shape, dtype=kind, device=device) if apart else target
         if distribution == "gaussian":
             noise.normal_(0.0, 1.0, generator=generators[device])
         else:
             noise.uniform_(-math.sqrt(3), math.sqrt(3), generator=generators[device])
         noise.mul_(sign * sigma).add_(original)
-        if small:
+        if apart:
             target.copy_(noise)
 
 
