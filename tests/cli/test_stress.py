@@ -457,7 +457,10 @@ def test_a_corruption_set_as_folders_of_images(
         records.append(json.loads(capsys.readouterr().out)["corruptions"])
     for key, row in records[1]["cells"].items():
         assert records[0]["cells"][key] == pytest.approx(row)
+    (tmp_path / "images" / "darker" / "2" / "0" / ".DS_Store").write_text("no image")
     shutil.rmtree(tmp_path / "images" / "darker" / "4")
     asked = ["stress", str(trained), "--corruptions", str(tmp_path / "images"), "-o", str(tmp_path / "out"), *asked]
     assert run(asked) == 2 and "darker has severities 1,2,3,5; say --severities 1,2,3,5" in capsys.readouterr().err
     assert run([*asked, "--severities", "1,5"]) == 0
+    shutil.copytree(tmp_path / "images" / "darker", tmp_path / "images" / "light" / "darker")
+    assert run(asked) == 2 and "are one type by their names" in capsys.readouterr().err

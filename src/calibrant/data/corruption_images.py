@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from calibrant.data.folder import ImageFolder
+from calibrant.data.folder import SUFFIXES, ImageFolder
 from calibrant.data.records import Data, Part, numbered
 from calibrant.data.relabelled import relabelled
 from calibrant.data.shifted import SAMPLED, CorruptionFolder
@@ -35,7 +35,12 @@ def type_folders(path: Path) -> dict[str, Path]:
     """TYPE → its folder: one that holds folders 1 … 5, which hold folders."""
     levels = [*path.glob("*/[1-5]"), *path.glob("*/*/[1-5]")]
     found = {level.parent for level in levels if level.is_dir() and any(p.is_dir() for p in level.iterdir())}
-    return {folder.name: folder for folder in sorted(found)}
+    named: dict[str, Path] = {}
+    for folder in sorted(found):
+        other = named.setdefault(folder.name, folder)
+        if other != folder:
+            raise FileError(f"{other} and {folder} are one type by their names; rename one, or name the group's folder")
+    return named
 
 
 @dataclass(frozen=True)
@@ -116,9 +121,10 @@ class CorruptionImages:
 
 
 def listed(cell: Path) -> bytes:
-    """Hash of the classes of a cell and of the names in them, whatever their suffixes."""
+    """Hash of the classes of a cell and of the images' names in them, whatever their suffixes."""
     digest = hashlib.sha256()
     for name in sorted(p.name for p in cell.iterdir() if p.is_dir()):
-        stems = sorted(word.rpartition(".")[0] for word in os.listdir(cell / name))
+        words = (word.rpartition(".") for word in os.listdir(cell / name))
+        stems = sorted(stem for stem, dot, suffix in words if f"{dot}{suffix}".lower() in SUFFIXES)
         digest.update("\n".join([name, *stems, ""]).encode())
     return digest.digest()
