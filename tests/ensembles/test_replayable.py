@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
 import calibrant
-from calibrant.ensembles.dropout import MCDropout
+from calibrant.ensembles.dropout import MCDropout, insert
 
 X = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(3))
 
@@ -177,6 +177,17 @@ def test_a_network_that_writes_to_its_input_shows_every_member_the_same_one(kind
         members = calibrant.predict([net, net], [(x, y)]).logits
     assert all(torch.equal(m, alone) for m in members)
     assert torch.equal(x, X)
+
+
+def test_dropout_goes_to_every_place_of_a_shared_module_once_and_comes_out_again() -> None:
+    act = nn.ReLU()
+    inner = nn.Sequential(nn.Linear(4, 4), act)
+    model = nn.Sequential(inner, nn.Linear(4, 4), act, inner, nn.Linear(4, 3))
+    before = [id(m) for m in model.modules()]
+    insertion = insert(model, 0.5)
+    assert len(insertion.names) == 2 and sum(isinstance(m, nn.Dropout) for m in model.modules()) == 2
+    insertion.undo()
+    assert [id(m) for m in model.modules()] == before
 
 
 def test_several_inputs_by_name() -> None:

@@ -190,7 +190,9 @@ def insert(model: nn.Module, p: float, where: Callable[[str, nn.Module], bool] |
         raise InputError(f"p={p} must be between 0 and 1")
     activations = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Hardswish, nn.ELU, nn.Tanh)
     pick = where or (lambda _, m: isinstance(m, activations))
-    chosen = [n for n, m in model.named_modules() if n and pick(n, m)]
+    # one module may stand in several places, and a place may have several names: every place once
+    named = model.named_modules(remove_duplicate=False)
+    chosen = list({_parent(model, n): n for n, m in named if n and pick(n, m)}.values())
     if not chosen:
         raise InputError("no module to insert dropout after; pass where=(name, module) -> bool")
     for name in reversed(chosen):  # inner ones first, so that a name stays valid
