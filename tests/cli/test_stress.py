@@ -308,6 +308,20 @@ def test_bad_input_leaves_one_line_and_nothing_else(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_cell_cut_short_is_named(
+    trained: Path, stressed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(stressed, tmp_path / "all")
+    cell = tmp_path / "all" / "cells" / "corruption-fog-5.npz"
+    cell.write_bytes(cell.read_bytes()[:100])
+    assert run(["stress", str(trained), "-o", str(tmp_path / "all"), "--suite", "all", *FEW]) == 2
+    said = capsys.readouterr().err
+    assert "corruption-fog-5.npz: not a readable cell" in said and "delete it and run again" in said
+    cell.unlink()
+    assert run(["stress", str(trained), "-o", str(tmp_path / "all"), "--suite", "all", *FEW]) == 0
+    assert cell.read_bytes() == (stressed / "cells" / cell.name).read_bytes()
+
+
 def test_a_folder_of_something_else_is_left_alone(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -207,13 +207,11 @@ def _settings(
 
 def _reference(path: Path, choice: Choice, material: Material) -> dict[tuple[str, int], Arrays]:
     """The other model's cells, refused before anything is written where they show other items."""
-    from calibrant.diagnostics.stress import Cell, Folder
+    from calibrant.diagnostics.stress import Folder
+    from calibrant.diagnostics.stress.run import same_items
 
     found = Folder.existing(path).corruptions(choice.types, choice.severities)
-    for (name, severity), arrays in list(found.items())[:1]:
-        mine = material.labels(Cell("corruption", name, severity))
-        if mine is None or mine.tolist() != arrays["labels"].tolist():
-            raise InputError(f"--reference {path} shows other items; stress it on the same data, split and --limit")
+    same_items(material, found, str(path))
     return found
 
 

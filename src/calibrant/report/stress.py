@@ -25,7 +25,7 @@ from calibrant.diagnostics.stress import Choice, Folder, Material, Outcome, Subj
 from calibrant.diagnostics.stress.analysis import Broken, predictions_of
 from calibrant.diagnostics.stress.cells import Cell, chosen_suites
 from calibrant.diagnostics.stress.material import content, digest, limited, of_arrays
-from calibrant.diagnostics.stress.run import rehearsed, tried
+from calibrant.diagnostics.stress.run import rehearsed, same_items, tried
 from calibrant.diagnostics.stress.store import Arrays
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.errors import InputError, unknown
@@ -172,6 +172,7 @@ def stress(
     settings |= {"weights": subject.fingerprint(), "members": subject.members, "seed": seed, "limit": limit}
     plan = planned(choice, calibration=held is not None)
     rehearsed(material, plan)
+    same_items(material, compared or {}, str(reference))
     folder = None if out is None else Folder.begin(Path(out), settings)
     if folder is not None:
         _same_answers(subject, material, folder)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from calibrant.diagnostics.stress.cells import Cell
@@ -56,6 +56,14 @@ def rehearsed(material: Material, plan: Sequence[Cell]) -> None:
             continue  # types differ in how they change an image, not in which images they take
         seen.add(cell.kind)
         next(iter(few.batches(cell)), None)
+
+
+def same_items(material: Material, reference: Mapping[tuple[str, int], Arrays], name: str) -> None:
+    """Refuses another model's cells of other items (by their labels), before anything is written."""
+    for (kind, severity), arrays in list(reference.items())[:1]:
+        mine = material.labels(Cell("corruption", kind, severity))
+        if mine is None or mine.tolist() != arrays["labels"].tolist():
+            raise InputError(f"the reference {name} shows other items; stress it on the same data, split and limit")
 
 
 def _asked(subject: Subject, material: Material, cell: Cell) -> Arrays:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -81,9 +82,10 @@ class Folder:
     def read(self, key: str) -> Arrays:
         """The arrays of a cell (texts are for whoever reads the file by itself)."""
         try:
-            with np.load(self.file(key), allow_pickle=False) as archive:
+            # numpy leaves a file open that turns out to be no archive: it is opened here
+            with self.file(key).open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
                 held = {name: archive[name] for name in archive.files}
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, BadZipFile) as error:
             raise FileError(f"{self.file(key)}: not a readable cell ({error}); delete it and run again") from error
         return {name: torch.from_numpy(a) for name, a in held.items() if a.dtype.kind in "fiub" and a.ndim}
 
