@@ -7,10 +7,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.nn.blur import blur, kernel_of
-from calibrant.nn.smoothing import Blur, Prob, Smooth, prob
+from calibrant.nn.smoothing import Blur, Prob, Smooth, prob, reference
 
 KERNELS = [(1,), (1, 1), (1, 2, 1), (1, 4, 6, 4, 1), (1, 3, 3, 1), (1, 2, 4)]
 X = torch.randn(2, 3, 7, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
@@ -153,3 +154,22 @@ def test_every_mean_is_kept_away_from_the_border(axes: int) -> None:
     for offsets in [(0,) * axes, (-1,) * axes, (1,) * axes]:
         value = out[(0, 0, *[4 + o for o in offsets])].item()
         assert value == pytest.approx(math.prod({-1: 4 / 7, 0: 2 / 7, 1: 1 / 7}[o] for o in offsets))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch scripts its own forward derivatives
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
+@pytest.mark.parametrize("layer", [Smooth((1, 2, 1)), Smooth(prob="none"), Blur((1, 1), "reflect"), Prob()])
+def test_forward_mode_and_hessians_through_it(layer: nn.Module) -> None:
+    z = 4 * torch.randn(1, 2, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    with reference():
+        assert torch.autograd.gradcheck(layer, z.clone().requires_grad_(), check_forward_ad=True)
+        assert torch.autograd.gradgradcheck(layer, z.clone().requires_grad_(), check_fwd_over_rev=True)
+
+        def cubes(x: Tensor) -> Tensor:
+            out: Tensor = layer(x).pow(3).sum()
+            return out
+
+        expected = torch.autograd.functional.hessian(cubes, z)  # reverse over reverse
+        torch.testing.assert_close(torch.func.hessian(cubes)(z), expected)
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(z.requires_grad_()), layer(z))

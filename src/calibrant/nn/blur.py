@@ -24,6 +24,10 @@ Padding = Literal["replicate", "reflect", "zero"]
 PADDINGS: tuple[Padding, ...] = ("replicate", "reflect", "zero")
 
 
+class Taps(tuple[float, ...]):
+    """One argument, not one a tap: torch's vmap of a forward derivative takes a tuple apart, and miscounts."""
+
+
 def kernel_of(kernel: Sequence[float] | str) -> tuple[float, ...]:
     """The taps of one axis, normalised to sum 1; `box` is (1, 1)."""
     if isinstance(kernel, str):
@@ -62,7 +66,8 @@ def blur(x: Tensor, taps: Sequence[float], padding: Padding = "replicate", axes:
 
 def blurred(x: Tensor, taps: Sequence[float], padding: Padding, axes: int, *, transposed: bool = False) -> Tensor:
     """`blur` of a map that was checked, or its transpose."""
-    out: Tensor = _Blur.apply(x, tuple(taps), padding, axes, transposed)  # type: ignore[no-untyped-call]
+    rule = _Blur if torch.compiler.is_compiling() else _BlurForward  # Dynamo takes no function with a jvp
+    out: Tensor = rule.apply(x, Taps(taps), padding, axes, transposed)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -83,6 +88,15 @@ class _Blur(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         taps, padding, axes, transposed = ctx.settings
         return blurred(gradient, taps, padding, axes, transposed=not transposed), None, None, None, None
+
+
+class _BlurForward(_Blur):
+    """The same with a derivative in forward mode: of what is linear, itself."""
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        taps, padding, axes, transposed = ctx.settings
+        return blurred(tangent, taps, padding, axes, transposed=transposed)
 
 
 def averaged(

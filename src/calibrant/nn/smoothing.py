@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
-from calibrant.nn.blur import PADDINGS, Padding, averaged, blur, blurred, check_map, kernel_of
+from calibrant.nn.blur import PADDINGS, Padding, Taps, averaged, blur, blurred, check_map, kernel_of
 
 Upper = Literal["tanh", "relu6", "constant", "none", "identity"]
 TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0, "identity": 1.0}
@@ -42,8 +42,13 @@ def reference() -> Iterator[None]:
 
 def prob(z: Tensor, upper: Upper = "tanh", tau: float | None = None) -> Tensor:
     """ReLU ∘ upper (SS Eq. 7), of any order of differentiation."""
-    bounded: Tensor = _Smooth.apply(z, upper, TAU[upper] if tau is None else tau, (1.0,), "zero", 0)  # type: ignore[no-untyped-call]
-    return bounded
+    return _plain(z, upper, TAU[upper] if tau is None else tau, (1.0,), "zero", 0)
+
+
+def _plain(z: Tensor, upper: Upper, tau: float, taps: tuple[float, ...], padding: Padding, axes: int) -> Tensor:
+    rule = _Smooth if torch.compiler.is_compiling() else _SmoothForward  # Dynamo takes no function with a jvp
+    out: Tensor = rule.apply(z, upper, tau, Taps(taps), padding, axes)  # type: ignore[no-untyped-call]
+    return out
 
 
 class _Smooth(torch.autograd.Function):
@@ -67,6 +72,21 @@ class _Smooth(torch.autograd.Function):
         if len(taps) > 1:
             gradient = blurred(gradient, taps, padding, axes, transposed=True)
         return gradient * _slope(z, upper, tau), None, None, None, None, None
+
+
+class _SmoothForward(_Smooth):
+    """The same with a derivative in forward mode: `torch.func.hessian` and forward-over-reverse products need it."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _Smooth.setup_context(ctx, inputs, output)
+        ctx.save_for_forward(inputs[0])
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
+        (z,), (upper, tau, taps, padding, axes) = ctx.saved_tensors, ctx.settings
+        moved = tangent * _slope(z, upper, tau)
+        return moved if len(taps) == 1 else blurred(moved, taps, padding, axes)
 
 
 def _bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:
@@ -155,5 +175,4 @@ class Smooth(nn.Module):
             if smooth.fits(z, b.taps):
                 return smooth.fused(z, b.taps, p.upper, p.tau, b.padding)
         check_map(z.shape, len(b.taps), b.axes)
-        plain: Tensor = _Smooth.apply(z, p.upper, p.tau, b.taps, b.padding, b.axes)  # type: ignore[no-untyped-call]
-        return plain
+        return _plain(z, p.upper, p.tau, b.taps, b.padding, b.axes)
