@@ -133,3 +133,31 @@ def test_certain_and_right_throughout() -> None:
         assert (e.low is None and e.reason) or 0 <= e.low <= e.high <= 1, name  # type: ignore[operator]
     assert report["ks"].low is None and "same value" in str(report["ks"].reason)
     assert report["ece"].low == 0 and report["ece"].high > 0.05  # 40 of 40 do not show that it is always right
+
+
+@pytest.mark.parametrize("name", ["ece", "ece_mass", "ks"])
+def test_all_right_is_not_known_for_sure(name: str) -> None:
+    """200 of 200 right at 60 %: the accuracy may be 98.2 % (exact binomial bound), so the error may be 38.2 points."""
+    p = np.tile([0.6, 0.4], (200, 1))
+    found = calibrant.evaluate(probs=p, labels=np.zeros(200, int))[name]
+    assert found.low == pytest.approx(stats.beta.ppf(0.025, 200, 1) - 0.6, abs=5e-3)
+    assert found.high == pytest.approx(0.4)
+
+
+def test_intervals_of_the_all_right_cover_the_population() -> None:
+    """Confidences in [0.9, 1] and a network that is right 99.9 % of the time: ECE is 0.049."""
+    held = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        c = rng.uniform(0.9, 1, 80)
+        wrong = rng.random(80) < 0.001
+        found = calibrant.evaluate(probs=np.stack([c, 1 - c], 1), labels=wrong.astype(int))["ece"]
+        held += found.low <= 0.049 <= found.high
+    assert held >= 54
+
+
+def test_fewer_misses_than_chance_allows_is_no_certainty() -> None:
+    rng = np.random.default_rng(1)
+    c = 1 - rng.uniform(0, 1, 110) ** 4 * 0.05
+    found = calibrant.evaluate(probs=np.stack([c, 1 - c], 1), labels=np.zeros(110, int))["ece_mass"]
+    assert found.low <= found.value <= found.high and found.high > 0

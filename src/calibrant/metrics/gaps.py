@@ -40,6 +40,11 @@ class Cells:
         """Mean confidence − accuracy in each cell."""
         return self.confidence - self.accuracy
 
+    @property
+    def certain(self) -> bool:
+        """Every item was right, or every item wrong: what was observed has no noise to learn from."""
+        return bool(self.accuracy.min() == self.accuracy.max()) and float(self.accuracy[0]) in (0.0, 1.0)
+
     @cached_property
     def sd(self) -> Tensor:
         """Standard error of each gap; accuracy is pulled to the confidence by one item, so it is never 0."""

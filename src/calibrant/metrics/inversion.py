@@ -185,7 +185,26 @@ def interval(
     least = 0.0 if float(top[0]) >= seen else _crossing(top, lower, seen)
     if statistic is ece_max:
         least = surely_largest(cells, level)
-    return least, max(least, _crossing(bottom, upper, seen))
+    # fewer misses than even calibrated items would show: no population on the line, and a point at 0 would be a boast
+    most = max(least, seen if float(bottom[0]) > seen else _crossing(bottom, upper, seen))
+    if statistic in (ece, ks) and cells.factor is None and cells.certain:
+        return all_alike(cells, seen, tail, least, most)
+    return least, most
+
+
+def all_alike(cells: Cells, seen: float, tail: float, least: float, most: float) -> tuple[float, float]:
+    """Both ends where every item was right, or every item wrong; only ever wider than what the lines gave.
+
+    The lines then end at an accuracy of 1 (or 0) and know nothing beyond: the interval shrank to a point, or to 0 where
+    calibrated items would have been wrong more often. What is left unknown: misses as rare as none in n (the exact
+    binomial bound, tail^(1/n)), and the mean confidence itself.
+    """
+    mean = (cells.mass * cells.confidence).sum()
+    variance = (cells.mass * (cells.spread + (cells.confidence - mean).square())).sum()
+    z = math.sqrt(2) * float(torch.erfinv(torch.tensor(1 - 2 * tail, dtype=torch.float64)))
+    error = z * math.sqrt(float(variance) / cells.n)
+    rare = 1 - tail ** (1 / cells.n)
+    return min(least, max(0.0, seen - rare - error)), max(most, min(1.0, seen + error))
 
 
 def _crossing(quantile: Tensor, value: Tensor, seen: float) -> float:
