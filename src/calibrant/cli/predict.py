@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibrant.cli.model_data import data_name, is_arrays, model_data
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
@@ -61,10 +62,8 @@ def predict(
     from calibrant import files
     from calibrant.cli.device import device_of
     from calibrant.cli.predict_stream import only_with_stream, streamed
-    from calibrant.data import Batches, load
+    from calibrant.data import Batches
     from calibrant.data.batches import IGNORED
-    from calibrant.data.collected import file_set, native
-    from calibrant.data.relabelled import relabelled
     from calibrant.ensembles.reference import resolve
     from calibrant.ensembles.single import logits_of
     from calibrant.files import atomic
@@ -79,23 +78,8 @@ def predict(
     stream = only_with_stream(stream, ensemble, window=window, decay=decay, scene_cut=scene_cut)
     found = [resolve(each) for each in model]
     first = found[0]
-    name = data or first.data
-    if name is None:
-        raise InputError("--data is missing: this model does not say what it was trained on")
-    own = name == first.data
-    file = Path(name).suffix in (".npz", ".npy")
-    if file:
-        loaded = file_set(Path(name), first.classes)
-    else:
-        loaded = load(
-            name,
-            root=data_root,
-            seed=seed if seed is not None else first.data_seed if own else 0,
-            sizes=first.sizes if own else None,
-            shape=first.shape or native(Path(name)),
-        )
-    if Path(name).is_dir() and first.classes is not None:
-        loaded = relabelled(loaded, first.classes)
+    name = data_name(data, first)
+    loaded = model_data(name, first, data_root, seed)
 
     def batches(part: str) -> Batches:
         return Batches(
@@ -112,7 +96,7 @@ def predict(
         for text, reference in zip(model, found if loaded.shape else (), strict=False)
     }
     classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
-    known = classes if first.classes is not None or not file else None  # a small file may lack the last ones
+    known = classes if first.classes is not None or not is_arrays(name) else None  # a small file may lack the last ones
     _agree({text: len(z[0]) for text, z in answers.items() if z.ndim == 2}, name, known)
     options: dict[str, Any] = {"device": where, "split": split, "classes": known, "progress": sys.stderr.isatty()}
     if loaded[as_split(split)].y.ndim > 1:  # a class for each pixel, and pixels without one

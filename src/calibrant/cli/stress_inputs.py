@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from calibrant.cli.model_data import data_name, is_arrays, model_data
 from calibrant.errors import FileError, InputError, unknown
 
 if TYPE_CHECKING:
@@ -74,8 +75,6 @@ def opened(
 ) -> Setting:
     """The model (or the members of several) and the data, on the device."""
     from calibrant.cli.device import device_of
-    from calibrant.data import load
-    from calibrant.data.collected import file_set, native
     from calibrant.data.corruption_images import type_folders
     from calibrant.diagnostics.stress import Subject
     from calibrant.ensembles.reference import resolve
@@ -83,28 +82,15 @@ def opened(
     where = device_of(device)
     found = [resolve(each) for each in models]
     first = found[0]
-    name = data or first.data
     if data is not None and Path(data).is_dir() and (any(Path(data).glob("*.npy")) or type_folders(Path(data))):
         raise InputError(f"--data {data} holds corruptions, not a data set; say --corruptions {data}")
-    if name is None:
-        raise InputError("--data is missing: this model does not say what it was trained on")
-    own = name == first.data
-    if Path(name).suffix in (".npz", ".npy"):
-        loaded = file_set(Path(name), first.classes)
-    else:
-        loaded = load(
-            name,
-            root=root,
-            seed=seed if seed is not None else first.data_seed if own else 0,
-            sizes=first.sizes if own else None,
-            shape=first.shape or native(Path(name)),
-        )
-    loaded = _same_classes(loaded, first) if Path(name).is_dir() else loaded
+    name = data_name(data, first)
+    loaded = model_data(name, first, root, seed)
     mean, std = moments[0] or first.mean or loaded.mean, moments[1] or first.std or loaded.std
     networks = [m.to(where) for reference in found for m in reference.members]
-    if Path(name).suffix in (".npz", ".npy") and first.classes is None:
+    if is_arrays(name) and first.classes is None:
         loaded = _all_classes(loaded, Subject(networks[0], mean, std, device=where), first.name, name)
-    return Setting(first, networks, loaded, name, own, where, mean, std)
+    return Setting(first, networks, loaded, name, name == first.data, where, mean, std)
 
 
 def _all_classes(loaded: Data, subject: Subject, model: str, name: str) -> Data:
@@ -122,12 +108,6 @@ def _all_classes(loaded: Data, subject: Subject, model: str, name: str) -> Data:
 def _names(setting: Setting) -> tuple[str, ...]:
     """What the classes are called: by the model where it knows, else by its data."""
     return setting.first.classes or setting.data.classes
-
-
-def _same_classes(loaded: Data, first: Reference) -> Data:
-    from calibrant.data.relabelled import relabelled
-
-    return loaded if first.classes is None else relabelled(loaded, first.classes)
 
 
 def subject_of(setting: Setting, made: Ensembling, batch: int) -> Subject:

@@ -1,0 +1,49 @@
+"""The data set that a command line shows a model: by name, a file of arrays, or a folder of images.
+
+`predict` and `stress` ask for it in the same words. What the model was trained on is the default, with its own split; a
+file or folder takes the model's classes and, where the model says one, its image size.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calibrant.errors import InputError
+
+if TYPE_CHECKING:
+    from calibrant.data import Data
+    from calibrant.ensembles.reference import Reference
+
+ARRAYS = (".npz", ".npy")
+
+
+def data_name(asked: str | None, model: Reference) -> str:
+    """What was asked for, or what the model was trained on."""
+    name = asked or model.data
+    if name is None:
+        raise InputError("--data is missing: this model does not say what it was trained on")
+    return name
+
+
+def is_arrays(name: str) -> bool:
+    """Whether this is a file of images and labels, which need not show every class."""
+    return Path(name).suffix in ARRAYS
+
+
+def model_data(name: str, model: Reference, root: Path | None, seed: int | None) -> Data:
+    from calibrant.data import load
+    from calibrant.data.collected import file_set, native
+    from calibrant.data.relabelled import relabelled
+
+    path, own = Path(name), name == model.data
+    if is_arrays(name):
+        return file_set(path, model.classes)
+    loaded = load(
+        name,
+        root=root,
+        seed=seed if seed is not None else model.data_seed if own else 0,
+        sizes=model.sizes if own else None,
+        shape=model.shape or native(path),
+    )
+    return relabelled(loaded, model.classes) if path.is_dir() and model.classes is not None else loaded
