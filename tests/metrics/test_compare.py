@@ -115,3 +115,21 @@ def test_few_items_that_agree_are_no_proof() -> None:
     assert {row.verdict for row in few.rows} <= {None, "within noise"}
     many = calibrant.compare(np.tile(z, (20, 1)), np.tile(z, (20, 1)) / 2, np.zeros(60, int))["nll"]
     assert many.verdict == "worse" and many.p == pytest.approx(2.0**-59)
+
+
+def test_a_difference_lies_in_its_interval_and_jitter_is_no_gain() -> None:
+    """b is a with a little noise on its logits. Shrinking has a threshold: one side fell below it, and equal-mass ECE
+    was called better at p < 0.001 by an interval that did not hold the difference."""
+    called = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        labels = rng.integers(0, 3, 300)
+        a = 4 * np.eye(3)[labels] + rng.normal(0, 1.5, (300, 3))
+        b = a + rng.normal(0, 0.05, a.shape)
+        found = calibrant.compare(
+            a, b, labels, metrics=["ece", "ece_mass", "ece_l2", "ece_over", "ece_under"], replicates=200
+        )
+        for row in found.rows:
+            assert row.low <= row.difference <= row.high, row
+            called += row.verdict != "within noise"
+    assert called <= 3

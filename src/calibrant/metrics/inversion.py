@@ -111,11 +111,15 @@ class Line:
 
 
 def concentrated(cells: Cells) -> Tensor:
-    """Gaps shrunk by what noise explains: g · (1 − sd²/g²)₊ (non-negative garrotte)."""
+    """A direction of few gaps: shrunk ones, or all of them where noise explains each."""
+    shape = shrunk(cells)
+    return shape if bool(shape.abs().any()) else cells.gap
+
+
+def shrunk(cells: Cells) -> Tensor:
+    """Gaps less what noise explains: g · (1 − sd²/g²)₊ (non-negative garrotte)."""
     g = cells.gap
-    shrink = (1 - (cells.sd / g.abs().clamp_min(1e-300)).square()).clamp_min(0)
-    shape = g * shrink
-    return shape if bool(shape.abs().any()) else g
+    return g * (1 - (cells.sd / g.abs().clamp_min(1e-300)).square()).clamp_min(0)
 
 
 def spread(cells: Cells) -> Tensor:

@@ -2,8 +2,9 @@
 
 Both see the same bootstrap weights, so what the items have in common cancels. Smooth metrics: BCa of
 the replicates' differences, and the p-value at which that interval would touch 0. Calibration errors:
-the plug-in is biased up, and more so where true gaps are small, so the difference is centred on
-gaps shrunk by what noise explains, ± normal quantiles of the replicates' spread.
+the plug-in is biased up, and more so where true gaps are small, so the difference is also taken of
+gaps shrunk by what noise explains. Shrinking has a threshold, and which side of it a gap falls on is chance too; so the
+interval holds both centres ± normal quantiles of the replicates' spread, and a difference is one only if both say so.
 """
 
 from __future__ import annotations
@@ -88,10 +89,13 @@ def bca_p(observed: float, drawn: Tensor, accelerated: float) -> float:
 def calibration(
     name: str, panels: tuple[Panel, Panel], values: tuple[float, float], replicates: tuple[Tensor, Tensor], level: float
 ) -> Paired:
-    """A binned error or KS, centred on shrunk gaps."""
-    shift = [_shrunk(name, panel) - value for panel, value in zip(panels, values, strict=True)]
-    centre = values[1] + shift[1] - values[0] - shift[0] if name != "ks" else values[1] - values[0]
-    return normal(centre, float((replicates[1] - replicates[0]).std()), level, "paired bootstrap, debiased centre")
+    """A binned error, as it is and of shrunk gaps; or KS, as it is."""
+    plain = values[1] - values[0]
+    shrunk = plain if name == "ks" else _shrunk(name, panels[1]) - _shrunk(name, panels[0])
+    spread, method = float((replicates[1] - replicates[0]).std()), "paired bootstrap, plain and debiased centre"
+    ends = [normal(centre, spread, level, method) for centre in (plain, shrunk)]
+    p = max(end.p for end in ends) if plain * shrunk > 0 or plain == shrunk else 1.0
+    return Paired(min(end.low for end in ends), max(end.high for end in ends), p, method)
 
 
 def normal(centre: float, spread: float, level: float, method: str) -> Paired:
@@ -107,7 +111,7 @@ def _shrunk(name: str, panel: Panel) -> float:
         return float(inversion.ece(panel.width.gap, cells(panel.width_index, s.confidence, s.correct)))
     statistic, _ = inversion.STATISTICS[name]
     held = cells(panel.mass_index if name == "ece_mass" else panel.width_index, s.confidence, s.correct, s.group)
-    return float(statistic(held.mass * inversion.concentrated(held), held))
+    return float(statistic(held.mass * inversion.shrunk(held), held))
 
 
 def classwise(
@@ -126,7 +130,7 @@ def classwise(
         full[table.count > 0] = signs
         u += sign * classwise_influence(p, full, panel.scores.bins) / k
         rest += float(noise) / k**2
-        centres.append(float((held.mass * inversion.concentrated(held)).abs().sum()) / k)
+        centres.append(float((held.mass * inversion.shrunk(held)).abs().sum()) / k)
     u -= u.mean()
     if group is not None:
         u = torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, u)
