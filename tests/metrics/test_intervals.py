@@ -140,7 +140,11 @@ def test_all_right_is_not_known_for_sure(name: str) -> None:
     """200 of 200 right at 60 %: the accuracy may be 98.2 % (exact binomial bound), so the error may be 38.2 points."""
     p = np.tile([0.6, 0.4], (200, 1))
     found = calibrant.evaluate(probs=p, labels=np.zeros(200, int))[name]
-    assert found.low == pytest.approx(stats.beta.ppf(0.025, 200, 1) - 0.6, abs=5e-3)
+    exact = stats.beta.ppf(0.025, 200, 1) - 0.6
+    if name == "ks":  # its own line, of a normal walk, is a little wider
+        assert exact - 0.005 < found.low <= exact
+    else:
+        assert found.low == pytest.approx(exact, abs=1e-9)
     assert found.high == pytest.approx(0.4)
 
 
