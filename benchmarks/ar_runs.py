@@ -261,7 +261,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--members", type=int, default=MEMBERS, help="of AR-AdaLS of Ensemble")
     made.add_argument("--pgd", type=int, help="steps of CCAT's attack; default the paper's 10")
     made.add_argument("--seeds", type=int, default=5)
-    made.add_argument("--only", nargs="*", help="methods")
+    made.add_argument("--only", nargs="*", help="methods, as ccat, or seeds of them, as ccat:1")
     made.add_argument("--set", nargs="*", default=None, help=f"settings of every recipe; default {' '.join(FAST)}")
     made.add_argument("--corruptions", action=argparse.BooleanOptionalAction, default=True)
     made.add_argument("--shifts", nargs="*", help="only these, as fog-3; default all 19 × 5")

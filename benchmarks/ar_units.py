@@ -219,7 +219,8 @@ def plan(a: argparse.Namespace) -> list[Unit]:
     wanted = [(m, s) for m, s in TRAININGS if s < a.seeds or (m == VANILLA and not a.smoke)]
     if a.only is not None:  # AR-AdaLS needs the first vanilla run and its levels
         levels = any(m.startswith(("ar_adals", "levels_")) for m in a.only)
-        wanted = [line for line in wanted if line[0] in a.only or (levels and line == (VANILLA, 0))]
+        asked = [line for line in wanted if line[0] in a.only or f"{line[0]}:{line[1]}" in a.only]
+        wanted = [*([(VANILLA, 0)] if levels and (VANILLA, 0) not in asked else []), *asked]
     record = f"measured-{a.shift_items or 'all'}-{len(sets(a))}.json"
     return list(_lines([line for line in wanted if line[0] in known], runs, record, a))
 

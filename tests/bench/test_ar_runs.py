@@ -105,6 +105,13 @@ def test_nothing_is_begun_that_cannot_end(tmp_path: Path, capsys: pytest.Capture
     assert "nothing is done yet" in capsys.readouterr().out and not list(tmp_path.glob("smoke/vanilla*"))
 
 
+def test_seeds_of_a_method_are_asked_for_one_by_one_and_bring_the_levels_that_they_need(tmp_path: Path) -> None:
+    a = asked("--only", "levels_4:2", "ccat:0", "--runs", str(tmp_path))
+    a.set = []
+    trained = [(u.method, u.seed) for u in ar_units.plan(a) if u.what == "train"]
+    assert trained == [("vanilla", 0), ("ccat", 0), ("levels_4", 2)]
+
+
 def test_a_training_that_is_cut_goes_on_later(tmp_path: Path) -> None:
     a = asked("--smoke", "--device", "cpu", "--epochs", "9", "--only", "smoothing", "--seeds", "1", "--no-corruptions")
     a.runs = tmp_path
