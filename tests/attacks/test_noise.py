@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from calibrant.attacks import ATTACKS, DDN, FGSM, Bounds, CarliniWagner
+from calibrant.attacks import ATTACKS, DDN, FGSM, Attack, Bounds, CarliniWagner, DeepFool
 from calibrant.attacks.noise import strict
 from calibrant.ensembles.dropout import MCDropout
 from tests.attacks.conftest import Victim
@@ -100,6 +101,26 @@ def test_an_input_that_stands_almost_at_the_boundary_still_flips(attack: type[DD
     with torch.no_grad():
         label = torch.cat([model(row[None]) for row in result.adversarial]).argmax(-1)
         assert bool((label != model(x).argmax(-1)).all())
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+@pytest.mark.parametrize("attack", [DDN, DeepFool])
+def test_with_few_classes_a_success_is_one_alone_and_in_any_layout(attack: type[Attack], classes: int) -> None:
+    """At the boundary two of two logits are equal: their range says nothing of the noise behind them."""
+    g = torch.Generator().manual_seed(classes)
+    model = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.ReLU(), nn.Conv2d(32, 32, 3, 2, 1), nn.ReLU(), nn.Flatten(),
+        nn.Linear(1152, 128), nn.ReLU(), nn.Linear(128, classes),
+    )  # fmt: skip
+    for p in model.parameters():
+        p.data = torch.randn(p.shape, generator=g) * math.sqrt(2 / p[0].numel()) if p.ndim > 1 else p.data.zero_()
+    x = torch.rand(64, 3, 12, 12, generator=g)
+    own = fresh(model, x, [torch.arange(64)])
+    result = attack().run(model, x)
+    assert bool(result.success.all())
+    last = result.adversarial.contiguous(memory_format=torch.channels_last)
+    for seen, rows in ((result.adversarial, 1), (result.adversarial, 3), (last, 64), (last, 1)):
+        assert bool((fresh(model, seen, list(torch.arange(64).split(rows))) != own).all())
 
 
 @pytest.mark.parametrize("count", [3, 150])

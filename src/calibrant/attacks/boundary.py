@@ -16,6 +16,9 @@ from calibrant.attacks.field import Field
 from calibrant.attacks.task import Task, spread
 
 EVALUATIONS = 7
+CLEAR = 1e-4
+"""Share of the margin at the origin that a success clears the boundary by: a hundredth of a per cent of the distance, and
+beyond the noise even where a few classes, all equal at the boundary, show none of it."""
 OVERSHOOT = (1.002, 1.01, 1.05, 1.2, 2.0, 8.0, 64.0)
 """How far beyond a point the success is looked for that exceeds the noise: for what reduced precision found a little
 farther, for an input that stands almost at the boundary itself many times its distance."""
@@ -54,10 +57,13 @@ def _nearest(field: Field, task: Task, best: Tensor) -> tuple[Tensor, Tensor]:
     logits = field.logits(at(high))
     slack = noise.slack(field, [at(share * high) for share in noise.places(logits.shape[1])], logits)
 
+    start = task.margin(field.logits(at(low)))
+    slack = torch.maximum(slack, CLEAR * start.abs())
+
     def clearance(t: Tensor) -> Tensor:
         return (task.margin(field.logits(at(t))) - slack).to(best.dtype)
 
-    below, above = clearance(low), (task.margin(logits) - slack).to(best.dtype)
+    below, above = (start - slack).to(best.dtype), (task.margin(logits) - slack).to(best.dtype)
     success = above > 0
     for reach in OVERSHOOT:
         if bool(success.all()):
