@@ -76,7 +76,9 @@ def predictions(
     if n == 0 or len(y) == 0:
         raise InputError(f"{where}there are no items (N = 0)")
     if len(y) != n:
-        raise InputError(f"{where}{n} rows of scores but {len(y)} labels; they must be of equal length")
+        turned = scores is not None and scores.ndim == 2 and scores.shape[1] == len(y)
+        remedy = "the scores look transposed: a row is an item" if turned else "they must be of equal length"
+        raise InputError(f"{where}{n} rows of scores but {len(y)} labels; {remedy}")
     guess, sure = _top1(beside["predicted"], beside["confidence"], n, where)
     return Predictions(
         labels=y,
@@ -103,7 +105,8 @@ def as_tensor(values: Any, name: str, where: str = "") -> Tensor:
     except ValueError as error:
         raise InputError(f"{where}{name} is ragged: every row must have the same length") from error
     if array.dtype.kind not in "fiub":
-        raise InputError(f"{where}{name} holds {array.dtype}, not numbers")
+        remedy = "; number the classes from 0, in the order of the scores" if name in ("labels", "predicted") else ""
+        raise InputError(f"{where}{name} holds {array.dtype}, not numbers{remedy}")
     if array.dtype == np.longdouble and array.dtype.itemsize > 8:
         array = array.astype(np.float64)
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
@@ -136,8 +139,20 @@ def integer_labels(labels: Tensor, k: int | None, where: str = "") -> Tensor:
     if bool(bad.any()):
         row = int(bad.nonzero()[0])
         span = "0 or more" if k is None else f"in 0…{k - 1} for {k} classes"
-        raise InputError(f"{where}label in row {row} is {int(labels[row])}; labels must be {span}")
+        raise InputError(
+            f"{where}label in row {row} is {int(labels[row])}; labels must be {span}{_remedy(labels, bad, k)}"
+        )
     return labels
+
+
+def _remedy(labels: Tensor, bad: Tensor, k: int | None) -> str:
+    """What such labels usually are. It is said, never done: whether class 1 is the first column, the user knows."""
+    low, high, odd = int(labels.min()), int(labels.max()), labels[bad]
+    if k is not None and (low, high) == (1, k):
+        return f"; these run from 1 to {k}: subtract 1"
+    if bool((odd == odd[0]).all()) and (int(odd[0]) < 0 or int(odd[0]) == 255):
+        return f"; if it marks items that do not count, say ignore_index={int(odd[0])} (--ignore-index)"
+    return ""
 
 
 def log_probabilities(probs: Tensor, where: str = "") -> Tensor:
@@ -220,7 +235,10 @@ def _finite_logits(logits: Tensor, where: str) -> None:
         return
     bad = torch.isnan(logits) | torch.isposinf(logits)
     if bool(bad.any()):
-        raise InputError(f"{where}logits in row {_row(bad)} has {logits[bad][0].item()}; they must be finite or -inf")
+        rows_hit = int(bad.reshape(-1, *bad.shape[-2:]).any(0).any(-1).sum())
+        more = f" (the first of {rows_hit} such rows)" if rows_hit > 1 else ""
+        value = logits[bad][0].item()
+        raise InputError(f"{where}logits in row {_row(bad)} has {value}{more}; they must be finite or -inf")
     bad = torch.isneginf(top)
     if bool(bad.any()):
         raise InputError(f"{where}logits in row {int(bad.nonzero()[0][-1])} are all -inf: every class is impossible")
