@@ -66,7 +66,7 @@ def app() -> typer.Typer:
 def run(argv: Sequence[str] | None = None) -> int:
     """Run and return the exit code; never a traceback for what a user can get wrong."""
     try:
-        result = app()(args=list(argv) if argv is not None else None, standalone_mode=False)
+        result = app()(args=list(argv) if argv is not None else None, prog_name="calibrant", standalone_mode=False)
         return int(result) if isinstance(result, int) else 0
     except CalibrantError as error:
         print(f"calibrant: {' '.join(str(error).split())}", file=sys.stderr)
@@ -85,7 +85,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         # typer's usage errors share no public base class across its versions, only this method
         if not hasattr(error, "format_message"):
             raise
-        print(f"calibrant: {error.format_message()}", file=sys.stderr)
+        at = getattr(getattr(error, "ctx", None), "command_path", "calibrant")
+        print(f"calibrant: {' '.join(error.format_message().split())} (`{at} --help` says more)", file=sys.stderr)
         return 2
 
 

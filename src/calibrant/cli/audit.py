@@ -16,6 +16,7 @@ import typer
 
 from calibrant.cli import gate
 from calibrant.cli.audit_advice import advice_for, after_audit, show
+from calibrant.cli.audit_doubts import doubts
 from calibrant.cli.audit_inputs import Audited, Options, audited, pairs
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic
@@ -94,13 +95,20 @@ def audit(
     if html is not None:
         atomic.write_text(html, _page(found, compared, told, options))
     if as_json:
-        objects = [jsonable(a.report.to_dict()) | {"made": provenance.made()} for a in found]
+        objects = [jsonable(a.report.to_dict()) | _notes(a) | {"made": provenance.made()} for a in found]
         if told is not None and (advise or calibration is not None):
             objects[0]["advice"] = jsonable(told.to_dict())
         typer.echo(json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False))
     else:
         _show(found, compared, told, html)
-    gate.check(gates, [a.report for a in found])
+    passed = gate.check(gates, [a.report for a in found])
+    if passed and not as_json:
+        typer.echo(passed)
+
+
+def _notes(each: Audited) -> dict[str, list[str]]:
+    said = doubts(each)
+    return {"notes": said} if said else {}
 
 
 def comparisons(found: Sequence[Audited], metrics: Sequence[str], o: Options) -> list[Any]:
@@ -155,6 +163,8 @@ def _show(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None
         console.print(shown)
         lines = [conventions_line(each.report), bounds_line(each.report)]
         console.print("\n".join(line for line in lines if line), style="dim", highlight=False, markup=False)
+        for doubt in doubts(each):
+            console.print(f"note  {doubt}", highlight=False, markup=False)
         console.print(f"next  {next_line(each.report)}\n", highlight=False, markup=False, soft_wrap=True)
     if told is not None:
         show(console, told)

@@ -89,5 +89,6 @@ def sentence(comparison: Comparison) -> str:
     parts = [f"{word} in {', '.join(names)}" for word, names in groups.items() if names and word != "within noise"]
     if not parts:
         return f"{comparison.b}: within noise of {comparison.a} in every metric"
-    rest = f"; within noise in {len(groups['within noise'])} others" if groups["within noise"] else ""
+    noise = groups["within noise"]
+    rest = f"; within noise in {noise[0] if len(noise) == 1 else f'{len(noise)} others'}" if noise else ""
     return f"{comparison.b}: {'; '.join(parts)}{rest} (verdicts by p after Holm's correction)"

@@ -50,6 +50,12 @@ class Gate:
             return f"gate '{self.text}' fails{where}: {name} is {found:.6g}"
         return None
 
+    def passed(self, report: Report) -> str:
+        """That the gate is met, with the number that meets it."""
+        where = f" in {report.file}" if report.file else ""
+        found = getattr(report[self.metric], self.field)
+        return f"gate '{self.text}' passes{where}: {self.metric}.{self.field} is {found:.6g}"
+
 
 def parse(text: str, known: Collection[str], computed: Collection[str]) -> Gate:
     """`known` are all metrics, `computed` those that this run will have."""
@@ -68,8 +74,9 @@ def parse(text: str, known: Collection[str], computed: Collection[str]) -> Gate:
     return Gate(" ".join(text.split()), metric, field, compare, number)
 
 
-def check(gates: Sequence[Gate], reports: Sequence[Report]) -> None:
-    """Raise `GateNotMet` with every failure in one line."""
+def check(gates: Sequence[Gate], reports: Sequence[Report]) -> str:
+    """What was met, in words; `GateNotMet` with every failure in one line."""
     failures = [why for gate in gates for report in reports if (why := gate.failure(report)) is not None]
     if failures:
         raise GateNotMet("; ".join(failures))
+    return "; ".join(gate.passed(report) for gate in gates for report in reports)

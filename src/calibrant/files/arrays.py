@@ -133,7 +133,10 @@ def choose(arrays: Arrays, keys: Keys) -> dict[str, str]:
 
 def _complete(arrays: Arrays, roles: dict[str, str]) -> None:
     if "labels" not in roles:
-        raise FileError(f"{arrays.path}: no {arrays.word} 'labels'; {arrays.found}; name it by --labels-key")
+        raise FileError(
+            f"{arrays.path}: no {arrays.word} 'labels'; {arrays.found}; name it by --labels-key, "
+            "or give the labels beside it by --labels FILE.npy"
+        )
     if "logits" in roles and "probs" in roles:
         raise FileError(
             f"{arrays.path}: holds both logits and probs; choose by --logits-key {roles['logits']} "
@@ -144,9 +147,11 @@ def _complete(arrays: Arrays, roles: dict[str, str]) -> None:
         if len(pair) == 1:  # half a pair says nothing that the scores do not
             roles.pop(pair.pop())
     elif len(pair) < 2:
+        table = arrays.word == "column"
         raise FileError(
             f"{arrays.path}: no {arrays.word} 'logits' or 'probs' (nor 'predicted' with 'confidence'); "
             f"{arrays.found}; name them by --logits-key, --probs-key, or --predicted-key with --confidence-key"
+            + ("; scores in a column a class are called logit_0, logit_1, … or prob_0, …" if table else "")
         )
 
 
@@ -182,7 +187,7 @@ def _listed(arrays: Arrays, values: Any, name: str) -> Sequence[str] | None:
 def json_list(text: str, path: Path, name: str) -> list[str]:
     try:
         values = json.loads(text)
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise FileError(f"{path}: {name} is not a JSON list: {error}") from error
     if not isinstance(values, list):
         raise FileError(f"{path}: {name} is not a JSON list")

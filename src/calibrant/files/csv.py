@@ -82,7 +82,8 @@ def _number(cell: str, at: str, column: str) -> float:
         return float(cell)
     except ValueError:
         shown = repr(cell) if cell.strip() else "empty"
-        raise FileError(f"{at}: column {column!r} is {shown}, not a number") from None
+        remedy = "; number the classes from 0, in the order of the scores" if column in ROLES["labels"] else ""
+        raise FileError(f"{at}: column {column!r} is {shown}, not a number{remedy}") from None
 
 
 def write(path: Path, content: Content) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from calibrant.functional.border import FLOOR
 from calibrant.functional.decomposition import ece_identity, murphy_brier, murphy_nll
 from calibrant.functional.pooling import Disagreement
 from calibrant.functional.ranking import accuracy_coverage, auroc
@@ -29,6 +32,8 @@ def extras(panel: Panel, resampling: Resampling | None = None, *, whole: bool = 
         out["accuracy_at_coverage"] = accuracy_at_coverage(panel)
     if resampling is not None:
         out["calibration_test"] = calibration_test(panel, resampling)
+    if (never := impossible_labels(scores.log_p_label)) is not None:
+        out["impossible_labels"] = never
     if scores.members is not None:
         out["ensemble"] = ensemble_numbers(scores.members)
     return out
@@ -41,6 +46,19 @@ def accuracy_at_coverage(panel: Panel) -> list[dict[str, float]]:
     at = torch.searchsorted(coverage, wanted - 1e-12).clamp_max(len(coverage) - 1)
     rows = zip(COVERAGES, coverage[at].tolist(), accuracy[at].tolist(), strict=True)
     return [{"wanted": w, "coverage": c, "accuracy": a} for w, c, a in rows]
+
+
+def impossible_labels(log_p_label: Tensor | None) -> dict[str, float] | None:
+    """Items whose label has the floor's probability or less, and their part of the NLL; None where there are none.
+
+    A forest or a table of counts says 0 for what it has not seen: three such items of 2,000 are a tenth of an NLL of 1.
+    """
+    if log_p_label is None:
+        return None
+    never = log_p_label <= math.log(FLOOR) + 1e-6
+    count = int(never.sum())
+    part = float(-log_p_label[never].sum() / len(log_p_label))
+    return {"items": float(count), "nll": part} if count else None
 
 
 def ensemble_numbers(d: Disagreement) -> dict[str, float]:

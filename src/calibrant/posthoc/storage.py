@@ -57,7 +57,10 @@ def load(folder: str | PathLike[str]) -> FittedMap:
 
     path = Path(folder)
     if not path.is_dir():
+        if path.exists():
+            raise FileError(f"{path} is a file, not a folder with a fitted map; `calibrant fit … -o MAP/` makes one")
         raise FileError(f"{path} is not a folder with a fitted map; make one with `calibrant fit … -o {path}`")
+    _is_a_map(path)
     header = _header(path)
     data = _bytes(path / TENSORS)
     if hashlib.sha256(data).hexdigest() != header.get("tensors"):
@@ -65,7 +68,7 @@ def load(folder: str | PathLike[str]) -> FittedMap:
     try:
         tensors = from_bytes(data)
         return build(header["map"], tensors, path)
-    except (SafetensorError, KeyError, TypeError) as error:
+    except (SafetensorError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise MapError(
             f"{path / HEADER} does not describe a map of this version ({error}); fit the map again"
         ) from error
@@ -104,7 +107,7 @@ def _header(path: Path) -> dict[str, Any]:
     text = _bytes(where)
     try:
         header = json.loads(text.decode("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MapError(f"{where} is truncated or not JSON; fit the map again") from error
     if not isinstance(header, dict) or header.get("format") != "calibrant map":
         raise MapError(f"{where} is not the header of a fitted map")
@@ -113,13 +116,33 @@ def _header(path: Path) -> dict[str, Any]:
         raise MapError(
             f"{where} has version {version}, newer than {VERSION}, which this calibrant reads; upgrade calibrant"
         )
-    if header.pop("content", None) != _content(header):
+    said = header.pop("content", None)
+    if said is None or said != _content(header):
         raise MapError(f"{where} was edited: its content does not have the hash it was written with; fit the map again")
     return header
 
 
-def _content(header: Mapping[str, Any]) -> str:
-    text = json.dumps(header, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+def _is_a_map(path: Path) -> None:
+    """Folders that something else here wrote are named, with what reads them."""
+    if (path / HEADER).exists() or (path / TENSORS).exists():
+        return
+    if (path / "ensemble.json").exists():
+        raise MapError(
+            f"{path} holds an ensemble, not a fitted map; read it with calibrant.PEP.load({str(path)!r}, model)"
+        )
+    if (path / "recipe.json").exists():
+        raise MapError(
+            f"{path} holds a training run, not a fitted map; read it with calibrant.train.load({str(path)!r}), or fit "
+            f"a map with `calibrant fit {path / 'calibration.npz'} -o MAP/`"
+        )
+    raise MapError(f"{path} holds no fitted map: {HEADER} is missing; `calibrant fit … -o MAP/` makes one")
+
+
+def _content(header: Mapping[str, Any]) -> str | None:
+    try:
+        text = json.dumps(header, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError:  # NaN, which Python reads, is not JSON: we never wrote it
+        return None
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 

@@ -27,6 +27,10 @@ WORDS: dict[str, tuple[str, str]] = {
     ),
     "accuracy_at_coverage": ("Accuracy at a coverage", "When only the surest share of the items is accepted."),
     "calibration_test": ("Test of calibration", "Answers are drawn again from the confidences themselves."),
+    "impossible_labels": (
+        "Labels held to be impossible",
+        "Items whose label was given a probability of 1e-30 or less (0 counts as 1e-30), and their part of the NLL.",
+    ),
     "ensemble": ("The members of the ensemble", "How much they disagree, on average over items."),
 }
 

@@ -43,11 +43,16 @@ def next_steps(report: Report) -> list[Step]:
     if kind in ("over", "under", "uneven"):
         claim = {"over": "overstates", "under": "understates", "uneven": "misstates"}[kind]
         method = "isotonic" if report.k is None else "auto"  # top-1 files have no NLL to choose by
+        answers = (
+            ". The automatic choice may change some answers, where that helps; --method temperature never does."
+            if method == "auto"
+            else ", and without changing the answers."
+        )
         steps.append(
             Step(
                 "Recalibrate",
-                f"The confidence {claim} what the model knows. A post-hoc map repairs that without training and "
-                "without changing the answers. Fit it on items that you will not report on, then audit others again.",
+                f"The confidence {claim} what the model knows. A post-hoc map repairs that without training{answers} "
+                "Fit it on items that you will not report on, then audit others again.",
                 f"calibrant fit CALIBRATION_PREDICTIONS --method {method} -o map/ && calibrant apply map/ "
                 f"{file} -o calibrated.npz && calibrant audit calibrated.npz",
             )

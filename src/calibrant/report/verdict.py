@@ -46,7 +46,12 @@ def judge(report: Report) -> Verdict:
     gap, accuracy = report.metrics.get("gap"), report.metrics.get("accuracy")
     ranking = _ranking(report)
     if gap is None or accuracy is None or gap.value is None or accuracy.value is None:
-        return Verdict("unknown", "not judged: the metrics 'gap' and 'accuracy' were not computed", "", ranking)
+        missing = " and ".join(
+            name for name, e in (("accuracy", accuracy), ("gap", gap)) if e is None or e.value is None
+        )
+        return Verdict(
+            "unknown", f"not judged: {missing} {'were' if ' ' in missing else 'was'} not computed", "", ranking
+        )
     if report.conventions.get("about") == "positive class":  # accuracy is not what confidence is about
         side = "too high" if gap.value > 0 else "too low"
         says = f"its probabilities of the positive class are {percent(abs(gap.value))} {side} on average"
