@@ -291,7 +291,7 @@ def test_bad_sets_of_ones_own(
         (["--reference", "nowhere"], "not a stress folder"),
         (["--html", "no/such/page.html"], "name a file"),
         (["--corruptions", "."], "neither TYPE.npy with labels.npy nor TYPE/SEVERITY/CLASS"),
-        (["--mean", "0.1,0.2"], "mean has 2 values for images of 1 channels"),
+        (["--mean", "0.1,0.2"], "mean has 2 values for images of 1 channel;"),
         (["--ensemble", "peep"], "did you mean 'pep'"),
         (["--ensemble", "temporal"], "test items are no stream"),
         (["--sigma", "0.1"], "--sigma is a setting of --ensemble pep"),

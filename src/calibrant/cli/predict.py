@@ -217,6 +217,11 @@ def numbers(text: str | None, option: str) -> tuple[float, ...] | None:
     if text is None:
         return None
     try:
-        return tuple(float(part) for part in text.split(","))
+        found = tuple(float(part) for part in text.split(","))
     except ValueError:
         raise InputError(f"{option} {text!r} is not numbers separated by commas") from None
+    if not all(math.isfinite(value) for value in found):
+        raise InputError(f"{option} {text!r}: every number must be finite")
+    if option == "--std" and min(found) <= 0:
+        raise InputError(f"--std {text!r}: images are divided by it, so every number must be greater than 0")
+    return found

@@ -118,7 +118,7 @@ def calibration_by_level(
                 len(where),
                 _over_runs(accuracy),
                 _over_runs(confidence),
-                _over_runs(gap),
+                _over_runs(gap, (-1.0, 1.0)),
                 _over_runs(ece),
                 None if spread is None else student(spread[where].tolist(), "Student's t over items"),
                 median,
@@ -127,8 +127,8 @@ def calibration_by_level(
     return ByLevel(tuple(rows), name or runs[0].source, len(runs), of, bins)
 
 
-def student(values: Sequence[float], method: str) -> Estimate:
-    """Mean with its 95 % Student interval; without one for a single value."""
+def student(values: Sequence[float], method: str, within: tuple[float, float] = (0.0, 1.0)) -> Estimate:
+    """Mean with its 95 % Student interval, cut to the values that there are; without one for a single value."""
     n, mean = len(values), math.fsum(values) / len(values)
     if n < 2:
         return Estimate(mean)
@@ -136,7 +136,7 @@ def student(values: Sequence[float], method: str) -> Estimate:
 
     error = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
     reach = float(t.ppf(0.975, n - 1)) * error
-    return Estimate(mean, mean - reach, mean + reach, method=method)
+    return Estimate(mean, max(mean - reach, within[0]), min(mean + reach, within[1]), method=method)
 
 
 def _measured(p: Predictions, bins: int, intervals: bool) -> dict[str, Estimate]:
@@ -152,10 +152,10 @@ def _confidence(p: Predictions) -> Tensor:
     return reduce(p, classwise=False).confidence
 
 
-def _over_runs(found: Sequence[Estimate]) -> Estimate:
+def _over_runs(found: Sequence[Estimate], within: tuple[float, float] = (0.0, 1.0)) -> Estimate:
     if len(found) == 1:
         return found[0]
-    return student([e.value for e in found if e.value is not None], f"Student's t over {len(found)} runs")
+    return student([e.value for e in found if e.value is not None], f"Student's t over {len(found)} runs", within)
 
 
 def _spread(runs: Sequence[Predictions], of: Of) -> Tensor:

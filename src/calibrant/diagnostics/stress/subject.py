@@ -92,7 +92,10 @@ class Subject:
             return self.prepare(unit)
         for values, name in ((self.mean, "mean"), (self.std, "std")):
             if values is not None and len(values) not in (1, x.shape[1]):
-                raise InputError(f"{name} has {len(values)} values for images of {x.shape[1]} channels")
+                channels = "1 channel" if x.shape[1] == 1 else f"{x.shape[1]} channels"
+                raise InputError(f"{name} has {len(values)} values for images of {channels}; give one for each, or one")
+        if self.std is not None and min(self.std) <= 0:
+            raise InputError(f"std has {min(self.std):g}; images are divided by it, so it must be greater than 0")
         mean = torch.tensor(self.mean if self.mean is not None else [0.0], device=x.device)[:, None, None]
         std = torch.tensor(self.std if self.std is not None else [1.0], device=x.device)[:, None, None]
         return (unit - mean) / std
