@@ -140,6 +140,36 @@ def test_closed_form_where_the_likeliest_class_is_not_the_nearest(name: str, cla
     assert worst < 0.01 and (misled > 0 or classes == 3)
 
 
+@pytest.mark.parametrize("name", ["cw", "ddn"])
+@pytest.mark.parametrize(("classes", "size"), [(2, 30), (10, 20), (10, 200)])
+def test_closed_form_on_linear_models_whose_inputs_stand_at_the_bounds(name: str, classes: int, size: int) -> None:
+    """Most pixels of an image of clothes are black: the shortest way is along those of the normal that may move."""
+    g = torch.Generator().manual_seed(classes + size)
+    model = nn.Linear(size, classes)
+    with torch.no_grad():
+        model.weight.copy_(4 * torch.randn(classes, size, generator=g))
+        model.bias.copy_(torch.randn(classes, generator=g))
+    x = torch.rand(20, size, generator=g) ** 6
+    x[x < 0.2], x[x > 0.8] = 0.0, 1.0
+    weight, bias = model.weight.detach().double(), model.bias.detach().double()
+
+    def shortest(x: Tensor) -> float:
+        """Of each class, δ = clip(x + λw) − x whose λ a bisection finds; the nearest of them."""
+        z = weight @ x + bias
+        own, out = int(z.argmax()), []
+        for k in set(range(classes)) - {own}:
+            w, low, high = weight[k] - weight[own], 0.0, 1e6
+            for _ in range(100):
+                middle = (low + high) / 2
+                short = ((x + middle * w).clamp(0, 1) - x) @ w < z[own] - z[k]
+                low, high = (middle, high) if short else (low, middle)
+            out.append(float(((x + high * w).clamp(0, 1) - x).norm()) if high < 1e6 else float("inf"))
+        return min(out)
+
+    closed_form = torch.tensor([shortest(row) for row in x.double()])
+    torch.testing.assert_close(make(name, Bounds()).run(model, x).distance, closed_form, rtol=0.01, atol=0)
+
+
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_item_does_not_see_its_batch(name: str, victim: Victim) -> None:
     """Alone, among others, in other slots: the same distance."""

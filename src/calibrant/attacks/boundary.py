@@ -17,8 +17,8 @@ from calibrant.attacks.task import Task, spread
 
 EVALUATIONS = 7
 CLEAR = 1e-4
-"""Share of the margin at the origin that a success clears the boundary by: a hundredth of a per cent of the distance, and
-beyond the noise even where a few classes, all equal at the boundary, show none of it."""
+"""Share of the margin at the origin by which a success clears the boundary: a hundredth of a per cent of the distance,
+and beyond the noise even where a few classes, all equal at the boundary, show none of it."""
 OVERSHOOT = (1.002, 1.01, 1.05, 1.2, 2.0, 8.0, 64.0)
 """How far beyond a point the success is looked for that exceeds the noise: for what reduced precision found a little
 farther, for an input that stands almost at the boundary itself many times its distance."""

@@ -2,8 +2,14 @@
 
     h_k = z_k − z_r,   l = argmin_k |h_k| / ‖∇h_k‖₂,   δ = |h_l| / ‖∇h_l‖₂² · ∇h_l
 
-over the classes with the largest logits, a backward pass each. DeepFool is made of such steps; the other minimum-norm
-attacks take one as a second candidate, because an objective that climbs the likeliest class may miss a nearer boundary.
+over the classes with the largest logits, a backward pass each. DeepFool is made of such steps. The other minimum-norm
+attacks take the nearest boundary *inside the bounds* as a second candidate, because an objective that climbs the
+likeliest class may miss a nearer one:
+
+    δ_k = clip(x + λ_k ∇h_k) − x  with  ∇h_k · δ_k = |h_k|,   l = argmin_k ‖δ_k‖₂
+
+On a linear network that is the minimum itself. λ_k is the root of a concave, piecewise linear function, which Newton's
+steps reach from below after a few.
 """
 
 from __future__ import annotations
@@ -11,8 +17,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from calibrant.attacks.bounds import Bounds
 from calibrant.attacks.field import Field
 from calibrant.attacks.task import Task, spread
+
+NEWTON = 4
 
 
 def heights(task: Task, logits: Tensor, classes: int) -> Tensor:
@@ -34,11 +43,31 @@ def step(height: Tensor, gradient: Tensor, push: float) -> Tensor:
     return spread((size + push)[nearest, rows] / steepness[nearest, rows], chosen) * chosen
 
 
+def inside(origin: Tensor, height: Tensor, gradient: Tensor, bounds: Bounds) -> Tensor:
+    """δ [N, …] to the boundary that is the nearest when pixels stop at the bounds."""
+    x, g = origin.flatten(1), gradient.flatten(2)
+    size, tiny = height.abs().to(g.dtype), torch.finfo(g.dtype).tiny
+    factor, slope = torch.zeros_like(size), g.square().sum(-1)
+    gained = torch.zeros_like(size)
+    moved = torch.zeros_like(g)
+    for _ in range(NEWTON):
+        # who cannot move any farther stays, and is judged by what it has reached
+        factor = factor + torch.where(slope > tiny, (size - gained) / slope.clamp_min(tiny), 0.0)
+        aim = x + factor[..., None] * g
+        moved = bounds.clip(aim) - x
+        gained = (moved * g).sum(-1)
+        slope = torch.where((aim > bounds.low) & (aim < bounds.high), g, 0.0).square().sum(-1)
+    reached = gained / size.clamp_min(tiny)
+    nearest = (torch.linalg.vector_norm(moved, dim=-1) / reached.clamp_min(tiny)).argmin(0)
+    rows = torch.arange(len(nearest), device=nearest.device)
+    return moved[nearest, rows].reshape(origin.shape)
+
+
 def candidates(field: Field, task: Task, classes: int, batch: int) -> Tensor:
     """From each origin, the nearest boundary by the linear model, [N, …] inside the bounds."""
     points = []
     for start in range(0, len(task.origin), batch):
         part = task.take(slice(start, start + batch))
         logits, gradient = field.gradient(part.origin, lambda z, rows=part: heights(rows, z, classes))  # type: ignore[misc]
-        points.append(task.bounds.clip(part.origin + step(heights(part, logits, classes), gradient, 0.0)))
+        points.append(part.origin + inside(part.origin, heights(part, logits, classes), gradient, task.bounds))
     return torch.cat(points)
