@@ -14,7 +14,7 @@ from calibrant import files
 from calibrant.bench import Cell, Store
 from calibrant.bench.measure import measure
 from calibrant.bench.store import read
-from calibrant.bench.tables import differences, lines, moments, standing
+from calibrant.bench.tables import differences, interval, lines, moments, standing, within
 from calibrant.cli import run
 from calibrant.errors import CalibrantError, DivergedError, FileError, InputError
 from calibrant.metrics import METRICS
@@ -182,8 +182,9 @@ def test_an_interval_over_seeds_holds_the_seeds_and_the_items() -> None:
     assert (single.low, single.high) == (pytest.approx(0.07), pytest.approx(0.13)) and single.deviation is None
     [both] = lines(made)
     spread = 12.7062 * 0.1 * 2**0.5 / 2**0.5
-    assert both.high == pytest.approx(0.2 + (spread**2 + 0.04**2) ** 0.5, rel=1e-4)
-    assert both.low == pytest.approx(0.4 - both.high)
+    low, high, _ = interval([0.1, 0.3], [(-0.03, 0.03), (-0.05, 0.05)])
+    assert high == pytest.approx(0.2 + (spread**2 + 0.04**2) ** 0.5, rel=1e-4) and low == pytest.approx(0.4 - high)
+    assert low < 0 and high > 1 and (both.low, both.high) == (0.0, 1.0), "an ECE lies in 0…1, and so does its interval"
     assert (single.of, both.of) == ("items", "seeds and items")
     [smoke] = lines([replace(made[0], scale="smoke")])
     assert smoke.reported is None and single.reported == 0.5
@@ -196,6 +197,11 @@ def test_cells_without_intervals_give_that_of_the_seeds_from_three_on() -> None:
     assert (line.low, line.high) == pytest.approx(expected) and line.of == "seeds"
     [two] = lines([cell("a", s, v) for s, v in enumerate(values[:2])])
     assert (two.low, two.high, two.of) == (None, None, "nothing")
+
+
+def test_an_interval_holds_only_values_that_the_metric_can_have() -> None:
+    assert (within("ece"), within("gap"), within("nll")) == ((0.0, 1.0), (-1.0, 1.0), (0.0, np.inf))
+    assert within("sigma") == (-np.inf, np.inf), "what is not in the table of metrics is left alone"
 
 
 SEEDS = ((0, 0.1, 0.03), (1, 0.3, 0.05))
@@ -230,6 +236,14 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
     assert run(["bench", "status", "test/t1", *base]) == 0
     assert [r["done"] for r in json.loads(capsys.readouterr().out)["rows"]] == [2, 2]
+    assert run(["bench", "run", "test/t1/digits", "--device", "cpu", "--scale", "smoke", "--results", "smoke"]) == 0
+    said = capsys.readouterr()
+    assert "single run, scale smoke" in said.out and "seed 0, smoke (1 of 1)" in said.err, (
+        "smoke is one seed, unless asked"
+    )
+    assert run(["bench", "status", "--scale", "small"]) == 0
+    every = capsys.readouterr().out
+    assert "test/t1/other" in every and "pep/table2/mnist_mlp" in every, "without a name, every paper"
     assert run(["bench", "show", "test/t1/digits"]) == 0
     shown = capsys.readouterr().out
     assert "0.0200" not in shown and "scale small: not to be held against the paper" in shown and "2 seeds" in shown

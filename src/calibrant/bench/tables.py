@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from calibrant.bench.store import Cell, Store
+from calibrant.metrics import METRICS
 from calibrant.papers import Experiment, Scale
 
 
@@ -58,7 +59,7 @@ def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
     for name, found in values.items():
         if said[name] is not None or not only_reported:
             experiment, scale, variant, metric = name
-            (mean, deviation), (low, high, of) = moments(found), interval(found, bounds[name])
+            (mean, deviation), (low, high, of) = moments(found), interval(found, bounds[name], within(metric))
             out.append(Line(experiment, variant, metric, said[name], mean, deviation, low, high, of, len(found), scale))
     return out
 
@@ -67,20 +68,31 @@ FEWEST_SEEDS = 3
 """Below it, seeds say nothing about a method."""
 
 
-def interval(values: Sequence[float], items: Sequence[tuple[float, float]]) -> tuple[float | None, float | None, str]:
+def within(metric: str) -> tuple[float, float]:
+    """The values that a metric can have; any number for what is not in the table of metrics."""
+    if metric not in METRICS:
+        return -math.inf, math.inf
+    known = METRICS[metric]
+    return -1.0 if known.better == "zero" else 0.0, 1.0 if known.percent else math.inf
+
+
+def interval(
+    values: Sequence[float], items: Sequence[tuple[float, float]], ends: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[float | None, float | None, str]:
     """95 % of the mean over seeds, and what it is of: half-widths of seeds and of items added in squares.
 
-    The seeds share their test items, so averaging over seeds does not shrink the items' part.
+    The seeds share their test items, so averaging over seeds does not shrink the items' part. Nothing beyond `ends`.
     """
     mean, deviation = moments(values)
     spread = 0.0 if deviation is None else student(len(values) - 1) * deviation / math.sqrt(len(values))
     if len(items) == len(values):
         below, above = (math.fsum(side) / len(items) for side in zip(*items, strict=True))
         of = "items" if deviation is None else "seeds and items"
-        return mean - math.hypot(spread, below), mean + math.hypot(spread, above), of
-    if len(values) >= FEWEST_SEEDS:
-        return mean - spread, mean + spread, "seeds"
-    return None, None, "nothing"
+    elif len(values) >= FEWEST_SEEDS:
+        below, above, of = 0.0, 0.0, "seeds"
+    else:
+        return None, None, "nothing"
+    return max(mean - math.hypot(spread, below), ends[0]), min(mean + math.hypot(spread, above), ends[1]), of
 
 
 def student(freedom: int) -> float:

@@ -15,9 +15,12 @@ from calibrant.types import SCHEMA, jsonable
 
 bench = typer.Typer(help="Measure the papers' tables again, one cell at a time, and compare.", no_args_is_help=True)
 
-What = Annotated[str, typer.Argument(help="PAPER, PAPER/TABLE or PAPER/TABLE/ROW (`calibrant list papers`)")]
+WHAT = "PAPER, PAPER/TABLE or PAPER/TABLE/ROW"
+What = Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT} (`calibrant list papers`)")]
 Results = Annotated[Path, typer.Option(help="folder of the cells")]
-Seeds = Annotated[int | None, typer.Option(help="seeds 0 … N−1; else as many as the paper ran", min=1)]
+Seeds = Annotated[
+    int | None, typer.Option(help="seeds 0 … N−1; else as many as the paper ran, at scale smoke one", min=1)
+]
 ScaleOption = Annotated[str, typer.Option(help="smoke, small (a tenth of the epochs) or paper")]
 Json = Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")]
 
@@ -44,13 +47,13 @@ def run(
     store, size = Store(results), _scale(scale)
     overrides = dict(setting(s) for s in settings or ())
     how = How(device, root=data_root, quiet=as_json and not sys.stderr.isatty())
+    todo = [(e, seed) for e in experiments(what) for seed in range(_seeds(seeds, size) or e.seeds)]
     cells = []
-    for experiment in experiments(what):
-        for seed in range(seeds or experiment.seeds):
-            words = f"calibrant bench run {experiment.name} --seeds {seed + 1} --scale {scale}"
-            command = " ".join([words, *(f"--set {s}" for s in settings or ())])
-            print(f"{experiment.name}, seed {seed}, {scale}", file=sys.stderr)
-            cells.append(measure(experiment, seed, size, store, runs, how, overrides=overrides, command=command))
+    for i, (experiment, seed) in enumerate(todo, 1):
+        words = f"calibrant bench run {experiment.name} --seeds {seed + 1} --scale {scale}"
+        command = " ".join([words, *(f"--set {s}" for s in settings or ())])
+        print(f"{experiment.name}, seed {seed}, {scale} ({i} of {len(todo)})", file=sys.stderr)
+        cells.append(measure(experiment, seed, size, store, runs, how, overrides=overrides, command=command))
     if as_json:
         _json({"cells": [c.to_dict() for c in cells]})
     else:
@@ -59,7 +62,7 @@ def run(
 
 @bench.command()
 def status(
-    what: What,
+    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT}; else every paper")] = "",
     seeds: Seeds = None,
     scale: ScaleOption = "paper",
     results: Results = Path("results"),
@@ -68,9 +71,10 @@ def status(
     """How much of each row is measured."""
     from calibrant.bench.store import Store
     from calibrant.bench.tables import standing
-    from calibrant.papers import experiments
+    from calibrant.papers import PAPERS, experiments
 
-    rows = standing(experiments(what), Store(results), _scale(scale), seeds)
+    wanted = [e for name in ([what] if what else PAPERS) for e in experiments(name)]
+    rows = standing(wanted, Store(results), _scale(scale), _seeds(seeds, _scale(scale)))
     if as_json:
         _json({"rows": [asdict(r) for r in rows]})
         return
@@ -84,7 +88,7 @@ def status(
 
 @bench.command()
 def show(
-    what: Annotated[str, typer.Argument(help="as for run")] = "",
+    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT}; else all that is there")] = "",
     results: Results = Path("results"),
     as_json: Json = False,
 ) -> None:
@@ -94,7 +98,10 @@ def show(
 
     cells = list(Store(results).cells(what))
     if not cells:
-        raise InputError(f"no cells under {results / what}; measure some with `calibrant bench run`")
+        raise InputError(
+            f"no cells under {results / what}; measure some with `calibrant bench run {what or 'PAPER'}`, "
+            "or name their folder by --results"
+        )
     if as_json:
         _json({"lines": [asdict(line) for line in lines(cells)]})
     else:
@@ -149,6 +156,11 @@ def _lines(cells: list[Any]) -> None:
     for cell in cells:
         if cell.status == "failed":
             typer.echo(f"{cell.experiment} seed {cell.seed} failed: {cell.error}")
+
+
+def _seeds(asked: int | None, scale: str) -> int | None:
+    """Smoke shows that a row runs, and one seed is enough for that; None means as many as the paper ran."""
+    return asked or (1 if scale == "smoke" else None)
 
 
 def _scale(text: str) -> Literal["smoke", "small", "paper"]:
