@@ -11,7 +11,14 @@ import numpy as np
 
 from calibrant.errors import FileError
 
-_NUMBERED = re.compile(r"(.+)_(\d+)")
+_NUMBERED = re.compile(r"(.+)_([0-9]{1,9})")
+_SCORES = ("logit", "prob", "logits", "probs")
+
+
+def is_score(column: str) -> bool:
+    """Whether a column is one class's score."""
+    match = _NUMBERED.fullmatch(column)
+    return match is not None and match[1] in _SCORES
 
 
 def stems(columns: Sequence[str], path: Path) -> dict[str, list[str]]:
@@ -24,12 +31,14 @@ def stems(columns: Sequence[str], path: Path) -> dict[str, list[str]]:
     for column in columns:
         match = _NUMBERED.fullmatch(column)
         if match:
-            numbers.setdefault(match[1], {})[int(match[2])] = column
+            twin = numbers.setdefault(match[1], {}).setdefault(int(match[2]), column)
+            if twin != column and match[1] in _SCORES:
+                raise FileError(f"{path}: columns {twin!r} and {column!r} are the same class")
         found[column] = [column]
     for stem, members in numbers.items():
         if stem in found:  # `logits` and `logits_0`: the plain name wins, the others are the owner's own
             continue
-        if stem in ("logit", "prob", "logits", "probs"):
+        if stem in _SCORES:
             gap = next((i for i in range(max(members) + 1) if i not in members), None)
             if gap is not None:
                 raise FileError(f"{path}: column '{stem}_{gap}' is missing ('{stem}_{max(members)}' is there)")

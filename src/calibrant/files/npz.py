@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import lzma
+import struct
+import tokenize
 import zipfile
 import zlib
 from pathlib import Path
@@ -14,7 +17,12 @@ from torch import Tensor
 from calibrant.errors import FileError
 from calibrant.files.arrays import Arrays, Content
 
-_BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, OSError)
+_BROKEN = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, OSError, struct.error),
+    *(SyntaxError, tokenize.TokenError, OverflowError, MemoryError),  # a header that is no header, or a shape of 10^20
+    RuntimeError,  # encrypted, a compression that Python lacks, brackets nested too deeply
+)
+"""What zipfile and NumPy raise on damaged, hostile or exotic archives."""
 
 
 def read(path: Path) -> Arrays:
@@ -55,6 +63,10 @@ def _unreadable(path: Path, what: str, error: Exception) -> FileError:
         return FileError(
             f"{path}: {what}holds pickled Python objects, which are never loaded; save plain numbers or text "
             "(np.asarray(x, dtype=float) or dtype=str)"
+        )
+    if isinstance(error, MemoryError):
+        return FileError(
+            f"{path}: {what}does not fit into memory, or is damaged ({error}); large sets are streamed from Parquet"
         )
     return FileError(f"{path}: {what}is truncated or damaged ({error}); save it again")
 

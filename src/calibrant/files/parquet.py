@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrant.errors import FileError
 from calibrant.files.arrays import Arrays, Content
-from calibrant.files.columns import stacked, stems
+from calibrant.files.columns import is_score, stacked, stems
 from calibrant.files.npz import numpy
 
 
@@ -47,9 +47,9 @@ def read(path: Path) -> Arrays:
             whole = pa.concat_tables(tables, promote_options="permissive")
         except pa.ArrowInvalid as error:
             raise FileError(f"{path}: the parts disagree on the type of {name!r} ({error})") from error
-        return stacked(whole, found[name], path, name)
+        return _guarded(path, lambda: stacked(whole, found[name], path, name))
 
-    return Arrays(path, tuple(found), load, _meta(first), word="column")
+    return Arrays(path, tuple(found), load, _meta(files[0], first), word="column")
 
 
 def group_rows(part: Path) -> list[int]:
@@ -76,7 +76,7 @@ def batches(
     Scores and labels only, unless `everything` is asked for."""
     file = _open(part)
     found = stems(file.schema_arrow.names, part)
-    meta, start = _meta(file.schema_arrow), 0
+    meta, start = _meta(part, file.schema_arrow), 0
     columns = None if everything else _wanted(found)
     stream = _guarded(part, lambda: file.iter_batches(batch_size=size, row_groups=groups, columns=columns))
     while (batch := _guarded(part, lambda: next(stream, None))) is not None:
@@ -84,7 +84,7 @@ def batches(
         def load(name: str, batch: Any = batch) -> Any:
             if any(c not in batch.schema.names for c in found[name]):
                 raise FileError(f"{part}: column {name!r} is not among those read in a stream")
-            return stacked(batch, found[name], part, name)
+            return _guarded(part, lambda: stacked(batch, found[name], part, name))
 
         yield start, Arrays(part, tuple(found), load, meta, word="column")
         start += batch.num_rows
@@ -130,8 +130,10 @@ def _guarded(part: Path, action: Any) -> Any:
 
     try:
         return action()
-    except (pa.ArrowException, OSError) as error:
-        first = str(error).splitlines()[0]
+    except FileError:  # said already
+        raise
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise FileError(f"{part}: truncated, or not a Parquet file ({first}); save it again") from error
 
 
@@ -139,11 +141,16 @@ def _same_columns(part: Path, names: list[str], first: Path, expected: list[str]
     missing = [n for n in expected if n not in names]
     if missing:
         raise FileError(f"{part}: column {missing[0]!r} is missing; {first.name} has it")
+    more = [n for n in names if n not in expected and is_score(n)]  # of the owner's own columns a part may have more
+    if more:
+        raise FileError(f"{part}: column {more[0]!r} is a score of a class that {first.name} does not have")
 
 
-def _meta(schema: Any) -> dict[str, str]:
+def _meta(part: Path, schema: Any) -> dict[str, str]:
     pairs = (schema.metadata or {}).items()
-    return {k.decode()[10:]: v.decode() for k, v in pairs if k.startswith(b"calibrant.")}
+    ours = {k[10:]: v for k, v in pairs if k.startswith(b"calibrant.")}
+    texts: dict[str, str] = _guarded(part, lambda: {k.decode(): v.decode() for k, v in ours.items()})
+    return texts
 
 
 def _wanted(found: dict[str, list[str]]) -> list[str]:

@@ -20,8 +20,11 @@ def read(path: Path) -> Arrays:
         raise FileError(f"{path}: truncated, or not a .safetensors file ({error}); save it again") from error
 
     def load(name: str) -> Any:
-        with safe_open(str(path), framework="pt") as stored:
-            return stored.get_tensor(name)
+        try:
+            with safe_open(str(path), framework="pt") as stored:
+                return stored.get_tensor(name)
+        except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
+            raise FileError(f"{path}: key {name!r} cannot be read ({error}); save it again as floats") from error
 
     return Arrays(path, names, load, meta)
 

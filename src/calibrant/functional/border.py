@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.plain import floating, plain
 from calibrant.functional.rows import classes_last, rows
 from calibrant.types import Predictions, Split
 
@@ -57,9 +58,7 @@ def predictions(
     scores, binary = None, False
     if logits is not None or probs is not None:
         name = "logits" if logits is not None else "probs"
-        scores = as_tensor(logits if logits is not None else probs, name, where)
-        if not scores.is_floating_point():
-            scores = scores.float()
+        scores = floating(as_tensor(logits if logits is not None else probs, name, where))
         scores = classes_last(scores, class_axis, name, where)
     scores, y, beside = rows(scores, y, beside, ignore_index, where)
     if scores is not None:
@@ -99,7 +98,7 @@ def predictions(
 def as_tensor(values: Any, name: str, where: str = "") -> Tensor:
     """A tensor of numbers; text, objects and ragged lists are refused by name."""
     if isinstance(values, Tensor):
-        return values.detach()
+        return plain(values, name, where)
     try:
         array = np.asarray(values)
     except ValueError as error:
@@ -286,5 +285,8 @@ def _groups(group: Any, n: int, where: str) -> Tensor | None:
         return None
     values = group.cpu().numpy() if isinstance(group, Tensor) else np.asarray(group)
     if values.shape != (n,):
-        raise InputError(f"{where}{values.shape[0] if values.ndim else 1} group entries but {n} items")
+        raise InputError(f"{where}group has shape {values.shape}; give one entry for each of the {n} items")
+    empty = [v is None or v != v for v in values] if values.dtype.kind == "O" else values != values
+    if np.any(empty):
+        raise InputError(f"{where}group has an empty entry (None or NaN); say which group each item belongs to")
     return torch.from_numpy(np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64))
