@@ -3,9 +3,9 @@
 A place is *before* a module, or *after* one where a function without a module of its own subsamples what that returned.
 Read off a `Trace`:
 
-- a residual block whose shortcut also takes its input is smoothed as a whole, before the block; so is anything that
-  takes a map, hands it to several layers and returns a smaller one;
-- else the place is right before the strided layer or the pool;
+- a residual block whose shortcut also takes its input, or the norm and activation of it, is smoothed as a whole, before
+  the block; so is anything that takes a map, hands it to several layers and returns a smaller one;
+- else the place is right before the strided layer, the pool, or the slice that takes every second point;
 - the stem is left alone: what sees the image or has one convolution before it, and the pool that follows a strided
   first layer. That leaves a ResNet the paper's four layers, three before subsampling and one before global pooling;
 - two pools with no convolution between them are one;
@@ -18,7 +18,10 @@ from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from calibrant.nn.tracing import CONVOLUTIONS, COPIES, POOLS, PRODUCTS, RELUS, VIEWS, Call, Operation, Trace
+from calibrant.nn.tracing import CONVOLUTIONS, COPIES, NORMS, POOLS, PRODUCTS, RELUS, VIEWS, Call, Operation, Trace
+
+PADS = frozenset({"constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
+    "replication_pad2d", "replication_pad3d"})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ def places(run: Trace) -> tuple[list[Place], list[str]]:
     found: dict[str, Place] = {}
     whole: list[Call] = []  # modules that are smoothed before: what is inside them is done
     lost: list[str] = []
+    takes: dict[str, int] = {}
+    everywhere: set[int] = set()
     pooling, pooled = global_pooling(run), -1
     for op in run.operations:
         if op is not pooling and not _subsamples(run, op):
@@ -56,14 +61,19 @@ def places(run: Trace) -> tuple[list[Place], list[str]]:
             lost.append(f"{op.name} in {inner}")
             continue
         found.setdefault(str(place), place)
-        if call is not None:
+        if call is None:
+            everywhere.add(_origin(run, op.reads[0]))  # whoever reads this map sees it smoothed
+        else:
             whole.append(call)
-    return list(found.values()), lost
+            takes[str(place)] = call.took
+    return [place for key, place in found.items() if takes.get(key) not in everywhere], lost
 
 
 def _subsamples(run: Trace, op: Operation) -> bool:
     if not op.subsamples or op.convolutions < 2 or max(run.shapes[op.reads[0]][2:]) < 2:
         return False
+    if op.name == "slice" and op.reads[0] not in run.maps:
+        return False  # tokens, or what a slice of the other axis left
     at = run.operations.index(op)
     if max(run.shapes[op.writes[0]][2:]) == 1 and _later_maps(run, at):
         return False  # a squeeze
@@ -111,9 +121,10 @@ def _place(run: Trace, op: Operation) -> tuple[Place | None, Call | None]:
     for call in inside:
         if call.convolutions >= 1 and _shrinks(run, call) and _heads(run, call) > 1:
             return Place("before", call.name, run.size(call.took)) if call.convolutions > 1 else None, call
-    for call in reversed(inside):
-        if call.took == t:
-            return Place("before", call.name, size), call
+    for source in (t, _unpadded(run, t)):
+        for call in reversed(inside):
+            if call.took == source:
+                return Place("before", call.name, run.size(source)), call
     gave = _giver(run, t)
     return (Place("after", gave.name, size), None) if gave is not None else (None, None)
 
@@ -124,14 +135,22 @@ def _shrinks(run: Trace, call: Call) -> bool:
 
 
 def _heads(run: Trace, call: Call) -> int:
-    """How many of a module's children and of its own operations take the module's input."""
-    depth, at = 0, next(i for i, c in enumerate(run.calls) if c is call)
-    heads: set[tuple[str, int]] = set()
-    for i, op in enumerate(run.operations[call.first : call.last]):
-        if call.took in op.reads:
-            depth = op.inside.index(at) + 1
-            heads.add(("call", op.inside[depth]) if len(op.inside) > depth else ("operation", i))
-    return len(heads)
+    """How many of a module's children and of its own operations take the module's input or, where that only goes
+    through a norm and an activation first (He 2016b), what they make of it."""
+    at = next(i for i, c in enumerate(run.calls) if c is call)
+    own, number = run.operations[call.first : call.last], call.took
+    while True:
+        readers = [op for op in own if number in op.reads]
+        heads = {_branch(op, at, own) for op in readers}
+        if len(readers) != 1 or readers[0].name not in NORMS | RELUS:
+            return len(heads)
+        number = readers[0].writes[0]
+
+
+def _branch(op: Operation, at: int, own: list[Operation]) -> tuple[str, int]:
+    """The child of call `at` that an operation is in, or the operation itself."""
+    depth = op.inside.index(at) + 1
+    return ("call", op.inside[depth]) if len(op.inside) > depth else ("operation", own.index(op))
 
 
 def _origin(run: Trace, number: int) -> int:
@@ -139,6 +158,14 @@ def _origin(run: Trace, number: int) -> int:
     for op in reversed(run.operations):
         if number in op.writes and op.name in ("unsqueeze", "squeeze"):
             return _origin(run, op.reads[0])
+    return number
+
+
+def _unpadded(run: Trace, number: int) -> int:
+    """What a convolution that pads in its own forward (TensorFlow's "same") padded."""
+    for op in run.operations:
+        if number in op.writes and op.name in PADS:
+            return op.reads[0]
     return number
 
 

@@ -47,7 +47,11 @@ class Inserted:
         if not isinstance(taken, Tensor):
             said = "returned" if output is not None else "took as its first argument"
             raise InputError(f"{self.name!r} {said} {type(taken).__name__}, not a feature map; smooth another module")
-        return self.layer(taken) if output is not None else (self.layer(taken), *args[1:])
+        try:
+            smoothed = self.layer(taken)
+        except InputError as error:
+            raise InputError(f"{'before' if output is None else 'after'} {self.name!r}: {error}") from None
+        return smoothed if output is not None else (smoothed, *args[1:])
 
 
 def smooth(
@@ -72,6 +76,8 @@ def smooth(
         raise InputError(f"smooth a network (torch.nn.Module), not {type(model).__name__}")
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise InputError("this model is compiled; smooth the network first, then torch.compile it")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise InputError("this model is TorchScript, which takes no layers; smooth the network that it was made from")
     if smoothed(model):
         raise InputError("this model already has smoothing layers; take them out with unsmooth(model) first")
     if isinstance(where, str) and where == STAGES and _strides_taken_over(model):

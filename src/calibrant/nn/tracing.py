@@ -104,7 +104,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         outputs = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
         writes = tuple(self.number(t, new=func._schema.is_mutable) for t in outputs)
         seen, shapes = self.convolutions, self.trace.shapes
-        spatial = name in CONVOLUTIONS | POOLS | RESIZES
+        spatial = name in CONVOLUTIONS | POOLS | RESIZES or (name == "slice" and self._skips_points(args))
         smaller = bool(spatial and reads and writes and _smaller(shapes[writes[0]], shapes[reads[0]]))
         # a convolution without padding loses its border, which is no subsampling
         strided = name not in CONVOLUTIONS or max(args[3]) > 1
@@ -113,6 +113,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.trace.operations.append(operation)
         self._note_maps(operation)
         return result
+
+    def _skips_points(self, args: Any) -> bool:
+        """Whether a slice takes every second point, or so, of an axis that is spatial in a map: x[:, :, ::2, ::2]."""
+        x, axis, step = args[0], args[1] if len(args) > 1 else 0, args[4] if len(args) > 4 else 1
+        return bool(step > 1 and x.ndim == self.trace.axes + 2 and axis % x.ndim >= 2)
 
     def _note_maps(self, op: Operation) -> None:
         t = self.trace

@@ -1,0 +1,103 @@
+"""More ways of writing a network: activation first, slices that subsample, padding inside a layer, one map with two
+readers, TorchScript."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import calibrant
+from calibrant.errors import InputError
+from calibrant.nn import build
+from calibrant.nn.smoothing import Smooth
+from calibrant.nn.surgery import smoothed, stages
+
+X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def conv(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
+    return nn.Conv2d(inputs, outputs, 3, stride, 1)
+
+
+class Sliced(nn.Module):
+    """Subsamples by taking every second point, as shortcuts without parameters do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.fc = conv(3, 4), conv(4, 4), conv(4, 4), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.b(F.relu(self.a(x))))
+        return self.fc(F.relu(self.c(x[:, :, ::2, ::2])).mean((2, 3)))
+
+
+class Same(nn.Conv2d):
+    """TensorFlow's padding, inside the layer: what the convolution reads is not what the module took."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(F.pad(x, (0, 1, 0, 1)), self.weight, self.bias, self.stride)
+
+
+class Forked(nn.Module):
+    """A strided convolution and a pool, which is a function, read one map."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d, self.fc = conv(3, 4), conv(4, 4), conv(4, 4, 2), conv(8, 4), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.b(F.relu(self.a(x))))
+        return self.fc(F.relu(self.d(torch.cat([self.c(x), F.max_pool2d(x, 2)], 1))).mean((2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("name", "before"),
+    [
+        ("preact_resnet18", ["stages.1.0", "stages.2.0", "stages.3.0"]),
+        ("wide_resnet28_10", ["stages.1.0", "stages.2.0"]),
+    ],
+)
+def test_where_activation_comes_first_a_block_is_smoothed_once_as_a_whole(name: str, before: list[str]) -> None:
+    """The shortcut and the first convolution both read the activated map: one place, at the stage's end (SS Fig. 4)."""
+    assert stages(build(name, classes=10)) == (before, ["act"])
+
+
+def test_a_slice_that_takes_every_second_point_is_subsampling() -> None:
+    model, layer = Sliced().eval(), Smooth()
+    assert stages(model) == ([], ["b", "c"])
+    with torch.no_grad():
+        y = layer(F.relu(model.b(F.relu(model.a(X)))))[:, :, ::2, ::2]
+        expected = model.fc(layer(F.relu(model.c(y))).mean((2, 3)))
+        torch.testing.assert_close(calibrant.smooth(model)(X), expected)
+
+
+def test_a_layer_that_pads_by_itself_is_smoothed_before_it_pads() -> None:
+    model = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 4), nn.ReLU(), Same(4, 4, 3, 2), nn.ReLU(), conv(4, 4)).eval()
+    smooth = calibrant.smooth(model)
+    assert list(smoothed(smooth)) == ["before 4"]
+    with torch.no_grad():
+        torch.testing.assert_close(smooth(X), model[4:](Smooth()(model[:4](X))))
+
+
+def test_a_map_with_two_readers_is_smoothed_once() -> None:
+    model, layer = Forked().eval(), Smooth()
+    with torch.no_grad():
+        y = layer(F.relu(model.b(F.relu(model.a(X)))))
+        y = F.relu(model.d(torch.cat([model.c(y), F.max_pool2d(y, 2)], 1)))
+        torch.testing.assert_close(calibrant.smooth(model)(X), model.fc(layer(y).mean((2, 3))))
+
+
+def test_torchscript_is_refused_by_its_name() -> None:
+    model = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 4), nn.ReLU(), nn.MaxPool2d(2), conv(4, 4)).eval()
+    with pytest.warns(DeprecationWarning):
+        script = torch.jit.script(model)
+    with pytest.raises(InputError, match="TorchScript"):
+        calibrant.smooth(script)
+
+
+def test_a_map_that_is_too_small_when_run_is_named_with_its_place() -> None:
+    model = calibrant.smooth(build("resnet20", classes=10), kernel=(1, 4, 6, 4, 1))
+    with pytest.raises(InputError, match=r"^before 'layer3.0': a map of 4×4 is smaller than the kernel of 5 taps"):
+        model(torch.zeros(1, 3, 8, 8))
