@@ -62,6 +62,12 @@ def test_box_is_the_papers_average_pool_without_growth() -> None:
         (lambda: Smooth(tau=0.0), "tau"),
         (lambda: Smooth(tau=-3.0), "tau=-3.0"),
         (lambda: Smooth(tau=math.nan), "tau"),
+        (lambda: Smooth(tau=True), "tau=True"),
+        (lambda: Smooth(tau=torch.tensor([1.0, 2.0])), "one number"),
+        (
+            lambda: Smooth(torch.ones(2, 2)),
+            r"^kernel=tensor\(\[\[1., 1.\], \[1., 1.\]\]\) must be a sequence of numbers",
+        ),
         (lambda: Smooth((1, -1)), "positive sum"),
         (lambda: Smooth((-2, 1)), "positive sum"),
         (lambda: Smooth(()), "positive sum"),

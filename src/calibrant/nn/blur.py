@@ -37,7 +37,8 @@ def kernel_of(kernel: Sequence[float] | str) -> tuple[float, ...]:
     try:
         taps = tuple(float(v) for v in kernel)
     except (TypeError, ValueError) as error:
-        raise InputError(f"kernel={kernel!r} must be a sequence of numbers such as (1, 2, 1), or 'box'") from error
+        said = " ".join(repr(kernel).split())
+        raise InputError(f"kernel={said} must be a sequence of numbers such as (1, 2, 1), or 'box'") from error
     total = math.fsum(taps)
     if not taps or not total > 0 or not math.isfinite(total):
         raise InputError(f"kernel={tuple(kernel)} must be numbers with a positive sum, such as (1, 2, 1)")

@@ -112,6 +112,17 @@ def _slope(z: Tensor, upper: Upper, tau: float) -> Tensor:
     return (z > 0).to(z.dtype) / (tau if upper == "constant" else 1.0)
 
 
+def _positive(tau: Any) -> float:
+    try:
+        value = float(tau) if isinstance(tau, SupportsFloat) and not isinstance(tau, bool) else math.nan
+    except (TypeError, ValueError, RuntimeError):  # a tensor of several numbers
+        value = math.nan
+    if not 0 < value < math.inf:
+        said = " ".join(repr(tau).split())
+        raise InputError(f"tau={said} must be one number, positive and finite; prob='none' has no upper bound")
+    return value
+
+
 class Prob(nn.Module):
     """Feature map → probability, up to a scale."""
 
@@ -119,10 +130,8 @@ class Prob(nn.Module):
         super().__init__()
         if not isinstance(upper, str) or upper not in TAU:
             raise InputError(f"prob={upper!r} is unknown; use {', '.join(TAU)}")
-        if tau is not None and not (isinstance(tau, SupportsFloat) and 0 < float(tau) < math.inf):
-            raise InputError(f"tau={tau!r} must be positive and finite; prob='none' has no upper bound")
         self.upper: Upper = upper
-        self.tau = TAU[upper] if tau is None else float(tau)
+        self.tau = TAU[upper] if tau is None else _positive(tau)
 
     def forward(self, z: Tensor) -> Tensor:
         return prob(z, self.upper, self.tau)
