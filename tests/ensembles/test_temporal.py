@@ -131,6 +131,22 @@ def test_memory_is_constant_however_long_the_stream() -> None:
     assert not made.memories
 
 
+def test_a_stream_does_not_keep_the_batches_that_its_frames_came_in() -> None:
+    made = TemporalSmoothing(identity)
+    for stream in range(20):
+        made(FRAMES, stream=[stream, *["busy"] * (len(FRAMES) - 1)])
+    kept = [p for memory in made.memories.values() for p in memory.kept]
+    assert sum(p.untyped_storage().nbytes() for p in kept) == sum(p.nbytes for p in kept)
+
+
+def test_a_frame_without_a_prediction_is_refused_and_does_not_linger() -> None:
+    made = TemporalSmoothing(identity)
+    made(FRAMES[:2], stream="s")
+    with pytest.raises(InputError, match="stream 's': frame 1 of this call has NaN"):
+        made(torch.stack([FRAMES[2], torch.full_like(FRAMES[2], math.nan)]), stream="s")
+    torch.testing.assert_close(made(FRAMES[2:3], stream="s")[0], made(FRAMES[:3])[2])
+
+
 def test_of_an_ensemble_each_frame_takes_the_next_member() -> None:
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 4)).eval()
     dropout = MCDropout(model, members=5, seed=3)
@@ -169,6 +185,8 @@ def refused() -> Iterator[tuple[str, object]]:
     yield "decay=1.2", lambda: TemporalSmoothing(identity, decay=1.2)
     yield "space='odds'", lambda: TemporalSmoothing(identity, space="odds")
     yield "scene_cut=0", lambda: TemporalSmoothing(identity, scene_cut=0)
+    yield "scene_cut='a'", lambda: TemporalSmoothing(identity, scene_cut="a")
+    yield r"stream=\{'a': 1\} cannot be an id", lambda: TemporalSmoothing(identity)(FRAMES, stream={"a": 1})
     yield "not a predictor", lambda: TemporalSmoothing(3)
     yield "2 entries of stream for 12 frames", lambda: TemporalSmoothing(identity)(FRAMES, stream=["a", "b"])
     yield r"shape \(12,\)", lambda: TemporalSmoothing(lambda x: x[:, 0])(FRAMES)

@@ -93,8 +93,8 @@ class TemporalSmoothing(Ensemble):
             raise InputError(f"decay={self.decay!r} must lie in [0, 1]; SS uses exp(-0.8) = 0.449")
         if self.space not in ("probability", "log"):
             raise InputError(f"space={self.space!r} is unknown; use probability or log")
-        if self.scene_cut is not None and not 0 < self.scene_cut <= 1:
-            raise InputError(f"scene_cut={self.scene_cut} must lie in (0, 1], a total-variation distance")
+        if self.scene_cut is not None and not (isinstance(self.scene_cut, SupportsFloat) and 0 < self.scene_cut <= 1):
+            raise InputError(f"scene_cut={self.scene_cut!r} must lie in (0, 1], a total-variation distance")
 
     # -- one stream or many ----------------------------------------------------------------------------------------
 
@@ -128,6 +128,9 @@ class TemporalSmoothing(Ensemble):
             turns.append(memory.seen + here[stream])  # a stream's later frames come after its earlier ones
             here[stream] += 1
         said = self._log_p(x, turns)  # before anything is remembered: a frame that fails leaves its stream as it was
+        if bool(said.isnan().any()):
+            at = int(said.isnan().flatten(1).any(1).nonzero()[0])
+            raise InputError(f"stream {streams[at]!r}: frame {at} of this call has NaN logits; mend or drop the frame")
         out = [said[:0]]
         for log_p, stream, cut in zip(said, streams, cuts, strict=True):
             memory = memories.setdefault(stream, Memory(self._empty()))
@@ -146,7 +149,7 @@ class TemporalSmoothing(Ensemble):
             raise InputError(f"stream {stream!r}: logits of shape {tuple(log_p.shape)} after {tuple(kept[0].shape)}")
         if kept and self.scene_cut is not None and _distance(kept[0], log_p) > self.scene_cut:
             kept.clear()
-        kept.appendleft(log_p)
+        kept.appendleft(log_p.clone())  # a frame is a view of its batch, which would stay in memory whole
         memory.seen += 1
         return smoothed(list(kept), self.decay, self.space)
 
@@ -211,10 +214,16 @@ class TemporalSmoothing(Ensemble):
             return logits_of(network(x))[None]
 
 
+def _listed(given: Any) -> Sequence[Any]:
+    return given if isinstance(given, (list, tuple)) else [given]
+
+
 def _each(given: Any, n: int, name: str) -> list[Any]:
     """One entry a frame, from one for all or one for each."""
     if isinstance(given, (Tensor, np.ndarray)):
         given = given.tolist()
+    if name == "stream" and (wrong := [i for i in _listed(given) if not isinstance(i, Hashable)]):
+        raise InputError(f"stream={wrong[0]!r} cannot be an id; use a number or a string")
     if not isinstance(given, (list, tuple)):
         # a cut announced for a batch is at its first frame
         return [given, *[None] * (n - 1)] if name == "cut" and n else [given] * n
