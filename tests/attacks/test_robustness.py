@@ -153,3 +153,5 @@ def test_levels_refuse_what_is_no_distance() -> None:
         levels(torch.tensor([1.0, float("nan")]), 2)
     with pytest.raises(InputError, match="shape"):
         levels(torch.ones(2, 2))
+    with pytest.raises(InputError, match=r"R=2\.5 levels"):
+        levels(torch.ones(5), 2.5)  # type: ignore[arg-type]

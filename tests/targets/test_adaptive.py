@@ -160,6 +160,11 @@ def levels(train: list[int], held: list[int]) -> Levels:
 
 
 def test_mistakes_are_named() -> None:
+    for alpha in (-0.1, math.nan, math.inf):
+        with pytest.raises(InputError, match="alpha must be a number"):
+            AdaLS(classes=10, alpha=alpha)
+    with pytest.raises(InputError, match="of 10 levels, and the policy has 5"):
+        ArAdaLS(classes=10, levels=5).load(ArAdaLS(classes=10).state())
     target = ArAdaLS(classes=Z, levels=2)
     with pytest.raises(InputError, match="no levels yet"):
         target(torch.tensor([0]), torch.tensor([0]))

@@ -17,11 +17,11 @@ def levels(distance: Tensor, R: int = 10) -> Tensor:
     if distance.ndim != 1:
         raise InputError(f"distances must be one number an item, got the shape {tuple(distance.shape)}")
     n = len(distance)
-    if not 1 <= R <= n:
+    if R != int(R) or not 1 <= R <= n:
         raise InputError(f"R={R} levels of {n} items: every level needs one; choose R from 1 to {n}")
     if bool(torch.isnan(distance).any()):
         first = int(torch.isnan(distance).nonzero()[0])
         raise InputError(f"the distance of item {first} is not a number; measure the robustness again")
     rank = torch.empty(n, dtype=torch.long, device=distance.device)
     rank[distance.argsort(stable=True)] = torch.arange(n, device=distance.device)
-    return rank * R // n
+    return rank * int(R) // n

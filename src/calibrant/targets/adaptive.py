@@ -68,8 +68,8 @@ class SoftLabels:
 
     def __init__(self, classes: int, alpha: float, levels: int) -> None:
         check_classes(classes)
-        if alpha < 0 or levels < 1:
-            raise InputError(f"alpha must not be negative and levels at least 1, got alpha={alpha}, levels={levels}")
+        if not 0 <= alpha < math.inf or levels < 1:
+            raise InputError(f"alpha must be a number, 0 or more, and levels at least 1, got {alpha} and {levels}")
         self.classes, self.alpha = classes, alpha
         self.trajectory = torch.ones(1, levels, dtype=torch.float64)  # one-hot at the start
         self._epsilon: Tensor
@@ -102,6 +102,9 @@ class SoftLabels:
         return {"trajectory": self.trajectory}
 
     def load(self, state: Mapping[str, Any]) -> None:
+        then, now = state["trajectory"].shape[1], self.trajectory.shape[1]
+        if then != now:
+            raise InputError(f"this state is of {then} levels, and the policy has {now}; make it with levels={then}")
         self._set(state["trajectory"])
 
 
