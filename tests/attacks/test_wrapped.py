@@ -88,3 +88,13 @@ def test_settings_that_are_no_numbers_and_constants_of_other_channels(victim: Vi
     ):
         with pytest.raises(InputError):
             make()
+
+
+def test_an_attack_inside_somebodys_evaluation_is_an_attack_as_ever(victim: Victim) -> None:
+    """Under inference mode tensors have no gradient; nor may constants made there be kept for later."""
+    box = Bounds(mean=(0.3125,), std=(0.25,))
+    x = box.inputs(victim.bounds.pixels(victim.x[:12]), torch.float32)
+    with torch.inference_mode():
+        inside = DDN(bounds=box).run(victim.model, x.clone())  # an inference tensor
+    outside = DDN(bounds=box).run(victim.model, x)
+    assert torch.equal(inside.distance, outside.distance) and bool(inside.success.all())

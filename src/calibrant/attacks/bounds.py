@@ -86,5 +86,6 @@ def _constants(
     mean: tuple[float, ...] | None, std: tuple[float, ...] | None, ndim: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     shape = (-1, *[1] * (ndim - 2))
-    made = [torch.tensor(values, dtype=torch.float64).reshape(shape) for values in (mean or (0.0,), std or (1.0,))]
-    return made[0].to(device, dtype), made[1].to(device, dtype)
+    with torch.inference_mode(False):  # they are kept, and gradients go through them later
+        made = [torch.tensor(values, dtype=torch.float64).reshape(shape) for values in (mean or (0.0,), std or (1.0,))]
+        return made[0].to(device, dtype), made[1].to(device, dtype)

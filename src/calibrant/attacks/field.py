@@ -146,6 +146,7 @@ def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
     cuda = [device] if device.type == "cuda" else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=cuda))
+        stack.enter_context(torch.inference_mode(False))  # an evaluation may stand around; its tensors have no gradient
         try:
             for sub, _ in modes:
                 sub.training = False

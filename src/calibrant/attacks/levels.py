@@ -17,7 +17,7 @@ def levels(distance: Tensor, R: int = 10) -> Tensor:
     if distance.ndim != 1:
         raise InputError(f"distances must be one number an item, got the shape {tuple(distance.shape)}")
     n = len(distance)
-    if R != int(R) or not 1 <= R <= n:
+    if int(R) != R or not 1 <= R <= n:
         raise InputError(f"R={R} levels of {n} items: every level needs one; choose R from 1 to {n}")
     if bool(torch.isnan(distance).any()):
         first = int(torch.isnan(distance).nonzero()[0])
