@@ -67,7 +67,7 @@ def median_frequency(labels: Tensor, classes: int) -> tuple[float, ...]:
     counts = torch.stack([torch.bincount(row[row >= 0], minlength=classes) for row in rows]).double()
     shares = counts.sum(0) / ((counts > 0).double() * (rows >= 0).sum(1)[:, None]).sum(0).clamp_min(1)
     present = shares > 0
-    return tuple(torch.where(present, shares[present].median() / shares.clamp_min(1e-300), 0.0).tolist())
+    return tuple(torch.where(present, shares[present].quantile(0.5) / shares.clamp_min(1e-300), 0.0).tolist())
 
 
 def components(recipe: Recipe, known: Mapping[str, Any]) -> Components:
