@@ -89,11 +89,12 @@ def test_distance_does_not_depend_on_the_batch(network: nn.Module) -> None:
 def test_slots_are_refilled_and_shrink(network: nn.Module) -> None:
     """Every item passes through the slots once, in its own place, whatever stood there before it."""
     x = images(300)
-    small = CarliniWagner(batch=128, iterations=60).run(network, x)
-    whole = CarliniWagner(batch=512, iterations=60).run(network, x)
-    for result in (small, whole):  # 60 iterations in half precision: not the paper's 500, whose success is 1
+    # a rate that is halved six times, every 15 iterations at most often, ends a search no sooner than after 90
+    small = CarliniWagner(batch=128, iterations=200).run(network, x)
+    whole = CarliniWagner(batch=512, iterations=200).run(network, x)
+    for result in (small, whole):  # 200 iterations in half precision: not the paper's 500, whose success is 1
         assert result.success.float().mean() > 0.98
-        assert result.calls.min() >= 60 and result.calls.max() > result.calls.min()  # who is done leaves
+        assert 200 <= result.calls.min() < result.calls.max() <= 4 * 201  # who is done leaves
     both = small.success & whole.success
     assert 0.97 < float((small.distance / whole.distance)[both].median()) < 1.03
     own = labels(network, x, [torch.arange(300)])
