@@ -290,6 +290,14 @@ def test_a_weight_of_two_is_two_items_to_mmce_too(balanced: bool, logits: Tensor
     torch.testing.assert_close(weighted, penalty(logits[twice], Batch(batch.q[twice], batch.labels[twice], twice)))
 
 
+@pytest.mark.parametrize("name", PENALTIES)
+def test_a_batch_in_which_nothing_counts_asks_for_nothing(name: str, logits: Tensor, batch: Batch) -> None:
+    z = logits.clone().requires_grad_()
+    found = PENALTIES[name]()(z, Batch(batch.q, batch.labels, batch.index, torch.zeros(len(z))))
+    found.backward()
+    assert z.grad is not None and abs(float(found.detach())) < 1e-12 and float(z.grad.abs().max()) < 1e-12
+
+
 @pytest.mark.parametrize("name", ["mmce", "ranking"])
 def test_mixed_labels_are_refused(name: str, logits: Tensor, q: Tensor) -> None:
     with pytest.raises(InputError, match="mixed"):

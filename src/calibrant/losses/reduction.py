@@ -36,7 +36,8 @@ def mean(values: Tensor, weight: Tensor | None) -> Tensor:
     """Mean over items, weighted if the batch carries weights."""
     if weight is None:
         return values.mean()
-    return (values * weight).sum() / weight.sum()
+    weight = weight.to(values.dtype)
+    return (values * weight).sum() / weight.sum().clamp_min(torch.finfo(values.dtype).tiny)  # tiny: all weights 0
 
 
 @lru_cache(maxsize=32)

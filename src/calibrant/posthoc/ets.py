@@ -17,7 +17,7 @@ from torch import Tensor
 
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.tempered import anchor
+from calibrant.posthoc.tempered import anchor, still_impossible
 from calibrant.types import Predictions
 
 LEAST = 1e-6
@@ -37,7 +37,8 @@ class EtsMap(FittedMap):
         log_w = torch.log(self.weights.to(logits.device))
         tempered = torch.log_softmax(logits / self.temperature.to(logits.device), -1) + log_w[0]
         given = torch.log_softmax(logits, -1) + log_w[1]
-        return torch.logaddexp(torch.logaddexp(tempered, given), log_w[2] - math.log(logits.shape[-1]))
+        mixed = torch.logaddexp(torch.logaddexp(tempered, given), log_w[2] - math.log(logits.shape[-1]))
+        return still_impossible(mixed, logits)  # the uniform share is one of the possible
 
     def summary(self) -> dict[str, Any]:
         return {"temperature": float(self.temperature), "weights": self.weights.tolist()}
@@ -56,6 +57,8 @@ class Ets(Calibrator):
         z = p.logits.double()
         T = anchor(z, p.labels)
         pick = p.labels[:, None]
+        possible = torch.isfinite(z.gather(1, pick))[:, 0]  # the others' NLL is infinite whatever the weights
+        z, pick = z[possible], pick[possible]
         parts = [torch.log_softmax(s, 1).gather(1, pick)[:, 0].exp() for s in (z / T, z)]
         components = torch.stack([*parts, torch.full_like(parts[0], 1 / z.shape[1])], 1)
         w, certificate = simplex_mixture(components)

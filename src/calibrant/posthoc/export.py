@@ -65,7 +65,6 @@ FORMS: dict[str, ClosedForm] = {
     "ets": ClosedForm(
         "z'_k = ln(w_1 softmax(z / T)_k + w_2 p_k + w_3 / K)",
         lambda m: {"T": m.temperature, "w": m.weights},
-        False,
     ),
     "platt": ClosedForm(
         "s_k = max(ln p_k, deepest) − max(ln(1 − p_k), deepest);  z'_k = ln σ(a_k s_k + b_k)",
