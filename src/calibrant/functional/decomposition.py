@@ -5,9 +5,11 @@ Within bins the split is not exact: what varies inside a bin is the `residual`, 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from calibrant.functional.binning import BinSums, bin_sums, equal_width
 from calibrant.functional.ranking import auroc, rank, run_weights
@@ -52,14 +54,17 @@ def murphy_brier(scores: Scores) -> Murphy:
 def murphy_nll(scores: Scores) -> Murphy:
     """NLL: KL(acc_b ‖ conf_b) and H(acc_b), averaged over the bins of the top-label event."""
     log_sure, log_error = torch.log(scores.confidence), scores.log_error
-    event = -float(torch.where(scores.correct, log_sure, log_error).mean())
-    total = event if scores.log_p_label is None else -float(scores.log_p_label.mean())
+    event = 0 - float(torch.where(scores.correct, log_sure, log_error).mean())
+    total = event if scores.log_p_label is None else 0 - float(scores.log_p_label.mean())
+    if scores.about == "positive class":  # of two classes the event is the label; log p₁ itself may underflow
+        event = total
     sums = _event_bins(scores)
     share, acc, conf = sums.count[0] / scores.n, sums.accuracy[0], sums.mean_confidence[0]
-    cross = -torch.special.xlogy(acc, conf) - torch.special.xlogy(1 - acc, 1 - conf)
+    missed = (1 - acc) * _log_missing(log_error, scores, conf).masked_fill(acc == 1, 0.0)
+    cross = -torch.special.xlogy(acc, conf) - missed
     entropy = torch.special.entr(acc) + torch.special.entr(1 - acc)
     calibration, refinement = float((share * (cross - entropy)).sum()), float((share * entropy).sum())
-    return Murphy(total, calibration, refinement, event - calibration - refinement, total - event, "top label")
+    return Murphy(total, calibration, refinement, event - calibration - refinement, total - event, scores.about)
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,16 @@ def ece_identity(scores: Scores, refinement: float | None = None) -> Identity:
     beta = r * 2 * right * wrong / n**2
     predicted = alpha - beta - gamma
     return Identity(alpha, r, beta, gamma, predicted, ece, ece - predicted, int(held.sum()), under)
+
+
+def _log_missing(log_error: Tensor, scores: Scores, conf: Tensor) -> Tensor:
+    """log(1 − mean confidence) of each bin. Near 1 it has lost its digits: there 1 − p itself is averaged."""
+    out = torch.log1p(-conf)
+    index = equal_width(scores.confidence, scores.bins)
+    for b in (conf > 1 - 1e-4).nonzero()[:, 0].tolist():  # the last bin, or none
+        inside = log_error[index == b]
+        out[b] = torch.logsumexp(inside, 0) - math.log(len(inside))
+    return out
 
 
 def _event_bins(scores: Scores) -> BinSums:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,7 +74,7 @@ def bootstrap(
 def coarse(panel: Panel) -> tuple[Tensor, Panel]:
     """(order, the panel of the same items sorted by confidence, its runs merged into ≤ CELLS cells)."""
     ranking, scores = panel.ranking, panel.scores
-    order = ranking.positions
+    order = settled(ranking, scores)
     columns = ("labels", "predicted", "correct", "confidence", "log_error", "log_p_label", "brier")
     moved: dict[str, Any] = {c: None if getattr(scores, c) is None else getattr(scores, c)[order] for c in columns}
     # the ranking of a sorted panel needs no order; group and classwise are not needed for weights
@@ -82,6 +83,18 @@ def coarse(panel: Panel) -> tuple[Tensor, Panel]:
     out.ranking = Ranking(None, cell, int(cell[-1]) + 1)
     out.width_index, out.mass_index = panel.width_index[order], panel.mass_index[order]
     return order, out
+
+
+def settled(ranking: Ranking, scores: Scores) -> Tensor:
+    """Which item stands at each rank. Ties stand in an order that their own values decide: draws by rank must not
+    depend on the order of the rows."""
+    order = ranking.positions
+    if ranking.runs == scores.n:
+        return order
+    columns = [c for c in (scores.brier, scores.log_p_label) if c is not None]
+    keys = [np.round(c[order].numpy(), 9) for c in columns]  # rounded: the same row may differ in its last bit
+    inside = np.lexsort([*keys, scores.correct[order].numpy(), ranking.run.numpy()])
+    return order[torch.from_numpy(inside)]
 
 
 def merged(ranking: Ranking, cells: int) -> Tensor:

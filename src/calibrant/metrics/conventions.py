@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from calibrant.errors import InputError
 from calibrant.functional.border import FLOOR
 
 LEVEL = 0.95
@@ -24,6 +25,12 @@ class Resampling:
     seed: int = 0
     replicates: int = REPLICATES
     level: float = LEVEL
+
+    def __post_init__(self) -> None:
+        seed = self.seed
+        if isinstance(seed, bool) or not hasattr(seed, "__index__") or not -(2**63) <= int(seed) < 2**63:
+            raise InputError(f"seed={seed!r}; it must be a whole number of at most 64 bits")
+        object.__setattr__(self, "seed", int(seed))  # NumPy's integers are whole numbers too
 
     def describe(self, unit: str) -> dict[str, Any]:
         return {

@@ -121,8 +121,8 @@ def choose(names: Sequence[str] | None) -> list[Metric]:
     if isinstance(names, str):
         names = [names]
     for name in names:
-        if name not in METRICS:
-            raise unknown("metric", name, METRICS)
+        if not isinstance(name, str) or name not in METRICS:
+            raise unknown("metric", str(name), METRICS)
     return [METRICS[name] for name in names]
 
 
@@ -150,6 +150,10 @@ def refuse_reuse(p: Predictions, allow_reuse: bool) -> bool:
 
 
 def whole(name: str, value: int, least: int) -> int:
-    if isinstance(value, bool) or int(value) != value or value < least:
+    try:
+        fine = not isinstance(value, bool) and int(value) == value and value >= least
+    except (TypeError, ValueError, OverflowError):  # None, NaN, infinity
+        fine = False
+    if not fine:
         raise InputError(f"{name}={value!r}; it must be a whole number, {least} or more")
     return int(value)

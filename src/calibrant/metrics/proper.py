@@ -15,7 +15,7 @@ def accuracy(panel: Panel) -> Tensor:
 
 def nll(panel: Panel) -> Tensor:
     assert panel.scores.log_p_label is not None
-    return -panel.mean(panel.scores.log_p_label)
+    return 0 - panel.mean(panel.scores.log_p_label)  # never −0.0
 
 
 def brier(panel: Panel) -> Tensor:
