@@ -1,8 +1,11 @@
-"""SS Fig. 3 and 9 and the rows of Tables E.1 and E.4, from the cells: `python -m benchmarks.smoothing_figures OUT/`.
+"""SS Fig. 3 and 9 from the cells of Table E.1: `python -m benchmarks.smoothing_figures OUT/ [--results results]`.
 
-Writes figure3-DATA-SCALE.svg (NLL, accuracy, ECE, AUROC against ensemble size), figure9-DATA-SCALE.svg (mean NLL under
-corruption) and smoothing.md (reported and measured, side by side) for every scale in `results/`. Lines are means
-over seeds, bands their range, as in the paper.
+ss-figure3-DATA-SCALE.svg   NLL, accuracy, ECE and AUROC against the size of the ensemble, with and without smoothing
+ss-figure9-DATA-SCALE.svg   NLL, accuracy and ECE against the severity, means over the 19 corruptions; 0 is clean. MC
+                            dropout with as many members as are measured there, ten
+
+A line is the mean over seeds, the band reaches from the lowest to the highest, and the legend says how many there are.
+Every title says the scale: `20of200` is not the paper's schedule.
 """
 
 from __future__ import annotations
@@ -10,99 +13,113 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from benchmarks.ar_figures import PER_CENT, ROOT, panels
 from calibrant.bench.store import Cell, Store
-from calibrant.bench.tables import interval, moments
+from calibrant.papers import AS_TRAINED
+from calibrant.report.plots.style import COLOURS
 
-ROOT = Path(__file__).resolve().parents[1]
-NAMES = {"nll": "NLL", "accuracy": "accuracy", "ece": "ECE", "auroc": "AUROC"}
-VARIANTS = {"_dropout": "MC dropout", "_dropout_smooth": "MC dropout + smoothing"}
-SINGLE = {"": "deterministic", "_smooth": "deterministic + smoothing"}
-
-
-def cells(results: Path, table: str) -> dict[tuple[str, str], list[Cell]]:
-    """(row, scale) → its seeds; smoke runs are nobody's result."""
-    out: dict[tuple[str, str], list[Cell]] = defaultdict(list)
-    if (results / "ss" / table).is_dir():
-        for cell in Store(results).cells(f"ss/{table}"):
-            if cell.status == "done" and cell.scale != "smoke":
-                out[cell.experiment.rsplit("/", 1)[1], cell.scale].append(cell)
-    return out
+ROWS = {  # suffix of the row → legend, colour, line
+    "": ("deterministic", "muted", "--"),
+    "_smooth": ("deterministic, smoothed", "muted", "-"),
+    "_dropout": ("MC dropout", "accent", "--"),
+    "_dropout_smooth": ("MC dropout, smoothed", "accent", "-"),
+}
+METRICS = {"nll": ("NLL, nats", 1.0), "accuracy": ("accuracy, %", PER_CENT), "ece": ("ECE, %", PER_CENT),
+           "auroc": ("AUROC, %", PER_CENT)}  # fmt: skip
+Found = dict[str, list[Cell]]
 
 
-def band(axes: Any, x: list[int], seeds: list[list[float]], label: str, colour: str) -> None:
-    mean = [sum(column) / len(column) for column in zip(*seeds, strict=True)]
-    axes.plot(x, mean, label=label, color=colour)
-    if len(seeds) > 1:
-        low, high = ([f(column) for column in zip(*seeds, strict=True)] for f in (min, max))
-        axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
-
-
-def figure3(found: dict[tuple[str, str], list[Cell]], data: str, scale: str) -> Any | None:
-    """Against ensemble size; deterministic networks are levels."""
-    from matplotlib.figure import Figure
-
-    if not any((f"{data}_resnet18{v}", scale) in found for v in VARIANTS):
+def figure3(found: Found) -> Any | None:
+    """Against the size of the ensemble; a single network is a level line."""
+    if not any("dropout" in suffix for suffix in found):
         return None
-    figure = Figure(figsize=(11, 3.2), layout="constrained")
-    for axes, (metric, title) in zip(figure.subplots(1, 4), NAMES.items(), strict=True):
-        for colour, (suffix, label) in zip(("C0", "C1"), VARIANTS.items(), strict=True):
-            curves = [c.extras["curve"][metric] for c in found.get((f"{data}_resnet18{suffix}", scale), [])]
-            curves = [c for c in curves if None not in c]
-            if curves:
-                band(axes, list(range(1, len(curves[0]) + 1)), curves, label, colour)
-        for colour, (suffix, label) in zip(("C0", "C1"), SINGLE.items(), strict=True):
-            levels = [c.measured["as_trained"][metric] for c in found.get((f"{data}_resnet18{suffix}", scale), [])]
-            if levels and None not in levels:
-                axes.axhline(sum(levels) / len(levels), color=colour, linestyle=":", label=label)
-        axes.set(xlabel="ensemble size", title=title, xscale="log")
-    figure.axes[0].legend(fontsize=7)
+    axes = panels(len(METRICS))
+    for suffix, cells in found.items():
+        curves = [c.extras["curve"] for c in cells]
+        for ax, (metric, (_, unit)) in zip(axes, METRICS.items(), strict=True):
+            rows = [[unit * v for v in curve[metric]] for curve in curves]
+            if "dropout" not in suffix:
+                sizes = max(len(c.extras["curve"][metric]) for held in found.values() for c in held)
+                rows = [row * sizes for row in rows]
+            _line(ax, range(1, len(rows[0]) + 1), rows, suffix, len(cells))
+            ax.set_xscale("log")
+            ax.set_xticks([1, 2, 5, 10, 20, 50], [str(n) for n in (1, 2, 5, 10, 20, 50)])
+            ax.minorticks_off()
+    return _finished(axes, list(METRICS), "members")
+
+
+def figure9(found: Found) -> Any | None:
+    """Against the severity; 0 is the clean test set, of which the corrupted images are the first ones."""
+    shown = list(METRICS)[:3]
+    axes, some = panels(len(shown)), False
+    for suffix, cells in found.items():
+        held = [c for c in cells if "corruption" in c.extras]
+        for ax, metric in zip(axes, shown, strict=True):
+            rows = [[METRICS[metric][1] * v for v in _by_severity(c, metric)] for c in held]
+            if rows:
+                _line(ax, range(len(rows[0])), rows, suffix, len(held))
+                some = True
+    return _finished(axes, shown, "severity") if some else None
+
+
+def _by_severity(cell: Cell, metric: str) -> list[float]:
+    found = cell.extras["corruption"]
+    size = str(max(int(n) for n in found if n.isdigit()))
+    clean = cell.extras["curve"][metric][min(int(size), len(cell.extras["curve"][metric])) - 1]
+    by: dict[int, list[float]] = defaultdict(list)
+    for name, row in found[size]["cells"].items():
+        by[int(name.rpartition("-")[2])].append(row[metric])
+    return [clean, *(mean(by[severity]) for severity in sorted(by))]
+
+
+def _line(ax: Any, x: Sequence[int], rows: Sequence[Sequence[float]], suffix: str, seeds: int) -> None:
+    label, colour, style = ROWS[suffix]
+    columns = list(zip(*rows, strict=True))
+    said = f"{label} ({seeds} seed{'s' if seeds > 1 else ': single run'})"
+    ax.plot(x, [mean(c) for c in columns], style, color=COLOURS[colour], label=said, linewidth=1.6)
+    ax.fill_between(x, [min(c) for c in columns], [max(c) for c in columns], color=COLOURS[colour], alpha=0.15, lw=0)
+
+
+def _finished(axes: Sequence[Any], metrics: Sequence[str], label: str) -> Any:
+    for ax, metric in zip(axes, metrics, strict=True):
+        ax.set_title(METRICS[metric][0], fontsize=10, color=COLOURS["ink"])
+        ax.set_xlabel(label)
+    figure = axes[0].figure
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, frameon=False)
+    figure.set_size_inches(3.4 * len(axes), 3.6)
     return figure
 
 
-def figure9(found: dict[tuple[str, str], list[Cell]], data: str, scale: str) -> Any | None:
-    """Mean NLL over SS's 15 corruptions and 5 severities, against ensemble size."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(4, 3), layout="constrained")
-    axes = figure.subplots()
-    for colour, (suffix, label) in zip(("C0", "C1"), VARIANTS.items(), strict=True):
-        rows = [c.extras.get("corruption") for c in found.get((f"{data}_resnet18{suffix}", scale), [])]
-        if not rows or None in rows:
-            continue
-        sizes = sorted(int(s) for s in rows[0] if s.isdigit())
-        curves = [[row[str(s)]["fifteen"]["mean_nll"]["value"] for s in sizes] for row in rows]
-        band(axes, sizes, curves, label, colour)
-    if not axes.lines:
-        return None
-    axes.set(xlabel="ensemble size", ylabel="mean NLL under corruption", xscale="log")
-    axes.legend(fontsize=7)
-    return figure
+FIGURES: dict[str, Callable[[Found], Any | None]] = {"figure3": figure3, "figure9": figure9}
 
 
-def table(found: dict[tuple[str, str], list[Cell]]) -> list[str]:
-    """Markdown: reported, and measured with its 95 % interval (seeds and items, where both are known)."""
-    out = ["| row | scale | seeds | variant | metric | reported | measured |", "|---|---|---:|---|---|---:|---|"]
-    for (row, scale), seeds in sorted(found.items()):
-        for variant in seeds[0].measured:
-            for metric in ("nll", "accuracy", "ece", "auroc", "consistency"):
-                values = [c.measured.get(variant, {}).get(metric) for c in seeds]
-                known = [v for v in values if v is not None]
-                if len(known) != len(seeds):
-                    continue
-                bounds = [c.intervals.get(variant, {}).get(metric, (None, None)) for c in seeds]
-                items = [(b[0] - v, b[1] - v) for b, v in zip(bounds, known, strict=True) if None not in b]
-                low, high = interval(known, items)
-                said = seeds[0].reported.get(variant, {}).get(metric)
-                spread = "" if low is None or high is None else f" [{low:.4f}, {high:.4f}]"
-                told = "–" if said is None else f"{said:.4g}"
-                measured = f"{moments(known)[0]:.4f}{spread}"
-                out.append(f"| {row} | {scale} | {len(seeds)} | {variant} | {metric} | {told} | {measured} |")
-    return out
+def draw(results: Path, out: Path) -> list[Path]:
+    by: dict[tuple[str, str], Found] = defaultdict(lambda: defaultdict(list))
+    for cell in Store(results).cells("ss/table_e1"):
+        data, _, suffix = cell.experiment.removeprefix("ss/table_e1/").partition("_resnet18")
+        measured = cell.status == "done" and AS_TRAINED in cell.measured and "curve" in cell.extras
+        if measured and suffix in ROWS and cell.scale != "smoke":
+            by[data, cell.scale][suffix].append(cell)
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for (data, scale), found in sorted(by.items()):
+        for name, make in FIGURES.items():
+            figure = make({suffix: found[suffix] for suffix in ROWS if suffix in found})
+            if figure is not None:
+                said = "" if scale == "paper" else f": {scale.replace('of', ' of ')} epochs, NOT the paper's schedule"
+                figure.suptitle(f"{data.replace('cifar', 'CIFAR-')}, ResNet-18{said}", fontsize=12)
+                path = out / f"ss-{name}-{data}-{scale}.svg"
+                figure.savefig(path)
+                written.append(path)
+    return written
 
 
 def main() -> int:
@@ -110,18 +127,8 @@ def main() -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     a = parser.parse_args()
-    a.out.mkdir(parents=True, exist_ok=True)
-    e1 = cells(a.results, "table_e1")
-    for scale in sorted({scale for _, scale in e1}):
-        for data in ("cifar10", "cifar100"):
-            for name, draw in (("figure3", figure3), ("figure9", figure9)):
-                with_curves = {k: [c for c in v if "curve" in c.extras] for k, v in e1.items()}
-                figure = draw({k: v for k, v in with_curves.items() if v}, data, scale)
-                if figure is not None:
-                    figure.savefig(a.out / f"{name}-{data}-{scale}.svg")
-    lines = ["# SS Table E.1", "", *table(e1), "", "# SS Table E.4", "", *table(cells(a.results, "table_e4"))]
-    (a.out / "smoothing.md").write_text("\n".join(lines) + "\n", "utf-8")
-    print(a.out)
+    for path in draw(a.results, a.out):
+        print(path)
     return 0
 
 

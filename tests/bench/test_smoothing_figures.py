@@ -1,0 +1,39 @@
+"""SS Fig. 3 and 9 as pictures of whatever cells are there: each scale by itself, and single runs called so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks import smoothing_figures
+from calibrant.bench.store import Cell, Store
+from calibrant.papers import AS_TRAINED, experiments
+
+
+def filed(store: Store, row: str, seed: int, members: int, scale: str = "2of200", *, shifted: bool = True) -> None:
+    curve = {metric: [0.5 / size for size in range(1, members + 1)] for metric in smoothing_figures.METRICS}
+    under = {f"fog-{s}": {"nll": 1.0 + s, "accuracy": 0.5, "ece": 0.1} for s in (1, 2, 3, 4, 5)}
+    extras = {"curve": curve} | ({"corruption": {"items": 9, "1": {"cells": under}}} if shifted else {})
+    [e] = experiments(f"ss/table_e1/{row}")
+    cell = Cell(experiment=e.name, seed=seed, scale=scale, key=f"{seed:064d}", status="done", settings={},
+                measured={AS_TRAINED: {"nll": 0.5}}, intervals={}, note="", command="", extras=extras)  # fmt: skip
+    store.write(e, cell)
+
+
+def test_a_figure_a_data_set_and_scale_that_says_its_scale_and_its_seeds(tmp_path: Path) -> None:
+    store = Store(tmp_path / "results")
+    for seed in (0, 1):
+        filed(store, "cifar100_resnet18", seed, 1)
+    filed(store, "cifar100_resnet18_dropout", 0, 50)
+    filed(store, "cifar100_resnet18", 0, 1, "smoke")
+    drawn = smoothing_figures.draw(tmp_path / "results", tmp_path / "out")
+    names = ["ss-figure3-cifar100-2of200.svg", "ss-figure9-cifar100-2of200.svg"]
+    assert [path.name for path in drawn] == names
+    for path in drawn:
+        text = path.read_text("utf-8")
+        assert "2 of 200 epochs, NOT the paper's schedule" in text
+        assert "deterministic (2 seeds)" in text and "MC dropout (1 seed: single run)" in text
+
+
+def test_without_mc_dropout_there_is_no_curve_and_without_corruptions_no_severity(tmp_path: Path) -> None:
+    filed(Store(tmp_path / "results"), "cifar10_resnet18", 0, 1, "paper", shifted=False)
+    assert smoothing_figures.draw(tmp_path / "results", tmp_path / "out") == []
