@@ -84,11 +84,12 @@ def demo(
         "smoothing": files.write(out / "smoothing.npz", found[2].test),
     }
     with step("comparing and writing the report", as_json):
-        comparison = compare(first.test, first.after, metrics=SHOWN, seed=seed, names=("as trained", "recalibrated"))
+        called = (f"{first.name}, as trained", f"{first.name}, recalibrated")  # the page holds three trainings
+        comparison = compare(first.test, first.after, metrics=SHOWN, seed=seed, names=called)
         written["report"] = html.write(
             out / "report.html",
             [html.Audit.of(t.test, t.audited, t.name) for t in found],
-            after=html.Audit.of(first.after, first.again, f"{first.name}, recalibrated"),
+            after=html.Audit.of(first.after, first.again, called[1]),
             comparison=comparison,
             command=f"calibrant demo -o {out} --seed {seed}",
         )
@@ -98,7 +99,7 @@ def demo(
             json.dumps(jsonable(_record(found, comparison, names)), indent=2, ensure_ascii=False, allow_nan=False)
         )
     else:
-        _show(found, sentence(comparison), out)
+        _show(found, sentence(comparison).removeprefix(f"{called[1]}: "), out)
 
 
 def one(name: str, recipe: str, out: Path, seed: int, as_json: bool) -> Trained:
