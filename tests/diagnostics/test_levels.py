@@ -122,7 +122,10 @@ def test_the_table_the_figures_and_the_section_say_the_same() -> None:
     line = level_error([found]).lines[0].get_ydata()
     assert list(line) == pytest.approx([row.ece.value for row in found.rows])
     assert [len(line.get_ydata()) for line in level_accuracy(found).lines] == [3, 3]  # type: ignore[arg-type]
-    assert len(epsilon_path([[0.0, 0.0], [0.1, 0.0]]).lines) == 2
+    paths = epsilon_path([[0.0] * 30, [0.1] * 30])
+    named = [text.get_text() for text in paths.get_legend().get_texts()]  # type: ignore[union-attr]
+    assert len(paths.lines) == 30 and (named[0], named[1], named[-1]) == ("1 (least robust)", "4", "30 (most robust)")
+    assert len({str(line.get_color()) for line in paths.lines}) == 30  # no two levels look alike
     assert found.to_dict()["levels"][2]["n"] == 40
 
 

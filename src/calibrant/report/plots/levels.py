@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 AXIS = "robustness level, from easily attacked to robust"
+MOST_NAMED = 12
+"""Levels that a legend has room for; of more, some are named."""
 
 
 def level_accuracy(found: ByLevel, *, ax: Axes | None = None) -> Axes:
@@ -48,22 +51,27 @@ def level_error(found: Sequence[ByLevel], what: Literal["ece", "variance"] = "ec
 
 
 def epsilon_path(epsilon: Sequence[Sequence[float]], *, ax: Axes | None = None) -> Axes:
-    """ε_r after each epoch, a line a level (a row of `epsilon` per epoch, the first the start): dark is unrobust."""
+    """ε_r after each epoch, a line a level (a row of `epsilon` per epoch, the first the start): red is unrobust."""
+    from matplotlib.colors import LinearSegmentedColormap, to_hex
+
     ax = ax or new_axes(5.2, 3.2)
     path = np.asarray(epsilon, dtype=float)
     count = path.shape[1]
+    colours = LinearSegmentedColormap.from_list("levels", [COLOURS[name] for name in ("bad", "second", "good")])
+    apart = math.ceil(count / MOST_NAMED)
     for r in range(count):
-        share = r / max(count - 1, 1)
-        label = {0: "least robust level" if count > 1 else "all items", count - 1: "most robust level"}.get(r)
-        ends = r in (0, count - 1)
-        colour = COLOURS["bad"] if r == 0 else COLOURS["good"] if r == count - 1 else COLOURS["muted"]
-        ax.plot(path[:, r], color=colour, linewidth=1.7 if ends else 0.9, alpha=1 if ends else 0.9 - 0.5 * share,
-                label=label if count > 1 or r == 0 else None)  # fmt: skip
+        last = r == count - 1
+        word = " (least robust)" if r == 0 else " (most robust)" if last else ""
+        named = r % apart == 0 or last
+        label = "all items" if count == 1 else f"{r + 1}{word}" if named else None
+        ax.plot(path[:, r], color=to_hex(colours(r / max(count - 1, 1))), linewidth=1.5, label=label)
     ax.set_xlabel("epoch")
     ax.set_ylabel("smoothing ε of the level")
     ax.set_ylim(bottom=0)
     ax.set_xlim(0, max(len(path) - 1, 1))
-    legend(ax)
+    heading = {"title": "level", "title_fontsize": 9} if count > 1 else {}
+    legend(ax, loc="center left", bbox_to_anchor=(1.0, 0.5), **heading)
+    ax.get_legend().get_title().set_color(COLOURS["ink"])  # type: ignore[union-attr]
     return ax
 
 
