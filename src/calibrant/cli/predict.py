@@ -6,6 +6,7 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +17,7 @@ from calibrant.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.ensembles.ensemble import Ensemble
+    from calibrant.ensembles.reference import Reference
     from calibrant.types import Predictions
 
 SMALL_IMAGES = 1000 * 32 * 32
@@ -43,6 +45,7 @@ def predict(
     ] = False,
     window: Annotated[int | None, typer.Option(min=0, help="stream: frames before the current one; 5")] = None,
     decay: Annotated[float | None, typer.Option(help="stream: importance lost a frame; exp(-0.8)")] = None,
+    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for images of labels")] = -1,
     scene_cut: Annotated[float | None, typer.Option(help="stream: begin anew at a change this large, 0 … 1")] = None,
     save: Annotated[Path | None, typer.Option(help="PEP: write σ and the seeds to this folder")] = None,
     html: Annotated[
@@ -76,7 +79,7 @@ def predict(
         if value is not None and ensemble != method:
             raise InputError(f"{setting} is a setting of --ensemble {method}; add that, or drop {setting}")
     stream = only_with_stream(stream, ensemble, window=window, decay=decay, scene_cut=scene_cut)
-    found = [resolve(each) for each in model]
+    found = [turned(resolve(each), class_axis) for each in model]
     first = found[0]
     name = data_name(data, first)
     loaded = model_data(name, first, data_root, seed)
@@ -118,6 +121,15 @@ def predict(
         alone = None if made is None else _alone(networks[:1], batches(split), options)
         atomic.write_text(html, page(predicted, alone, made, lambda: batches(fit_on), out))
     _say(predicted, out, made, save, html, as_json=json_)
+
+
+def turned(reference: Reference, class_axis: int) -> Reference:
+    """The model with its classes last, where they stand elsewhere."""
+    from calibrant.ensembles.classes_last import ClassesLast
+
+    if class_axis == -1:
+        return reference
+    return replace(reference, members=tuple(ClassesLast(m, class_axis) for m in reference.members))
 
 
 def _possible(ensemble: str | None, save: Path | None, html: Path | None, keep_members: bool, fit_on: str) -> None:

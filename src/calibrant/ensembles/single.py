@@ -139,7 +139,7 @@ def _checked(logits: Tensor, labels: Tensor, model: Model) -> Tensor:
         name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the model")
         raise InputError(
             f"{name} returned shape {tuple(logits.shape)} for a batch of {len(labels)}; expected [N, K]"
-            + (" (for images of labels say class_axis=1)" if logits.ndim > 2 else "")
+            + (" (for images of labels say class_axis=1, --class-axis 1)" if logits.ndim > 2 else "")
         )
     logits = logits.detach().reshape(-1, logits.shape[-1])
     # halves become float32 here: sums over classes lose digits otherwise

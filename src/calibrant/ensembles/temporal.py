@@ -175,7 +175,7 @@ class TemporalSmoothing(Ensemble):
         if self.class_axis == -1 and x.ndim == logits.ndim == 4 and wrong:
             raise InputError(
                 f"the predictor returned shape {tuple(found)} for frames of {frame[0]} × {frame[1]}: classes come last "
-                "here; say class_axis=1 for [N, K, H, W]"
+                "here; say class_axis=1 (--class-axis 1) for [N, K, H, W]"
             )
         return logits
 
