@@ -180,6 +180,16 @@ def test_external_sort_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert bounds_line(shown) == "streamed in one pass; every value is exact"
 
 
+@pytest.mark.parametrize("n", [1, 5])
+def test_external_sort_of_parts_of_one_row(tmp_path: Path, n: int) -> None:
+    exact = write_parts(tmp_path / "parts", n, n)
+    (tmp_path / "runs").mkdir()
+    found = stream(tmp_path / "parts", Settings(spill=str(tmp_path / "runs")))
+    wanted = evaluate_scores(exact)
+    for name, value in streaming_exact.exact(tmp_path / "runs", found.state).items():
+        assert value == pytest.approx(wanted[name].value, abs=1e-12), name
+
+
 @pytest.mark.parametrize("values", [[0.75], [0.5, 0.75, 1.0], [0.75, 0.75000001]])
 def test_external_sort_with_few_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float]) -> None:
     monkeypatch.setattr(streaming_exact, "PIECE", 20)

@@ -56,7 +56,7 @@ class Slice:
         return np.array(mapped[self.a : self.b])
 
     def keys(self) -> Array:
-        return np.ascontiguousarray(self.rows()["log_error"])
+        return self.rows()["log_error"].copy()  # `ascontiguousarray` would leave one row at the record's stride
 
     def cut(self, *at: int) -> list[Slice]:
         edges = [0, *at, self.b - self.a]
