@@ -86,7 +86,8 @@ def truths(w: World, names: Sequence[str]) -> dict[str, float]:
     right = w.pi.gather(1, top[:, None])[:, 0]
     n = len(top)
     base = reduce(Predictions(labels=top, logits=w.logits), BINS)
-    wrong = (top + 1) % CLASSES
+    k = w.pi.shape[1]
+    wrong = (top + 1) % k
     twice = Scores(
         labels=torch.cat([top, wrong]),
         predicted=torch.cat([top, top]),
@@ -95,7 +96,7 @@ def truths(w: World, names: Sequence[str]) -> dict[str, float]:
         log_error=base.log_error.repeat(2),
         log_p_label=None,
         brier=None,
-        k=CLASSES,
+        k=k,
         bins=BINS,
     )
     panel = Panel(twice).reweighted(torch.cat([right, 1 - right])[None])
@@ -110,9 +111,10 @@ def truths(w: World, names: Sequence[str]) -> dict[str, float]:
 
 
 def _classwise(p: Tensor, pi: Tensor) -> float:
-    key = equal_width(p.reshape(-1), BINS) + BINS * torch.arange(CLASSES).repeat(len(p))
-    gaps = torch.bincount(key, (p - pi).reshape(-1), minlength=CLASSES * BINS)
-    return float(gaps.abs().sum() / (len(p) * CLASSES))
+    k = p.shape[1]
+    key = equal_width(p.reshape(-1), BINS) + BINS * torch.arange(k).repeat(len(p))
+    gaps = torch.bincount(key, (p - pi).reshape(-1), minlength=k * BINS)
+    return float(gaps.abs().sum() / p.numel())
 
 
 def largest_gap(w: World, held: Tensor) -> float:

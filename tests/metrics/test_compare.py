@@ -92,7 +92,7 @@ def test_three_sets() -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bad, good, y = pair(300)
+    bad, good, y = pair(600)
     paths = []
     for name, z in (("bad", bad), ("good", good)):
         paths.append(str(tmp_path / f"{name}.npz"))

@@ -19,6 +19,7 @@ from calibrant.metrics.bca import normal_quantile
 from calibrant.metrics.calibration import folded_mean
 from calibrant.metrics.gaps import Cells, possible
 from calibrant.metrics.inversion import GRID, _crossing, concentrated
+from calibrant.metrics.profile import Curve
 
 
 def classwise_interval(classwise: Classwise, n: int, level: float, design: float = 1.0) -> tuple[float, float]:
@@ -27,10 +28,25 @@ def classwise_interval(classwise: Classwise, n: int, level: float, design: float
     cells = classwise_cells(classwise, n)
     seen = float((cells.mass * cells.gap).abs().sum())
     z = normal_quantile((1 + level) / 2)
-    top, lower = _moments(cells, concentrated(cells), k, design, z)
-    bottom, upper = _moments(cells, cells.gap, k, design, -z)  # in so many cells noise has spread the gaps already
+    mean, sd, lower = _moments(cells, concentrated(cells), k, design)
+    top = mean + z * sd
+    mean, sd, upper = _moments(cells, cells.gap, k, design)  # in so many cells noise has spread the gaps already
+    bottom = mean - z * sd
     low = 0.0 if float(top[0]) >= seen else _crossing(top, lower, seen)
     return low / k, max(low, _crossing(bottom, upper, seen)) / k
+
+
+def pivots(classwise: Classwise, n: int, design: float = 1.0) -> tuple[Curve, Curve]:
+    """z of the observed classwise ECE at each population's, along the line of the lower end and of the upper."""
+    k = len(classwise.count)
+    cells = classwise_cells(classwise, n)
+    seen = (cells.mass * cells.gap).abs().sum()
+    out = []
+    for shape in (concentrated(cells), cells.gap):
+        mean, sd, value = _moments(cells, shape, k, design)
+        z = ((seen - mean) / sd.clamp_min(1e-150)).clamp(-1e3, 1e3)
+        out.append(Curve(value.cummax(0).values / k, z.cummin(0).values))
+    return out[0], out[1]
 
 
 def classwise_cells(classwise: Classwise, n: int) -> Cells:
@@ -53,9 +69,9 @@ def linear_and_rest(cells: Cells, k: int) -> tuple[Tensor, Tensor, Tensor]:
     return sign, linear, (1 + 1 / (k - 1)) * (total - linear).clamp_min(0)
 
 
-def _moments(cells: Cells, shape: Tensor, k: int, design: float, z: float) -> tuple[Tensor, Tensor]:
-    """Quantile of Σ|δ_c| at z, and the population's own Σ|δ_c|, at each t of the grid."""
-    quantiles, values = [], []
+def _moments(cells: Cells, shape: Tensor, k: int, design: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean and standard deviation of Σ|δ_c|, and the population's own Σ|δ_c|, at each t of the grid."""
+    means, deviations, values = [], [], []
     for t in GRID:
         gap = possible(cells, t * shape)
         q = (cells.confidence - gap).clamp(0, 1)
@@ -68,9 +84,10 @@ def _moments(cells: Cells, shape: Tensor, k: int, design: float, z: float) -> tu
         linear = (torch.erf(delta / (sd * math.sqrt(2))).square() * variance).sum()
         rest = (delta.square() + variance - folded.square()).sum() - linear
         total = 2 * linear + (1 + 1 / (k - 1)) * rest.clamp_min(0)
-        quantiles.append(mean.sum() + z * total.sqrt())
+        means.append(mean.sum())
+        deviations.append(total.sqrt())
         values.append(delta.abs().sum())
-    return torch.stack(quantiles), torch.stack(values)
+    return torch.stack(means), torch.stack(deviations), torch.stack(values)
 
 
 def _mad(n: Tensor, q: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from calibrant.metrics.bootstrap import bootstrap, units
 from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
 from calibrant.metrics.evaluate import choose, point, whole
 from calibrant.metrics.inversion import STATISTICS
+from calibrant.metrics.joint import Joint
 from calibrant.metrics.table import Metric, Panel
 from calibrant.types import SCHEMA, Predictions, jsonable
 
@@ -138,7 +139,8 @@ def differences(
     """One row per metric, Holm's correction and verdict included."""
     points = {m.name: (point(m, panels[0]), point(m, panels[1])) for m in metrics}
     known = [m for m in metrics if all(e.value is not None for e in points[m.name])]
-    drawn = [m for m in known if m.name != "ece_classwise"]
+    drawn = [m for m in known if m.name != "ece_classwise" and not _of_gaps(m)]
+    joint = Joint(panels, resampling)
     enough = units(panels[0].scores)[1] >= 2
     (on_a, reps_a), (on_b, reps_b) = (
         bootstrap(panels, drawn, resampling.replicates, resampling.seed) if drawn and enough else (({}, {}), ({}, {}))
@@ -153,7 +155,7 @@ def differences(
             change = abs(b.value) - abs(a.value) if m.better == "zero" else b.value - a.value
             row = Difference(m.name, a.value, b.value, change, reason=None if enough else "one item: no interval")
             if enough:
-                result = _paired(m, both, panels, (a.value, b.value), on_a, on_b, reps_a, reps_b, resampling.level)
+                result = _paired(m, both, joint, (a.value, b.value), on_a, on_b, reps_a, reps_b, resampling.level)
                 if result is None:
                     row = Difference(m.name, a.value, b.value, change, reason="too few errors or correct answers")
                 else:
@@ -166,7 +168,7 @@ def differences(
 def _paired(
     m: Metric,
     both: tuple[Predictions, Predictions],
-    panels: tuple[Panel, Panel],
+    joint: Joint,
     values: tuple[float, float],
     on_a: Mapping[str, torch.Tensor],
     on_b: Mapping[str, torch.Tensor],
@@ -175,13 +177,17 @@ def _paired(
     level: float,
 ) -> paired.Paired | None:
     if m.name == "ece_classwise":
-        return paired.classwise(both, panels, values, level)
+        return paired.classwise(both, joint.panels, values, level)
+    if _of_gaps(m):
+        return paired.calibration(m, joint, values, level)
     replicates = (reps_a[m.name], reps_b[m.name])
-    if m.name in STATISTICS or m.name == "ece_debiased":
-        return paired.calibration(m.name, panels, values, replicates, level)
     # what merging ranks into cells changed is taken off the replicates
     shifts = [v - float(on[m.name]) for v, on in zip(values, (on_a, on_b), strict=True)]
-    return paired.smooth(m, panels, values, (replicates[0] + shifts[0], replicates[1] + shifts[1]), level)
+    return paired.smooth(m, joint.panels, values, (replicates[0] + shifts[0], replicates[1] + shifts[1]), level)
+
+
+def _of_gaps(m: Metric) -> bool:
+    return m.name in STATISTICS or m.name == "ece_debiased"
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:

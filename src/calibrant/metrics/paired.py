@@ -1,15 +1,20 @@
 """The difference of one metric between two predictors on the same items: interval and p-value.
 
 Both see the same bootstrap weights, so what the items have in common cancels. Smooth metrics: BCa of
-the replicates' differences, and the p-value at which that interval would touch 0. Calibration errors:
-the plug-in is biased up, and more so where true gaps are small, so the difference is also taken of
-gaps shrunk by what noise explains. Shrinking has a threshold, and which side of it a gap falls on is chance too; so the
-interval holds both centres ± normal quantiles of the replicates' spread, and a difference is one only if both say so.
+the replicates' differences, and the p-value at which that interval would touch 0.
+
+Calibration errors: the plug-in is biased up, and more so where true gaps are small, so that a calibrated
+predictor's error is all bias and a miscalibrated one's is not; no bootstrap around the observed gaps knows.
+The interval is the range of differences that a test accepts (`profile`), over the same lines of population
+gaps that give each predictor's own interval (`inversion`) and the noise both share (`joint`): the lower end with b's
+gaps concentrated and a's spread, the upper end the other way round. It is cut to how far the predictors'
+gaps differ (‖v‖ − ‖u‖ ≤ ‖v − u‖), and always holds the observed difference. p is the level at which it would touch 0.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,12 +22,15 @@ from torch import Tensor
 
 from calibrant.functional.classwise import classwise_influence
 from calibrant.metrics import inversion
-from calibrant.metrics.bca import acceleration, bca, influence, normal_cdf, normal_quantile
+from calibrant.metrics.bca import acceleration, bca, design_effect, influence, normal_cdf, normal_quantile
 from calibrant.metrics.bootstrap import coarse
-from calibrant.metrics.classwise import classwise_cells, linear_and_rest
-from calibrant.metrics.gaps import cells
+from calibrant.metrics.classwise import classwise_cells, linear_and_rest, pivots
+from calibrant.metrics.joint import Joint, reach
+from calibrant.metrics.profile import Curve, Rho, correlation, curve, profile, unrelated
 from calibrant.metrics.table import Metric, Panel
 from calibrant.types import Predictions
+
+PROFILE = "range of differences that a test on simulated gaps accepts"
 
 _TAIL = 10  # replicates beyond 0 below which their count says less than a normal tail
 
@@ -86,16 +94,60 @@ def bca_p(observed: float, drawn: Tensor, accelerated: float) -> float:
     return min(1.0, 2 * normal_cdf(-abs(w)))
 
 
-def calibration(
-    name: str, panels: tuple[Panel, Panel], values: tuple[float, float], replicates: tuple[Tensor, Tensor], level: float
+def calibration(metric: Metric, joint: Joint, values: tuple[float, float], level: float) -> Paired:
+    """A binned error, or KS. `ece_debiased` estimates what `ece` does."""
+    name = "ece" if metric.name == "ece_debiased" else metric.name
+    statistic, side = inversion.STATISTICS[name]
+    couple, observed = joint.couple(name), values[1] - values[0]
+    if all(c.certain for c in couple.cells):  # only the confidences vary, and they are smooth
+        return _around(metric, joint.panels, values, level)
+    seen = [float(statistic(c.mass * c.gap, c)) for c in couple.cells]
+    curves = {}
+    for end in ("low", "high"):
+        for i, (c, line) in enumerate(zip(couple.cells, joint.lines(name, end), strict=True)):
+            curves[i, end] = curve(statistic(line.gap * c.mass, c), statistic(line.drawn, c), seen[i])
+    low, high = (curves[0, "high"], curves[1, "low"]), (curves[0, "low"], curves[1, "high"])
+    far = reach(couple, name, normal_quantile((1 + level) / 2))
+    # A walk's sign may be noise's: what raises one predictor's KS then lowers the other's, which no single ρ describes
+    rho = None if side == "walk" else (correlation(*low), correlation(*high))
+    found = _accepted(low, high, rho, far, observed, level)
+    if any(c.certain for c in couple.cells):  # lines that end at an accuracy of 1 know nothing beyond
+        plain = _around(metric, joint.panels, values, level)
+        return Paired(min(found.low, plain.low), max(found.high, plain.high), max(found.p, plain.p), PROFILE)
+    return found
+
+
+def _accepted(
+    low: tuple[Curve, Curve],
+    high: tuple[Curve, Curve],
+    rho: tuple[Rho, Rho] | None,
+    far: tuple[float, float],
+    observed: float,
+    level: float,
 ) -> Paired:
-    """A binned error, as it is and of shrunk gaps; or KS, as it is."""
-    plain = values[1] - values[0]
-    shrunk = plain if name == "ks" else _shrunk(name, panels[1]) - _shrunk(name, panels[0])
-    spread, method = float((replicates[1] - replicates[0]).std()), "paired bootstrap, plain and debiased centre"
-    ends = [normal(centre, spread, level, method) for centre in (plain, shrunk)]
-    p = max(end.p for end in ends) if plain * shrunk > 0 or plain == shrunk else 1.0
-    return Paired(min(end.low for end in ends), max(end.high for end in ends), p, method)
+    """Each end from its own curves (a, b), cut to `far` (below, above), and the observed difference inside."""
+    critical = normal_quantile((1 + level) / 2) ** 2
+    if rho is None:
+        least, _, not_above, _ = unrelated(*low, critical)
+        _, most, _, not_below = unrelated(*high, critical)
+    else:
+        least, _, not_above, _ = profile(*low, rho[0], critical)
+        _, most, _, not_below = profile(*high, rho[1], critical)
+    least, most = min(max(least, -far[0]), observed), max(min(most, far[1]), observed)
+    excess = abs(not_above - not_below)  # one of them is 0, unless the curves contradict each other
+    p = math.erfc(math.sqrt(excess / 2))
+    if least > 0 or most < 0:
+        return Paired(least, most, min(p, 1 - level), PROFILE)
+    return Paired(
+        least, most, p if excess <= critical else 1.0, PROFILE
+    )  # 1: the observed difference has the other sign
+
+
+def _around(metric: Metric, panels: tuple[Panel, Panel], values: tuple[float, float], level: float) -> Paired:
+    """Normal, from each item's influence on the difference."""
+    u = _by_unit(_influence_of_difference(metric, panels, values, False), panels[0].scores.group)
+    spread = math.sqrt(float(u.square().sum()))
+    return normal(values[1] - values[0], spread, level, "influence of each item")
 
 
 def normal(centre: float, spread: float, level: float, method: str) -> Paired:
@@ -104,35 +156,40 @@ def normal(centre: float, spread: float, level: float, method: str) -> Paired:
     return Paired(centre - half, centre + half, p, method)
 
 
-def _shrunk(name: str, panel: Panel) -> float:
-    """The metric of gaps from which noise is taken out; `ece_debiased` has done that to itself."""
-    s = panel.scores
-    if name in ("ks", "ece_debiased"):
-        return float(inversion.ece(panel.width.gap, cells(panel.width_index, s.confidence, s.correct)))
-    statistic, _ = inversion.STATISTICS[name]
-    held = cells(panel.mass_index if name == "ece_mass" else panel.width_index, s.confidence, s.correct, s.group)
-    return float(statistic(held.mass * inversion.shrunk(held), held))
-
-
 def classwise(
     predictions: tuple[Predictions, Predictions], panels: tuple[Panel, Panel], values: tuple[float, float], level: float
 ) -> Paired:
     """Classwise ECE keeps cells, not items: a second pass over the logits gives each item's influence."""
-    n, group = panels[0].scores.n, panels[0].scores.group
-    u, rest, centres = torch.zeros(n, dtype=torch.float64), 0.0, []
-    for sign, p, panel in zip((-1.0, 1.0), predictions, panels, strict=True):
-        table = panel.scores.classwise
+    n, group, bins = panels[0].scores.n, panels[0].scores.group, panels[0].scores.bins
+    tables = [panel.scores.classwise for panel in panels]
+    delta = [(t.confidence - t.positive) / (n * len(t.count)) for t in tables if t is not None]
+    apart = torch.sign(delta[1] - delta[0])
+    influences, variances, curves, moved = [], [], [], []
+    for p, panel, table in zip(predictions, panels, tables, strict=True):
         assert table is not None
         k = len(table.count)
-        held = classwise_cells(table, n)
-        signs, _, noise = linear_and_rest(held, k)
+        signs, _, rest = linear_and_rest(classwise_cells(table, n), k)
         full = torch.zeros_like(table.count)
         full[table.count > 0] = signs
-        u += sign * classwise_influence(p, full, panel.scores.bins) / k
-        rest += float(noise) / k**2
-        centres.append(float((held.mass * inversion.shrunk(held)).abs().sum()) / k)
-    u -= u.mean()
-    if group is not None:
-        u = torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, u)
-    spread = math.sqrt(float(u.square().sum()) / n**2 + rest)
-    return normal(centres[1] - centres[0], spread, level, "influence of each item, debiased centre")
+        u = _by_unit(classwise_influence(p, full, bins) / (n * k), group)
+        influences.append(u)
+        variances.append(float(u.square().sum()) + float(rest) / k**2)
+        moved.append(_by_unit(classwise_influence(p, apart, bins) / (n * k), group))
+        signed = panel.scores.confidence - panel.scores.correct.double()
+        curves.append(pivots(table, n, 1.0 if group is None else max(1.0, design_effect(signed, group))))
+    scale = math.sqrt(variances[0] * variances[1])
+    together = 0.0 if scale == 0 else float(influences[0] @ influences[1]) / scale
+    error = math.sqrt(float((moved[1] - moved[0]).square().sum()))
+    far = float((delta[1] - delta[0]).abs().sum()) + normal_quantile((1 + level) / 2) * error
+    (low_a, high_a), (low_b, high_b) = curves
+
+    def rho(alpha: Tensor) -> Callable[[Tensor], Tensor]:
+        return lambda beta: torch.full_like(beta, together)
+
+    return _accepted((high_a, low_b), (low_a, high_b), (rho, rho), (far, far), values[1] - values[0], level)
+
+
+def _by_unit(influence: Tensor, group: Tensor | None) -> Tensor:
+    """Centred, and summed over groups where these are what would be drawn again."""
+    u = influence - influence.mean()
+    return u if group is None else torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, u)

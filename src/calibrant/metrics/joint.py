@@ -1,0 +1,187 @@
+"""The gaps of two predictors on the same items, and the noise they share.
+
+An item's miss is a miss for both, so the hits of cell c of one predictor and of cell d of the other are
+correlated: by the Gram matrix of the items' confidence − correct in each cell,
+
+    r_cd = Σ_{i in c and d} s_i t_i / √(Σ_{i in c} s_i² · Σ_{i in d} t_i²),
+
+which is a correlation matrix by construction (a predictor with itself: r = 1). So are the shares of items
+that fall into cells (s = t = 1). With groups, the groups' sums take the place of items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from calibrant.metrics import inversion
+from calibrant.metrics.bootstrap import merged
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.gaps import Cells, Noise, cells, observed_gaps
+from calibrant.metrics.table import Panel
+
+WALK = 60
+"""Cells of the walk whose largest excursion is KS."""
+
+Two = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Couple:
+    """Cells of both predictors, the bin each cell is, and common random numbers for both."""
+
+    cells: tuple[Cells, Cells]
+    place: Two
+    noise: tuple[Noise, Noise]
+
+
+class Joint:
+    """Couples and lines of two panels, made once for all the metrics that use them."""
+
+    def __init__(self, panels: tuple[Panel, Panel], resampling: Resampling) -> None:
+        self.panels, self.resampling = panels, resampling
+        self._couples: dict[str, Couple] = {}
+        self._lines: dict[tuple[str, str, str], tuple[inversion.Line, inversion.Line]] = {}
+
+    def couple(self, name: str) -> Couple:
+        kind = name if name in ("ece_mass", "ks") else "width"
+        if kind not in self._couples:
+            self._couples[kind] = couple(self.panels, kind, self.resampling)
+        return self._couples[kind]
+
+    def lines(self, name: str, end: Literal["low", "high"]) -> tuple[inversion.Line, inversion.Line]:
+        """The line of hypotheses along which each predictor's lower (or upper) end is sought."""
+        side = inversion.STATISTICS[name][1]
+        key = (name if name == "ece_mass" else "width", side, end)
+        if key not in self._lines:
+            c = self.couple(name)
+            a, b = (inversion.line(k, side, end, n) for k, n in zip(c.cells, c.noise, strict=True))
+            self._lines[key] = (a, b)
+        return self._lines[key]
+
+
+def couple(panels: tuple[Panel, Panel], kind: str, resampling: Resampling) -> Couple:
+    held = [torch.unique(_index(kind, p), return_inverse=True) for p in panels]
+    s, group = [p.scores for p in panels], panels[0].scores.group
+    a, b = (
+        cells(which, x.confidence, x.correct, group, smooth=kind == "ks") for (_, which), x in zip(held, s, strict=True)
+    )
+    signed = [x.confidence - x.correct.double() for x in s]
+    which = (held[0][1], held[1][1])
+    generator = torch.Generator().manual_seed(resampling.seed)
+
+    def normal(size: int) -> Tensor:
+        return torch.randn(resampling.replicates, size, dtype=torch.float64, generator=generator)
+
+    hits, share = normal(len(a.count)), normal(len(a.count))
+    ones = torch.ones_like(signed[0])
+    r_share = gram(which, (ones, ones)) if group is None else _between(which, (signed[0], signed[1]), (a, b), group)
+    hits_b = coupled(hits, gram(which, (signed[0], signed[1])), normal(len(b.count)))
+    share_b = coupled(share, r_share, normal(len(b.count)))
+    return Couple((a, b), (held[0][0], held[1][0]), (_noise(hits, share), _noise(hits_b, share_b)))
+
+
+def _index(kind: str, panel: Panel) -> Tensor:
+    if kind != "ks":
+        return panel.mass_index if kind == "ece_mass" else panel.width_index
+    walk = torch.empty(panel.scores.n, dtype=torch.long)
+    walk[panel.ranking.positions] = merged(panel.ranking, WALK)
+    return walk.max() - walk
+
+
+def _noise(hits: Tensor, share: Tensor) -> Noise:
+    return Noise(torch.special.ndtr(hits).clamp(1e-12, 1 - 1e-12), share)
+
+
+def gram(which: Two, x: Two) -> Tensor:
+    """Correlations [C, D] of the sums of x over the cells of each side."""
+    sizes = [int(w.max()) + 1 for w in which]
+    cross = torch.bincount(which[0] * sizes[1] + which[1], x[0] * x[1], minlength=sizes[0] * sizes[1]).view(*sizes)
+    norms = [torch.bincount(w, v.square(), minlength=k).sqrt() for w, v, k in zip(which, x, sizes, strict=True)]
+    return cross / (norms[0][:, None] * norms[1]).clamp_min(1e-300)
+
+
+def _between(which: Two, signed: Two, both: tuple[Cells, Cells], group: Tensor) -> Tensor:
+    """Correlations of the two factors' own directions, from the groups' sums: L⁺ Cov (M⁺)ᵀ."""
+    groups = int(group.max()) + 1
+    items = torch.bincount(group, minlength=groups).double()
+    influences = []
+    for w, v, c in zip(which, signed, both, strict=True):
+        size = len(c.count)
+        sums = torch.zeros(groups * size, dtype=torch.float64).index_add_(0, group * size + w, v).view(groups, size)
+        influences.append((sums - items[:, None] * (sums.sum(0) / items.sum())) / items.sum())
+    covariance = influences[0].T @ influences[1] * (groups / (groups - 1))
+    left, right = (torch.linalg.pinv(c.factor, rtol=1e-6) for c in both if c.factor is not None)
+    out: Tensor = left @ covariance @ right.T
+    return out
+
+
+def coupled(x: Tensor, r: Tensor, fresh: Tensor) -> Tensor:
+    """Standard normals [S, D] whose correlation with x [S, C] is r: x r + what is left, from `fresh`."""
+    rest = torch.eye(r.shape[1], dtype=torch.float64) - r.T @ r
+    values, vectors = torch.linalg.eigh(rest)
+    # what rounding leaves of 0 is 0: a predictor with itself has no noise of its own
+    left = torch.where(values > 1e-12, values, 0.0).sqrt()
+    out: Tensor = x @ r + fresh @ (vectors * left).T
+    return out
+
+
+def _sum(x: Tensor) -> Two:
+    total = x.abs().sum(-1)
+    return total, total
+
+
+def _rising(x: Tensor) -> Two:
+    return (-x).clamp_min(0).sum(-1), x.clamp_min(0).sum(-1)
+
+
+def _largest(x: Tensor) -> Two:
+    largest = x.abs().amax(-1)
+    return largest, largest
+
+
+def _length(x: Tensor) -> Two:
+    length = x.square().sum(-1).sqrt()
+    return length, length
+
+
+_NORMS: dict[str, tuple[Callable[[Tensor, Cells], Tensor], Callable[[Tensor], Two]]] = {
+    "ece": (lambda d, c: d, _sum),
+    "ece_mass": (lambda d, c: d, _sum),
+    "ece_l2": (lambda d, c: d / c.mass.sqrt(), _length),
+    "ece_max": (lambda d, c: d / c.mass, _largest),
+    "ece_over": (lambda d, c: d, _rising),
+    "ece_under": (lambda d, c: -d, _rising),
+    "oe": (lambda d, c: c.confidence * d, _rising),
+    "ks": (lambda d, c: torch.cumsum(d, -1), _largest),
+}
+"""Metric → the vector of which it is a norm, and how far a change of that vector can (lower, raise) the norm."""
+
+
+def reach(couple: Couple, name: str, z: float) -> tuple[float, float]:
+    """How far b's error can lie (below, above) a's: | ‖v‖ − ‖u‖ | ≤ ‖v − u‖, plus z standard errors.
+
+    Predictors that say nearly the same have nearly the same gaps, whatever these are."""
+    vector, norm = _NORMS[name]
+    size = 1 + int(max(p.max() for p in couple.place))
+    seen, drawn = [], []
+    for c, place, noise in zip(couple.cells, couple.place, couple.noise, strict=True):
+        gaps = torch.cat([(c.mass * c.gap)[None], observed_gaps(c, c.gap[None], noise)[0]])
+        v = vector(gaps, c)
+        if name == "ks":  # a shorter walk stays where it ended
+            full = torch.cat([v, v[:, -1:].expand(-1, size - v.shape[1])], 1)
+        else:
+            full = torch.zeros(len(v), size, dtype=torch.float64)
+            full[:, place] = v
+        seen.append(full[:1])
+        drawn.append(full[1:])
+    at, around = norm(seen[1] - seen[0]), norm(drawn[1] - drawn[0])
+    error = [float(d.std()) for d in around]
+    down, up = (
+        float(x) + z * (e if e > 1e-12 else 0.0) for x, e in zip(at, error, strict=True)
+    )  # rounding is no noise
+    return down, up

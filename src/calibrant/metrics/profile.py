@@ -1,0 +1,147 @@
+"""The range of a difference of two errors that a likelihood-ratio test accepts.
+
+Each error θ has a pivot z(θ): the normal quantile of the rank that the observed statistic takes among
+draws made at θ (`inversion`'s lines). Two of them are jointly normal with the correlation ρ of those
+draws, so a pair (α, β) of errors is as far from the data as
+
+    Q(α, β) = z_a² + (z_b − ρ z_a)² / (1 − ρ²).
+
+The interval holds those β − α for which the least Q along β − α = const exceeds the least Q of all by no
+more than the χ²₁ quantile (the profile; errors are ≥ 0, and a calibrated one may sit at that boundary).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_FINE = 200  # errors tried between the knots
+_ROUNDS = 3  # ρ depends on where the end lies: a fixed point, reached in two or three
+_TAIL = 2.3263478740408408  # normal quantile of 99 %; beyond it draws are too few to rank in
+_IMPOSSIBLE = -1e3  # pivot of an error that no accuracy in [0, 1] can give
+
+Rho = Callable[[Tensor], Callable[[Tensor], Tensor]]
+"""α [A] → (β [A] → ρ(α, β) [A])."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Pivots z of the errors `value`, both [T]; z falls as the error grows. `drawn` [T, S] if they were simulated."""
+
+    value: Tensor
+    z: Tensor
+    drawn: Tensor | None = None
+
+    def at(self, error: Tensor) -> Tensor:
+        """Linear between knots, impossible beyond the last."""
+        i, share = self.between(error)
+        inside = self.z[i - 1] + share * (self.z[i] - self.z[i - 1])
+        return torch.where(error > float(self.value[-1]) * (1 + 1e-12) + 1e-15, _IMPOSSIBLE, inside)
+
+    def between(self, error: Tensor) -> tuple[Tensor, Tensor]:
+        """(index of the knot above, share of the way to it)."""
+        i = torch.searchsorted(self.value, error).clamp(1, len(self.value) - 1)
+        below, above = self.value[i - 1], self.value[i]
+        share = torch.where(above > below, (error - below) / (above - below).clamp_min(1e-300), 1.0)
+        return i, share.clamp(0, 1)
+
+
+def curve(value: Tensor, drawn: Tensor, seen: float) -> Curve:
+    """From draws [T, S] of the statistic at each error: ranks, and beyond 1 % and 99 % a normal tail."""
+    count = drawn.shape[1]
+    rank = ((drawn < seen).double() + (drawn == seen).double() / 2).mean(1)
+    z = torch.special.ndtri(rank.clamp(0.5 / count, 1 - 0.5 / count))
+    low, middle, high = drawn.quantile(torch.tensor([0.01, 0.5, 0.99], dtype=torch.float64), 1)
+    above = _TAIL * (1 + (seen - high) / (high - middle).clamp_min(1e-300))
+    below = -_TAIL * (1 + (low - seen) / (middle - low).clamp_min(1e-300))
+    z = torch.where(seen > high, above, torch.where(seen < low, below, z)).clamp(_IMPOSSIBLE, -_IMPOSSIBLE)
+    return Curve(value.cummax(0).values.contiguous(), z.cummin(0).values, drawn)
+
+
+def correlation(a: Curve, b: Curve) -> Rho:
+    """ρ(α, β) of the draws of both, linear between knots."""
+    assert a.drawn is not None and b.drawn is not None
+    x, y = (d - d.mean(1, keepdim=True) for d in (a.drawn, b.drawn))
+    norms = x.norm(dim=1)[:, None] * y.norm(dim=1)
+    table = torch.where(norms > 0, x @ y.T / norms.clamp_min(1e-300), 0.0)
+
+    def rho(alpha: Tensor) -> Callable[[Tensor], Tensor]:
+        i, share = a.between(alpha)
+        rows = table[i - 1] + share[:, None] * (table[i] - table[i - 1])
+        each = torch.arange(len(alpha))
+
+        def at(beta: Tensor) -> Tensor:
+            j, part = b.between(beta)
+            left = rows[each, j - 1]
+            return left + part * (rows[each, j] - left)
+
+        return at
+
+    return rho
+
+
+def profile(a: Curve, b: Curve, rho: Rho, critical: float) -> tuple[float, float, float, float]:
+    """(low, high) of β − α, and the excess of the least Q with β ≤ α, and with β ≥ α, over the least of all."""
+    alpha = _errors(a, b)
+    za, zb, rho_at = a.at(alpha), b.at(alpha), rho(alpha)
+    first, last = float(zb[0]), float(zb[-1])
+
+    def beta_where(z: Tensor) -> Tensor:
+        return _where(zb, alpha, z)
+
+    best = beta_where(za)
+    for _ in range(_ROUNDS):
+        r = rho_at(best)
+        best = beta_where(r * za)
+    rest = (1 - r * r).clamp_min(1e-9)
+    least = za.square() + ((r * za).clamp(last, first) - r * za).square() / rest
+    base = float(least.min())
+    room = base + critical - za.square()
+    ends, held = [], room >= 0
+    nearest = least.argmin()
+    for sign in (1.0, -1.0):
+        beta = best
+        for _ in range(_ROUNDS):
+            r = rho_at(beta)
+            target = r * za + sign * ((1 - r * r).clamp_min(1e-9) * room.clamp_min(0)).sqrt()
+            beta = beta_where(target)
+        held = held & (target >= last if sign > 0 else target <= first)
+        held[nearest] = True  # whatever rounding says
+        ends.append(beta - alpha)
+    r = rho_at(alpha)
+    same = za.square() + (zb - r * za).square() / (1 - r * r).clamp_min(1e-9)
+    not_above = torch.where(best <= alpha, least, same).min()
+    not_below = torch.where(best >= alpha, least, same).min()
+    low, high = float(ends[0][held].min()), float(ends[1][held].max())
+    return low, high, max(0.0, float(not_above) - base), max(0.0, float(not_below) - base)
+
+
+def unrelated(a: Curve, b: Curve, critical: float) -> tuple[float, float, float, float]:
+    """The same four where nothing is known of ρ: any β and any α that their own pivots accept."""
+    error = _errors(a, b)
+    za, zb, z = a.at(error), b.at(error), torch.tensor(critical, dtype=torch.float64).sqrt()
+    low, high = _where(zb, error, z) - _where(za, error, -z), _where(zb, error, -z) - _where(za, error, z)
+    not_above = torch.maximum(zb, -za).clamp_min(0).square().min()
+    not_below = torch.maximum(-zb, za).clamp_min(0).square().min()
+    return float(low), float(high), float(not_above), float(not_below)
+
+
+def _where(z: Tensor, error: Tensor, wanted: Tensor) -> Tensor:
+    """The error at which z, which falls, is what is wanted; or the end that is nearest to it."""
+    i = torch.searchsorted(-z, -wanted).clamp(1, len(z) - 1)
+    above, below = z[i - 1], z[i]
+    share = torch.where(above > below, (above - wanted) / (above - below).clamp_min(1e-300), 0.0).clamp(0, 1)
+    return error[i - 1] + share * (error[i] - error[i - 1])
+
+
+def _errors(a: Curve, b: Curve) -> Tensor:
+    """Errors to try: both curves' knots and just beyond, and a fine grid where the pivots are not extreme."""
+    knots = torch.cat([a.value, b.value])
+    top = float(knots.max())
+    likely = max((float(c.value[c.z > -4].max()) if bool((c.z > -4).any()) else 0.0) for c in (a, b))
+    fine = torch.linspace(0, likely, _FINE, dtype=torch.float64)
+    errors: Tensor = torch.unique(torch.cat([knots, knots + 1e-9 * max(top, 1e-12), fine]))
+    return errors
