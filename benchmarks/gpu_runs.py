@@ -100,7 +100,7 @@ class Job:
         ensemble = self.experiment.ensemble
         passes = 0 if ensemble is None else int(ensemble.options.get("members", 50))
         training = items * (recipe.epochs - self.epochs_done()) * recipe.members
-        return START + (training + POOLED_ITEMS * passes) / speed
+        return float(START + (training + POOLED_ITEMS * passes) / speed)
 
     def epochs_done(self) -> int:
         """Of a training that an earlier call on this machine began."""

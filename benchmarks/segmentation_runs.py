@@ -69,7 +69,7 @@ class Footage:
     def __init__(self, data: Data, split: Split, device: torch.device, *, limit: int | None, bfloat16: bool) -> None:
         part = data[split]
         kept = torch.arange(min(part.n, limit or part.n))
-        options = {"mean": data.mean, "std": data.std, "channels_last": True}
+        options: dict[str, Any] = {"mean": data.mean, "std": data.std, "channels_last": True}
         self.batches = Batches(part.take(kept, split), 1, device=device, **options)
         self.device, self.bfloat16 = device, bfloat16
 
@@ -186,7 +186,8 @@ class Measuring:
 
     def measured(self, unit: Unit) -> tuple[dict[str, Report], dict[str, Any], dict[str, Frames]]:
         """The rows of Table E.4 on the video, and the network as it is on the test part, if there is time."""
-        model = load_run(unit.folder).members[0].to(self.device, memory_format=torch.channels_last)
+        model: Any = load_run(unit.folder).members[0]
+        model.to(self.device, memory_format=torch.channels_last)
         bfloat16, drop = unit.recipe.precision == "bfloat16", unit.members > 1
         limit = self.a.frames
         video = Footage(self.data, Split.VALIDATION, self.device, limit=limit, bfloat16=bfloat16)

@@ -49,7 +49,7 @@ class Network:
 
     def batches(self, x: Tensor, y: Tensor) -> list[Tensor]:
         part = replace(self.data[Split.TEST], x=x, y=y, index=torch.arange(len(y)))
-        options = {"mean": self.data.mean, "std": self.data.std, "channels_last": self.channels_last}
+        options: dict[str, Any] = {"mean": self.data.mean, "std": self.data.std, "channels_last": self.channels_last}
         return [batch for batch, _, _ in Batches(part, BATCH, device=self.device, **options)]
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -125,18 +125,25 @@ def nll_of_items(p: Predictions) -> Tensor:
     return -torch.log_softmax(p.logits.double(), -1).gather(1, p.labels[:, None])[:, 0]
 
 
-def claim_over_seeds(differences: Tensor, replicates: int = 2000, seed: int = 0) -> dict[str, Any]:
-    """Of per-item NLL differences [S, N]: their mean, and its 95 % interval with seeds and items resampled."""
-    seeds, items = differences.shape
-    rng = torch.Generator().manual_seed(seed)
-    means = torch.empty(replicates, dtype=torch.float64)
-    for r in range(replicates):
-        chosen = torch.randint(seeds, (seeds,), generator=rng)
-        counts = torch.bincount(torch.randint(items, (items,), generator=rng), minlength=items).double()
-        means[r] = (differences[chosen] @ counts).mean() / items
-    low, high = means.quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
-    said = "seeds and items resampled (hierarchical bootstrap, percentiles)" if seeds > 1 else "one seed: items alone"
-    return {"nll": float(differences.mean()), "low": low, "high": high, "seeds": seeds, "interval": said}
+def claim_over_seeds(differences: Tensor, level: float = 0.95) -> dict[str, Any]:
+    """Of per-item NLL differences [S, N]: their mean, its interval over seeds and items both, and what that says.
+
+    The means of the seeds and the means of the items each have their own Student's t; the squares of the two widths add.
+    (A bootstrap of three seeds covers 79 % where it says 95 %: it takes two thirds of their variance, and a normal for
+    the t of two degrees of freedom.)
+    """
+    from scipy.stats import t
+
+    def half(means: Tensor) -> float:
+        n = len(means)
+        return 0.0 if n < 2 else float(t.ppf((1 + level) / 2, n - 1)) * float(means.std()) / n**0.5
+
+    seeds, mean = len(differences), differences.mean()
+    width = (half(differences.mean(1)) ** 2 + half(differences.mean(0)) ** 2) ** 0.5
+    low, high = float(mean) - width, float(mean) + width
+    verdict = "better" if high < 0 else "worse" if low > 0 else "not told apart"
+    said = "Student's t over seeds and over items, squares added" if seeds > 1 else "one seed: items alone"
+    return {"nll": float(mean), "low": low, "high": high, "verdict": verdict, "seeds": seeds, "interval": said}
 
 
 def corruptions(

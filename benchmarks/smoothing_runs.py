@@ -104,7 +104,8 @@ class Measuring:
         """Table E.1's row, Fig. 3's curve, Fig. 9's corruptions; what the claims need stays in the run's folder."""
         a, recipe, seed = self.a, unit.recipe, unit.seed
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
-        model = load_run(unit.folder).members[0].to(self.device, memory_format=layout)
+        model: Any = load_run(unit.folder).members[0]
+        model.to(self.device, memory_format=layout)
         network = Network(model, data, self.device, recipe.precision == "bfloat16", recipe.channels_last)
         x, y = data[Split.TEST].x[: a.items], data[Split.TEST].y[: a.items]
         single = curve(network, x, y, 1, seed)
@@ -114,7 +115,7 @@ class Measuring:
         if unit.drop:
             rows["dropout"] = evaluate(many.kept[a.members], metrics=metrics)
         kept = {f"{'single' if p is single else 'pool'}_{n}": p.kept[n] for p in (single, many) for n in p.kept}
-        arrays = {name: p.logits.numpy() for name, p in kept.items() if p.logits is not None}
+        arrays: dict[str, Any] = {name: p.logits.numpy() for name, p in kept.items() if p.logits is not None}
         np.savez(unit.folder / "kept.npz", labels=y.numpy(), **arrays)
         extras: dict[str, Any] = {"curve": dict(many.rows)}
         if unit.shifts and time.time() < a.deadline:

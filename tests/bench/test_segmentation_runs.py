@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import segmentation_runs
-from benchmarks.segmentation_pack import difference
+from benchmarks.segmentation_pack import BLOCK, difference
 from benchmarks.segmentation_runs import Footage, random_frames, variants
 from calibrant.metrics.frames import Frames
 from calibrant.papers import experiments
@@ -81,6 +81,21 @@ def test_the_difference_is_of_nll_on_the_same_frames(video: Footage) -> None:
     assert said["nll"] == pytest.approx(smooth - plain) and said["low"] <= said["nll"] <= said["high"]
     same = difference(sums["temporal"], sums["temporal"])
     assert same["nll"] == same["low"] == same["high"] == 0
+
+
+def test_seven_blocks_cover_what_they_say() -> None:
+    """Frames of a video that err alike, in seconds: the interval of the difference is not a bootstrap's."""
+    g = torch.Generator().manual_seed(0)
+    covered = 0
+    for _ in range(200):
+        seconds = torch.randn(7, generator=g, dtype=torch.float64).repeat_interleave(BLOCK)[:101]
+        n = 100 + torch.randint(50, (101,), generator=g).double()
+        a = torch.stack([n, n, n], 1)
+        b = torch.stack([n, n, n * (1 + seconds + 0.1 * torch.randn(101, generator=g, dtype=torch.float64))], 1)
+        said = difference(a, b)
+        covered += said["low"] <= 0 <= said["high"]
+    assert covered >= 0.93 * 200
+    assert difference(a[:9], b[:9])["low"] is None  # one block
 
 
 def test_table_2_is_the_bayesian_half_of_table_e4() -> None:

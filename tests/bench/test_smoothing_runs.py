@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+import scipy.stats
 import torch
 from torch import nn
 
@@ -19,6 +21,7 @@ from benchmarks.smoothing_measure import (
     deep_curve,
     nll_of_items,
 )
+from benchmarks.smoothing_pack import over_seeds
 from calibrant.data import Data
 from calibrant.data.records import Part
 from calibrant.ensembles import MCDropout
@@ -65,10 +68,38 @@ def test_the_interval_over_seeds_holds_both_spreads() -> None:
     """Var of the mean = Var(seeds)/S + Var(items)/N, for differences that are a seed's part plus an item's."""
     g = torch.Generator().manual_seed(0)
     seeds, items = torch.randn(40, 1, dtype=torch.float64, generator=g), torch.randn(1, 500, generator=g).double()
-    said = claim_over_seeds(seeds + items, replicates=1500)
-    spread = math.sqrt(seeds.var(unbiased=False).item() / 40 + items.var(unbiased=False).item() / 500)
-    assert (said["high"] - said["low"]) / 2 == pytest.approx(1.96 * spread, rel=0.1)
+    said = claim_over_seeds(seeds + items)
+    width = math.hypot(2.023 * math.sqrt(seeds.var().item() / 40), 1.965 * math.sqrt(items.var().item() / 500))
+    assert (said["high"] - said["low"]) / 2 == pytest.approx(width, rel=1e-3)
     assert said["nll"] == pytest.approx((seeds.mean() + items.mean()).item())
+    alone = claim_over_seeds(items)
+    interval = scipy.stats.ttest_1samp(items[0].numpy(), 0).confidence_interval(0.95)
+    assert (alone["low"], alone["high"]) == pytest.approx(tuple(interval)) and "items alone" in alone["interval"]
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.05, 0.2])
+def test_three_seeds_cover_what_they_say(spread: float) -> None:
+    g = torch.Generator().manual_seed(1)
+    covered = 0
+    for _ in range(200):
+        seeds, items, rest = (torch.randn(*shape, generator=g) for shape in ((3, 1), (1, 300), (3, 300)))
+        said = claim_over_seeds((spread * seeds + 0.9 * items + 0.5 * rest).double())
+        covered += said["low"] <= 0 <= said["high"]
+    assert covered >= 0.93 * 200
+
+
+def test_what_the_claim_says_and_what_it_is_to_be_compared_with() -> None:
+    item = np.random.default_rng(0).standard_normal(400).astype(np.float32)
+    items = {
+        f"{row}|s|{seed}|nll_{size}": nll + 0.1 * item
+        for seed in (0, 1, 2)
+        for row, size, nll in (
+            ("c_dropout", 2, 1.3), ("c_dropout", 50, 1.2), ("c_dropout_smooth", 2, 1.1 + 0.001 * seed + 0.01 * item),
+        )
+    }  # fmt: skip
+    [said] = over_seeds(items)
+    assert said["verdict"] == "better" and said["each"] == [0, 1, 2]
+    assert said["plain_few_minus_many"] == pytest.approx(0.1, abs=1e-6)
 
 
 def test_a_deep_ensemble_of_seeds() -> None:
