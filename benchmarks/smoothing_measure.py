@@ -128,7 +128,7 @@ def nll_of_items(p: Predictions) -> Tensor:
 def claim_over_seeds(differences: Tensor, level: float = 0.95) -> dict[str, Any]:
     """Of per-item NLL differences [S, N]: their mean, its interval over seeds and items both, and what that says.
 
-    The means of the seeds and the means of the items each have their own Student's t; the squares of the two widths add.
+    The means of the seeds and the means of the items each have their own Student's t; squares of the two widths add.
     (A bootstrap of three seeds covers 79 % where it says 95 %: it takes two thirds of their variance, and a normal for
     the t of two degrees of freedom.)
     """
