@@ -1,4 +1,4 @@
-"""The site builds without warnings and loads nothing from elsewhere; the API page is the public surface."""
+"""The site builds without warnings and loads nothing from elsewhere; its Python runs; the API page is the public surface."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import calibrant
 from docs.make_api import page
@@ -22,6 +24,46 @@ def test_the_site_builds_offline(tmp_path: Path) -> None:
     for built in pages:
         for tag in re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", built.read_text()):
             assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag), f"{built.name} loads {tag}"
+
+
+RUN_HERE = ("attacks", "data", "networks", "posthoc")
+RUN_ELSEWHERE = {
+    "ar-adals",
+    "deployment",
+    "ensembles",
+    "report",
+    "shifts",
+    "smoothing",
+    "stress",
+    "training",
+    "tutorial",
+}
+QUOTES = {"extending"}
+
+
+def python_blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / "docs" / f"{page}.md").read_text("utf-8"), re.M | re.S)
+
+
+@pytest.mark.parametrize("page", RUN_HERE)
+def test_the_python_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile("".join(python_blocks(page)), f"docs/{page}.md", "exec"), {})
+
+
+def test_every_page_with_python_is_run_by_a_test() -> None:
+    with_python = {p.stem for p in (ROOT / "docs").glob("*.md") if python_blocks(p.stem)} - {"methods", "api"}
+    assert with_python == {*RUN_HERE} | RUN_ELSEWHERE | QUOTES
+    tests = "".join(p.read_text("utf-8") for p in (ROOT / "tests").rglob("test_*.py"))
+    assert [page for page in sorted(RUN_ELSEWHERE) if f"{page}.md" not in tests] == []
+
+
+@pytest.mark.parametrize("page", sorted(QUOTES))
+def test_what_a_page_quotes_stands_in_the_source(page: str) -> None:
+    for block in python_blocks(page):
+        head, *lines = block.splitlines()
+        source = {line.strip().rstrip(",") for line in (ROOT / head.split()[1].rstrip(",")).read_text().splitlines()}
+        assert [line for line in lines if line.strip().rstrip(",") not in source] == []
 
 
 def test_the_api_page_is_the_public_surface() -> None:
