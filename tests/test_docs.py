@@ -1,4 +1,4 @@
-"""The site builds without warnings and loads nothing from elsewhere; its Python runs; the API page is the public surface."""
+"""The site builds offline and without warnings; its Python runs; the API page is the public surface."""
 
 from __future__ import annotations
 
