@@ -57,6 +57,23 @@ def test_what_is_no_seed(seed: object) -> None:
         calibrant.evaluate(z, y, seed=seed)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("seed", [1.5, None, True, "a", 2**64])
+def test_what_is_no_seed_of_a_fit(seed: object) -> None:
+    z, y = tied(0)
+    with pytest.raises(InputError, match="seed="):
+        calibrant.fit("temperature", z, y, seed=seed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("said", [{"split": "test"}, {"class_axis": 0}, {"ignore_index": 1}])
+def test_what_predictions_carry_cannot_be_said_again_beside_them(said: dict[str, object]) -> None:
+    """`split="test"` beside Predictions was not heard, and a map was fitted on test."""
+    p = calibrant.predictions(*tied(0))
+    with pytest.raises(InputError, match="carry their own split"):
+        calibrant.fit("temperature", p, **said)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="carry their own split"):
+        calibrant.evaluate(p, **said)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("bins", [0, None, float("nan"), float("inf"), True, "15", 2.5])
 def test_what_is_no_number_of_bins(bins: object) -> None:
     z, y = tied(0)

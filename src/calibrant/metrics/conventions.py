@@ -18,6 +18,13 @@ BINS = 15
 """Bins of confidence unless told otherwise."""
 
 
+def checked_seed(seed: Any) -> int:
+    """What torch's generators take; NumPy's integers are whole numbers too."""
+    if isinstance(seed, bool) or not hasattr(seed, "__index__") or not -(2**63) <= int(seed) < 2**63:
+        raise InputError(f"seed={seed!r}; it must be a whole number of at most 64 bits")
+    return int(seed)
+
+
 @dataclass(frozen=True)
 class Resampling:
     """How intervals are made: what a bootstrap draws again, how often, from which seed."""
@@ -27,10 +34,7 @@ class Resampling:
     level: float = LEVEL
 
     def __post_init__(self) -> None:
-        seed = self.seed
-        if isinstance(seed, bool) or not hasattr(seed, "__index__") or not -(2**63) <= int(seed) < 2**63:
-            raise InputError(f"seed={seed!r}; it must be a whole number of at most 64 bits")
-        object.__setattr__(self, "seed", int(seed))  # NumPy's integers are whole numbers too
+        object.__setattr__(self, "seed", checked_seed(self.seed))
 
     def describe(self, unit: str) -> dict[str, Any]:
         return {

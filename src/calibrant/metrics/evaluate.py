@@ -46,6 +46,10 @@ def evaluate(
     if isinstance(logits, Predictions):
         if labels is not None or probs is not None or group is not None:
             raise InputError("Predictions carry their own labels, scores and groups; pass nothing beside them")
+        if (split, class_axis, ignore_index) != (Split.UNKNOWN, -1, None):
+            raise InputError(
+                "Predictions carry their own split and are rows already; give these to calibrant.predictions"
+            )
         p = logits
     else:
         p = checked(

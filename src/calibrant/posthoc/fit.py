@@ -12,6 +12,7 @@ import torch
 from calibrant.errors import InputError, RefusedError, SplitError, unknown
 from calibrant.functional.border import predictions as checked
 from calibrant.functional.scores import reduce
+from calibrant.metrics.conventions import checked_seed
 from calibrant.posthoc.auto import Auto, Unchanged
 from calibrant.posthoc.calibrator import Calibrator, refuse_test
 from calibrant.posthoc.compose import Composition
@@ -43,11 +44,16 @@ def fit(
     if isinstance(logits, Predictions):
         if labels is not None or probs is not None or group is not None:
             raise InputError("Predictions carry their own labels, scores and groups; pass nothing beside them")
+        if (split, class_axis, ignore_index) != (Split.UNKNOWN, -1, None):
+            raise InputError(
+                "Predictions carry their own split and are rows already; give these to calibrant.predictions"
+            )
         p = logits
     else:
         p = checked(
             logits, labels, probs=probs, split=split, class_axis=class_axis, ignore_index=ignore_index, group=group
         )
+    seed = checked_seed(seed)
     return fit_predictions(resolve(method, settings, seed), p, strict=strict, allow_reuse=allow_reuse, seed=seed)
 
 
