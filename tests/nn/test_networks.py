@@ -289,3 +289,9 @@ def test_smoothing_is_an_option_of_every_network_and_leaves_its_weights_alone() 
         build("resnet18", classes=10, smooth={"kernal": (1, 1)})
     with pytest.raises(InputError, match="no .*convolution"):
         build("mlp", classes=10, in_channels=64, size=1, smooth=True)
+
+
+@pytest.mark.parametrize(("option", "value"), [("smooth", 3), ("smooth", "yes"), ("smooth", 0), ("blurpool", [1, 2])])
+def test_surgery_that_is_neither_true_nor_a_table_is_named(option: str, value: Any) -> None:
+    with pytest.raises(InputError, match=rf"{option}=.*true, false, or a table of where, kernel"):
+        build("resnet20", classes=10, **{option: value})

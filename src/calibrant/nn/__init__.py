@@ -139,6 +139,8 @@ def _finished(
         ("blurpool", BLURPOOL, blurpool, antialiased_copy),
     ):
         if asked is not False:
+            if asked is not True and not isinstance(asked, Mapping):
+                raise InputError(f"{name}={asked!r}: true, false, or a table of {', '.join(known)}")
             settings = {} if asked is True else dict(asked)
             for key in settings:
                 if key not in known:

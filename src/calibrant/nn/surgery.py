@@ -84,7 +84,7 @@ def smooth(
         raise InputError("BlurPool hides the stages of this model; unblurpool(model), smooth it, then blurpool again")
     axes = axes_of(model)
     if not axes:
-        raise InputError(f"{type(model).__name__} has no convolution, so no spatial stage to smooth")
+        raise InputError(f"{type(model).__name__} has no convolution, so no spatial stage to smooth; give a CNN")
     chosen = _choose(model, where, example)
     layers = [Smooth(kernel, prob=prob, tau=tau, padding=padding, axes=axes) for _ in chosen]
     for place, layer in zip(chosen, layers, strict=True):
