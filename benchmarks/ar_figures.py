@@ -120,6 +120,15 @@ def _finished(axes: Any, titles: tuple[str, ...], label: str) -> Any:
     return axes[0].figure
 
 
+def saved(figure: Any, path: Path) -> Path:
+    """The same bytes for the same cells: no date, no random names."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": path.stem}):
+        figure.savefig(path, metadata={"Date": None})
+    return path
+
+
 FIGURES: dict[str, Callable[[Found], Any | None]] = {
     "figure1": figure1,
     "figure2": figure2,
@@ -141,9 +150,7 @@ def draw(results: Path, out: Path) -> list[Path]:
             if figure is not None:
                 said = "" if scale == "paper" else ": NOT the paper's schedule"
                 figure.suptitle(f"CIFAR-10, ResNet-29 v2{said}", fontsize=10 if len(figure.axes) == 1 else 12)
-                path = out / f"ar-{name}-{scale}.svg"
-                figure.savefig(path)
-                written.append(path)
+                written.append(saved(figure, out / f"ar-{name}-{scale}.svg"))
     return written
 
 

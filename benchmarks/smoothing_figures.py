@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from benchmarks.ar_figures import PER_CENT, ROOT, panels
+from benchmarks.ar_figures import PER_CENT, ROOT, panels, saved
 from calibrant.bench.store import Cell, Store
 from calibrant.papers import AS_TRAINED
 from calibrant.report.plots.style import COLOURS
@@ -116,9 +116,7 @@ def draw(results: Path, out: Path) -> list[Path]:
             if figure is not None:
                 said = "" if scale == "paper" else f": {scale.replace('of', ' of ')} epochs, NOT the paper's schedule"
                 figure.suptitle(f"{data.replace('cifar', 'CIFAR-')}, ResNet-18{said}", fontsize=12)
-                path = out / f"ss-{name}-{data}-{scale}.svg"
-                figure.savefig(path)
-                written.append(path)
+                written.append(saved(figure, out / f"ss-{name}-{data}-{scale}.svg"))
     return written
 
 
