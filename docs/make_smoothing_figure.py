@@ -38,7 +38,7 @@ def draw() -> Figure:
     for (upper, label), colour in zip(PROBS.items(), SERIES, strict=False):
         axes[0].plot(z, Prob(upper, TAU[upper])(z), color=COLOURS[colour], label=label, linewidth=1.6)
     axes[0].set(xlabel="feature z", title="Prob: ReLU of an upper bound", ylim=(-0.5, 15))
-    axes[0].legend(frameon=False, fontsize=8, loc="upper left")
+    axes[0].legend(frameon=False, fontsize=8, loc="upper left", labelcolor=COLOURS["muted"])
     shown = noisy_map()
     for ax, values, title in (
         (axes[1], shown, "a feature map"),
@@ -50,7 +50,7 @@ def draw() -> Figure:
     axes[3].set(xlabel="frame, 0 is now", title="temporal smoothing: importance", xticks=range(-WINDOW, 1))
     for ax in axes:
         dress(ax)
-        ax.title.set_fontsize(10)
+        ax.title.set(fontsize=10, color=COLOURS["muted"])  # reads on white and on near-black
     for ax in axes[1:3]:
         ax.grid(False)
         ax.spines[:].set_visible(False)
