@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 EDGE_SNAP = 1e-11
@@ -36,6 +38,27 @@ def tie_runs(sorted_values: Tensor, within: float = 0.0) -> tuple[Tensor, Tensor
         new[1:] = sorted_values[1:] != sorted_values[:-1]
     run = torch.cumsum(new, 0) - 1
     return run, torch.bincount(run)
+
+
+ROUNDING = 8 * float(np.finfo(np.float64).eps)
+"""Probabilities this close, relatively, are one: how far the order of a sum in float64 moves it."""
+
+
+def settled(values: NDArray[np.float64], unit: float = 0.0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(values, the same sorted), with those that differ by rounding alone made equal; log-odds have `unit` 1, for
+    near 0 they are differences of larger numbers.
+
+    Two rows of a forest, (.4, .3, .2, .1) and (.4, .1, .2, .3), are equally sure; which is the larger in its last bit
+    must not decide their bin or their block.
+    """
+    ordered = np.sort(values)
+    step = np.diff(ordered)
+    apart = step > ROUNDING * np.maximum(np.abs(ordered[1:]), unit)
+    if not bool(((step > 0) & ~apart).any()):
+        return values, ordered
+    new = np.concatenate([[True], apart])
+    least = ordered[new]
+    return least[np.searchsorted(least, values, "right") - 1], least[np.cumsum(new) - 1]
 
 
 def equal_mass(confidence: Tensor, bins: int, order: Tensor | None = None) -> Tensor:

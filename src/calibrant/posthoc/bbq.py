@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.histogram import Kind
 from calibrant.posthoc.map import FittedMap
@@ -105,6 +106,7 @@ def bin_counts(n: int) -> range:
 
 def averaged(score: Floats, hit: NDArray[np.bool_]) -> tuple[Step, float]:
     """(the averaged step function, the posterior mean of the number of bins)."""
+    score = settled(score, 1.0)[0]
     value, size = np.unique(score, return_counts=True)
     hits = np.zeros(len(value))
     np.add.at(hits, np.searchsorted(value, score), hit)

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import at_least, certified
 from calibrant.posthoc.isotonic import Isotonic, IsotonicMap, IsotonicRestMap, Steps
 from calibrant.posthoc.map import FittedMap
@@ -25,7 +26,7 @@ from calibrant.types import Predictions
 def centred(steps: Steps, values: NDArray[np.float64]) -> Steps:
     """One knot per block, at the mean of the `values` in it."""
     first, last = steps.x[::2], steps.x[1::2]
-    ordered = np.sort(values)
+    ordered = settled(values)[1]
     low = np.searchsorted(ordered, first, "left")
     high = np.searchsorted(ordered, last, "right")
     total = np.concatenate([[0.0], np.cumsum(ordered)])

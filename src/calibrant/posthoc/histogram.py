@@ -18,7 +18,7 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.binning import edges as width_edges
-from calibrant.functional.binning import equal_mass, equal_width
+from calibrant.functional.binning import equal_mass, equal_width, settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
@@ -47,6 +47,7 @@ def tabulate(p: Tensor, hit: Tensor, bins: int, scheme: str) -> Table:
     if scheme == "width":
         index, edges = equal_width(p, bins), width_edges(bins)[1:-1]
     else:
+        p = torch.from_numpy(settled(p.numpy())[0])
         index = equal_mass(p, bins)
         present, index = torch.unique(index, return_inverse=True)  # ties can leave a bin empty: it is dropped
         bins = len(present)

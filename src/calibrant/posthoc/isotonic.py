@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.histogram import Kind
 from calibrant.posthoc.map import FittedMap
@@ -42,7 +43,7 @@ def pava(values: Floats, hit: NDArray[np.bool_]) -> Steps:
     """Isotonic regression of hits on values."""
     from scipy.optimize import isotonic_regression
 
-    ordered = np.sort(values)
+    values, ordered = settled(values)
     at, hits = np.unique(values[hit], return_counts=True)
     left, right = np.searchsorted(ordered, at, "left"), np.searchsorted(ordered, at, "right")
     # groups in order: misses below the first hit, hit 1, misses between 1 and 2, hit 2, …, misses above the last

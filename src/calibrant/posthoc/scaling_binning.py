@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.functional.binning import equal_mass
+from calibrant.functional.binning import equal_mass, settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.one_vs_rest import top_odds
@@ -72,7 +72,7 @@ class ScalingBinning(Calibrator):
 def scaled_and_binned(score: Tensor, correct: Tensor, bins: int, **record: Any) -> ScalingBinningMap:
     """Steps 1 to 3."""
     a, b = platt(score[:, None], correct[:, None])[0][0]
-    g = torch.sigmoid(a * score + b)
+    g = torch.from_numpy(settled(torch.sigmoid(a * score + b).numpy())[0])
     present, index = torch.unique(equal_mass(g, bins), return_inverse=True)  # ties can leave a bin empty
     count = len(present)
     low = torch.full((count,), torch.inf, dtype=torch.float64).scatter_reduce_(0, index, g, "amin")

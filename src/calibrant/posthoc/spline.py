@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.isotonic import interpolate
 from calibrant.posthoc.map import FittedMap
@@ -108,6 +109,7 @@ def cdf_spline(score: NDArray[np.float64], correct: NDArray[np.bool_], knots: in
     from scipy.interpolate import CubicSpline
 
     n = len(score)
+    score = settled(score)[0]
     # ties are one step of the curve: its value after the whole run, so that row order cannot matter
     value, size = np.unique(score, return_counts=True)
     hits = np.zeros(len(value))

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.binning import ROUNDING, settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.histogram import Kind
 from calibrant.posthoc.map import FittedMap
@@ -128,11 +129,13 @@ class VennAbers(Calibrator):
 
 def upper_steps(score: Floats, hit: NDArray[np.bool_]) -> Step:
     """p₁ as a function of s: the isotonic value of a new hit at s. A score on an edge is of the step on its left."""
+    score = settled(score, 1.0)[0]
     value, size = np.unique(score, return_counts=True)
     hits = np.zeros(len(value))
     np.add.at(hits, np.searchsorted(value, score), hit)
     x, y = (np.concatenate([[0.0], np.cumsum(c)]) for c in (size, hits))
-    return compressed(value, np.maximum.accumulate(least_slopes(x, y)))
+    reach = value + ROUNDING * np.maximum(np.abs(value), 1.0)  # a new score that ties up to rounding is on the edge
+    return compressed(reach, np.maximum.accumulate(least_slopes(x, y)))
 
 
 def least_slopes(x: Floats, y: Floats, block: int = 256) -> Floats:
