@@ -225,7 +225,8 @@ the boundary (a calibrated model's ECE is 0; an overconfident model's `ece_under
 lower end is 0, so coverage there may exceed 99 %: no interval that contains the boundary can do less.
 The methods were chosen on the trials of seed 0; the table is of other trials, in the same kind of world.
 `calibrant.metrics.regimes.REGIMES` lists every regime that is not covered, and reports repeat it.
-Aggregates over corruptions and OOD detection have a page of their own: [coverage_shift.md](coverage_shift.md)."""
+Aggregates over corruptions and OOD detection have a page of their own, [coverage_shift.md](coverage_shift.md), and so
+have differences between two predictors, [coverage_paired.md](coverage_paired.md)."""
 
 if __name__ == "__main__":
     main()

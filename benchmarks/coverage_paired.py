@@ -30,9 +30,10 @@ from calibrant.metrics.table import Panel
 from calibrant.types import Predictions
 
 OUT = Path(__file__).parents[1] / "docs" / "coverage_paired.md"
-WORLDS = ((5, 300), (5, 800), (5, 5000), (2, 800), (100, 800))
-"""(classes, items)."""
-NAMES = tuple(m.name for m in METRICS.values() if m.family == "calibration" and m.name != "gap")
+WORLDS = ((5, 800), (5, 5000), (5, 300), (2, 800), (100, 800))
+"""(classes, items); the first is asked about all pairs, the others about `CORE`."""
+NAMES = tuple(m.name for m in METRICS.values() if m.family == "calibration" and m.name not in ("gap", "ece_debiased"))
+"""`ece_debiased` has the interval of `ece`."""
 
 Jitter = Callable[[float], Tensor]
 
@@ -47,8 +48,9 @@ PAIRS: dict[str, Callable[[Tensor, Jitter], tuple[Tensor, Tensor]]] = {
 }
 """Logits of a and b from those of π; e(s) is fresh noise of standard deviation s."""
 
+CORE = ("calibrated / ×1.1", "calibrated / ×1.5", "calibrated / jittered", "twins ×1.3")
 EQUAL = ("calibrated / jittered", "×1.3 / jittered", "twins ×1.3")
-POWER = ((1000, 1.1), (1000, 1.25), (1000, 1.5), (10_000, 1.05), (10_000, 1.1), (10_000, 1.5))
+POWER = ((1000, 1.25), (1000, 1.5), (10_000, 1.1), (10_000, 1.25))
 """(items, by how much the logits of a are too large; b is the same, repaired)."""
 
 
@@ -163,13 +165,13 @@ def main() -> None:
     parser.add_argument("--replicates", type=int, default=300)
     parser.add_argument("--only", default="")
     parser.add_argument("--pairs", default="")
-    parser.add_argument("--seed", type=int, default=1, help="of the trials; 0 was used while the method was chosen")
+    parser.add_argument("--seed", type=int, default=2, help="of the trials; the method was chosen on 0 and 1")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, default=OUT)
     a = parser.parse_args()
     names = tuple(a.only.split(",")) if a.only else NAMES
     power = [(f"×{s:g} / repaired", 5, n) for n, s in POWER]
-    keys = [(p, k, n) for k, n in WORLDS for p in PAIRS] + power
+    keys = power + [(p, k, n) for k, n in WORLDS for p in (PAIRS if (k, n) == WORLDS[0] else CORE)]
     keys = [key for key in keys if not a.pairs or key[0] in a.pairs.split(",")]
     results: dict[tuple[str, int, int], dict[str, Tally]] = {}
     with ProcessPoolExecutor(a.processes) as pool:
@@ -196,8 +198,10 @@ predictors' calibration errors, b − a on the same items, holds the true differ
 
 A pair is "a / b": the logits of each are those of the true probabilities times a factor (×1.3 is overconfident,
 ×0.77 too timid); *jittered* is a with noise of standard deviation 0.02 on its logits, *twins* have noise of 0.3 each.
-The method was chosen on the trials of seed 0; the tables are of other trials, in the same worlds. Where both predictors
-are nearly calibrated, or nearly the same, no interval can use what neither error says, and coverage exceeds 99 %."""
+The method was chosen on trials of seeds 0 and 1; the tables are of other trials, in the same worlds. Where both
+predictors are nearly calibrated, or nearly the same, each end allows for the worst that noise can hide, and coverage
+exceeds 99 %. Repaired temperatures are asked about in a quarter of the trials. `ece_debiased` has the interval of
+`ece`."""
 
 if __name__ == "__main__":
     main()

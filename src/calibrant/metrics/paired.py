@@ -14,7 +14,6 @@ gaps differ (‖v‖ − ‖u‖ ≤ ‖v − u‖), and always holds the observ
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -26,7 +25,7 @@ from calibrant.metrics.bca import acceleration, bca, design_effect, influence, n
 from calibrant.metrics.bootstrap import coarse
 from calibrant.metrics.classwise import classwise_cells, linear_and_rest, pivots
 from calibrant.metrics.joint import Joint, reach
-from calibrant.metrics.profile import Curve, Rho, correlation, curve, profile, unrelated
+from calibrant.metrics.profile import Curve, Rho, chance, constant, correlation, critical, curve, profile, unrelated
 from calibrant.metrics.table import Metric, Panel
 from calibrant.types import Predictions
 
@@ -108,8 +107,10 @@ def calibration(metric: Metric, joint: Joint, values: tuple[float, float], level
             curves[i, end] = curve(statistic(line.gap * c.mass, c), statistic(line.drawn, c), seen[i])
     low, high = (curves[0, "high"], curves[1, "low"]), (curves[0, "low"], curves[1, "high"])
     far = reach(couple, name, normal_quantile((1 + level) / 2))
-    # A walk's sign may be noise's: what raises one predictor's KS then lowers the other's, which no single ρ describes
-    rho = None if side == "walk" else (correlation(*low), correlation(*high))
+    # A walk's sign may be noise's: what raises one predictor's KS then lowers the other's, which no single ρ describes.
+    # One-sided errors take gaps of the other sign as they are, or as 0: between the two, ρ is anyone's guess.
+    independent: tuple[Rho, Rho] = (constant(0.0), constant(0.0))
+    rho = None if side == "walk" else (correlation(*low), correlation(*high)) if side == "both" else independent
     found = _accepted(low, high, rho, far, observed, level)
     if any(c.certain for c in couple.cells):  # lines that end at an accuracy of 1 know nothing beyond
         plain = _around(metric, joint.panels, values, level)
@@ -126,21 +127,20 @@ def _accepted(
     level: float,
 ) -> Paired:
     """Each end from its own curves (a, b), cut to `far` (below, above), and the observed difference inside."""
-    critical = normal_quantile((1 + level) / 2) ** 2
     if rho is None:
-        least, _, not_above, _ = unrelated(*low, critical)
-        _, most, _, not_below = unrelated(*high, critical)
+        z = normal_quantile((1 + level) / 2)
+        least, _, not_above, _ = unrelated(*low, z)
+        _, most, _, not_below = unrelated(*high, z)
+        p = math.erfc(abs(not_above - not_below) / math.sqrt(2))
     else:
-        least, _, not_above, _ = profile(*low, rho[0], critical)
-        _, most, _, not_below = profile(*high, rho[1], critical)
+        least, _, not_above, _ = profile(*low, rho[0], critical(level))
+        _, most, _, not_below = profile(*high, rho[1], critical(level))
+        p = chance(abs(not_above - not_below))  # one of them is 0, unless the curves contradict each other
     least, most = min(max(least, -far[0]), observed), max(min(most, far[1]), observed)
-    excess = abs(not_above - not_below)  # one of them is 0, unless the curves contradict each other
-    p = math.erfc(math.sqrt(excess / 2))
     if least > 0 or most < 0:
         return Paired(least, most, min(p, 1 - level), PROFILE)
-    return Paired(
-        least, most, p if excess <= critical else 1.0, PROFILE
-    )  # 1: the observed difference has the other sign
+    # 0 is inside by the observed difference alone, which then has the other sign: nothing is said
+    return Paired(least, most, p if p >= 1 - level else 1.0, PROFILE)
 
 
 def _around(metric: Metric, panels: tuple[Panel, Panel], values: tuple[float, float], level: float) -> Paired:
@@ -182,10 +182,7 @@ def classwise(
     error = math.sqrt(float((moved[1] - moved[0]).square().sum()))
     far = float((delta[1] - delta[0]).abs().sum()) + normal_quantile((1 + level) / 2) * error
     (low_a, high_a), (low_b, high_b) = curves
-
-    def rho(alpha: Tensor) -> Callable[[Tensor], Tensor]:
-        return lambda beta: torch.full_like(beta, together)
-
+    rho = constant(together)
     return _accepted((high_a, low_b), (low_a, high_b), (rho, rho), (far, far), values[1] - values[0], level)
 
 

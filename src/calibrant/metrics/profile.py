@@ -7,11 +7,13 @@ draws, so a pair (α, β) of errors is as far from the data as
     Q(α, β) = z_a² + (z_b − ρ z_a)² / (1 − ρ²).
 
 The interval holds those β − α for which the least Q along β − α = const exceeds the least Q of all by no
-more than the χ²₁ quantile (the profile; errors are ≥ 0, and a calibrated one may sit at that boundary).
+more than chance gives (the profile). Errors are ≥ 0 and a calibrated one sits at that boundary, where the excess is
+χ²₁ or χ²₂, each half of the time: χ̄² (Self & Liang 1987), which is what "chance" means here throughout.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -83,8 +85,26 @@ def correlation(a: Curve, b: Curve) -> Rho:
     return rho
 
 
-def profile(a: Curve, b: Curve, rho: Rho, critical: float) -> tuple[float, float, float, float]:
-    """(low, high) of β − α, and the excess of the least Q with β ≤ α, and with β ≥ α, over the least of all."""
+def constant(rho: float) -> Rho:
+    return lambda alpha: lambda beta: torch.full_like(beta, rho)
+
+
+def chance(excess: float) -> float:
+    """P(χ̄² > excess), ½ χ²₁ + ½ χ²₂."""
+    return (math.erfc(math.sqrt(excess / 2)) + math.exp(-excess / 2)) / 2
+
+
+def critical(level: float) -> float:
+    """The excess that chance exceeds with probability 1 − level."""
+    low, high = 0.0, 100.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance(middle) > 1 - level else (low, middle)
+    return high
+
+
+def profile(a: Curve, b: Curve, rho: Rho, most: float) -> tuple[float, float, float, float]:
+    """(low, high) of β − α at an excess of `most`; the excess of the least Q with β ≤ α, and with β ≥ α."""
     alpha = _errors(a, b)
     za, zb, rho_at = a.at(alpha), b.at(alpha), rho(alpha)
     first, last = float(zb[0]), float(zb[-1])
@@ -99,7 +119,7 @@ def profile(a: Curve, b: Curve, rho: Rho, critical: float) -> tuple[float, float
     rest = (1 - r * r).clamp_min(1e-9)
     least = za.square() + ((r * za).clamp(last, first) - r * za).square() / rest
     base = float(least.min())
-    room = base + critical - za.square()
+    room = base + most - za.square()
     ends, held = [], room >= 0
     nearest = least.argmin()
     for sign in (1.0, -1.0):
@@ -119,13 +139,12 @@ def profile(a: Curve, b: Curve, rho: Rho, critical: float) -> tuple[float, float
     return low, high, max(0.0, float(not_above) - base), max(0.0, float(not_below) - base)
 
 
-def unrelated(a: Curve, b: Curve, critical: float) -> tuple[float, float, float, float]:
-    """The same four where nothing is known of ρ: any β and any α that their own pivots accept."""
+def unrelated(a: Curve, b: Curve, z: float) -> tuple[float, float, float, float]:
+    """The same where nothing is known of ρ: any β and any α whose own pivots are at most z; and the least such z."""
     error = _errors(a, b)
-    za, zb, z = a.at(error), b.at(error), torch.tensor(critical, dtype=torch.float64).sqrt()
-    low, high = _where(zb, error, z) - _where(za, error, -z), _where(zb, error, -z) - _where(za, error, z)
-    not_above = torch.maximum(zb, -za).clamp_min(0).square().min()
-    not_below = torch.maximum(-zb, za).clamp_min(0).square().min()
+    za, zb, up = a.at(error), b.at(error), torch.tensor(z, dtype=torch.float64)
+    low, high = _where(zb, error, up) - _where(za, error, -up), _where(zb, error, -up) - _where(za, error, up)
+    not_above, not_below = torch.maximum(zb, -za).clamp_min(0).min(), torch.maximum(-zb, za).clamp_min(0).min()
     return float(low), float(high), float(not_above), float(not_below)
 
 
