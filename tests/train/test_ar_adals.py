@@ -250,6 +250,36 @@ def test_a_run_keeps_the_levels_it_was_begun_with(run: Path, tmp_path: Path) -> 
     train(small("seed=7"), out, QUIET)  # without saying which, it goes on with its own
 
 
+def test_chunks_of_the_rulers_former_settings_are_in_nobodys_way(run: Path, tmp_path: Path) -> None:
+    """A measurement that was killed before the ruler's defaults changed is begun anew, and leaves nothing behind."""
+    members, data = load(run / "vanilla").members, load_data("digits", sizes=small().data.sizes)
+    weights = distances.weights_hash(members[0])
+    for former in (f"test.{weights[:8]}.parts", f"test.{weights[:8]}-00000000.parts"):
+        left = tmp_path / "ddn" / former
+        left.mkdir(parents=True)
+        (left / "robustness.json").write_text(
+            json.dumps({"chunk": 256, "model": weights, "settings": {"iterations": 9}})
+        )
+    distances.measured(members, data, "test", tmp_path, ruler="ddn")
+    assert [path.name for path in (tmp_path / "ddn").iterdir()] == ["test.safetensors"]
+
+
+def test_items_that_no_attack_moved_are_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their distance is infinite: of the most robust level, and if they are many, cut by their order alone."""
+    folder = tmp_path / "far"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
+        count = 7 if split == "train" else 0
+        far = torch.where(torch.arange(len(found.distance)) < count, torch.inf, found.distance)
+        distances.write(folder / f"{split}.safetensors", replace(found, distance=far))
+    places = ", ".join(map(str, distances.read(folder / "train.safetensors").index[:5].tolist()))
+    train(small("epochs=1"), tmp_path / "r", How(device="cpu", levels=folder))
+    said = capsys.readouterr().err
+    assert f"ddn found no other prediction for 7 of 60 train items (places {places}, …)" in said
+    assert "validation items" not in said
+
+
 def test_levels_are_for_targets_that_want_them(tmp_path: Path) -> None:
     said = refused(read("digits/focal"), tmp_path / "r", replace(QUIET, levels=tmp_path))
     assert "--levels is for targets that want levels" in said and not (tmp_path / "r").exists()

@@ -46,6 +46,8 @@ def robustness(
 ) -> Tensor:
     """Distance [N] of each input to another prediction than the model's own, float32, in the order of `x`.
 
+    Infinite where none was found, and only there: `torch.isinf(distance)` says which inputs those are.
+
     `x`: what the model is fed, a tensor [N, …] or `Batches`, whose normalisation is then known. For a tensor of
     normalised inputs say `bounds=Bounds(mean=…, std=…)`; by default pixels lie in [0, 1]. `ruler` is "cw", "ddn" or an
     attack; `settings` are the ruler's own. With `store`, finished chunks are kept there and a second call goes on after

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from calibrant.attacks import levels as cut
+from calibrant.attacks import median_distance
 from calibrant.cli.probe import Probed, Request
 from calibrant.diagnostics.levels import calibration_by_level
 from calibrant.diagnostics.stability import Of
@@ -40,14 +41,14 @@ def probe(request: Request) -> Probed:
         by_level = calibration_by_level(said, level, distance=found.distance, of=of, name=first.name)
         record["splits"][split] = {
             "n": len(found.distance),
-            "median_distance": float(found.distance.median()),
+            "median_distance": median_distance(found.distance),
             "unmoved": found.unmoved,
             "items_sha256": found.items,
             **{k: v for k, v in by_level.to_dict().items() if k != "schema"},
         }
         shown += [f"{split}: {section.lead(by_level)}", table(by_level), *by_level.notes()]
         if found.unmoved:
-            shown.append(f"{ruler} found no other prediction for {found.unmoved} items; they count as the most robust.")
+            shown.append(f"{ruler} found no other prediction for {found.far()}.")
         panels.append(section.levels_panel([by_level], ruler=ruler, attacked=first.name))
         audited += said[:1]
     return Probed(record, shown, panels, audited)

@@ -50,6 +50,15 @@ class Distances:
         """Items on which the attack found no other prediction: infinitely far, so of the most robust level."""
         return int(torch.isinf(self.distance).sum())
 
+    def far(self) -> str:
+        """Which items those are, for a sentence: the first few by their places in the data set."""
+        where = self.index[torch.isinf(self.distance)].tolist()
+        named = ", ".join(map(str, where[:5])) + (", …" if len(where) > 5 else "")
+        return (
+            f"{len(where)} of {len(self.distance)} {self.split} items (places {named}); they count as the most robust, "
+            "among themselves by their order"
+        )
+
     def sha256(self) -> str:
         return hashlib.sha256(self.distance.double().contiguous().numpy().tobytes()).hexdigest()
 
@@ -93,12 +102,15 @@ def measured(
         if (found.items, found.network, found.ruler) == (items, weights, ruler):
             return found
     path.parent.mkdir(parents=True, exist_ok=True)
-    chunks = path.with_suffix(f".{weights[:8]}.parts")  # chunks of a network that was trained on since are no use
+    # chunks of a network that was trained on since, or of the ruler's former settings, are no use
+    settings = hashlib.sha256(repr(RULERS[ruler]()).encode()).hexdigest()
+    chunks = path.with_suffix(f".{weights[:8]}-{settings[:8]}.parts")
     with enough_threads(data.shape, 64, device):
         distance = _attacked(network, part, data, ruler, chunks, torch.device(device), progress)
     out = Distances(distance.double().cpu(), part.index.cpu(), data.name, name, items, weights, ruler)
     write(path, out)
-    shutil.rmtree(chunks, ignore_errors=True)
+    for done in path.parent.glob(f"{stem}.*.parts"):
+        shutil.rmtree(done, ignore_errors=True)
     return out
 
 

@@ -133,6 +133,9 @@ class LevelSource:
                 f"{self.folder} was begun with other levels (from {old['from']}); "
                 "name those by --levels, or choose another folder"
             )
+        for each in found:
+            if each.unmoved and not self.how.quiet:
+                print(f"{self.ruler} found no other prediction for {each.far()}", file=sys.stderr)
         self.first = levels_of(*found, self.data, self.count)
         atomic.write_text(path, json.dumps(record, indent=2))
 
