@@ -98,7 +98,7 @@ def test_the_cheap_ruler_ranks_as_cw_does(victim: Victim) -> None:
     ddn = DDN(bounds=victim.bounds).run(victim.model, victim.x)
     assert spearmanr(cw.distance, ddn.distance).statistic >= 0.95
     assert bool(cw.success.all()) and bool(ddn.success.all())
-    assert cw.calls.float().mean() >= 20 * ddn.calls.float().mean()
+    assert cw.calls.float().mean() >= 26 * ddn.calls.float().mean()  # 20 and room for what is no gradient
     assert float((cw.distance / ddn.distance).mean()) == pytest.approx(1, abs=0.03)
 
 

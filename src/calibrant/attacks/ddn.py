@@ -28,8 +28,8 @@ from calibrant.attacks.task import Seen, State, Task, direction, norms, spread
 from calibrant.errors import InputError
 
 GROWTH = 1.5
-WALKS, LONGER = 2, 4
-"""How often an item without a success walks, and for how many times the iterations."""
+WALKS, STRIDES = 2, 80
+"""How often an item without a success walks, and how far."""
 STRIDE, SHORTER = 1 / 256, 4.0
 """The first walk's stride as a share of the box's diagonal, and its divisor for the next."""
 FINEST_ALPHA, FINEST_GAMMA = 0.01, 0.02
@@ -41,7 +41,7 @@ SHORTEST, LONGEST = 1e-4, 0.25
 class DDN(Attack):
     """Minimum L2 norm by decoupled direction and norm: the cheap ruler (Rony 2019)."""
 
-    iterations: int = 20
+    iterations: int = 15
     gamma: float = 0.3
     alpha: float = 2.0  # in units of ε
     looks: ClassVar[int] = 4
@@ -80,7 +80,7 @@ class DDN(Attack):
         turned = task.origin + spread(epsilon, point) * moved
         walks = (walk > 0) & ~ever
         point = torch.where(spread(walks, point), walked, turned)
-        over = t + 1 >= torch.where(walks, LONGER, 1) * self.iterations
+        over = t + 1 >= torch.where(walks, STRIDES, self.iterations)
         lost = over & ~ever
         return {
             "point": torch.where(spread(lost, point), task.origin, point),
