@@ -89,6 +89,15 @@ def test_a_map_with_two_readers_is_smoothed_once() -> None:
         torch.testing.assert_close(calibrant.smooth(model)(X), model.fc(layer(y).mean((2, 3))))
 
 
+def test_where_nothing_else_subsamples_the_stem_is_smoothed() -> None:
+    one = nn.Sequential(conv(3, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 16 * 16, 5))
+    assert list(smoothed(calibrant.smooth(one))) == ["before 2"]
+    two = nn.Sequential(*one[:3], conv(4, 4), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(4 * 8 * 8, 5))
+    assert list(smoothed(calibrant.smooth(two))) == ["before 5"]
+    with pytest.raises(InputError, match="no stage"):  # patches of a transformer: what sees the image is no map
+        calibrant.smooth(nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.Flatten(2)))
+
+
 def test_torchscript_is_refused_by_its_name() -> None:
     model = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 4), nn.ReLU(), nn.MaxPool2d(2), conv(4, 4)).eval()
     with pytest.warns(DeprecationWarning):

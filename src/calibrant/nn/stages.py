@@ -6,9 +6,9 @@ Read off a `Trace`:
 - a residual block whose shortcut also takes its input, or the norm and activation of it, is smoothed as a whole, before
   the block; so is anything that takes a map, hands it to several layers and returns a smaller one;
 - else the place is right before the strided layer, the pool, or the slice that takes every second point;
-- the stem is left alone: what sees the image or has one convolution before it, and the pool that follows a strided
-  first layer. That leaves a ResNet the paper's four layers, three before subsampling and one before global pooling;
-- two pools with no convolution between them are one;
+- the stem is left alone: what sees the image or has one convolution before it (unless nothing else subsamples), and the
+  pool that follows a strided first layer. That leaves a ResNet the paper's four layers, three before subsampling and
+  one before global pooling;
 - a squeeze (a map averaged into a gate, while larger maps follow) is no subsampling.
 """
 
@@ -20,6 +20,8 @@ from typing import Literal
 
 from calibrant.nn.tracing import CONVOLUTIONS, COPIES, NORMS, POOLS, PRODUCTS, RELUS, VIEWS, Call, Operation, Trace
 
+STEM = 2
+"""Convolutions before which nothing is smoothed, unless nothing else is left."""
 PADS = frozenset({"constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
     "replication_pad2d", "replication_pad3d"})  # fmt: skip
 
@@ -39,6 +41,11 @@ class Place:
 def places(run: Trace) -> tuple[list[Place], list[str]]:
     """Every place, in the order of execution (a module that is used several times appears once), and the subsampling
     operations that have none: their input is no module's."""
+    found, lost = _places(run, STEM)
+    return (found, lost) if found or lost else _places(run, 1)  # a network that is little more than a stem
+
+
+def _places(run: Trace, stem: int) -> tuple[list[Place], list[str]]:
     found: dict[str, Place] = {}
     whole: list[Call] = []  # modules that are smoothed before: what is inside them is done
     lost: list[str] = []
@@ -46,15 +53,15 @@ def places(run: Trace) -> tuple[list[Place], list[str]]:
     everywhere: set[int] = set()
     pooling, pooled = global_pooling(run), -1
     for op in run.operations:
-        if op is not pooling and not _subsamples(run, op):
+        if op is not pooling and not _subsamples(run, op, stem):
             continue
         if op.convolutions == pooled:
             continue
         pooled = op.convolutions if op.name in POOLS else -1
         if any(call in whole for call in (run.calls[i] for i in op.inside)):
             continue
-        place, call = _place(run, op)
-        if call is not None and call.convolutions < 2 and place is None:
+        place, call = _place(run, op, stem)
+        if call is not None and call.convolutions < stem and place is None:
             continue  # a block that is part of the stem
         if place is None:
             inner = run.calls[op.inside[-1]].name if op.inside else "the network's own forward"
@@ -69,8 +76,8 @@ def places(run: Trace) -> tuple[list[Place], list[str]]:
     return [place for key, place in found.items() if takes.get(key) not in everywhere], lost
 
 
-def _subsamples(run: Trace, op: Operation) -> bool:
-    if not op.subsamples or op.convolutions < 2 or max(run.shapes[op.reads[0]][2:]) < 2:
+def _subsamples(run: Trace, op: Operation, least: int) -> bool:
+    if not op.subsamples or op.convolutions < least or max(run.shapes[op.reads[0]][2:]) < 2:
         return False
     if op.name == "slice" and op.reads[0] not in run.maps:
         return False  # tokens, or what a slice of the other axis left
@@ -113,14 +120,14 @@ def _convolves(run: Trace, at: int) -> bool:
     return any(o.name in CONVOLUTIONS and max(run.shapes[o.reads[1]][2:]) > 1 for o in run.operations[at + 1 :])
 
 
-def _place(run: Trace, op: Operation) -> tuple[Place | None, Call | None]:
+def _place(run: Trace, op: Operation, stem: int) -> tuple[Place | None, Call | None]:
     """The place of a subsampling operation, and the module it is in front of."""
     t = _origin(run, op.reads[0])
     size = run.size(t)
     inside = [run.calls[i] for i in op.inside]
     for call in inside:
         if call.convolutions >= 1 and _shrinks(run, call) and _heads(run, call) > 1:
-            return Place("before", call.name, run.size(call.took)) if call.convolutions > 1 else None, call
+            return Place("before", call.name, run.size(call.took)) if call.convolutions >= stem else None, call
     for source in (t, _unpadded(run, t)):
         for call in reversed(inside):
             if call.took == source:

@@ -184,7 +184,7 @@ def _choose(model: nn.Module, where: Where, example: Any) -> list[Place]:
         if lost:
             raise InputError(
                 f"{lost[0]} subsamples a map that no module hands to it; make it a module, or name places by where="
-                + (f", such as those that were found: {names}" if names else "")
+                + (f", such as those that were found: {names}" if names else f"; {_listed(model, example)}")
             )
         if not found:
             kind = type(model).__name__
