@@ -9,6 +9,7 @@ Read off a `Trace`:
 - the stem is left alone: what sees the image or has one convolution before it (unless nothing else subsamples), and the
   pool that follows a strided first layer. That leaves a ResNet the paper's four layers, three before subsampling and
   one before global pooling;
+- two pools with no convolution between them are one;
 - a squeeze (a map averaged into a gate, while larger maps follow) is no subsampling.
 """
 
