@@ -150,3 +150,23 @@ def test_bad_input() -> None:
     some = {key: s for key, s in cells().items() if key[0] != "fog"}
     with pytest.raises(InputError, match="the reference lacks fog at severity 1"):
         corruption_report(cells(), some)
+
+
+@pytest.mark.parametrize("resampling", [None, Resampling(0, 50)], ids=["values", "intervals"])
+def test_one_impossible_label_costs_the_normalised_nll_alone(resampling: Resampling | None) -> None:
+    """It was a KeyError: the ratio of NLLs was taken of cells that have none."""
+    found, y = logits_of(0, 2.0)
+    found["fog", 1][0, y[0]] = -torch.inf
+    broken = {key: reduce(predictions(z, y), classwise=False) for key, z in found.items()}
+    for model, reference in ((broken, cells(weak=0.5)), (cells(weak=0.5), broken)):
+        report = corruption_report(model, reference, resampling=resampling)
+        assert report.normalised["mcnll"].value is None and "impossible" in str(report.normalised["mcnll"].reason)
+        assert report.normalised["mce"].value is not None and report.normalised["mcece"].value is not None
+
+
+@pytest.mark.parametrize("resampling", [None, Resampling(0, 50)], ids=["values", "intervals"])
+def test_a_reference_without_errors_gives_a_reason_and_no_infinity(resampling: Resampling | None) -> None:
+    found, y = logits_of(0, 2.0)
+    right = {key: reduce(predictions(50.0 * torch.nn.functional.one_hot(y, K), y)) for key in found}
+    report = corruption_report(cells(), right, resampling=resampling)
+    assert report.normalised["mce"].value is None and "nothing to divide by" in str(report.normalised["mce"].reason)

@@ -39,6 +39,8 @@ Key = tuple[str, int]
 CELL_METRICS = ("accuracy", "nll", "ece", "auroc")
 NORMALISED = {"error": "mce", "nll": "mcnll", "ece": "mcece"}
 BY_TYPE = {"error": "ce", "nll": "cnll", "ece": "cece"}
+NO_ERROR = "the reference makes no error on some type: nothing to divide by"
+NO_NLL = "some cell has no NLL: a label was called impossible (logit -inf), or it is a top-1 set"
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,14 @@ def corruption_report(
     wanted: dict[tuple[str, Any], dict[str, Term]] = {("all", None): _means(terms.values(), "mean_")}
     wanted |= {("severity", s): _means(t for (_, at), t in terms.items() if at == s) for s in severities}
     wanted |= {("type", c): _means(t for (at, _), t in terms.items() if at == c) for c in types}
+    absent: dict[str, Estimate] = {}
     if reference is not None:
         base = {key: cell_terms(reference[key], resampling is not None) for key in cells}
-        normalised = {}
+        normalised: dict[str, Term] = {}
         for name, title in NORMALISED.items():
+            if any(name not in held[key] for held in (terms, base) for key in cells):
+                absent[title] = Estimate(None, reason=NO_NLL)
+                continue
             each = {
                 c: ratio([terms[k][name] for k in cells if k[0] == c], [base[k][name] for k in cells if k[0] == c])
                 for c in types
@@ -109,7 +115,7 @@ def corruption_report(
         means=rows["all", None],
         by_severity={s: rows["severity", s] for s in severities},
         by_type={c: rows["type", c] for c in types},
-        normalised=rows.get(("normalised", None), {}),
+        normalised=rows.get(("normalised", None), {}) | absent,
         n=next(iter(cells.values())).n,
         conventions={
             "types": types,
@@ -173,7 +179,10 @@ def estimates(
 ) -> dict[Any, Estimate]:
     """Values, and the intervals of all of them from the same resamples."""
     if resampling is None or n < 2:
-        return {name: Estimate(term.value) for name, term in terms.items()}
+        return {
+            name: Estimate(term.value) if math.isfinite(term.value) else Estimate(None, reason=NO_ERROR)
+            for name, term in terms.items()
+        }
     drawn = {name: term for name, term in terms.items() if term.linear}
     gaps = list({id(p): p for term in terms.values() for p in binned(term)}.values())
     parts: dict[Any, list[Tensor]] = {name: [] for name in drawn}
@@ -211,7 +220,7 @@ def _over_given(term: Term, noise: Mapping[int, Tensor], level: float) -> Estima
 def _bootstrapped(term: Term, replicates: Tensor, group: Tensor | None, level: float) -> Estimate:
     replicates = replicates[torch.isfinite(replicates)]  # a draw in which the reference makes no error
     if not math.isfinite(term.value) or not len(replicates):
-        return Estimate(None, reason="the reference makes no error on some type: nothing to divide by")
+        return Estimate(None, reason=NO_ERROR)
     if float(replicates.max() - replicates.min()) <= 1e-15 * max(1.0, abs(term.value)):
         return Estimate(term.value, reason="every resample gives the same value: no interval")
     low, high = bca(term.value, replicates, acceleration(term.influence(), group), level)
