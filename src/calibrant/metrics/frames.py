@@ -97,16 +97,17 @@ class Frames:
         if self.k not in (0, logits.shape[-1]):
             raise InputError(f"a frame of {logits.shape[-1]} classes after frames of {self.k}")
         predicted = logits.argmax(-1).cpu()
-        if cut or (self._previous is not None and self._previous.shape != predicted.shape):
-            self._previous = None
+        previous = None if cut or self._previous is None or self._previous.shape != predicted.shape else self._previous
         flat, y = logits.reshape(-1, logits.shape[-1]).cpu(), labels.reshape(-1).cpu()
         known = y != ignore
         if not bool(known.any()):
             raise InputError(f"frame {len(self.rows)} has no labelled pixel (all are {ignore})")
-        self.k = logits.shape[-1]
-        scores = reduce(predictions(flat[known], y[known]), self.bins)
-        self.rows.append(sums(scores, predicted, self._previous, self.k))
-        self._previous = predicted
+        try:
+            scores = reduce(predictions(flat[known], y[known]), self.bins)
+        except InputError as error:
+            raise InputError(f"frame {len(self.rows)}, of its labelled pixels: {error}") from None
+        self.rows.append(sums(scores, predicted, previous, logits.shape[-1]))
+        self.k, self._previous = logits.shape[-1], predicted  # of frames that were taken
 
     def units(self, block: int = 1) -> dict[str, Tensor]:
         """The sums of each `block` successive frames, a row a block."""
