@@ -78,7 +78,9 @@ def hot(labels: Tensor) -> Tensor:
 
 
 def test_every_entry_has_its_case() -> None:
-    assert set(LOSS_CASES) == set(LOSSES) == set(NEUTRAL)
+    assert set(LOSS_CASES) == set(LOSSES) == set(NEUTRAL), (
+        "a loss needs its formula in LOSS_CASES and its line in NEUTRAL"
+    )
     assert set(PENALTY_CASES) == set(PENALTIES)
 
 

@@ -20,7 +20,7 @@ def shown(renderable: RenderableType) -> str:
 
 
 def test_every_metric_is_explained() -> None:
-    assert set(MEANING) == set(METRICS)
+    assert set(MEANING) == set(METRICS), "a metric's sentence for laymen belongs into report/explain.py::MEANING"
 
 
 def test_audit_has_every_metric_and_its_reason() -> None:

@@ -4,7 +4,8 @@ How to write a calibrator (imitate `temperature.py`; a method of the top label i
 
 1. A frozen map, `@dataclass(frozen=True, eq=False) class XMap(FittedMap)`: float64 tensors are its parameters, plain
    JSON values its settings; `method = "x"`, `keeps_label = …`, and `transform(logits[..., N, K] float64) -> logits`.
-   −inf logits and ±1e4 must stay free of NaN. `k` says the class count, if the map has one.
+   −inf logits and ±1e4 must stay free of NaN, and a class of −inf stays −inf (`tempered.still_impossible`).
+   `k` says the class count, if the map has one.
    A map of the top label's confidence derives from `TopLabelMap` and writes `confidence(top)` instead.
 2. Frozen settings, `@dataclass(frozen=True) class X(Calibrator)`: `name`, `map`, `cost`, defaults for every field,
    `solve(p) -> XMap(…, record=certified({…}))`. `p.logits` is [N, K] there (members are pooled before).
