@@ -127,7 +127,7 @@ def test_a_difference_lies_in_its_interval_and_jitter_is_no_gain() -> None:
         a = 4 * np.eye(3)[labels] + rng.normal(0, 1.5, (300, 3))
         b = a + rng.normal(0, 0.05, a.shape)
         found = calibrant.compare(
-            a, b, labels, metrics=["ece", "ece_mass", "ece_l2", "ece_over", "ece_under"], replicates=200
+            a, b, labels, metrics=["ece", "ece_mass", "ece_l2", "ece_over", "ece_under"], replicates=100
         )
         for row in found.rows:
             assert row.low <= row.difference <= row.high, row

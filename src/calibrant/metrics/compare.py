@@ -1,7 +1,7 @@
 """`compare`: two predictors on the same items, metric by metric: better, worse, or within noise?
 
-Paired bootstrap of the difference (`paired`), Holm's correction over the metrics that were asked for.
-An item bootstrap compares predictors; a claim about methods needs seeds.
+Paired bootstrap of the difference, or for calibration errors inversion of a test (`paired`); Holm's correction over the
+metrics that were asked for. An item bootstrap compares predictors; a claim about methods needs seeds.
 """
 
 from __future__ import annotations
@@ -203,8 +203,7 @@ def _judged(row: Difference, result: paired.Paired | None, adjusted: float | Non
     if result is None or adjusted is None or row.difference is None:
         return row
     better = METRICS[row.metric].better
-    centre = (result.low + result.high) / 2 if row.metric in STATISTICS else row.difference
-    moved = _MOVES["low" if better == "zero" else better, centre > 0]
+    moved = _MOVES["low" if better == "zero" else better, row.difference > 0]
     return replace(
         row,
         low=result.low,

@@ -31,6 +31,7 @@ from calibrant.types import Predictions
 
 PROFILE = "range of differences that a test on simulated gaps accepts"
 
+_CLEAR = 3.0  # pivot of 0 beyond which an error is not noise, and neither is its sign
 _TAIL = 10  # replicates beyond 0 below which their count says less than a normal tail
 
 
@@ -107,10 +108,11 @@ def calibration(metric: Metric, joint: Joint, values: tuple[float, float], level
             curves[i, end] = curve(statistic(line.gap * c.mass, c), statistic(line.drawn, c), seen[i])
     low, high = (curves[0, "high"], curves[1, "low"]), (curves[0, "low"], curves[1, "high"])
     far = reach(couple, name, normal_quantile((1 + level) / 2))
-    # A walk's sign may be noise's: what raises one predictor's KS then lowers the other's, which no single ρ describes.
-    # One-sided errors take gaps of the other sign as they are, or as 0: between the two, ρ is anyone's guess.
-    independent: tuple[Rho, Rho] = (constant(0.0), constant(0.0))
-    rho = None if side == "walk" else (correlation(*low), correlation(*high)) if side == "both" else independent
+    rho: tuple[Rho, Rho] | None = (correlation(*low), correlation(*high))
+    if side != "both" and min(float(c.z[0]) for c in curves.values()) < _CLEAR:
+        # A walk's sign may be noise's: what raises one predictor's KS then lowers the other's, which no ρ describes.
+        # One-sided errors take gaps of the other sign as they are, or as 0: between the two, ρ is anyone's guess.
+        rho = None if side == "walk" else (constant(0.0), constant(0.0))
     found = _accepted(low, high, rho, far, observed, level)
     if any(c.certain for c in couple.cells):  # lines that end at an accuracy of 1 know nothing beyond
         plain = _around(metric, joint.panels, values, level)
