@@ -10,6 +10,7 @@ from itertools import product
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from calibrant.nn.smoothing import Smooth, reference
 
@@ -140,6 +141,15 @@ def test_is_captured_in_a_cuda_graph() -> None:
 def test_vmap_takes_the_plain_path() -> None:
     x = draw(3, 2, 4, 8, 8)
     torch.testing.assert_close(torch.func.vmap(Smooth())(x), torch.stack([Smooth()(one) for one in x]))
+
+
+def test_dual_numbers_take_the_plain_path_and_keep_their_tangent() -> None:
+    x, v = draw(2, 3, 8, 8), draw(2, 3, 8, 8, seed=1)
+    with forward_ad.dual_level():
+        moved = forward_ad.unpack_dual(Smooth()(forward_ad.make_dual(x, v))).tangent
+    with reference():
+        expected = torch.autograd.functional.jvp(Smooth(), x, v)[1]
+    torch.testing.assert_close(moved, expected)
 
 
 def test_a_second_derivative_of_the_kernel_is_refused_not_wrong() -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from calibrant.nn.kernels import smooth_triton
 
@@ -62,8 +63,10 @@ def fits(x: Tensor, taps: Sequence[float]) -> bool:
     """4-D maps in float32 or half precision, at least as large as the kernel, of up to five taps; not in torch.func."""
     if x.ndim != 4 or len(taps) > MAX_TAPS or x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return False
-    if not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active():
-        return False  # vmap and the like: a custom op has no rule for them, the plain path has
+    if not torch.compiler.is_compiling() and (
+        torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    ):
+        return False  # vmap, dual numbers and the like: the kernel would drop a tangent, the plain path has the rules
     n, c, h, w = x.shape
     return min(h, w) >= len(taps) and n * c > 0 and c * h * w < 2**31  # offsets within a map are 32 bits
 
