@@ -29,6 +29,7 @@ from calibrant.metrics.profile import Curve, Rho, chance, constant, correlation,
 from calibrant.metrics.table import Metric, Panel
 from calibrant.types import Predictions
 
+ALIKE = "no item tells them apart"
 PROFILE = "range of differences that a test on simulated gaps accepts"
 
 _CLEAR = 3.0  # pivot of 0 beyond which an error is not noise, and neither is its sign
@@ -62,7 +63,7 @@ def smooth(
     spread = float(drawn.std())
     if spread <= 1e-12 * max(1.0, *(abs(v) for v in values)):
         if abs(observed) < 1e-12:
-            return Paired(observed, observed, 1.0, "no item tells them apart")
+            return Paired(observed, observed, 1.0, ALIKE)
         return Paired(observed, observed, 0.0, "every resample gives the same difference")
     u = _influence_of_difference(metric, panels, values, folded)
     accelerated = acceleration(u, panels[0].scores.group)
@@ -129,6 +130,8 @@ def _accepted(
     level: float,
 ) -> Paired:
     """Each end from its own curves (a, b), cut to `far` (below, above), and the observed difference inside."""
+    if far == (0.0, 0.0):
+        return Paired(observed, observed, 1.0, ALIKE)
     if rho is None:
         z = normal_quantile((1 + level) / 2)
         least, _, not_above, _ = unrelated(*low, z)
