@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -80,10 +80,6 @@ class Probed:
     shown: Sequence[Any] = ()
     panels: Sequence[Panel] = ()
     audited: Sequence[Predictions] = ()
-
-
-class Probe(Protocol):
-    def __call__(self, request: Request) -> Probed: ...
 
 
 def probe(

@@ -30,6 +30,11 @@ def calibration_test(panel: Panel, resampling: Resampling) -> dict[str, Any]:
         c = cells(panel.width_index, scores.confidence, scores.correct, scores.group)
         random = noise(len(c.count), resampling.replicates, resampling.seed)
         simulated = observed_gaps(c, torch.zeros(1, len(c.count), dtype=torch.float64), random)[0].abs().sum(-1)
+    return outcome(observed, simulated)
+
+
+def outcome(observed: float, simulated: torch.Tensor) -> dict[str, Any]:
+    """The observed ECE among those of calibrated predictors; the observed one counts among them, so p is never 0."""
     exceed = int((simulated >= observed * (1 - 1e-12)).sum())
     return {
         "statistic": "ece",

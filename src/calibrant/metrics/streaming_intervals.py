@@ -20,6 +20,7 @@ from torch import Tensor
 from calibrant.functional import ranking
 from calibrant.metrics import inversion
 from calibrant.metrics.bca import wilson
+from calibrant.metrics.calibration_test import outcome
 from calibrant.metrics.classwise import classwise_interval
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.gaps import Cells, noise, observed_gaps
@@ -133,14 +134,7 @@ def calibration_test(panel: StreamPanel, resampling: Resampling) -> dict[str, An
     drawn = noise(len(width.count), resampling.replicates, resampling.seed + 1)
     simulated = observed_gaps(width, torch.zeros(1, len(width.count), dtype=torch.float64), drawn)[0].abs().sum(-1)
     observed = float(panel.width.gap.abs().sum())
-    exceed = int((simulated >= observed * (1 - 1e-12)).sum())
-    return {
-        "statistic": "ece",
-        "value": observed,
-        "expected_if_calibrated": float(simulated.mean()),
-        "p": (exceed + 1) / (len(simulated) + 1),
-        "tests": "the confidences are right, by ECE: small p means miscalibrated",
-    }
+    return outcome(observed, simulated)
 
 
 def _cells(count: Tensor, confidence: Tensor, correct: Tensor, square: Tensor) -> Cells:

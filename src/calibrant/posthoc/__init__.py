@@ -9,7 +9,7 @@ How to write a calibrator (imitate `temperature.py`; a method of the top label i
    A map of the top label's confidence derives from `TopLabelMap` and writes `confidence(top)` instead.
 2. Frozen settings, `@dataclass(frozen=True) class X(Calibrator)`: `name`, `map`, `cost`, defaults for every field,
    `solve(p) -> XMap(…, record=certified({…}))`. `p.logits` is [N, K] there (members are pooled before).
-   Refuse what cannot be fitted with `at_least`, `every_class` or an InputError that names the method and the reason.
+   Refuse what cannot be fitted with `at_least` or an InputError that names the method and the reason.
 3. One line in _TABLE below. Storage, laws (tests/test_laws_calibrators.py), guard, auto and `fit` follow from it.
 """
 

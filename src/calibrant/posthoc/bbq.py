@@ -18,12 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.errors import InputError
 from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.histogram import Kind
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.one_vs_rest import joined, odds, top_odds
+from calibrant.posthoc.one_vs_rest import Kind, check_kind, every_class_of, joined, odds, top_odds
 from calibrant.posthoc.steps import Floats, Step, compressed, look_up, packed
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
 from calibrant.types import Predictions
@@ -80,8 +78,7 @@ class Bbq(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def __post_init__(self) -> None:
-        if self.kind not in ("top", "one_vs_rest"):
-            raise InputError(f"kind={self.kind!r} is unknown; use 'top' or 'one_vs_rest'")
+        check_kind(self.kind)
 
     def solve(self, p: Predictions) -> FittedMap:
         at_least(p, 2, "one item makes one bin", self.name)
@@ -90,9 +87,8 @@ class Bbq(Calibrator):
             step, bins = averaged(top_odds(top).score.cpu().numpy(), (top.predicted == p.labels).cpu().numpy())
             record = certified({"kind": "top", "mean_bins": bins})
             return BbqMap(torch.from_numpy(step.edges), torch.from_numpy(step.values), record=record)
-        if p.logits is None:
-            raise InputError(f"{self.name} with kind='one_vs_rest' needs logits or probabilities, not a top-1 file")
-        columns = odds(p.logits.double()).score.T.contiguous().cpu().numpy()
+        logits = every_class_of(p, self.name)
+        columns = odds(logits.double()).score.T.contiguous().cpu().numpy()
         labels = p.labels.cpu().numpy()
         found = [averaged(s, labels == c) for c, s in enumerate(columns)]
         record = certified({"kind": "one_vs_rest", "mean_bins": float(np.mean([b for _, b in found]))})

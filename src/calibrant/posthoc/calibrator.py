@@ -83,12 +83,3 @@ def at_least(p: Predictions, needed: int, why: str, name: str) -> None:
     """Refuse fewer items than the method needs, in one line."""
     if p.n < needed:
         raise InputError(f"{name} needs at least {needed} items ({why}), these predictions have {p.n}")
-
-
-def every_class(p: Predictions, name: str) -> None:
-    """Refuse a calibration set in which some class never occurs, for methods that cannot do without it."""
-    assert p.k is not None
-    absent = [c for c in range(p.k) if not bool((p.labels == c).any())]
-    if absent:
-        named = ", ".join(p.classes[c] if p.classes else str(c) for c in absent[:5]) + ("…" if len(absent) > 5 else "")
-        raise InputError(f"{name} needs every class among the calibration labels, but class {named} never occurs")

@@ -11,7 +11,7 @@ confidence, never carry a rate of exactly 0 or 1: there the bin's n items count 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,10 +21,9 @@ from calibrant.functional.binning import edges as width_edges
 from calibrant.functional.binning import equal_mass, equal_width, settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.one_vs_rest import Kind, check_kind, every_class_of
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
 from calibrant.types import Predictions
-
-Kind = Literal["top", "one_vs_rest"]
 
 
 @dataclass(frozen=True)
@@ -155,8 +154,7 @@ class Histogram(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def __post_init__(self) -> None:
-        if self.kind not in ("top", "one_vs_rest"):
-            raise InputError(f"kind={self.kind!r} is unknown; use 'top' or 'one_vs_rest'")
+        check_kind(self.kind)
         if self.bins < 1:
             raise InputError(f"bins={self.bins}; at least one bin is needed")
 
@@ -168,9 +166,8 @@ class Histogram(Calibrator):
             table = tabulate(top.confidence.cpu(), top.predicted.cpu() == p.labels.cpu(), self.bins, self.scheme)
             made = HistogramMassMap if self.scheme == "mass" else HistogramMap
             return made(table.edges, table.count, table.hits, record=record)
-        if p.logits is None:
-            raise InputError(f"{self.name} with kind='one_vs_rest' needs logits or probabilities, not a top-1 file")
-        prob, y = torch.softmax(p.logits.double(), -1).cpu(), p.labels.cpu()
+        logits = every_class_of(p, self.name)
+        prob, y = torch.softmax(logits.double(), -1).cpu(), p.labels.cpu()
         tables = [tabulate(prob[:, c].contiguous(), y == c, self.bins, self.scheme) for c in range(prob.shape[1])]
         widest = max(len(t.count) for t in tables)
         return HistogramRestMap(

@@ -19,11 +19,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.errors import InputError
 from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.histogram import Kind
 from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.one_vs_rest import Kind, check_kind, every_class_of
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
 from calibrant.types import Predictions
 
@@ -141,8 +140,7 @@ class Isotonic(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def __post_init__(self) -> None:
-        if self.kind not in ("top", "one_vs_rest"):
-            raise InputError(f"kind={self.kind!r} is unknown; use 'top' or 'one_vs_rest'")
+        check_kind(self.kind)
 
     def solve(self, p: Predictions) -> FittedMap:
         at_least(p, 2, "one point has no slope", self.name)
@@ -152,13 +150,12 @@ class Isotonic(Calibrator):
             steps = pava(top.confidence.cpu().numpy(), top.predicted.cpu().numpy() == y)
             record = certified({"kind": "top", "blocks": len(steps.x) // 2})
             return IsotonicMap(_tensor(steps.x), _tensor(steps.y), _tensor(steps.soft), record=record)
-        if p.logits is None:
-            raise InputError(f"{self.name} with kind='one_vs_rest' needs logits or probabilities, not a top-1 file")
+        logits = every_class_of(p, self.name)
         parts: list[Steps] = []
-        log_z = torch.logsumexp(p.logits.double(), -1, keepdim=True).cpu()
-        k = p.logits.shape[1]
+        log_z = torch.logsumexp(logits.double(), -1, keepdim=True).cpu()
+        k = logits.shape[1]
         for start in range(0, k, 64):  # columns are strided: a block of them at a time is read once
-            columns = torch.exp(p.logits[:, start : start + 64].cpu().double() - log_z).T.contiguous().numpy()
+            columns = torch.exp(logits[:, start : start + 64].cpu().double() - log_z).T.contiguous().numpy()
             parts += [pava(column, y == start + i) for i, column in enumerate(columns)]
         blocks = [len(s.x) for s in parts]
         return IsotonicRestMap(

@@ -7,17 +7,35 @@ For K = 2 the two columns are one problem seen from both sides, and normalising 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from calibrant.errors import InputError
 from calibrant.functional.scores import CHUNK
 from calibrant.posthoc.toplabel import Top, top_of_logits
+from calibrant.types import Predictions
+
+Kind = Literal["top", "one_vs_rest"]
+"""What a binary method is fitted to: the top label's confidence, or each class against the rest."""
 
 DEEPEST = 1e5
 """Log-probabilities and log-odds are cut here: far beyond any network's, yet safe to square and sum."""
 CERTAIN = 69.07755278982137
 """What an infinite log-odds counts as when a file says exactly 0 or 1: the floor of 1e-30 of the border."""
+
+
+def check_kind(kind: str) -> None:
+    if kind not in ("top", "one_vs_rest"):
+        raise InputError(f"kind={kind!r} is unknown; use 'top' or 'one_vs_rest'")
+
+
+def every_class_of(p: Predictions, name: str) -> Tensor:
+    """The logits, which only a method of every class needs; a top-1 file has none."""
+    if p.logits is None:
+        raise InputError(f"{name} with kind='one_vs_rest' needs logits or probabilities, not a top-1 file")
+    return p.logits
 
 
 @dataclass(frozen=True)

@@ -29,12 +29,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.errors import InputError
 from calibrant.functional.binning import ROUNDING, settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.histogram import Kind
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.one_vs_rest import joined, odds, top_odds
+from calibrant.posthoc.one_vs_rest import Kind, check_kind, every_class_of, joined, odds, top_odds
 from calibrant.posthoc.steps import Floats, Step, compressed, look_up, packed
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
 from calibrant.types import Predictions
@@ -101,8 +99,7 @@ class VennAbers(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def __post_init__(self) -> None:
-        if self.kind not in ("top", "one_vs_rest"):
-            raise InputError(f"kind={self.kind!r} is unknown; use 'top' or 'one_vs_rest'")
+        check_kind(self.kind)
 
     def solve(self, p: Predictions) -> FittedMap:
         at_least(p, 2, "one point has no slope", self.name)
@@ -113,9 +110,8 @@ class VennAbers(Calibrator):
             tensors = [torch.from_numpy(v) for v in (low.edges, low.values, high.edges, high.values)]
             width = float(np.mean(_at(high, score, "left") - _at(low, score, "right")))
             return VennAbersMap(*tensors, record=certified({"kind": "top", "mean_width": width}))
-        if p.logits is None:
-            raise InputError(f"{self.name} with kind='one_vs_rest' needs logits or probabilities, not a top-1 file")
-        columns = odds(p.logits.double()).score.T.contiguous().cpu().numpy()
+        logits = every_class_of(p, self.name)
+        columns = odds(logits.double()).score.T.contiguous().cpu().numpy()
         labels = p.labels.cpu().numpy()
         lows = [lower_steps(s, labels == c) for c, s in enumerate(columns)]
         highs = [upper_steps(s, labels == c) for c, s in enumerate(columns)]
