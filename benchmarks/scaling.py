@@ -132,7 +132,7 @@ def main() -> None:
             lines.append(f"| {name} | {pair[0]} | {a:.3f} | {b:.3f} | {b / a:.1f} | {f:.6f} | {g:.6f} |")
             print(lines[-1], flush=True)
     assert __doc__ is not None
-    text = "# Speed of the linear maps\n\n" + __doc__.split("\n", 2)[2].strip() + "\n\n" + "\n".join(lines) + "\n"
+    text = "# Speed of the linear maps\n\n" + __doc__.split("\n", 2)[2].strip("\n") + "\n\n" + "\n".join(lines) + "\n"
     given.write.write_text(text, "utf-8")
 
 

@@ -78,9 +78,10 @@ def status(
     if as_json:
         _json({"rows": [asdict(r) for r in rows]})
         return
+    wide = max(len(r.experiment) for r in rows)
     for r in rows:
         typer.echo(
-            f"{r.experiment:<44} {r.done}/{r.wanted} done"
+            f"{r.experiment:<{wide}} {r.done}/{r.wanted} done"
             + (f", {r.failed} failed" if r.failed else "")
             + (f" ({r.done - r.exact} with other settings)" if r.exact < r.done else "")
         )
