@@ -113,6 +113,22 @@ def test_a_cut_begins_anew_and_only_there() -> None:
     torch.testing.assert_close(made(FRAMES, stream="s"), made(FRAMES))
 
 
+def test_a_cut_said_of_a_whole_call_is_one_for_each_of_its_streams() -> None:
+    made = TemporalSmoothing(identity)
+    made(FRAMES[:4], stream=["a", "b", "a", "b"])
+    found = made(FRAMES[4:8], stream=["a", "b", "a", "b"], cut=True)
+    for j in range(2):
+        torch.testing.assert_close(found[j::2], made(FRAMES[4 + j : 8 : 2]))  # each begins anew, once
+
+
+def test_logits_of_another_shape_are_refused_before_any_stream_remembers() -> None:
+    made = TemporalSmoothing(lambda x: x[:, : int(x[0, -1])])
+    made(torch.full((1, 6), 3.0), stream="b")
+    with pytest.raises(InputError, match=r"stream 'b': logits of shape \(4,\) after \(3,\); reset"):
+        made(torch.full((2, 6), 4.0), stream=["a", "b"])
+    assert list(made.memories) == ["b"] and made.memories["b"].seen == 1
+
+
 def test_scene_cuts_are_found_by_the_change_of_the_prediction() -> None:
     sure = torch.tensor([[9.0, 0.0]] * 4 + [[0.0, 9.0]] * 4)
     cautious, watchful = TemporalSmoothing(identity), TemporalSmoothing(identity, scene_cut=0.5)

@@ -103,10 +103,15 @@ class TemporalSmoothing(Ensemble):
         """Smoothed log-probabilities of the frames x[0], x[1], …, in this order.
 
         `stream`: the id of all of them, or one id a frame; what a stream said is remembered until `reset`. Without it
-        the frames are one stream of their own, forgotten afterwards. `cut`: true where a new scene begins.
+        the frames are one stream of their own, forgotten afterwards. `cut`: true where a new scene
+        begins; one for all: at the first frame of each stream.
         """
         memories = self.memories if stream is not None else {}
-        streams, cuts = _each(stream, len(x), "stream"), _each(cut, len(x), "cut")
+        streams = _each(stream, len(x), "stream")
+        cuts = _each(cut, len(x), "cut")
+        if np.ndim(cut) == 0:  # said of the whole call: a new scene begins at the first frame of each stream
+            first = {s: i for i, s in reversed(list(enumerate(streams)))}
+            cuts = [cut if first[s] == i else None for i, s in enumerate(streams)]
         return self._smooth(x, streams, cuts, memories)
 
     def reset(self, stream: Hashable | None = None) -> None:
@@ -131,22 +136,25 @@ class TemporalSmoothing(Ensemble):
         if bool(said.isnan().any()):
             at = int(said.isnan().flatten(1).any(1).nonzero()[0])
             raise InputError(f"stream {streams[at]!r}: frame {at} of this call has NaN logits; mend or drop the frame")
+        for stream in here:
+            kept = memories[stream].kept if stream in memories else ()
+            if kept and kept[0].shape != said.shape[1:] and not cuts[streams.index(stream)]:
+                shapes = f"{tuple(said.shape[1:])} after {tuple(kept[0].shape)}"
+                raise InputError(f"stream {stream!r}: logits of shape {shapes}; reset the stream, or say cut")
         out = [said[:0]]
         for log_p, stream, cut in zip(said, streams, cuts, strict=True):
             memory = memories.setdefault(stream, Memory(self._empty()))
-            out.append(self._step(memory, log_p, bool(cut), stream)[None])
+            out.append(self._step(memory, log_p, bool(cut))[None])
             memory.frame = tuple(x.shape[1:])
         return torch.cat(out)
 
     def _empty(self) -> deque[Tensor]:
         return deque(maxlen=self.window + 1)
 
-    def _step(self, memory: Memory, log_p: Tensor, cut: bool, stream: Hashable) -> Tensor:
+    def _step(self, memory: Memory, log_p: Tensor, cut: bool) -> Tensor:
         kept = memory.kept
         if cut:
             kept.clear()
-        if kept and kept[0].shape != log_p.shape:
-            raise InputError(f"stream {stream!r}: logits of shape {tuple(log_p.shape)} after {tuple(kept[0].shape)}")
         if kept and self.scene_cut is not None and _distance(kept[0], log_p) > self.scene_cut:
             kept.clear()
         kept.appendleft(log_p.clone())  # a frame is a view of its batch, which would stay in memory whole
@@ -225,8 +233,7 @@ def _each(given: Any, n: int, name: str) -> list[Any]:
     if name == "stream" and (wrong := [i for i in _listed(given) if not isinstance(i, Hashable)]):
         raise InputError(f"stream={wrong[0]!r} cannot be an id; use a number or a string")
     if not isinstance(given, (list, tuple)):
-        # a cut announced for a batch is at its first frame
-        return [given, *[None] * (n - 1)] if name == "cut" and n else [given] * n
+        return [given] * n
     if len(given) != n:
         raise InputError(f"{len(given)} entries of {name} for {n} frames; give one for all or one a frame")
     return list(given)
