@@ -40,6 +40,11 @@ TIMM = {
     "densenet121": 4,
     "convnext_atto": 4,
     "mobilenetv3_small_050": 4,
+    "tf_mobilenetv3_small_075": 4,  # pads inside its convolutions
+    "resnetv2_50": [
+        *(f"before stages.{i}.blocks.0" for i in (1, 2, 3)),
+        "before head.global_pool.pool",
+    ],  # pre-activation
 }
 
 
