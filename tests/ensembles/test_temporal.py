@@ -241,5 +241,10 @@ def test_ids_may_be_an_array_and_frames_none() -> None:
     assert TemporalSmoothing(identity)(FRAMES[:0], stream="cam").shape == FRAMES[:0].shape
 
 
+def test_a_window_may_be_numpys_number() -> None:
+    found = TemporalSmoothing(identity, window=np.int64(2))(FRAMES)
+    torch.testing.assert_close(found, TemporalSmoothing(identity, window=2)(FRAMES))
+
+
 def test_it_is_public() -> None:
     assert calibrant.TemporalSmoothing is TemporalSmoothing

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from typing import Any, Literal, SupportsFloat
 
 import numpy as np
@@ -87,7 +88,7 @@ class TemporalSmoothing(Ensemble):
     def __post_init__(self) -> None:
         if not callable(self.predictor):
             raise InputError(f"{type(self.predictor).__name__} is not a predictor: it cannot be called on a frame")
-        if isinstance(self.window, bool) or not isinstance(self.window, int) or self.window < 0:
+        if isinstance(self.window, bool) or not isinstance(self.window, Integral) or self.window < 0:
             raise InputError(f"window={self.window!r} must be a whole number of earlier frames, 0 or more")
         if not isinstance(self.decay, SupportsFloat) or not 0 <= float(self.decay) <= 1:
             raise InputError(f"decay={self.decay!r} must lie in [0, 1]; SS uses exp(-0.8) = 0.449")
@@ -149,7 +150,7 @@ class TemporalSmoothing(Ensemble):
         return torch.cat(out)
 
     def _empty(self) -> deque[Tensor]:
-        return deque(maxlen=self.window + 1)
+        return deque(maxlen=int(self.window) + 1)
 
     def _step(self, memory: Memory, log_p: Tensor, cut: bool) -> Tensor:
         kept = memory.kept
