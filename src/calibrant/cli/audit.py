@@ -22,7 +22,7 @@ from calibrant.errors import FileError, InputError
 from calibrant.files import atomic
 from calibrant.files.arrays import Keys
 from calibrant.metrics import METRICS
-from calibrant.metrics.evaluate import choose
+from calibrant.metrics.evaluate import choose, whole
 from calibrant.metrics.streaming_report import bounds_line
 from calibrant.posthoc.advise import Advice
 from calibrant.report import provenance
@@ -78,7 +78,7 @@ def audit(
     options = Options(
         keys=Keys(logits_key, probs_key, labels_key, predicted_key, confidence_key),
         metrics=names,
-        bins=bins,
+        bins=whole("bins", bins, 1),  # a stream is not evaluated, and must be told too
         seed=seed,
         intervals=intervals,
         about=_about(about),

@@ -153,11 +153,12 @@ def refuse_reuse(p: Predictions, allow_reuse: bool) -> bool:
     return True
 
 
-def whole(name: str, value: int, least: int) -> int:
+def whole(name: str, value: int, least: int, most: int = 10**6) -> int:
+    """The number, checked; beyond a million bins or replicates nothing is meant but a slip."""
     try:
-        fine = not isinstance(value, bool) and int(value) == value and value >= least
+        fine = not isinstance(value, bool) and int(value) == value and least <= value <= most
     except (TypeError, ValueError, OverflowError):  # None, NaN, infinity
         fine = False
     if not fine:
-        raise InputError(f"{name}={value!r}; it must be a whole number, {least} or more")
+        raise InputError(f"{name}={value!r}; it must be a whole number, {least} or more (and {most:,} at most)")
     return int(value)

@@ -53,7 +53,6 @@ def fit(
         p = checked(
             logits, labels, probs=probs, split=split, class_axis=class_axis, ignore_index=ignore_index, group=group
         )
-    seed = checked_seed(seed)
     return fit_predictions(resolve(method, settings, seed), p, strict=strict, allow_reuse=allow_reuse, seed=seed)
 
 
@@ -67,6 +66,7 @@ def fit_predictions(
     progress: Callable[[str, float], None] | None = None,
 ) -> FittedMap:
     """Fit, guard by cross-validation, and record NLL before and after on the calibration data."""
+    seed = checked_seed(seed)
     if p.fitted_on and p.fitted_on == p.origin and not allow_reuse:
         raise SplitError(
             f"{p.source or 'these predictions'}: a map already in their history was fitted on these very items; "
@@ -119,7 +119,8 @@ def resolve(method: str | Calibrator, settings: dict[str, Any], seed: int = 0) -
 def known_settings(cls: type[Calibrator], settings: dict[str, Any], method: str) -> dict[str, Any]:
     """The settings, checked by name against the calibrator's fields and by type against their defaults."""
     accepted = {f.name: f.default for f in fields(cls)}
-    optional = {f.name for f in fields(cls) if "None" in str(f.type)}
+    fields_of = {f.name: f.type for f in fields(cls)}
+    optional = {name for name, kind in fields_of.items() if "None" in str(kind)}
     for key, value in settings.items():
         if key not in accepted:
             near = get_close_matches(key, list(accepted), n=1)
@@ -129,9 +130,11 @@ def known_settings(cls: type[Calibrator], settings: dict[str, Any], method: str)
             continue
         default = accepted[key]
         numeric = isinstance(default, (int, float)) and not isinstance(default, bool)
+        numeric = numeric or (default is None and str(fields_of[key]).startswith(("float", "int")))
         if numeric and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise InputError(f"{method}: {key}={value!r} is not a number")
-        if isinstance(default, int) and not isinstance(default, bool) and value != int(value):
+        counts = isinstance(default, int) and not isinstance(default, bool)
+        if counts and not (isinstance(value, int) or float(value).is_integer()):  # infinity is no count either
             raise InputError(f"{method}: {key}={value!r} is not a whole number")
     return settings
 
