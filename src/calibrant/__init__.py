@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from calibrant.attacks.bounds import Bounds as Bounds
     from calibrant.attacks.levels import levels as levels
     from calibrant.attacks.robustness import robustness as robustness
+    from calibrant.diagnostics.levels import calibration_by_level as calibration_by_level
     from calibrant.ensembles.dropout import MCDropout as MCDropout
     from calibrant.ensembles.pep import PEP as PEP
     from calibrant.ensembles.single import predict as predict
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 _PUBLIC = {
     "Blur": "calibrant.nn.smoothing",
+    "Bounds": "calibrant.attacks.bounds",
     "Estimate": "calibrant.types",
     "MCDropout": "calibrant.ensembles.dropout",
     "PEP": "calibrant.ensembles.pep",
@@ -48,6 +51,7 @@ _PUBLIC = {
     "Smooth": "calibrant.nn.smoothing",
     "Split": "calibrant.types",
     "TemporalSmoothing": "calibrant.ensembles.temporal",
+    "calibration_by_level": "calibrant.diagnostics.levels",
     "compare": "calibrant.metrics.compare",
     "evaluate": "calibrant.metrics.evaluate",
     "fit": "calibrant.posthoc.fit",

@@ -27,6 +27,8 @@ def test_every_family_answers(family: str, capsys: pytest.CaptureFixture[str]) -
     printed = capsys.readouterr().out
     assert all(entry["name"] in printed and entry["summary"] in printed for entry in entries)
     assert entries or "not in this version yet" in printed
+    for entry in entries:  # a sentence that ends at an abbreviation's full stop leaves a bracket open
+        assert entry["summary"].count("(") == entry["summary"].count(")"), entry
 
 
 def test_unknown_family_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from calibrant.functional.band import band_pass
 
 @dataclass(frozen=True, kw_only=True)
 class FrequencyFGSM(Attack):
-    """FGSM through a mask of spatial frequencies (SS App. E)."""
+    """FGSM through a mask of spatial frequencies (SS appendix E)."""
 
     epsilon: float = 8 / 255
     frequency: float = 0.5
