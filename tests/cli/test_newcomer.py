@@ -132,6 +132,16 @@ def test_one_metric_within_noise_is_named(said: Said) -> None:
     assert "worse in nll; within noise in accuracy (" in out
 
 
+def test_no_two_rows_of_a_ranking_read_alike() -> None:
+    from calibrant.cli.fit import ranked
+    from calibrant.posthoc import CALIBRATORS
+
+    tried = [(name, settings, cls) for name, cls in CALIBRATORS.items() for settings in cls.candidates]
+    rows = [{"method": name, "settings": vars(cls(**settings)), "status": "ran"} for name, settings, cls in tried]
+    shown = [ranked(row)["method"] for row in rows]
+    assert len(shown) == len(set(shown)) > len(CALIBRATORS)
+
+
 def test_a_folder_that_is_no_map_says_what_it_is(tmp_path: Path) -> None:
     ensemble = calibrant.PEP(torch.nn.Linear(3, 2), 0.1).save(tmp_path / "pep")
     (tmp_path / "run").mkdir()

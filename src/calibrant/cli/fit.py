@@ -135,18 +135,25 @@ def writable(folder: Path) -> None:
 
 def ranked(row: Mapping[str, Any]) -> dict[str, Any]:
     """One line of the ranking, short enough for a terminal; `--json` has all of it."""
-    kind, excess = row["settings"].get("kind"), row.get("excess")
+    excess = row.get("excess")
     reason = row.get("reason") or ""
     short = next(
         (word for word in ("NLL rises", "AUROC", "out of bounds", "budget", "labels") if word in reason), reason
     )
     return {
-        "method": row["method"].replace("+", " + ") + (" (1 vs rest)" if kind == "one_vs_rest" else ""),
+        "method": row["method"].replace("+", " + ") + _variant(row["settings"]),
         "held-out NLL": row["nll"]["value"] if row.get("nll") else None,
         "above best": None if not excess else f"{excess['value']:.4f} ± {(excess['high'] - excess['low']) / 2:.4f}",
         "numbers": row.get("degrees"),
         "": _outcome(row["status"], {"AUROC": "AUROC falls", "budget": "over budget"}.get(short, short[:24])),
     }
+
+
+def _variant(settings: Mapping[str, Any]) -> str:
+    """What tells two rows of one method apart: each class against the rest, a penalty found by cross-validation."""
+    if settings.get("kind") == "one_vs_rest":
+        return " (1 vs rest)"
+    return " (penalty searched)" if "penalty" in settings and settings["penalty"] is None else ""
 
 
 def _outcome(status: str, why: str) -> str:
