@@ -24,7 +24,7 @@ POOLS = {"stages.0.4": 32, "stages.1.4": 16, "stages.2.5": 8, "stages.3.5": 4, "
 PLACES = {"s1": "layer2.0", "s2": "layer3.0", "s3": "layer4.0", "s4": "after layer4"}
 """Of a ResNet: where a stage ends, in the words of `calibrant.smooth` (App. B.3)."""
 ENDS = ("stages.1.0", "stages.2.0", "stages.3.0", "after stages.3")
-"""Of a pre-activation ResNet: where a stage ends. Found by tracing, the last place is behind the final activation, which
+"""Of a pre-activation ResNet: where a stage ends. Found by tracing, the last is behind the final activation, which
 would play Prob's part (App. F)."""
 
 # Table B.1, ResNet-18 and VGG-16 with MC dropout: what is inserted → (settings of `smooth`, ResNet-18, VGG-16)
