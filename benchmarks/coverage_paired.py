@@ -30,8 +30,6 @@ from calibrant.metrics.table import Panel
 from calibrant.types import Predictions
 
 OUT = Path(__file__).parents[1] / "docs" / "coverage_paired.md"
-WORLDS = ((5, 800), (5, 5000), (5, 300), (2, 800), (100, 800))
-"""(classes, items); the first is asked about all pairs, the others about `CORE`."""
 NAMES = tuple(m.name for m in METRICS.values() if m.family == "calibration" and m.name not in ("gap", "ece_debiased"))
 """`ece_debiased` has the interval of `ece`."""
 
@@ -48,7 +46,16 @@ PAIRS: dict[str, Callable[[Tensor, Jitter], tuple[Tensor, Tensor]]] = {
 }
 """Logits of a and b from those of π; e(s) is fresh noise of standard deviation s."""
 
-CORE = ("calibrated / ×1.1", "calibrated / ×1.5", "calibrated / jittered", "twins ×1.3")
+_SOME = ("calibrated / ×1.1", "calibrated / ×1.5", "twins ×1.3")
+WORLDS: dict[tuple[int, int], tuple[str, ...]] = {
+    (5, 800): tuple(PAIRS),
+    (5, 5000): _SOME,
+    (5, 300): _SOME,
+    (2, 800): _SOME[1:],
+    (100, 800): _SOME[1:],
+}
+"""(classes, items) → pairs."""
+
 EQUAL = ("calibrated / jittered", "×1.3 / jittered", "twins ×1.3")
 POWER = ((1000, 1.25), (1000, 1.5), (10_000, 1.1), (10_000, 1.25))
 """(items, by how much the logits of a are too large; b is the same, repaired)."""
@@ -171,7 +178,7 @@ def main() -> None:
     a = parser.parse_args()
     names = tuple(a.only.split(",")) if a.only else NAMES
     power = [(f"×{s:g} / repaired", 5, n) for n, s in POWER]
-    keys = [(p, k, n) for k, n in WORLDS for p in (PAIRS if (k, n) == WORLDS[0] else CORE)] + power
+    keys = [(p, k, n) for (k, n), pairs in WORLDS.items() for p in pairs] + power
     keys = [key for key in keys if not a.pairs or key[0] in a.pairs.split(",")]
     results: dict[tuple[str, int, int], dict[str, Tally]] = {}
     with ProcessPoolExecutor(a.processes) as pool:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 
 import calibrant
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.joint import Joint, coupled, gram, reach
-from calibrant.metrics.profile import Curve, curve, profile, unrelated
+from calibrant.metrics.profile import Curve, chance, constant, critical, curve, profile, unrelated
 from calibrant.metrics.table import Panel
 from calibrant.types import Predictions
 
@@ -32,8 +35,8 @@ def draw(n: int, seed: int, k: int = 5) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("factor", [1.1, 1.5])
 def test_it_covers_where_one_predictor_is_calibrated_and_the_other_is_not(factor: float) -> None:
     """The plain bootstrap held the true difference of ECE in 7 of 10 trials, of equal-mass ECE in 5 of 10."""
-    names = ["ece", "ece_mass", "ece_over", "ks"]
-    # overconfident everywhere: each of these is the mean of confidence − P(right), and 0 for the calibrated one
+    names = ["ece", "ece_mass"]
+    # overconfident everywhere: either of them is the mean of confidence − P(right), and 0 for the calibrated one
     z, _ = draw(200_000, 99)
     said, true = (np.exp(s * z) / np.exp(s * z).sum(1, keepdims=True) for s in (factor, 1.0))
     truth = float((said.max(1) - true.max(1)).mean())
@@ -104,6 +107,15 @@ def test_items_that_are_all_right_still_have_an_interval() -> None:
     assert row.low < row.difference < row.high and row.verdict == "worse"
 
 
+def test_the_coverage_page_has_every_error_and_no_cell_below_ninety_percent() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "coverage_paired.md").read_text()
+    coverage = page.split("## Equal predictors")[0]
+    for name in ERRORS:
+        if name != "ece_debiased":
+            assert len(re.findall(rf"^\| {name} \|", coverage, re.MULTILINE)) >= 3, name
+    assert "⚠" not in coverage.split("↑ above 99")[1]
+
+
 # the parts, against what they are said to be ---------------------------------------------------------------
 
 
@@ -131,13 +143,19 @@ def test_far_from_zero_the_profile_is_the_interval_of_two_correlated_normals(rho
     """x_b − x_a ± z √(σ_a² + σ_b² − 2ρσ_aσ_b), and its p-value."""
     error = torch.linspace(0, 2, 2001, dtype=torch.float64)
     a, b = Curve(error, (0.9 - error) / 0.1), Curve(error, (1.0 - error) / 0.05)
-    low, high, not_above, not_below = profile(a, b, lambda alpha: lambda beta: torch.full_like(beta, rho), 1.96**2)
+    low, high, not_above, not_below = profile(a, b, constant(rho), 1.96**2)
     sd = math.sqrt(0.1**2 + 0.05**2 - 2 * rho * 0.1 * 0.05)
     assert (low, high) == pytest.approx((0.1 - 1.96 * sd, 0.1 + 1.96 * sd), abs=2e-3)
     assert not_below == 0 and not_above == pytest.approx((0.1 / sd) ** 2, rel=0.02)
-    wide = unrelated(a, b, 1.96**2)
+    wide = unrelated(a, b, 1.96)
     assert wide[:2] == pytest.approx((0.1 - 1.96 * 0.15, 0.1 + 1.96 * 0.15), abs=2e-3)
-    assert wide[2] == pytest.approx((0.1 / 0.15) ** 2, rel=0.02) and wide[3] == 0
+    assert wide[2] == pytest.approx(0.1 / 0.15, rel=0.02) and wide[3] == 0
+
+
+def test_chance_is_half_chi_square_of_one_and_half_of_two_degrees() -> None:
+    for excess in (0.1, 3.84, 20.0):
+        assert chance(excess) == pytest.approx((stats.chi2.sf(excess, 1) + stats.chi2.sf(excess, 2)) / 2, rel=1e-12)
+    assert chance(critical(0.95)) == pytest.approx(0.05, rel=1e-9)
 
 
 def test_a_pivot_is_the_normal_quantile_of_a_rank_and_its_tail_goes_on() -> None:
