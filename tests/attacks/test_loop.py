@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
@@ -11,8 +12,9 @@ from torch import Tensor, nn
 
 from calibrant.attacks import DDN, CarliniWagner, DeepFool
 from calibrant.attacks import loop as loop_module
-from calibrant.attacks.loop import Loop
-from calibrant.attacks.task import State
+from calibrant.attacks.attack import Attack
+from calibrant.attacks.loop import LONGEST, Loop
+from calibrant.attacks.task import Seen, State, Task
 from tests.attacks.conftest import Victim
 
 
@@ -86,3 +88,23 @@ def test_what_half_precision_cannot_hold_is_attacked_in_full(scale: float, attac
     half = attack(bounds=victim.bounds, reduced=True, **settings).run(model, victim.x[:12])
     assert bool(plain.success.all()) and bool(half.success.all())
     torch.testing.assert_close(half.distance, plain.distance, rtol=0.02, atol=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endless(Attack):
+    """Walks up the gradient and never says that it is done."""
+
+    @property
+    def steps(self) -> int:
+        return 3
+
+    def begin(self, task: Task) -> State:
+        return {"point": task.origin.clone(), "done": task.reference < 0}
+
+    def step(self, task: Task, state: State, seen: Seen) -> State:
+        return {"point": state["point"] + 1e-4 * seen.gradient, "done": task.reference < 0}
+
+
+def test_an_attack_that_never_says_done_ends_all_the_same() -> None:
+    result = Endless().run(nn.Linear(2, 2), torch.rand(5, 2))
+    assert int(result.calls.max()) <= LONGEST * 3 + 3

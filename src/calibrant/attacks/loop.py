@@ -27,6 +27,8 @@ ENGINES = ("auto", "eager", "graph", "compile")
 NOBODY = -1
 WORTH_CAPTURING = 10
 """Steps from which recording a graph pays."""
+LONGEST = 64
+"""Times its `steps` that an item may take while c is searched for; an attack that never says `done` ends there."""
 
 
 class Loop:
@@ -134,6 +136,7 @@ class Loop:
         better = live & success & closer
         seen = Seen(logits, gradient[0] if evaluations == 1 else gradient, success, distance)
         following = attack.step(task, rows, seen)
+        calls = rows["calls"] + evaluations * live
         return {
             **rows,
             **following,
@@ -141,9 +144,9 @@ class Loop:
             "point": torch.where(spread(live, point), attack.bounds.clip(following["point"]), point),
             "best": torch.where(spread(better, point), point, rows["best"]),
             "nearest": torch.where(better, distance, rows["nearest"]),
-            "calls": rows["calls"] + evaluations * live,
+            "calls": calls,
             "moved": rows["moved"] | ((steepness > 0) & (steepness < torch.inf)),
-            "done": rows["done"] | following["done"],
+            "done": rows["done"] | following["done"] | (calls >= LONGEST * evaluations * attack.steps),
         }
 
     def _captures(self) -> bool:
