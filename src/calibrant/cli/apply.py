@@ -14,6 +14,7 @@ from calibrant.errors import FileError
 from calibrant.posthoc import load
 from calibrant.posthoc.fit import mean_nll
 from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.overlap import WORTH_SAYING
 from calibrant.posthoc.stream import apply_parts
 from calibrant.types import SCHEMA, jsonable
 
@@ -38,7 +39,7 @@ def apply(
         after = fitted.predictions(p)
         files.write(out, after)
         before_nll, after_nll = mean_nll(p, after)
-        found = _found(fitted, p.n, p.k, None, before_nll, after_nll, out)
+        found = _found(fitted, p.n, p.k, None, before_nll, after_nll, out) | {"overlap": fitted.overlap(p)}
     elif preds.is_dir() or preds.suffix == ".parquet":
         writable(out)
         if out.suffix:
@@ -86,6 +87,12 @@ def _show(found: dict[str, Any]) -> None:
     if found["guard"]["ok"] is False:
         console.print(
             f"this map was flagged when it was fitted: {'; '.join(found['guard']['reasons'])}", style="bold red"
+        )
+    if found.get("overlap", 0.0) >= WORTH_SAYING:
+        console.print(
+            f"about {found['overlap']:.0%} of the items that the map was fitted on are among these: numbers on them "
+            "flatter it; report on other items",
+            style="yellow",
         )
     where = f"written to {found['out']}" + (f" ({found['parts']} parts)" if found["parts"] else "")
     console.print(where, highlight=False)

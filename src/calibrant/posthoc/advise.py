@@ -13,6 +13,7 @@ from typing import Any
 from calibrant.errors import InputError
 from calibrant.metrics.compare import Comparison, compare
 from calibrant.metrics.evaluate import evaluate
+from calibrant.posthoc import overlap
 from calibrant.posthoc.auto import Auto, Choice, Unchanged
 from calibrant.posthoc.calibratability import Calibratability, calibratability
 from calibrant.posthoc.calibrator import Calibrator, refuse_test
@@ -162,7 +163,8 @@ def same_classes(p: Predictions, calibration: Predictions) -> None:
             f"{calibration.source or 'the calibration data'} has {calibration.k} classes, "
             f"{p.source or 'the predictions'} {p.k}; they must be of the same model"
         )
-    if calibration.fingerprint() == p.fingerprint():
+    same = calibration.n == p.n and overlap.share(overlap.sketch(calibration), p) >= overlap.SAME
+    if same or calibration.fingerprint() == p.fingerprint():
         raise InputError(
             f"{calibration.source or 'the calibration data'} holds the very items that are judged; "
             "leave it out to use a random half of them, or give other items"

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.pooling import pool
 from calibrant.posthoc.map import Chain, FitRecord, FittedMap, Pool
+from calibrant.posthoc.overlap import sketch
 from calibrant.types import Predictions, Split
 
 
@@ -46,6 +47,7 @@ class Calibrator:
             k=p.k,
             split=p.split.value,
             data=p.origin or p.fingerprint(),
+            items=sketch(p),
             reuse=p.split is Split.TEST,
         )
         return fitted.with_record(record)

@@ -64,7 +64,7 @@ class ConfidenceMap(FittedMap):
             predicted=predicted,
             confidence=confidence.to(predicted.device),
             raw=False,
-            origin=p.origin or p.fingerprint(),
+            origin=self.origin(p),
             fitted_on=self.record.data or p.fitted_on,
         )
 

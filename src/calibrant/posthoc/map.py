@@ -20,6 +20,7 @@ from torch import Tensor
 from calibrant.errors import MapError
 from calibrant.functional.border import as_tensor
 from calibrant.functional.pooling import pool
+from calibrant.posthoc import overlap
 from calibrant.types import Predictions
 
 
@@ -33,6 +34,7 @@ class FitRecord:
     k: int | None = None
     split: str = "unknown"
     data: str = ""  # content hash of the calibration data
+    items: tuple[int, ...] = ()  # a sketch of its items: to know them again in another order or precision
     certificate: Mapping[str, Any] = field(default_factory=dict)
     guard: Mapping[str, Any] = field(default_factory=dict)
     nll_before: float | None = None  # on the calibration data itself; the guard's figures are held-out
@@ -73,7 +75,6 @@ class FittedMap:
         """The same items after the map. Top-label maps override this to set `predicted`/`confidence`."""
         if p.logits is None:
             raise MapError(f"{self.method} needs logits or probabilities, but {p.source or 'this set'} is top-1 only")
-        origin = p.origin or p.fingerprint()
         # a confidence set by an earlier top-label map does not survive a new map of the logits
         return replace(
             p,
@@ -81,9 +82,19 @@ class FittedMap:
             predicted=None,
             confidence=None,
             raw=False,
-            origin=origin,
+            origin=self.origin(p),
             fitted_on=self.record.data or p.fitted_on,
         )
+
+    def origin(self, p: Predictions) -> str:
+        """Content hash of what the map is applied to; that of the calibration data if these are its items again."""
+        own = p.origin or p.fingerprint()
+        came_back = own != self.record.data and p.n == self.record.n and not p.origin
+        return self.record.data if came_back and self.overlap(p) >= overlap.SAME else own
+
+    def overlap(self, p: Predictions) -> float:
+        """Share of the items that the map was fitted on that are among these; 0 where that cannot be told."""
+        return overlap.share(self.record.items, p)
 
     def check(self, logits: Tensor) -> None:
         """Refuse another class count than the map was fitted for, even where the map could be applied to any."""
@@ -181,9 +192,10 @@ class Chain(FittedMap):
     def predictions(self, p: Predictions) -> Predictions:
         if p.logits is not None:
             self.check(p.logits)
+        origin = self.origin(p)
         for each in self.maps:
             p = each.predictions(p)
-        return replace(p, fitted_on=self.record.data or p.fitted_on)
+        return replace(p, origin=origin, fitted_on=self.record.data or p.fitted_on)
 
 
 def promises_label(m: FittedMap) -> bool:

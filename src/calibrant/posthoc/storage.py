@@ -86,8 +86,9 @@ def build(described: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Pat
     """The map that `describe` described."""
     from calibrant.posthoc import MAPS
 
-    known = {f.name for f in fields(FitRecord)}
-    record = FitRecord(**{k: _tuples(v) if k == "ranking" else v for k, v in described["record"].items() if k in known})
+    known = {f.name: f.name in ("ranking", "items") for f in fields(FitRecord)}  # the two that are tuples
+    said = {k: v for k, v in described["record"].items() if k in known}
+    record = FitRecord(**{k: _tuples(v) if known[k] else v for k, v in said.items()})
     if described["method"] == Chain.method:
         parts = []
         for i, part in enumerate(described["maps"]):

@@ -101,7 +101,7 @@ class TopLabelMap(FittedMap):
             predicted=top.predicted,
             confidence=self.confidence(top),
             raw=False,
-            origin=p.origin or p.fingerprint(),
+            origin=self.origin(p),
             fitted_on=self.record.data or p.fitted_on,
         )
 

@@ -1,0 +1,74 @@
+"""Which items a map was fitted on, in a few numbers: enough to know them again in another order or precision.
+
+An item is known by its label, its three likeliest classes and how far apart their logits are, to a hundred-thousandth:
+float32 and float64, logits and log-probabilities are then one. A sketch is the smallest hashes of a set (bottom-k,
+Broder 1997), a fair sample of its items; how many of them are found among other items is the share that came back.
+
+Equal answers are not equal items: a predictor that has few (a forest's votes, rounded scores) has no sketch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from calibrant.functional.pooling import pool
+from calibrant.types import Predictions
+
+SIZE = 256
+FEWEST = 32  # items below which a share says nothing
+DISTINCT = 0.9  # share of items that must be unlike all others
+STEP = 1e-5  # of the gaps between logits
+FARTHEST = 1e9  # an impossible class
+SAME = 0.9
+"""Share of the sketch from which on two sets of one size are the same items: a gap at the edge of a step may be rounded
+the other way in another precision."""
+WORTH_SAYING = 0.02
+BITS = (1 << 52) - 1  # what every reader of JSON holds exactly
+MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # SplitMix64's
+
+
+def sketch(p: Predictions) -> tuple[int, ...]:
+    """The smallest hashes of the items, in order; empty where items cannot be told apart."""
+    found = _hashes(p)
+    if found is None or len(found) < FEWEST:
+        return ()
+    ordered = found.sort().values
+    apart = torch.ones(len(found) + 1, dtype=torch.bool)
+    apart[1:-1] = ordered[1:] != ordered[:-1]
+    alone = apart[:-1] & apart[1:]  # unlike both neighbours
+    if int(alone.sum()) < DISTINCT * len(found):
+        return ()
+    return tuple(ordered[alone][:SIZE].tolist())
+
+
+def share(kept: Sequence[int], p: Predictions) -> float:
+    """Of the items that a sketch is of, how many are among these."""
+    found = _hashes(p) if kept else None
+    if found is None:
+        return 0.0
+    return float(torch.isin(torch.tensor(list(kept)), found).double().mean())
+
+
+def _hashes(p: Predictions) -> Tensor | None:
+    if p.logits is None or p.k is None or p.k < 2:
+        return None
+    logits = pool(p.logits) if p.logits.ndim == 3 else p.logits
+    top = logits.detach().cpu().double().topk(min(3, p.k), dim=-1)
+    gaps = (top.values[:, :1] - top.values[:, 1:]).nan_to_num(FARTHEST, FARTHEST, FARTHEST).clamp_max(FARTHEST)
+    columns = (p.labels.cpu().long()[:, None], top.indices, (gaps / STEP).round().long())
+    mixed = torch.zeros(len(logits), dtype=torch.long)
+    for column in torch.cat(columns, 1).unbind(1):
+        mixed = _scrambled(mixed * 31 + column)
+    return mixed & BITS
+
+
+def _scrambled(x: Tensor) -> Tensor:
+    """SplitMix64 on int64, which wraps round as uint64 does; its shifts keep the sign, which mixes no worse."""
+    first, second, third = (value - (1 << 64) if value >> 63 else value for value in MIX)
+    x = x + first
+    x = (x ^ (x >> 30)) * second
+    x = (x ^ (x >> 27)) * third
+    return x ^ (x >> 31)
