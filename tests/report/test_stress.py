@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from torch import nn
 import calibrant
 from calibrant.data import load
 from calibrant.errors import InputError
+from calibrant.report.numbers import percent
 from calibrant.report.panels import drawn
 from calibrant.report.plots.heatmap import heatmap
 from calibrant.report.stress import StressReport
@@ -240,6 +242,23 @@ def test_one_severity_is_called_the_only_one(stressed_once: StressReport) -> Non
     assert not any(line.startswith("mean") for line in text.splitlines())
     (made,) = [p for p in panels(stressed_once) if p.title.startswith("How does it hold")]
     assert [row[0] for row in made.tables[0].rows] == ["5"]
+
+
+def test_the_table_has_the_units_of_the_page(stressed_once: StressReport) -> None:
+    text = stressed_once.table()
+    clean = next(line for line in text.splitlines() if line.startswith("clean"))
+    accuracy, nll = (stressed_once.outcome.clean[name].value for name in ("accuracy", "nll"))
+    assert accuracy is not None and clean.split()[1:4] == [*percent(1 - accuracy).split(), f"{nll:.3f}"]
+    row = next(line for line in text.splitlines() if line.startswith("5 "))
+    (made,) = [p for p in panels(stressed_once) if p.title.startswith("How does it hold")]
+    assert row.split() == " ".join(made.tables[0].rows[0]).split()
+    assert max(len(clean), len(row)) <= 100
+
+
+def test_notes_stand_in_the_first_section_whichever_it_is(stressed_once: StressReport) -> None:
+    o = replace(stressed_once.outcome, corruptions=None, broken=(), notes=("no calibrators: too <few>",))
+    made = panels(replace(stressed_once, outcome=o))
+    assert [("no calibrators: too <few>" in p.notes) for p in made] == [i == 0 for i in range(len(made))]
 
 
 def test_accuracy_against_frequency_has_wilsons_interval(stressed_once: StressReport) -> None:

@@ -7,7 +7,7 @@ from rich.console import Console, RenderableType
 from calibrant import predictions
 from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import evaluate
-from calibrant.report import terminal
+from calibrant.report import numbers, terminal
 from calibrant.report.explain import MEANING
 from calibrant.report.steps import next_steps
 
@@ -67,3 +67,17 @@ def test_records_of_any_columns() -> None:
 def test_steps_are_commands_of_the_design() -> None:
     report = evaluate([[2.0, 0.0], [0.0, 1.0], [3.0, 0.0]], [0, 1, 1], intervals=False)
     assert any(step.command and step.command.startswith("calibrant audit") for step in next_steps(report))
+
+
+def test_a_column_named_after_a_metric_has_its_unit() -> None:
+    """Percent for shares, plain numbers for NLL and Brier, in every table."""
+    ece = {"value": 0.0123, "low": 0.01, "high": 0.02}
+    record = {"method": "x", "nll": 0.25, "ece": ece, "ece after": 0.5, "room_ece": 0.004, "brier": 0.125, "auroc": 0.9}
+    text = shown(terminal.records_table([record | {"variance_of_confidence": 0.0625, "gap": -0.01, "items": 3.0}]))
+    for part in ("0.2500", "1.23 % [1.00, 2.00]", "50.00 %", "0.40 %", "0.1250", "90.00 %", "0.0625", "−1.00 %"):
+        assert part in text
+    assert "3.0" not in text
+
+
+def test_percent_of_less_than_nothing_has_a_minus() -> None:
+    assert numbers.percent(-0.0123) == "−1.2 %"

@@ -120,6 +120,8 @@ def compare(
     """B − A, paired by seed."""
     from calibrant.bench.store import Store
     from calibrant.bench.tables import differences
+    from calibrant.report.cells import metric_of
+    from calibrant.report.comparison import signed
 
     store = Store(results)
     found = [[c for c in store.cells(name) if c.scale == _scale(scale)] for name in (a, b)]
@@ -132,12 +134,16 @@ def compare(
     typer.echo(f"{b} − {a}")
     wide, metric = (max(len(getattr(r, of)) for r in rows) for of in ("variant", "metric"))
     for r in rows:
-        error = "" if r.error is None else f" ± {r.error:.4f} (standard error)"
-        typer.echo(f"{r.variant:<{wide}} {r.metric:<{metric}} {r.mean:+.4f}{error}, {r.seeds} seed(s)")
+        unit = metric_of(r.metric)
+        error = "" if r.error is None else f" ± {signed(unit, r.error)[1:]} (standard error)"
+        typer.echo(f"{r.variant:<{wide}} {r.metric:<{metric}} {signed(unit, r.mean)}{error}, {r.seeds} seed(s)")
 
 
 def _lines(cells: list[Any]) -> None:
     from calibrant.bench.tables import lines
+    from calibrant.report import numbers
+    from calibrant.report.cells import metric_of
+    from calibrant.types import Estimate
 
     found = lines(cells)
     for name, scale in dict.fromkeys((x.experiment, x.scale) for x in found):
@@ -147,11 +153,13 @@ def _lines(cells: list[Any]) -> None:
         small = "" if scale == "paper" else f", scale {scale}: not to be held against the paper"
         typer.echo(f"{name} ({runs}{small})")
         wide, metric = (max(len(getattr(x, of)) for x in rows) for of in ("variant", "metric"))
-        typer.echo(f"  {'':<{wide}} {'':<{metric}} {'paper':>8} {'measured':>9}  95 % interval")
+        typer.echo(f"  {'':<{wide}} {'':<{metric}} {'paper':>9} {'measured':>9}  95 % interval")
         for x in rows:
-            reported = "–" if x.reported is None else f"{x.reported:.4f}"
-            bounds = "–" if x.low is None or x.high is None else f"[{x.low:.4f}, {x.high:.4f}] of {x.of}"
-            typer.echo(f"  {x.variant:<{wide}} {x.metric:<{metric}} {reported:>8} {x.mean:>9.4f}  {bounds}")
+            unit = metric_of(x.metric)
+            reported, mean = (f"{numbers.value(unit, v):>9}" for v in (x.reported, x.mean))
+            known = x.low is not None and x.high is not None
+            bounds = f"{numbers.interval(unit, Estimate(x.mean, x.low, x.high))} of {x.of}" if known else numbers.DASH
+            typer.echo(f"  {x.variant:<{wide}} {x.metric:<{metric}} {reported} {mean}  {bounds}")
     if any(x.of == "items" for x in found):
         typer.echo("an interval of items says how sure one trained network's number is, and nothing about the method")
     for cell in cells:

@@ -74,11 +74,13 @@ def train(
 
 
 def table(metrics: dict[str, dict[str, Any]]) -> str:
-    """Splits as rows, metrics as columns."""
+    """Splits as rows, metrics as columns, shares in percent as in every other table."""
+    from calibrant.report import numbers
+
     names = [n for n in next(iter(metrics.values())) if n != "n"]
     lines = ["split".ljust(12) + "n".rjust(7) + "".join(n.rjust(10) for n in names)]
     for split, row in metrics.items():
-        cells = ("–".rjust(10) if row[n] is None else f"{row[n]:10.4f}" for n in names)
+        cells = (numbers.value(n, row[n]).rjust(10) for n in names)
         lines.append(split.ljust(12) + f"{row['n']:7d}" + "".join(cells))
     return "\n".join(lines)
 

@@ -43,14 +43,14 @@ def _row(record: Any) -> Row:
     p = field(record, "p") if corrected is None else corrected  # the one that the verdict was made with
     return Row(
         metric=name,
-        difference=_signed(name, field(record, "difference")),
-        interval=DASH if low is None or high is None else f"{_signed(name, low)} … {_signed(name, high)}",
+        difference=signed(name, field(record, "difference")),
+        interval=DASH if low is None or high is None else f"{signed(name, low)} … {signed(name, high)}",
         p=numbers.p_value(p).removeprefix("p = ").removeprefix("p "),
         verdict=str(field(record, "verdict") or field(record, "reason") or DASH),
     )
 
 
-def _signed(name: str, number: float | None) -> str:
+def signed(name: str, number: float | None) -> str:
     """A difference always shows its direction; of shares it is in points (pp)."""
     if number is None:
         return DASH

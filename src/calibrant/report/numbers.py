@@ -8,6 +8,8 @@ from calibrant.metrics import METRICS
 from calibrant.types import Estimate
 
 DASH = "–"
+SHARES = frozenset({"error", "coverage", "confidence", "consistency", "aupr", "miou"})
+"""What is no metric of the table and yet a share."""
 
 
 def percent(value: float | None, digits: int = 1) -> str:
@@ -23,7 +25,7 @@ def percent(value: float | None, digits: int = 1) -> str:
             return f"> {100 - 10.0**-digits:.{digits}f} %"
     elif 0 < value < 0.5 and float(text) == 0:
         return f"< {10.0**-digits:.{digits}f} %"
-    return f"{text} %"
+    return f"{text} %".replace("-", "\N{MINUS SIGN}")
 
 
 def percent_pair(a: float, b: float) -> tuple[str, str]:
@@ -51,8 +53,19 @@ def interval(name: str, estimate: Estimate) -> str:
     return f"{signed(name, scale * estimate.low, digits)} … {signed(name, scale * estimate.high, digits)}{unit}"
 
 
+def brief(name: str, estimate: Estimate) -> str:
+    """The value with its interval, as short as it can be read: '2.98 % [2.51, 3.44]', '0.2341 [0.2200, 0.2480]'."""
+    shown = value(name, estimate.value)
+    if estimate.value is None or estimate.low is None or estimate.high is None:
+        return shown
+    scale, digits = (100, 2) if is_percent(name) else (1, 4)
+    low, high = (signed(name, scale * end, digits) for end in (estimate.low, estimate.high))
+    return f"{shown} [{low}, {high}]"
+
+
 def is_percent(name: str) -> bool:
-    return name in METRICS and METRICS[name].percent
+    """Whether people read this number in percent: shares, and differences of shares. NLL and Brier are none."""
+    return METRICS[name].percent if name in METRICS else name in SHARES
 
 
 def signed(name: str, number: float, digits: int) -> str:

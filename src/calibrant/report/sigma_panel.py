@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.sigma import SigmaPoint
 from calibrant.errors import InputError
+from calibrant.report import numbers
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.sigma import sigma_errors, sigma_likelihood
 
@@ -57,9 +58,7 @@ def _row(p: SigmaPoint, zero: float) -> tuple[str, ...]:
         _number(p.log_likelihood - zero) if p.sigma else "–",
         _number(error),
         f"{alone:.4f}",
-        "–" if p.ece is None else f"{100 * p.ece:.2f} %",
-        "–" if p.brier is None else f"{p.brier:.4f}",
-        "–" if p.auroc is None else f"{p.auroc:.4f}",
+        *(numbers.value(name, getattr(p, name)) for name in ("ece", "brier", "auroc")),
     )
 
 

@@ -96,7 +96,7 @@ def advice(record: Any) -> Advice:
     `chosen` (the first column's value of the row to mark) and `command`."""
     flat = [_flat(row) for row in field(record, "rows") or field(record, "ranking") or ()]
     columns = tuple(dict.fromkeys(key for row in flat for key in row))
-    rows = tuple(tuple(cell(row.get(column)) for column in columns) for row in flat)
+    rows = tuple(tuple(cell(row.get(column), column) for column in columns) for row in flat)
     picked = field(record, "chosen") or field(record, "method")
     chosen = next(
         (i for i, row in enumerate(flat) if picked is not None and next(iter(row.values()), None) == picked), None
@@ -111,7 +111,7 @@ def advice(record: Any) -> Advice:
         rows,
         chosen,
         None if command is None else str(command),
-        room=tuple(tuple(cell(row.get(name)) for name in names) for row in best),
+        room=tuple(tuple(cell(row.get(name), name) for name in names) for row in best),
         room_columns=tuple(name.replace("_", " ") for name in names),
         room_said=str(field(room, "said") or "") if room else "",
         how=str(field(record, "how") or ""),

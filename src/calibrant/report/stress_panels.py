@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from calibrant.diagnostics.stress.analysis import AS_IT_IS, TOLERANCE, Outcome
@@ -10,7 +11,7 @@ from calibrant.report.numbers import DASH, percent
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.shift import entropy_histograms, frequency_curve, severity_curves
 from calibrant.report.stress import StressReport
-from calibrant.types import Estimate
+from calibrant.report.stress_text import plain, shown
 
 HEADS = ("error", "NLL", "ECE", "AUROC")
 MAPS = (
@@ -32,7 +33,9 @@ def panels(report: StressReport) -> list[Panel]:
         _steady(o) if o.perturbations else None,
         _frequency(o) if o.frequency else None,
     ]
-    return [panel for panel in made if panel is not None]
+    there = [panel for panel in made if panel is not None]
+    said = [note for note in o.notes if note.split(":")[0] not in o.ood]  # those of a foreign set stand with it
+    return [replace(panel, notes=(*panel.notes, *said)) if i == 0 else panel for i, panel in enumerate(there)]
 
 
 def _corruptions(report: StressReport) -> Panel:
@@ -43,15 +46,15 @@ def _corruptions(report: StressReport) -> Panel:
     clean = report.outcome.clean
     lead = (
         f"{report.first_to_break()} At severity {worst}, averaged over {len(found.by_type)} types, "
-        f"the error is {_shown(last['error'])} and ECE {_shown(last['ece'])}; clean: "
+        f"the error is {shown(last['error'])} and ECE {shown(last['ece'])}; clean: "
         f"{percent(1 - (clean['accuracy'].value or 0))} and {percent(clean['ece'].value)}."
     )
     names = ("error", "nll", "ece", "auroc")
     severities = [
-        [str(s), *(_shown(row.get(name), name != "nll") for name in names)] for s, row in found.by_severity.items()
+        [str(s), *(shown(row.get(name), name != "nll") for name in names)] for s, row in found.by_severity.items()
     ]
     if len(severities) > 1:
-        severities.append(["mean", *(_shown(found.means.get(f"mean_{name}"), name != "nll") for name in names)])
+        severities.append(["mean", *(shown(found.means.get(f"mean_{name}"), name != "nll") for name in names)])
     tables = [
         Table("By severity, means over types with 95 % intervals", ["severity", *HEADS], severities),
         Table(
@@ -70,11 +73,10 @@ def _corruptions(report: StressReport) -> Panel:
         ),
     ]
     if found.normalised:
-        rows = [[name, _shown(e)] for name, e in found.normalised.items()]
+        rows = [[name, shown(e)] for name, e in found.normalised.items()]
         tables.append(Table("Against the reference model (SS Eq. 34–36); 100 % is as good as it", ["", "value"], rows))
     figures = [Figure(report.plot(metric), caption) for metric, caption in MAPS]
-    said = [note for note in report.outcome.notes if note.split(":")[0] not in report.outcome.ood]
-    notes = ["Items are resampled jointly over all cells: they show the same images.", *said]
+    notes = ["Items are resampled jointly over all cells: they show the same images."]
     return Panel("How does it hold when images are corrupted?", lead, figures, tables, notes)
 
 
@@ -118,7 +120,7 @@ def _rows(
     share: bool,
 ) -> list[list[str]]:
     return [
-        [_called(name), *(percent(rows[s][metric]) if share else _plain(rows[s][metric]) for s in severities)]
+        [_called(name), *(percent(rows[s][metric]) if share else plain(rows[s][metric]) for s in severities)]
         for name, rows in calibrators.items()
     ]
 
@@ -126,7 +128,7 @@ def _rows(
 def _natural(o: Outcome) -> Panel:
     names, heads = ("accuracy", "nll", "ece", "auroc", "gap"), ("accuracy", *HEADS[1:], "confidence − accuracy")
     rows = [
-        [title, str(report.n), *(_shown(report[name], name != "nll") for name in names)]
+        [title, str(report.n), *(shown(report[name], name != "nll") for name in names)]
         for title, report in {"clean": o.clean, **o.natural}.items()
     ]
     drops = [
@@ -148,13 +150,13 @@ def _foreign(o: Outcome) -> Panel:
         [
             set_.replace("_", " "),
             score.replace("_", " "),
-            *(_shown(estimates[name]) for name in ("auroc", "aupr_in", "aupr_out", "fpr95")),
+            *(shown(estimates[name]) for name in ("auroc", "aupr_in", "aupr_out", "fpr95")),
         ]
         for set_, report in o.ood.items()
         for score, estimates in report.scores.items()
         if estimates["auroc"].value is not None
     ]
-    kl = [[name.replace("_", " "), str(r.outside), _shown(r.entropy_kl, False)] for name, r in o.ood.items()]
+    kl = [[name.replace("_", " "), str(r.outside), shown(r.entropy_kl, False)] for name, r in o.ood.items()]
     report = next(iter(o.ood.values()))
     told = {name: r["entropy"]["auroc"].value or 0.0 for name, r in o.ood.items()}
     lead = (
@@ -180,7 +182,7 @@ def _foreign(o: Outcome) -> Panel:
 def _steady(o: Outcome) -> Panel:
     names = ("consistency", "flip_rate", "cross_entropy_consistency", "relative_confidence")
     rows = [
-        [name.replace("_", " "), *(_shown(row[m], m != "cross_entropy_consistency") for m in names)]
+        [name.replace("_", " "), *(shown(row[m], m != "cross_entropy_consistency") for m in names)]
         for name, row in o.perturbations.items()
     ]
     least = min(o.perturbations, key=lambda name: o.perturbations[name]["consistency"].value or 0)
@@ -202,23 +204,9 @@ def _frequency(o: Outcome) -> Panel:
     worst = o.frequency[at]
     harmless = worst.high is not None and worst.high >= clean
     words = "No band of noise is seen to hurt; at worst, around" if harmless else "Worst is noise around"
-    lead = f"{words} {at:g}π, accuracy is {_shown(worst)} against {percent(clean)} without noise."
+    lead = f"{words} {at:g}π, accuracy is {shown(worst)} against {percent(clean)} without noise."
     caption = "Accuracy under noise of one frequency (SS §2.2); dashed: without noise, shaded: 95 % intervals"
     return Panel("Which frequencies does it depend on?", lead, [Figure(frequency_curve(o.frequency, clean), caption)])
-
-
-def _shown(e: Estimate | None, share: bool = True) -> str:
-    if e is None or e.value is None:
-        return DASH
-    if e.low is None or e.high is None:
-        return percent(e.value) if share else _plain(e.value)
-    if share:
-        return f"{percent(e.value)} [{100 * e.low:.1f}, {100 * e.high:.1f}]"
-    return f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]"
-
-
-def _plain(value: float | None) -> str:
-    return DASH if value is None else f"{value:.3f}"
 
 
 def _points(shifted: Any, clean: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from calibrant.diagnostics.stress.analysis import AS_IT_IS, Outcome
+from calibrant.report.numbers import DASH, percent
 from calibrant.types import Estimate
 
 COLUMNS = ("error", "nll", "ece", "auroc")
@@ -16,25 +17,27 @@ def text(o: Outcome) -> str:
     accuracy = o.clean["accuracy"].value
     clean = {"error": None if accuracy is None else 1 - accuracy}
     clean |= {name: o.clean[name].value for name in COLUMNS[1:]}
-    lines.append(f"{'clean':<10}" + "".join(f"{_number(clean[name]):>22}" for name in COLUMNS))
+    lines.append(f"{'clean':<10}" + "".join(f"{_unit(name, Estimate(clean[name])):>22}" for name in COLUMNS))
     if o.corruptions is not None:
         rows: dict[str, Mapping[str, Estimate]] = {str(s): row for s, row in o.corruptions.by_severity.items()}
         if len(rows) > 1:
             rows["mean"] = {name: e for name in COLUMNS if (e := o.corruptions.means.get(f"mean_{name}")) is not None}
-        lines += [f"{title:<10}" + "".join(f"{_shown(row.get(n)):>22}" for n in COLUMNS) for title, row in rows.items()]
-        lines += [f"{name} {_shown(e)}" for name, e in o.corruptions.normalised.items()]
+        lines += [
+            f"{title:<10}" + "".join(f"{_unit(n, row.get(n)):>22}" for n in COLUMNS) for title, row in rows.items()
+        ]
+        lines += [f"{name} {shown(e)}" for name, e in o.corruptions.normalised.items()]
         lines += ["", breaking(o)]
     lines += _calibrated(o.calibrators)
     if o.perturbations:
         name, steady = min(o.perturbations.items(), key=lambda item: item[1]["consistency"].value or 0)
-        lines.append(f"least steady along {name}: consistency {_shown(steady['consistency'])}")
+        lines.append(f"least steady along {name}: consistency {shown(steady['consistency'])}")
     if o.frequency:
         at, left = min(o.frequency.items(), key=lambda item: item[1].value or 0.0)
-        lines.append(f"least accurate with noise around frequency {at:.2g}π: accuracy {_shown(left)}")
+        lines.append(f"least accurate with noise around frequency {at:.2g}π: accuracy {shown(left)}")
     for name, report in o.ood.items():
-        lines.append(f"{name}: AUROC of the entropy {_shown(report['entropy']['auroc'])}")
+        lines.append(f"{name}: AUROC of the entropy {shown(report['entropy']['auroc'])}")
     for name, shifted in o.natural.items():
-        lines.append(f"{name}: accuracy {_shown(shifted['accuracy'])}, ECE {_shown(shifted['ece'])}")
+        lines.append(f"{name}: accuracy {shown(shifted['accuracy'])}, ECE {shown(shifted['ece'])}")
     return "\n".join(lines)
 
 
@@ -61,15 +64,24 @@ def _calibrated(calibrators: Mapping[str, Mapping[int, Mapping[str, float | None
     lines = ["", f"{'ECE with':<22}" + "".join(f"{'clean' if s == 0 else f'severity {s}':>12}" for s in columns)]
     for name, rows in calibrators.items():
         title = "no map" if name == AS_IT_IS else name
-        lines.append(f"{title:<22}" + "".join(f"{_number(rows[s]['ece']):>12}" for s in columns))
+        lines.append(f"{title:<22}" + "".join(f"{percent(rows[s]['ece']):>12}" for s in columns))
     return [*lines, ""]
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
-
-
-def _shown(e: Estimate | None) -> str:
+def shown(e: Estimate | None, share: bool = True) -> str:
+    """With its interval; a share in percent, NLL and KL in nats."""
     if e is None or e.value is None:
-        return "–"
-    return _number(e.value) if e.low is None else f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]"
+        return DASH
+    if e.low is None or e.high is None:
+        return percent(e.value) if share else plain(e.value)
+    if share:
+        return f"{percent(e.value)} [{100 * e.low:.1f}, {100 * e.high:.1f}]"
+    return f"{e.value:.3f} [{e.low:.3f}, {e.high:.3f}]"
+
+
+def plain(value: float | None) -> str:
+    return DASH if value is None else f"{value:.3f}"
+
+
+def _unit(name: str, e: Estimate | None) -> str:
+    return shown(e, name != "nll")

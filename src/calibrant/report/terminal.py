@@ -103,11 +103,13 @@ def compare_table(comparison: Any) -> Table:
 
 
 def records_table(records: Sequence[dict[str, Any]], chosen: str | None = None) -> Table:
-    """Any list of flat records (candidates of a fit, a ranking): columns in order of first appearance."""
+    """Any list of flat records (candidates of a fit, a ranking): columns in order of first appearance.
+
+    A column that is named after a metric has its unit."""
     columns = list(dict.fromkeys(key for record in records for key in record))
     table = _table(*[(column, "left" if i == 0 else "right") for i, column in enumerate(columns)])
     for record in records:
-        cells = [Text(cell(record.get(column)), overflow="fold") for column in columns]
+        cells = [Text(cell(record.get(column), column), overflow="fold") for column in columns]
         picked = chosen is not None and chosen in record.values()
         table.add_row(*cells, style="bold green" if picked else "")
     return table

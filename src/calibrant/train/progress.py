@@ -77,7 +77,11 @@ class Progress:
         if self.board is not None:
             self.board.epoch(row)
         numbers = {k: row.get(k) for k in ("loss", "accuracy", "ece")}
-        words = [f"{k} {v:.4f}" for k, v in numbers.items() if isinstance(v, float)]
+        words = [  # in percent for people, as in every table; the log keeps fractions
+            f"{k} {v:.4f}" if k == "loss" else f"{k} {100 * v:.2f} %"
+            for k, v in numbers.items()
+            if isinstance(v, float)
+        ]
         self._last = " ".join(words)
         if not self.quiet and self._rich is None:
             rate = row.get("images_per_second") or 0.0
