@@ -166,6 +166,22 @@ def test_a_stream_says_what_is_missing(audit: Callable[..., Audit]) -> None:
     assert "reliability diagram" not in bare
 
 
+def test_the_bounds_of_a_stream_are_a_sentence(audit: Callable[..., Audit]) -> None:
+    whole = audit().report
+    streamed = replace(whole, extras={"stream": {"bounds": {"auroc": 2e-7, "ece": 0.0}, "exact": False}})
+    text = Page(render([Audit("stream", streamed)], command="x")).text
+    assert "exact but for auroc ± 2.0e-07 at most" in text
+
+
+def test_notes_about_a_file_stand_before_its_verdict_as_text(audit: Callable[..., Audit]) -> None:
+    doubted = replace(audit(), notes=("every row of <b>these</b> logits sums to 1",))
+    text = render([doubted], command="x")
+    assert "Every row of &lt;b&gt;these&lt;/b&gt; logits sums to 1." in text
+    assert text.index("sums to 1.") < text.index('<p class="verdict">')
+    both = render([audit(), doubted], command="x")
+    assert both.count("sums to 1.") == 1 and "doubt" not in render([audit()], command="x").split("</style>")[1]
+
+
 def test_positive_class_says_so() -> None:
     rng = np.random.default_rng(0)
     p = predictions(rng.normal(size=200), rng.integers(0, 2, 200))

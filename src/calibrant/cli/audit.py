@@ -142,9 +142,9 @@ def _page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None
     from calibrant.report import html
 
     parts = [
-        html.Audit.of(a.predictions, a.report)
+        html.Audit.of(a.predictions, a.report, notes=doubts(a))
         if a.predictions is not None
-        else html.Audit(a.report.file or "stream", a.report, sums=a.sums)
+        else html.Audit(a.report.file or "stream", a.report, sums=a.sums, notes=tuple(doubts(a)))
         for a in found
     ]
     return html.render(

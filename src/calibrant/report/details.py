@@ -35,6 +35,15 @@ WORDS: dict[str, tuple[str, str]] = {
 }
 
 
+SHARES: dict[str, tuple[str, ...]] = {
+    "ece_identity": ("alpha", "refinement_term", "gamma", "predicted", "residual"),  # they add up to an ECE
+    "accuracy_at_coverage": ("wanted",),
+    "calibration_test": ("value", "expected_if_calibrated"),  # both are ECEs
+    "ensemble": ("churn",),
+}
+"""Numbers in percent whose name alone does not say so."""
+
+
 @dataclass(frozen=True)
 class Detail:
     title: str
@@ -44,8 +53,10 @@ class Detail:
 
 
 def details(report: Report) -> list[Detail]:
-    """Every extra of the report, known or not: a mapping is one row, a list of mappings is a table."""
-    return [_detail(name, value) for name, value in report.extras.items()]
+    """Every extra of the report, known or not: a mapping is one row, a list of mappings is a table.
+
+    The bounds of a stream are a sentence, which stands with what a stream cannot show."""
+    return [_detail(name, value) for name, value in report.extras.items() if name != "stream"]
 
 
 def _detail(name: str, value: Any) -> Detail:
@@ -57,5 +68,6 @@ def _detail(name: str, value: Any) -> Detail:
     else:
         rows = [{"value": value}]
     columns = tuple(dict.fromkeys(str(key) for row in rows for key in row))
-    cells = tuple(tuple(cell(row.get(column)) for column in columns) for row in rows)
+    units = {column: "coverage" if column in SHARES.get(name, ()) else column for column in columns}
+    cells = tuple(tuple(cell(row.get(column), units[column]) for column in columns) for row in rows)
     return Detail(title, words, tuple(column.replace("_", " ") for column in columns), cells)

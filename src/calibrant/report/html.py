@@ -39,12 +39,13 @@ class Audit:
     scores: Scores | None = None
     predictions: Predictions | None = None  # for ids and class names
     sums: BinSums | None = None  # equal-width bin sums, enough for a reliability diagram
+    notes: tuple[str, ...] = ()  # what looks like a slip in the file; said before any number
 
     @classmethod
-    def of(cls, predictions: Predictions, report: Report, name: str = "") -> Audit:
+    def of(cls, predictions: Predictions, report: Report, name: str = "", notes: Sequence[str] = ()) -> Audit:
         """From predictions: reduces them once more, with the bins and about the event that the report is about."""
         called = name or report.file or predictions.source or "predictions"
-        return cls(called, report, _scores(predictions, report), predictions)
+        return cls(called, report, _scores(predictions, report), predictions, notes=tuple(notes))
 
 
 def render(

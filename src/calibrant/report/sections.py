@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from calibrant.metrics.streaming_report import bounds_line
 from calibrant.report import plots
 from calibrant.report.binomial import wilson
 from calibrant.report.classes import ClassTable, class_table
@@ -59,6 +60,8 @@ def section(i: int, audit: Audit, after: Audit | None = None) -> Section:
             "These predictions were read as a stream that is not kept: only sums are known. Density, thresholds, "
             "classes and single mistakes need the items; audit a part of them that fits into memory."
         )
+        if (bounds := bounds_line(report)) is not None:
+            missing.append(f"{bounds[0].upper()}{bounds[1:]}.")
     elif top:
         points = operating_points(scores)
     else:
