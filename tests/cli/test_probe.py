@@ -68,6 +68,19 @@ def test_table_and_report(runs: list[str], tmp_path: Path, capsys: pytest.Captur
     assert "ECE by level" in text and "<svg" in text
 
 
+def test_the_table_fits_a_terminal_and_no_interval_breaks(
+    runs: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(["probe", *runs, "--limit", "60", "--levels", "3", "--device", "cpu"]) == 0
+    said = capsys.readouterr().out.splitlines()
+    at = next(i for i, line in enumerate(said) if line.startswith("level"))
+    rows = said[at + 1 : at + 7]
+    assert [line[:1] for line in rows] == ["1", " ", "2", " ", "3", " "], "a line of values, a line of intervals"
+    assert all(line.count("[") == line.count("]") == line.count(",") == 4 for line in rows[1::2])
+    assert all(len(line) <= 100 for line in said[at - 1 : at + 7])
+
+
 def test_robustness_that_was_probed_is_what_training_takes(
     runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -46,16 +46,17 @@ def probe(request: Request) -> Probed:
             "items_sha256": found.items,
             **{k: v for k, v in by_level.to_dict().items() if k != "schema"},
         }
-        shown += [f"{split}: {section.lead(by_level)}", table(by_level), *by_level.notes()]
-        if found.unmoved:
-            shown.append(f"{ruler} found no other prediction for {found.far()}.")
-        panels.append(section.levels_panel([by_level], ruler=ruler, attacked=first.name))
+        far = [f"{ruler.upper()} found no other prediction for {found.far()}."] if found.unmoved else []
+        shown += [f"{split}: {section.lead(by_level)}", table(by_level), *by_level.notes(), *far]
+        panels.append(section.levels_panel([by_level], ruler=ruler, attacked=first.name, further=far))
         audited += said[:1]
     return Probed(record, shown, panels, audited)
 
 
 def table(by_level: Any) -> Any:
+    """An interval stands whole below its value: side by side, seven columns do not fit a terminal."""
     from calibrant.report.terminal import records_table
 
-    head = section.head(by_level)
-    return records_table([dict(zip(head, row, strict=True)) for row in section.level_rows(by_level)])
+    head = [name.replace(" ", "\n", 1) for name in section.head(by_level)]
+    rows = [[cell.replace(" [", "\n[") for cell in row] for row in section.level_rows(by_level)]
+    return records_table([dict(zip(head, row, strict=True)) for row in rows])

@@ -39,7 +39,7 @@ def lead(found: ByLevel) -> str:
     """What the two ends of the table say, in a sentence."""
     first, last = found.rows[0], found.rows[-1]
     ends = [
-        f"{where} it is {numbers.percent(row.confidence.value)} sure and {numbers.percent(row.accuracy.value)} right"
+        f"{where} it is {_share(row.confidence.value)} sure and {_share(row.accuracy.value)} right"
         for where, row in (("the inputs that are easiest to attack", first), ("the most robust ones", last))
     ]
     who = f"{found.name}: of " if found.name else "Of "
@@ -47,7 +47,12 @@ def lead(found: ByLevel) -> str:
 
 
 def levels_panel(
-    found: Sequence[ByLevel], *, ruler: str, attacked: str, targets: Mapping[str, Any] | None = None
+    found: Sequence[ByLevel],
+    *,
+    ruler: str,
+    attacked: str,
+    targets: Mapping[str, Any] | None = None,
+    further: Sequence[str] = (),
 ) -> Panel:
     """Both rows of AR Fig. 1 (several predictors: Fig. 2), the table, and the path of ε_r where there is one."""
     figures = [
@@ -65,10 +70,16 @@ def levels_panel(
         "Robustness is the L2 distance, in pixels of [0, 1], to another prediction than the network's own, measured on "
         f"{attacked} by {ruler.upper()}; it needs no label. Levels are equally large, 1 the least robust.",
         *dict.fromkeys(note for each in found for note in each.notes()),
+        *further,
     ]
     return Panel(
         "Is what is easily attacked badly calibrated?", " ".join(lead(each) for each in found), figures, tables, notes
     )
+
+
+def _share(value: float | None) -> str:
+    """In a sentence nobody counts nines."""
+    return "over 99.9 %" if value is not None and 0.999 < value < 1 else numbers.percent(value)
 
 
 def _shown(e: Estimate, percent: bool = True) -> str:
