@@ -103,3 +103,15 @@ def test_the_sketch_is_saved_and_the_command_line_tells_of_a_part_that_came_back
     assert "items that the map was fitted on" in " ".join(capsys.readouterr().out.split())
     assert run([*command, "--json"]) == 0
     assert 0.3 < json.loads(capsys.readouterr().out)["overlap"] < 0.7
+
+
+@pytest.mark.parametrize("k", [2, 40, 300])
+def test_the_sketch_depends_neither_on_blocks_nor_on_how_the_likeliest_are_found(
+    k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p = drawn(700, k, 0)
+    found = overlap.sketch(p)
+    monkeypatch.setattr(overlap, "BLOCK", 64 * k + 1)
+    assert overlap.sketch(p) == found
+    monkeypatch.setattr(overlap, "SLOW", range(0) if k in overlap.SLOW else range(k, k + 1))
+    assert overlap.sketch(p) == found
