@@ -93,8 +93,11 @@ def _of_run(unit: Unit, filing: Filing) -> list[Cell]:
     record, test = _numbers(unit.path), read(unit.run, "test")
     extras: dict[str, Any] = {"by_level": by_level([test], filing), **_remarks(record)}
     targets = unit.run / "targets.json"
-    if targets.is_file():  # where ε_r ended
-        extras["epsilon"] = json.loads(targets.read_text("utf-8"))["epsilon"][-1]
+    if targets.is_file():  # where ε_r ended, and by which way
+        path = _numbers(targets)["epsilon"]
+        extras["epsilon"] = path[-1]
+        if unit.recipe.targets.name == "ar_adals":
+            extras["epsilon_by_epoch"] = [[round(e, 4) for e in row] for row in path]
     cell = _filed(name_of(unit.method), [unit.run], unit, record, extras, filing, test)
     if unit.method not in SECTION55 or OOD not in record["values"]:
         return [cell]

@@ -68,6 +68,19 @@ def test_cells_of_runs_of_their_pool_and_of_their_variance(done: tuple[Path, Pat
     assert "PGD of 2 steps instead of 10" in cells["ar/table3/ccat", 0].note
 
 
+def test_cells_of_ar_adals_keep_the_way_of_epsilon(done: tuple[Path, Path]) -> None:
+    root, _ = done
+    cells = cells_of(root)
+    for seed in (0, 1):
+        run = next((root / "smoke").glob(f"ar_adals-{seed}-*"))
+        kept = json.loads((run / "targets.json").read_text("utf-8"))["epsilon"]
+        way = cells["ar/table3/ar_adals", seed].extras["epsilon_by_epoch"]
+        assert [len(row) for row in way] == [5] * 4 and way[0] == [0.0] * 5, "the start and three epochs, five levels"
+        np.testing.assert_allclose(way, kept, rtol=0, atol=5.001e-5)
+        assert all(e == round(e, 4) for row in way for e in row)
+    assert not any("epsilon_by_epoch" in c.extras for (name, _), c in cells.items() if name != "ar/table3/ar_adals")
+
+
 def test_under_corruption_as_trained_and_after_the_temperature_of_clean_data(done: tuple[Path, Path]) -> None:
     root, _ = done
     run = next((root / "smoke").glob("vanilla-0-*"))
