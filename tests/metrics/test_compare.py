@@ -133,3 +133,19 @@ def test_a_difference_lies_in_its_interval_and_jitter_is_no_gain() -> None:
             assert row.low <= row.difference <= row.high, row
             called += row.verdict != "within noise"
     assert called <= 3
+
+
+@pytest.mark.parametrize("n", [2, 5, 20, 200])
+def test_every_metric_mirrors_and_zero_is_inside_exactly_when_p_says_so(n: int) -> None:
+    """Two items had p = 0.5 and an interval without 0; a normal tail and replicates said different things."""
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        z, labels = rng.normal(0, 2, (n, 3)), rng.integers(0, 3, n)
+        b = 1.5 * z + rng.normal(0, 0.3, z.shape)
+        there, back = (calibrant.compare(*two, labels, replicates=60) for two in ((z, b), (b, z)))
+        for row in there.rows:
+            if row.low is not None:
+                mirror = back[row.metric]
+                said = (mirror.difference, mirror.low, mirror.high, mirror.p)
+                assert said == pytest.approx((-row.difference, -row.high, -row.low, row.p), abs=1e-12), row
+                assert (row.p < 0.05) == (row.low > 0 or row.high < 0), row

@@ -22,7 +22,7 @@ from calibrant.metrics.bootstrap import bootstrap, units
 from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
 from calibrant.metrics.evaluate import choose, point, whole
 from calibrant.metrics.inversion import STATISTICS
-from calibrant.metrics.joint import Joint
+from calibrant.metrics.joint import Joint, turned
 from calibrant.metrics.table import Metric, Panel
 from calibrant.types import SCHEMA, Predictions, jsonable
 
@@ -140,7 +140,8 @@ def differences(
     points = {m.name: (point(m, panels[0]), point(m, panels[1])) for m in metrics}
     known = [m for m in metrics if all(e.value is not None for e in points[m.name])]
     drawn = [m for m in known if m.name != "ece_classwise" and not _of_gaps(m)]
-    joint = Joint(panels, resampling)
+    turn = turned(panels)  # b against a mirrors a against b: the data say whose noise is drawn first
+    joint = Joint(panels[::-1] if turn else panels, resampling)
     enough = units(panels[0].scores)[1] >= 2
     (on_a, reps_a), (on_b, reps_b) = (
         bootstrap(panels, drawn, resampling.replicates, resampling.seed) if drawn and enough else (({}, {}), ({}, {}))
@@ -155,35 +156,41 @@ def differences(
             change = abs(b.value) - abs(a.value) if m.better == "zero" else b.value - a.value
             row = Difference(m.name, a.value, b.value, change, reason=None if enough else "one item: no interval")
             if enough:
-                result = _paired(m, both, joint, (a.value, b.value), on_a, on_b, reps_a, reps_b, resampling.level)
+                values = (a.value, b.value)
+                if m.name == "ece_classwise" or _of_gaps(m):
+                    asked = (both[::-1], values[::-1]) if turn else (both, values)
+                    error = _of_errors(m, asked[0], joint, asked[1], resampling.level)
+                    result: paired.Paired | None = error.mirrored() if turn else error
+                else:
+                    result = _drawn(m, panels, values, (on_a, on_b), (reps_a, reps_b), resampling.level)
                 if result is None:
                     row = Difference(m.name, a.value, b.value, change, reason="too few errors or correct answers")
                 else:
-                    found[m.name] = replace(result, p=max(result.p, least))
+                    found[m.name] = paired.agreed(result, least, resampling.level)
         rows.append(row)
     adjusted = holm({name: result.p for name, result in found.items()})
     return tuple(_judged(row, found.get(row.metric), adjusted.get(row.metric), resampling.level) for row in rows)
 
 
-def _paired(
-    m: Metric,
-    both: tuple[Predictions, Predictions],
-    joint: Joint,
-    values: tuple[float, float],
-    on_a: Mapping[str, torch.Tensor],
-    on_b: Mapping[str, torch.Tensor],
-    reps_a: Mapping[str, torch.Tensor],
-    reps_b: Mapping[str, torch.Tensor],
-    level: float,
-) -> paired.Paired | None:
+def _of_errors(
+    m: Metric, both: tuple[Predictions, Predictions], joint: Joint, values: tuple[float, float], level: float
+) -> paired.Paired:
     if m.name == "ece_classwise":
         return paired.classwise(both, joint.panels, values, level)
-    if _of_gaps(m):
-        return paired.calibration(m, joint, values, level)
-    replicates = (reps_a[m.name], reps_b[m.name])
+    return paired.calibration(m, joint, values, level)
+
+
+def _drawn(
+    m: Metric,
+    panels: tuple[Panel, Panel],
+    values: tuple[float, float],
+    on_cells: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]],
+    replicates: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]],
+    level: float,
+) -> paired.Paired | None:
     # what merging ranks into cells changed is taken off the replicates
-    shifts = [v - float(on[m.name]) for v, on in zip(values, (on_a, on_b), strict=True)]
-    return paired.smooth(m, joint.panels, values, (replicates[0] + shifts[0], replicates[1] + shifts[1]), level)
+    a, b = (r[m.name] + (v - float(on[m.name])) for r, v, on in zip(replicates, values, on_cells, strict=True))
+    return paired.smooth(m, panels, values, (a, b), level)
 
 
 def _of_gaps(m: Metric) -> bool:

@@ -64,6 +64,17 @@ class Joint:
         return self._lines[key]
 
 
+def turned(panels: tuple[Panel, Panel]) -> bool:
+    """Whether the second is to go first: whose sums are smaller, which does not depend on the order of rows."""
+    for power in (1, 2, 3):
+        a, b = (
+            float((p.scores.confidence.pow(power) * (1 + p.scores.correct.double())).mean().double()) for p in panels
+        )
+        if abs(a - b) > 1e-9:
+            return b < a
+    return False
+
+
 def couple(panels: tuple[Panel, Panel], kind: str, resampling: Resampling) -> Couple:
     held = [torch.unique(_index(kind, p), return_inverse=True) for p in panels]
     s, group = [p.scores for p in panels], panels[0].scores.group

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.classwise import classwise_influence
-from calibrant.metrics import inversion
+from calibrant.metrics import METRICS, inversion
 from calibrant.metrics.bca import acceleration, bca, design_effect, influence, normal_cdf, normal_quantile
 from calibrant.metrics.bootstrap import coarse
 from calibrant.metrics.classwise import classwise_cells, linear_and_rest, pivots
@@ -44,6 +44,21 @@ class Paired:
     high: float
     p: float
     method: str
+
+    def mirrored(self) -> Paired:
+        """Of a against b, where this is of b against a."""
+        return Paired(-self.high, -self.low, self.p, self.method)
+
+
+def agreed(found: Paired, least: float, level: float) -> Paired:
+    """p not below `least`, and 0 inside the interval if and only if p says so; where the two differ, the cautious one.
+
+    They differ where p is of a normal tail and the interval of replicates, or where `least` is all that few items can
+    show."""
+    p, holds = max(found.p, least), found.low <= 0 <= found.high
+    if p >= 1 - level:
+        return Paired(min(found.low, 0.0), max(found.high, 0.0), p, found.method)
+    return Paired(found.low, found.high, 1 - level if holds else p, found.method)
 
 
 def smooth(
@@ -76,6 +91,8 @@ def _influence_of_difference(
 ) -> Tensor:
     out = torch.zeros(panels[0].scores.n, dtype=torch.float64)
     for sign, panel, value in zip((-1.0, 1.0), panels, values, strict=True):
+        if value == 0 and not folded:  # every item at the least it can be; a root has no slope there
+            continue
         order, ranked = coarse(panel)
         slope = sign * (math.copysign(1.0, value) if folded else 1.0)
         out[order] += slope * influence(metric, ranked)
@@ -99,9 +116,12 @@ def calibration(metric: Metric, joint: Joint, values: tuple[float, float], level
     """A binned error, or KS. `ece_debiased` estimates what `ece` does."""
     name = "ece" if metric.name == "ece_debiased" else metric.name
     statistic, side = inversion.STATISTICS[name]
-    couple, observed = joint.couple(name), values[1] - values[0]
+    observed = values[1] - values[0]
+    if observed == 0 and _alike(joint.panels):
+        return Paired(0.0, 0.0, 1.0, ALIKE)
+    couple = joint.couple(name)
     if all(c.certain for c in couple.cells):  # only the confidences vary, and they are smooth
-        return _around(metric, joint.panels, values, level)
+        return _around(METRICS[name], joint.panels, values, level)
     seen = [float(statistic(c.mass * c.gap, c)) for c in couple.cells]
     curves = {}
     for end in ("low", "high"):
@@ -116,7 +136,7 @@ def calibration(metric: Metric, joint: Joint, values: tuple[float, float], level
         rho = None if side == "walk" else (constant(0.0), constant(0.0))
     found = _accepted(low, high, rho, far, observed, level)
     if any(c.certain for c in couple.cells):  # lines that end at an accuracy of 1 know nothing beyond
-        plain = _around(metric, joint.panels, values, level)
+        plain = _around(METRICS[name], joint.panels, values, level)
         return Paired(min(found.low, plain.low), max(found.high, plain.high), max(found.p, plain.p), PROFILE)
     return found
 
@@ -189,6 +209,11 @@ def classwise(
     (low_a, high_a), (low_b, high_b) = curves
     rho = constant(together)
     return _accepted((high_a, low_b), (low_a, high_b), (rho, rho), (far, far), values[1] - values[0], level)
+
+
+def _alike(panels: tuple[Panel, Panel]) -> bool:
+    a, b = (p.scores for p in panels)
+    return torch.equal(a.confidence, b.confidence) and torch.equal(a.correct, b.correct)
 
 
 def _by_unit(influence: Tensor, group: Tensor | None) -> Tensor:
