@@ -110,7 +110,7 @@ class TemporalSmoothing(Ensemble):
         memories = self.memories if stream is not None else {}
         streams = _each(stream, len(x), "stream")
         cuts = _each(cut, len(x), "cut")
-        if np.ndim(cut) == 0:  # said of the whole call: a new scene begins at the first frame of each stream
+        if cut is not None and np.ndim(cut) == 0:  # said of the whole call: a new scene begins at the first frame of each stream
             first = {s: i for i, s in reversed(list(enumerate(streams)))}
             cuts = [cut if first[s] == i else None for i, s in enumerate(streams)]
         return self._smooth(x, streams, cuts, memories)
@@ -134,7 +134,7 @@ class TemporalSmoothing(Ensemble):
             turns.append(memory.seen + here[stream])  # a stream's later frames come after its earlier ones
             here[stream] += 1
         said = self._log_p(x, turns)  # before anything is remembered: a frame that fails leaves its stream as it was
-        if bool(said.isnan().any()):
+        if math.isnan(float(said.sum())):  # none is above 0, so that only NaN makes NaN
             at = int(said.isnan().flatten(1).any(1).nonzero()[0])
             raise InputError(f"stream {streams[at]!r}: frame {at} of this call has NaN logits; mend or drop the frame")
         for stream in here:
@@ -145,7 +145,8 @@ class TemporalSmoothing(Ensemble):
         out = [said[:0]]
         for log_p, stream, cut in zip(said, streams, cuts, strict=True):
             memory = memories.setdefault(stream, Memory(self._empty()))
-            out.append(self._step(memory, log_p, bool(cut))[None])
+            # a frame is a view of its batch, which would stay in memory whole
+            out.append(self._step(memory, log_p.clone() if len(said) > 1 else log_p, bool(cut))[None])
             memory.frame = tuple(x.shape[1:])
         return torch.cat(out)
 
@@ -158,7 +159,7 @@ class TemporalSmoothing(Ensemble):
             kept.clear()
         if kept and self.scene_cut is not None and _distance(kept[0], log_p) > self.scene_cut:
             kept.clear()
-        kept.appendleft(log_p.clone())  # a frame is a view of its batch, which would stay in memory whole
+        kept.appendleft(log_p)
         memory.seen += 1
         return smoothed(list(kept), self.decay, self.space)
 
