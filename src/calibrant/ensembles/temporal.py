@@ -110,7 +110,7 @@ class TemporalSmoothing(Ensemble):
         memories = self.memories if stream is not None else {}
         streams = _each(stream, len(x), "stream")
         cuts = _each(cut, len(x), "cut")
-        if cut is not None and np.ndim(cut) == 0:  # said of the whole call: a new scene begins at the first frame of each stream
+        if cut is not None and np.ndim(cut) == 0:  # of the whole call: at the first frame of each stream
             first = {s: i for i, s in reversed(list(enumerate(streams)))}
             cuts = [cut if first[s] == i else None for i, s in enumerate(streams)]
         return self._smooth(x, streams, cuts, memories)
