@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.progress import Progress
 from torch import nn
 
 import calibrant
@@ -20,6 +21,7 @@ from calibrant.attacks import DDN, FGSM, Bounds, levels, robustness
 from calibrant.data import load
 from calibrant.data.batches import Augment, Batches
 from calibrant.errors import InputError, UnknownNameError
+from calibrant.types import Split
 from tests.attacks.conftest import Victim
 
 
@@ -33,6 +35,18 @@ def test_tensor_and_batches_agree(victim: Victim) -> None:
     torch.testing.assert_close(from_batches, from_tensor, rtol=1e-6, atol=0)
     turned = robustness(victim.model, x.flip(0), DDN(bounds=victim.bounds))
     torch.testing.assert_close(turned.flip(0), from_tensor, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_the_bar_says_which_split_is_measured(split: str, victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bar that goes away when it is done prints nothing where there is no terminal; what it is given is looked at."""
+    said: list[str] = []
+    honest = Progress.add_task
+    monkeypatch.setattr(Progress, "add_task", lambda bar, title, **k: said.append(title) or honest(bar, title, **k))
+    part = load("digits")[split].take(torch.arange(8), Split(split))
+    batches = Batches(part, 8, mean=victim.bounds.mean, std=victim.bounds.std)
+    robustness(victim.model, batches, "ddn", progress=True)
+    assert said == [f"robustness, {split} items"]
 
 
 def test_pixels_are_the_unit_whatever_the_normalisation(victim: Victim) -> None:

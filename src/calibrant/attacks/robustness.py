@@ -25,7 +25,7 @@ from calibrant.attacks.field import home
 from calibrant.attacks.store import Store, open_store, tensor_hash, weights_hash
 from calibrant.data.batches import Batches
 from calibrant.errors import InputError, unknown
-from calibrant.types import jsonable
+from calibrant.types import Split, jsonable
 
 RULERS: dict[str, type[Attack]] = {"cw": CarliniWagner, "ddn": DDN}
 CHUNK = {"cpu": 256, "cuda": 8192}
@@ -71,7 +71,7 @@ def robustness(
         size = kept.chunk
     distances: list[Tensor] = []
     with attack.against(model, where, x.dtype) as attacked:
-        for number, part in enumerate(_bar(_chunks(x, size), n, progress)):
+        for number, part in enumerate(_bar(_chunks(x, size), n, _title(x), progress)):
             data = tensor_hash(part) if kept is not None else ""
             distance = kept.get(number, data) if kept is not None else None
             if distance is None:
@@ -139,7 +139,13 @@ def _chunks(x: Tensor | Batches, size: int) -> Iterator[Tensor]:
         yield torch.cat(held)
 
 
-def _bar(chunks: Iterator[Tensor], n: int, progress: bool | None) -> Iterator[Tensor]:
+def _title(x: Tensor | Batches) -> str:
+    """A run measures several splits one after the other; the bar says which."""
+    split = Split(x.part.split) if isinstance(x, Batches) else Split.UNKNOWN
+    return "robustness" if split is Split.UNKNOWN else f"robustness, {split.value} items"
+
+
+def _bar(chunks: Iterator[Tensor], n: int, title: str, progress: bool | None) -> Iterator[Tensor]:
     """Chunk by chunk; a bar over items on stderr, which advances when a chunk is done."""
     if not (sys.stderr.isatty() if progress is None else progress):
         yield from chunks
@@ -148,7 +154,7 @@ def _bar(chunks: Iterator[Tensor], n: int, progress: bool | None) -> Iterator[Te
     from rich.progress import Progress
 
     with Progress(console=Console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task("robustness", total=n)
+        task = bar.add_task(title, total=n)
         for part in chunks:
             yield part
             bar.advance(task, len(part) if isinstance(part, Sized) else 0)
