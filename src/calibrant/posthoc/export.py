@@ -6,8 +6,8 @@ and survive JSON exactly. Notation: K classes, p = softmax(z), ln 0 = −inf, σ
 says that a class with z_k = −inf has z'_k = −inf whatever the formula gives (the formula for the others reads
 max(ln p_k, deepest) where it has `deepest`). A chain's parameters are the forms to be applied one after the other.
 
-Maps that look something up in a table fitted to the data (bins, steps, isotonic knots) have no formula and are
-refused by name; ONNX carries them (`onnx_export.py`).
+Other maps (bins, steps, isotonic knots, splines, and a new one until its line stands in `FORMS`) are refused by name;
+ONNX carries them (`onnx_export.py`).
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ def map_to_json(fitted: FittedMap) -> dict[str, Any]:
         formula, stays, parameters = form.formula, form.impossible_stays, form.parameters(fitted)
     else:
         raise MapError(
-            f"a {fitted.method} map has no closed form (it looks numbers up in a table fitted to the data); "
-            "export it as .onnx, or fit a smooth method such as temperature"
+            f"a {fitted.method} map has no closed form that calibrant can write; "
+            "export it as .onnx, or fit a method that has one, such as temperature"
         )
     made: dict[str, Any] = jsonable(
         {
