@@ -149,3 +149,17 @@ def test_every_metric_mirrors_and_zero_is_inside_exactly_when_p_says_so(n: int) 
                 said = (mirror.difference, mirror.low, mirror.high, mirror.p)
                 assert said == pytest.approx((-row.difference, -row.high, -row.low, row.p), abs=1e-12), row
                 assert (row.p < 0.05) == (row.low > 0 or row.high < 0), row
+
+
+@pytest.mark.parametrize("step", [1e-9, 0.5])
+def test_the_order_of_rows_does_not_matter(step: float) -> None:
+    """Also where many items are tied; the paired bootstrap drew items in the order in which they came."""
+    rng = np.random.default_rng(4)
+    z, labels = np.round(rng.normal(0, 2, (300, 3)) / step) * step, rng.integers(0, 3, 300)
+    b = np.round((z + rng.normal(0, 0.5, z.shape)) / step) * step
+    shuffled = rng.permutation(300)
+    rows = calibrant.compare(z, b, labels, replicates=60).rows
+    again = calibrant.compare(z[shuffled], b[shuffled], labels[shuffled], replicates=60)
+    for row in rows:
+        other = again[row.metric]
+        assert (other.low, other.high, other.p) == pytest.approx((row.low, row.high, row.p), abs=1e-9), row

@@ -61,10 +61,12 @@ def bootstrap(
     first = panels[0].scores
     plain = [coarse(p) for p in panels]
     parts: list[dict[str, list[Tensor]]] = [{m.name: [] for m in metrics} for _ in panels]
+    drawn = _places(panels) if len(panels) > 1 and first.group is None else None
     for w in weights(first.group, first.n, replicates, seed):
         for (order, panel), out in zip(plain, parts, strict=True):
-            # one predictor alone is drawn in its own rank order; two must share the items' order
-            seen = panel.reweighted(w if len(panels) == 1 and first.group is None else w[:, order])
+            # one predictor alone is drawn in its own rank order; several share one that the items decide, not the rows
+            which = order if drawn is None else drawn[order]
+            seen = panel.reweighted(w if len(panels) == 1 and first.group is None else w[:, which])
             for m in metrics:
                 out[m.name].append(m(seen))
     values = [{m.name: m(panel) for m in metrics} for _, panel in plain]
@@ -95,6 +97,18 @@ def settled(ranking: Ranking, scores: Scores) -> Tensor:
     keys = [np.round(c[order].numpy(), 9) for c in columns]  # rounded: the same row may differ in its last bit
     inside = np.lexsort([*keys, scores.correct[order].numpy(), ranking.run.numpy()])
     return order[torch.from_numpy(inside)]
+
+
+def _places(panels: Sequence[Panel]) -> Tensor:
+    """Where each item stands when items are sorted by all that the panels say of them, the first panel first."""
+    keys = []
+    for s in (p.scores for p in panels):
+        columns = [c for c in (s.log_error, s.brier, s.log_p_label) if c is not None]
+        keys += [np.round(c.numpy(), 9) for c in columns] + [s.correct.numpy()]
+    order = torch.from_numpy(np.lexsort(keys[::-1]))
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order))
+    return places
 
 
 def merged(ranking: Ranking, cells: int) -> Tensor:

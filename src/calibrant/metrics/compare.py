@@ -144,7 +144,9 @@ def differences(
     joint = Joint(panels[::-1] if turn else panels, resampling)
     enough = units(panels[0].scores)[1] >= 2
     (on_a, reps_a), (on_b, reps_b) = (
-        bootstrap(panels, drawn, resampling.replicates, resampling.seed) if drawn and enough else (({}, {}), ({}, {}))
+        bootstrap(joint.panels, drawn, resampling.replicates, resampling.seed)[:: -1 if turn else 1]
+        if drawn and enough
+        else (({}, {}), ({}, {}))
     )
     # n units that all agree can do so by chance: no bootstrap of theirs shows more than a sign test would
     least = 2.0 ** (1 - units(panels[0].scores)[1])

@@ -101,8 +101,9 @@ def _influence_of_difference(
 
 def bca_p(observed: float, drawn: Tensor, accelerated: float) -> float:
     """Two-sided p of 'no difference': the level at which the BCa interval touches 0."""
-    below = float((drawn < 0).double().mean() + (drawn == 0).double().mean() / 2)
-    if min(below, 1 - below) * len(drawn) < _TAIL:
+    count = int((drawn < 0).sum()) + int((drawn == 0).sum()) / 2  # counts: a share and 1 less it round differently
+    below = count / len(drawn)
+    if min(count, len(drawn) - count) < _TAIL:
         z = -observed / float(drawn.std())
         return 2 * normal_cdf(-abs(z))
     share = float((drawn < observed).double().mean() + (drawn == observed).double().mean() / 2)
