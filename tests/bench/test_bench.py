@@ -48,6 +48,15 @@ def test_every_experiment_is_named_once_and_its_numbers_are_fractions(paper: str
         assert e.at(0, "small").schedule.milestones == pytest.approx([m / 10 for m in e.recipe.schedule.milestones])
 
 
+def test_smoke_has_a_network_that_two_cores_can_train_and_says_so() -> None:
+    [wide] = experiments("pep/ood/wide_resnet28_10")
+    assert wide.at(0, "smoke").network.name == "resnet29v2"
+    assert wide.remark("smoke").startswith("smoke: resnet29v2 instead of wide_resnet28_10; ")
+    for scale in ("small", "paper"):  # these are results: nothing of them changes
+        assert wide.at(0, scale).network == wide.recipe.network and wide.remark(scale) == wide.note
+    assert EXPERIMENT.at(0, "smoke").network == EXPERIMENT.recipe.network and EXPERIMENT.remark("smoke") == "made up"
+
+
 def test_keys_are_of_the_content() -> None:
     same = replace(EXPERIMENT, note="other", reported={}, recipe=replace(EXPERIMENT.recipe, name="x", about="y"))
     assert same.key(0, "paper") == EXPERIMENT.key(0, "paper")

@@ -68,7 +68,7 @@ def measure(
         status="failed",
         settings=experiment.settings(seed, scale),
         reported=experiment.reported,
-        note=experiment.note,
+        note=experiment.remark(scale),
         device=device_name(device),
         environment=(where := environment(device)),
         commit=where["commit"],

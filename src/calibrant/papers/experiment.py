@@ -19,6 +19,8 @@ Scale = Literal["smoke", "small", "paper"]
 
 SMOKE_SIZES = {"train": 512, "validation": 128, "calibration": 128, "test": 256}
 SMOKE_MEMBERS = 2
+SMOKE_NETWORKS = {"wide_resnet28_10": "resnet29v2"}
+"""Networks that two cores do not get through in minutes → a lighter one of the same family, at smoke scale only."""
 SMALL_SHARE, SMALL_EPOCHS = 0.1, 5
 
 AS_TRAINED = "as_trained"
@@ -49,11 +51,20 @@ class Experiment:
         """The recipe of one cell."""
         recipe = replace(self.recipe, seed=seed)
         if scale == "smoke":
-            squeezed = recipe.scaled(1)
+            squeezed = replace(recipe.scaled(1), network=self._lighter(recipe.network))
             return replace(squeezed, data=replace(recipe.data, sizes=SMOKE_SIZES), batch=min(recipe.batch, 64))
         if scale == "small":
             return recipe.scaled(max(SMALL_EPOCHS, round(recipe.epochs * SMALL_SHARE)))
         return recipe
+
+    def remark(self, scale: Scale) -> str:
+        """What to know of a cell's numbers; at smoke scale also which network stood in for the row's own."""
+        own, used = self.recipe.network.name, self.at(0, scale).network.name
+        return self.note if own == used else f"smoke: {used} instead of {own}; {self.note}".removesuffix("; ")
+
+    @staticmethod
+    def _lighter(network: Choice) -> Choice:
+        return replace(network, name=SMOKE_NETWORKS.get(network.name, network.name))
 
     def pooled(self, scale: Scale) -> Choice | None:
         """The ensemble of one cell; at smoke scale a pair, which runs the same code."""
