@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from calibrant.attacks import DDN, FGSM, PGD, Bounds, CarliniWagner, FrequencyFGSM, assess, attack_success_rate
 from calibrant.attacks.cw import from_tanh, to_tanh
+from calibrant.attacks.ddn import STRIDES, WALKS
 from calibrant.attacks.measures import accuracy_under_attack, median_distance
 from calibrant.ensembles.deep import Deep
 from calibrant.ensembles.dropout import MCDropout
@@ -218,3 +219,27 @@ def test_ddn_succeeds_on_a_network_that_gives_one_class_to_all() -> None:
     near, far = (attack.run(model, x[:8]) for attack in (CarliniWagner(iterations=60), DDN()))
     assert bool(near.success.all()) and bool(far.success.all())
     assert 0.5 < (far.distance / near.distance).median() < 1.5
+
+
+def test_ddn_leaves_no_item_that_cw_moves_on_a_wrecked_network() -> None:
+    """Steps of training far too long: log-odds rise without any class leading, and DDN's walks end before a ridge."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build("resnet20", classes=10)
+        optimiser = torch.optim.SGD(model.parameters(), 0.5)
+        for _ in range(3):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(model(torch.rand(32, 3, 8, 8)), torch.randint(0, 10, (32,))).backward()
+            optimiser.step()
+        x = torch.rand(8, 3, 8, 8)
+    model.eval()
+    ddn, cw = DDN().run(model, x), CarliniWagner(iterations=100).run(model, x)
+    lost = ddn.calls > 15 + WALKS * STRIDES + DDN.looks
+    assert bool(lost.any()) and bool(cw.success.any()) and bool((ddn.success | ~cw.success).all())
+    both = lost & cw.success
+    torch.testing.assert_close(ddn.distance[both], cw.distance[both], rtol=0.05, atol=0)
+
+
+def test_an_item_that_ddn_moves_costs_its_iterations_and_looks(victim: Victim) -> None:
+    result = DDN(bounds=victim.bounds).run(victim.model, victim.x)
+    assert bool(result.success.all()) and bool((result.calls == 15 + DDN.looks).all())

@@ -74,6 +74,10 @@ class Attack(ABC):
     def step(self, task: Task, state: State, seen: Seen) -> State:
         """The next state; `point` is clipped to the bounds afterwards."""
 
+    def rescue(self) -> Attack | None:
+        """A dearer attack for items that this one leaves without a success though they have a gradient."""
+        return None
+
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         """What `seen.gradient` is the gradient of: [N], or [J, N]. By default the log-odds of success."""
         return task.odds(logits)
@@ -107,7 +111,9 @@ class Attack(ABC):
                 quick = Field(copied, self.bounds, torch.float32, reduced=True)
             # the second serves what the first loses by its precision, and is captured too: a few hard items in eager
             # steps took longer than all others together
-            loops = (Loop(self, quick, device), Loop(self, full, device))
+            rescue = self.rescue()
+            last = None if rescue is None else Loop(rescue, full, device)
+            loops = (Loop(self, quick, device), Loop(self, full, device), last)
 
             def attacked(x: Tensor, labels: Tensor | None = None, targets: Tensor | None = None) -> AttackResult:
                 return self._attack(*loops, full, x.to(device), labels, targets)
@@ -115,7 +121,14 @@ class Attack(ABC):
             yield attacked
 
     def _attack(
-        self, loop: Loop, exact: Loop, field: Field, x: Tensor, labels: Tensor | None, targets: Tensor | None
+        self,
+        loop: Loop,
+        exact: Loop,
+        rescue: Loop | None,
+        field: Field,
+        x: Tensor,
+        labels: Tensor | None,
+        targets: Tensor | None,
     ) -> AttackResult:
         origin = self.bounds.pixels(x)
         # where a row's logits belong to its batch (dropout's masks), the batch is all of x, as in a fresh forward pass
@@ -133,16 +146,19 @@ class Attack(ABC):
             end = loop(chosen)
             settled = partial(settle, batch=size, search=self.nearest)
             best, success = settled(field.among(origin, rows), chosen, end["best"], end["point"])
-            count, moved = end["calls"], bool(end["moved"].any())
-            if loop.field.reduced and not bool(success.all()):  # once more in full precision, what was lost without it
-                lost = ~success
-                again = chosen.take(lost)
-                end = exact(again)
-                moved = moved or bool(end["moved"].any())
+            count, moved = end["calls"], end["moved"]
+
+            def again(by: Loop, lost: Tensor) -> None:
+                some = chosen.take(lost)
+                end = by(some)
+                moved[lost] |= end["moved"]
                 count[lost] += end["calls"]
-                redone = settled(field.among(origin, rows[lost]), again, end["best"], end["point"])
+                redone = settled(field.among(origin, rows[lost]), some, end["best"], end["point"])
                 best[lost], success[lost] = redone
-            if not moved:
+
+            if loop.field.reduced and not bool(success.all()):  # once more in full precision, what was lost without it
+                again(exact, ~success)
+            if not bool(moved.any()):
                 raise InputError(
                     "the gradient is zero or no number everywhere: the model returns constant logits, or ones that do "
                     "not depend on the input; there is no direction to attack in"
@@ -154,6 +170,8 @@ class Attack(ABC):
                     other = settled(field.among(origin, rows[promising]), some, candidate[promising], some.origin)
                     best[promising], success[promising] = self._nearer(some, held, other)
                 count += 1 if task.targeted else min(self.looks, clean.shape[1] - 1)
+            if rescue is not None and bool((moved & ~success).any()):
+                again(rescue, moved & ~success)
             point[away], found[away], calls[away] = best, success, count
         distance = norms(point - origin, self.norm)
         return AttackResult(self.bounds.inputs(point, x.dtype), found, torch.where(found, distance, torch.inf), calls)

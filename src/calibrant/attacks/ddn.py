@@ -12,6 +12,10 @@ An item without a success after all iterations had a linear model that said noth
 gives one class to nearly all inputs is flat where they are, and far steps land where its gradient points nowhere. It
 starts again at its origin and walks up the gradient in strides of a fixed length, shorter in the second walk; at the
 first success the iterations begin anew, with α no longer than the stride.
+
+What is lost even so stands before a ridge: the log-odds rise as all other classes do, until they are alike and none of
+them leads, and the margin's gradient turns at every stride. CW's Adam averages over the turns; it is asked last, of
+these items alone, and theirs is its distance.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.attack import Attack
+from calibrant.attacks.cw import CarliniWagner
 from calibrant.attacks.task import Seen, State, Task, direction, norms, spread
 from calibrant.errors import InputError
 
@@ -32,6 +37,8 @@ WALKS, STRIDES = 2, 80
 """How often an item without a success walks, and how far."""
 STRIDE, SHORTER = 1 / 256, 4.0
 """The first walk's stride as a share of the box's diagonal, and its divisor for the next."""
+RESCUE = 100
+"""Iterations of CW for what the walks have lost."""
 FINEST_ALPHA, FINEST_GAMMA = 0.01, 0.02
 SHORTEST, LONGEST = 1e-4, 0.25
 """Limits of the first ε: of the bounds' range, and of the diagonal of the box."""
@@ -53,6 +60,9 @@ class DDN(Attack):
     @property
     def steps(self) -> int:
         return self.iterations
+
+    def rescue(self) -> Attack | None:
+        return CarliniWagner(bounds=self.bounds, batch=self.batch, engine=self.engine, iterations=RESCUE)
 
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         """The log-odds, which all other classes enter, then the margin to the nearest, whose normal δ ends along."""
