@@ -77,7 +77,12 @@ def prose(thing: Any) -> str:
     return inspect.getdoc(thing) or ""
 
 
-MEASURED = {"coverage.md": "Do the intervals cover?", "race.md": "The race of calibrators"}
+MEASURED = {
+    "coverage.md": "Do the intervals cover?",
+    "coverage_paired.md": "… of differences",
+    "coverage_shift.md": "… under shift",
+    "race.md": "The race of calibrators",
+}
 """Pages that long benchmarks write: in the navigation when they are there."""
 
 
