@@ -48,6 +48,14 @@ def test_two_panels_share_the_page_without_sharing_ids(audit: Callable[..., Audi
     assert len(ids) == len(set(ids))
 
 
+def test_an_interval_stays_whole_and_a_wide_table_stands_it_below_its_value(audit: Callable[..., Audit]) -> None:
+    row = ["1", "4.7 % [3.7, 6.7]", *["0"] * 5]
+    text = render([audit()], command="x", panels=[Panel("Wide?", "x", tables=[Table("t", list("abcdefg"), [row])])])
+    assert '4.7 % <span class="nw">[3.7, 6.7]</span>' in text and '<table class="plain dense">' in text
+    small = render([audit()], command="x", panels=[Panel("Small?", "x", tables=[Table("t", ["a", "b"], [row[:2]])])])
+    assert '<table class="plain dense">' not in small
+
+
 def test_a_ragged_table_is_refused() -> None:
     with pytest.raises(InputError, match="row 0 has 1 cells for 2 columns"):
         Table("t", ["a", "b"], [["1"]])

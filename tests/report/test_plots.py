@@ -19,7 +19,7 @@ from calibrant.metrics.evaluate import evaluate
 from calibrant.report import plots
 from calibrant.report.plots.reliability import width_sums
 from calibrant.report.plots.svg import to_svg
-from calibrant.types import Predictions
+from calibrant.types import Estimate, Predictions, Report
 
 
 @pytest.fixture
@@ -101,3 +101,12 @@ def test_pyplot_is_never_imported() -> None:
         "assert 'matplotlib.pyplot' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("spread", [0.001, 0.0123, 0.03, 0.2])
+def test_a_small_panel_of_the_forest_has_two_labels_at_most(spread: float) -> None:
+    """Three labels such as 4.50 % touch each other."""
+    metrics = {"ece": Estimate(0.05, 0.05 - spread / 4, 0.05 + spread)}
+    (ax,) = plots.forest({"A": Report(metrics, 10, 2, {})}, names=["ece"])
+    low, high = ax.get_xlim()
+    assert 1 <= sum(low <= t <= high for t in ax.get_xticks()) <= 2

@@ -63,7 +63,7 @@ def _row(p: SigmaPoint, zero: float) -> tuple[str, ...]:
 
 
 def _number(value: float) -> str:
-    return f"{value:.4f}" if math.isfinite(value) else "–"
+    return f"{value:.4f}".replace("-", "\N{MINUS SIGN}") if math.isfinite(value) else "–"
 
 
 def _lead(pep: PEP) -> str:

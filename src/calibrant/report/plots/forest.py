@@ -51,6 +51,10 @@ def forest(
         ax.margins(x=0.12)
         if is_percent(name):
             percent_axis(ax, "x")
+        low, high = sorted(ax.get_xlim())
+        ticks = [t for t in ax.get_xticks() if low <= t <= high]
+        if len(ticks) > 2:  # a small panel has room for two labels, and the locator gives three at times
+            ax.set_xticks([ticks[0], ticks[-1]])
     return axes
 
 

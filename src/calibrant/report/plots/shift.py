@@ -64,7 +64,7 @@ def entropy_histograms(
     from matplotlib.figure import Figure
 
     foreign = [name for name in entropies if name]
-    columns = min(2, len(foreign))
+    columns = 3 if len(foreign) == 3 else min(2, len(foreign))  # three in a row leave no hole
     rows = -(-len(foreign) // columns)
     figure = Figure(figsize=(3.6 * columns, 2.1 * rows), layout="constrained")
     edges = np.linspace(0, math.log(k), cells + 1)

@@ -38,6 +38,7 @@ def sigma_likelihood(points: Sequence[SigmaPoint], *, ax: Axes | None = None) ->
     # members fall off a cliff beyond σ*; what matters is near the ensemble's own curve
     low, high = float((mean - 2 * error).max() - 3 * np.ptp(mean[: best + 1]) - 0.05), float((mean + 2 * error).max())
     ax.set_ylim(max(low, float(mean.min()) - 0.05), high + 0.05 * (high - low))
+    ax.locator_params(axis="x", nbins=5)  # four decimals each: more labels touch
     ax.set_xlabel("σ of the perturbation")
     ax.set_ylabel("mean log-likelihood")
     legend(ax)
@@ -49,8 +50,11 @@ def sigma_errors(points: Sequence[SigmaPoint], *, ax: Axes | None = None) -> Axe
     ax = ax or new_axes()
     seen = _finite(points)
     sigma = [p.sigma for p in seen]
-    ax.plot(sigma, [p.ece or 0.0 for p in seen], color=COLOURS["bad"], marker="o", markersize=3, label="ECE")
+    ax.plot(
+        sigma, [p.ece or 0.0 for p in seen], color=COLOURS["bad"], marker="o", markersize=3, label="ECE, as a fraction"
+    )
     ax.plot(sigma, [p.brier or 0.0 for p in seen], color=COLOURS["second"], marker="o", markersize=3, label="Brier")
+    ax.locator_params(axis="x", nbins=5)  # four decimals each: more labels touch
     ax.set_xlabel("σ of the perturbation")
     ax.set_ylabel("error of the ensemble")
     legend(ax)
