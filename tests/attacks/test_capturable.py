@@ -1,0 +1,66 @@
+"""A step that a CUDA graph can record, told without CUDA: on the device `meta`, where tensors have no numbers.
+
+Whatever asks a number of the device (`item`, `bool`, a mask as an index) or mixes it with a tensor of the host raises
+there, as it would under capture.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.attacks import ATTACKS, DDN, Bounds
+from calibrant.attacks.attack import Attack
+from calibrant.attacks.field import Field
+from calibrant.attacks.loop import Loop
+from calibrant.attacks.task import Seen, State, Task
+
+ITEMS = 16
+
+
+def stepped(attack: Attack, *, targeted: bool) -> tuple[State, State]:
+    """Rows before and after two steps on the device, as the loop takes them."""
+    device = torch.device("meta")
+    first, last = nn.Conv2d(1, 4, 3, device=device), nn.Linear(144, 5, device=device)
+    model = nn.Sequential(first, nn.ReLU(), nn.Flatten(), last).eval().requires_grad_(False)
+    loop = Loop(attack, Field(model, attack.bounds, torch.float32), device)
+    origin = torch.empty(ITEMS, 1, 8, 8, device=device)
+    task = Task(origin, torch.empty(ITEMS, dtype=torch.long, device=device), attack.bounds, targeted)
+    rows = loop._enter(task, torch.arange(ITEMS, device=device))
+    return rows, loop._step(loop._step(rows, targeted), targeted)
+
+
+def attacks() -> list[Attack]:
+    bounds = Bounds(mean=(0.3,), std=(0.4,))
+    return [made(bounds=bounds) for made in ATTACKS.values()]
+
+
+@pytest.mark.parametrize("targeted", [False, True], ids=["away", "towards"])
+@pytest.mark.parametrize("attack", attacks(), ids=list(ATTACKS))
+def test_a_step_stays_on_its_device_and_keeps_its_shapes(attack: Attack, targeted: bool) -> None:
+    """Buffers of a graph are written in place: each row must come back as it went in."""
+    before, after = stepped(attack, targeted=targeted)
+    assert set(after) == set(before)
+    for name, values in after.items():
+        kept = before[name]
+        assert (values.shape, values.dtype, values.device) == (kept.shape, kept.dtype, kept.device), name
+
+
+class Asking(DDN):
+    def step(self, task: Task, state: State, seen: Seen) -> State:
+        held: State = super().step(task, state, seen)
+        return held if bool(seen.success.any()) else {**held, "t": state["t"]}
+
+
+class Mixing(DDN):
+    def step(self, task: Task, state: State, seen: Seen) -> State:
+        held: State = super().step(task, state, seen)
+        return {**held, "epsilon": held["epsilon"] * torch.ones(ITEMS)}
+
+
+def test_a_step_that_waits_or_mixes_devices_is_caught() -> None:
+    with pytest.raises(RuntimeError, match="meta"):
+        stepped(Asking(), targeted=False)
+    with pytest.raises(RuntimeError, match="device"):
+        stepped(Mixing(), targeted=False)
