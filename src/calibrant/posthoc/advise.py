@@ -141,7 +141,10 @@ def recommend(tried: list[Tried], choice: Choice) -> tuple[str, str]:
         return f"Leave the confidence as it is: {best.method} was chosen, but on the judged items NLL is worse.", BEFORE
     if best.change["nll"].verdict != "better":
         return f"Leave the confidence as it is: what {best.method} gains on the judged items is within noise.", BEFORE
-    gains = [f"{title} {_from_to(before[name], best.report[name])}" for name, title in (("nll", "NLL"), ("ece", "ECE"))]
+    gains = [
+        f"{title} {_from_to(before[name], best.report[name], style)}"
+        for name, title, style in (("nll", "NLL", ".4f"), ("ece", "ECE", ".2%"))
+    ]
     ranking = best.change["auroc"].verdict or "cannot be judged"
     order = (
         "the ranking of errors is kept"
@@ -178,7 +181,7 @@ def _tried(name: str, after: Predictions, before: Predictions, choice: Choice, s
     return Tried(name, report, compare(before, after, metrics=METRICS, seed=seed, names=(BEFORE, name)), flags)
 
 
-def _from_to(a: Estimate, b: Estimate) -> str:
+def _from_to(a: Estimate, b: Estimate, style: str) -> str:
     if a.value is None or b.value is None:
         return "does not exist"
-    return f"{a.value:.4f} → {b.value:.4f}"
+    return f"{a.value:{style}} → {b.value:{style}}".replace("%", " %")
