@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from calibrant.attacks import linear
-from calibrant.attacks.boundary import settle
+from calibrant.attacks import linear, noise
+from calibrant.attacks.boundary import firm, settle
 from calibrant.attacks.bounds import Bounds
 from calibrant.attacks.captured import fast_copy
 from calibrant.attacks.field import Field, home, untouched
@@ -44,6 +44,8 @@ BOX = Bounds()
 """Pixels in [0, 1], which the network is fed as they are."""
 NEARER = 0.999
 """Share of the distance within which a second candidate is looked for; a search for less is not worth its passes."""
+TIED = 4
+"""Classes whose boundaries are tried for an item that stands at one, by attacks that do not look at any otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,22 +140,24 @@ class Attack(ABC):
             raise InputError("the model returns logits that are not finite on the clean inputs; nothing to attack")
         reference = _reference(clean, labels, targets)
         task = Task(origin, reference, self.bounds, targets is not None)
-        away = ~task.succeeded(clean)
+        margin, slack = task.margin(clean), noise.around(field, origin, clean, size)
+        away = ~(margin > slack)  # a label that rounding takes away is none that has flipped
         point, found = origin.clone(), ~away
         calls = torch.zeros(len(x), dtype=torch.long, device=x.device)
         if bool(away.any()):
             chosen, rows = task.take(away), away.nonzero().squeeze(1)
             end = loop(chosen)
             settled = partial(settle, batch=size, search=self.nearest)
-            best, success = settled(field.among(origin, rows), chosen, end["best"], end["point"])
-            count, moved = end["calls"], end["moved"]
+            best, success = settled(field.among(origin, rows), chosen, end["best"], end["point"], slack[rows])
+            # who seems to have arrived is asked for no gradient
+            count, moved = end["calls"], end["moved"] | (margin[rows] > 0)
 
             def again(by: Loop, lost: Tensor) -> None:
                 some = chosen.take(lost)
                 end = by(some)
                 moved[lost] |= end["moved"]
                 count[lost] += end["calls"]
-                redone = settled(field.among(origin, rows[lost]), some, end["best"], end["point"])
+                redone = settled(field.among(origin, rows[lost]), some, end["best"], end["point"], slack[rows[lost]])
                 best[lost], success[lost] = redone
 
             if loop.field.reduced and not bool(success.all()):  # once more in full precision, what was lost without it
@@ -163,24 +167,34 @@ class Attack(ABC):
                     "the gradient is zero or no number everywhere: the model returns constant logits, or ones that do "
                     "not depend on the input; there is no direction to attack in"
                 )
-            if self.looks:
-                candidate, promising = self._looked(field.among(origin, rows), chosen, best, success, loop.size, size)
+            # who stands at a boundary, and has no success for it, aims at what is past its noise
+            beyond = torch.where(success, 0.0, 2 * slack[rows]).to(origin.dtype)
+            asked = (margin[rows].abs() < beyond) & self.nearest | bool(self.looks)
+            if bool(asked.any()):
+                looked = field.among(origin, rows)
+                candidate, promising = self._looked(looked, chosen, best, success, beyond, loop.size, size)
+                promising &= asked
                 if bool(promising.any()):
                     some, held = chosen.take(promising), (best[promising], success[promising])
-                    other = settled(field.among(origin, rows[promising]), some, candidate[promising], some.origin)
+                    seen = field.among(origin, rows[promising])
+                    other = settled(seen, some, candidate[promising], some.origin, slack[rows[promising]])
                     best[promising], success[promising] = self._nearer(some, held, other)
-                count += 1 if task.targeted else min(self.looks, clean.shape[1] - 1)
+                evaluations = 1 if task.targeted else min(self.looks or TIED, clean.shape[1] - 1)
+                count += evaluations * asked
             if rescue is not None and bool((moved & ~success).any()):
                 again(rescue, moved & ~success)
             point[away], found[away], calls[away] = best, success, count
+            if self.nearest and not field.drawn:
+                point, kept = firm(field, task, point, found & away, size)
+                found = kept | ~away
         distance = norms(point - origin, self.norm)
         return AttackResult(self.bounds.inputs(point, x.dtype), found, torch.where(found, distance, torch.inf), calls)
 
     def _looked(
-        self, field: Field, task: Task, best: Tensor, success: Tensor, batch: int, size: int
+        self, field: Field, task: Task, best: Tensor, success: Tensor, beyond: Tensor, batch: int, size: int
     ) -> tuple[Tensor, Tensor]:
         """Towards the linear model's nearest boundary, not quite as far as `best`; and where that is a success."""
-        away = linear.candidates(field, task, self.looks, batch) - task.origin
+        away = linear.candidates(field, task, self.looks or TIED, batch, beyond) - task.origin
         limit = torch.where(success, NEARER * norms(best - task.origin, self.norm), torch.inf)
         reach = limit / norms(away, self.norm).clamp_min(torch.finfo(away.dtype).tiny)
         point = task.bounds.clip(task.origin + spread(torch.where(success, reach, 1.0), away) * away)

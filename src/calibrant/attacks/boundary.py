@@ -4,6 +4,10 @@ Steps may have run in reduced precision, and a success is what a fresh forward p
 here. A minimum-norm attack then looks for the root of the margin between the origin (no success) and its best point
 (success), by the Illinois form of regula falsi: forward passes only. A point counts when its margin exceeds the noise
 between one forward pass and the next (`noise`), so that the label flips in whatever batch the point is looked at.
+
+Some items come here apart from the others, and a few rows may have a kernel of their own that shows less noise than
+those of a large batch. So all are looked at once more together (`firm`), as a caller would, and what does not clear
+the noise there is moved outward in short strides.
 """
 
 from __future__ import annotations
@@ -23,30 +27,67 @@ OVERSHOOT = (1.002, 1.01, 1.05, 1.2, 2.0, 8.0, 64.0)
 """How far beyond a point the success is looked for that exceeds the noise: for what reduced precision found a little
 farther, for an input that stands almost at the boundary itself many times its distance."""
 
+FIRM = 2 / 3
+"""Share of the slack that a settled point needs among all: measured anew, the noise is now larger, now smaller."""
+OUTWARD = (1.001, 1.002, 1.005, 1.01, 1.03, 1.1, 1.3, 2.0, 4.0, 16.0, 64.0, 512.0)
+"""As far as it takes, in shares of the distance; the last are for inputs that stand at the boundary themselves."""
 
-def settle(field: Field, task: Task, best: Tensor, last: Tensor, batch: int, *, search: bool) -> tuple[Tensor, Tensor]:
-    """Points and whether they succeed: with `search` the nearest on the way to `best`, else `last`, else `best`."""
+
+def settle(
+    field: Field, task: Task, best: Tensor, last: Tensor, least: Tensor, *, batch: int, search: bool
+) -> tuple[Tensor, Tensor]:
+    """Points and whether they succeed: with `search` the nearest on the way to `best`, else `last`, else `best`.
+
+    `least` [N] is the slack among all items: apart from them there may be less to see of the noise.
+    """
     points, successes = [], []
     for start in range(0, len(best), batch):
         part = slice(start, start + batch)
         rows = task.take(part)
-        point, success = _nearest(field, rows, best[part]) if search else _checked(field, rows, best[part], last[part])
+        if search:
+            point, success = _nearest(field, rows, best[part], least[part])
+        else:
+            point, success = _checked(field, rows, best[part], last[part], least[part])
         points.append(point)
         successes.append(success)
     return torch.cat(points), torch.cat(successes)
 
 
-def _checked(field: Field, task: Task, best: Tensor, last: Tensor) -> tuple[Tensor, Tensor]:
+def _firm(field: Field, task: Task, point: Tensor, batch: int) -> Tensor:
+    """[N]: does the margin exceed that share of the noise, in batches of all these items?"""
+    clear = []
+    for start in range(0, len(point), batch):
+        part = slice(start, start + batch)
+        logits = field.logits(point[part])
+        clear.append(task.take(part).margin(logits) > FIRM * noise.slack(field, [point[part]], logits))
+    return torch.cat(clear)
+
+
+def firm(field: Field, task: Task, point: Tensor, claimed: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+    """All points, and which of the claimed are successes among all; some of these a little farther out than before."""
+    delta = point - task.origin
+    holds = ~claimed | _firm(field, task, point, batch)
+    for reach in OUTWARD:
+        if bool(holds.all()):
+            break
+        farther = task.bounds.clip(task.origin + reach * delta)
+        there = torch.where(spread(holds, point), point, farther)
+        now = ~holds & _firm(field, task, there, batch)
+        point, holds = torch.where(spread(now, point), there, point), holds | now
+    return point, claimed & holds
+
+
+def _checked(field: Field, task: Task, best: Tensor, last: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
     """The last point; where it is no success but an earlier one was, that one."""
-    cleared = []
+    clear = []
     for point in (last, best):
         logits = field.logits(point)
-        cleared.append(task.margin(logits) > noise.slack(field, [point], logits))
-    at_last, at_best = cleared
+        clear.append(task.margin(logits) > torch.maximum(noise.slack(field, [point], logits), least))
+    at_last, at_best = clear
     return torch.where(spread(~at_last & at_best, best), best, last), at_last | at_best
 
 
-def _nearest(field: Field, task: Task, best: Tensor) -> tuple[Tensor, Tensor]:
+def _nearest(field: Field, task: Task, best: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
     delta = best - task.origin
 
     def at(t: Tensor) -> Tensor:
@@ -58,7 +99,7 @@ def _nearest(field: Field, task: Task, best: Tensor) -> tuple[Tensor, Tensor]:
     slack = noise.slack(field, [at(share * high) for share in noise.places(logits.shape[1])], logits)
 
     start = task.margin(field.logits(at(low)))
-    slack = torch.maximum(slack, CLEAR * start.abs())
+    slack = torch.maximum(torch.maximum(slack, least), CLEAR * start.abs())
 
     def clearance(t: Tensor) -> Tensor:
         return (task.margin(field.logits(at(t))) - slack).to(best.dtype)

@@ -44,9 +44,9 @@ def step(height: Tensor, gradient: Tensor, push: float) -> Tensor:
 
 
 def inside(origin: Tensor, height: Tensor, gradient: Tensor, bounds: Bounds) -> Tensor:
-    """δ [N, …] to the boundary that is the nearest when pixels stop at the bounds."""
+    """δ [N, …] to the boundary that is the nearest when pixels stop at the bounds, from how far each is: |h| [J, N]."""
     x, g = origin.flatten(1), gradient.flatten(2)
-    size, tiny = height.abs().to(g.dtype), torch.finfo(g.dtype).tiny
+    size, tiny = height.to(g.dtype), torch.finfo(g.dtype).tiny
     factor, slope = torch.zeros_like(size), g.square().sum(-1)
     gained = torch.zeros_like(size)
     moved = torch.zeros_like(g)
@@ -63,11 +63,12 @@ def inside(origin: Tensor, height: Tensor, gradient: Tensor, bounds: Bounds) -> 
     return moved[nearest, rows].reshape(origin.shape)
 
 
-def candidates(field: Field, task: Task, classes: int, batch: int) -> Tensor:
-    """From each origin, the nearest boundary by the linear model, [N, …] inside the bounds."""
+def candidates(field: Field, task: Task, classes: int, batch: int, beyond: Tensor) -> Tensor:
+    """From each origin, the nearest boundary by the linear model, and `beyond` in margin; [N, …] inside the bounds."""
     points = []
     for start in range(0, len(task.origin), batch):
         part = task.take(slice(start, start + batch))
         logits, gradient = field.gradient(part.origin, lambda z, rows=part: heights(rows, z, classes))  # type: ignore[misc]
-        points.append(part.origin + inside(part.origin, heights(part, logits, classes), gradient, task.bounds))
+        height = heights(part, logits, classes).abs() + beyond[start : start + batch]
+        points.append(part.origin + inside(part.origin, height, gradient, task.bounds))
     return torch.cat(points)
