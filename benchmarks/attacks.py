@@ -29,28 +29,26 @@ from calibrant.data import load
 from calibrant.nn import build
 
 PAPER = {"search_steps": 3, "iterations": 500, "lr": 0.005}
-Peer = Callable[[nn.Module, Tensor, Bounds], Tensor]
+Peer = Callable[[nn.Module, Tensor, Tensor, Bounds], Tensor]
 
 
-def foolbox(model: nn.Module, x: Tensor, bounds: Bounds) -> Tensor:
+def foolbox(model: nn.Module, x: Tensor, own: Tensor, bounds: Bounds) -> Tensor:
     import foolbox as fb
 
     preprocessing = {"mean": list(bounds.mean or (0.0,)), "std": list(bounds.std or (1.0,)), "axis": -3}
     wrapped = fb.PyTorchModel(model, bounds=(0, 1), preprocessing=preprocessing, device=x.device)
     attack = fb.attacks.L2CarliniWagnerAttack(binary_search_steps=3, steps=500, stepsize=0.005)
-    own = predicted(model, x)
     _, adversarial, _ = attack(wrapped, bounds.pixels(x), own, epsilons=None)
     return bounds.inputs(adversarial, x.dtype)
 
 
-def cleverhans(model: nn.Module, x: Tensor, bounds: Bounds) -> Tensor:
+def cleverhans(model: nn.Module, x: Tensor, own: Tensor, bounds: Bounds) -> Tensor:
     from cleverhans.torch.attacks.carlini_wagner_l2 import carlini_wagner_l2
 
     def over_pixels(pixel: Tensor) -> Tensor:
         out: Tensor = model(bounds.inputs(pixel, x.dtype))
         return out
 
-    own = predicted(model, x)
     settings = {"binary_search_steps": 3, "max_iterations": 500, "lr": 0.005}
     adversarial = carlini_wagner_l2(over_pixels, bounds.pixels(x), 10, y=own, **settings)
     return bounds.inputs(adversarial, x.dtype)
@@ -102,9 +100,10 @@ def predicted(model: nn.Module, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def judged(model: nn.Module, x: Tensor, adversarial: Tensor, bounds: Bounds) -> dict[str, float]:
-    """Success by a fresh forward pass, and distances in pixels; a failure is infinitely far."""
-    success = predicted(model, adversarial) != predicted(model, x)
+def judged(model: nn.Module, x: Tensor, own: Tensor, adversarial: Tensor, bounds: Bounds) -> dict[str, float]:
+    """Success by a fresh forward pass, against the labels that were fled, and distances in pixels; a failure is
+    infinitely far."""
+    success = predicted(model, adversarial) != own
     distance = torch.linalg.vector_norm((bounds.pixels(adversarial) - bounds.pixels(x)).flatten(1), dim=1)
     reached = torch.where(success, distance, torch.inf)
     return {"success": success.float().mean().item(), "median_l2": reached.median().item()}
@@ -125,7 +124,7 @@ def compare(device: str, items: int, engine: str, repeats: int) -> list[dict[str
     own = predicted(model, x)
     ours, seconds = timed(lambda: cw.run(model, x, own), device)
     rows = [{"what": f"calibrant CW on {name}, {items} images", "seconds": seconds, "ratio": 1.0,
-             **judged(model, x, ours.adversarial, bounds), "said": ours.success.float().mean().item(),
+             **judged(model, x, own, ours.adversarial, bounds), "said": ours.success.float().mean().item(),
              "calls": ours.calls.float().mean().item()}]  # fmt: skip
     for peer, attack in PEERS.items():
         try:
@@ -134,13 +133,14 @@ def compare(device: str, items: int, engine: str, repeats: int) -> list[dict[str
             rows.append({"what": peer, "skipped": f"{error}; pip install it or name a folder by --peers"})
             continue
         some = x[: MOST.get(peer, items)] if device == "cuda" else x
+        fled = own[: len(some)]
         ratios = []
         for _ in range(repeats):
-            mine = timed(lambda some=some: cw.run(model, some, own[: len(some)]), device)[1]
-            adversarial, took = timed(lambda attack=attack, some=some: attack(model, some, bounds), device)
+            mine = timed(lambda some=some, fled=fled: cw.run(model, some, fled), device)[1]
+            adversarial, took = timed(lambda a=attack, some=some, fled=fled: a(model, some, fled, bounds), device)
             ratios.append(took / mine)
-        of_ours = judged(model, some, ours.adversarial[: len(some)], bounds)
-        found = judged(model, some, adversarial, bounds) | {f"{k}_of_calibrant": v for k, v in of_ours.items()}
+        of_ours = judged(model, some, fled, ours.adversarial[: len(some)], bounds)
+        found = judged(model, some, fled, adversarial, bounds) | {f"{k}_of_calibrant": v for k, v in of_ours.items()}
         ratio = torch.tensor(ratios).median().item()
         rows.append({"what": f"{peer}, {len(some)} images", "seconds": took, "ratio": ratio, **found})
     timed(lambda: ddn.run(model, x, own), device)
@@ -151,7 +151,8 @@ def compare(device: str, items: int, engine: str, repeats: int) -> list[dict[str
             "what": "calibrant DDN, the cheap ruler (ratio: CW's time over its own)",
             "seconds": took,
             "ratio": again / took,
-            **judged(model, x, cheap.adversarial, bounds),
+            **judged(model, x, own, cheap.adversarial, bounds),
+            "said": cheap.success.float().mean().item(),
             "calls": cheap.calls.float().mean().item(),
             "cheaper_in_calls": (ours.calls.float().mean() / cheap.calls.float().mean()).item(),
             "spearman_with_cw": spearman(cheap.distance, ours.distance),
