@@ -67,6 +67,19 @@ def test_a_success_is_one_in_every_batch(
         assert bool((labels(network, result.adversarial, parts) != own)[clear].all())
 
 
+@pytest.mark.parametrize("attack", [DDN, CarliniWagner, DeepFool])
+def test_inputs_at_the_boundary_itself_are_moved_beyond_the_noise(attack: type[DDN], network: nn.Module) -> None:
+    """Half precision takes them for arrived, so that they are attacked apart, a few at a time, by other kernels."""
+    x = images(512)
+    found = DDN().run(network, x[:12]).adversarial
+    x[:12] += torch.linspace(0.996, 1.002, 12, device="cuda")[:, None, None, None] * (found - x[:12])
+    own = labels(network, x, [torch.arange(512)])
+    result = attack().run(network, x, own)
+    assert bool(result.success.all()) and bool((result.distance[:12] < 0.2 * result.distance[12:].median()).all())
+    for parts in batches(512):
+        assert bool((labels(network, result.adversarial, parts) != own).all())
+
+
 @pytest.mark.parametrize("attack", [DDN, CarliniWagner])
 def test_graph_and_half_precision_measure_the_same_distance(attack: type[DDN], network: nn.Module) -> None:
     x = images(96)
