@@ -17,6 +17,7 @@ from calibrant.ensembles import PEP, Deep, MCDropout
 from calibrant.ensembles.dropping import dropouts, functional_dropouts
 from calibrant.errors import CalibrantError, InputError, SplitError
 from calibrant.functional.noise import member_seed
+from calibrant.nn import build
 
 G = torch.Generator().manual_seed(0)
 WORDS = torch.randint(0, 50, (32, 7), generator=G)
@@ -85,6 +86,16 @@ def test_dropout_inside_attention_and_recurrence_is_active(network: type[nn.Modu
     kept = ensemble.predict([(WORDS, Y)], keep_members=True)  # the other way to run members
     torch.testing.assert_close(kept.logits, expected, atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(MCDropout(model, 1).members(WORDS), expected[:1], atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("together", [None, 2, 3])
+def test_a_class_for_each_pixel_keeps_its_shape_side_by_side(together: int | None) -> None:
+    model, x = build("unet", classes=5, width=8, dropout=0.3).eval(), torch.randn(2, 3, 16, 24)
+    expected = naive(model, x, 7)
+    assert expected.shape == (7, 2, 16, 24, 5) and (expected[0] - expected[1]).abs().max() > 1e-3
+    ensemble = MCDropout(model, 7, together=together)
+    torch.testing.assert_close(ensemble.members(x), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(ensemble(x), expected.double().softmax(-1).mean(0).log(), atol=1e-5, rtol=1e-4)
 
 
 def test_rate_zero_is_the_transformer_itself() -> None:

@@ -119,13 +119,13 @@ class Passes:
         return torch.cat([first[None], out[:middle], out[middle + 1 :]])
 
     def _grouped(self, network: Network, seeds: Sequence[int], devices: Sequence[torch.device]) -> Tensor | None:
-        """The members of `seeds` as one batch, [G, N, K]; None where the network does not allow it."""
+        """The members of `seeds` as one batch, [G, N, K] or [G, N, H, W, K]; None where the network does not allow it."""
         x, copies = self.x, len(seeds)
         tiled = torch.cat([x] * copies)
         with side_by_side(self.active, seeds, devices, self.tape):
             try:
                 with shared(self.tape, self.active, copies=copies, whole=self.model):
-                    logits = network(tiled)
-                return checked(logits, copies * len(x)).reshape(copies, len(x), -1)
+                    logits = checked(network(tiled), copies * len(x))
+                return logits.reshape(copies, len(x), *logits.shape[1:])
             except Exception:  # other shapes, other operations, no memory for a batch so large: run them one by one
                 return None
