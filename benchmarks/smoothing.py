@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -213,19 +214,27 @@ def overhead(batch: int, captured: bool) -> dict[str, float]:
     for name, without, with_ in zip(("train", "inference"), plain, smoothed, strict=True):
         a, b = milliseconds(without, with_, repeats=25)
         row |= {f"{name}_ms": a, f"{name}_smoothed_ms": b, f"{name}_added": b / a - 1}
-        row |= {f"{name}_host_ms": _host(without), f"{name}_smoothed_host_ms": _host(with_)}
+        row |= {f"{name}_{key}": value for key, value in _host(without, with_).items()}
     return row
 
 
-def _host(f: Callable[[], Any], repeats: int = 9) -> float:
-    """Median milliseconds that Python takes to issue it: above the device's own time, Python is what one waits for."""
-    times = []
-    for _ in range(repeats):
+def _host(without: Callable[[], Any], with_: Callable[[], Any], repeats: int = 60) -> dict[str, float]:
+    """Median milliseconds that Python takes to issue each, in turns (one after the other, a busy machine's drift is as
+    large as the difference), and what smoothing adds until the device is done, from pairs of neighbours."""
+    host: dict[str, list[float]] = {"host_ms": [], "smoothed_host_ms": []}
+    wall: dict[str, list[float]] = {key: [] for key in host}
+    for i, (key, f) in itertools.product(range(repeats + 10), zip(host, (without, with_), strict=True)):
         torch.cuda.synchronize()
         start = time.perf_counter()
         f()
-        times.append(1e3 * (time.perf_counter() - start))
-    return sorted(times)[repeats // 2]
+        issued = time.perf_counter() - start
+        torch.cuda.synchronize()
+        if i >= 10:  # warm by then
+            host[key].append(1e3 * issued)
+            wall[key].append(1e3 * (time.perf_counter() - start))
+    plain, smoothed = wall.values()
+    added = median(b - a for a, b in zip(plain, smoothed, strict=True)) / median(plain)
+    return {key: median(times) for key, times in host.items()} | {"wall_added": added}
 
 
 def main() -> None:

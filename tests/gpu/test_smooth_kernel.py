@@ -138,11 +138,33 @@ def test_is_captured_in_a_cuda_graph() -> None:
     torch.testing.assert_close(y, layer(x))
 
 
+def test_a_repeated_launch_is_held_and_gives_the_same() -> None:
+    """The eager path's short way: no second look at the arguments, other addresses, settings and devices apart."""
+    from calibrant.nn.kernels.smooth import SHAPES, _held, cut
+
+    cut(("forward", "nchw", 2), SHAPES["forward", "nchw", 2])  # forgets what is held
+    x, other = draw(2, 8, 16, 16), draw(2, 8, 16, 16, seed=3)
+    first = Smooth()(x)
+    assert len(_held) == 1, "this version of Triton is not in LAUNCHERS: look at its launcher"
+    assert torch.equal(Smooth()(x), first)
+    for layer, z in ((Smooth(), other), (Smooth(tau=3.0), x), (Smooth((1, 3)), x), (Smooth(padding="zero"), x)):
+        for _ in range(2):
+            assert_equals_the_plain_path(layer, z)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
+        aside = Smooth()(other)
+    torch.cuda.synchronize()
+    assert torch.equal(aside, Smooth()(other))
+
+
 def test_vmap_takes_the_plain_path() -> None:
     x = draw(3, 2, 4, 8, 8)
     torch.testing.assert_close(torch.func.vmap(Smooth())(x), torch.stack([Smooth()(one) for one in x]))
 
 
+@pytest.mark.filterwarnings(
+    "ignore:`torch.jit:DeprecationWarning"
+)  # torch's own, when it loads its forward derivatives
 def test_dual_numbers_take_the_plain_path_and_keep_their_tangent() -> None:
     x, v = draw(2, 3, 8, 8), draw(2, 3, 8, 8, seed=1)
     with forward_ad.dual_level():

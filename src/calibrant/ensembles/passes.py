@@ -119,7 +119,7 @@ class Passes:
         return torch.cat([first[None], out[:middle], out[middle + 1 :]])
 
     def _grouped(self, network: Network, seeds: Sequence[int], devices: Sequence[torch.device]) -> Tensor | None:
-        """The members of `seeds` as one batch, [G, N, K] or [G, N, H, W, K]; None where the network does not allow it."""
+        """The members of `seeds` as one batch, [G, N, K] or [G, N, H, W, K]; None where the network cannot."""
         x, copies = self.x, len(seeds)
         tiled = torch.cat([x] * copies)
         with side_by_side(self.active, seeds, devices, self.tape):

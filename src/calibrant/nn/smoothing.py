@@ -177,11 +177,13 @@ class Smooth(nn.Module):
         self.blur = Blur(kernel, padding, axes)
 
     def forward(self, z: Tensor) -> Tensor:
-        p, b = self.prob, self.blur  # once each: a submodule is looked up in Python
+        p: Any = self._modules["prob"]  # as attributes, nn.Module looks them up in Python
+        b: Any = self._modules["blur"]
         if z.is_cuda and not _references and b.axes == 2 and p.upper != "identity":
             from calibrant.nn.kernels import smooth
 
-            if smooth.fits(z, b.taps):
-                return smooth.fused(z, b.taps, p.upper, p.tau, b.padding)
+            out = smooth.fused(z, (b.taps, p.upper, p.tau, b.padding))
+            if out is not None:
+                return out
         check_map(z.shape, len(b.taps), b.axes)
         return _plain(z, p.upper, p.tau, b.taps, b.padding, b.axes)

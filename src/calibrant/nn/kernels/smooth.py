@@ -16,7 +16,9 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 from torch.autograd import forward_ad
+from torch.compiler import is_compiling
 
 from calibrant.nn.kernels import smooth_triton
 
@@ -24,6 +26,7 @@ MAX_TAPS = 5
 UPPER = {"tanh": 0, "relu6": 1, "constant": 2, "none": 3}
 PADDING = {"replicate": 0, "reflect": 1, "zero": 2}
 BYTES = 16  # of one access by one lane
+Settings = tuple[tuple[float, ...], str, float, str]  # taps, upper, tau, padding
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,9 @@ as five)."""
 
 
 def fits(x: Tensor, taps: Sequence[float]) -> bool:
-    """4-D maps in float32 or half precision, at least as large as the kernel, of up to five taps; not in torch.func."""
+    """4-D maps in float32 or half precision, at least as large as the kernel, of up to five taps."""
     if x.ndim != 4 or len(taps) > MAX_TAPS or x.dtype not in (torch.float32, torch.float16, torch.bfloat16):
         return False
-    if not torch.compiler.is_compiling() and (
-        torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
-    ):
-        return False  # vmap, dual numbers and the like: the kernel would drop a tangent, the plain path has the rules
     n, c, h, w = x.shape
     return min(h, w) >= len(taps) and n * c > 0 and c * h * w < 2**31  # offsets within a map are 32 bits
 
@@ -86,7 +85,7 @@ def _laid_out(x: Tensor) -> tuple[Tensor, bool]:
     return x.contiguous(), True
 
 
-@cache  # of names and numbers alone: an eager step asks eight times, and what it pays is Python
+@cache
 def _plan(
     name: str, size: tuple[int, ...], nchw: bool, wide: int, k: int, padding: str, upper: str, fast: bool
 ) -> tuple[tuple[int], tuple[int, ...], tuple[float, ...], dict[str, Any]]:
@@ -115,80 +114,131 @@ def cut(key: tuple[str, str, int], shape: Shape) -> None:
     """Another cut for the launches to come: for tuning."""
     SHAPES[key] = shape
     _plan.cache_clear()
+    _held.clear()
 
 
-def _launch(
-    kernel: Any, tensors: Sequence[Tensor], nchw: bool, taps: Sequence[float], upper: str, tau: float, scale: float,
-    padding: str,
-) -> None:  # fmt: skip
-    x = tensors[0]
+Held = tuple[Any, int, Any, Any, tuple[Any, ...]]  # Triton's launcher, grid, function, its data, what follows addresses
+_held: dict[tuple[Any, ...], Held] = {}
+"""Launches by all that they depend on but addresses.
+
+`kernel[grid](…)` looks at each of its 28 arguments every time. Between the layers of a network, where the processor has
+just run other code, each Python function on the way costs microseconds, and all of them more than the map takes the
+device. So what was launched once is handed to Triton's launcher as it is."""
+
+LAUNCHERS = ((3, 6), (3, 9))
+"""The versions of Triton, first and last, whose launcher was seen to take what `_again` hands it. It is no public
+interface: others look at their arguments every time."""
+HOLDS = LAUNCHERS[0] <= tuple(int(part) for part in triton.__version__.split(".")[:2]) <= LAUNCHERS[1]
+
+
+def _again(held: Held, device: int, *addresses: int) -> bool:
+    """Launches it once more; not where the compiler was promised otherwise, or on another device than the current."""
+    for address in addresses:
+        if address % BYTES:
+            return False
+    if device != torch._C._cuda_getDevice():
+        return False
+    launch, grid, function, data, rest = held
+    stream = torch._C._cuda_getCurrentRawStream(device)
+    launch(grid, 1, 1, stream, function, data, None, None, None, *addresses, *rest)
+    return True
+
+
+def _launch(kernel: Any, tensors: Sequence[Tensor], nchw: bool, settings: Settings) -> None:
+    x, (taps, upper, tau, padding) = tensors[0], settings
     wide, cuda = BYTES // x.element_size(), x.is_cuda
     grid, integers, none, constants = _plan(
         kernel.__name__, x.shape, nchw, wide, len(taps), padding, upper, cuda and wide == 8
     )
-    here = not cuda or x.device.index == torch.cuda.current_device()
-    with nullcontext() if here else torch.cuda.device(x.device):
-        kernel[grid](*tensors, *integers, tau, scale, *taps, *none, **constants)
+    forward = kernel is smooth_triton.forward
+    scale = tau if forward and upper == "tanh" else 1 / tau if upper == "constant" else 1.0
+    numbers = (*integers, tau, scale, *taps, *none)
+    with torch.cuda.device(x.device) if cuda else nullcontext():
+        compiled = kernel[grid](*tensors, *numbers, **constants)
+    if HOLDS and cuda and not any(t.data_ptr() % BYTES for t in tensors):  # as Triton's compiler was promised
+        values = [constants[name] for name in kernel.arg_names if name in constants]
+        key = (kernel.__name__, x.shape, x.stride(), x.dtype, x.get_device(), settings)
+        _held[key] = compiled.run, grid[0], compiled.function, compiled.packed_metadata, (*numbers, *values)
 
 
-def _forward(x: Tensor, taps: Sequence[float], upper: str, tau: float, padding: str) -> Tensor:
+def _forward(x: Tensor, settings: Settings, held: Held | None = None) -> Tensor:
+    if held is not None:
+        out = torch.empty_like(x)
+        if _again(held, x.get_device(), x.data_ptr(), out.data_ptr()):
+            return out
     x, nchw = _laid_out(x)
     out = torch.empty_like(x)
-    scale = tau if upper == "tanh" else 1 / tau if upper == "constant" else 1.0
-    _launch(smooth_triton.forward, (x, out), nchw, taps, upper, tau, scale, padding)
+    _launch(smooth_triton.forward, (x, out), nchw, settings)
     return out
 
 
-def _backward(x: Tensor, gradient: Tensor, taps: Sequence[float], upper: str, tau: float, padding: str) -> Tensor:
+def _backward(x: Tensor, gradient: Tensor, settings: Settings) -> Tensor:
+    held = _held.get(("backward", x.shape, x.stride(), x.dtype, x.get_device(), settings))
+    if held is not None:
+        if gradient.stride() != x.stride():
+            gradient = gradient.contiguous(memory_format=_format(x))
+        out = torch.empty_like(x)
+        if _again(held, x.get_device(), x.data_ptr(), gradient.data_ptr(), out.data_ptr()):
+            return out
     x, nchw = _laid_out(x)
     gradient = gradient.contiguous(memory_format=torch.contiguous_format if nchw else torch.channels_last)
     out = torch.empty_like(x)
-    scale = 1 / tau if upper == "constant" else 1.0
-    _launch(smooth_triton.backward, (x, gradient, out), nchw, taps, upper, tau, scale, padding)
+    _launch(smooth_triton.backward, (x, gradient, out), nchw, settings)
     return out
 
 
-def fused(x: Tensor, taps: tuple[float, ...], upper: str, tau: float, padding: str) -> Tensor:
-    """Blur ∘ Prob of a 4-D CUDA map, in its own layout.
+def fused(x: Tensor, settings: Settings) -> Tensor | None:
+    """Blur ∘ Prob of a 4-D CUDA map, in its own layout; None where the plain path has to be taken.
 
     Whatever traces (compile, export, fake tensors, any dispatch mode) sees the custom op. Plain eager code is spared
     its way through the dispatcher, which takes longer than a small map takes the device.
     """
-    out: Tensor
-    if type(x) is not Tensor or torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():
-        out = smooth(x, list(taps), upper, tau, padding)
-    elif x.requires_grad and torch.is_grad_enabled():
-        out = _Eager.apply(x, taps, upper, tau, padding)  # type: ignore[no-untyped-call]
-    else:
-        out = _forward(x, taps, upper, tau, padding)
-    return out
+    taps = settings[0]
+    if is_compiling():
+        return smooth(x, list(taps), *settings[1:]) if fits(x, taps) else None
+    if _are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return None  # vmap, dual numbers and the like: the kernel would drop a tangent, the plain path has the rules
+    if type(x) is not Tensor or _len_torch_dispatch_stack():
+        return smooth(x, list(taps), *settings[1:]) if fits(x, taps) else None
+    held = _held.get(("forward", x.shape, x.stride(), x.dtype, x.get_device(), settings))
+    if held is None and not fits(x, taps):
+        return None
+    if x.requires_grad and torch.is_grad_enabled():
+        out: Tensor = _apply(x, settings, held)
+        return out
+    return _forward(x, settings, held)
 
 
 class _Eager(torch.autograd.Function):
     """The two launches. A second derivative is refused by the op: `reference()` is the path that has one."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *settings: Any) -> Tensor:
+    def forward(ctx: Any, x: Tensor, settings: Settings, held: Held | None) -> Tensor:
         ctx.save_for_backward(x)
         ctx.settings = settings
-        return _forward(x, *settings)
+        return _forward(x, settings, held)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         (x,) = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return _backward(x, gradient, ctx.settings), None, None
         taps, *rest = ctx.settings
-        back = smooth_backward if torch.is_grad_enabled() else _backward
-        return back(x, gradient, list(taps), *rest), None, None, None, None
+        return smooth_backward(x, gradient, list(taps), *rest), None, None
+
+
+_apply: Any = super(torch.autograd.Function, _Eager).apply
+"""`_Eager.apply` without its own search for torch.func's transforms, after that of `fused`."""
 
 
 @torch.library.custom_op("calibrant::smooth", mutates_args=())
 def smooth(x: Tensor, taps: list[float], upper: str, tau: float, padding: str) -> Tensor:
-    return _forward(x, taps, upper, tau, padding)
+    return _forward(x, (tuple(taps), upper, tau, padding))
 
 
 @torch.library.custom_op("calibrant::smooth_backward", mutates_args=())
 def smooth_backward(x: Tensor, gradient: Tensor, taps: list[float], upper: str, tau: float, padding: str) -> Tensor:
-    return _backward(x, gradient, taps, upper, tau, padding)
+    return _backward(x, gradient, (tuple(taps), upper, tau, padding))
 
 
 @smooth.register_fake
