@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks import smoothing_figures
+from benchmarks import smoothing_figures, smoothing_studies
 from calibrant.bench.store import Cell, Store
 from calibrant.papers import AS_TRAINED, experiments
 
@@ -37,3 +37,21 @@ def test_a_figure_a_data_set_and_scale_that_says_its_scale_and_its_seeds(tmp_pat
 def test_without_mc_dropout_there_is_no_curve_and_without_corruptions_no_severity(tmp_path: Path) -> None:
     filed(Store(tmp_path / "results"), "cifar10_resnet18", 0, 1, "paper", shifted=False)
     assert smoothing_figures.draw(tmp_path / "results", tmp_path / "out") == []
+
+
+def test_the_studies_have_a_picture_a_network_and_scale_with_the_rows_that_are_there(tmp_path: Path) -> None:
+    store, rows = Store(tmp_path / "results"), ("table_b2/resnet18_k3", "table_b2/resnet18_k2", "table_c2/vgg16")
+    for row, scale in [(row, "2of200") for row in rows] + [("table_b2/resnet18_k5", "paper")]:
+        [e] = experiments(f"ss/{row}")
+        values = {"dropout": {"nll": 0.9}} if "b2" in row else {}
+        values[AS_TRAINED] = {"nll": 1.0}
+        cell = Cell(experiment=e.name, seed=0, scale=scale, key=64 * "0", status="done", settings={}, measured=values,
+                    intervals={v: {"nll": (0.8, 1.1)} for v in values}, note="", command="")  # fmt: skip
+        store.write(e, cell)
+    drawn = smoothing_studies.draw(tmp_path / "results", tmp_path / "out")
+    names = ["ss-studies-resnet18-2of200.svg", "ss-studies-resnet18-paper.svg", "ss-studies-vgg16-2of200.svg"]
+    assert [path.name for path in drawn] == names
+    squeezed, whole, vgg = (path.read_text("utf-8") for path in drawn)
+    assert "single runs, 2 of 200 epochs, NOT the paper's schedule" in squeezed and "NOT" not in whole
+    assert squeezed.index("k2") < squeezed.index("k3") and "k5" not in squeezed  # in the paper's order
+    assert "Table C.2" in vgg and "as it is" in vgg and "Table B.2" not in vgg
