@@ -33,8 +33,8 @@ FEW_CLASSES = 4
 
 
 def places(classes: int) -> tuple[float, ...]:
-    """Where on the way to a point the noise is measured."""
-    return (1.0, 0.95) if classes >= FEW_CLASSES else (1.0, 0.97, 0.93, 0.9)
+    """Where on the way to a point the noise is measured, besides the input itself (`around`)."""
+    return (1.0,) if classes >= FEW_CLASSES else (1.0, 0.97, 0.93, 0.9)
 
 
 def slack(field: Field, points: Sequence[Tensor], seen: Tensor) -> Tensor:
