@@ -45,6 +45,12 @@ def small(*settings: str) -> Recipe:
         (["loss={name='focal', gamma=nan}"], "gamma must be 0 or more"),
         (["loss={name='inverse_focal', gamma=inf}"], "gamma must be 0 or more"),
         (["penalties=[{name='mmce', width=0.0}]"], "width must be positive"),
+        (["targets={name='ar_adals', ruler='linf'}"], "unknown ruler 'linf'; known: cw, ddn"),
+        (["targets={name='ar_adals', levels='ten'}"], "levels must be a whole number, 1 or more, got 'ten'"),
+        (["targets={name='ar_adals', levels=2.5}"], "levels must be a whole number, 1 or more, got 2.5"),
+        (["targets={name='ar_adals', refresh_after=3}"], "refresh_after lists numbers of finished epochs"),
+        (["targets={name='ar_adals', refresh_after=['a']}"], "refresh_after lists numbers of finished epochs"),
+        (["targets={name='ar_adals', refresh_after=[-1]}"], "refresh_after lists numbers of finished epochs"),
     ],
 )
 def test_what_cannot_train_leaves_nothing_behind(tmp_path: Path, settings: list[str], says: str) -> None:
@@ -89,6 +95,20 @@ def test_a_dataset_of_ones_own_goes_straight_in(tmp_path: Path) -> None:
     mine = TensorDataset(torch.randn(90, 6, generator=rng), torch.arange(90) % 3)
     made = train(small("data.seed=4"), tmp_path / "run", QUIET, data=mine)
     assert made["metrics"]["test"]["n"] == 18 and load_run(tmp_path / "run").shape == (6,)
+
+
+def test_pixels_that_no_attack_may_start_from_are_refused_before_the_twin_is_trained(tmp_path: Path) -> None:
+    rng = torch.Generator().manual_seed(0)
+    mine = TensorDataset(torch.randn(90, 6, generator=rng), torch.arange(90) % 3)
+    recipe = small("targets={name='ar_adals', levels=2}")
+    with pytest.raises(
+        InputError, match=r"of the train part of TensorDataset reach from -.*outside the bounds \[0, 1\]"
+    ):
+        train(recipe, tmp_path / "run", QUIET, data=mine)
+    words = TensorDataset(torch.randint(9, (90, 6), generator=rng), torch.arange(90) % 3)
+    with pytest.raises(InputError, match="robustness needs images held in memory|cannot read"):
+        train(recipe, tmp_path / "run", QUIET, data=words)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_of_images_is_trained_on_by_worker_processes(tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
+from calibrant.errors import InputError, unknown
 from calibrant.functional.pooling import pool
 from calibrant.targets.encoding import check_classes, soft_labels
 from calibrant.types import Predictions
 
+RULERS = ("ddn", "cw")
 MARGIN = 1e-3
 """Distance kept from the open bound 1/Z, so that the right class stays the largest of its soft label."""
 
@@ -68,6 +69,8 @@ class SoftLabels:
 
     def __init__(self, classes: int, alpha: float, levels: int) -> None:
         check_classes(classes)
+        if isinstance(levels, bool) or not isinstance(levels, int):
+            raise InputError(f"levels must be a whole number, 1 or more, got {levels!r}")
         if not 0 <= alpha < math.inf or levels < 1:
             raise InputError(f"alpha must be a number, 0 or more, and levels at least 1, got {alpha} and {levels}")
         self.classes, self.alpha = classes, alpha
@@ -159,6 +162,12 @@ class ArAdaLS:
 
     def __post_init__(self) -> None:
         self.soft = SoftLabels(self.classes, self.alpha, self.levels)
+        # said here and not when it is read, which is after a whole training of the network that is attacked
+        if self.ruler not in RULERS:
+            raise unknown("ruler", self.ruler, RULERS)
+        epochs = self.refresh_after
+        if not isinstance(epochs, (list, tuple)) or not all(isinstance(e, int) and e >= 1 for e in epochs):
+            raise InputError(f"refresh_after lists numbers of finished epochs, as in [65, 130], got {epochs!r}")
         if self.given is not None:
             self.refresh(self.given)
 

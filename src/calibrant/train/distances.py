@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.attacks import RULERS, robustness
+from calibrant.attacks.bounds import ROUNDING
 from calibrant.attacks.store import tensor_hash, weights_hash
 from calibrant.data import Batches, Data
 from calibrant.data.records import Part
@@ -89,8 +90,7 @@ def measured(
         raise unknown("ruler", ruler, RULERS)
     name = Split(split)
     part = data[name]
-    if part.x.dtype == torch.long or part.items is not None or part.y.ndim > 1:
-        raise InputError(f"robustness needs images held in memory with one label each; {data.name} is not of that kind")
+    attackable(data, name)
     if limit is not None and limit < part.n:
         part = part.take(torch.arange(limit), name)
     stem = name.value if limit is None or limit >= data[name].n else f"{name.value}-first-{limit}"
@@ -112,6 +112,20 @@ def measured(
     for done in path.parent.glob(f"{stem}.*.parts"):
         shutil.rmtree(done, ignore_errors=True)
     return out
+
+
+def attackable(data: Data, split: Split) -> None:
+    """Refuse items that no distance is measured of, or whose pixels lie outside the bounds of the attacks."""
+    part = data[split]
+    if part.x.dtype == torch.long or part.items is not None or part.y.ndim > 1:
+        raise InputError(f"robustness needs images held in memory with one label each; {data.name} is not of that kind")
+    if part.x.is_floating_point():
+        low, high = (float(end) for end in torch.aminmax(part.x))
+        if not (low >= -ROUNDING and high <= 1 + ROUNDING):
+            raise InputError(
+                f"pixels of the {split} part of {data.name} reach from {low:.4g} to {high:.4g}, outside the bounds "
+                "[0, 1] that robustness is measured in; hand in pixels of [0, 1], which are normalised afterwards"
+            )
 
 
 def write(path: Path, found: Distances) -> Path:

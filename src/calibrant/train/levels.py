@@ -54,6 +54,8 @@ def check(recipe: Recipe, how: How, data: Data) -> None:
     for split in PARTS:
         if count > data[split].n:
             raise InputError(f"{count} levels of {data[split].n} {split} items; lower targets.levels, or hold out more")
+        if how.refresh is None:  # what will be attacked, after a whole training
+            distances.attackable(data, split)
     if how.levels is not None:
         _check_given(Path(how.levels), recipe, data)
 

@@ -80,10 +80,10 @@ def train(
     run_folder.check(folder, recipe)
     fabric = make_fabric(recipe, how)
     loaded = data_of(recipe, how, data)
-    levels.check(recipe, how, loaded)
     begun_with = threads_of(folder) if disk.exists(folder / "checkpoint") else None
     with enough_threads(loaded.shape, recipe.batch, fabric.device, begun_with):
         loop = _loop(recipe, folder, how, loaded, fabric)  # what can be wrong is wrong here, before anything is written
+        levels.check(recipe, how, loaded)
         if fabric.is_global_zero:
             run_folder.describe(folder, recipe, loaded, fabric)
         fabric.barrier()
