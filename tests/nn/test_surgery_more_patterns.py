@@ -110,3 +110,42 @@ def test_a_map_that_is_too_small_when_run_is_named_with_its_place() -> None:
     model = calibrant.smooth(build("resnet20", classes=10), kernel=(1, 4, 6, 4, 1))
     with pytest.raises(InputError, match=r"^before 'layer3.0': a map of 4×4 is smaller than the kernel of 5 taps"):
         model(torch.zeros(1, 3, 8, 8))
+
+
+class PooledShortcut(nn.Module):
+    """A residual block whose shortcut is an average pool and a convolution of one point (ResNet-D)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.a, self.b = conv(inputs, outputs, 2), conv(outputs, outputs)
+        self.shortcut = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(inputs, outputs, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.b(F.relu(self.a(x))) + self.shortcut(x))
+
+
+class Pools(nn.Module):
+    """The average and the maximum of the map, added, and a convolution of one point: nothing residual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Sequential(conv(3, 4), nn.ReLU(), conv(4, 4)), nn.Conv2d(4, 5, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.body(x))
+        return self.head(F.adaptive_avg_pool2d(x, 1) + F.adaptive_max_pool2d(x, 1)).flatten(1)
+
+
+def test_a_shortcut_that_a_small_image_pools_to_one_point_is_not_taken_for_global_pooling() -> None:
+    """timm's resnet10t: one block a stage, and 32 pixels are one point after the last."""
+    blocks = [PooledShortcut(i, o) for i, o in ((4, 4), (4, 6), (6, 8))]
+    model = nn.Sequential(
+        nn.Sequential(conv(3, 4, 2), nn.ReLU(), nn.MaxPool2d(2), conv(4, 4)),
+        *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5),
+    )  # fmt: skip
+    assert list(smoothed(calibrant.smooth(model))) == ["before 1", "before 2", "before 3", "before 4"]
+    assert list(smoothed(calibrant.smooth(model, example=torch.zeros(2, 3, 224, 224))))[-1] == "before 4"
+
+
+def test_two_poolings_that_are_added_are_global_pooling() -> None:
+    assert list(smoothed(calibrant.smooth(Pools()))) == ["after body"]

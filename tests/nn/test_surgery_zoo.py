@@ -36,6 +36,7 @@ TORCHVISION = {
 TIMM = {
     "resnet18": [*RESNET, "before global_pool.pool"],
     "resnet50d": [*RESNET, "before global_pool.pool"],  # a deep stem and pooled shortcuts
+    "resnet10t": [*RESNET, "before global_pool.pool"],  # one block a stage: one point at 32 pixels
     "resnext50_32x4d": [*RESNET, "before global_pool.pool"],
     "densenet121": 4,
     "convnext_atto": 4,

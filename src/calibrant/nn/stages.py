@@ -26,6 +26,8 @@ STEM = 2
 PADS = frozenset({"constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
     "replication_pad2d", "replication_pad3d"})  # fmt: skip
 
+SUMS = frozenset({"add", "add_"})
+
 
 @dataclass(frozen=True)
 class Place:
@@ -117,8 +119,17 @@ def global_pooling(run: Trace) -> Operation | None:
 
 
 def _convolves(run: Trace, at: int) -> bool:
-    """Whether a convolution over neighbours follows: then a map of one point was only a small image."""
-    return any(o.name in CONVOLUTIONS and max(run.shapes[o.reads[1]][2:]) > 1 for o in run.operations[at + 1 :])
+    """Whether a convolution over neighbours follows, or the sum that ends a residual block, whose shortcut was pooled:
+    then a map of one point was only a small image."""
+    convolved = False
+    for o in run.operations[at + 1 :]:
+        if o.name in CONVOLUTIONS:
+            if max(run.shapes[o.reads[1]][2:]) > 1:
+                return True
+            convolved = True
+        elif convolved and o.name in SUMS and [len(run.shapes[n]) for n in o.reads] == [run.axes + 2] * 2:
+            return True
+    return False
 
 
 def _place(run: Trace, op: Operation, stem: int) -> tuple[Place | None, Call | None]:
