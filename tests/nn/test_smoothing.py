@@ -72,6 +72,8 @@ def test_box_is_the_papers_average_pool_without_growth() -> None:
         (lambda: Smooth((-2, 1)), "positive sum"),
         (lambda: Smooth(()), "positive sum"),
         (lambda: Smooth((1, math.nan)), "positive sum"),
+        (lambda: Smooth((0.1, 0.2, -0.3)), "positive sum"),  # 5e-17 in floats
+        (lambda: Smooth((1e308, 1e308)), "positive sum"),  # not finite
         (lambda: Smooth(("a",)), "sequence of numbers"),
         (lambda: Smooth(3), "sequence of numbers"),
         (lambda: Smooth("gauss"), "gauss"),
