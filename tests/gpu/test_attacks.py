@@ -102,7 +102,7 @@ def test_distance_does_not_depend_on_the_batch(network: nn.Module) -> None:
 def test_slots_are_refilled_and_shrink(network: nn.Module) -> None:
     """Every item passes through the slots once, in its own place, whatever stood there before it."""
     x = images(300)
-    # a rate that is halved six times, every 15 iterations at most often, ends a search no sooner than after 90
+    # a rate that is halved five times, every 15 iterations at most often, ends a search no sooner than after 75
     small = CarliniWagner(batch=128, iterations=200).run(network, x)
     whole = CarliniWagner(batch=512, iterations=200).run(network, x)
     for result in (small, whole):  # 200 iterations in half precision: not the paper's 500, whose success is 1

@@ -11,7 +11,7 @@ and half of Fashion-MNIST's are. The first search climbs the log-odds instead of
 one class at a time and may settle at a boundary that is not the nearest. Each of the two has a c from the linear model
 at x (whose optimum is at 2f/‖∇f‖²; three times that, as f is no line); later ones start at the best point, as
 cleverhans' do. And where the authors stop a batch whose loss has not fallen for a tenth of the iterations, each item
-has its own learning rate, which halves when its own loss stands still; the search ends at 1/32.
+has its own learning rate, which halves when its own loss stands still; the search ends at 1/16.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ IN_VAIN = 12
 gradient at x is next to nothing, c starts large, and what is missing is the way, not c."""
 STEEPER = 3.0
 """The first c, as a multiple of the linear model's."""
-PATIENCE, PROGRESS, LAST_RATE = 15, 0.99, 1 / 32
+PATIENCE, PROGRESS, LAST_RATE = 15, 0.99, 1 / 16
 """After PATIENCE iterations the loss must be under this share of what it was, or the rate is halved."""
 
 

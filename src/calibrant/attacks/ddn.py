@@ -48,7 +48,7 @@ SHORTEST, LONGEST = 1e-4, 0.25
 class DDN(Attack):
     """Minimum L2 norm by decoupled direction and norm: the cheap ruler (Rony 2019)."""
 
-    iterations: int = 15
+    iterations: int = 10
     gamma: float = 0.3
     alpha: float = 2.0  # in units of ε
     looks: ClassVar[int] = 4
