@@ -241,6 +241,13 @@ def test_ids_may_be_an_array_and_frames_none() -> None:
     assert TemporalSmoothing(identity)(FRAMES[:0], stream="cam").shape == FRAMES[:0].shape
 
 
+def test_a_loader_whose_frames_change_in_size_is_told_which_frame_does() -> None:
+    """As a file's frames do on the command line, where nobody gave the stream an id."""
+    frames = [(torch.zeros(1, 4, size), torch.tensor([0])) for size in (3, 3, 5)]
+    with pytest.raises(InputError, match=r"the stream: frame 2 has shape \(4, 5\) after frames of \(4, 3\); resize"):
+        TemporalSmoothing(lambda x: x.mean(-1)).predict(frames)
+
+
 def test_a_window_may_be_numpys_number() -> None:
     found = TemporalSmoothing(identity, window=np.int64(2))(FRAMES)
     torch.testing.assert_close(found, TemporalSmoothing(identity, window=2)(FRAMES))

@@ -60,10 +60,9 @@ class Memory:
     def check(self, frame: Sequence[int], stream: Hashable, *, cut: bool) -> None:
         shape = tuple(frame)
         if self.kept and shape != self.frame and not cut:
-            raise InputError(
-                f"stream {stream!r}: a frame of shape {shape} after frames of {self.frame}; "
-                "resize it, give it another stream id, or reset the stream"
-            )
+            what = f"frame {self.seen} has shape {shape} after frames of {self.frame}"
+            others = "or leave it out" if stream is None else "give it another stream id, or reset the stream"
+            raise InputError(f"{_called(stream)}: {what}; resize it, {others}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,12 +135,13 @@ class TemporalSmoothing(Ensemble):
         said = self._log_p(x, turns)  # before anything is remembered: a frame that fails leaves its stream as it was
         if math.isnan(float(said.sum())):  # none is above 0, so that only NaN makes NaN
             at = int(said.isnan().flatten(1).any(1).nonzero()[0])
-            raise InputError(f"stream {streams[at]!r}: frame {at} of this call has NaN logits; mend or drop the frame")
+            who = _called(streams[at])
+            raise InputError(f"{who}: frame {at} of this call has NaN logits; mend or drop the frame")
         for stream in here:
             kept = memories[stream].kept if stream in memories else ()
             if kept and kept[0].shape != said.shape[1:] and not cuts[streams.index(stream)]:
                 shapes = f"{tuple(said.shape[1:])} after {tuple(kept[0].shape)}"
-                raise InputError(f"stream {stream!r}: logits of shape {shapes}; reset the stream, or say cut")
+                raise InputError(f"{_called(stream)}: logits of shape {shapes}; reset the stream, or say cut")
         out = [said[:0]]
         for log_p, stream, cut in zip(said, streams, cuts, strict=True):
             memory = memories.setdefault(stream, Memory(self._empty()))
@@ -222,6 +222,10 @@ class TemporalSmoothing(Ensemble):
         """[1, N, K]: the frames x[0], x[1], … as one stream of their own."""
         with self.member(0) as network:
             return logits_of(network(x))[None]
+
+
+def _called(stream: Hashable | None) -> str:
+    return "the stream" if stream is None else f"stream {stream!r}"
 
 
 def _listed(given: Any) -> Sequence[Any]:
