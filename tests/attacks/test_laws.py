@@ -140,7 +140,7 @@ def test_closed_form_where_the_likeliest_class_is_not_the_nearest(name: str, cla
     assert worst < 0.01 and (misled > 0 or classes == 3)
 
 
-@pytest.mark.parametrize("name", ["cw", "ddn"])
+@pytest.mark.parametrize("name", MINIMUM)
 @pytest.mark.parametrize(("classes", "size"), [(2, 30), (10, 20), (10, 200)])
 def test_closed_form_on_linear_models_whose_inputs_stand_at_the_bounds(name: str, classes: int, size: int) -> None:
     """Most pixels of an image of clothes are black: the shortest way is along those of the normal that may move."""
@@ -222,10 +222,11 @@ def test_gradient_evaluations_are_counted(victim: Victim) -> None:
     hook = victim.model.register_forward_hook(count)
     result = DeepFool(bounds=victim.bounds, candidates=4, iterations=3).run(victim.model, victim.x[:8])
     hook.remove()
-    assert calls == 3 and int(result.calls.max()) <= 4 * calls and int(result.calls.min()) >= 4
+    # four candidates a step, and once the linear model's four to nine likeliest classes
+    assert calls in (3 + 1, 3 + 2) and int(result.calls.max()) <= 4 * 3 + 9 and int(result.calls.min()) >= 4 + 4
     assert int(make("fgsm", victim.bounds).run(victim.model, victim.x).calls.max()) == 1
     ddn = make("ddn", victim.bounds).run(victim.model, victim.x)
-    assert int(ddn.calls.min()) == 15 + 4  # its steps, and the linear model's four likeliest classes
+    assert int(ddn.calls.min()) == 10 + 4  # its steps, and the linear model's four likeliest classes
     paper = CarliniWagner(bounds=victim.bounds)
     assert (paper.search_steps, paper.iterations, paper.lr) == (3, 500, 0.005)
     assert int(paper.run(victim.model, victim.x[:4]).calls.max()) <= 1500

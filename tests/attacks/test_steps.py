@@ -234,7 +234,7 @@ def test_ddn_leaves_no_item_that_cw_moves_on_a_wrecked_network() -> None:
         x = torch.rand(8, 3, 8, 8)
     model.eval()
     ddn, cw = DDN().run(model, x), CarliniWagner(iterations=100).run(model, x)
-    lost = ddn.calls > 15 + WALKS * STRIDES + DDN.looks
+    lost = ddn.calls > DDN().iterations + WALKS * STRIDES + DDN.most
     assert bool(lost.any()) and bool(cw.success.any()) and bool((ddn.success | ~cw.success).all())
     both = lost & cw.success
     torch.testing.assert_close(ddn.distance[both], cw.distance[both], rtol=0.05, atol=0)
@@ -242,4 +242,6 @@ def test_ddn_leaves_no_item_that_cw_moves_on_a_wrecked_network() -> None:
 
 def test_an_item_that_ddn_moves_costs_its_iterations_and_looks(victim: Victim) -> None:
     result = DDN(bounds=victim.bounds).run(victim.model, victim.x)
-    assert bool(result.success.all()) and bool((result.calls == 15 + DDN.looks).all())
+    cost = result.calls - DDN().iterations
+    assert bool(result.success.all()) and {DDN.looks, DDN.most} <= set(cost.tolist())
+    assert int(cost.min()) == DDN.looks and (cost > DDN.most).double().mean() < 0.1, "few items need a second walk"

@@ -61,6 +61,7 @@ class Attack(ABC):
     norm: ClassVar[float] = 2.0
     nearest: ClassVar[bool] = True  # keeps the nearest success; else the last one, or the last point
     looks: ClassVar[int] = 0  # classes whose linearised boundaries are tried too (`linear`), for the nearest
+    most: ClassVar[int] = 9  # the same, where a less likely class may have the nearest
     period: ClassVar[int | None] = None  # steps between two looks at who is done; None: all take all steps
 
     @property
@@ -172,14 +173,13 @@ class Attack(ABC):
             asked = (margin[rows].abs() < beyond) & self.nearest | bool(self.looks)
             if bool(asked.any()):
                 looked = field.among(origin, rows)
-                candidate, promising = self._looked(looked, chosen, best, success, beyond, loop.size, size)
+                candidate, promising, evaluations = self._looked(looked, chosen, best, success, beyond, loop.size, size)
                 promising &= asked
                 if bool(promising.any()):
                     some, held = chosen.take(promising), (best[promising], success[promising])
                     seen = field.among(origin, rows[promising])
                     other = settled(seen, some, candidate[promising], some.origin, slack[rows[promising]])
                     best[promising], success[promising] = self._nearer(some, held, other)
-                evaluations = 1 if task.targeted else min(self.looks or TIED, clean.shape[1] - 1)
                 count += evaluations * asked
             if rescue is not None and bool((moved & ~success).any()):
                 again(rescue, moved & ~success)
@@ -192,14 +192,16 @@ class Attack(ABC):
 
     def _looked(
         self, field: Field, task: Task, best: Tensor, success: Tensor, beyond: Tensor, batch: int, size: int
-    ) -> tuple[Tensor, Tensor]:
-        """Towards the linear model's nearest boundary, not quite as far as `best`; and where that is a success."""
-        away = linear.candidates(field, task, self.looks or TIED, batch, beyond) - task.origin
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Towards the linear model's nearest boundary, not quite as far as `best`; where that is a success; calls."""
+        classes, most = (self.looks, self.most) if self.looks else (TIED, TIED)
+        nearest, evaluations = linear.candidates(field, task, classes, most, batch, beyond)
+        away = nearest - task.origin
         limit = torch.where(success, NEARER * norms(best - task.origin, self.norm), torch.inf)
         reach = limit / norms(away, self.norm).clamp_min(torch.finfo(away.dtype).tiny)
         point = task.bounds.clip(task.origin + spread(torch.where(success, reach, 1.0), away) * away)
         logits = torch.cat([field.logits(part) for part in torch.split(point, size)])
-        return point, ~success | task.succeeded(logits)
+        return point, ~success | task.succeeded(logits), evaluations
 
     def _nearer(self, task: Task, one: Found, other: Found) -> Found:
         """Of two points for each item, the nearer success."""

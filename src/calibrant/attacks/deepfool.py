@@ -30,6 +30,7 @@ class DeepFool(Attack):
     iterations: int = 50
     overshoot: float = 0.02
     candidates: int = 9  # classes besides the item's own
+    looks: ClassVar[int] = 4  # its own steps do not know of the bounds
     period: ClassVar[int | None] = 5
 
     def __post_init__(self) -> None:
