@@ -149,3 +149,12 @@ def test_a_shortcut_that_a_small_image_pools_to_one_point_is_not_taken_for_globa
 
 def test_two_poolings_that_are_added_are_global_pooling() -> None:
     assert list(smoothed(calibrant.smooth(Pools()))) == ["after body"]
+
+
+@pytest.mark.parametrize("name", ["resnet18", "vgg16", "unet"])
+def test_in_inference_mode_the_places_are_the_same(name: str) -> None:
+    """There torch hands on conv2d whole, not what it is made of."""
+    expected = list(smoothed(calibrant.smooth(build(name, classes=5))))
+    with torch.inference_mode():
+        born_there = build(name, classes=5)
+        assert list(smoothed(calibrant.smooth(born_there))) == expected

@@ -97,6 +97,10 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.numbers[id(tensor)]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with self:  # in inference mode, conv2d and the like come as they were called
+            parts = func.decompose(*args, **(kwargs or {}))
+        if parts is not NotImplemented:
+            return parts
         name = func._schema.name.partition("::")[2]
         inputs = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
         reads = tuple(self.number(t) for t in inputs)
