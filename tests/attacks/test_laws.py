@@ -141,6 +141,26 @@ def test_closed_form_where_the_likeliest_class_is_not_the_nearest(name: str, cla
 
 
 @pytest.mark.parametrize("name", MINIMUM)
+def test_closed_form_where_some_classes_are_much_steeper(name: str) -> None:
+    """The nearest boundary may then be of a class far down the ranks, which a look at the likeliest four misses."""
+    g = torch.Generator().manual_seed(28)
+    model = nn.Linear(300, 10)
+    with torch.no_grad():
+        steep = torch.exp(0.5 * torch.randn(10, 1, generator=g))
+        model.weight.copy_(steep * torch.randn(10, 300, generator=g) / 300**0.5)
+        model.bias.copy_(0.1 * torch.randn(10, generator=g))
+    x = torch.rand(60, 300, generator=g)
+    w, bias = model.weight.detach().double(), model.bias.detach().double()
+    z = x.double() @ w.T + bias
+    own = z.argmax(-1, keepdim=True)
+    away = (z.gather(1, own) - z).scatter(1, own, torch.inf) / (w[own] - w[None]).norm(dim=-1)
+    rank = (z > z.gather(1, away.argmin(1, keepdim=True))).sum(1)
+    assert int(rank.max()) > 4, "some nearest boundary is of none of the four likeliest others"
+    distance = ATTACKS[name](bounds=Bounds(-20, 20)).run(model, x).distance.double()
+    torch.testing.assert_close(distance, away.amin(1), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("name", MINIMUM)
 @pytest.mark.parametrize(("classes", "size"), [(2, 30), (10, 20), (10, 200)])
 def test_closed_form_on_linear_models_whose_inputs_stand_at_the_bounds(name: str, classes: int, size: int) -> None:
     """Most pixels of an image of clothes are black: the shortest way is along those of the normal that may move."""
