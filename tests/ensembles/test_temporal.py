@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 import calibrant
 from calibrant.ensembles import MCDropout, TemporalSmoothing
+from calibrant.ensembles.temporal import UNNAMED
 from calibrant.errors import InputError
 
 G = torch.Generator().manual_seed(0)
@@ -89,9 +91,14 @@ def test_a_constant_stream_is_left_as_it_is() -> None:
     torch.testing.assert_close(TemporalSmoothing(identity)(still), torch.log_softmax(still.double(), -1))
 
 
+def afresh(made: TemporalSmoothing, frames: torch.Tensor, **options: Any) -> torch.Tensor:
+    """What the same settings say of these frames with nothing remembered."""
+    return made.afresh()(frames, **options)
+
+
 def test_frame_by_frame_is_the_whole_stream_and_streams_do_not_mix() -> None:
     made = TemporalSmoothing(identity, window=3)
-    whole = {"a": made(FRAMES), "b": made(-FRAMES)}
+    whole = {"a": afresh(made, FRAMES), "b": afresh(made, -FRAMES)}
     for t in range(len(FRAMES)):
         both = made(torch.stack([FRAMES[t], -FRAMES[t]]), stream=["a", "b"])
         torch.testing.assert_close(both, torch.stack([whole["a"][t], whole["b"][t]]))
@@ -100,17 +107,31 @@ def test_frame_by_frame_is_the_whole_stream_and_streams_do_not_mix() -> None:
 def test_a_batch_of_one_streams_frames_goes_on_where_the_last_ended() -> None:
     made = TemporalSmoothing(identity, window=3)
     pieces = torch.cat([made(FRAMES[:5], stream=7), made(FRAMES[5:6], stream=7), made(FRAMES[6:], stream=7)])
-    torch.testing.assert_close(pieces, made(FRAMES))
+    torch.testing.assert_close(pieces, afresh(made, FRAMES))
+
+
+def test_frames_without_an_id_are_one_stream_until_it_is_reset() -> None:
+    made = TemporalSmoothing(identity, window=3)
+    pieces = torch.cat([*(made(frame[None]) for frame in FRAMES[:5]), made(FRAMES[5:])])
+    torch.testing.assert_close(pieces, afresh(made, FRAMES))
+    assert list(made.memories) == [UNNAMED] and len(made.memories[UNNAMED].kept) == 4
+    torch.testing.assert_close(made(FRAMES, cut=True), pieces)
+    made.reset()
+    torch.testing.assert_close(made(FRAMES), pieces)
+    loader = [(FRAMES, torch.zeros(12, dtype=torch.long))]
+    for _ in range(2):  # a loader is a stream of its own, whatever was said before
+        torch.testing.assert_close(calibrant.predict(made, loader).logits.double(), pieces, atol=1e-6, rtol=1e-6)
 
 
 def test_a_cut_begins_anew_and_only_there() -> None:
     made = TemporalSmoothing(identity, window=3)
     cuts = [t == 5 for t in range(12)]
-    torch.testing.assert_close(made(FRAMES, cut=cuts), torch.cat([made(FRAMES[:5]), made(FRAMES[5:])]))
+    expected = torch.cat([afresh(made, FRAMES[:5]), afresh(made, FRAMES[5:])])
+    torch.testing.assert_close(afresh(made, FRAMES, cut=cuts), expected)
     made(FRAMES[:4], stream="s")
-    torch.testing.assert_close(made(FRAMES[4:8], stream="s", cut=True), made(FRAMES[4:8]))
+    torch.testing.assert_close(made(FRAMES[4:8], stream="s", cut=True), afresh(made, FRAMES[4:8]))
     made.reset("s")
-    torch.testing.assert_close(made(FRAMES, stream="s"), made(FRAMES))
+    torch.testing.assert_close(made(FRAMES, stream="s"), afresh(made, FRAMES))
 
 
 def test_a_cut_said_of_a_whole_call_is_one_for_each_of_its_streams() -> None:
@@ -118,7 +139,7 @@ def test_a_cut_said_of_a_whole_call_is_one_for_each_of_its_streams() -> None:
     made(FRAMES[:4], stream=["a", "b", "a", "b"])
     found = made(FRAMES[4:8], stream=["a", "b", "a", "b"], cut=True)
     for j in range(2):
-        torch.testing.assert_close(found[j::2], made(FRAMES[4 + j : 8 : 2]))  # each begins anew, once
+        torch.testing.assert_close(found[j::2], afresh(made, FRAMES[4 + j : 8 : 2]))  # each begins anew, once
 
 
 def test_logits_of_another_shape_are_refused_before_any_stream_remembers() -> None:
@@ -141,8 +162,6 @@ def test_memory_is_constant_however_long_the_stream() -> None:
     for t in range(100):
         made(FRAMES[t % 12][None], stream="s")
     assert len(made.memories["s"].kept) == 5 and len(made.memories) == 1
-    made(FRAMES)
-    assert len(made.memories) == 1  # frames without an id leave nothing behind
     made.reset()
     assert not made.memories
 
@@ -160,7 +179,7 @@ def test_a_frame_without_a_prediction_is_refused_and_does_not_linger() -> None:
     made(FRAMES[:2], stream="s")
     with pytest.raises(InputError, match="stream 's': frame 1 of this call has NaN"):
         made(torch.stack([FRAMES[2], torch.full_like(FRAMES[2], math.nan)]), stream="s")
-    torch.testing.assert_close(made(FRAMES[2:3], stream="s")[0], made(FRAMES[:3])[2])
+    torch.testing.assert_close(made(FRAMES[2:3], stream="s")[0], afresh(made, FRAMES[:3])[2])
 
 
 def test_of_an_ensemble_each_frame_takes_the_next_member() -> None:
@@ -220,7 +239,7 @@ def test_a_refused_frame_leaves_the_stream_as_it_was() -> None:
     made(x[:3], stream="cam")
     with pytest.raises(InputError):
         made(torch.zeros(1, 3, 3, 3), stream="cam")
-    torch.testing.assert_close(made(x[3:], stream="cam")[0], made(x)[3])
+    torch.testing.assert_close(made(x[3:], stream="cam")[0], afresh(made, x)[3])
     made(torch.zeros(1, 3, 3, 3), stream="cam", cut=True)  # a new scene may have a new size
 
 
@@ -231,7 +250,7 @@ def test_a_frame_that_fails_leaves_the_stream_as_it_was_and_no_new_one() -> None
     with pytest.raises(RuntimeError):
         made(torch.zeros(2, 5), stream=["new", "cam"], cut=[False, True])
     assert list(made.memories) == ["cam"]
-    torch.testing.assert_close(made(x[3:], stream="cam")[0], made(x)[3])
+    torch.testing.assert_close(made(x[3:], stream="cam")[0], afresh(made, x)[3])
 
 
 def test_ids_may_be_an_array_and_frames_none() -> None:

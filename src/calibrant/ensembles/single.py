@@ -70,6 +70,8 @@ def predict(
     for each in models:
         if not callable(each):
             raise InputError(f"{type(each).__name__} is not a model: it cannot be called on a batch")
+    # what remembers a stream (temporal smoothing) begins a new one for this loader, and ends it with it
+    models = [m if (afresh := getattr(m, "afresh", None)) is None else afresh() for m in models]
     where = torch.device(device) if device is not None else _home(models)
     logits: list[Tensor] = []
     labels: list[Tensor] = []

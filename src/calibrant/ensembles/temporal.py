@@ -28,6 +28,8 @@ from calibrant.functional.rows import classes_last
 from calibrant.types import Predictions
 
 WINDOW, DECAY = 5, math.exp(-0.8)
+UNNAMED = "unnamed"
+"""The stream of frames that come without an id: whoever has one camera needs no name for it."""
 Space = Literal["probability", "log"]
 
 
@@ -103,16 +105,19 @@ class TemporalSmoothing(Ensemble):
         """Smoothed log-probabilities of the frames x[0], x[1], …, in this order.
 
         `stream`: the id of all of them, or one id a frame; what a stream said is remembered until `reset`. Without it
-        the frames are one stream of their own, forgotten afterwards. `cut`: true where a new scene
-        begins; one for all: at the first frame of each stream.
+        they belong to the stream `unnamed`, and go on where its last call ended. `cut`: true where a new scene begins;
+        one for all: at the first frame of each stream.
         """
-        memories = self.memories if stream is not None else {}
-        streams = _each(stream, len(x), "stream")
+        streams = _each(UNNAMED if stream is None else stream, len(x), "stream")
         cuts = _each(cut, len(x), "cut")
         if cut is not None and np.ndim(cut) == 0:  # of the whole call: at the first frame of each stream
             first = {s: i for i, s in reversed(list(enumerate(streams)))}
             cuts = [cut if first[s] == i else None for i, s in enumerate(streams)]
-        return self._smooth(x, streams, cuts, memories)
+        return self._smooth(x, streams, cuts, self.memories)
+
+    def afresh(self) -> TemporalSmoothing:
+        """The same with nothing remembered."""
+        return replace(self, memories={})
 
     def reset(self, stream: Hashable | None = None) -> None:
         """Forget one stream, or all."""
