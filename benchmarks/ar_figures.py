@@ -154,8 +154,9 @@ def draw(results: Path, out: Path) -> list[Path]:
     return written
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def command(draw: Callable[[Path, Path], list[Path]], about: str | None) -> int:
+    """OUT/ [--results FOLDER]: what every script that draws cells takes."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     a = parser.parse_args()
@@ -165,4 +166,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(command(draw, __doc__))

@@ -10,7 +10,6 @@ Every title says the scale: `20of200` is not the paper's schedule.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from benchmarks.ar_figures import PER_CENT, ROOT, panels, saved
+from benchmarks.ar_figures import PER_CENT, command, panels, saved
 from calibrant.bench.store import Cell, Store
 from calibrant.papers import AS_TRAINED
 from calibrant.report.plots.style import COLOURS
@@ -120,15 +119,5 @@ def draw(results: Path, out: Path) -> list[Path]:
     return written
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--results", type=Path, default=ROOT / "results")
-    a = parser.parse_args()
-    for path in draw(a.results, a.out):
-        print(path)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(command(draw, __doc__))
