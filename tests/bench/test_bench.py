@@ -268,6 +268,41 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
         assert capsys.readouterr().err.startswith("calibrant: ")
 
 
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        ("ss/nonsense", "unknown experiment 'ss/nonsense'; did you mean 'ss/"),
+        ("ss/table_e4/camvid_unt", "did you mean 'ss/table_e4/camvid_unet'?"),
+        ("sss", "unknown paper 'sss'; did you mean 'ss'?"),
+        ("ss/table_e4", "no cells under results/ss/table_e4; measure some with `calibrant bench run ss/table_e4`"),
+    ],
+)
+def test_only_what_exists_is_offered_to_be_measured(
+    what: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["bench", "show", what]) == 2
+    error = capsys.readouterr().err
+    assert says in error and len(error.splitlines()) == 1
+
+
+def test_an_interval_says_what_was_resampled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A video's cells draw blocks of frames; beside them, what draws items says items as ever."""
+    bounds = {"as_trained": {"ece": (0.05, 0.2)}}
+    for name, settings, scale in (
+        ("video", {"block": 15}, "paper"),
+        ("still", {}, "paper"),
+        ("one", {"block": 1}, "paper"),
+    ):
+        made = replace(cell(f"p/t/{name}", 0, 0.1), settings=settings, intervals=bounds, scale=scale)
+        Store(tmp_path).write(EXPERIMENT, made)
+    assert run(["bench", "show", "--results", str(tmp_path)]) == 0
+    rows = [line for line in capsys.readouterr().out.splitlines() if " ece " in line]
+    assert [r.split("% of ")[1] for r in rows] == ["frames", "items", "blocks of 15 frames"]
+    seeds = [replace(cell("v", s, 0.1 * s), settings={"block": 15}, intervals=bounds) for s in range(3)]
+    assert [x.of for x in lines(seeds)] == ["seeds and blocks of 15 frames"]
+
+
 def test_a_shifted_set_is_measured_with_the_calibrators_of_clean_data(tmp_path: Path) -> None:
     """DS Table 3's form. The same items as test, so the numbers must be the same."""
     moved = replace(EXPERIMENT, shifts=("digits",), calibrators=("temperature",))

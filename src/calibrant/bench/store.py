@@ -29,7 +29,7 @@ KEY_LENGTH = 12
 class Cell:
     """One experiment at one seed and scale. `measured`: variant → metric → value; `intervals`: (low, high) of each.
 
-    The intervals resample the test items of this one run.
+    The intervals resample the test items of this one run, or what `resampled` says.
     """
 
     experiment: str
@@ -49,6 +49,12 @@ class Cell:
     command: str = ""
     extras: Mapping[str, Any] = field(default_factory=dict)  # what a run adds: temperature, images per second
     intervals: Mapping[str, Mapping[str, tuple[float | None, float | None]]] = field(default_factory=dict)
+
+    @property
+    def resampled(self) -> str:
+        """What the intervals draw again: items; of a video, as many successive frames as the settings' `block`."""
+        block = self.settings.get("block")
+        return "items" if block is None else "frames" if block == 1 else f"blocks of {block} frames"
 
     def to_dict(self) -> dict[str, Any]:
         numbers: dict[str, dict[str, dict[str, float | None]]] = {}

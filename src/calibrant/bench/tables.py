@@ -29,7 +29,7 @@ class Line:
     deviation: float | None  # None with one seed
     low: float | None
     high: float | None
-    of: str  # items, seeds, seeds and items, or nothing
+    of: str  # items (or what the cells resampled), seeds, seeds and items, or nothing
     seeds: int
     scale: str
 
@@ -42,6 +42,7 @@ def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
     values: dict[Name, list[float]] = defaultdict(list)
     bounds: dict[Name, list[tuple[float, float]]] = defaultdict(list)
     said: dict[Name, float | None] = {}
+    units: dict[Name, str] = {}
     for cell in cells:
         if cell.status != "done":
             continue
@@ -52,6 +53,7 @@ def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
                 if value is None:
                     continue
                 values[name].append(value)
+                units[name] = cell.resampled
                 low, high = cell.intervals.get(variant, {}).get(metric, (None, None))
                 if low is not None and high is not None:
                     bounds[name].append((low - value, high - value))
@@ -59,7 +61,8 @@ def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
     for name, found in values.items():
         if said[name] is not None or not only_reported:
             experiment, scale, variant, metric = name
-            (mean, deviation), (low, high, of) = moments(found), interval(found, bounds[name], within(metric))
+            mean, deviation = moments(found)
+            low, high, of = interval(found, bounds[name], within(metric), units[name])
             out.append(Line(experiment, variant, metric, said[name], mean, deviation, low, high, of, len(found), scale))
     return out
 
@@ -77,7 +80,10 @@ def within(metric: str) -> tuple[float, float]:
 
 
 def interval(
-    values: Sequence[float], items: Sequence[tuple[float, float]], ends: tuple[float, float] = (-math.inf, math.inf)
+    values: Sequence[float],
+    items: Sequence[tuple[float, float]],
+    ends: tuple[float, float] = (-math.inf, math.inf),
+    unit: str = "items",
 ) -> tuple[float | None, float | None, str]:
     """95 % of the mean over seeds, and what it is of: half-widths of seeds and of items added in squares.
 
@@ -87,7 +93,7 @@ def interval(
     spread = 0.0 if deviation is None else student(len(values) - 1) * deviation / math.sqrt(len(values))
     if len(items) == len(values):
         below, above = (math.fsum(side) / len(items) for side in zip(*items, strict=True))
-        of = "items" if deviation is None else "seeds and items"
+        of = unit if deviation is None else f"seeds and {unit}"
     elif len(values) >= FEWEST_SEEDS:
         below, above, of = 0.0, 0.0, "seeds"
     else:

@@ -99,6 +99,7 @@ def show(
 
     cells = list(Store(results).cells(what))
     if not cells:
+        _known(what)
         raise InputError(
             f"no cells under {results / what}; measure some with `calibrant bench run {what or 'PAPER'}`, "
             "or name their folder by --results"
@@ -160,11 +161,19 @@ def _lines(cells: list[Any]) -> None:
             known = x.low is not None and x.high is not None
             bounds = f"{numbers.interval(unit, Estimate(x.mean, x.low, x.high))} of {x.of}" if known else numbers.DASH
             typer.echo(f"  {x.variant:<{wide}} {x.metric:<{metric}} {reported} {mean}  {bounds}")
-    if any(x.of == "items" for x in found):
-        typer.echo("an interval of items says how sure one trained network's number is, and nothing about the method")
+    for of in dict.fromkeys(x.of for x in found if x.seeds == 1 and x.of != "nothing"):
+        typer.echo(f"an interval of {of} says how sure one trained network's number is, and nothing about the method")
     for cell in cells:
         if cell.status == "failed":
             typer.echo(f"{cell.experiment} seed {cell.seed} failed: {cell.error}")
+
+
+def _known(what: str) -> None:
+    """Raises for a name that no paper has: there is nothing to measure under it."""
+    from calibrant.papers import experiments
+
+    if what:
+        experiments(what)
 
 
 def _seeds(asked: int | None, scale: str) -> int | None:
