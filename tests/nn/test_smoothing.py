@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -41,6 +42,16 @@ def test_eq_6_and_7_prob_by_hand() -> None:
         assert prob(value, "relu6").item() == min(max(z, 0.0), 6.0)
         assert prob(value, "constant", 5.0).item() == max(z, 0.0) / 5
         assert prob(value, "none").item() == max(z, 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
+def test_tau_may_be_any_number_and_prob_compiles_whole() -> None:
+    for tau in (4, 4.0, np.float32(4), torch.tensor(4.0)):
+        torch.testing.assert_close(prob(X, tau=tau), 4 * torch.tanh(X.relu() / 4))
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda z, tau: prob(z, "tanh", tau), backend="eager", fullgraph=True)
+    for tau in (4.0, 5.0, 7):
+        torch.testing.assert_close(compiled(X, tau), prob(X, tau=tau))
 
 
 @pytest.mark.parametrize("kernel", KERNELS[:4])
@@ -83,6 +94,14 @@ def test_box_is_the_papers_average_pool_without_growth() -> None:
         (lambda: Smooth((1, 4, 6, 4, 1))(torch.zeros(1, 1, 3, 3)), "3×3 is smaller than the kernel of 5 taps"),
         (lambda: Blur((1, 2, 1), axes=1)(torch.zeros(1, 1, 2)), "map of 2 is smaller"),
         (lambda: Smooth()(torch.zeros(4, 8)), "needs a map"),
+        (lambda: Smooth()(torch.zeros(1, 1, 4, 4, dtype=torch.uint8)), r"^a map of torch.uint8 .* x.float\(\)$"),
+        (lambda: Blur((1, 2, 1))(torch.zeros(1, 1, 4, 4, dtype=torch.long)), "a map of torch.int64"),
+        (lambda: prob(torch.zeros(3, dtype=torch.bool)), "a map of torch.bool"),
+        (lambda: prob(X, tau=0.0), "tau=0.0"),
+        (lambda: prob(X, tau=-3), "tau=-3 must be one number, positive"),
+        (lambda: prob(X, "none", tau=math.inf), "tau=inf"),
+        (lambda: prob(X, tau=True), "tau=True"),
+        (lambda: prob(X, "sigmoid", 1.0), "prob='sigmoid' is unknown"),
     ],
 )
 def test_bad_settings_are_named(make, says: str) -> None:

@@ -61,9 +61,16 @@ def check_map(shape: Sequence[int], taps: int, axes: int) -> None:
         raise InputError(f"a map of {size} is smaller than the kernel of {taps} taps; use a shorter kernel")
 
 
+def check_values(x: Tensor) -> None:
+    """Averages of whole numbers are none: an image of bytes must be made one of floats first."""
+    if not x.dtype.is_floating_point and not x.dtype.is_complex:
+        raise InputError(f"a map of {x.dtype} cannot be averaged; give floats, such as x.float()")
+
+
 def blur(x: Tensor, taps: Sequence[float], padding: Padding = "replicate", axes: int = 2) -> Tensor:
     """Average over the last `axes` axes of [N, C, …]; same size, any order of differentiation."""
     check_map(x.shape, len(taps), axes)
+    check_values(x)
     return x if len(taps) == 1 else blurred(x, taps, padding, axes)
 
 

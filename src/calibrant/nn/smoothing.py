@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
-from calibrant.nn.blur import PADDINGS, Padding, Taps, averaged, blur, blurred, check_map, kernel_of
+from calibrant.nn.blur import PADDINGS, Padding, Taps, averaged, blur, blurred, check_map, check_values, kernel_of
 
 Upper = Literal["tanh", "relu6", "constant", "none", "identity"]
 TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0, "identity": 1.0}
@@ -42,10 +42,17 @@ def reference() -> Iterator[None]:
 
 def prob(z: Tensor, upper: Upper = "tanh", tau: float | None = None) -> Tensor:
     """ReLU ∘ upper (SS Eq. 7), of any order of differentiation."""
-    return _plain(z, upper, TAU[upper] if tau is None else tau, (1.0,), "zero", 0)
+    if upper not in TAU:
+        raise _unknown(upper)
+    if tau is None:
+        tau = TAU[upper]
+    elif type(tau) not in (float, int) or not 0 < tau < math.inf:  # plain numbers cost nothing, compiled or not
+        tau = _positive(tau)
+    return _plain(z, upper, tau, (1.0,), "zero", 0)
 
 
 def _plain(z: Tensor, upper: Upper, tau: float, taps: tuple[float, ...], padding: Padding, axes: int) -> Tensor:
+    check_values(z)
     rule = _Smooth if torch.compiler.is_compiling() else _SmoothForward  # Dynamo takes no function with a jvp
     out: Tensor = rule.apply(z, upper, tau, Taps(taps), padding, axes)  # type: ignore[no-untyped-call]
     return out
@@ -123,13 +130,17 @@ def _positive(tau: Any) -> float:
     return value
 
 
+def _unknown(upper: Any) -> InputError:
+    return InputError(f"prob={upper!r} is unknown; use {', '.join(TAU)}")
+
+
 class Prob(nn.Module):
     """Feature map → probability, up to a scale."""
 
     def __init__(self, upper: Upper = "tanh", tau: float | None = None) -> None:
         super().__init__()
         if not isinstance(upper, str) or upper not in TAU:
-            raise InputError(f"prob={upper!r} is unknown; use {', '.join(TAU)}")
+            raise _unknown(upper)
         self.upper: Upper = upper
         self.tau = TAU[upper] if tau is None else _positive(tau)
 
