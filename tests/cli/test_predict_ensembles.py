@@ -30,7 +30,7 @@ def test_every_ensemble_predicts_from_a_run(
     said = json.loads(capsys.readouterr().out)
     assert said["size"] == {"swa": 1, "snapshot": 3}.get(name, 4)
     held = np.load(out)
-    np.testing.assert_allclose(np.exp(held["logits"]).sum(1), 1, atol=1e-9)  # pooled: log-probabilities
+    np.testing.assert_allclose(np.exp(held["logits"]).sum(1), 1, atol=1e-6)  # pooled: log-probabilities, in float32
     assert run(["audit", str(out), "--no-intervals"]) == 0
 
 

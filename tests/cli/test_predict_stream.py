@@ -8,8 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
+import calibrant
+from calibrant import files
 from calibrant.cli import run
+from calibrant.cli.predict import narrowed
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +50,32 @@ def test_of_mc_dropout_one_pass_a_frame(trained: Path, tmp_path: Path, capsys: p
     said = json.loads(capsys.readouterr().out)
     assert said["ensemble"] == "temporal" and said["size"] == 1
     assert run(["audit", str(out), "--no-intervals"]) == 0
+
+
+@pytest.mark.parametrize("options", [("--stream",), ("--ensemble", "dropout", "--members", "3")])
+def test_written_in_the_networks_own_precision_which_an_audit_does_not_see(
+    trained: Path, tmp_path: Path, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    narrow = tmp_path / "narrow.npz"
+    predicted(trained, narrow, *options)
+    assert np.load(narrow)["logits"].dtype == np.float32
+    monkeypatch.setattr("calibrant.cli.predict.narrowed", lambda p, networks: p)
+    wide = tmp_path / "wide.npz"
+    predicted(trained, wide, *options)
+    assert np.load(wide)["logits"].dtype == np.float64
+    a, b = (calibrant.evaluate(files.read(path)) for path in (narrow, wide))
+    for name in b:
+        for end in ("value", "low", "high"):
+            assert getattr(a[name], end) == pytest.approx(getattr(b[name], end), abs=1e-6), (name, end)
+
+
+def test_narrowing_keeps_what_is_impossible_and_what_is_all_but_certain() -> None:
+    z = torch.tensor([[0.0, -math.inf], [-1e-30, -690.0]], dtype=torch.float64)
+    p = calibrant.predictions(z, [0, 0])
+    found = narrowed(p, [torch.nn.Linear(1, 1)]).logits
+    assert found is not None and found.dtype == torch.float32
+    assert found[0, 1] == -math.inf and -2e-30 < found[1, 0] < 0
+    assert narrowed(p, [torch.nn.Linear(1, 1).double()]).logits is p.logits, "a network of float64 keeps its own"
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def predict(
     if made is None:
         predicted = _alone(networks, batches(split), options)
     else:
-        predicted = made.predict(batches(split), keep_members=keep_members, **options)
+        predicted = narrowed(made.predict(batches(split), keep_members=keep_members, **options), networks)
     files.write(out, predicted)
     if html is not None:
         from calibrant.cli.predict_report import page
@@ -121,6 +121,19 @@ def predict(
         alone = None if made is None else _alone(networks[:1], batches(split), options)
         atomic.write_text(html, page(predicted, alone, made, lambda: batches(fit_on), out))
     _say(predicted, out, made, save, html, as_json=json_)
+
+
+def narrowed(p: Predictions, networks: Iterable[Any]) -> Predictions:
+    """Pooling sums in float64; what networks of float32 said is written in float32, as a network's own logits are.
+
+    They are logarithms: float32 keeps a probability of 1 − 10⁻³⁰ or 10⁻³⁰⁰ apart from 1 and 0, and −∞ as it is.
+    """
+    import torch
+
+    own = {w.dtype for network in networks for w in network.parameters()}
+    if p.logits is None or p.logits.dtype != torch.float64 or torch.float64 in own:
+        return p
+    return replace(p, logits=p.logits.float())
 
 
 def turned(reference: Reference, class_axis: int) -> Reference:
