@@ -201,18 +201,18 @@ def test_an_input_at_the_boundary_alone_is_moved_beyond_it(name: str, victim: Vi
         assert int(fresh(model, result.adversarial, [torch.arange(1)])) != int(alone[i])
 
 
-@pytest.mark.parametrize("count", [3, 150])
-def test_mc_dropouts_masks_are_those_of_a_fresh_pass(count: int, victim: Victim) -> None:
+@pytest.mark.parametrize(("count", "batch"), [(3, None), (150, None), (30, 7)])
+def test_mc_dropouts_masks_are_those_of_a_fresh_pass(count: int, batch: int | None, victim: Victim) -> None:
     """Fewer rows than a batch is filled up to, more than there are slots, and some that are not attacked."""
     predictor = MCDropout(victim.model, members=4, seed=2)
     x, y = victim.x.repeat(3, 1, 1, 1)[:count], victim.y.repeat(3)[:count]
     y = torch.where(torch.arange(count) % 5 == 0, (y + 1) % 10, y)  # wrong from the start
     for labels in (None, y):
-        result = DDN(bounds=victim.bounds, iterations=8).run(predictor, x, labels=labels)
+        result = DDN(bounds=victim.bounds, iterations=8, batch=batch).run(predictor, x, labels=labels)
         away = predictor(x).argmax(-1) if labels is None else labels
         assert result.success.float().mean() > 0.9
         assert bool((predictor(result.adversarial).argmax(-1) != away)[result.success].all())
-    assert FGSM(bounds=victim.bounds).run(predictor, x).success.shape == (count,)
+    assert FGSM(bounds=victim.bounds, batch=batch).run(predictor, x).success.shape == (count,)
 
 
 def test_strict_float32_is_given_back() -> None:

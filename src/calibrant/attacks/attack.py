@@ -134,8 +134,9 @@ class Attack(ABC):
         targets: Tensor | None,
     ) -> AttackResult:
         origin = self.bounds.pixels(x)
-        # where a row's logits belong to its batch (dropout's masks), the batch is all of x, as in a fresh forward pass
-        size = len(x) if field.drawn and self.batch is None else loop.size
+        # where a row's logits belong to its batch (dropout's masks), the batch is all of x, as in a fresh forward pass,
+        # whatever `batch` has attacked at once
+        size = len(x) if field.drawn else loop.size
         clean = torch.cat([field.logits(part) for part in torch.split(origin, size)])
         if not bool(torch.isfinite(clean).all()):
             raise InputError("the model returns logits that are not finite on the clean inputs; nothing to attack")
