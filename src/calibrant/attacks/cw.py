@@ -65,10 +65,10 @@ class CarliniWagner(Attack):
         return self.search_steps * self.iterations
 
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
-        """−f, or the log-odds in the first search; nothing to gain where f is zero."""
+        """−f, or the log-odds in the first search; nothing to gain beyond κ. A tie is no success yet."""
         margin = task.margin(logits)
         climbed = torch.where(state["search"] == 0, task.odds(logits), margin - self.kappa)
-        return torch.where(margin < self.kappa, climbed, 0.0)
+        return torch.where(margin <= self.kappa, climbed, 0.0)
 
     def begin(self, task: Task) -> State:
         w = to_tanh(task.origin, task.bounds)
