@@ -1,6 +1,8 @@
-"""Inputs in a corner of the bounds, and inputs on the boundary itself: closed forms where a class has no way there."""
+"""Inputs in a corner of the bounds, on the boundary itself, or in half precision, where steps are coarse."""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch import Tensor, nn
 
 from calibrant.attacks import ATTACKS, Bounds
 from calibrant.attacks.linear import inside
+from tests.attacks.conftest import Victim
 
 MINIMUM = [name for name, attack in ATTACKS.items() if attack.nearest]
 
@@ -46,3 +49,21 @@ def test_a_tie_is_left_by_the_shortest_step(name: str, reference: dict[str, Tens
     model = linear([[1.0, -1.0, 2.0], [-1.0, 1.0, 2.0]], [0.0, 0.0])
     result = ATTACKS[name]().run(model, torch.tensor([[0.5, 0.5, 0.3]]), **reference)
     assert bool(result.success) and 0 < float(result.distance) < 1e-6
+
+
+@pytest.mark.parametrize("name", MINIMUM)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_distance_of_inputs_in_half_precision_is_that_of_what_is_handed_out(
+    name: str, dtype: torch.dtype, victim: Victim
+) -> None:
+    """A pixel next to one is known to 1/256 in bfloat16: rounding moves it farther than some attacks do."""
+    model, x = copy.deepcopy(victim.model).to(dtype), victim.x[:12].to(dtype)
+    labels = torch.cat([(victim.y[:2] + 1) % 10, victim.y[2:12]])  # two are wrong from the start
+    attack = ATTACKS[name](bounds=victim.bounds, **({"iterations": 40} if name == "cw" else {}))  # type: ignore[arg-type]
+    result = attack.run(model, x, labels)
+    assert result.adversarial.dtype == dtype and bool((result.distance[:2] == 0).all())
+    pixel, origin = victim.bounds.pixels(result.adversarial.double()), victim.bounds.pixels(x.double())
+    measured = torch.linalg.vector_norm((pixel - origin).flatten(1), attack.norm, dim=1).float()
+    found = result.success & (result.distance > 0)
+    assert bool(found.any())
+    torch.testing.assert_close(result.distance[found], measured[found], rtol=1e-3, atol=1e-5)

@@ -188,8 +188,12 @@ class Attack(ABC):
             if self.nearest and not field.drawn:
                 point, kept = firm(field, task, point, found & away, size)
                 found = kept | ~away
+        adversarial = self.bounds.inputs(point, x.dtype)
+        if adversarial.dtype != point.dtype:  # inputs in half precision: what is measured is what is handed out
+            handed = self.bounds.clip(self.bounds.denormalised(adversarial))
+            point = torch.where(spread(away, point), handed, point)
         distance = norms(point - origin, self.norm)
-        return AttackResult(self.bounds.inputs(point, x.dtype), found, torch.where(found, distance, torch.inf), calls)
+        return AttackResult(adversarial, found, torch.where(found, distance, torch.inf), calls)
 
     def _looked(
         self, field: Field, task: Task, best: Tensor, success: Tensor, beyond: Tensor, batch: int, size: int

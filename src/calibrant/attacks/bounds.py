@@ -49,9 +49,7 @@ class Bounds:
             raise InputError(f"attacks move real-valued inputs, not {x.dtype}; hand in what the network is fed")
         if not x.numel():
             raise InputError("there is no item to attack")
-        at_least_single = torch.promote_types(x.dtype, torch.float32)  # halves cannot hold a small perturbation
-        mean, std = self._affine(x, at_least_single)
-        pixel = x.detach().to(at_least_single) * std + mean
+        pixel = self.denormalised(x)
         lowest, highest = torch.aminmax(pixel)
         slack = ROUNDING * self.range
         if not (bool(lowest >= self.low - slack) and bool(highest <= self.high + slack)):
@@ -61,6 +59,12 @@ class Bounds:
                 "inputs were normalised by"
             )
         return self.clip(pixel)
+
+    def denormalised(self, x: Tensor) -> Tensor:
+        """The network's input as pixels in float32 or wider, wherever they lie."""
+        at_least_single = torch.promote_types(x.dtype, torch.float32)  # halves cannot hold a small perturbation
+        mean, std = self._affine(x, at_least_single)
+        return x.detach().to(at_least_single) * std + mean
 
     def inputs(self, pixel: Tensor, dtype: torch.dtype) -> Tensor:
         """Pixels as what the network is fed."""
