@@ -19,6 +19,7 @@ from torch import Tensor
 
 from calibrant.functional.ranking import Ranking
 from calibrant.functional.scores import Scores
+from calibrant.metrics.grouped import Grouped, Groups, pays
 from calibrant.metrics.table import Metric, Panel
 
 CELLS = 1024
@@ -36,19 +37,37 @@ def units(scores: Scores) -> tuple[str, int]:
 
 def draw(n: int, replicates: int, generator: torch.Generator) -> Tensor:
     """Counts [replicates, n] of n draws with replacement from n units."""
-    index = torch.randint(n, (replicates, n), generator=generator)
-    index += n * torch.arange(replicates)[:, None]
-    return torch.bincount(index.view(-1), minlength=replicates * n).view(replicates, n)
+    (drawn,) = _drawn(n, [replicates], generator)
+    return drawn
 
 
 def weights(group: Tensor | None, n: int, replicates: int, seed: int) -> Iterator[Tensor]:
     """Item weights [B, n] in chunks, `replicates` rows in all; groups are drawn whole."""
-    generator = torch.Generator().manual_seed(seed)
-    count = n if group is None else int(group.max()) + 1
-    rows = max(1, _CHUNK // max(n, 1))
-    for start in range(0, replicates, rows):
-        drawn = draw(count, min(rows, replicates - start), generator).double()
+    for drawn in counts(n if group is None else int(group.max()) + 1, n, replicates, seed):
         yield drawn if group is None else drawn[:, group]
+
+
+def counts(units: int, held: int, replicates: int, seed: int) -> Iterator[Tensor]:
+    """How often each unit was drawn, [B, units] in chunks of rows that need `held` numbers each.
+
+    The chunks share their memory: one is gone when the next is asked for.
+    """
+    rows = max(1, _CHUNK // max(held, 1))
+    sizes = [min(rows, replicates - start) for start in range(0, replicates, rows)]
+    yield from _drawn(units, sizes, torch.Generator().manual_seed(seed))
+
+
+def _drawn(n: int, sizes: Sequence[int], generator: torch.Generator) -> Iterator[Tensor]:
+    """Counts [B, n] of n draws from n units for each B of `sizes`, into the same memory: to be given fresh pages for
+    millions of items takes the system longer than to fill them."""
+    rows = max(sizes, default=0)
+    index = torch.empty(rows, n, dtype=torch.long)
+    count = torch.empty(rows * n, dtype=torch.float64)
+    one = torch.ones(rows * n, dtype=torch.float64)
+    for size in sizes:
+        flat = torch.randint(n, (size, n), generator=generator, out=index[:size])
+        flat += n * torch.arange(size)[:, None]
+        yield count[: size * n].zero_().scatter_add_(0, flat.view(-1), one[: size * n]).view(size, n)
 
 
 def bootstrap(
@@ -58,19 +77,32 @@ def bootstrap(
 
     All panels see the same weights, which is what makes a comparison paired.
     """
-    first = panels[0].scores
     plain = [coarse(p) for p in panels]
     parts: list[dict[str, list[Tensor]]] = [{m.name: [] for m in metrics} for _ in panels]
-    drawn = _places(panels) if len(panels) > 1 and first.group is None else None
-    for w in weights(first.group, first.n, replicates, seed):
-        for (order, panel), out in zip(plain, parts, strict=True):
-            # one predictor alone is drawn in its own rank order; several share one that the items decide, not the rows
-            which = order if drawn is None else drawn[order]
-            seen = panel.reweighted(w if len(panels) == 1 and first.group is None else w[:, which])
+    for seen in _replicates(panels, plain, replicates, seed):
+        for panel, out in zip(seen, parts, strict=True):
             for m in metrics:
-                out[m.name].append(m(seen))
+                out[m.name].append(m(panel))
     values = [{m.name: m(panel) for m in metrics} for _, panel in plain]
     return [(v, {k: torch.cat(c) for k, c in out.items()}) for v, out in zip(values, parts, strict=True)]
+
+
+def _replicates(
+    panels: Sequence[Panel], plain: Sequence[tuple[Tensor, Panel]], replicates: int, seed: int
+) -> Iterator[list[Panel]]:
+    """Chunk after chunk, each panel under the same draws."""
+    group, n, count = panels[0].scores.group, panels[0].scores.n, units(panels[0].scores)[1]
+    if group is not None and all(pays(panel, count) for _, panel in plain):
+        tables = [Groups(panel, group[order], count) for order, panel in plain]
+        for c in counts(count, max(count, CELLS), replicates, seed):
+            yield [Grouped(table, c) for table in tables]
+        return
+    drawn = _places(panels) if len(panels) > 1 and group is None else None
+    for w in weights(group, n, replicates, seed):
+        # one predictor alone is drawn in its own rank order; several share one that the items decide, not the rows
+        order = [which if drawn is None else drawn[which] for which, _ in plain]
+        alone = len(panels) == 1 and group is None
+        yield [p.reweighted(w if alone else w[:, which]) for which, (_, p) in zip(order, plain, strict=True)]
 
 
 def coarse(panel: Panel) -> tuple[Tensor, Panel]:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.binning import BinSums
-from calibrant.functional.ranking import run_sums
 from calibrant.functional.scores import Scores
 from calibrant.metrics.table import Panel
 
@@ -51,7 +50,7 @@ def oe(panel: Panel) -> Tensor:
 
 def gap(panel: Panel) -> Tensor:
     """Mean confidence − accuracy: positive is overconfident."""
-    return panel.mean(panel.scores.confidence - panel.scores.correct.double())
+    return panel.mean(panel.signed)
 
 
 def ece_debiased(panel: Panel) -> Tensor:
@@ -84,11 +83,7 @@ def ece_classwise(panel: Panel) -> Tensor:
 
 def ks(panel: Panel) -> Tensor:
     """Kolmogorov–Smirnov calibration error (Gupta 2021): max_t |Σ_{conf ≤ t} (conf − correct)| / N."""
-    s, ranking = panel.scores, panel.ranking
-    signed = ranking.ranked(s.confidence - s.correct.double())[None]
-    if panel.weights is not None:
-        signed = signed * ranking.ranked(panel.weights)
-    steps = signed if ranking.runs == s.n else run_sums(ranking, signed)  # only whole runs of ties can be cut off
+    steps = panel.by_run(panel.signed)  # only whole runs of ties can be cut off
     walk = torch.cumsum(steps.flip(1), 1)  # from the least confident up
     return walk.abs().amax(1) / panel.total
 

@@ -59,8 +59,10 @@ def _from_confidences(panel: Panel, resampling: Resampling) -> torch.Tensor:
     generator = torch.Generator().manual_seed(resampling.seed + 1)
     rows, out = max(1, _CHUNK // scores.n), []
     single = sure.float()  # 24 bits of a uniform decide a label well enough
+    uniform = torch.empty(min(rows, resampling.replicates), scores.n)  # one piece of memory for all of them
     for start in range(0, resampling.replicates, rows):
-        drawn = torch.rand(min(rows, resampling.replicates - start), scores.n, generator=generator) < single
+        part = uniform[: resampling.replicates - start]
+        drawn = torch.rand(part.shape, generator=generator, out=part) < single
         hits = torch.stack([part.sum(1) for part in torch.split(drawn, held, 1)], 1)
         out.append((expected - hits).abs().sum(1) / scores.n)
     return torch.cat(out)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.binning import BinSums, bin_sums, equal_mass, equal_width
-from calibrant.functional.ranking import Ranking, aurc, rank, run_maxima, run_weights
+from calibrant.functional.ranking import Ranking, aurc, rank, run_maxima, run_sums, run_weights
 from calibrant.functional.scores import Scores
 
 Family = Literal["proper", "calibration", "refinement"]
@@ -65,7 +65,17 @@ class Panel:
     @cached_property
     def runs(self) -> tuple[Tensor, Tensor]:
         """(good, bad) weights per run of ties, most confident first."""
-        return run_weights(self.ranking, self.scores.correct, self.weights)
+        return run_weights(self.ranking, self.hits, self.weights)
+
+    @cached_property
+    def hits(self) -> Tensor:
+        """Correctness as numbers, once for all replicates."""
+        return self._parent.hits if self._parent else self.scores.correct.double()
+
+    @cached_property
+    def signed(self) -> Tensor:
+        """Confidence − correctness of each item, once for all replicates."""
+        return self._parent.signed if self._parent else self.scores.confidence - self.hits
 
     @cached_property
     def aurc(self) -> Tensor:
@@ -84,6 +94,13 @@ class Panel:
         if self.weights is None:
             return values.double().mean()[None]
         return (self.weights.double() @ values.double()) / self.total
+
+    def by_run(self, values: Tensor) -> Tensor:
+        """Weighted sums of a per-item column in each run of ties, [B, R], most confident first."""
+        ranked = self.ranking.ranked(values)[None]
+        if self.weights is not None:
+            ranked = ranked * self.ranking.ranked(self.weights)
+        return ranked if self.ranking.runs == len(values) else run_sums(self.ranking, ranked)
 
     def _sums(self, index: Tensor) -> BinSums:
         s = self.scores
