@@ -188,6 +188,17 @@ def test_a_label_that_rounding_takes_away_is_no_success(name: str, victim: Victi
             assert bool((fresh(model, result.adversarial, batches) != own)[result.success].all())
 
 
+@pytest.mark.parametrize("attack", [DDN, DeepFool])
+def test_a_remainder_is_not_judged_by_the_kernel_of_small_batches(attack: type[Attack], victim: Victim) -> None:
+    """60 items in slots of 50: the last ten, looked at apart, would show no noise."""
+    model = Kernels(victim.model, exact_below=24).eval()
+    own = fresh(model, victim.x, [torch.arange(60)])
+    result = attack(bounds=victim.bounds, batch=50).run(model, victim.x, own)
+    assert bool(result.success.all())
+    for rows in (60, 30, 26):
+        assert bool((fresh(model, result.adversarial, list(torch.arange(60).split(rows))) != own).all())
+
+
 @pytest.mark.parametrize("name", ["cw", "ddn", "deepfool"])
 def test_an_input_at_the_boundary_alone_is_moved_beyond_it(name: str, victim: Victim) -> None:
     """Its gradient is not asked for, because it seems to have arrived; that is no constant model."""

@@ -136,7 +136,7 @@ class Attack(ABC):
         origin = self.bounds.pixels(x)
         # where a row's logits belong to its batch (dropout's masks), the batch is all of x, as in a fresh forward pass,
         # whatever `batch` has attacked at once
-        size = len(x) if field.drawn else loop.size
+        size = len(x) if field.drawn else _even(len(x), loop.size)
         clean = torch.cat([field.logits(part) for part in torch.split(origin, size)])
         if not bool(torch.isfinite(clean).all()):
             raise InputError("the model returns logits that are not finite on the clean inputs; nothing to attack")
@@ -212,6 +212,12 @@ class Attack(ABC):
         """Of two points for each item, the nearer success."""
         far, near = (torch.where(found, norms(at - task.origin, self.norm), torch.inf) for at, found in (one, other))
         return torch.where(spread(near < far, one[0]), other[0], one[0]), one[1] | other[1]
+
+
+def _even(n: int, most: int) -> int:
+    """Rows of parts that are alike in size: the few of a remainder would be judged by a small batch's kernel."""
+    parts = -(-n // most)
+    return -(-n // parts)
 
 
 def _reference(logits: Tensor, labels: Tensor | None, targets: Tensor | None) -> Tensor:

@@ -9,7 +9,8 @@ without TF32. A margin is the difference of two logits, so what counts is the ra
 
 The floor is for what two passes agree on by chance, and for a small batch whose kernel does not round as those of large
 ones do; it is small beside the distance (a hundredth of a per cent, on CUDA a quarter of one), and where it decides,
-the slack does not depend on what else is in the batch.
+the slack does not depend on what else is in the batch. With two or three classes all logits are alike at a boundary;
+there pixels are shaken by a few units in the last place to tell how large the rounding in the network is (`shaken`).
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ TF32_UNIT = 2**-10
 (median of adversarial points; 99 of 100: 1.25), and not every batch size has a kernel that shows it."""
 FEW_CLASSES = 4
 """With fewer, the range over the classes is of too few numbers to be trusted at two points."""
+SHAKES, SHAKEN = 3, 4.0
+"""How often pixels are shaken then, and by how many units in the last place: at the boundary of two classes the range
+is nothing, and one row alone has a kernel that no batch shows (a product with one row is no matrix product)."""
 
 
 def places(classes: int) -> tuple[float, ...]:
@@ -48,7 +52,18 @@ def slack(field: Field, points: Sequence[Tensor], seen: Tensor) -> Tensor:
     for number, point in enumerate(points):
         change = again(field, point, FEWEST + 3 + number) - (field.logits(point) if number else seen)
         floor = torch.maximum(floor, TIMES * (change.amax(-1) - change.amin(-1)))
+    if seen.shape[1] < FEW_CLASSES and dtype in (torch.float32, torch.float64):
+        for seed in range(SHAKES):
+            change = field.logits(field.bounds.clip(shaken(points[0], dtype, seed))) - seen
+            floor = torch.maximum(floor, TIMES * (change.amax(-1) - change.amin(-1)))
     return floor
+
+
+def shaken(pixel: Tensor, dtype: torch.dtype, seed: int) -> Tensor:
+    """Every pixel a little up or down, in the same way in each item."""
+    rng = torch.Generator().manual_seed(seed)
+    sign = (2 * torch.randint(2, pixel.shape[1:], generator=rng) - 1).to(pixel)
+    return pixel * (1 + SHAKEN * torch.finfo(dtype).eps * sign)
 
 
 def around(field: Field, origin: Tensor, clean: Tensor, batch: int) -> Tensor:
