@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -24,12 +25,17 @@ from calibrant.types import Predictions
 
 
 @pytest.fixture(autouse=True)
-def small_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Five methods are enough to test the choosing; the whole table runs in one test below."""
-    kept: dict[str, type[Calibrator]] = {c.name: c for c in (Temperature, Histogram, HistogramMass, Isotonic, Vector)}
-    for name in list(CALIBRATORS):
-        if name not in kept:
-            monkeypatch.delitem(CALIBRATORS, name)
+def small_table() -> Iterator[None]:
+    """Five methods are enough to test the choosing; the whole table runs in one test below.
+
+    Put back as it was, order included: `monkeypatch.delitem` puts back at the end.
+    """
+    whole: dict[str, type[Calibrator]] = dict(CALIBRATORS)
+    for name in whole.keys() - {c.name for c in (Temperature, Histogram, HistogramMass, Isotonic, Vector)}:
+        del CALIBRATORS[name]
+    yield
+    CALIBRATORS.clear()
+    CALIBRATORS.update(whole)
 
 
 def sample(n: int, weight: Tensor | None = None, seed: int = 0, k: int = 4) -> Predictions:
