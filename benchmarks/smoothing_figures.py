@@ -4,6 +4,8 @@ ss-figure3-DATA-SCALE.svg   NLL, accuracy, ECE and AUROC against the size of the
 ss-figure9-DATA-SCALE.svg   NLL, accuracy and ECE against the severity, means over the 19 corruptions; 0 is clean. MC
                             dropout with as many members as are measured there, ten
 
+DATA is followed by the network where that is not ResNet-18.
+
 A line is the mean over seeds, the band reaches from the lowest to the highest, and the legend says how many there are.
 Every title says the scale: `20of200` is not the paper's schedule.
 """
@@ -33,6 +35,8 @@ ROWS = {  # suffix of the row → legend, colour, line
 }
 METRICS = {"nll": ("NLL, nats", 1.0), "accuracy": ("accuracy, %", PER_CENT), "ece": ("ECE, %", PER_CENT),
            "auroc": ("AUROC, %", PER_CENT)}  # fmt: skip
+NETWORKS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "resnext50": "ResNeXt-50", "vgg16": "VGG-16",
+            "vgg19": "VGG-19"}  # fmt: skip
 Found = dict[str, list[Cell]]
 
 
@@ -101,21 +105,23 @@ FIGURES: dict[str, Callable[[Found], Any | None]] = {"figure3": figure3, "figure
 
 
 def draw(results: Path, out: Path) -> list[Path]:
-    by: dict[tuple[str, str], Found] = defaultdict(lambda: defaultdict(list))
+    by: dict[tuple[str, str, str], Found] = defaultdict(lambda: defaultdict(list))
     for cell in Store(results).cells("ss/table_e1"):
-        data, _, suffix = cell.experiment.removeprefix("ss/table_e1/").partition("_resnet18")
+        data, network, *variant = cell.experiment.removeprefix("ss/table_e1/").split("_", 2)
+        suffix = "".join(f"_{name}" for name in variant)
         measured = cell.status == "done" and AS_TRAINED in cell.measured and "curve" in cell.extras
         if measured and suffix in ROWS and cell.scale != "smoke":
-            by[data, cell.scale][suffix].append(cell)
+            by[data, network, cell.scale][suffix].append(cell)
     out.mkdir(parents=True, exist_ok=True)
     written = []
-    for (data, scale), found in sorted(by.items()):
+    for (data, network, scale), found in sorted(by.items()):
+        of = data if network == "resnet18" else f"{data}-{network}"
         for name, make in FIGURES.items():
             figure = make({suffix: found[suffix] for suffix in ROWS if suffix in found})
             if figure is not None:
                 said = "" if scale == "paper" else f": {scale.replace('of', ' of ')} epochs, NOT the paper's schedule"
-                figure.suptitle(f"{data.replace('cifar', 'CIFAR-')}, ResNet-18{said}", fontsize=12)
-                written.append(saved(figure, out / f"ss-{name}-{data}-{scale}.svg"))
+                figure.suptitle(f"{data.replace('cifar', 'CIFAR-')}, {NETWORKS[network]}{said}", fontsize=12)
+                written.append(saved(figure, out / f"ss-{name}-{of}-{scale}.svg"))
     return written
 
 

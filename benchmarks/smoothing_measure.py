@@ -46,6 +46,7 @@ class Network:
     device: torch.device
     bfloat16: bool = False
     channels_last: bool = True
+    where: tuple[str, ...] | None = None  # the dropouts that are sampled; None: all
 
     def batches(self, x: Tensor, y: Tensor) -> list[Tensor]:
         part = replace(self.data[Split.TEST], x=x, y=y, index=torch.arange(len(y)))
@@ -61,7 +62,9 @@ class Network:
             with torch.no_grad(), evaluating(self.model) as network, self.autocast():
                 yield torch.cat([network(x).float() for x in batches])
             return
-        for logits in MCDropout(self.model, members=members, seed=seed).over(batches, self.autocast()):
+        for logits in MCDropout(self.model, members=members, seed=seed, where=self.where).over(
+            batches, self.autocast()
+        ):
             yield logits.float()
 
 

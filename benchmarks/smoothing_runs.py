@@ -106,7 +106,7 @@ class Measuring:
         layout = torch.channels_last if recipe.channels_last else torch.contiguous_format
         model: Any = load_run(unit.folder).members[0]
         model.to(self.device, memory_format=layout)
-        network = Network(model, data, self.device, recipe.precision == "bfloat16", recipe.channels_last)
+        network = Network(model, data, self.device, recipe.precision == "bfloat16", recipe.channels_last, unit.where)
         x, y = data[Split.TEST].x[: a.items], data[Split.TEST].y[: a.items]
         single = curve(network, x, y, 1, seed)
         metrics = unit.rows[0].metrics

@@ -18,7 +18,7 @@ from benchmarks.workers import Foldered, begun, scale_of, squeezed
 from calibrant.bench.store import KEY_LENGTH
 from calibrant.papers import Experiment, experiments
 from calibrant.train.recipe import Recipe, digest
-from calibrant.train.settings import setting
+from calibrant.train.settings import Choice, setting
 
 FAST = ("engine=graph", "precision=bfloat16")
 VARIANTS = ("", "_smooth", "_dropout", "_dropout_smooth")
@@ -59,6 +59,12 @@ class Unit(Foldered):
         return self.rows[0].ensemble is not None
 
     @property
+    def where(self) -> tuple[str, ...] | None:
+        """The dropouts that are sampled, where that is not all of them."""
+        ensemble = self.rows[0].ensemble
+        return None if ensemble is None else ensemble.options.get("where")
+
+    @property
     def shifts(self) -> int:
         """Items that are corrupted: of Table E.1's networks, whose Fig. 9 this is."""
         return self.a.shift_items if any(e.table == "table_e1" for e in self.rows) else 0
@@ -68,6 +74,7 @@ class Unit(Foldered):
         """What decides the cell's numbers."""
         recipe = {k: v for k, v in self.recipe.plain().items() if k not in ("name", "about")}
         asked = {"members": self.a.members if self.drop else 1, "items": self.a.items, "shift_items": self.shifts}
+        asked |= {} if self.where is None else {"where": list(self.where)}
         return {"recipe": recipe, **asked, "shifts": self.a.shifts, "severities": list(self.a.severities)}
 
     def record(self) -> dict[str, Any]:
@@ -143,5 +150,11 @@ def tiny(experiment: Experiment) -> Experiment:
     options = dict(experiment.recipe.network.options)
     named = any("where" in options.get(key, {}) for key in ("smooth", "blurpool"))
     name = experiment.recipe.network.name if named or {"preact", "head"} & options.keys() else "resnet20"
+    ensemble = experiment.ensemble
+    options.pop("head_edge", None)  # a hundred million weights
+    if not name.startswith("vgg"):
+        options = {key: value for key, value in options.items() if key not in ("dropout_at", "last_pool")}
+        ensemble = None if ensemble is None else Choice(ensemble.name, {"members": ensemble.options["members"]})
     changes: dict[str, Any] = {"data.name": "digits", "data.sizes": None, "network": {"name": name, **options}}
-    return replace(experiment, recipe=experiment.recipe.with_settings({**changes, "batch": 64, "augment": None}))
+    recipe = experiment.recipe.with_settings({**changes, "batch": 64, "augment": None})
+    return replace(experiment, recipe=recipe, ensemble=ensemble)

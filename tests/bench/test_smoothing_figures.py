@@ -24,14 +24,19 @@ def test_a_figure_a_data_set_and_scale_that_says_its_scale_and_its_seeds(tmp_pat
     for seed in (0, 1):
         filed(store, "cifar100_resnet18", seed, 1)
     filed(store, "cifar100_resnet18_dropout", 0, 50)
+    filed(store, "cifar100_vgg16", 0, 1)
+    filed(store, "cifar100_vgg16_dropout", 0, 50)
     filed(store, "cifar100_resnet18", 0, 1, "smoke")
-    drawn = smoothing_figures.draw(tmp_path / "results", tmp_path / "out")
+    *drawn, third, ninth = smoothing_figures.draw(tmp_path / "results", tmp_path / "out")
     names = ["ss-figure3-cifar100-2of200.svg", "ss-figure9-cifar100-2of200.svg"]
     assert [path.name for path in drawn] == names
     for path in drawn:
         text = path.read_text("utf-8")
         assert "2 of 200 epochs, NOT the paper's schedule" in text
         assert "deterministic (2 seeds)" in text and "MC dropout (1 seed: single run)" in text
+    assert [third.name, ninth.name] == ["ss-figure3-cifar100-vgg16-2of200.svg", "ss-figure9-cifar100-vgg16-2of200.svg"]
+    text = third.read_text("utf-8")
+    assert "VGG-16" in text and "deterministic (1 seed: single run)" in text and "MC dropout (1 seed" in text
 
 
 def test_without_mc_dropout_there_is_no_curve_and_without_corruptions_no_severity(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from calibrant.errors import InputError, UnknownNameError
 from calibrant.nn import MODELS, build, options_of
 from calibrant.nn.heads import Head
 from calibrant.nn.surgery import smoothed, unsmooth
+from calibrant.nn.vgg import DROPOUT_AT
 
 IMAGENET = {"classes": 1000, "size": 224, "stem": "imagenet"}
 PUBLISHED: list[tuple[str, dict[str, Any], int]] = [
@@ -295,3 +296,47 @@ def test_smoothing_is_an_option_of_every_network_and_leaves_its_weights_alone() 
 def test_surgery_that_is_neither_true_nor_a_table_is_named(option: str, value: Any) -> None:
     with pytest.raises(InputError, match=rf"{option}=.*true, false, or a table of where, kernel"):
         build("resnet20", classes=10, **{option: value})
+
+
+def dropouts(model: nn.Module) -> list[str]:
+    return [name for name, module in model.named_modules() if isinstance(module, nn.Dropout)]
+
+
+def test_vgg_drops_once_a_stage_or_behind_every_convolution() -> None:
+    at = {where: build("vgg16", classes=3, head="gap", dropout=0.3, dropout_at=where) for where in DROPOUT_AT}
+    assert dropouts(at["stages"]) == ["stages.0.2", "stages.1.2", "stages.2.3", "stages.3.3", "stages.4.3"]
+    stages, convolutions = at["convolutions"].stages, dropouts(at["convolutions"])
+    assert convolutions == [f"stages.{i}.{j}.3" for i, depth in enumerate((2, 2, 3, 3, 3)) for j in range(depth)]
+    assert [type(m).__name__ for m in stages[0][0]] == ["Conv2d", "BatchNorm2d", "ReLU", "Dropout"]
+    one, other = (model.state_dict() for model in at.values())
+    assert one.keys() == other.keys()  # weights of either fit the other
+    with pytest.raises(UnknownNameError, match="unknown dropout_at 'blocks'; known: convolutions, stages"):
+        build("vgg16", classes=3, dropout_at="blocks")
+
+
+def test_vggs_global_heads_have_something_to_pool_without_the_last_pool() -> None:
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    outputs: dict[bool, list[Tensor]] = {True: [], False: []}
+    for last in outputs:
+        for head in ("gap", "max", "median"):
+            outputs[last].append(build("vgg16", classes=3, head=head, last_pool=last).eval()(x).detach())
+    assert all(torch.equal(outputs[True][0], other) for other in outputs[True][1:])  # a map of one point
+    assert all(not torch.allclose(outputs[False][0], other) for other in outputs[False][1:])  # of 2 × 2
+    assert build("vgg16", classes=3, head="gap", last_pool=False, size=16).eval()(x[..., :16, :16]).shape == (2, 3)
+    with pytest.raises(InputError, match="four pools; it needs 16×16"):
+        build("vgg16", classes=3, head="gap", last_pool=False, size=15)
+
+
+def test_vggs_mlp_may_see_its_last_map_spread() -> None:
+    model = build("vgg16", classes=3, hidden=(4,), head_edge=7).eval()
+    first = model.head.mlp[0]
+    assert first.in_features == 512 * 49
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    [seen] = [last.flatten(1) for last in [model.stages(x)]]  # one point
+    once = first.weight.unflatten(1, (512, 49)).sum(2)
+    torch.testing.assert_close(first(model.spread(model.stages(x)).flatten(1)), seen @ once.T + first.bias)
+    for bad, said in ((0, "head_edge=0 must be"), (True, "head_edge=True must be"), (7.5, "head_edge=7.5 must be")):
+        with pytest.raises(InputError, match=said):
+            build("vgg16", classes=3, head_edge=bad)
+    with pytest.raises(InputError, match="head='gap' pools it: drop head_edge"):
+        build("vgg16", classes=3, head="gap", head_edge=7)

@@ -158,3 +158,14 @@ def test_in_inference_mode_the_places_are_the_same(name: str) -> None:
     with torch.inference_mode():
         born_there = build(name, classes=5)
         assert list(smoothed(calibrant.smooth(born_there))) == expected
+
+
+@pytest.mark.parametrize("dropped", [False, True], ids=["at once", "with a layer in between"])
+def test_one_point_spread_over_many_for_an_mlp_does_not_hide_the_last_pool(dropped: bool) -> None:
+    """torchvision's VGG on 32 × 32 images: its last pool leaves a point, which an adaptive pool copies 49 times."""
+    features = nn.Sequential()
+    for inputs, outputs in zip((3, 4, 4, 4, 4), (4, 4, 4, 4, 4), strict=True):
+        features.extend([conv(inputs, outputs), nn.ReLU(), conv(outputs, outputs), nn.ReLU(), nn.MaxPool2d(2)])
+    between = [nn.Dropout2d(0.1)] if dropped else []
+    net = nn.Sequential(features, nn.AdaptiveAvgPool2d(7), *between, nn.Flatten(), nn.Linear(4 * 49, 5))
+    assert stages(net, X) == ([f"0.{i}" for i in (4, 9, 14, 19, 24)], [])

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from calibrant.ensembles import ENSEMBLES
 from calibrant.ensembles.deep import Deep
 from calibrant.ensembles.dropout import MCDropout
+from calibrant.ensembles.dropping import Where
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.snapshot import Snapshot
@@ -32,6 +33,7 @@ class Ingredients:
     members: int | None = None
     sigma: float | None = None  # PEP: given, nothing is fitted
     p: float | None = None  # MC dropout: override of every rate
+    where: Where = None  # MC dropout: the dropouts that are active, by default all
     seed: int = 0
     held_out: Callable[[], Iterable[Any]] | None = None
     checkpoints: Callable[[], Sequence[Mapping[str, Tensor]]] | None = None
@@ -53,7 +55,7 @@ def assemble(name: str, given: Ingredients) -> Ensemble:
     if name == "temporal":
         return TemporalSmoothing(model)
     if name == "dropout":
-        return MCDropout(model, given.members or 50, given.p, given.seed)
+        return MCDropout(model, given.members or 50, given.p, given.seed, where=given.where)
     states = given.checkpoints() if given.checkpoints is not None else []
     if not states:
         raise InputError(f"{name} needs the weights of several epochs; train with --keep-weights N and give the run")

@@ -18,7 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.dropping import Watch, check_rates, dropouts, dropping, functional_dropouts, rate
+from calibrant.ensembles.dropping import (
+    Watch,
+    Where,
+    check_rates,
+    chosen,
+    dropouts,
+    dropping,
+    functional_dropouts,
+    rate,
+)
 from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, evaluating, positive
 from calibrant.ensembles.passes import Passes
 from calibrant.ensembles.single import logits_of, predict
@@ -31,6 +40,7 @@ from calibrant.types import Predictions
 class MCDropout(Ensemble):
     """M passes with dropout active and everything else in eval mode. `p` overrides every rate.
 
+    `where`: only these dropouts are active, by name ("stages": all below it) or as (name, module) -> bool.
     `together` members run as one batch (by default one on a CPU, and on a GPU as many as fill it): the masks stay
     the same, the logits agree to rounding.
     """
@@ -40,6 +50,7 @@ class MCDropout(Ensemble):
     p: float | None = None
     seed: int = 0
     together: int | None = None
+    where: Where = None
     _seen: set[str] = field(default_factory=set, init=False, repr=False)  # what was reported already
 
     def __init__(
@@ -49,6 +60,7 @@ class MCDropout(Ensemble):
         p: float | None = None,
         seed: int = 0,
         together: int | None = None,
+        where: Where = None,
     ) -> None:
         if together is not None:
             positive("together", together)
@@ -60,9 +72,11 @@ class MCDropout(Ensemble):
                 f"{type(model).__name__} has no dropout module (a functional F.dropout is not reachable); "
                 "insert some with calibrant.ensembles.dropout.insert(model, p)"
             )
+        found = chosen(model, where)
         if p is not None:
-            check_rates(dropouts(model))
-        values = {"model": model, "count": members, "p": p, "seed": seed, "together": together, "_seen": set()}
+            check_rates(found)
+        values = {"model": model, "count": members, "p": p, "seed": seed, "together": together, "where": where}
+        values["_seen"] = set()
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
@@ -98,7 +112,7 @@ class MCDropout(Ensemble):
 
     def _stream(self, x: Tensor) -> Generator[Tensor, None, None]:
         """Members in order on one batch, blocks of [G, N, K]; what precedes the first active dropout runs once."""
-        found, devices = list(dropouts(self.model).values()), self._devices()
+        found, devices = list(chosen(self.model, self.where).values()), self._devices()
         active = [m for m in found if rate(m, self.p) > 0]
         seeds = [member_seed(self.seed, j) for j in range(self.count)]
         with self._active(found, devices) as network:
@@ -117,7 +131,7 @@ class MCDropout(Ensemble):
 
     @contextmanager
     def member(self, j: int) -> Iterator[Network]:
-        found, devices = list(dropouts(self.model).values()), self._devices()
+        found, devices = list(chosen(self.model, self.where).values()), self._devices()
         with self._active(found, devices) as network:
             yield self._seeded(network, member_seed(self.seed, j), devices)
 
@@ -149,7 +163,7 @@ class MCDropout(Ensemble):
 
     @contextmanager
     def _active(self, found: Sequence[nn.Module], devices: Sequence[torch.device]) -> Iterator[Network]:
-        """Every dropout on, everything else in eval mode, the global generators put back afterwards."""
+        """These dropouts on, everything else in eval mode, the global generators put back afterwards."""
         fork = torch.random.fork_rng(devices=devices)
         with evaluating(self.model) as network, fork, dropping(found, self.p):
             yield network

@@ -8,7 +8,7 @@ the `dropout_p` of `F.scaled_dot_product_attention`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from calibrant.ensembles.ensemble import evaluating, module
 from calibrant.errors import InputError
 
+Where = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 _PLAIN = nn.modules.dropout._DropoutNd
 _COMPOSED = (nn.MultiheadAttention, nn.RNNBase)  # their rate is the attribute `dropout`
 _NAMES = ("DropPath", "StochasticDepth", "DropBlock", "DropBlock2d")  # other libraries' modules, known by name
@@ -29,6 +30,34 @@ _FUNCTIONS = {getattr(nn.functional, n) for n in dir(nn.functional) if "dropout"
 def dropouts(model: nn.Module) -> dict[str, nn.Module]:
     """Every module that drops, by name, whatever its kind; dropout modules with p = 0 included."""
     return {name: m for name, m in module(model).named_modules() if _drops(m)}
+
+
+def chosen(model: nn.Module, where: Where) -> dict[str, nn.Module]:
+    """Those dropouts that `where` picks: all of them, those that have one of its names or lie below, or those for which
+    `where(name, module)` is true."""
+    found = dropouts(model)
+    if where is None:
+        return found
+    if callable(where):
+        picked = {name: m for name, m in found.items() if where(name, m)}
+    else:
+        names = (where,) if isinstance(where, str) else tuple(where)
+        for name in names:
+            if not any(_within(one, name) for one in found):
+                raise InputError(f"where={name!r} names no dropout of {type(model).__name__}; it has {_listed(found)}")
+        picked = {one: m for one, m in found.items() if any(_within(one, name) for name in names)}
+    if found and not picked:
+        raise InputError(f"where picks no dropout of {type(model).__name__}; it has {_listed(found)}")
+    return picked
+
+
+def _within(name: str, of: str) -> bool:
+    return name == of or name.startswith(f"{of}.")
+
+
+def _listed(found: dict[str, nn.Module], most: int = 8) -> str:
+    names = list(found)
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _drops(m: nn.Module) -> bool:

@@ -93,7 +93,15 @@ def _subsamples(run: Trace, op: Operation, least: int) -> bool:
 
 
 def _later_maps(run: Trace, at: int) -> bool:
-    return any(max(run.size(n), default=0) > 1 for o in run.operations[at + 1 :] for n in o.writes)
+    """Whether maps of several points follow, but for one point spread over many (torchvision's VGG on small images)."""
+    spread: set[int] = set()
+    for o in run.operations[at + 1 :]:
+        maps = {n for n in o.reads if max(run.size(n), default=0) > 1}
+        if maps <= spread and (maps or (o.name in POOLS and o.reads)):
+            spread |= set(o.writes)
+        elif any(max(run.size(n), default=0) > 1 for n in o.writes):
+            return True
+    return False
 
 
 def global_pooling(run: Trace) -> Operation | None:

@@ -1,9 +1,13 @@
 """VGG-16 and VGG-19 (Simonyan 2015) with BatchNorm. SS's VGG has the MLP head with 50 % dropout; `head="gap"` is a
 variant. The head's hidden widths are VGG's own (4096, 4096): SS gives none.
 
-A stage is the run of convolutions between two max-pools; MC dropout (`dropout=`) is one layer a stage, before its
-pool. With `preact` the norm and activation stand before each convolution (SS C.2). Five pools: 32 pixels end in one,
-224 in 7 × 7.
+A stage is the run of convolutions between two max-pools. With `preact` the norm and activation stand before each
+convolution (SS C.2). Five pools: 32 pixels end in one, 224 in 7 × 7.
+
+SS A.1 puts "one MC dropout layer" into "each block". A stage is a block as published (`dropout_at="stages"`, before
+its pool); in the authors' later code a convolution is one ("convolutions"), the MLP sees the last map spread to 7 × 7
+(`head_edge=7`), and the other heads come without a fifth pool (`last_pool=False`), which would leave them nothing to
+average. SS's recipes follow the authors.
 """
 
 from __future__ import annotations
@@ -13,12 +17,13 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from calibrant.errors import InputError
+from calibrant.errors import InputError, unknown
 from calibrant.nn.blocks import Layers, conv
 from calibrant.nn.heads import Head
 from calibrant.nn.seeded import he
 
 WIDTHS = (64, 128, 256, 512, 512)
+DROPOUT_AT = ("stages", "convolutions")
 
 
 class VGG(nn.Module):
@@ -34,11 +39,21 @@ class VGG(nn.Module):
         hidden: Sequence[int],
         head_dropout: float,
         preact: bool,
+        dropout_at: str,
+        last_pool: bool,
+        head_edge: int | None,
     ) -> None:
         super().__init__()
-        height, width = size[0] // 32, size[1] // 32
+        if dropout_at not in DROPOUT_AT:
+            raise unknown("dropout_at", dropout_at, DROPOUT_AT)
+        shrunk = 32 if last_pool else 16
+        height, width = size[0] // shrunk, size[1] // shrunk
         if height < 1 or width < 1:
-            raise InputError(f"images of {size[0]}×{size[1]} vanish in VGG's five pools; it needs 32×32 at least")
+            pools = "five" if last_pool else "four"
+            raise InputError(
+                f"images of {size[0]}×{size[1]} vanish in VGG's {pools} pools; it needs {shrunk}×{shrunk} at least"
+            )
+        within = layers.drop if dropout_at == "convolutions" else nn.Identity
         self.stages = nn.Sequential()
         inputs = in_channels
         for depth, outputs in zip(depths, WIDTHS, strict=True):
@@ -48,17 +63,20 @@ class VGG(nn.Module):
                 if preact:
                     raw = inputs == in_channels  # pixels are not activated
                     before = [] if raw else [layers.norm(inputs), layers.act()]
-                    stage.append(nn.Sequential(*before, convolution))
+                    stage.append(nn.Sequential(*before, convolution, within()))
                 else:
-                    stage.append(nn.Sequential(convolution, layers.norm(outputs), layers.act()))
+                    stage.append(nn.Sequential(convolution, layers.norm(outputs), layers.act(), within()))
                 inputs = outputs
-            stage.extend([layers.drop(), layers.stage_end(inputs), layers.pool(kernel_size=2, stride=2)])
+            pool = layers.pool(kernel_size=2, stride=2) if last_pool or len(self.stages) < 4 else nn.Identity()
+            stage.extend([layers.drop() if dropout_at == "stages" else nn.Identity(), layers.stage_end(inputs), pool])
             self.stages.append(stage)
         self.last = nn.Sequential(layers.norm(inputs), layers.act()) if preact else nn.Identity()
+        self.spread = nn.Identity() if head_edge is None else nn.AdaptiveAvgPool2d(head_edge)
+        height, width = (height, width) if head_edge is None else (head_edge, head_edge)
         self.head = Head(head, inputs, classes, size=(height, width), hidden=hidden, dropout=head_dropout)
 
     def features(self, x: Tensor) -> Tensor:
-        return self.head.embed(self.last(self.stages(x)))
+        return self.head.embed(self.spread(self.last(self.stages(x))))
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head.fc(self.features(x))
@@ -76,8 +94,19 @@ def _vgg(
     hidden: Sequence[int] = (4096, 4096),
     head_dropout: float = 0.5,
     preact: bool = False,
+    dropout_at: str = "stages",
+    last_pool: bool = True,
+    head_edge: int | None = None,
 ) -> nn.Module:
+    if head_edge is not None:
+        if head != "mlp":
+            raise InputError(
+                f"head_edge={head_edge} spreads the map for an MLP; head={head!r} pools it: drop head_edge"
+            )
+        if type(head_edge) is not int or head_edge < 1:
+            raise InputError(f"head_edge={head_edge!r} must be a whole number, 1 or more")
     made = partial(VGG, head=head, hidden=hidden, head_dropout=head_dropout, preact=preact)
+    made = partial(made, dropout_at=dropout_at, last_pool=last_pool, head_edge=head_edge)
     return he(made(depths, classes, in_channels, size, layers))
 
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 from calibrant.papers import ss_camvid, ss_studies
 from calibrant.papers.experiment import AS_TRAINED, Experiment, Paper
 from calibrant.train.recipes import RECIPES
-from calibrant.train.recipes.ss import DROPOUT, PASSES, suffix
-from calibrant.train.settings import Choice
+from calibrant.train.recipes.ss import DROPOUT, passes, suffix
 
 # Table E.1: (data, network) → NLL, ACC %, ECE % of the four variants: plain, smoothing, MC dropout, both
 E1 = {
@@ -34,7 +33,7 @@ def experiment(data: str, network: str, dropout: bool, smooth: bool) -> Experime
         row=name,
         recipe=RECIPES[f"ss/{name}"],
         seeds=3,
-        ensemble=Choice("dropout", {"members": PASSES}) if dropout else None,
+        ensemble=passes(network, {}) if dropout else None,
         calibrators=("temperature",),
         reported={"dropout" if dropout else AS_TRAINED: {"nll": nll, "accuracy": accuracy / 100, "ece": ece / 100}},
         note="the paper trains on all 50,000 images, we on 45,000",

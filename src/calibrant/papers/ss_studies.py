@@ -13,7 +13,7 @@ from typing import Any
 
 from calibrant.papers.experiment import AS_TRAINED, Experiment
 from calibrant.train.recipes import RECIPES
-from calibrant.train.recipes.ss import DROPOUT, PASSES, SMOOTH, suffix
+from calibrant.train.recipes.ss import DROPOUT, SMOOTH, as_authors, passes, suffix
 from calibrant.train.settings import Choice
 
 Row = tuple[float, float, float]
@@ -80,9 +80,11 @@ def study(
         paper="ss",
         table=table,
         row=row,
-        recipe=replace(base, name=name, about=f"SS study, {row}", network=Choice(network, dict(options))),
+        recipe=replace(
+            base, name=name, about=f"SS study, {row}", network=Choice(network, as_authors(network, options))
+        ),
         seeds=1,
-        ensemble=Choice("dropout", {"members": PASSES}) if drop else None,
+        ensemble=passes(network, options) if drop else None,
         reported={"dropout" if drop else AS_TRAINED: said} if said else {},
         note="; ".join(["one seed", "the paper trains on all 50,000 images, we on 45,000", *([note] if note else [])]),
     )

@@ -6,7 +6,9 @@ are held out here (2,500 to watch, 2,500 to calibrate).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from calibrant.train.optimiser import Optimiser, Schedule
 from calibrant.train.recipe import AugmentSettings, DataSettings, Recipe
@@ -17,6 +19,27 @@ TAU, KERNEL, DROPOUT, IMAGENET_DROPOUT = 10.0, (1, 1), 0.3, 0.05
 PASSES = 50
 NETWORKS = ("vgg16", "vgg19", "resnet18", "resnet50", "resnext50")
 SMOOTH = {"kernel": KERNEL, "prob": "tanh", "tau": TAU}
+VGG_MLP = {"head_edge": 7}
+"""Of the authors' VGG: its MLP sees the last map spread to 7 × 7."""
+VGG_DROPOUT = {"dropout_at": "convolutions"}
+"""And one MC dropout layer behind every convolution."""
+
+
+def as_authors(network: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a network in the authors' code, where the paper leaves more than one reading: VGG."""
+    if not network.startswith("vgg"):
+        return dict(options)
+    pooled = options.get("head", "mlp") != "mlp"
+    head = {"last_pool": False} if pooled else VGG_MLP
+    return {**options, **head, **(VGG_DROPOUT if "dropout" in options else {})}
+
+
+def passes(network: str, options: Mapping[str, Any]) -> Choice:
+    """MC dropout as the authors' code has it: an MLP's own dropout is off at test time, as in any network."""
+    if options.get("head", "mlp" if network.startswith("vgg") else "gap") != "mlp":
+        return Choice("dropout", {"members": PASSES})
+    where = ("stages",) if network.startswith("vgg") else ("layer1", "layer2", "layer3", "layer4")
+    return Choice("dropout", {"members": PASSES, "where": where})
 
 
 def suffix(dropout: float, smooth: bool) -> str:
@@ -31,7 +54,7 @@ def recipe(network: str, data: str, *, dropout: float = 0.0, smooth: bool = Fals
         name=f"ss/{data}_{network}{suffix(dropout, smooth)}",
         about=f"SS A.1, {network} on {data}{extra}; 5,000 held out is ours",
         data=DataSettings(data, sizes=HELD_OUT),
-        network=Choice(network, options),
+        network=Choice(network, as_authors(network, options)),
         augment=AugmentSettings(4, True),
         optimiser=Optimiser("sgd", lr=0.1, momentum=0.9, weight_decay=5e-4),
         schedule=Schedule("multistep", milestones=(60, 130, 160), gamma=0.2, warmup=1),
