@@ -270,8 +270,9 @@ def main() -> None:
     for case in cases():
         keep("bandwidth", " ".join(map(str, case)), shares(case, size))
     keep("bandwidth", "(1, 1) channels_last bf16 plain path", {"forward_share": eager(size)})
-    for captured in (False, True):
-        keep("network", "captured in a graph" if captured else "eager", overhead(args.batch, captured))
+    for times in (1, 2):  # at a small batch an eager step waits for Python, at a large one for the device
+        keep("network", f"eager, batch {times * args.batch}", overhead(times * args.batch, captured=False))
+    keep("network", f"captured in a graph, batch {args.batch}", overhead(args.batch, captured=True))
     print(f"done after {time.perf_counter() - start:.0f} s", file=sys.stderr)
     if args.json:
         print(json.dumps(result, indent=1))
