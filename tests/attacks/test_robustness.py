@@ -95,6 +95,10 @@ def test_store_resumes_and_refuses_what_is_not_its_own(victim: Victim, tmp_path:
     other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     with pytest.raises(InputError, match=r"another model.*choose another store or remove"):
         robustness(other, victim.x, "ddn", **settings)
+    header = tmp_path / "store" / "robustness.json"
+    header.write_text(header.read_text().replace('"edition": 2', '"edition": 1'))  # begun before the rulers changed
+    with pytest.raises(InputError, match=r"another edition of the rulers \(edition: 1, now 2\); choose another store"):
+        robustness(victim.model, victim.x, "ddn", **settings)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
     with pytest.raises(InputError, match="something else"):

@@ -3,7 +3,8 @@
     STORE/robustness.json        what was measured: hash of the network, ruler and its settings, items, chunk
     STORE/00000.safetensors …    `distance` of a chunk, with the hash of its inputs
 
-Each file is written whole or not at all. A store of another model, ruler or data is refused by its hash.
+Each file is written whole or not at all. A store of another model, ruler or data is refused by its hash, one of
+an earlier edition of the rulers by its number.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ from calibrant.nn.surgery import smoothed
 from calibrant.types import SCHEMA
 
 HEADER = "robustness.json"
+EDITION = 2
+"""Raised whenever a ruler of the same settings would find other distances: chunks of two editions are not one ruler's."""
 _WORDS = {
+    "edition": "another edition of the rulers",
     "model": "another model",
     "ruler": "another ruler",
     "settings": "other settings of the ruler",
@@ -80,7 +84,7 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(f"{folder} holds something else than distances (no {HEADER}); choose another store")
         folder.mkdir(parents=True, exist_ok=True)
-        made = {"schema": SCHEMA, **header, "chunk": chunk or default}
+        made = {"schema": SCHEMA, "edition": EDITION, **header, "chunk": chunk or default}
         atomic.write_text(path, json.dumps(made, indent=2, ensure_ascii=False))
         return Store(folder, made)
     try:
@@ -88,9 +92,10 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
         own = int(held["chunk"])
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(f"{path}: not a header of distances ({error}); remove the folder and measure again") from error
+    asked = {"edition": EDITION, **header}
     for name, words in _WORDS.items():
-        if held.get(name) != header[name]:
-            then, now = _difference(held.get(name), header[name])
+        if held.get(name) != asked[name]:
+            then, now = _difference(held.get(name), asked[name])
             raise InputError(
                 f"{folder} holds distances of {words} ({name}: {then}, now {now}); "
                 "choose another store or remove this one"

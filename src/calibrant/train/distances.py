@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from calibrant.attacks import RULERS, robustness
 from calibrant.attacks.bounds import ROUNDING
-from calibrant.attacks.store import tensor_hash, weights_hash
+from calibrant.attacks.store import EDITION, tensor_hash, weights_hash
 from calibrant.data import Batches, Data
 from calibrant.data.records import Part
 from calibrant.errors import FileError, InputError, unknown
@@ -102,8 +102,8 @@ def measured(
         if (found.items, found.network, found.ruler) == (items, weights, ruler):
             return found
     path.parent.mkdir(parents=True, exist_ok=True)
-    # chunks of a network that was trained on since, or of the ruler's former settings, are no use
-    settings = hashlib.sha256(repr(RULERS[ruler]()).encode()).hexdigest()
+    # chunks of a network that was trained on since, or of the ruler's former settings or edition, are no use
+    settings = hashlib.sha256(f"{RULERS[ruler]()!r}{EDITION}".encode()).hexdigest()
     chunks = path.with_suffix(f".{weights[:8]}-{settings[:8]}.parts")
     with enough_threads(data.shape, 64, device):
         distance = _attacked(network, part, data, ruler, chunks, torch.device(device), progress)
