@@ -31,7 +31,7 @@ from calibrant.types import SCHEMA
 
 HEADER = "robustness.json"
 EDITION = 2
-"""Raised whenever a ruler of the same settings would find other distances: chunks of two editions are not one ruler's."""
+"""Raised whenever a ruler of the same settings would find other distances: chunks of two editions do not mix."""
 _WORDS = {
     "edition": "another edition of the rulers",
     "model": "another model",
