@@ -44,6 +44,8 @@ BOX = Bounds()
 """Pixels in [0, 1], which the network is fed as they are."""
 NEARER = 0.999
 """Share of the distance within which a second candidate is looked for; a search for less is not worth its passes."""
+RIGHT_BEYOND = 1.001
+"""Of the way to a linear model's boundary, to be past it in spite of rounding."""
 TIED = 4
 """Classes whose boundaries are tried for an item that stands at one, by attacks that do not look at any otherwise."""
 
@@ -76,6 +78,11 @@ class Attack(ABC):
     @abstractmethod
     def step(self, task: Task, state: State, seen: Seen) -> State:
         """The next state; `point` is clipped to the bounds afterwards."""
+
+    @property
+    def confident(self) -> float:
+        """By how much a success's logit must exceed the other: CW's κ."""
+        return 0.0
 
     def rescue(self) -> Attack | None:
         """A dearer attack for items that this one leaves without a success though they have a gradient."""
@@ -141,7 +148,7 @@ class Attack(ABC):
         if not bool(torch.isfinite(clean).all()):
             raise InputError("the model returns logits that are not finite on the clean inputs; nothing to attack")
         reference = _reference(clean, labels, targets)
-        task = Task(origin, reference, self.bounds, targets is not None)
+        task = Task(origin, reference, self.bounds, targets is not None, self.confident)
         margin, slack = task.margin(clean), noise.around(field, origin, clean, size)
         away = ~(margin > slack)  # a label that rounding takes away is none that has flipped
         point, found = origin.clone(), ~away
@@ -198,15 +205,27 @@ class Attack(ABC):
     def _looked(
         self, field: Field, task: Task, best: Tensor, success: Tensor, beyond: Tensor, batch: int, size: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Towards the linear model's nearest boundary, not quite as far as `best`; where that is a success; calls."""
+        """Towards the linear model's nearest boundary, not as far as `best`; where that is a success; calls.
+
+        Right beyond that boundary first: stretched and clipped, a point has another direction, in which pixels that
+        are free to move would have gone less far than the nearest point has them.
+        """
         classes, most = (self.looks, self.most) if self.looks else (TIED, TIED)
         nearest, evaluations = linear.candidates(field, task, classes, most, batch, beyond)
         away = nearest - task.origin
         limit = torch.where(success, NEARER * norms(best - task.origin, self.norm), torch.inf)
         reach = limit / norms(away, self.norm).clamp_min(torch.finfo(away.dtype).tiny)
-        point = task.bounds.clip(task.origin + spread(torch.where(success, reach, 1.0), away) * away)
-        logits = torch.cat([field.logits(part) for part in torch.split(point, size)])
-        return point, ~success | task.succeeded(logits), evaluations
+
+        def at(reach: Tensor) -> Found:
+            point = task.bounds.clip(task.origin + spread(torch.where(success, reach, 1.0), away) * away)
+            logits = torch.cat([field.logits(part) for part in torch.split(point, size)])
+            return point, task.succeeded(logits)
+
+        point, there = at(reach.clamp_max(RIGHT_BEYOND))
+        if bool((success & ~there).any()):
+            farther, also = at(reach)
+            point, there = torch.where(spread(there, point), point, farther), there | also
+        return point, ~success | there, evaluations
 
     def _nearer(self, task: Task, one: Found, other: Found) -> Found:
         """Of two points for each item, the nearer success."""

@@ -64,11 +64,16 @@ class CarliniWagner(Attack):
     def steps(self) -> int:
         return self.search_steps * self.iterations
 
+    @property
+    def confident(self) -> float:
+        return self.kappa
+
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
-        """−f, or the log-odds in the first search; nothing to gain beyond κ. A tie is no success yet."""
+        """−f, or the log-odds in the first search, both less κ, beyond which there is nothing to gain. A tie is no
+        success yet."""
         margin = task.margin(logits)
-        climbed = torch.where(state["search"] == 0, task.odds(logits), margin - self.kappa)
-        return torch.where(margin <= self.kappa, climbed, 0.0)
+        climbed = torch.where(state["search"] == 0, task.odds(logits), margin)
+        return torch.where(margin <= 0, climbed, 0.0)
 
     def begin(self, task: Task) -> State:
         w = to_tanh(task.origin, task.bounds)

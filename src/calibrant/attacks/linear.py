@@ -35,7 +35,7 @@ def heights(task: Task, logits: Tensor, classes: int) -> Tensor:
         return task.margin(logits)[None]
     others = logits.scatter(-1, task.reference[:, None], -torch.inf)
     top = others.topk(min(classes, logits.shape[1] - 1), -1).values
-    return (top - logits.gather(-1, task.reference[:, None])).T
+    return (top - logits.gather(-1, task.reference[:, None])).T - task.kappa
 
 
 def step(height: Tensor, gradient: Tensor, push: float) -> Tensor:

@@ -12,7 +12,11 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.attack import Attack
+from calibrant.attacks.field import Field, home, untouched
+from calibrant.attacks.task import norms
 from calibrant.errors import InputError
+
+BATCH = 512
 
 
 @dataclass(frozen=True)
@@ -27,21 +31,33 @@ class Strength:
 
 
 def assess(predictor: Any, attack: Attack, x: Tensor, labels: Tensor) -> Strength:
-    """Attacks `x` away from its labels."""
+    """Attacks `x` away from its labels; right and wrong are what a fresh forward pass says, before and after."""
     result = attack.run(predictor, x, labels=labels)
-    # an item that was wrong from the start is a success at distance zero, without a gradient evaluation
-    right = result.calls > 0
+    labels = torch.as_tensor(labels).to(result.success.device)
+    right, still = (predicted(predictor, attack, inputs) == labels for inputs in (x, result.adversarial))
     if not bool(right.any()):
         raise InputError("no item is classified correctly, so that there is nothing to attack; check the labels")
-    clean = right.double().mean().item()
-    under = 1 - result.success.double().mean().item()
+    still &= right  # a wrong item is not attacked; half-precision logits that are tied may make it seem right
+    clean, under = right.double().mean().item(), still.double().mean().item()
+    # what rounding alone may flip back is no success of the attack's, but counts here as the pass sees it
+    moved = norms(attack.bounds.pixels(result.adversarial) - attack.bounds.pixels(x.to(still.device)), attack.norm)
     return Strength(
         clean,
         under,
         attack_success_rate(clean, under),
-        median_distance(result.distance[right]),
+        median_distance(torch.where(still, torch.inf, moved)[right]),
         result.calls[right].double().mean().item(),
     )
+
+
+def predicted(predictor: Any, attack: Attack, x: Tensor) -> Tensor:
+    """Classes [N] by a forward pass as an attack makes it: eval mode, nothing touched."""
+    device = home(predictor, x.device)
+    with untouched(predictor, device):
+        field = Field(predictor, attack.bounds, x.dtype)
+        pixels = attack.bounds.pixels(x.to(device))
+        size = len(x) if field.drawn else BATCH
+        return torch.cat([field.logits(part).argmax(-1) for part in torch.split(pixels, size)])
 
 
 def accuracy_under_attack(predictor: Any, attack: Attack, x: Tensor, labels: Tensor) -> float:

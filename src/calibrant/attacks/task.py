@@ -3,6 +3,8 @@
     margin = max_{k ≠ r} z_k − z_r            away from class r; its negative, towards it.  Success: margin > 0
     odds   = log Σ_{k ≠ r} e^{z_k} − z_r      = log (1 − p_r)/p_r
 
+Both less κ, where a success must be that confident (CW's κ; else 0).
+
 −log p_r is a growing function of the odds, so that both have the same direction of ascent; but the odds' gradient does
 not vanish where p_r rounds to one, which in float32 it does for a third of a network's confident predictions.
 """
@@ -28,20 +30,21 @@ class Task:
     reference: Tensor  # class [N]
     bounds: Bounds
     targeted: bool = False
+    kappa: float = 0.0  # the margin that is no success yet
 
     def margin(self, logits: Tensor) -> Tensor:
         """[N]; positive where the attack has succeeded. A constant added to the logits does not change it."""
-        return self._signed(self._others(logits).amax(-1) - self._own(logits))
+        return self._short(self._signed(self._others(logits).amax(-1) - self._own(logits)))
 
     def odds(self, logits: Tensor) -> Tensor:
         """[N]; grows as the attack gets nearer."""
-        return self._signed(self._others(logits).logsumexp(-1) - self._own(logits))
+        return self._short(self._signed(self._others(logits).logsumexp(-1) - self._own(logits)))
 
     def succeeded(self, logits: Tensor) -> Tensor:
         return self.margin(logits) > 0
 
     def take(self, chosen: Tensor | slice) -> Task:
-        return Task(self.origin[chosen], self.reference[chosen], self.bounds, self.targeted)
+        return Task(self.origin[chosen], self.reference[chosen], self.bounds, self.targeted, self.kappa)
 
     def _own(self, logits: Tensor) -> Tensor:
         return logits.gather(-1, self.reference[:, None]).squeeze(-1)
@@ -51,6 +54,9 @@ class Task:
 
     def _signed(self, away: Tensor) -> Tensor:
         return -away if self.targeted else away
+
+    def _short(self, value: Tensor) -> Tensor:
+        return value - self.kappa if self.kappa else value
 
 
 @dataclass(frozen=True, eq=False)
