@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -20,7 +23,7 @@ import calibrant
 from calibrant.attacks import DDN, FGSM, Bounds, levels, robustness
 from calibrant.data import load
 from calibrant.data.batches import Augment, Batches
-from calibrant.errors import InputError, UnknownNameError
+from calibrant.errors import FileError, InputError, UnknownNameError
 from calibrant.types import Split
 from tests.attacks.conftest import Victim
 
@@ -134,6 +137,62 @@ def test_kill_9_loses_a_chunk_at_most(tmp_path: Path) -> None:
     assert resumed == whole
 
 
+def test_a_pair_of_numbers_is_bounds_and_one_number_is_every_channels(victim: Victim) -> None:
+    x, model = victim.x[:12], victim.model
+    wide = robustness(model, x, "ddn", bounds=Bounds(-3, 3))
+    for pair in ((-3, 3), [-3.0, 3.0], (torch.tensor(-3.0), 3)):
+        assert torch.equal(robustness(model, x, "ddn", bounds=pair), wide)
+    assert Bounds(mean=0.3, std=0.4) == victim.bounds  # type: ignore[arg-type]
+    assert Bounds(mean=torch.full((3, 1, 1), 0.5)).mean == (0.5, 0.5, 0.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"low": -math.inf, "high": math.inf}, r"\[-inf, inf\] must be finite.*as Bounds\(-100, 100\)"),
+        ({"high": math.inf}, "must be finite"),
+        ({"low": math.nan}, "must be finite"),
+        ({"low": 1.0, "high": 0.0}, "low < high"),
+        ({"low": "0", "high": "1"}, "low of the bounds must be a number, got '0'"),
+        ({"high": None}, "high of the bounds must be a number"),
+        ({"mean": "0.5"}, "mean of the bounds must be a number, got '0.5'"),
+        ({"mean": (0.5, math.nan)}, "mean of the bounds must be finite"),
+        ({"std": ()}, "std of the bounds must be finite, a number a channel"),
+        ({"std": 0.0}, "must be positive"),
+    ],
+)
+def test_bounds_that_are_none(arguments: dict[str, Any], says: str) -> None:
+    """In an infinite box the searches have no scale: the distances that came out were a third too large."""
+    with pytest.raises(InputError, match=says):
+        Bounds(**arguments)
+
+
+def test_refused_input_is_named_and_leaves_no_store(victim: Victim, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    constant = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).requires_grad_(False)
+    constant[1].weight.zero_()
+    for model, x, settings, says in (
+        (constant, victim.x, {}, "constant logits"),
+        (victim.model, victim.x[0, 0, 0, 0], {}, r"must be a batch \[N, …\], got the shape \(\)"),
+        (victim.model, victim.x[:, 0, 0, 0], {}, r"got the shape \(60,\)"),
+        (victim.model, victim.x[:0], {}, "no item to attack"),
+        (victim.model, victim.x, {"ruler": DDN}, r"ruler must be a name or an attack.*use DDN\(\)"),
+        (victim.model, victim.x, {"ruler": 3}, "use 'cw' or 'ddn'"),
+        (victim.model, victim.x, {"bounds": 1.0}, r"a pair \(low, high\), got 1.0"),
+        (victim.model, victim.x, {"bounds": ("a", "b")}, "low of the bounds must be a number, got 'a'"),
+    ):
+        with pytest.raises(InputError, match=says):
+            robustness(model, x, **{"ruler": "ddn", "bounds": victim.bounds, "store": store, **settings})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_store_cannot_lie_below_a_file(victim: Victim, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "a" / "b"):
+        with pytest.raises(FileError, match="file is a file; name a folder"):
+            robustness(victim.model, victim.x, "ddn", bounds=victim.bounds, store=folder)
+
+
 def test_bad_input(victim: Victim) -> None:
     part = load("digits")["test"]
     shuffled = Batches(part, 16, shuffle=True, generator=torch.Generator())
@@ -149,8 +208,6 @@ def test_bad_input(victim: Victim) -> None:
         robustness(victim.model, victim.x, FGSM())
     with pytest.raises(InputError, match="outside the bounds"):
         robustness(victim.model, victim.x, "ddn")
-    with pytest.raises(InputError, match="low < high"):
-        Bounds(1.0, 0.0)
 
 
 @given(st.lists(st.sampled_from([0.1, 0.2, 0.3, float("inf")]), min_size=1, max_size=40), st.integers(1, 12))
@@ -173,5 +230,14 @@ def test_levels_refuse_what_is_no_distance() -> None:
         levels(torch.tensor([1.0, float("nan")]), 2)
     with pytest.raises(InputError, match="shape"):
         levels(torch.ones(2, 2))
-    with pytest.raises(InputError, match=r"R=2\.5 levels"):
-        levels(torch.ones(5), 2.5)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="distance holds"):
+        levels(["near", "far"])
+    for count in (2.5, "a", None, True, float("nan")):
+        with pytest.raises(InputError, match=rf"R={count} levels of 5 items.*from 1 to 5"):
+            levels(torch.ones(5), count)  # type: ignore[arg-type]
+
+
+def test_levels_of_arrays_and_lists() -> None:
+    values = [0.3, 0.1, 0.2, 0.1]
+    for distance in (values, np.array(values), torch.tensor(values)):
+        assert levels(distance, 2).tolist() == [1, 0, 1, 0]

@@ -8,9 +8,11 @@ per channel, as in `calibrant.data`; without them the input is the pixel.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ ROUNDING = 1e-4
 
 @dataclass(frozen=True)
 class Bounds:
-    """The box of pixels, and the affine map from the network's input to it."""
+    """The box of pixels, and the affine map from the network's input to it; one mean or std stands for all channels."""
 
     low: float = 0.0
     high: float = 1.0
@@ -31,13 +33,30 @@ class Bounds:
     std: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            object.__setattr__(self, name, _number(name, getattr(self, name)))
         for name in ("mean", "std"):
-            given: Sequence[float] | None = getattr(self, name)
-            object.__setattr__(self, name, None if given is None else tuple(float(value) for value in given))
+            given = getattr(self, name)
+            object.__setattr__(self, name, None if given is None else _channels(name, given))
+        # a search that starts at a share of the box has no scale in an infinite one
+        if not (math.isfinite(self.low) and math.isfinite(self.high)):
+            raise InputError(
+                f"bounds [{self.low:g}, {self.high:g}] must be finite, as attacks measure their steps by the box; give "
+                "one that holds the data with room around it, as Bounds(-100, 100)"
+            )
         if not self.low < self.high:
             raise InputError(f"bounds need low < high, got [{self.low}, {self.high}]")
         if self.std is not None and min(self.std) <= 0:
             raise InputError(f"std={self.std} must be positive")
+
+    @classmethod
+    def of(cls, given: Bounds | Sequence[float]) -> Bounds:
+        """Bounds as they are, or of a pair (low, high)."""
+        if isinstance(given, Bounds):
+            return given
+        if not isinstance(given, (tuple, list)) or len(given) != 2:
+            raise InputError(f"bounds must be Bounds(low, high, mean=, std=) or a pair (low, high), got {given!r}")
+        return cls(_number("low", given[0]), _number("high", given[1]))
 
     @property
     def range(self) -> float:
@@ -47,8 +66,7 @@ class Bounds:
         """The network's input as pixels; an input outside the box is an error, rounding is clipped."""
         if not x.is_floating_point():
             raise InputError(f"attacks move real-valued inputs, not {x.dtype}; hand in what the network is fed")
-        if not x.numel():
-            raise InputError("there is no item to attack")
+        some_batch(x)
         pixel = self.denormalised(x)
         lowest, highest = torch.aminmax(pixel)
         slack = ROUNDING * self.range
@@ -83,6 +101,36 @@ class Bounds:
             if given is not None and len(given) != 1 and (like.ndim < 2 or len(given) != like.shape[1]):
                 raise InputError(f"{name} has {len(given)} entries for inputs [N, …] of shape {tuple(like.shape)}")
         return _constants(self.mean, self.std, like.ndim, like.device, dtype)
+
+
+def some_batch(x: Tensor) -> None:
+    """Refuse what is not a batch [N, …] with an item in it."""
+    if x.ndim < 2:
+        shape = tuple(x.shape)
+        raise InputError(
+            f"x must be a batch [N, …], got the shape {shape}; one input is x[None], one feature x[:, None]"
+        )
+    if not x.numel():
+        raise InputError("there is no item to attack")
+
+
+def _number(name: str, value: Any) -> float:
+    """A number of any library's kind; text that reads like one is a mistake elsewhere."""
+    try:
+        if not isinstance(value, (str, bytes)):
+            return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    raise InputError(f"{name} of the bounds must be a number, got {value!r}")
+
+
+def _channels(name: str, given: Any) -> tuple[float, ...]:
+    """A number for each channel, or one for all of them."""
+    several = isinstance(given, Iterable) and not isinstance(given, (str, bytes)) and getattr(given, "ndim", 1) > 0
+    found = tuple(_number(name, value) for value in (given if several else (given,)))
+    if not found or not all(map(math.isfinite, found)):
+        raise InputError(f"{name} of the bounds must be finite, a number a channel, got {given!r}")
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -5,19 +5,23 @@ Level 0 is the least robust. Where N is not a multiple of R, sizes differ by one
 
 from __future__ import annotations
 
+from numbers import Real
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.border import as_tensor
 
 
-def levels(distance: Tensor, R: int = 10) -> Tensor:
-    """Level 0 … R − 1 of each item, long [N]; an infinite distance is the most robust."""
-    distance = torch.as_tensor(distance)
+def levels(distance: Any, R: int = 10) -> Tensor:
+    """Level 0 … R − 1 of each item (tensor, array or list), long [N]; an infinite distance is the most robust."""
+    distance = as_tensor(distance, "distance")
     if distance.ndim != 1:
         raise InputError(f"distances must be one number an item, got the shape {tuple(distance.shape)}")
     n = len(distance)
-    if int(R) != R or not 1 <= R <= n:
+    if not isinstance(R, Real) or isinstance(R, bool) or not 1 <= R <= n or int(R) != R:
         raise InputError(f"R={R} levels of {n} items: every level needs one; choose R from 1 to {n}")
     if bool(torch.isnan(distance).any()):
         first = int(torch.isnan(distance).nonzero()[0])

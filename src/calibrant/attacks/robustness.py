@@ -9,7 +9,7 @@ DDN, which ranks alike and is much cheaper. Distances are in pixels, whatever no
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sized
+from collections.abc import Iterator, Sequence, Sized
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.attack import Attack
-from calibrant.attacks.bounds import Bounds
+from calibrant.attacks.bounds import Bounds, some_batch
 from calibrant.attacks.cw import CarliniWagner
 from calibrant.attacks.ddn import DDN
 from calibrant.attacks.field import home
@@ -37,7 +37,7 @@ def robustness(
     x: Tensor | Batches,
     ruler: str | Attack = "cw",
     *,
-    bounds: Bounds | None = None,
+    bounds: Bounds | Sequence[float] | None = None,
     store: str | Path | None = None,
     chunk: int | None = None,
     device: torch.device | str | None = None,
@@ -49,15 +49,17 @@ def robustness(
     Infinite where none was found, and only there: `torch.isinf(distance)` says which inputs those are.
 
     `x`: what the model is fed, a tensor [N, …] or `Batches`, whose normalisation is then known. For a tensor of
-    normalised inputs say `bounds=Bounds(mean=…, std=…)`; by default pixels lie in [0, 1]. `ruler` is "cw", "ddn" or an
-    attack; `settings` are the ruler's own. With `store`, finished chunks are kept there and a second call goes on after
-    them. `progress=None`: a bar if stderr is a terminal.
+    normalised inputs say `bounds=Bounds(mean=…, std=…)`, for pixels of another range than [0, 1] `bounds=(low, high)`.
+    `ruler` is "cw", "ddn" or an attack; `settings` are the ruler's own. With `store`, finished chunks are kept there
+    and a second call goes on after them. `progress=None`: a bar if stderr is a terminal.
     """
     if not isinstance(x, (Tensor, Batches)):
         raise InputError(f"x must be a tensor of inputs or Batches, not {type(x).__name__}")
+    if isinstance(x, Tensor):
+        some_batch(x)
     if chunk is not None and chunk < 1:
         raise InputError(f"chunk={chunk} must be at least 1 item")
-    attack = _ruler(ruler, _bounds(x, bounds), settings)
+    attack = _ruler(ruler, _bounds(x, None if bounds is None else Bounds.of(bounds)), settings)
     where = home(model, x.device)
     if device is not None and torch.device(device).type != where.type:
         raise InputError(f"the model is on {where}, not on {device}; move it there first: model.to({str(device)!r})")
@@ -88,6 +90,9 @@ def _ruler(ruler: str | Attack, bounds: Bounds, settings: dict[str, Any]) -> Att
             raise InputError(f"the ruler is an attack with settings of its own; leave out {', '.join(settings)}")
         made = ruler if bounds == Bounds() else replace(ruler, bounds=bounds)
     else:
+        if not isinstance(ruler, str):
+            kind = f"{ruler.__name__}()" if isinstance(ruler, type) and issubclass(ruler, Attack) else "'cw' or 'ddn'"
+            raise InputError(f"ruler must be a name or an attack, got {ruler!r}; use {kind}")
         if ruler not in RULERS:
             raise unknown("ruler", ruler, RULERS)
         known = {f.name for f in fields(RULERS[ruler])}

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -67,6 +68,10 @@ class Store:
         return distance
 
     def put(self, number: int, data: str, distance: Tensor) -> None:
+        """The header comes with the first chunk: what is refused before any was measured leaves nothing behind."""
+        if not (self.folder / HEADER).is_file():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            atomic.write_text(self.folder / HEADER, json.dumps(self.header, indent=2, ensure_ascii=False))
         with atomic.file(self._path(number)) as path:
             tensors.write(path, Content({"distance": distance.contiguous()}, {}, {"data": data}))
 
@@ -75,18 +80,14 @@ class Store:
 
 
 def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None, default: int) -> Store:
-    """The store in `folder`, made if it is not there. Its own chunk size stands unless another is asked for."""
+    """The store in `folder`, or a new one to be made there. Its own chunk size stands unless another is asked for."""
     folder = Path(folder)
     path = folder / HEADER
     if not path.is_file():
-        if folder.exists() and not folder.is_dir():
-            raise FileError(f"{folder} is a file; name a folder to store distances in")
+        check_place(folder)
         if folder.is_dir() and any(folder.iterdir()):
             raise InputError(f"{folder} holds something else than distances (no {HEADER}); choose another store")
-        folder.mkdir(parents=True, exist_ok=True)
-        made = {"schema": SCHEMA, "edition": EDITION, **header, "chunk": chunk or default}
-        atomic.write_text(path, json.dumps(made, indent=2, ensure_ascii=False))
-        return Store(folder, made)
+        return Store(folder, {"schema": SCHEMA, "edition": EDITION, **header, "chunk": chunk or default})
     try:
         held = json.loads(path.read_text("utf-8"))
         own = int(held["chunk"])
@@ -103,6 +104,15 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
     if chunk is not None and chunk != own:
         raise InputError(f"{folder} was begun in chunks of {own}, not {chunk}; leave chunk out to go on with it")
     return Store(folder, held)
+
+
+def check_place(folder: Path) -> None:
+    """Refuse a folder that is none, or that cannot be made, before anything is measured for it."""
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise FileError(f"{there} is a file; name a folder to store distances in")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise FileError(f"no permission to write in {there}; name another folder to store distances in")
 
 
 def weights_hash(predictor: Any) -> str:
