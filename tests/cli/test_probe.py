@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
-from calibrant.attacks import levels, robustness
+from calibrant.attacks import Bounds, levels, robustness
 from calibrant.cli import run
 from calibrant.data import Batches, load
 from calibrant.train import How, distances, read, train
@@ -138,3 +139,110 @@ def test_what_a_user_can_get_wrong(
     captured = capsys.readouterr()
     assert says in captured.err and "Traceback" not in captured.err and captured.out == ""
     assert sorted(Path(runs[1]).rglob("*")) == before and not list(tmp_path.iterdir()), "nothing is written"
+
+
+MODELS = """
+from torch import nn
+
+def linear(inputs, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, classes))
+
+def wrong():
+    return linear(30, 10)
+
+def five():
+    return linear(64, 5)
+
+def constant():
+    network = linear(64, 10)
+    nn.init.zeros_(network[1].weight)
+    return network
+
+def maps():
+    return nn.Conv2d(1, 10, 1)
+
+class Pixels(nn.Module):
+    def forward(self, x):
+        return 5 * x.flatten(1)[:, 20:30]
+
+class Infinite(Pixels):
+    def forward(self, x):
+        return super().forward(x) / (0 * x.flatten(1)[:, :1])
+"""
+
+
+@pytest.fixture
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own, with models that the command line finds by their names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "probed_models.py").write_text(MODELS)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    sys.modules.pop("probed_models", None)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        ("wrong", "network 'probed_models:wrong' cannot read digits (1×8×8)"),
+        ("five", "probed_models:five has 5 classes and digits has 10; give data that fit"),
+        ("maps", "probed_models:maps answers (2, 10, 8, 8)"),
+        ("Infinite", "logits in row 0 has"),
+        ("constant", "the model returns constant logits"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused_and_leaves_nothing(
+    factory: str, says: str, models: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if factory != "constant":  # which only an attack can tell
+        monkeypatch.setattr(distances, "robustness", lambda *a, **k: pytest.fail("attacked before it was looked at"))
+    before = sorted(models.rglob("*"))
+    words = ["probe", f"probed_models:{factory}", "--data", "digits", "-o", "kept/here", "--device", "cpu"]
+    assert run(words) == 2
+    said = capsys.readouterr()
+    assert says in said.err and "Traceback" not in said.err and said.out == ""
+    assert sorted(models.rglob("*")) == before
+
+
+def test_every_run_is_looked_at_before_the_first_is_attacked(
+    runs: list[str], models: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(distances, "robustness", lambda *a, **k: pytest.fail("attacked"))
+    assert run(["probe", runs[0], "probed_models:five", "-o", "kept", "--device", "cpu"]) == 2
+    assert "probed_models:five has 5 classes" in capsys.readouterr().err and not (models / "kept").exists()
+
+
+def test_a_network_without_parameters_has_a_distance(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """argmax of ten pixels times five: the nearest other class is the second largest, half of their difference each."""
+    found = probed(capsys, "probed_models:Pixels", "--data", "digits", "-o", "kept", "--limit", "60", "--levels", "3")
+    data = load("digits")
+    pixels = data["test"].x[:60].float().flatten(1)[:, 20:30] / 255
+    top = pixels.topk(2).values
+    exact = (top[:, 0] - top[:, 1]) / 2**0.5
+    far = exact > 0.02  # nearer ones are held off the boundary by the rounding of logits
+    kept = distances.read(models / "kept" / "robustness" / "ddn" / "test-first-60.safetensors").distance
+    torch.testing.assert_close(kept[far].float(), exact[far], rtol=0.01, atol=0)
+    assert found["splits"]["test"]["n"] == 60 and int(far.sum()) > 30  # type: ignore[index]
+
+
+def test_a_model_is_attacked_on_what_it_is_fed(runs: list[str], tmp_path: Path) -> None:
+    """A model that knows its own mean and std is normalised by them, when it predicts and when it is attacked."""
+    from calibrant.cli.probe import Request
+    from calibrant.cli.probe_robustness import probe
+    from calibrant.ensembles.reference import Reference
+
+    members, data = load_run(runs[0]).members, load("digits")
+    model = Reference(members, "mine", mean=(0.2,), std=(0.5,))
+    options = {"variance": "true", "ruler": "ddn", "levels": 2}
+    probe(Request((model,), data, ("test",), 30, torch.device("cpu"), tmp_path, options))
+    kept = distances.read(tmp_path / "robustness" / "ddn" / "test-first-30.safetensors").distance.float()
+    pixels = data["test"].x[:30].float() / 255
+    own = Bounds(mean=(0.2,), std=(0.5,))
+    torch.testing.assert_close(kept, robustness(members[0], own.inputs(pixels, torch.float32), "ddn", bounds=own))
+
+
+def test_results_cannot_lie_below_a_file(models: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for folder in ("probed_models.py", "probed_models.py/a/b"):
+        assert run(["probe", "probed_models:Pixels", "--data", "digits", "-o", folder]) == 2
+        assert "probed_models.py is a file; name a folder" in capsys.readouterr().err

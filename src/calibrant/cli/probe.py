@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -54,14 +54,37 @@ class Request:
             return whole
         return whole.take(torch.arange(self.limit), whole.split)
 
+    def rehearse(self) -> None:
+        """Refuse a network that cannot read this data, or answers with other classes, before anything is computed."""
+        from calibrant.ensembles.single import logits_of
+        from calibrant.train.rehearsal import answer
+        from calibrant.types import Split
+
+        for model in self.models:
+            for network in model.members:
+                logits = logits_of(answer(model.name, self.data, Split(self.splits[0]), network))
+                if logits.ndim != 2:
+                    raise InputError(
+                        f"{model.name} answers {tuple(logits.shape)} to two items of {self.data.name}; "
+                        "probe a network whose answer is [N, K]"
+                    )
+                if (k := logits.shape[1]) != self.data.k:
+                    raise InputError(
+                        f"{model.name} has {k} classes and {self.data.name} has {self.data.k}; give data that fit"
+                    )
+
+    def inputs(self, model: Reference) -> Data:
+        """The data as the model is fed it: normalised by the model's own constants where it has some."""
+        return replace(self.data, mean=model.mean or self.data.mean, std=model.std or self.data.std)
+
     def predictions(self, model: Reference, split: str) -> Predictions:
         """What a model says about these items; several members as [M, N, K]."""
         from calibrant.data import Batches
         from calibrant.ensembles.single import predict
 
         networks = [m.to(self.device) for m in model.members]
-        mean, std = model.mean or self.data.mean, model.std or self.data.std
-        batches = Batches(self.part(split), 1000, device=self.device, mean=mean, std=std)
+        fed = self.inputs(model)
+        batches = Batches(self.part(split), 1000, device=self.device, mean=fed.mean, std=fed.std)
         return predict(
             networks if len(networks) > 1 else networks[0],
             batches,
@@ -142,6 +165,7 @@ def _request(
     out: Path | None,
     options: dict[str, Any],
 ) -> Request:
+    from calibrant.attacks.store import check_place
     from calibrant.cli.device import device_of
     from calibrant.data import load
     from calibrant.ensembles.reference import resolve
@@ -160,16 +184,17 @@ def _request(
     store = out if out is not None else Path(models[0]) if Path(models[0]).is_dir() else None
     if store is None:
         raise InputError(f"{models[0]} is not a run: name a folder that keeps the results by -o")
-    store.mkdir(parents=True, exist_ok=True)
+    loaded = load(
+        name,
+        root=root,
+        seed=first.data_seed if own else 0,
+        sizes=first.sizes if own else None,
+        shape=first.shape,
+    )
+    check_place(store)  # it is made with what is kept in it
     return Request(
         found,
-        load(
-            name,
-            root=root,
-            seed=first.data_seed if own else 0,
-            sizes=first.sizes if own else None,
-            shape=first.shape,
-        ),
+        loaded,
         splits,
         limit,
         where,

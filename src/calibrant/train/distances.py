@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from calibrant.attacks import RULERS, robustness
 from calibrant.attacks.bounds import ROUNDING
+from calibrant.attacks.field import home
 from calibrant.attacks.store import EDITION, tensor_hash, weights_hash
 from calibrant.data import Batches, Data
 from calibrant.data.records import Part
@@ -101,13 +102,13 @@ def measured(
         found = read(path)
         if (found.items, found.network, found.ruler) == (items, weights, ruler):
             return found
-    path.parent.mkdir(parents=True, exist_ok=True)
     # chunks of a network that was trained on since, or of the ruler's former settings or edition, are no use
     settings = hashlib.sha256(f"{RULERS[ruler]()!r}{EDITION}".encode()).hexdigest()
     chunks = path.with_suffix(f".{weights[:8]}-{settings[:8]}.parts")
     with enough_threads(data.shape, 64, device):
         distance = _attacked(network, part, data, ruler, chunks, torch.device(device), progress)
     out = Distances(distance.double().cpu(), part.index.cpu(), data.name, name, items, weights, ruler)
+    path.parent.mkdir(parents=True, exist_ok=True)
     write(path, out)
     for done in path.parent.glob(f"{stem}.*.parts"):
         shutil.rmtree(done, ignore_errors=True)
@@ -173,9 +174,9 @@ class Pooled(nn.Module):
 def _attacked(
     network: nn.Module, part: Part, data: Data, ruler: str, chunks: Path, device: torch.device, bar: bool
 ) -> Tensor:
-    home = next(network.parameters()).device
+    came_from = home(network, device)
     try:
         batches = Batches(part, BATCH, device=device, mean=data.mean, std=data.std)
         return robustness(network.to(device), batches, ruler, store=chunks, progress=bar)
     finally:
-        network.to(home)
+        network.to(came_from)
