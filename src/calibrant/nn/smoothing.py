@@ -15,6 +15,10 @@ from typing import Any, Literal, SupportsFloat
 
 import torch
 from torch import Tensor, nn
+from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+from torch._C._functorch import is_legacy_batchedtensor
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch
+from torch.autograd import forward_ad
 
 from calibrant.errors import InputError
 from calibrant.nn.blur import PADDINGS, Padding, Taps, averaged, blur, blurred, check_map, check_values, kernel_of
@@ -26,6 +30,7 @@ TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0, "identity": 1.0
 `none` is ReLU alone. `identity` leaves even that out: Blur without Prob, which App. F shows to do harm.
 """
 
+aten = torch.ops.aten  # autograd's own kernels, which can write where they are told
 _references = 0  # open `reference()` scopes. A plain number: torch.compile guards it, and cannot read a ContextVar
 
 
@@ -65,8 +70,9 @@ class _Smooth(torch.autograd.Function):
 
     @staticmethod
     def forward(z: Tensor, upper: Upper, tau: float, taps: tuple[float, ...], padding: Padding, axes: int) -> Tensor:
-        p = _bounded(z, upper, tau)
-        return p if len(taps) == 1 else averaged(p, taps, padding, axes, owned=True)
+        recorded = _recorded()
+        p = _recorded_bounded(z, upper, tau) if recorded else _bounded(z, upper, tau)
+        return p if len(taps) == 1 else averaged(p, taps, padding, axes, owned=not recorded)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -76,9 +82,15 @@ class _Smooth(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         (z,), (upper, tau, taps, padding, axes) = ctx.saved_tensors, ctx.settings
-        if len(taps) > 1:
-            gradient = blurred(gradient, taps, padding, axes, transposed=True)
-        return gradient * _slope(z, upper, tau), None, None, None, None, None
+        blurs = len(taps) > 1
+        if _observed(gradient):
+            if blurs:
+                gradient = blurred(gradient, taps, padding, axes, transposed=True)
+            return gradient * _slope(z, upper, tau), None, None, None, None, None
+        if blurs:
+            gradient = averaged(gradient, taps, padding, axes, transposed=True)
+        out = _times_slope(gradient, z, upper, tau, owned=blurs)  # what came in belongs to others
+        return out, None, None, None, None, None
 
 
 class _SmoothForward(_Smooth):
@@ -94,6 +106,35 @@ class _SmoothForward(_Smooth):
         (z,), (upper, tau, taps, padding, axes) = ctx.saved_tensors, ctx.settings
         moved = tangent * _slope(z, upper, tau)
         return moved if len(taps) == 1 else blurred(moved, taps, padding, axes)
+
+
+def _recorded() -> bool:
+    """Whether operations are recorded (compile, export, make_fx), to be run and differentiated one by one later: then
+    none may overwrite what autograd saved for another."""
+    return (
+        torch.compiler.is_compiling()  # first: Dynamo sees the constant, and does not ask what it cannot follow
+        or _len_torch_dispatch_stack() > 0
+        or _len_torch_dispatch_stack_pre_dispatch() > 0  # type: ignore[no-untyped-call]
+    )
+
+
+def _observed(gradient: Tensor) -> bool:
+    """Whether somebody derives, batches or records what is done to this gradient, or has its own class for it."""
+    return (
+        torch.is_grad_enabled()
+        or _recorded()
+        or type(gradient) is not Tensor
+        or _are_functorch_transforms_active()
+        or is_legacy_batchedtensor(gradient)  # is_grads_batched, and Jacobians with vectorize
+        or forward_ad._current_level >= 0
+    )
+
+
+def _recorded_bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:
+    """Prob's values by operations that autograd can follow; who runs them will fuse them, or has the memory."""
+    if upper == "tanh":
+        return torch.tanh(z.relu() / tau) * tau
+    return z.relu() / tau if upper == "constant" else _bounded(z, upper, tau)
 
 
 def _bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:
@@ -117,6 +158,21 @@ def _slope(z: Tensor, upper: Upper, tau: float) -> Tensor:
     if upper == "identity":
         return torch.ones((), dtype=z.dtype, device=z.device)
     return (z > 0).to(z.dtype) / (tau if upper == "constant" else 1.0)
+
+
+def _times_slope(gradient: Tensor, z: Tensor, upper: Upper, tau: float, *, owned: bool) -> Tensor:
+    """gradient · slope, in the gradient itself where that is ours, with one new map at the most."""
+    if upper == "identity":
+        return gradient if owned else gradient.clone()
+    if upper == "relu6":
+        inside = z.clamp(0, tau).eq_(z)
+        return gradient.mul_(inside) if owned else inside.mul_(gradient)
+    if upper == "tanh":
+        t = (z / tau).tanh_()
+        gradient, owned = aten.tanh_backward.grad_input(gradient, t, grad_input=gradient if owned else t), True
+    into = gradient if owned else torch.empty_like(gradient)
+    aten.threshold_backward.grad_input(gradient, z, 0, grad_input=into)  # 0 where z ≤ 0, by no mask in memory
+    return into.div_(tau) if upper == "constant" else into
 
 
 def _positive(tau: Any) -> float:
