@@ -241,6 +241,27 @@ def test_robustness_of_another_split_or_data_set(run: Path, tmp_path: Path) -> N
     assert not any(tmp_path.glob("[a-e]")), "nothing is written"
 
 
+def test_the_record_names_the_ruler_that_measured(run: Path, tmp_path: Path) -> None:
+    """Files say what measured them. A recipe that names another would write that into recipe, levels and targets."""
+    stored = run / "vanilla" / "robustness" / "ddn"
+    said = refused(small("targets.ruler=cw"), tmp_path / "a", replace(QUIET, levels=stored))
+    assert "train.safetensors was measured by ddn, and this recipe's ruler is cw; add --set targets.ruler=ddn" in said
+    assert not (tmp_path / "a").exists(), "nothing is written"
+    train(small("epochs=1"), tmp_path / "b", replace(QUIET, levels=stored))
+    for name in ("levels.json", "targets.json"):
+        assert json.loads((tmp_path / "b" / name).read_text())["ruler"] == "ddn"
+
+
+def test_levels_of_training_and_validation_are_of_one_network(run: Path, tmp_path: Path) -> None:
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    for split, network in (("train", "a"), ("validation", "b")):
+        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
+        distances.write(mixed / f"{split}.safetensors", replace(found, network=network))
+    said = refused(small(), tmp_path / "r", replace(QUIET, levels=mixed))
+    assert "are of two networks" in said and "--split train,validation" in said and not (tmp_path / "r").exists()
+
+
 def test_a_run_keeps_the_levels_it_was_begun_with(run: Path, tmp_path: Path) -> None:
     train(small("seed=5"), tmp_path / "other", QUIET)
     out = tmp_path / "mine"

@@ -66,7 +66,7 @@ def _check_given(folder: Path, recipe: Recipe, data: Data) -> None:
         raise FileError(f"--levels {folder} is neither a run nor a folder of robustness")
     run = _attacked_run(folder)
     if run is None:
-        _read(folder, data)
+        _read(folder, data, str(setting(recipe, "ruler")))
         return
     theirs, ours = read(run / "recipe.json").data, recipe.data
     if theirs != ours:
@@ -81,12 +81,22 @@ def _attacked_run(folder: Path) -> Path | None:
     return next((run for run in (folder / VANILLA, folder) if (run / "recipe.json").is_file()), None)
 
 
-def _read(folder: Path, data: Data) -> tuple[Distances, Distances]:
-    """Distances from their files alone, of just these items."""
+def _read(folder: Path, data: Data, ruler: str) -> tuple[Distances, Distances]:
+    """Distances from their files alone: of just these items, of one network, and by the ruler that the record names."""
     paths = [folder / f"{split.value}.safetensors" for split in PARTS]
     found = [distances.read(path) for path in paths]
     for split, path, each in zip(PARTS, paths, found, strict=True):
         each.check(data, split, str(path))
+        if each.ruler != ruler:
+            raise InputError(
+                f"{path} was measured by {each.ruler}, and this recipe's ruler is {ruler}; "
+                f"add --set targets.ruler={each.ruler}, or measure by {ruler}"
+            )
+    if found[0].network != found[1].network:
+        raise InputError(
+            f"{paths[0]} and {paths[1]} are of two networks, and levels must be of one; "
+            f"measure both with `calibrant probe RUN/ --what robustness --ruler {ruler} --split train,validation`"
+        )
     return found[0], found[1]
 
 
@@ -166,7 +176,7 @@ class LevelSource:
         folder = Path(given)
         _check_given(folder, self.recipe, self.data)
         run = _attacked_run(folder)
-        return (_read(folder, self.data), str(folder)) if run is None else (self._of_run(run), str(run))
+        return (_read(folder, self.data, self.ruler), str(folder)) if run is None else (self._of_run(run), str(run))
 
     def _twin(self) -> Path:
         from calibrant.train.run import train
