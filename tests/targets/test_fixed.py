@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from calibrant.errors import InputError
-from calibrant.targets import OneHot, Smoothing
+from calibrant.targets import TARGETS, AdaLS, ArAdaLS, Levels, OneHot, Smoothing
+from calibrant.targets.encoding import encoded, soft_labels
 
 
 def test_smoothing_is_its_formula_and_torchs() -> None:
@@ -19,6 +20,29 @@ def test_smoothing_is_its_formula_and_torchs() -> None:
     torch.testing.assert_close(
         ours, torch.nn.functional.cross_entropy(logits, labels, label_smoothing=0.09, reduction="none")
     )
+
+
+POLICIES = {
+    "one_hot": OneHot(classes=3),
+    "smoothing": Smoothing(classes=3),
+    "adals": AdaLS(classes=3),
+    "ar_adals": ArAdaLS(classes=3, levels=2, given=Levels(torch.tensor([0, 1]), torch.tensor([0, 1]))),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_a_label_of_no_class_is_an_error_for_every_policy(name: str) -> None:
+    """Its row was all zeros, an item that costs nothing: the training went on without it, in silence."""
+    for labels in ([5, 0], [2, 3]):
+        with pytest.raises(InputError, match=rf"label {max(labels)} with classes=3: labels must be 0 … 2"):
+            POLICIES[name](torch.tensor(labels), torch.arange(2))
+
+
+def test_without_a_look_at_the_values_it_is_a_row_that_is_not_a_number() -> None:
+    """On an accelerator, where a look would wait for the device: the loop names the items of a loss that is none."""
+    q = encoded(torch.tensor([5, 0, -1]), 3, 0.1)
+    assert q.isnan().all(-1).tolist() == [True, False, False]
+    assert torch.equal(q[1:], soft_labels(torch.tensor([0, -1]), 3, 0.1)) and q[2].tolist() == [0.0] * 3
 
 
 def test_fixed_targets_learn_nothing() -> None:

@@ -17,6 +17,7 @@ from calibrant.train import How, Recipe, read, select, train
 from calibrant.train import load as load_run
 from calibrant.train.components import components, known_of
 from calibrant.train.run import networks
+from calibrant.types import Split
 
 QUIET = How(device="cpu", quiet=True)
 
@@ -56,6 +57,18 @@ def small(*settings: str) -> Recipe:
 def test_what_cannot_train_leaves_nothing_behind(tmp_path: Path, settings: list[str], says: str) -> None:
     with pytest.raises(CalibrantError, match=says):
         train(small(*settings), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("split", [Split.TRAIN, Split.VALIDATION])
+def test_a_label_of_no_class_is_seen_before_the_first_step(tmp_path: Path, split: Split) -> None:
+    data = load("digits")
+    y = data[split].y.clone()
+    y[3] = 10
+    wrong = replace(data, splits={**data.splits, split: replace(data[split], y=y)})
+    says = rf"the {split} part of digits has the label 10, and its 10 classes are 0 … 9"
+    with pytest.raises(InputError, match=says):
+        train(small(), tmp_path / "run", QUIET, wrong)
     assert not (tmp_path / "run").exists()
 
 

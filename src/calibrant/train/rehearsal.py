@@ -1,4 +1,4 @@
-"""Before anything is written: can this network read this data, and this loss its answer?
+"""Before anything is written: has every label a class, can this network read this data, and this loss its answer?
 
 Two blank items go through the network in evaluation mode, and, before a training, their logits through the criterion.
 That costs one small forward pass; the alternative is a traceback out of the first epoch, in a folder that already looks
@@ -23,6 +23,12 @@ ITEMS = 2
 def rehearse(name: str, data: Data, network: nn.Module, criterion: Criterion) -> None:
     """Raise `InputError` where network, data and loss do not fit; `name` is the network's in the message."""
     part = data[Split.TRAIN]
+    for split in (Split.TRAIN, Split.VALIDATION):  # on an accelerator, no step can look at them without waiting for it
+        if (highest := int(data[split].y.max())) >= data.k:
+            raise InputError(
+                f"the {split} part of {data.name} has the label {highest}, and its {data.k} classes are "
+                f"0 … {data.k - 1}; correct the label, or name all classes"
+            )
     logits = answer(name, data, Split.TRAIN, network)
     expected = (ITEMS, *part.y.shape[1:], data.k)
     if tuple(logits.shape) != expected:
