@@ -51,6 +51,19 @@ def test_one_run_is_evaluate_on_each_level() -> None:
         assert row.confidence.low is not None and row.confidence.low < (row.confidence.value or 0)
 
 
+def test_levels_and_distances_may_be_arrays_or_lists() -> None:
+    p, distance = run(0), torch.rand(120, generator=torch.Generator().manual_seed(1))
+    found = calibration_by_level(p, LEVEL, distance=distance)
+    assert calibration_by_level(p, LEVEL.numpy(), distance=distance.numpy()) == found
+    assert calibration_by_level(p, LEVEL.tolist(), distance=distance.tolist()) == found
+    with pytest.raises(InputError, match=r"levels must be whole numbers; calibrant.levels\(distance, R\)"):
+        calibration_by_level(p, distance)
+    with pytest.raises(InputError, match="119 distances for 120 items"):
+        calibration_by_level(p, LEVEL, distance=distance.numpy()[1:])
+    with pytest.raises(InputError, match="distance holds"):
+        calibration_by_level(p, LEVEL, distance=["far"] * 120)
+
+
 @pytest.mark.parametrize("of", ["true", "predicted", "confidence", "classes"])
 def test_variance_is_the_papers_sum(of: str) -> None:
     """σ² = 1/(M−1) Σ_m 1/N Σ_i (p̂_{m,i} − p̄_i)², of the class that the setting names."""

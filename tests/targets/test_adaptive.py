@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import random
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -141,6 +143,11 @@ def test_an_index_that_is_no_training_item_has_no_soft_label() -> None:
     assert torch.isnan(q).any(-1).tolist() == [False, True, False]
 
 
+def test_an_index_beyond_the_levels_is_named() -> None:
+    with pytest.raises(InputError, match=r"item 7 has no level: the levels are of items 0 … 1"):
+        ArAdaLS(classes=Z, levels=2, given=levels([0, 1], [0, 1]))(torch.tensor([0]), torch.tensor([7]))
+
+
 def test_the_record_is_the_path_of_both_quantities() -> None:
     target = ArAdaLS(classes=Z, alpha=0.3, levels=2, given=levels([0, 1], list(range(2)) * 30), ruler="cw")
     for epoch in range(3):
@@ -187,6 +194,33 @@ def test_mistakes_are_named() -> None:
         AdaLS(classes=Z, alpha=-1)
     with pytest.raises(InputError, match="have none"):
         AdaLS(classes=Z).observe(0, Predictions(torch.zeros(1), predicted=torch.zeros(1), confidence=torch.ones(1)))
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.int32, np.int64, list])
+def test_levels_may_be_any_array_of_whole_numbers(kind: Any) -> None:
+    """As a mask, bytes would choose other soft labels."""
+    train, held = [1, 0, 1], [0, 1] * 30
+    plain = ArAdaLS(classes=Z, alpha=0.2, levels=2, given=levels(train, held))
+    make = (lambda v: torch.tensor(v, dtype=kind)) if isinstance(kind, torch.dtype) else np.array
+    target = ArAdaLS(classes=Z, alpha=0.2, levels=2)
+    target.refresh(Levels(*((list(v) if kind is list else make(v)) for v in (train, held))))
+    for each in (plain, target):
+        each.observe(0, validation(2))
+    labels = torch.tensor([0, 1, 2])
+    assert torch.equal(target(labels, torch.arange(3)), plain(labels, torch.arange(3)))
+
+
+def test_what_is_no_level_is_named() -> None:
+    target = ArAdaLS(classes=Z, levels=2)
+    good = torch.tensor([0, 1])
+    for bad in (torch.tensor([0.1, 0.7]), torch.tensor([True, False]), torch.tensor([[0], [1]])):
+        with pytest.raises(InputError, match=r"train levels must be whole numbers \[N\].*calibrant.levels"):
+            target.refresh(Levels(bad, good))
+        with pytest.raises(InputError, match="validation levels must be whole numbers"):
+            target.refresh(Levels(good, bad))
+    with pytest.raises(InputError, match="train levels holds"):
+        target.refresh(Levels(["low", "high"], good))  # type: ignore[arg-type]
+    assert target.given is None
 
 
 def test_labelled_images_and_ignored_pixels() -> None:

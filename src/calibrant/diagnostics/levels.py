@@ -18,6 +18,7 @@ from torch import Tensor
 
 from calibrant.diagnostics.stability import Of, variance_over_runs
 from calibrant.errors import InputError
+from calibrant.functional.border import as_tensor
 from calibrant.metrics.conventions import BINS
 from calibrant.metrics.evaluate import evaluate
 from calibrant.types import SCHEMA, Estimate, Predictions
@@ -90,19 +91,23 @@ WORDS: dict[Of, str] = {
 
 def calibration_by_level(
     predictions: Predictions | Sequence[Predictions],
-    levels: Tensor,
+    levels: Any,
     *,
-    distance: Tensor | None = None,
+    distance: Any = None,
     of: Of = "true",
     bins: int = BINS,
     intervals: bool = True,
     name: str = "",
 ) -> ByLevel:
-    """Accuracy, confidence, ECE and variance of each level. `levels[i]`, 0 … R−1, belongs to the i-th prediction."""
+    """Accuracy, confidence, ECE and variance of each level. `levels[i]`, 0 … R−1, belongs to the i-th prediction.
+
+    So does `distance[i]`; both may be tensors, arrays or lists.
+    """
     runs = [predictions] if isinstance(predictions, Predictions) else list(predictions)
     level = _checked(runs, levels)
-    if distance is not None and distance.shape != level.shape:
-        raise InputError(f"{distance.numel()} distances for {level.numel()} items; give one an item")
+    far = None if distance is None else as_tensor(distance, "distance").cpu().double()
+    if far is not None and far.shape != level.shape:
+        raise InputError(f"{far.numel()} distances for {level.numel()} items; give one an item")
     spread = _spread(runs, of) if len(runs) > 1 else None
     rows = []
     for r in range(int(level.max()) + 1):
@@ -111,7 +116,7 @@ def calibration_by_level(
             raise InputError(f"no item has level {r}; levels must be 0 … R−1, each with items")
         found = [_measured(run.take(where), bins, intervals and len(runs) == 1) for run in runs]
         accuracy, confidence, gap, ece = ([each[m] for each in found] for m in ("accuracy", "confidence", "gap", "ece"))
-        median = None if distance is None else float(distance.cpu().double()[where].median())
+        median = None if far is None else float(far[where].median())
         rows.append(
             LevelRow(
                 r,
@@ -169,13 +174,16 @@ def _spread(runs: Sequence[Predictions], of: Of) -> Tensor:
     return variance_over_runs(torch.stack([p.double() for p in pooled]), runs[0].labels, of).cpu()
 
 
-def _checked(runs: Sequence[Predictions], levels: Tensor) -> Tensor:
+def _checked(runs: Sequence[Predictions], levels: Any) -> Tensor:
     if not runs:
         raise InputError("calibration_by_level was given no predictions")
     for m, run in enumerate(runs):
         if run.n != runs[0].n or not torch.equal(run.labels.cpu(), runs[0].labels.cpu()):
             raise InputError(f"run {m} is about other items than run 0: their labels differ")
-    level = torch.as_tensor(levels).cpu().long().reshape(-1)
+    given = as_tensor(levels, "levels").cpu()
+    level = given.long().reshape(-1)
+    if not torch.equal(given.reshape(-1).double(), level.double()):
+        raise InputError("levels must be whole numbers; calibrant.levels(distance, R) cuts distances into them")
     if len(level) != runs[0].n:
         raise InputError(f"{len(level)} levels for {runs[0].n} predictions; give one an item")
     if int(level.min()) < 0:

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError, unknown
+from calibrant.functional.border import as_tensor
 from calibrant.functional.pooling import pool
 from calibrant.targets.encoding import check_classes, soft_labels
 from calibrant.types import Predictions
@@ -38,6 +39,17 @@ class Levels:
 
     train: Tensor
     validation: Tensor
+
+
+def _whole(given: Any, name: str) -> Tensor:
+    """Levels as long [N], from any array of whole numbers; the distances that they are cut from are none."""
+    level = as_tensor(given, f"{name} levels")
+    if level.ndim != 1 or level.is_floating_point() or level.dtype == torch.bool:
+        raise InputError(
+            f"{name} levels must be whole numbers [N], got {level.dtype} of shape {tuple(level.shape)}; "
+            "calibrant.levels(distance, R) cuts distances into them"
+        )
+    return level.long()
 
 
 def step(p_true: Tensor, gap: Tensor, alpha: float, classes: int, margin: float = MARGIN) -> Tensor:
@@ -175,6 +187,8 @@ class ArAdaLS:
         known = self._levels()
         if known.train.device != index.device:
             self.given = known = Levels(known.train.to(index.device), known.validation)
+        if index.device.type == "cpu" and index.numel() and (last := int(index.max())) >= len(known.train):
+            raise InputError(f"item {last} has no level: the levels are of items 0 … {len(known.train) - 1}")
         return soft_labels(labels, self.classes, self.soft.epsilon(labels.device)[known.train[index]])
 
     def observe(self, epoch: int, validation: Predictions) -> None:
@@ -184,10 +198,12 @@ class ArAdaLS:
         return self.given is None or epoch in self.refresh_after
 
     def refresh(self, levels: Any) -> None:
+        checked = []
         for name in ("train", "validation"):
-            level: Tensor | None = getattr(levels, name, None)
-            if level is None or level.numel() == 0:
+            given = getattr(levels, name, None)
+            if given is None or len(given) == 0:
                 raise InputError(f"ar_adals needs the levels of training and validation items, and {name} levels miss")
+            checked.append(level := _whole(given, name))
             known = level[level >= 0] if name == "train" else level
             if known.numel() < self.levels:
                 raise InputError(f"{self.levels} levels of {known.numel()} {name} items; lower targets.levels")
@@ -196,7 +212,7 @@ class ArAdaLS:
                 raise InputError(f"{name} levels must lie in 0 … {self.levels - 1}, found up to {int(known.max())}")
             if name == "validation" and int(counts.min()) == 0:
                 raise InputError(f"no validation item has level {int(counts.argmin())}: its gap cannot be measured")
-        self.given = levels
+        self.given = Levels(*checked)
 
     def state(self) -> Mapping[str, Any]:
         known = (
