@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -208,6 +209,35 @@ def test_impossible_classes_stay_impossible_only_while_all_frames_say_so() -> No
     assert TemporalSmoothing(identity)(logits)[2, 1] > -math.inf
 
 
+def calls(frames: Tensor, **options: Any) -> Tensor:
+    return TemporalSmoothing(identity)(frames, **options)
+
+
+def test_a_sequence_is_one_id_a_frame_whatever_holds_it() -> None:
+    made = TemporalSmoothing(identity)
+    for ids in ((4, 5), [4, 5], np.array([4, 5]), torch.tensor([4, 5]), [np.int64(4), torch.tensor(5)]):
+        made(FRAMES[:2], stream=ids)
+    made(FRAMES[:1], stream=torch.tensor(4))
+    assert {stream: memory.seen for stream, memory in made.memories.items()} == {4: 6, 5: 5}
+    made.reset(np.int64(4))
+    assert list(made.memories) == [5]
+    made(FRAMES[:2], stream=("cam", 1))  # two frames of two cameras
+    assert list(made.memories) == [5, "cam", 1]
+
+
+def test_no_name_is_that_of_the_frames_without_one() -> None:
+    made = TemporalSmoothing(identity)
+    made(FRAMES[:6])
+    for name in ("unnamed", str(UNNAMED), repr(UNNAMED)):
+        torch.testing.assert_close(made(FRAMES[6:], stream=name), afresh(made, FRAMES[6:]))
+    made.reset("unnamed")
+    again = copy.deepcopy(made)  # which goes on as the original would
+    torch.testing.assert_close(torch.cat([made(FRAMES[6:9]), made(FRAMES[9:])]), afresh(made, FRAMES)[6:])
+    torch.testing.assert_close(again(FRAMES[6:]), afresh(made, FRAMES)[6:])
+    with pytest.raises(InputError, match=r"^frames without an id: frame 12 has shape \(2,\).*give it a stream id, or"):
+        made(FRAMES[:1, :2])
+
+
 def refused() -> Iterator[tuple[str, object]]:
     def differs() -> None:
         made = TemporalSmoothing(lambda x: x.mean((1, 2)))
@@ -221,7 +251,25 @@ def refused() -> Iterator[tuple[str, object]]:
     yield "space='odds'", lambda: TemporalSmoothing(identity, space="odds")
     yield "scene_cut=0", lambda: TemporalSmoothing(identity, scene_cut=0)
     yield "scene_cut='a'", lambda: TemporalSmoothing(identity, scene_cut="a")
+    two = torch.tensor([0.1, 0.2])
+    yield r"^decay=tensor\(\[0.1000, 0.2000\]\) must be one number", lambda: TemporalSmoothing(identity, decay=two)
+    yield "decay='a'", lambda: TemporalSmoothing(identity, decay="a")
+    yield "decay=nan", lambda: TemporalSmoothing(identity, decay=math.nan)
+    yield "decay=True", lambda: TemporalSmoothing(identity, decay=True)
+    yield r"scene_cut=tensor\(.*one number", lambda: TemporalSmoothing(identity, scene_cut=two)
+    yield "^class_axis='a' must be a whole number", lambda: TemporalSmoothing(identity, class_axis="a")
+    yield "class_axis=1.5", lambda: TemporalSmoothing(identity, class_axis=1.5)
+    yield "class_axis=True", lambda: TemporalSmoothing(identity, class_axis=True)
+    yield "class_axis=7 does not exist", lambda: TemporalSmoothing(identity, class_axis=7)(FRAMES)
     yield r"stream=\{'a': 1\} cannot be an id", lambda: TemporalSmoothing(identity)(FRAMES, stream={"a": 1})
+    one_id = "a list or tuple is one id a frame, and one id for all a string or a whole number, such as 'cam 1'"
+    yield f"^2 entries of stream for 1 frame; {one_id}$", lambda: calls(FRAMES[:1], stream=("cam", 1))
+    yield r"stream=\('cam', 1\) cannot be an id; .*'cam 1'", lambda: calls(FRAMES[:2], stream=[("cam", 1)] * 2)
+    yield "stream=0.5 cannot be an id", lambda: calls(FRAMES[:2], stream=torch.tensor([0.5, 1.0]))
+    yield "stream=True cannot be an id", lambda: calls(FRAMES, stream=True)
+    yield "stream=None cannot be an id", lambda: calls(FRAMES[:2], stream=["a", None])
+    yield r"stream=\['a'\] cannot be an id", lambda: TemporalSmoothing(identity).reset(["a"])
+    yield "2 entries of cut for 12 frames; give one for all or one a frame", lambda: calls(FRAMES, cut=[True, False])
     yield "not a predictor", lambda: TemporalSmoothing(3)
     yield "2 entries of stream for 12 frames", lambda: TemporalSmoothing(identity)(FRAMES, stream=["a", "b"])
     yield r"shape \(12,\)", lambda: TemporalSmoothing(lambda x: x[:, 0])(FRAMES)

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from numbers import Integral
 from typing import Any, Literal, SupportsFloat
 
@@ -28,9 +29,17 @@ from calibrant.functional.rows import classes_last
 from calibrant.types import Predictions
 
 WINDOW, DECAY = 5, math.exp(-0.8)
-UNNAMED = "unnamed"
-"""The stream of frames that come without an id: whoever has one camera needs no name for it."""
 Space = Literal["probability", "log"]
+
+
+class Unnamed(Enum):
+    """No name that anybody could give a stream; an Enum, as its member stays itself when it is copied or stored."""
+
+    STREAM = "unnamed"
+
+
+UNNAMED = Unnamed.STREAM
+"""The stream of frames that come without an id: whoever has one camera needs no name for it."""
 
 
 def importances(count: int, decay: float) -> Tensor:
@@ -63,7 +72,8 @@ class Memory:
         shape = tuple(frame)
         if self.kept and shape != self.frame and not cut:
             what = f"frame {self.seen} has shape {shape} after frames of {self.frame}"
-            others = "or leave it out" if stream is None else "give it another stream id, or reset the stream"
+            an_id = "a" if stream is UNNAMED else "another"
+            others = "or leave it out" if stream is None else f"give it {an_id} stream id, or reset the stream"
             raise InputError(f"{_called(stream)}: {what}; resize it, {others}")
 
 
@@ -91,12 +101,15 @@ class TemporalSmoothing(Ensemble):
             raise InputError(f"{type(self.predictor).__name__} is not a predictor: it cannot be called on a frame")
         if isinstance(self.window, bool) or not isinstance(self.window, Integral) or self.window < 0:
             raise InputError(f"window={self.window!r} must be a whole number of earlier frames, 0 or more")
-        if not isinstance(self.decay, SupportsFloat) or not 0 <= float(self.decay) <= 1:
-            raise InputError(f"decay={self.decay!r} must lie in [0, 1]; SS uses exp(-0.8) = 0.449")
+        if not 0 <= _number(self.decay) <= 1:
+            raise InputError(f"decay={_said(self.decay)} must be one number in [0, 1]; SS uses exp(-0.8) = 0.449")
         if self.space not in ("probability", "log"):
             raise InputError(f"space={self.space!r} is unknown; use probability or log")
-        if self.scene_cut is not None and not (isinstance(self.scene_cut, SupportsFloat) and 0 < self.scene_cut <= 1):
-            raise InputError(f"scene_cut={self.scene_cut!r} must lie in (0, 1], a total-variation distance")
+        if self.scene_cut is not None and not 0 < _number(self.scene_cut) <= 1:
+            said = _said(self.scene_cut)
+            raise InputError(f"scene_cut={said} must be one number in (0, 1], a total-variation distance")
+        if isinstance(self.class_axis, bool) or not isinstance(self.class_axis, Integral):
+            raise InputError(f"class_axis={_said(self.class_axis)} must be a whole number, such as 1 for [N, K, H, W]")
 
     # -- one stream or many ----------------------------------------------------------------------------------------
 
@@ -104,11 +117,12 @@ class TemporalSmoothing(Ensemble):
     def __call__(self, x: Tensor, stream: Any = None, cut: Any = None) -> Tensor:
         """Smoothed log-probabilities of the frames x[0], x[1], …, in this order.
 
-        `stream`: the id of all of them, or one id a frame; what a stream said is remembered until `reset`. Without it
-        they belong to the stream `unnamed`, and go on where its last call ended. `cut`: true where a new scene begins;
-        one for all: at the first frame of each stream.
+        `stream`: one id for all of them, a string or a whole number; or one id a frame, in a list, tuple, array or
+        tensor as long as x: ("cam", 1) is the ids of two frames, not one id. What a stream said is remembered until
+        `reset`. Without it they belong to a stream that has no id, and go on where its last call ended.
+        `cut`: true where a new scene begins; one for all: at the first frame of each stream.
         """
-        streams = _each(UNNAMED if stream is None else stream, len(x), "stream")
+        streams = [_id(s) for s in _each(UNNAMED if stream is None else stream, len(x), "stream")]
         cuts = _each(cut, len(x), "cut")
         if cut is not None and np.ndim(cut) == 0:  # of the whole call: at the first frame of each stream
             first = {s: i for i, s in reversed(list(enumerate(streams)))}
@@ -124,7 +138,7 @@ class TemporalSmoothing(Ensemble):
         if stream is None:
             self.memories.clear()
         else:
-            self.memories.pop(stream, None)
+            self.memories.pop(_id(stream), None)
 
     def _smooth(
         self, x: Tensor, streams: Sequence[Hashable], cuts: Sequence[Any], memories: dict[Hashable, Memory]
@@ -230,23 +244,42 @@ class TemporalSmoothing(Ensemble):
 
 
 def _called(stream: Hashable | None) -> str:
-    return "the stream" if stream is None else f"stream {stream!r}"
+    return "the stream" if stream is None else "frames without an id" if stream is UNNAMED else f"stream {stream!r}"
 
 
-def _listed(given: Any) -> Sequence[Any]:
-    return given if isinstance(given, (list, tuple)) else [given]
+def _said(value: Any) -> str:
+    return " ".join(repr(value).split())
+
+
+def _number(value: Any) -> float:
+    """NaN of what is no single number."""
+    try:
+        return float(value) if isinstance(value, SupportsFloat) and not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError, RuntimeError):  # a tensor or an array of several
+        return math.nan
+
+
+def _id(given: Any) -> str | int | Unnamed:
+    """A stream's id; numbers of NumPy and torch are the plain ones."""
+    if isinstance(given, (Tensor, np.generic, np.ndarray)):
+        given = given.tolist()
+    if isinstance(given, (str, Unnamed)):
+        return given
+    if isinstance(given, bool) or not isinstance(given, Integral):
+        raise InputError(f"stream={_said(given)} cannot be an id; use a string or a whole number, such as 'cam 1'")
+    return int(given)
 
 
 def _each(given: Any, n: int, name: str) -> list[Any]:
     """One entry a frame, from one for all or one for each."""
     if isinstance(given, (Tensor, np.ndarray)):
         given = given.tolist()
-    if name == "stream" and (wrong := [i for i in _listed(given) if not isinstance(i, Hashable)]):
-        raise InputError(f"stream={wrong[0]!r} cannot be an id; use a number or a string")
     if not isinstance(given, (list, tuple)):
         return [given] * n
     if len(given) != n:
-        raise InputError(f"{len(given)} entries of {name} for {n} frames; give one for all or one a frame")
+        one = "a list or tuple is one id a frame, and one id for all a string or a whole number, such as 'cam 1'"
+        remedy = one if name == "stream" else "give one for all or one a frame"
+        raise InputError(f"{len(given)} entries of {name} for {n} frame{'s' * (n != 1)}; {remedy}")
     return list(given)
 
 
