@@ -40,6 +40,7 @@ def test_eq_6_and_7_prob_by_hand() -> None:
         value = torch.tensor(z, dtype=torch.float64)
         assert prob(value, "tanh", 10.0).item() == pytest.approx(max(0.0, 10 * math.tanh(z / 10)))
         assert prob(value, "relu6").item() == min(max(z, 0.0), 6.0)
+        assert prob(value, "relu6", 10.0).item() == min(max(z, 0.0), 10.0)  # as named, it has 6; τ moves it
         assert prob(value, "constant", 5.0).item() == max(z, 0.0) / 5
         assert prob(value, "none").item() == max(z, 0.0)
 

@@ -25,7 +25,7 @@ from calibrant.nn.blur import PADDINGS, Padding, Taps, averaged, blur, blurred, 
 
 Upper = Literal["tanh", "relu6", "constant", "none", "identity"]
 TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0, "identity": 1.0}
-"""The paper's τ of each upper bound (SS §2.1, App. B.1); `relu6` has its 6, the last two have no τ.
+"""The paper's τ of each upper bound (SS §2.1, App. B.1); `relu6` bounds at τ, 6 by its name; the last two have no τ.
 
 `none` is ReLU alone. `identity` leaves even that out: Blur without Prob, which App. F shows to do harm.
 """
