@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
@@ -21,6 +22,7 @@ from torch import nn
 
 import calibrant
 from calibrant.attacks import DDN, FGSM, Bounds, levels, robustness
+from calibrant.attacks.store import EDITION
 from calibrant.data import load
 from calibrant.data.batches import Augment, Batches
 from calibrant.errors import FileError, InputError, UnknownNameError
@@ -99,8 +101,10 @@ def test_store_resumes_and_refuses_what_is_not_its_own(victim: Victim, tmp_path:
     with pytest.raises(InputError, match=r"another model.*choose another store or remove"):
         robustness(other, victim.x, "ddn", **settings)
     header = tmp_path / "store" / "robustness.json"
-    header.write_text(header.read_text().replace('"edition": 2', '"edition": 1'))  # begun before the rulers changed
-    with pytest.raises(InputError, match=r"another edition of the rulers \(edition: 1, now 2\); choose another store"):
+    begun = {**json.loads(header.read_text()), "edition": 1}  # before the rulers changed
+    header.write_text(json.dumps(begun))
+    says = rf"another edition of the rulers \(edition: 1, now {EDITION}\); choose another store"
+    with pytest.raises(InputError, match=says):
         robustness(victim.model, victim.x, "ddn", **settings)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
