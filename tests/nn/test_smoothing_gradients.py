@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -62,12 +63,15 @@ def test_what_is_exported_or_recorded_can_be_differentiated(upper: Any, kernel: 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
 @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # export's own
-def test_a_strict_export_a_decomposed_one_and_one_of_prob_too() -> None:
+def test_a_strict_export_a_decomposed_one_one_of_prob_and_one_of_another_rank_too() -> None:
     expected = gradient_of(Smooth(), X)
     torch.testing.assert_close(gradient_of(torch.export.export(Smooth(), (X,), strict=True).module(), X), expected)
     decomposed = torch.export.export(Smooth(), (X,)).run_decompositions().module()
     torch.testing.assert_close(gradient_of(decomposed, X), expected)
     torch.testing.assert_close(gradient_of(make_fx(Prob())(X), X), gradient_of(Prob(), X))
+    for axes, shape in ((1, (2, 3, 63)), (3, (1, 2, 3, 7, 9))):
+        layer, z = Smooth((1, 2, 1), axes=axes), X.reshape(-1)[: math.prod(shape)].reshape(shape)
+        torch.testing.assert_close(gradient_of(torch.export.export(layer, (z,)).module(), z), gradient_of(layer, z))
 
 
 def peak(f: Callable[[], Any]) -> int:
