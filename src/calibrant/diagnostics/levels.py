@@ -178,6 +178,9 @@ def _checked(runs: Sequence[Predictions], levels: Any) -> Tensor:
     if not runs:
         raise InputError("calibration_by_level was given no predictions")
     for m, run in enumerate(runs):
+        if not isinstance(run, Predictions):
+            kind = type(run).__name__
+            raise InputError(f"run {m} is a {kind}; hand in calibrant.predictions(logits, labels), or a list of them")
         if run.n != runs[0].n or not torch.equal(run.labels.cpu(), runs[0].labels.cpu()):
             raise InputError(f"run {m} is about other items than run 0: their labels differ")
     given = as_tensor(levels, "levels").cpu()
