@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch.utils.data import Dataset
 
 from calibrant.data.batches import Augment, Batches
 from calibrant.data.folder import IMAGENET_SHAPE, parts_of_folder
+from calibrant.data.label_maps import ignoring
 from calibrant.data.own import imported, parts_of
 from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered
 from calibrant.data.registry import DATASETS, IMAGENET_MOMENTS
@@ -34,23 +36,28 @@ def load(
     seed: int = 0,
     sizes: Mapping[str, Size] | None = None,
     shape: Sequence[int] | None = None,
+    ignore_index: int | None = None,
 ) -> Data:
     """Reads and splits: a name, `NAME[0-4]` (some of its classes, `subsets`), `package.module:factory` (makes a
     Dataset), a folder of images, a Dataset or a mapping of them.
 
     `sizes` overrides the defaults by split name: items, or a fraction of the training set; 0 leaves a split out, and
     the items go to train. An official test set stays test, whatever the seed. `shape` is what a folder's images become.
+    `ignore_index` marks pixels without a class in maps of labels, besides −1 (and torch's −100).
     """
     check_sizes(sizes or {})
     if not isinstance(name_or_dataset, str):
-        return _own(name_or_dataset, seed, {**OWN_SIZES, **(sizes or {})})
+        kind = type(name_or_dataset).__name__
+        return _own(name_or_dataset, kind, seed, {**OWN_SIZES, **(sizes or {})}, ignore_index)
     name, chosen = split_name(name_or_dataset)
     name = name.replace(".", "_") if name.replace(".", "_") in DATASETS else name  # cifar10.1, as people write it
     if name not in DATASETS:
         if Path(name_or_dataset).is_dir():
-            return _folder(Path(name_or_dataset), seed, sizes or {}, shape or IMAGENET_SHAPE)
+            found = _folder(Path(name_or_dataset), seed, sizes or {}, shape or IMAGENET_SHAPE)
+            return replace(found, splits=ignoring(found.splits, ignore_index, name_or_dataset))
         if ":" in name_or_dataset:
-            return _own(imported(name_or_dataset), seed, {**OWN_SIZES, **(sizes or {})})
+            made = imported(name_or_dataset)
+            return _own(made, name_or_dataset, seed, {**OWN_SIZES, **(sizes or {})}, ignore_index)
         raise unknown("data set", name, DATASETS)
     spec = DATASETS[name]
     raw = _find(spec, root)
@@ -63,7 +70,7 @@ def load(
         classes = raw.classes or ()
         kept = {s: len(y) / max(1, len(whole.parts[s][1])) for s, (_, y) in raw.parts.items()}
         usual = scaled(usual, kept.get(Split.TRAIN, 1.0))
-    splits = split_parts(raw, {**usual, **(sizes or {})}, seed)
+    splits = ignoring(split_parts(raw, {**usual, **(sizes or {})}, seed), ignore_index, name)
     return Data(name_or_dataset, splits, classes, spec.shape, spec.mean, spec.std)
 
 
@@ -124,8 +131,14 @@ def _folder(folder: Path, seed: int, sizes: Mapping[str, Size], shape: Sequence[
     return Data(folder.name, cut(official, wanted, seed), classes, tuple(shape), *moments)
 
 
-def _own(given: Dataset[Any] | Mapping[str, Dataset[Any]], seed: int, sizes: Mapping[str, Size]) -> Data:
-    official = parts_of(given)
+def _own(
+    given: Dataset[Any] | Mapping[str, Dataset[Any]],
+    called: str,
+    seed: int,
+    sizes: Mapping[str, Size],
+    ignore_index: int | None,
+) -> Data:
+    official = ignoring(parts_of(given), ignore_index, called)
     splits = cut(official, {Split(name): size for name, size in sizes.items() if Split(name) not in official}, seed)
     if Split.TRAIN not in splits:
         raise InputError('a mapping of data sets needs a "train" part')

@@ -15,12 +15,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from calibrant.data.label_maps import IGNORED
 from calibrant.data.own import as_item
 from calibrant.data.records import Part
 from calibrant.errors import InputError
-
-IGNORED = -1
-"""Label of the pixels that a shifted crop brings in."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +55,9 @@ class Batches:
             raise InputError("shuffling and augmentation draw from an explicit generator; hand in generator=")
         if augment is not None and part.items is None and part.x.ndim != 4:
             raise InputError(f"crop and flip are for images [N, C, H, W], not {tuple(part.x.shape)}; drop augment")
+        if augment is not None and part.y.ndim == 3 and part.y.shape[1:] != part.x.shape[2:]:
+            sizes = f"{tuple(part.y.shape[1:])} of images of {tuple(part.x.shape[2:])}"
+            raise InputError(f"crop and flip take maps of labels as large as the images, not {sizes}; drop augment")
         self.part, self.batch_size, self.generator, self.shuffle = part, batch_size, generator, shuffle
         self.augment, self.drop_last, self.channels_last = augment, drop_last, channels_last
         self.device, self.dtype, self.shard = torch.device(device), dtype, shard

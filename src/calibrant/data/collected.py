@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from calibrant.data.folder import CUT_FROM, SUFFIXES, parts_of_folder
+from calibrant.data.label_maps import ignoring
 from calibrant.data.records import Data, Part, numbered
 from calibrant.data.relabelled import relabelled
 from calibrant.data.shifted import read_set
@@ -37,11 +38,15 @@ def read_part(path: Path, classes: Sequence[str], shape: Sequence[int]) -> Part:
     return Part(x, y, torch.arange(len(y)), Split.TEST)
 
 
-def file_set(path: Path, classes: Sequence[str] | None) -> Data:
-    """A file of images and labels as a data set that is all test; classes that nobody names are numbered."""
-    x, y = read_set(path, 1 << 30 if classes is None else len(classes))
+def file_set(path: Path, classes: Sequence[str] | None, *, maps: bool = False, ignore_index: int | None = None) -> Data:
+    """A file of images and labels as a data set that is all test; classes that nobody names are numbered.
+
+    `maps`: labels may be [N, H, W], a class for each pixel; `ignore_index` marks those without one, besides −1.
+    """
+    x, y = read_set(path, 1 << 30 if classes is None else len(classes), maps=maps, ignore_index=ignore_index)
     names = tuple(classes) if classes is not None else numbered(1 + int(y.max()))
-    return Data(path.name, {Split.TEST: Part(x, y, torch.arange(len(y)), Split.TEST)}, names, tuple(x.shape[1:]))
+    parts = ignoring({Split.TEST: Part(x, y, torch.arange(len(y)), Split.TEST)}, ignore_index, str(path))
+    return Data(path.name, parts, names, tuple(x.shape[1:]))
 
 
 def native(path: Path) -> tuple[int, int, int] | None:

@@ -1,8 +1,9 @@
 """A user's own `torch.utils.data.Dataset` wherever a data set's name does; in a recipe, as `package.module:factory`.
 
 One Dataset is split in four like digits; a mapping {"train": …, "test": …} keeps its parts official. Items are (x, y)
-with x a PIL image, a tensor or an array ([C, H, W], [H, W] or [D]) and y a class number. Equal-sized items are stacked
-once and live on the device; others stay in the Dataset and are fetched batch by batch.
+with x a PIL image, a tensor or an array ([C, H, W], [H, W] or [D]) and y a class number, or a map of them [H, W], −1
+where a pixel has no class (`label_maps`). Equal-sized items are stacked once and live on the device; others stay in the
+Dataset and are fetched batch by batch.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from calibrant.data.factory import made
+from calibrant.data.label_maps import as_map
 from calibrant.data.records import Part
 from calibrant.errors import InputError
 from calibrant.types import Split
 
+LONG = 60  # characters of a label that an error shows
 QUIET_BELOW = 5000
 """Data sets smaller than this are converted without a progress bar."""
 
@@ -47,33 +50,58 @@ def convert(dataset: Dataset[Any], split: Split) -> Part:
     n = len(dataset)
     if n == 0:
         raise InputError(f"the {split} data set is empty")
-    labels: list[int] = []
+    labels: list[int | Tensor] = []
     inputs: list[Tensor] = []
     equal = True
     for i in _progress(n, split):
         x, y = as_item(dataset[i], i)
+        _alike(y, labels[0] if labels else y, i, split)
         equal = equal and x.shape == (inputs[0].shape if inputs else x.shape)
         labels.append(y)
         if equal:
             inputs.append(x)
-    y_all = torch.tensor(labels)
+    maps = [y for y in labels if isinstance(y, Tensor)]
+    y_all = torch.stack(maps) if maps else torch.tensor(labels)
+    if maps and not equal:
+        raise InputError(f"{split}: images with maps of labels must be of one size; resize them in the Dataset")
     if not equal:
         return Part(torch.empty(0), y_all, torch.arange(n), split, dataset)
     return Part(torch.stack(inputs), y_all, torch.arange(n), split)
 
 
-def as_item(item: Any, place: int) -> tuple[Tensor, int]:
-    """One item of a Dataset as a tensor and a class number."""
+def _alike(y: int | Tensor, first: int | Tensor, place: int, split: Split) -> None:
+    """All labels are numbers, or maps of one size."""
+    here, there = (f"a map of {tuple(v.shape)}" if isinstance(v, Tensor) else "one class number" for v in (y, first))
+    if here != there:
+        raise InputError(f"{split}: the label of item {place} is {here}, that of item 0 {there}; make them alike")
+
+
+def as_item(item: Any, place: int) -> tuple[Tensor, int | Tensor]:
+    """One item of a Dataset as a tensor and a class number or a map of class numbers."""
     if not isinstance(item, (tuple, list)) or len(item) < 2:
         raise InputError(f"item {place} is a {type(item).__name__}; each must be (x, y)")
+    label: int | Tensor
+    if (found := as_map(item[1])) is not None:
+        return as_tensor(item[0]), found
     try:
         label = int(item[1])
         whole = bool(label == item[1]) and label >= 0
     except (TypeError, ValueError, RuntimeError):  # a vector, a text
         whole = False
     if not whole:
-        raise InputError(f"item {place} has the label {item[1]!r}; a label is the number of a class, 0, 1, …")
+        raise InputError(
+            f"item {place} has the label {_shown(item[1])}; a label is the number of a class, 0, 1, …, "
+            "or a map of such numbers [H, W]"
+        )
     return as_tensor(item[0]), label
+
+
+def _shown(label: Any) -> str:
+    """In one line, however large it is."""
+    if isinstance(label, (Tensor, np.ndarray)) and label.ndim > 1:
+        return f"{type(label).__name__} of shape {tuple(label.shape)}, {label.dtype}"
+    text = " ".join(repr(label).split())
+    return text if len(text) <= LONG else text[:LONG] + " …"
 
 
 def as_tensor(x: Any) -> Tensor:

@@ -3,6 +3,7 @@
 A folder holds `TYPE.npy` (uint8 [S·N, H, W, C] or [S·N, H, W]: S severities of the same N items in turn) for each type
 and `labels.npy` (N labels, or S·N with the same ones in every block; of S·N labels, S is 5 as published).
 One set is a `.npz` with `images` and `labels`, or `NAME.npy` with `NAME_labels.npy` or `labels.npy` beside it.
+Where maps of labels can be used, its labels may be [N, H, W].
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from calibrant.data.label_maps import below, marked
 from calibrant.data.new_tests import read_npy
 from calibrant.data.packed import arrays, images
 from calibrant.data.records import Part
@@ -105,8 +107,8 @@ class CorruptionFolder:
         return images(np.asarray(x[(severity - 1) * n : severity * n])), torch.from_numpy(self.labels[:n])
 
 
-def read_set(path: Path, classes: int) -> tuple[Tensor, Tensor]:
-    """Images uint8 [N, C, H, W] and labels of one set."""
+def read_set(path: Path, classes: int, *, maps: bool = False, ignore_index: int | None = None) -> tuple[Tensor, Tensor]:
+    """Images uint8 [N, C, H, W] and labels of one set, [N]; with `maps` also [N, H, W], −1 where a pixel has none."""
     if not path.is_file():
         raise FileError(f"{path}: no such file of images and labels (.npz, or .npy with labels beside it)")
     if path.suffix == ".npz":
@@ -122,7 +124,8 @@ def read_set(path: Path, classes: int) -> tuple[Tensor, Tensor]:
         y = read_npy(labels)
     else:
         raise FileError(f"{path}: {path.suffix or 'a file without suffix'} is no set of images; use .npz or .npy")
-    x, y = checked_images(_channels_last(x), path), checked_labels(y, classes, path)
+    x = checked_images(_channels_last(x), path)
+    y = checked_maps(y, classes, path, ignore_index) if maps and y.ndim == 3 else checked_labels(y, classes, path)
     if len(x) != len(y):
         raise FileError(f"{path}: {len(x)} images but {len(y)} labels; they must be of equal length")
     return images(x), torch.from_numpy(y)
@@ -160,7 +163,23 @@ def checked_images(x: NDArray[np.generic], path: Path) -> NDArray[np.generic]:
     return x
 
 
+def checked_maps(
+    y: NDArray[np.generic], classes: int, path: Path, ignore_index: int | None = None
+) -> NDArray[np.int64]:
+    if y.dtype.kind not in "iub" or y.size == 0:
+        raise FileError(f"{path}: maps of labels are {y.dtype} of shape {y.shape}; expected whole numbers [N, H, W]")
+    found = marked(torch.from_numpy(y.astype(np.int64)), ignore_index, str(path))
+    below(found, classes, str(path), "the model")
+    labels: NDArray[np.int64] = found.numpy()
+    return labels
+
+
 def checked_labels(y: NDArray[np.generic], classes: int, path: Path) -> NDArray[np.int64]:
+    if y.ndim == 3:
+        raise FileError(
+            f"{path}: labels are maps of shape {y.shape}, and this needs one class an item [N]; "
+            "maps are for `calibrant predict` (--class-axis 1) and `calibrant train`"
+        )
     if not np.issubdtype(y.dtype, np.integer) or y.ndim != 1 or len(y) == 0:
         raise FileError(f"{path}: labels are {y.dtype} of shape {y.shape}; expected whole numbers [N]")
     labels = y.astype(np.int64)

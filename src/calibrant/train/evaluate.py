@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.data.batches import IGNORED
+from calibrant.data.label_maps import IGNORED
 from calibrant.functional.border import predictions
 from calibrant.functional.pooling import pool
 from calibrant.functional.scores import reduce

@@ -1,0 +1,98 @@
+"""Maps of labels: a class for each pixel, [N, H, W], as CamVid has them and as users bring their own (SS §3.2, A.2).
+
+A pixel without a class is −1 in everything that is loaded. On the way in −100 (torch's own mark) means the same, and so
+does the `ignore_index` that a user names, as 255 in many published sets; any other negative number is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.data.records import Part
+from calibrant.errors import InputError
+from calibrant.types import Split
+
+IGNORED = -1
+"""Label of a pixel that does not count: one without a class, or one that a shifted crop brings in."""
+MARKS = (IGNORED, -100)
+
+
+def as_map(label: Any) -> Tensor | None:
+    """[H, W] of whole numbers from a tensor, an array or a PIL image, also as [1, H, W]; None if it is no map."""
+    try:
+        values = label if isinstance(label, Tensor) else torch.as_tensor(np.array(label))
+    except (TypeError, ValueError, RuntimeError):  # a text, ragged lists
+        return None
+    values = values[0] if values.ndim == 3 and len(values) == 1 else values
+    if values.ndim != 2 or values.is_complex() or values.numel() < 2:
+        return None
+    found = values.long()
+    return None if values.is_floating_point() and bool((found != values).any()) else found
+
+
+def marked(y: Tensor, ignore_index: int | None, where: str) -> Tensor:
+    """Maps [N, H, W] with −1 wherever a pixel has no class, and nowhere another negative number."""
+    marks = torch.tensor([*MARKS, *([] if ignore_index is None else [ignore_index])], dtype=torch.long)
+    out = y.long().masked_fill(torch.isin(y.long(), marks), IGNORED)
+    if bool((out < IGNORED).any()):
+        at = place(out < IGNORED)
+        value = int(out[at])
+        raise InputError(
+            f"{where}: label {value} {spot(at)}; classes are 0, 1, …, and −1 is a pixel without one "
+            f"(if {value} is, say ignore_index={value}, --ignore-index)"
+        )
+    if not bool((out >= 0).any()):
+        raise InputError(f"{where}: no pixel has a class, all {out.numel()} are to be ignored; give labelled maps")
+    return out
+
+
+def below(y: Tensor, classes: int, where: str, model: str) -> None:
+    """Refuse a class that the model does not have."""
+    if int(y.max()) < classes:
+        return
+    at = place(y >= classes)
+    value = int(y[at])
+    raise InputError(
+        f"{where}: label {value} {spot(at)}; the classes of {model} are 0 … {classes - 1} "
+        f"(if {value} marks pixels without a class, say ignore_index={value}, --ignore-index)"
+    )
+
+
+def ignoring(parts: Mapping[Split, Part], ignore_index: int | None, name: str) -> dict[Split, Part]:
+    """The parts with their maps `marked`; an index to ignore is refused where an item has one label."""
+    out = dict(parts)
+    for split, part in parts.items():
+        if part.y.ndim > 1:
+            out[split] = replace(part, y=marked(part.y, ignore_index, f"{name}, {split}"))
+        elif ignore_index is not None:
+            raise InputError(
+                f"{name} has one label an item: ignore_index={ignore_index} (--ignore-index) is for maps of labels; "
+                "drop it"
+            )
+    return out
+
+
+def one_label_each(parts: Mapping[Split, Part], name: str) -> None:
+    """Refuse maps where only one label an item can be used."""
+    for part in parts.values():
+        if part.y.ndim > 1:
+            size = " × ".join(map(str, part.y.shape[1:]))
+            raise InputError(
+                f"{name}: its labels are maps of {size}, and this needs one class an item; "
+                "maps are for `calibrant predict` (--class-axis 1) and `calibrant train`"
+            )
+
+
+def place(wrong: Tensor) -> tuple[int, ...]:
+    """The first pixel that is."""
+    return tuple(int(i) for i in wrong.nonzero()[0])
+
+
+def spot(at: tuple[int, ...]) -> str:
+    return f"in map {at[0]}, row {at[1]}, column {at[2]}"
