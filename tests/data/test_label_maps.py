@@ -1,0 +1,93 @@
+"""Maps of labels from a user's own Dataset: as tensors, arrays and pictures; pixels without a class."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, TensorDataset
+
+from calibrant.data import Augment, Batches, load
+from calibrant.errors import InputError
+
+X = torch.zeros(3, 4, 4)
+MAP = torch.tensor([[0, 1, 2, -1]] * 4)
+WHOLE = {"validation": 0, "calibration": 0, "test": 0}
+
+
+class Items(Dataset[Any]):
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, place: int) -> Any:
+        return self.items[place]
+
+
+@pytest.mark.parametrize(
+    "label",
+    [
+        MAP,
+        MAP[None],
+        MAP.float(),
+        MAP.numpy(),
+        MAP.numpy().astype(np.int8),
+        MAP.tolist(),
+        torch.where(MAP < 0, -100, MAP),
+    ],
+)
+def test_a_map_is_a_tensor_or_an_array_of_whole_numbers(label: Any) -> None:
+    data = load(Items([(X, label)] * 3), sizes=WHOLE)
+    assert torch.equal(data["train"].y, MAP.expand(3, 4, 4)) and data.k == 3 and data.shape == (3, 4, 4)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_a_picture_is_a_map_and_its_mark_is_named(dtype: type) -> None:
+    picture = Image.fromarray(np.where(MAP.numpy() < 0, 255, MAP.numpy()).astype(dtype))
+    one = Items([(X, picture)] * 3)
+    assert torch.equal(load(one, sizes=WHOLE, ignore_index=255)["train"].y[1], MAP)
+    assert load(one, sizes=WHOLE).k == 256, "unsaid, 255 is a class"
+
+
+def test_parts_of_maps_are_disjoint_and_batches_carry_them() -> None:
+    y = torch.randint(-1, 3, (20, 4, 4), generator=torch.Generator().manual_seed(0))
+    data = load(TensorDataset(torch.zeros(20, 3, 4, 4), y))
+    assert sorted(torch.cat([part.index for part in data.splits.values()]).tolist()) == list(range(20))
+    for part in data.splits.values():
+        assert torch.equal(part.y, y[part.index])
+        assert torch.equal(torch.cat([labels for _, labels, _ in Batches(part, 3)]), part.y)
+
+
+@pytest.mark.parametrize(
+    ("items", "says"),
+    [
+        ([(X, MAP), (X, 1)], "the label of item 1 is one class number, that of item 0 a map of"),
+        ([(X, MAP), (X, MAP[:2])], r"item 1 is a map of \(2, 4\), that of item 0 a map of \(4, 4\)"),
+        ([(X, MAP), (X[:, :2], MAP)], "must be of one size; resize"),
+        ([(X, MAP + 0.5)], r"item 0 has the label Tensor of shape \(4, 4\), torch.float32"),
+        ([(X, MAP.expand(2, 4, 4))], r"Tensor of shape \(2, 4, 4\)"),
+        ([(X, torch.where(MAP < 0, -3, MAP))], "label -3 in map 0, row 0, column 3.*--ignore-index"),
+        ([(X, torch.full_like(MAP, -1))], "no pixel has a class"),
+    ],
+)
+def test_mistakes_are_named_in_one_line(items: list[Any], says: str) -> None:
+    with pytest.raises(InputError, match=says) as caught:
+        load(Items(items), sizes=WHOLE)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_mark_for_one_label_an_item_is_refused() -> None:
+    for given in ("digits", TensorDataset(torch.zeros(8, 2), torch.arange(8) % 2)):
+        with pytest.raises(InputError, match="has one label an item: ignore_index=255 .* is for maps"):
+            load(given, ignore_index=255)
+
+
+def test_crops_need_maps_as_large_as_the_images() -> None:
+    part = load(Items([(torch.zeros(3, 8, 8), MAP)] * 2), sizes=WHOLE)["train"]
+    with pytest.raises(InputError, match=r"not \(4, 4\) of images of \(8, 8\); drop augment"):
+        Batches(part, 2, augment=Augment(), generator=torch.Generator())
