@@ -98,7 +98,8 @@ def predict(
                         f"model {len(out) - 1} has {out[-1].shape[-1]} classes and model 0 has {out[0].shape[-1]}; "
                         "the members must agree on the classes"
                     )
-            image = torch.arange(len(truth))
+            images = len(truth)
+            image = torch.arange(images)
             if len(out[0]) != len(truth):  # images of labels: pixels are items from here on
                 image = image.reshape(-1, *[1] * (truth.ndim - 1)).expand(truth.shape).reshape(-1)
                 truth = truth.reshape(-1)
@@ -108,7 +109,7 @@ def predict(
             if item is not None:
                 entries = item.tolist() if isinstance(item, Tensor) else list(item)
                 ids.extend(entries[i] for i in image.tolist())
-            seen += len(image)
+            seen += images  # not pixels: a frame's group is its place, however it was batched
     if not logits:
         raise InputError("the loader yielded no batches; is the data set empty?")
     return predictions(
