@@ -119,6 +119,42 @@ def test_a_setting_of_another_method_is_named(
     assert f"{setting} is a setting of --ensemble" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--members", "3"], "--members is a setting of --ensemble pep, dropout, deep and swag"),
+        (["--members", "3", "--ensemble", "temporal"], "changes nothing with temporal; add one, or drop --members"),
+        (["--members", "3", "--ensemble", "swa"], "changes nothing with swa"),
+        (["--members", "3", "--ensemble", "snapshot"], "changes nothing with snapshot"),
+        (["--keep-members"], "--keep-members is a setting of --ensemble; add that, or drop --keep-members"),
+        (["--keep-members", "--ensemble", "temporal"], "no members; drop --keep-members"),
+        (["--fit-on", "validation"], "--fit-on is a setting of --ensemble pep; add that, or drop --fit-on"),
+        (["--fit-on", "validation", "--ensemble", "dropout"], "--fit-on is a setting of --ensemble pep"),
+        (["--sigma", "0.1"], "--sigma is a setting of --ensemble pep; add that, or drop --sigma"),
+        (["--p", "0.1"], "--p is a setting of --ensemble dropout; add that, or drop --p"),
+        (["--save", "folder"], "--save is for PEP"),
+    ],
+)
+@pytest.mark.parametrize("stream", [[], ["--stream"]])
+def test_no_option_of_an_ensemble_is_passed_over(
+    options: list[str], says: str, stream: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Said before anything is loaded: the model does not exist."""
+    assert run(["predict", "x.y:z", *options, *stream, "-o", str(tmp_path / "o.npz")]) == 2
+    error = capsys.readouterr().err
+    says = "no members; drop --keep-members" if stream and "--keep-members" in options else says
+    assert says in error and len(error.strip().splitlines()) == 1
+
+
+def test_pep_in_a_stream_is_saved_too(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    options = ["--ensemble", "pep", "--sigma", "0.05", "--members", "3", "--stream", "--save", str(tmp_path / "pep")]
+    assert run(["predict", str(trained), "-o", str(tmp_path / "p.npz"), *options, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["ensemble"] == "temporal" and said["pep"]["sigma"] == 0.05
+    assert json.loads((tmp_path / "pep" / "ensemble.json").read_text())["sigma"] == 0.05
+
+
 @pytest.mark.parametrize("ensemble", [["--ensemble", "deep"], []])
 def test_models_of_other_numbers_of_classes_are_named(
     ensemble: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -1,7 +1,8 @@
 """The data set that a command line shows a model: by name, a file of arrays, or a folder of images.
 
 `predict` and `stress` ask for it in the same words. What the model was trained on is the default, with its own split; a
-file or folder takes the model's classes and, where the model says one, its image size.
+file or folder takes the model's classes and, where the model says one, its image size. Labels may be maps, a class for
+each pixel, where the verb can use them.
 """
 
 from __future__ import annotations
@@ -31,19 +32,31 @@ def is_arrays(name: str) -> bool:
     return Path(name).suffix in ARRAYS
 
 
-def model_data(name: str, model: Reference, root: Path | None, seed: int | None) -> Data:
+def model_data(
+    name: str,
+    model: Reference,
+    root: Path | None,
+    seed: int | None,
+    *,
+    maps: bool = False,
+    ignore_index: int | None = None,
+) -> Data:
     from calibrant.data import load
     from calibrant.data.collected import file_set, native
+    from calibrant.data.label_maps import one_label_each
     from calibrant.data.relabelled import relabelled
 
     path, own = Path(name), name == model.data
     if is_arrays(name):
-        return file_set(path, model.classes)
+        return file_set(path, model.classes, maps=maps, ignore_index=ignore_index)
     loaded = load(
         name,
         root=root,
         seed=seed if seed is not None else model.data_seed if own else 0,
         sizes=model.sizes if own else None,
         shape=model.shape or native(path),
+        ignore_index=ignore_index,
     )
+    if not maps:
+        one_label_each(loaded.splits, name)
     return relabelled(loaded, model.classes) if path.is_dir() and model.classes is not None else loaded

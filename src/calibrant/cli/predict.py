@@ -37,7 +37,7 @@ def predict(
     ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag, snapshot or temporal")] = None,
     members: Annotated[int | None, typer.Option(min=1, help="how many; by default the method's own number")] = None,
     sigma: Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")] = None,
-    fit_on: Annotated[str, typer.Option(help="the split that σ is fitted on")] = "calibration",
+    fit_on: Annotated[str | None, typer.Option(help="PEP: the split that σ is fitted on; calibration")] = None,
     p: Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")] = None,
     keep_members: Annotated[bool, typer.Option(help="write [M, N, K] instead of the pooled prediction")] = False,
     stream: Annotated[
@@ -46,6 +46,9 @@ def predict(
     window: Annotated[int | None, typer.Option(min=0, help="stream: frames before the current one; 5")] = None,
     decay: Annotated[float | None, typer.Option(help="stream: importance lost a frame; exp(-0.8)")] = None,
     class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for images of labels")] = -1,
+    ignore_index: Annotated[
+        int | None, typer.Option(help="maps of labels: this number is a pixel without a class, as -1 always is")
+    ] = None,
     scene_cut: Annotated[float | None, typer.Option(help="stream: begin anew at a change this large, 0 … 1")] = None,
     save: Annotated[Path | None, typer.Option(help="PEP: write σ and the seeds to this folder")] = None,
     html: Annotated[
@@ -63,10 +66,12 @@ def predict(
 ) -> None:
     """What a model says about a part of the data, alone or as an ensemble."""
     from calibrant import files
+    from calibrant.cli import ensemble_options
     from calibrant.cli.device import device_of
+    from calibrant.cli.predict_answers import agree
     from calibrant.cli.predict_stream import only_with_stream, streamed
     from calibrant.data import Batches
-    from calibrant.data.batches import IGNORED
+    from calibrant.data.label_maps import IGNORED
     from calibrant.ensembles.reference import resolve
     from calibrant.ensembles.single import logits_of
     from calibrant.files import atomic
@@ -74,23 +79,27 @@ def predict(
     from calibrant.train.rehearsal import answer as rehearsed
 
     where = device_of(device)
-    _possible(ensemble, save, html, keep_members, as_split(fit_on).value)
-    for setting, value, method in (("--sigma", sigma, "pep"), ("--p", p, "dropout")):
-        if value is not None and ensemble != method:
-            raise InputError(f"{setting} is a setting of --ensemble {method}; add that, or drop {setting}")
+    ensemble_options.checked(ensemble, members, sigma, p)
+    fit_on = _possible(ensemble, save, html, keep_members, fit_on)
     stream = only_with_stream(stream, ensemble, window=window, decay=decay, scene_cut=scene_cut)
+    ensemble_options.kept(keep_members, ensemble, stream)
+    moments = numbers(mean, "--mean"), numbers(std, "--std")
     found = [turned(resolve(each), class_axis) for each in model]
     first = found[0]
     name = data_name(data, first)
-    loaded = model_data(name, first, data_root, seed)
+    loaded = model_data(name, first, data_root, seed, maps=True, ignore_index=ignore_index)
+    part = loaded[as_split(split)]
+    labels = part.y
+    if part.items is None:  # the frames as they are, which a data set's own constants need not be
+        loaded = replace(loaded, shape=tuple(part.x.shape[1:]))
 
     def batches(part: str) -> Batches:
         return Batches(
             loaded[as_split(part)],
             batch or max(1, SMALL_IMAGES // max(math.prod(loaded.shape[1:]), 1024)),
             device=where,
-            mean=numbers(mean, "--mean") or first.mean or loaded.mean,
-            std=numbers(std, "--std") or first.std or loaded.std,
+            mean=moments[0] or first.mean or loaded.mean,
+            std=moments[1] or first.std or loaded.std,
         )
 
     networks = [m.to(where) for reference in found for m in reference.members]
@@ -99,11 +108,13 @@ def predict(
         for text, reference in zip(model, found if loaded.shape else (), strict=False)
     }
     classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
-    known = classes if first.classes is not None or not is_arrays(name) else None  # a small file may lack the last ones
-    _agree({text: len(z[0]) for text, z in answers.items() if z.ndim == 2}, name, known)
+    short = is_arrays(name) or (labels.ndim > 1 and ":" in name)  # a small file, a few maps, may lack the last ones
+    known = classes if first.classes is not None or not short else None
+    agree(answers, name, known, labels)
     options: dict[str, Any] = {"device": where, "split": split, "classes": known, "progress": sys.stderr.isatty()}
-    if loaded[as_split(split)].y.ndim > 1:  # a class for each pixel, and pixels without one
+    if labels.ndim > 1:  # a class for each pixel, and pixels without one
         options["ignore_index"] = IGNORED
+        ensemble_options.of_maps(ensemble, sigma, html is not None)
     made = None
     if ensemble is not None:
         given = {"members": members, "sigma": sigma, "p": p, "seed": seed or 0}
@@ -145,33 +156,25 @@ def turned(reference: Reference, class_axis: int) -> Reference:
     return replace(reference, members=tuple(ClassesLast(m, class_axis) for m in reference.members))
 
 
-def _possible(ensemble: str | None, save: Path | None, html: Path | None, keep_members: bool, fit_on: str) -> None:
-    """What cannot be, known before anything is loaded or written."""
-    from calibrant.ensembles import ENSEMBLES
-    from calibrant.errors import FileError, SplitError, unknown
+def _possible(
+    ensemble: str | None, save: Path | None, html: Path | None, keep_members: bool, fit_on: str | None
+) -> str:
+    """What cannot be, known before anything is loaded or written; else the split that σ is fitted on."""
+    from calibrant.errors import FileError, SplitError
+    from calibrant.functional.border import as_split
 
-    if ensemble is not None and ensemble not in ENSEMBLES:
-        raise unknown("ensemble", ensemble, ENSEMBLES)
+    held_out = as_split(fit_on or "calibration").value
+    if fit_on is not None and ensemble != "pep":
+        raise InputError("--fit-on is a setting of --ensemble pep; add that, or drop --fit-on")
     if save is not None and ensemble != "pep":
         raise InputError("--save is for PEP: σ and seeds are what it consists of")
-    if ensemble == "pep" and fit_on == "test":
+    if ensemble == "pep" and held_out == "test":
         raise SplitError("--fit-on test: σ must be chosen on data that is not the test split; use calibration")
     if html is not None and keep_members:
         raise InputError("--html is about the pooled prediction; drop --keep-members")
     if html is not None and (html.is_dir() or not html.parent.is_dir()):
         raise FileError(f"--html {html} is a folder, or its folder does not exist; name a file")
-
-
-def _agree(answers: dict[str, int], data: str, known: Sequence[Any] | None) -> None:
-    """Every model answers with as many classes as the first, and that with those of the data, where they are known."""
-    first = next(iter(answers), "")
-    if first and known is not None and len(known) != answers[first]:
-        raise InputError(f"{first} has {answers[first]} classes and {data} has {len(known)}; give data that fit")
-    for text, k in answers.items():
-        if k != answers[first]:
-            raise InputError(
-                f"{text} has {k} classes and {first} has {answers[first]}; members must agree on the classes"
-            )
+    return held_out
 
 
 def _alone(networks: Sequence[Any], batches: Iterable[Any], options: dict[str, Any]) -> Predictions:
@@ -217,10 +220,11 @@ def _say(
     if made is not None:
         name = next((key for key, kind in ENSEMBLES.items() if kind is type(made)), type(made).__name__.lower())
         said |= {"ensemble": name, "size": made.size}
-    if isinstance(made, PEP):
-        said["pep"] = made.describe()
+    pep = getattr(made, "predictor", made)  # a stream holds the ensemble whose members take turns
+    if isinstance(pep, PEP):
+        said["pep"] = pep.describe()
         if save is not None:
-            said["saved"] = str(save_ensemble(made, save))
+            said["saved"] = str(save_ensemble(pep, save))
     if html is not None:
         said["html"] = str(html)
     if as_json:
@@ -228,10 +232,10 @@ def _say(
         return
     who = "" if made is None else f", {said['ensemble']} of {made.size}"
     typer.echo(f"{out}: {predicted.n} items, {predicted.k} classes{who}, split {predicted.split}")
-    if isinstance(made, PEP):
-        seen = made.certificate
+    if isinstance(pep, PEP):
+        seen = pep.certificate
         gain = f": NLL {seen.nll_at_zero:.4f} → {seen.nll:.4f} where it was fitted" if seen else ""
-        typer.echo(f"σ = {made.sigma:.4g}{gain}")
+        typer.echo(f"σ = {pep.sigma:.4g}{gain}")
         for note in seen.notes if seen else ():
             typer.echo(f"note: {note}")
     if html is not None:

@@ -168,6 +168,7 @@ def _request(
     from calibrant.attacks.store import check_place
     from calibrant.cli.device import device_of
     from calibrant.data import load
+    from calibrant.data.label_maps import one_label_each
     from calibrant.ensembles.reference import resolve
     from calibrant.functional.border import as_split
 
@@ -191,6 +192,7 @@ def _request(
         sizes=first.sizes if own else None,
         shape=first.shape,
     )
+    one_label_each(loaded.splits, name)
     check_place(store)  # it is made with what is kept in it
     return Request(
         found,

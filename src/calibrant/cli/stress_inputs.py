@@ -42,17 +42,11 @@ def ensembling(
     fit_on: str,
 ) -> Ensembling:
     """The options as they belong together; one that would change nothing is refused, as in `calibrant predict`."""
-    from calibrant.ensembles import ENSEMBLES
+    from calibrant.cli.ensemble_options import checked
 
-    if name is not None and name not in ENSEMBLES:
-        raise unknown("ensemble", name, ENSEMBLES)
     if name == "temporal":
         raise InputError("--ensemble temporal averages the frames of a stream, and test items are no stream; drop it")
-    for option, value, method in (("--sigma", sigma, "pep"), ("--p", p, "dropout")):
-        if value is not None and name != method:
-            raise InputError(f"{option} is a setting of --ensemble {method}; add that, or drop {option}")
-    if members is not None and name is None:
-        raise InputError("--members is a setting of --ensemble; add that, or drop --members")
+    checked(name, members, sigma, p)
     return Ensembling(name, members, sigma, p, seed, fit_on)
 
 

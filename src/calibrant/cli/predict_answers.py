@@ -1,0 +1,63 @@
+"""What the models of `calibrant predict` answer to blank items, held against the data before anything is run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from calibrant.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def agree(answers: Mapping[str, Tensor], data: str, known: Sequence[Any] | None, labels: Tensor) -> None:
+    """Every model answers as the labels are (one class an item, or a map), with as many classes as the first, and that
+    with those of the data, where they are known."""
+    for text, z in answers.items():
+        _shaped(text, z, data, labels)
+    counts = {text: int(z.shape[-1]) for text, z in answers.items()}
+    first = next(iter(counts), "")
+    if first and known is not None and len(known) != counts[first]:
+        raise InputError(f"{first} has {counts[first]} classes and {data} has {len(known)}; give data that fit")
+    for text, k in counts.items():
+        if k != counts[first]:
+            raise InputError(
+                f"{text} has {k} classes and {first} has {counts[first]}; members must agree on the classes"
+            )
+    if first and labels.ndim > 1:
+        from calibrant.data.label_maps import below
+
+        below(labels, counts[first], data, first)
+
+
+def _shaped(text: str, z: Tensor, data: str, labels: Tensor) -> None:
+    """[N, K] for labels [N], [N, H, W, K] for maps of labels [N, H, W]."""
+    found, due = tuple(z.shape[1:-1]), tuple(labels.shape[1:])
+    if z.ndim > 1 and found == due:
+        return
+    if not due:
+        remedy = "; give maps of labels [N, H, W], or a network of one answer an item" if z.ndim > 2 else ""
+        raise InputError(
+            f"{text} answers shape {tuple(z.shape)} to {len(z)} items of {data}, which have one label each; "
+            f"expected [N, K]{remedy}"
+        )
+    size = _by(due)
+    if z.ndim < 3:
+        raise InputError(
+            f"{text} answers shape {tuple(z.shape)}, one an image, where the labels of {data} are maps of {size}; "
+            "give a network with a class for each pixel, or one label an image"
+        )
+    if tuple(z.shape[2:]) == due:
+        raise InputError(
+            f"{text} answers shape {tuple(z.shape)} to {len(z)} images of {data}, whose labels are maps of {size}: "
+            "expected its classes last; for [N, K, H, W] say --class-axis 1"
+        )
+    raise InputError(
+        f"{text} answers maps of {_by(found)}, and the labels of {data} are maps of {size}; scale the network's answer "
+        "or the labels, so that they are of one size (for answers [N, K, H, W] say --class-axis 1)"
+    )
+
+
+def _by(size: Sequence[int]) -> str:
+    return " × ".join(map(str, size))
