@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.attacks import DDN, FGSM, Bounds, CarliniWagner, DeepFool, assess
+from calibrant.errors import InputError
 
 
 def to_boundary(x: Tensor, w: Tensor, height: float, low: float, high: float) -> float:
@@ -99,3 +100,9 @@ def test_a_tie_is_right_or_wrong_as_the_prediction_has_it() -> None:
     x = torch.tensor([[0.5, 0.0], [0.5, 0.0], [0.5, 0.0], [0.5, 0.5]])
     strength = assess(model, FGSM(epsilon=0.1), x, torch.tensor([1, 1, 0, 1]))
     assert strength.accuracy == 0.5
+
+
+def test_bounds_of_an_attack_are_bounds() -> None:
+    attack = DDN(bounds=(0, 1))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"bounds=\(0, 1\): an attack takes bounds=calibrant.attacks.Bounds"):
+        attack(nn.Linear(3, 2), torch.rand(2, 3))

@@ -112,6 +112,8 @@ class Attack(ABC):
         self, predictor: Any, device: torch.device, dtype: torch.dtype
     ) -> Iterator[Callable[..., AttackResult]]:
         """`attacked(x, labels=None, targets=None)` on one predictor, for many batches: what is captured is kept."""
+        if not isinstance(self.bounds, Bounds):
+            raise InputError(f"bounds={self.bounds!r}: an attack takes bounds=calibrant.attacks.Bounds(low, high)")
         reduced = (device.type == "cuda" and self.nearest) if self.reduced is None else self.reduced
         with untouched(predictor, device):
             full = Field(predictor, self.bounds, dtype)
