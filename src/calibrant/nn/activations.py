@@ -12,11 +12,12 @@ from typing import TypeVar
 from torch import nn
 
 from calibrant.errors import InputError
-from calibrant.nn.surgery import copied
+from calibrant.nn.insertion import copied
 
 Network = TypeVar("Network", bound=nn.Module)
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks")  # fmt: skip
 
 
 class Bounded(nn.ReLU6):

@@ -18,9 +18,11 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.nn.blur import Padding, check_map
+from calibrant.nn.insertion import Inserted, Side, copied, insert, inserted, take_out
+from calibrant.nn.operations import ACTIVATIONS, CONVOLUTIONS, COPIES, NORMS
 from calibrant.nn.smoothing import Blur
-from calibrant.nn.surgery import Inserted, copied, inserted, trace
-from calibrant.nn.tracing import CONVOLUTIONS, COPIES, NORMS, RELUS, Call, Operation, Trace, axes_of
+from calibrant.nn.surgery import convolutions, trace
+from calibrant.nn.tracing import Call, Operation, Trace
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -73,8 +75,7 @@ def blurpool(
     """A copy of `model` whose strided convolutions and max pools (or those named by `where`) are anti-aliased."""
     if blurpooled(model):
         raise InputError("this model already has BlurPool layers; take them out with unblurpool(model) first")
-    axes = axes_of(model)
-    if not axes:
+    if not convolutions(model):
         raise InputError(f"{type(model).__name__} has no convolution, so nothing that subsamples a map")
     run = trace(model, example)
     found = {name: op for op in run.operations if op.subsamples and (name := _strided(model, run, op))}
@@ -88,9 +89,9 @@ def blurpool(
     for name, layer in zip(chosen, layers, strict=True):
         strided: Any = target.get_submodule(name)
         side, at = _place(run, found[name]) if found[name].name in CONVOLUTIONS else ("after", name)
-        module, hook = target.get_submodule(at), Subsampled(layer, at, name, strided.stride)
-        strided.stride = (1,) * axes if isinstance(strided.stride, tuple) else 1
-        hook.key = (module.register_forward_pre_hook if side == "before" else module.register_forward_hook)(hook).id
+        hook = Subsampled(layer, at, name, strided.stride)
+        strided.stride = (1,) * len(strided.stride) if isinstance(strided.stride, tuple) else 1
+        insert(target, hook, side)
     return target
 
 
@@ -98,9 +99,9 @@ def _layer(
     model: nn.Module, run: Trace, name: str, op: Operation, kernel: Sequence[float] | str, padding: Padding
 ) -> BlurPool:
     strided: Any = model.get_submodule(name)
-    layer = BlurPool(strided.stride, kernel, padding, run.axes)
+    layer = BlurPool(strided.stride, kernel, padding, op.axes)
     try:
-        check_map((1, 1, *_dense(run, op, strided)), len(layer.blur.taps), run.axes)
+        check_map((1, 1, *_dense(run, op, strided)), len(layer.blur.taps), op.axes)
     except InputError as error:
         raise InputError(f"{name}: {error}, or leave it out of where=") from None
     return layer
@@ -108,15 +109,15 @@ def _layer(
 
 def blurpooled(model: nn.Module) -> dict[str, BlurPool]:
     """What was inserted: "before NAME" or "after NAME" → the layer."""
-    return {f"{side} {name}": hooks[key].layer for name, side, hooks, key in inserted(model, Subsampled)}
+    return {f"{hook.side} {name}": hook.layer for name, _, hook in inserted(model, Subsampled)}
 
 
 def unblurpool(model: Network) -> Network:
     """Takes every BlurPool out and gives the strides back, in place; the network is what it was."""
-    for _, _, hooks, key in inserted(model, Subsampled):
-        strided: Any = model.get_submodule(hooks[key].strided)
-        strided.stride = hooks[key].stride
-        del hooks[key]
+    for _, module, hook in inserted(model, Subsampled):
+        strided: Any = model.get_submodule(hook.strided)
+        strided.stride = hook.stride
+        take_out(module, hook)
     return model
 
 
@@ -137,27 +138,27 @@ def _dense(run: Trace, op: Operation, strided: Any) -> tuple[int, ...]:
     """The size of what the layer gives at stride 1."""
 
     def each(value: Any) -> tuple[int, ...]:
-        return tuple(value) if isinstance(value, tuple) else (0 if value == "valid" else int(value),) * run.axes
+        return tuple(value) if isinstance(value, tuple) else (0 if value == "valid" else int(value),) * op.axes
 
     settings = (each(getattr(strided, name)) for name in ("kernel_size", "padding", "dilation"))
-    sizes = zip(run.shapes[op.reads[0]][-run.axes :], *settings, strict=True)
+    sizes = zip(run.shapes[op.reads[0]][-op.axes :], *settings, strict=True)
     return tuple(n + 2 * padding - dilation * (size - 1) for n, size, padding, dilation in sizes)
 
 
-def _place(run: Trace, op: Operation) -> tuple[str, str]:
+def _place(run: Trace, op: Operation) -> tuple[Side, str]:
     """Behind the ReLU that a convolution's output goes through, if that is all; else right behind the convolution."""
     number, strided = op.writes[0], run.calls[op.inside[-1]].name
     while True:
         readers = [o for o in run.operations if number in o.reads]
-        if len(readers) != 1 or readers[0].name not in NORMS | COPIES | RELUS:
+        if len(readers) != 1 or readers[0].name not in NORMS | COPIES | ACTIVATIONS:
             return "after", strided
         (following,) = readers
         number = following.writes[0]
-        if following.name in RELUS:
+        if following.name in ACTIVATIONS:
             return _beside(run, following, number) or ("after", strided)
 
 
-def _beside(run: Trace, op: Operation, number: int) -> tuple[str, str] | None:
+def _beside(run: Trace, op: Operation, number: int) -> tuple[Side, str] | None:
     """The module that gave this map, if it is called once; else the one that takes it (a ReLU may serve twice)."""
     names = [c.name for c in run.calls]
 

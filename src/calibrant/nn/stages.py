@@ -9,74 +9,101 @@ Read off a `Trace`:
 - the stem is left alone: what sees the image or has one convolution before it (unless nothing else subsamples), and the
   pool that follows a strided first layer. That leaves a ResNet the paper's four layers, three before subsampling and
   one before global pooling;
-- two pools with no convolution between them are one;
+- two pools with no convolution between them are one, and so are a power, a mean and a root (LPPool, GeM);
 - a squeeze (a map averaged into a gate, while larger maps follow) is no subsampling.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import Literal
 
-from calibrant.nn.tracing import CONVOLUTIONS, COPIES, NORMS, POOLS, PRODUCTS, RELUS, VIEWS, Call, Operation, Trace
+from calibrant.nn.endings import global_poolings, later_maps
+from calibrant.nn.operations import ACTIVATIONS, CONVOLUTIONS, COPIES, NORMS, POOLS, SPATIAL, VIEWS
+from calibrant.nn.tracing import Call, Operation, Trace
 
 STEM = 2
 """Convolutions before which nothing is smoothed, unless nothing else is left."""
 PADS = frozenset({"constant_pad_nd", "reflection_pad1d", "reflection_pad2d", "reflection_pad3d", "replication_pad1d",
     "replication_pad2d", "replication_pad3d"})  # fmt: skip
-
-SUMS = frozenset({"add", "add_"})
+ROOT = 8
+"""Operations between the mean and the root of a power mean, at the most: F.lp_pool2d has five, for the sign."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Before what a module takes, or after what it gives; the size of the map there."""
+    """Before what a module takes, or after what it gives; the size of the map there and its spatial axes."""
 
     side: Literal["before", "after"]
     name: str
     size: tuple[int, ...] = ()
+    axes: int = 2
 
     def __str__(self) -> str:
         return f"{self.side} {self.name}"
 
 
-def places(run: Trace) -> tuple[list[Place], list[str]]:
+@dataclass(frozen=True)
+class Lost:
+    """A subsampling operation without a place, why, and what `where=` would reach beside it ("": nothing)."""
+
+    operation: str
+    why: str
+    beside: str = ""
+
+
+def places(run: Trace, *, prob: bool = True) -> tuple[list[Place], list[Lost]]:
     """Every place, in the order of execution (a module that is used several times appears once), and the subsampling
-    operations that have none: their input is no module's."""
-    found, lost = _places(run, STEM)
-    return (found, lost) if found or lost else _places(run, 1)  # a network that is little more than a stem
+    operations that have none. `prob`: what is inserted begins with Prob, so a ReLU may come before or after it."""
+    found, lost = _places(run, STEM, prob)
+    return (found, lost) if found or lost else _places(run, 1, prob)  # a network that is little more than a stem
 
 
-def _places(run: Trace, stem: int) -> tuple[list[Place], list[str]]:
-    found: dict[str, Place] = {}
+def _places(run: Trace, stem: int, prob: bool) -> tuple[list[Place], list[Lost]]:
     whole: list[Call] = []  # modules that are smoothed before: what is inside them is done
-    lost: list[str] = []
-    takes: dict[str, int] = {}
-    everywhere: set[int] = set()
-    pooling, pooled = global_pooling(run), -1
-    for op in run.operations:
-        if op is not pooling and not _subsamples(run, op, stem):
-            continue
-        if op.convolutions == pooled:
-            continue
-        pooled = op.convolutions if op.name in POOLS else -1
+    reached: list[tuple[Operation, Place | None, int]] = []  # without a place: a function, after what gave its map
+    for op in _subsampling(run, stem):
         if any(call in whole for call in (run.calls[i] for i in op.inside)):
             continue
-        place, call = _place(run, op, stem)
-        if call is not None and call.convolutions < stem and place is None:
+        place, call = _before(run, op, stem)
+        if call is not None and place is None:
             continue  # a block that is part of the stem
+        reached.append((op, place, -1 if call is None else call.took))
+        whole += [] if call is None else [call]
+    chains = {op.at: _chain(run, _origin(run, op), prob) for op, place, _ in reached if place is None}
+    found: dict[str, tuple[Place, int]] = {}
+    lost: list[Lost] = []
+    everywhere: set[int] = set()  # maps that whoever reads them sees smoothed
+    for op, place, took in reached:
         if place is None:
-            inner = run.calls[op.inside[-1]].name if op.inside else "the network's own forward"
-            lost.append(f"{op.name} in {inner}")
-            continue
-        found.setdefault(str(place), place)
-        if call is None:
-            everywhere.add(_origin(run, op.reads[0]))  # whoever reads this map sees it smoothed
-        else:
-            whole.append(call)
-            takes[str(place)] = call.took
-    return [place for key, place in found.items() if takes.get(key) not in everywhere], lost
+            giver = _giver(run, op, chains, prob)
+            if isinstance(giver, Lost):
+                lost.append(giver)
+                continue
+            gave = {c.gave for c in run.calls if c.name == giver.name}
+            for chain in chains.values():
+                ends = [i for i, n in enumerate(chain) if n in gave]
+                everywhere |= set(chain[: ends[0] + 1] if ends else ())
+            place = giver
+        known = found.setdefault(str(place), (place, took))[0]
+        if known.axes != place.axes:
+            lost.append(Lost(_said(run, op), f"a map of {place.axes} axes that {place.name!r} shares with others"))
+    return [place for place, took in found.values() if took not in everywhere], lost
+
+
+def _subsampling(run: Trace, stem: int) -> Iterator[Operation]:
+    """What makes maps smaller or ends them, but for pools of what was pooled already."""
+    poolings = {op.at for op in global_poolings(run)}
+    pooled: set[int] = set()
+    for op in run.operations:
+        again = bool(op.reads) and op.reads[0] in pooled
+        inputs = {n for n in op.reads if run.upstream.get(n)}
+        if op.name not in CONVOLUTIONS and inputs and inputs <= pooled:
+            pooled |= set(op.writes)
+        if not again and (op.at in poolings or _subsamples(run, op, stem)):
+            pooled |= set(op.writes) if op.name in POOLS else set()
+            yield op
 
 
 def _subsamples(run: Trace, op: Operation, least: int) -> bool:
@@ -84,81 +111,42 @@ def _subsamples(run: Trace, op: Operation, least: int) -> bool:
         return False
     if op.name == "slice" and op.reads[0] not in run.maps:
         return False  # tokens, or what a slice of the other axis left
-    at = run.operations.index(op)
-    if max(run.shapes[op.writes[0]][2:]) == 1 and _later_maps(run, at):
+    if max(run.shapes[op.writes[0]][2:]) == 1 and later_maps(run, op):
         return False  # a squeeze
-    before = [o for o in run.operations[:at] if o.subsamples]
+    past = run.upstream.get(op.reads[0], 0)
+    before = [o for o in run.operations[: op.at] if o.subsamples and past >> o.at & 1]
     stem = [o for o in before if o.convolutions == 0]
-    return not (stem and before == stem and op.name in POOLS)
+    return not (stem and before == stem and op.name in POOLS) or _block(run, op) is not None
 
 
-def _later_maps(run: Trace, at: int) -> bool:
-    """Whether maps of several points follow, but for one point spread over many (torchvision's VGG on small images)."""
-    spread: set[int] = set()
-    for o in run.operations[at + 1 :]:
-        maps = {n for n in o.reads if max(run.size(n), default=0) > 1}
-        if maps <= spread and (maps or (o.name in POOLS and o.reads)):
-            spread |= set(o.writes)
-        elif any(max(run.size(n), default=0) > 1 for n in o.writes):
-            return True
-    return False
-
-
-def global_pooling(run: Trace) -> Operation | None:
-    """The operation that turns the last map into a vector of its channels, if that is how the map ends."""
-    last = -1
-    for op in run.operations:
-        for n in op.writes:
-            last = n if max(run.size(n), default=0) > 1 else last
-    if last < 0:
-        return None
-    channels = prod(run.shapes[last][:2])
-    views, first = {last}, None
-    for op in run.operations:
-        if not views & set(op.reads) or op.name in PRODUCTS | CONVOLUTIONS:
-            continue
-        first = first or op
-        if op.name in VIEWS:
-            views |= set(op.writes)
-        elif any(prod(run.shapes[n]) == channels for n in op.writes):
-            end = op if last in op.reads else first
-            return None if _convolves(run, run.operations.index(op)) else end
-    return None
-
-
-def _convolves(run: Trace, at: int) -> bool:
-    """Whether a convolution over neighbours follows, or the sum that ends a residual block, whose shortcut was pooled:
-    then a map of one point was only a small image."""
-    convolved = False
-    for o in run.operations[at + 1 :]:
-        if o.name in CONVOLUTIONS:
-            if max(run.shapes[o.reads[1]][2:]) > 1:
-                return True
-            convolved = True
-        elif convolved and o.name in SUMS and [len(run.shapes[n]) for n in o.reads] == [run.axes + 2] * 2:
-            return True
-    return False
-
-
-def _place(run: Trace, op: Operation, stem: int) -> tuple[Place | None, Call | None]:
-    """The place of a subsampling operation, and the module it is in front of."""
-    t = _origin(run, op.reads[0])
-    size = run.size(t)
+def _before(run: Trace, op: Operation, stem: int) -> tuple[Place | None, Call | None]:
+    """The module that a subsampling operation is the beginning of, and the place before it unless it is of the stem."""
+    block = _block(run, op)
+    if block is not None:
+        return _at(run, "before", block, block.took, op) if block.convolutions >= stem else None, block
     inside = [run.calls[i] for i in op.inside]
-    for call in inside:
-        if call.convolutions >= 1 and _shrinks(run, call) and _heads(run, call) > 1:
-            return Place("before", call.name, run.size(call.took)) if call.convolutions >= stem else None, call
-    for source in (t, _unpadded(run, t)):
+    origin = _origin(run, op)
+    for source in (op.reads[0], origin, _unpadded(run, origin)):
         for call in reversed(inside):
             if call.took == source:
-                return Place("before", call.name, run.size(source)), call
-    gave = _giver(run, t)
-    return (Place("after", gave.name, size), None) if gave is not None else (None, None)
+                return _at(run, "before", call, source, op), call
+    return None, None
+
+
+def _block(run: Trace, op: Operation) -> Call | None:
+    """The outermost module around it that takes a map, hands it to several layers and returns a smaller one."""
+    calls = (run.calls[i] for i in op.inside)
+    return next((c for c in calls if c.convolutions >= 1 and _shrinks(run, c) and _heads(run, c) > 1), None)
+
+
+def _at(run: Trace, side: Literal["before", "after"], call: Call, number: int, op: Operation) -> Place:
+    size = run.size(number)
+    return Place(side, call.name, size, len(size) or op.axes)
 
 
 def _shrinks(run: Trace, call: Call) -> bool:
     before, after = run.size(call.took), run.size(call.gave)
-    return bool(before and after) and any(a < b for a, b in zip(after, before, strict=True))
+    return len(before) == len(after) and any(a < b for a, b in zip(after, before, strict=True))
 
 
 def _heads(run: Trace, call: Call) -> int:
@@ -168,41 +156,68 @@ def _heads(run: Trace, call: Call) -> int:
     own, number = run.operations[call.first : call.last], call.took
     while True:
         readers = [op for op in own if number in op.reads]
-        heads = {_branch(op, at, own) for op in readers}
-        if len(readers) != 1 or readers[0].name not in NORMS | RELUS:
+        heads = {_branch(op, at) for op in readers}
+        if len(readers) != 1 or readers[0].name not in NORMS | ACTIVATIONS:
             return len(heads)
         number = readers[0].writes[0]
 
 
-def _branch(op: Operation, at: int, own: list[Operation]) -> tuple[str, int]:
+def _branch(op: Operation, at: int) -> tuple[str, int]:
     """The child of call `at` that an operation is in, or the operation itself."""
     depth = op.inside.index(at) + 1
-    return ("call", op.inside[depth]) if len(op.inside) > depth else ("operation", own.index(op))
+    return ("call", op.inside[depth]) if len(op.inside) > depth else ("operation", op.at)
 
 
-def _origin(run: Trace, number: int) -> int:
-    """Back through the views by which torch gives a 1-d pool a fourth axis."""
-    for op in reversed(run.operations):
-        if number in op.writes and op.name in ("unsqueeze", "squeeze"):
-            return _origin(run, op.reads[0])
-    return number
+def _origin(run: Trace, op: Operation) -> int:
+    """The map that an operation subsamples: without the axis that torch gives a 1-d map for its pools or an item alone
+    for its batch, and where it is the mean of a power mean, what the power was taken of."""
+    number = op.reads[0]
+    number = run.lifted.get(number, number) if op.name in POOLS else number
+    number = run.items.get(number, number)
+    power = run.writers.get(number)
+    if power is None or power.name != "pow" or not any(o.name == "pow" for o in run.behind(op)[:ROOT]):
+        return number
+    bound = run.writers.get(power.reads[0])
+    return bound.reads[0] if bound is not None and bound.name in ("clamp", "clamp_min", "abs") else power.reads[0]
 
 
 def _unpadded(run: Trace, number: int) -> int:
     """What a convolution that pads in its own forward (TensorFlow's "same") padded."""
-    for op in run.operations:
-        if number in op.writes and op.name in PADS:
-            return op.reads[0]
-    return number
+    pad = run.writers.get(number)
+    return pad.reads[0] if pad is not None and pad.name in PADS else number
 
 
-def _giver(run: Trace, number: int) -> Call | None:
-    """The outermost module, used once, that gave this map; a ReLU in between commutes with Prob (SS Eq. 41)."""
-    names = [c.name for c in run.calls]
-    for call in run.calls:
-        if call.gave == number and names.count(call.name) == 1:
-            return call
-    for op in reversed(run.operations):
-        if number in op.writes and op.name in RELUS | COPIES:
-            return _giver(run, op.reads[0])
-    return None
+def _chain(run: Trace, number: int, prob: bool) -> list[int]:
+    """A map, and the maps before it that it copies or is the ReLU of: that commutes with Prob (SS Eq. 41)."""
+    chain = [number]
+    while (op := run.writers.get(chain[-1])) and (op.name in COPIES or (op.rectifies and prob)):
+        chain.append(op.reads[0])
+    return chain
+
+
+def _giver(run: Trace, op: Operation, chains: dict[int, list[int]], prob: bool) -> Place | Lost:
+    """After the outermost module that gave this map, if every map that the module gives is subsampled by a function."""
+    pooled = {n for chain in chains.values() for n in chain}
+    shared = ""
+    for number in chains[op.at]:
+        for call in run.calls:
+            if call.gave == number:
+                if all(c.gave in pooled for c in run.calls if c.name == call.name):
+                    return _at(run, "after", call, number, op)
+                shared = shared or call.name
+    said, maker = _said(run, op), run.writers.get(chains[op.at][-1])
+    if shared:
+        beside = f"where='after {shared}' smooths it at every call"
+        return Lost(said, f"what one of several calls of {shared!r} gives", beside)
+    inputs = [n for n in maker.reads if run.upstream.get(n)] if maker is not None else []
+    given = [c.name for n in inputs[:1] for c in run.calls if c.gave == n]
+    if maker is not None and given and len(inputs) == 1 and maker.name not in SPATIAL | NORMS | VIEWS:
+        name = maker.name.strip("_")
+        why = "Prob commutes with ReLU alone (SS Eq. 41)" if prob else "a blur without Prob does not commute with it"
+        beside = f"where='after {given[0]}' smooths in front of {name}"
+        return Lost(said, f"the {name} of what {given[0]!r} gives, and {why}", beside)
+    return Lost(said, "a map that no module hands to it")
+
+
+def _said(run: Trace, op: Operation) -> str:
+    return f"{op.name} in {run.calls[op.inside[-1]].name}" if op.inside else f"{op.name} in the network's own forward"

@@ -7,19 +7,20 @@ a hook on the module that follows it: names, parameters and `state_dict` stay as
 
 from __future__ import annotations
 
-import copy
+import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
+from torch import nn
 
 from calibrant.errors import InputError
 from calibrant.nn.blur import Padding, check_map
+from calibrant.nn.endings import global_poolings, starved
+from calibrant.nn.insertion import Inserted, Side, copied, insert, inserted, take_out
 from calibrant.nn.smoothing import Smooth, Upper
-from calibrant.nn.stages import Place, global_pooling, places
-from calibrant.nn.tracing import Trace, axes_of
+from calibrant.nn.stages import Lost, Place, places
+from calibrant.nn.tracing import Trace
 from calibrant.nn.tracing import trace as run_once
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -29,29 +30,6 @@ STAGES = "before-downsampling"
 SIZES = (32, 64, 224, 299)
 """Edges tried for the image of the trace when no example is given."""
 LISTED = 20
-
-
-class Inserted:
-    """The hook: smooths what a module takes or, where pooling is a function that has no module, what it returns."""
-
-    def __init__(self, layer: nn.Module, name: str) -> None:
-        self.layer, self.name, self.key = layer, name, -1
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # torch numbers hooks by a counter of the process: in another one, a new hook would get this one's number
-        vars(self).update(state)
-        RemovableHandle.next_id = max(RemovableHandle.next_id, self.key + 1)
-
-    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Any = None) -> Any:
-        taken = output if output is not None else args[0] if args else None
-        if not isinstance(taken, Tensor):
-            said = "returned" if output is not None else "took as its first argument"
-            raise InputError(f"{self.name!r} {said} {type(taken).__name__}, not a feature map; smooth another module")
-        try:
-            smoothed = self.layer(taken)
-        except InputError as error:
-            raise InputError(f"{'before' if output is None else 'after'} {self.name!r}: {error}") from None
-        return smoothed if output is not None else (smoothed, *args[1:])
 
 
 def smooth(
@@ -82,60 +60,43 @@ def smooth(
         raise InputError("this model already has smoothing layers; take them out with unsmooth(model) first")
     if isinstance(where, str) and where == STAGES and _strides_taken_over(model):
         raise InputError("BlurPool hides the stages of this model; unblurpool(model), smooth it, then blurpool again")
-    axes = axes_of(model)
-    if not axes:
+    if not convolutions(model):
         raise InputError(f"{type(model).__name__} has no convolution, so no spatial stage to smooth; give a CNN")
-    chosen = _choose(model, where, example)
-    layers = [Smooth(kernel, prob=prob, tau=tau, padding=padding, axes=axes) for _ in chosen]
+    Smooth(kernel, prob=prob, tau=tau, padding=padding)  # refuses settings that are none before anything is copied
+    target = model if inplace else copied(model)
+    chosen = _choose(target, where, example, prob != "identity")
+    layers = [Smooth(kernel, prob=prob, tau=tau, padding=padding, axes=place.axes) for place in chosen]
     for place, layer in zip(chosen, layers, strict=True):
         if example is not None and place.size:
             try:
-                check_map((1, 1, *place.size), len(layer.blur.taps), axes)
+                check_map((1, 1, *place.size), len(layer.blur.taps), place.axes)
             except InputError as error:
                 raise InputError(f"{place}: {error}, or leave this module out of where=") from None
-    target = model if inplace else copied(model)
     for place, layer in zip(chosen, layers, strict=True):
-        module, hook = target.get_submodule(place.name), Inserted(layer, place.name)
-        register = module.register_forward_pre_hook if place.side == "before" else module.register_forward_hook
-        hook.key = register(hook).id
+        insert(target, Inserted(layer, place.name), place.side)
     return target
 
 
 def smoothed(model: nn.Module) -> dict[str, Smooth]:
     """What was inserted: "before NAME" or "after NAME" → the layer."""
-    return {f"{side} {name}": hooks[key].layer for name, side, hooks, key in inserted(model)}
+    return {f"{hook.side} {name}": hook.layer for name, _, hook in inserted(model)}
 
 
 def unsmooth(model: Network) -> Network:
     """Takes every inserted layer out, in place; the network is what it was."""
-    for _, _, hooks, key in inserted(model):
-        del hooks[key]
+    for _, module, hook in inserted(model):
+        take_out(module, hook)
     return model
 
 
-def inserted(model: nn.Module, kind: type[Inserted] = Inserted) -> list[tuple[str, str, Any, int]]:
-    """(module, side, its hooks, key) of every hook of exactly this kind, as they were inserted."""
-    found = [
-        (name, side, hooks, key)
-        for name, module in model.named_modules()
-        for side, hooks in (("before", module._forward_pre_hooks), ("after", module._forward_hooks))
-        for key, hook in list(hooks.items())
-        if type(hook) is kind
-    ]
-    return sorted(found, key=lambda row: row[3])
+def convolutions(model: nn.Module) -> list[Any]:
+    return [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
 
 
 def _strides_taken_over(model: nn.Module) -> bool:
     """Whether another surgery's hook subsamples in a layer's stead."""
     hooks = (h for m in model.modules() for h in (*m._forward_pre_hooks.values(), *m._forward_hooks.values()))
     return any(isinstance(h, Inserted) and type(h) is not Inserted for h in hooks)
-
-
-def copied(model: Network) -> Network:
-    try:
-        return copy.deepcopy(model)
-    except RuntimeError as error:
-        raise InputError(f"{type(model).__name__} cannot be copied ({error}); use inplace=True") from error
 
 
 def stages(model: nn.Module, example: Any = None) -> tuple[list[str], list[str]]:
@@ -151,21 +112,30 @@ def trace(model: nn.Module, example: Any = None) -> Trace:
             return run_once(model, example)
         except Exception as error:
             raise InputError(f"the network does not run on this example: {_line(error)}") from error
-    first = next(m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd))
+    failure = ""
+    # the most axes first: no 1-d convolution takes an image, but a 2-d one takes [2, C, L] for one image of 2 channels
+    for first in sorted({len(m.kernel_size): m for m in reversed(convolutions(model))}.items(), reverse=True):
+        found, failed = _trace_on_images(model, *first)
+        if found is not None:
+            return found
+        failure = failure or failed
+    raise InputError(f"tracing failed with images of {SIZES} pixels ({failure}); pass example=, a batch that works")
+
+
+def _trace_on_images(model: nn.Module, axes: int, first: Any) -> tuple[Trace | None, str]:
+    """With as many channels as the first convolution of so many axes takes; or why it does not run."""
     failure, kept = "", None
     for size in SIZES:
-        x = torch.zeros(2, first.in_channels, *[size] * axes_of(model), device=first.weight.device)
+        x = torch.zeros(2, first.in_channels, *[size] * axes, device=first.weight.device)
         try:
             found = run_once(model, x.to(first.weight.dtype))
         except Exception as error:
             failure = failure or _line(error)
             continue
-        if global_pooling(found) is not None or (kept is not None and _names(found) == _names(kept)):
-            return found
+        if (global_poolings(found) and not starved(found)) or (kept is not None and _names(found) == _names(kept)):
+            return found, ""
         kept = found
-    if kept is None:
-        raise InputError(f"tracing failed with images of {SIZES} pixels ({failure}); pass example=, a batch that works")
-    return kept
+    return kept, failure
 
 
 def _names(run: Trace) -> list[str]:
@@ -176,21 +146,18 @@ def _line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def _choose(model: nn.Module, where: Where, example: Any) -> list[Place]:
+def _choose(model: nn.Module, where: Where, example: Any, prob: bool) -> list[Place]:
     modules = {name: m for name, m in model.named_modules(remove_duplicate=False) if name}
     if isinstance(where, str) and where == STAGES:
-        found, lost = places(trace(model, example))
-        names = ", ".join(p.name for p in found if p.side == "before")
+        found, lost = places(trace(model, example), prob=prob)
         if lost:
-            raise InputError(
-                f"{lost[0]} subsamples a map that no module hands to it; make it a module, or name places by where="
-                + (f", such as those that were found: {names}" if names else f"; {_listed(model, example)}")
-            )
+            raise _refused(model, example, found, lost[0])
         if not found:
             kind = type(model).__name__
             raise InputError(f"{kind} has no stage that makes a feature map smaller; name modules by where=")
         return found
     if callable(where):
+        _takes_name_and_module(where)
         chosen = [name for name, m in model.named_modules() if name and where(name, m)]
         missing = [] if chosen else ["the function where="]
     else:
@@ -206,24 +173,69 @@ def _choose(model: nn.Module, where: Where, example: Any) -> list[Place]:
     except InputError:
         if example is not None:
             raise
-        return [Place(*_side(name)) for name in chosen]  # it cannot be run without an example: taken at their word
-    ids = {id(modules[c.name]): c for c in run.calls}  # a module may have several names
-    out = []
-    for side, name in map(_side, chosen):
-        call = ids.get(id(modules[name]))
-        if call is None:
-            raise InputError(
-                f"{name!r} is never called in a forward pass, so it cannot be smoothed; {_listed(model, example)}"
-            )
-        number = call.took if side == "before" else call.gave
-        if len(run.shapes.get(number, ())) <= run.axes:
-            shape = f"shape {run.shapes[number]}" if number in run.shapes else "no tensor"
-            raise InputError(f"{side} {name!r} there is {shape}, not a feature map; {_listed(model, example)}")
-        out.append(Place(side, name, run.size(number)))
-    return out
+        return [_at_its_word(model, name) for name in chosen]  # it cannot be run without an example
+    return [_named(model, run, *_side(name), modules, example) for name in chosen]
 
 
-def _side(name: str) -> tuple[Literal["before", "after"], str]:
+def _refused(model: nn.Module, example: Any, found: list[Place], lost: Lost) -> InputError:
+    names = ", ".join(p.name if p.side == "before" else str(p) for p in found)
+    beside = f" ({lost.beside})" if lost.beside else ""
+    return InputError(
+        f"{lost.operation} subsamples {lost.why}; make it a module, or name places by where={beside}"
+        + (f", such as those that were found: {names}" if names else f"; {_listed(model, example)}")
+    )
+
+
+def _takes_name_and_module(where: Callable[..., Any]) -> None:
+    try:
+        signature = inspect.signature(where)
+    except (TypeError, ValueError):
+        return  # written in C, it tells nothing
+    try:
+        signature.bind("name", nn.Identity())
+    except TypeError as error:
+        raise InputError(f"where= is a function where(name, module) -> bool; this one takes {signature}") from error
+
+
+def _named(model: nn.Module, run: Trace, side: Side, name: str, modules: dict[str, nn.Module], example: Any) -> Place:
+    """The place that was asked for, if there is a map."""
+    calls = [c for c in run.calls if modules[c.name] is modules[name]]  # a module may have several names
+    if not calls:
+        raise InputError(
+            f"{name!r} is never called in a forward pass, so it cannot be smoothed; {_listed(model, example)}"
+        )
+    before, after = ([_axes(run, c.took) for c in calls], [_axes(run, c.gave) for c in calls])
+    axes, others = (before, after) if side == "before" else (after, before)
+    number = calls[-1].took if side == "before" else calls[-1].gave
+    if not all(axes):
+        shape = f"shape {run.shapes[number]}" if number in run.shapes else "no tensor"
+        other = f"{'after' if side == 'before' else 'before'} {name}"
+        hint = f"where={other!r} is one; " if all(others) else ""
+        raise InputError(f"{side} {name!r} there is {shape}, not a feature map; {hint}{_listed(model, example)}")
+    if len(set(axes)) > 1:
+        said = " and ".join(map(str, sorted(set(axes))))
+        raise InputError(f"{name!r} is called on maps of {said} axes; smooth modules that are called on one kind")
+    return Place(side, name, run.size(number), axes[0])
+
+
+def _axes(run: Trace, number: int) -> int:
+    """The spatial axes of a map, or of what has the shape of one; 0 of anything else."""
+    kinds = {len(run.size(n)) for n in run.maps}
+    rank = len(run.shapes.get(number, ()))
+    return rank - 2 if number in run.maps or rank - 2 in kinds else rank - 1 if run.items and rank - 1 in kinds else 0
+
+
+def _at_its_word(model: nn.Module, name: str) -> Place:
+    kinds = {len(m.kernel_size) for m in convolutions(model)}
+    if len(kinds) > 1:
+        said = " and ".join(map(str, sorted(kinds)))
+        raise InputError(
+            f"this network convolves over {said} axes; pass example=, a batch that shows which {name!r} has"
+        )
+    return Place(*_side(name), axes=kinds.pop())
+
+
+def _side(name: str) -> tuple[Side, str]:
     """ "after NAME" or "before NAME", as `smoothed` tells them; a bare name is before."""
     side, _, rest = name.partition(" ")
     if side == "after" and rest:

@@ -3,52 +3,41 @@
 Shapes alone do not tell a feature map from tokens, nor a strided layer from one without padding, and a function
 (`F.max_pool2d`) is no module. So operations are recorded as torch dispatches them: what a convolution or a pool reads
 is a map [N, C, …], and what it strides over is subsampling. A tensor changed in place is a new one here.
+
+How many spatial axes a map has is that map's own affair: a network may have a 2-d trunk and a 1-d head.
 """
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import DispatchKey
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
-CONVOLUTIONS = frozenset({"convolution", "_convolution", "mkldnn_convolution", "cudnn_convolution"})
-POOLS = frozenset({
-    "max_pool1d", "max_pool2d", "max_pool3d", "max_pool2d_with_indices", "max_pool3d_with_indices",
-    "avg_pool1d", "avg_pool2d", "avg_pool3d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
-    "adaptive_max_pool2d", "adaptive_max_pool3d", "fractional_max_pool2d", "fractional_max_pool3d",
-})  # fmt: skip
-RESIZES = frozenset({
-    "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d", "_upsample_nearest_exact2d", "upsample_linear1d",
-    "upsample_bilinear2d", "_upsample_bilinear2d_aa", "upsample_bicubic2d", "upsample_trilinear3d", "pixel_unshuffle",
-})  # fmt: skip
-NORMS = frozenset(
-    {"native_batch_norm", "_native_batch_norm_legit_no_training", "native_group_norm", "cudnn_batch_norm"}
-)
-RELUS = frozenset({"relu", "relu_", "clamp_min", "clamp_min_", "hardtanh", "hardtanh_", "threshold", "threshold_"})
-COPIES = frozenset({"clone", "contiguous", "_to_copy", "alias", "detach", "lift_fresh"})
-VIEWS = frozenset({
-    "view", "_unsafe_view", "_reshape_alias", "permute", "transpose", "t", "expand", "slice", "select", "as_strided",
-    "unsqueeze", "squeeze",
-})  # fmt: skip
-PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear"})
+from calibrant.nn.operations import CONVOLUTIONS, NORMS, POOLS, SPATIAL, VIEWS, rectifies, skips_points, smaller
 
 
 @dataclass(frozen=True)
 class Operation:
     """One dispatched operation; tensors by their number, `inside`: the calls it ran in, outermost first."""
 
+    at: int
     name: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     inside: tuple[int, ...]
+    axes: int  # over which it slides: 2 of a 2-d convolution; 0 of what is not spatial
     subsamples: bool
-    convolutions: int  # executed before it
+    rectifies: bool  # it is max(z, 0)
+    convolutions: int  # that what it reads has come through
 
 
 @dataclass(frozen=True)
@@ -60,22 +49,34 @@ class Call:
     gave: int
     first: int  # its operations are first … last − 1
     last: int
-    convolutions: int  # executed before it
+    convolutions: int  # that what it took has come through
 
 
 @dataclass
 class Trace:
     """A forward pass. `shapes` by the number of a tensor; `maps`: those that are feature maps."""
 
-    axes: int
     calls: list[Call] = field(default_factory=list)
     operations: list[Operation] = field(default_factory=list)
     shapes: dict[int, tuple[int, ...]] = field(default_factory=dict)
     maps: set[int] = field(default_factory=set)
+    writers: dict[int, Operation] = field(default_factory=dict)
+    upstream: dict[int, int] = field(default_factory=dict)  # the operations a tensor came through, a bit each
+    lifted: dict[int, int] = field(default_factory=dict)  # [N, C, 1, L] by which torch has 1-d pools → [N, C, L]
+    items: dict[int, int] = field(default_factory=dict)  # a batch of one → the item alone
 
     def size(self, number: int) -> tuple[int, ...]:
         """The spatial size of a map; () of anything else."""
         return self.shapes[number][2:] if number in self.maps else ()
+
+    def points(self, number: int) -> int:
+        """The longest axis of a map; 0 of anything else."""
+        return max(self.size(number), default=0)
+
+    def behind(self, op: Operation) -> list[Operation]:
+        """The operations that what `op` wrote flows into, in their order."""
+        bit = 1 << op.at
+        return [o for o in self.operations[op.at + 1 :] if any(self.upstream.get(n, 0) & bit for n in o.reads)]
 
 
 class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -85,7 +86,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.alive: list[Tensor] = []  # keeps identities apart while tracing
         self.numbers: dict[int, int] = {}
         self.stack: list[int] = []
-        self.convolutions = 0
+        self.convolving = 0  # the operations that are convolutions, a bit each
 
     def number(self, tensor: Any, *, new: bool = False) -> int:
         if not isinstance(tensor, Tensor):
@@ -97,40 +98,67 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.numbers[id(tensor)]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with self:  # in inference mode, conv2d and the like come as they were called
-            parts = func.decompose(*args, **(kwargs or {}))
-        if parts is not NotImplemented:
-            return parts
-        name = func._schema.name.partition("::")[2]
-        inputs = [t for t in tree_leaves((args, kwargs or {})) if isinstance(t, Tensor)]
-        reads = tuple(self.number(t) for t in inputs)
-        result = func(*args, **(kwargs or {}))
+        kwargs = kwargs or {}
+        # In inference mode, conv2d and the like come as they were called. (Not func.decompose: that would also take
+        # apart what has its parts written in Python, such as nearest resizing into indices.)
+        composite = DispatchKey.CompositeImplicitAutograd
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), composite):
+            with self:
+                return func._op_dk(composite, *args, **kwargs)
+        changes = func._schema.is_mutable
+        inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
+        reads = tuple(self.number(t) for t in [*inputs, *_whole(inputs[:1] if changes else [])])
+        result = func(*args, **kwargs)
         outputs = [t for t in tree_leaves(result) if isinstance(t, Tensor)]
-        writes = tuple(self.number(t, new=func._schema.is_mutable) for t in outputs)
-        seen, shapes = self.convolutions, self.trace.shapes
-        spatial = name in CONVOLUTIONS | POOLS | RESIZES or (name == "slice" and self._skips_points(args))
-        smaller = bool(spatial and reads and writes and _smaller(shapes[writes[0]], shapes[reads[0]]))
-        # a convolution without padding loses its border, which is no subsampling
-        strided = name not in CONVOLUTIONS or max(args[3]) > 1
-        self.convolutions += name in CONVOLUTIONS
-        operation = Operation(name, reads, writes, tuple(self.stack), smaller and strided, seen)
-        self.trace.operations.append(operation)
-        self._note_maps(operation)
+        writes = tuple(self.number(t, new=changes) for t in [*outputs, *_whole(outputs if changes else [])])
+        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+        self._note(func._schema.name.partition("::")[2], given, reads, writes)
         return result
 
-    def _skips_points(self, args: Any) -> bool:
-        """Whether a slice takes every second point, or so, of an axis that is spatial in a map: x[:, :, ::2, ::2]."""
-        x, axis, step = args[0], args[1] if len(args) > 1 else 0, args[4] if len(args) > 4 else 1
-        return bool(step > 1 and x.ndim == self.trace.axes + 2 and axis % x.ndim >= 2)
+    def _note(self, name: str, given: dict[str, Any], reads: tuple[int, ...], writes: tuple[int, ...]) -> None:
+        t, at = self.trace, len(self.trace.operations)
+        came = 0
+        for n in reads:
+            came |= t.upstream.get(n, 0)
+        spatial = bool(name in SPATIAL or (name == "slice" and skips_points(given))) and bool(reads and writes)
+        shrinks = spatial and smaller(t.shapes[writes[0]], t.shapes[reads[0]])
+        # a convolution without padding loses its border, which is no subsampling
+        strided = name not in CONVOLUTIONS or max(given["stride"]) > 1
+        op = Operation(
+            at, name, reads, writes, tuple(self.stack), self._axes(name, reads), shrinks and strided,
+            rectifies(name, given), (came & self.convolving).bit_count(),
+        )  # fmt: skip
+        t.operations.append(op)
+        self.convolving |= (name in CONVOLUTIONS) << at
+        for n in set(writes) - set(reads):
+            t.upstream[n], t.writers[n] = came | 1 << at, op
+        if name == "unsqueeze":
+            axis, rank = given["dim"] % len(t.shapes[writes[0]]), len(t.shapes[writes[0]])
+            (t.items if axis == 0 else t.lifted if axis == rank - 2 and rank in (3, 4) else {})[writes[0]] = reads[0]
+        self._note_maps(op)
+
+    def _axes(self, name: str, reads: tuple[int, ...]) -> int:
+        shapes = self.trace.shapes
+        if name in CONVOLUTIONS:
+            return len(shapes[reads[1]]) - 2
+        if name in SPATIAL:
+            said = re.search(r"([123])d", name)
+            axes = int(said[1]) if said else 2
+            return axes - (name in POOLS and reads[0] in self.trace.lifted)
+        return len(shapes[reads[0]]) - 2 if name == "slice" else 0
 
     def _note_maps(self, op: Operation) -> None:
         t = self.trace
-        rank = t.axes + 2
-        if op.name in CONVOLUTIONS | POOLS | RESIZES | NORMS:
-            t.maps |= {n for n in (*op.reads[:1], *op.writes[:1]) if len(t.shapes[n]) == rank}
-        elif op.name not in VIEWS:
+        if op.name in SPATIAL:
+            ends = (t.lifted.get(op.reads[0], op.reads[0]), op.writes[0])
+            t.maps |= {n for n in ends if len(t.shapes[n]) == op.axes + 2}
+        elif op.name == "squeeze" and (pool := t.writers.get(op.reads[0])) and pool.axes == 1 and pool.name in POOLS:
+            t.maps |= {n for n in op.writes if len(t.shapes[n]) == 3}
+        elif op.name in NORMS and len(t.shapes[op.reads[0]]) in {len(t.shapes[n]) for n in t.maps}:
+            t.maps |= {op.reads[0], op.writes[0]}
+        elif op.name not in VIEWS - {"slice"}:
             sizes = {t.shapes[n][2:] for n in op.reads if n in t.maps}
-            t.maps |= {n for n in op.writes if len(t.shapes[n]) == rank and t.shapes[n][2:] in sizes}
+            t.maps |= {n for n in op.writes if t.shapes[n][2:] in sizes}
 
     def complete(self) -> None:
         """Once all is seen, backwards: what a map was cut, joined or computed from point by point is a map too."""
@@ -138,51 +166,61 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for op in reversed(t.operations):
             if op.name not in VIEWS - {"slice"}:
                 sizes = {t.shapes[n][2:] for n in op.writes if n in t.maps}
-                t.maps |= {n for n in op.reads if len(t.shapes[n]) == t.axes + 2 and t.shapes[n][2:] in sizes}
+                t.maps |= {n for n in op.reads if t.shapes[n][2:] in sizes}
 
-    def enter(self, name: str) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
-            took = self.number(args[0]) if args else -1
+    def enter(self, name: str, argument: str) -> Any:
+        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            took = self.number(args[0] if args else kwargs.get(argument))
+            seen = (self.trace.upstream.get(took, 0) & self.convolving).bit_count()
             self.stack.append(len(self.trace.calls))
-            self.trace.calls.append(Call(name, took, -1, len(self.trace.operations), -1, self.convolutions))
+            self.trace.calls.append(Call(name, took, -1, len(self.trace.operations), -1, seen))
 
         return hook
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        at = self.stack.pop()
-        c = self.trace.calls[at]
-        end = len(self.trace.operations)
-        self.trace.calls[at] = Call(c.name, c.took, self.number(output), c.first, end, c.convolutions)
+        at, end = self.stack.pop(), len(self.trace.operations)
+        self.trace.calls[at] = replace(self.trace.calls[at], gave=self.number(output), last=end)
 
 
-def _smaller(out: tuple[int, ...], of: tuple[int, ...]) -> bool:
-    return any(a < b for a, b in zip(out[2:], of[2:], strict=False))
+def _whole(parts: list[Tensor]) -> list[Tensor]:
+    """What was changed with its part: out[:, :8] = x."""
+    return [t._base for t in parts if t._base is not None]
 
 
-def axes_of(model: nn.Module) -> int:
-    """1, 2 or 3: the spatial axes of the first convolution; 0 if there is none."""
-    convolution = next((m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)), None)
-    return 0 if convolution is None else convolution.weight.ndim - 2
+def first_argument(module: nn.Module) -> str:
+    """The name by which a call may give what a module takes first."""
+    try:
+        return next(iter(inspect.signature(module.forward).parameters), "")
+    except (TypeError, ValueError):
+        return ""
 
 
 def trace(model: nn.Module, example: Any) -> Trace:
     """One forward pass on `example` (a batch, or a tuple or dict of arguments) in evaluation mode.
 
-    Hooks, modes and the random generators are put back as found.
+    Buffers, hooks, modes and the random generators are put back as found.
     """
-    found = Trace(axes_of(model))
+    found = Trace()
     recorder = _Recorder(found)
-    hooks = [m.register_forward_pre_hook(recorder.enter(name)) for name, m in model.named_modules() if name]
-    hooks += [m.register_forward_hook(recorder.leave) for name, m in model.named_modules() if name]
-    try:
-        with _evaluating(model), torch.random.fork_rng(devices=_devices(model)), torch.no_grad(), recorder:
-            if isinstance(example, Mapping):
-                model(**example)
-            else:
-                model(*(example if isinstance(example, (tuple, list)) else (example,)))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    # what was made in inference mode may change only there; anything else is traced the same wherever smooth is called
+    inference = any(t.is_inference() for t in (*model.parameters(), *model.buffers()))
+    hooks: list[Any] = []
+    with torch.inference_mode(inference), _evaluating(model), torch.random.fork_rng(devices=_devices(model)):
+        for name, m in model.named_modules():
+            if name:
+                hooks.append(m.register_forward_pre_hook(recorder.enter(name, first_argument(m)), with_kwargs=True))
+                hooks.append(m.register_forward_hook(recorder.leave))
+        if not inference:
+            example = tree_map_only(Tensor, lambda t: t.clone() if t.is_inference() else t, example)
+        try:
+            with torch.no_grad(), recorder:
+                if isinstance(example, Mapping):
+                    model(**example)
+                else:
+                    model(*(example if isinstance(example, (tuple, list)) else (example,)))
+        finally:
+            for hook in hooks:
+                hook.remove()
     recorder.complete()
     return found
 
@@ -194,10 +232,23 @@ def _devices(model: nn.Module) -> list[torch.device]:
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
+    """In evaluation mode, and what a forward pass counts in buffers is forgotten."""
     flags = [(m, m.training) for m in model.modules()]
+    known = [(m, name, b) for m in model.modules() for name, b in m._buffers.items()]
+    values = [None if b is None or nn.parameter.is_lazy(b) else (_version(b), b.clone()) for _, _, b in known]
     model.eval()
     try:
         yield
     finally:
         for m, flag in flags:
             m.training = flag
+        with torch.no_grad():
+            for (m, name, b), value in zip(known, values, strict=True):
+                m._buffers[name] = b
+                if b is not None and value is not None and value[0] != _version(b):
+                    b.copy_(value[1])
+
+
+def _version(tensor: Tensor) -> float:
+    """Counts changes in place; NaN, unlike itself, of what was made in inference mode and does not count."""
+    return float("nan") if tensor.is_inference() else tensor._version

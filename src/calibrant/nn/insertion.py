@@ -1,0 +1,86 @@
+"""Layers put into anyone's network as hooks, on what a module takes or on what it gives.
+
+Names, parameters and `state_dict` stay as they are, copies take the layers along, and taking them out leaves nothing.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from calibrant.errors import InputError
+from calibrant.nn.tracing import first_argument
+
+Network = TypeVar("Network", bound=nn.Module)
+Side = Literal["before", "after"]
+
+
+class Inserted:
+    """The hook: smooths what a module takes or, where pooling is a function that has no module, what it returns."""
+
+    def __init__(self, layer: nn.Module, name: str) -> None:
+        self.layer, self.name = layer, name
+        self.side: Side = "before"
+        self.argument, self.key = "", -1
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # torch numbers hooks by a counter of the process: in another one, a new hook would get this one's number
+        vars(self).update(state)
+        RemovableHandle.next_id = max(RemovableHandle.next_id, self.key + 1)
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], given: Any = None) -> Any:
+        """`given`: what a module gave or, before it, what it takes by keyword."""
+        if self.side == "after":
+            return self._applied(given, "returned")
+        if given and not args and self.argument in given:
+            return args, {**given, self.argument: self._applied(given[self.argument], f"took as {self.argument}=")}
+        taken = (self._applied(args[0] if args else None, "took as its first argument"), *args[1:])
+        return taken if given is None else (taken, given)
+
+    def _applied(self, taken: Any, said: str) -> Any:
+        if not isinstance(taken, Tensor):
+            raise InputError(f"{self.name!r} {said} {type(taken).__name__}, not a feature map; smooth another module")
+        try:
+            return self.layer(taken)
+        except InputError as error:
+            raise InputError(f"{self.side} {self.name!r}: {error}") from None
+
+
+def insert(model: nn.Module, hook: Inserted, side: Side) -> None:
+    """On the module that the hook names."""
+    module = model.get_submodule(hook.name)
+    hook.side, hook.argument = side, first_argument(module)
+    if side == "before":
+        hook.key = module.register_forward_pre_hook(hook, with_kwargs=True).id
+    else:
+        hook.key = module.register_forward_hook(hook).id
+
+
+def inserted(model: nn.Module, kind: type[Inserted] = Inserted) -> list[tuple[str, nn.Module, Any]]:
+    """(name, module, hook) of every hook of exactly this kind, as they were inserted."""
+    found = [
+        (name, module, hook)
+        for name, module in model.named_modules()
+        for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+        if type(hook) is kind
+    ]
+    return sorted(found, key=lambda row: row[2].key)
+
+
+def take_out(module: nn.Module, hook: Inserted) -> None:
+    before = (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
+    for hooks in before if hook.side == "before" else (module._forward_hooks,):
+        del hooks[hook.key]
+
+
+def copied(model: Network) -> Network:
+    try:
+        # a copy made in inference mode could never be trained
+        with torch.inference_mode(any(t.is_inference() for t in (*model.parameters(), *model.buffers()))):
+            return copy.deepcopy(model)
+    except RuntimeError as error:
+        raise InputError(f"{type(model).__name__} cannot be copied ({error}); use inplace=True") from error

@@ -1,0 +1,152 @@
+"""Everything that makes a map smaller is found: resizing of every kind in one, two and three dimensions, power means;
+and what stands between a layer and a pool is passed over only where that changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import calibrant
+from calibrant.errors import InputError
+from calibrant.nn.smoothing import Smooth
+from calibrant.nn.surgery import smoothed
+
+CONVOLUTION = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+MODES = {
+    1: ["nearest", "nearest-exact", "linear", "area"],
+    2: ["nearest", "nearest-exact", "bilinear", "bicubic", "area"],
+    3: ["nearest", "nearest-exact", "trilinear", "area"],
+}
+KINDS = [(axes, mode, {}) for axes in MODES for mode in MODES[axes]]
+KINDS += [(2, mode, {"antialias": True}) for mode in ("bilinear", "bicubic")]
+
+
+class Net(nn.Module):
+    """Two convolutions, `between`, which makes the map smaller, and one more."""
+
+    def __init__(self, between: Callable[[Tensor], Tensor], axes: int = 2) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.a, self.b, self.c = (CONVOLUTION[axes](i, 4, 3, padding=1) for i in (3, 4, 4))
+        self.between, self.axes = between, tuple(range(2, 2 + axes))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(self.c(self.between(self.b(F.relu(self.a(x)))))).mean(self.axes)
+
+
+@pytest.mark.parametrize("inference", [False, True], ids=["", "in inference mode"])
+@pytest.mark.parametrize(("axes", "mode", "options"), KINDS)
+def test_resizing_is_subsampling(axes: int, mode: str, options: dict, inference: bool) -> None:
+    x = torch.randn(1, 3, *[8] * axes)
+    resize = lambda x: F.interpolate(F.relu(x), scale_factor=0.5, mode=mode, **options)  # noqa: E731
+    with torch.inference_mode(inference):
+        assert list(smoothed(calibrant.smooth(Net(resize, axes), example=x))) == ["after b", "after c"]
+        if not options:
+            module = nn.Sequential(nn.ReLU(), nn.Upsample(scale_factor=0.5, mode=mode))
+            found = smoothed(calibrant.smooth(Net(module, axes), example=x))
+            assert list(found) == ["before between.1", "after c"]
+            assert found["before between.1"].blur.axes == axes
+
+
+def test_a_copy_made_in_inference_mode_can_be_trained() -> None:
+    model = Net(nn.MaxPool2d(2))
+    with torch.inference_mode():
+        smooth = calibrant.smooth(model, example=torch.randn(1, 3, 8, 8))
+    smooth(torch.randn(1, 3, 8, 8)).sum().backward()
+    assert all(p.grad is not None for p in smooth.parameters())
+
+
+class GeM(nn.Module):
+    """The generalised mean over all points (Radenović 2018)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(x.clamp(min=1e-6).pow(3), x.shape[2:]).pow(1 / 3)
+
+
+@pytest.mark.parametrize(("axes", "pool"), [(1, nn.LPPool1d(2, 2)), (2, nn.LPPool2d(2, 2)), (2, nn.LPPool2d(3, 3, 2))])
+def test_a_power_mean_is_one_pool(axes: int, pool: nn.Module) -> None:
+    model, layer, x = Net(pool, axes).eval(), Smooth(axes=axes), torch.randn(2, 3, *[16] * axes)
+    smooth = calibrant.smooth(model, example=x)
+    assert list(smoothed(smooth)) == ["before between", "after c"]
+    with torch.no_grad():
+        y = F.relu(model.c(pool(layer(model.b(F.relu(model.a(x)))))))
+        torch.testing.assert_close(smooth(x), layer(y).mean(model.axes))
+
+
+def test_a_power_mean_that_is_a_function_and_one_that_is_global() -> None:
+    assert list(smoothed(calibrant.smooth(Net(lambda x: F.lp_pool2d(F.relu(x), 2, 2))))) == ["after b", "after c"]
+    body = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()]
+    assert list(smoothed(calibrant.smooth(nn.Sequential(*body, GeM(), nn.Flatten())))) == ["before 4"]
+
+
+RELUS = {
+    "relu": F.relu,
+    "clamp": lambda z: z.clamp(min=0),
+    "clamp_min": lambda z: z.clamp_min(0.0),
+    "threshold": lambda z: F.threshold(z, 0.0, 0.0),
+}
+OTHERS = {
+    "hardtanh": F.relu6,
+    "clamp": lambda z: z.clamp(0, 6),
+    "clamp_min": lambda z: z.clamp_min(0.5),
+    "threshold": lambda z: F.threshold(z, 1.0, -7.0),
+    "silu": F.silu,
+}
+
+
+@pytest.mark.parametrize("name", RELUS)
+def test_a_relu_by_any_name_commutes_with_prob(name: str) -> None:
+    act, layer, x = RELUS[name], Smooth(), 6 * torch.randn(2, 3, 16, 16)
+    model = Net(lambda z: F.max_pool2d(act(z), 2)).eval()
+    smooth = calibrant.smooth(model)
+    assert list(smoothed(smooth)) == ["after b", "after c"]
+    with torch.no_grad():
+        y = F.relu(model.c(F.max_pool2d(layer(act(model.b(F.relu(model.a(x))))), 2)))
+        torch.testing.assert_close(smooth(x), layer(y).mean((2, 3)))
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_is_no_relu_is_not_passed_over(name: str) -> None:
+    """SS Eq. 41 is of ReLU: Smooth before another activation is not Smooth after it."""
+    act = OTHERS[name]
+    with pytest.raises(InputError, match=rf"max_pool2d.* the {name} of what 'b' gives.*ReLU alone.*where='after b'"):
+        calibrant.smooth(Net(lambda z: F.max_pool2d(act(z), 2)))
+    assert list(smoothed(calibrant.smooth(Net(nn.Sequential(Function(act), nn.MaxPool2d(2)))))) == [
+        "before between.1", "after c",
+    ]  # fmt: skip
+
+
+class Function(nn.Module):
+    def __init__(self, act: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.act = act
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(x)
+
+
+def test_a_blur_without_prob_does_not_commute_with_relu() -> None:
+    model = Net(lambda z: F.max_pool2d(F.relu(z), 2))
+    with pytest.raises(InputError, match="the relu of what 'b' gives, and a blur without Prob"):
+        calibrant.smooth(model, prob="identity")
+
+
+def test_an_embedding_of_places_that_is_resized_is_no_stage() -> None:
+    class Embedded(Net):
+        def __init__(self) -> None:
+            super().__init__(nn.MaxPool2d(2))
+            self.places = nn.Parameter(torch.randn(1, 4, 9, 9))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = F.relu(self.c(self.between(self.b(F.relu(self.a(x))))))
+            places = F.interpolate(self.places, size=x.shape[2:], mode="bicubic", antialias=True)
+            return self.fc(x.flatten(2).mean(2) + places.flatten(2).mean(2))
+
+    model = Embedded()
+    model.fc = nn.Linear(4, 2)
+    assert list(smoothed(calibrant.smooth(model, example=torch.randn(2, 3, 8, 8)))) == ["before between", "after c"]
