@@ -132,3 +132,17 @@ def test_relu6_everywhere_takes_layers_before_a_relu_along() -> None:
     with torch.no_grad():
         expected = F.max_pool2d(Smooth()(model[2](F.relu6(model[0](X)))).clamp(max=6), 2)
         torch.testing.assert_close(relu6(smooth)(X), expected)
+
+
+@pytest.mark.parametrize("norm", [nn.InstanceNorm2d, lambda width: nn.GroupNorm(width, width)])
+def test_norms_that_are_computed_on_a_view(norm: Any) -> None:
+    layers = [nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), norm(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1)]
+    assert list(smoothed(calibrant.smooth(nn.Sequential(*layers)))) == ["before 5"]
+
+
+def test_lazy_layers_are_refused_until_they_have_a_shape() -> None:
+    model = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.LazyConv2d(4, 3), nn.MaxPool2d(2))
+    with pytest.raises(InputError, match="lazy layers.*run one first"):
+        calibrant.smooth(model, example=X)
+    model(X)
+    assert list(smoothed(calibrant.smooth(model))) == ["before 4"]

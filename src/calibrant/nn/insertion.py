@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from calibrant.errors import InputError
-from calibrant.nn.tracing import first_argument
+from calibrant.nn.tracing import first_argument, made_in_inference
 
 Network = TypeVar("Network", bound=nn.Module)
 Side = Literal["before", "after"]
@@ -80,7 +80,7 @@ def take_out(module: nn.Module, hook: Inserted) -> None:
 def copied(model: Network) -> Network:
     try:
         # a copy made in inference mode could never be trained
-        with torch.inference_mode(any(t.is_inference() for t in (*model.parameters(), *model.buffers()))):
+        with torch.inference_mode(made_in_inference(model)):
             return copy.deepcopy(model)
     except RuntimeError as error:
         raise InputError(f"{type(model).__name__} cannot be copied ({error}); use inplace=True") from error

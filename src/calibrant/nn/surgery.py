@@ -63,6 +63,7 @@ def smooth(
     if not convolutions(model):
         raise InputError(f"{type(model).__name__} has no convolution, so no spatial stage to smooth; give a CNN")
     Smooth(kernel, prob=prob, tau=tau, padding=padding)  # refuses settings that are none before anything is copied
+    _refuse_lazy(model)
     target = model if inplace else copied(model)
     chosen = _choose(target, where, example, prob != "identity")
     layers = [Smooth(kernel, prob=prob, tau=tau, padding=padding, axes=place.axes) for place in chosen]
@@ -93,6 +94,13 @@ def convolutions(model: nn.Module) -> list[Any]:
     return [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
 
 
+def _refuse_lazy(model: nn.Module) -> None:
+    if any(nn.parameter.is_lazy(t) for t in (*model.parameters(), *model.buffers())):
+        raise InputError(
+            f"{type(model).__name__} has lazy layers, which take shape at their first batch; run one first"
+        )
+
+
 def _strides_taken_over(model: nn.Module) -> bool:
     """Whether another surgery's hook subsamples in a layer's stead."""
     hooks = (h for m in model.modules() for h in (*m._forward_pre_hooks.values(), *m._forward_hooks.values()))
@@ -107,6 +115,7 @@ def stages(model: nn.Module, example: Any = None) -> tuple[list[str], list[str]]
 
 def trace(model: nn.Module, example: Any = None) -> Trace:
     """One forward pass; without an example, on the smallest usual image whose last map is more than one point."""
+    _refuse_lazy(model)
     if example is not None:
         try:
             return run_once(model, example)

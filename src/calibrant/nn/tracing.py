@@ -156,8 +156,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             t.maps |= {n for n in op.writes if len(t.shapes[n]) == 3}
         elif op.name in NORMS and len(t.shapes[op.reads[0]]) in {len(t.shapes[n]) for n in t.maps}:
             t.maps |= {op.reads[0], op.writes[0]}
-        elif op.name not in VIEWS - {"slice"}:
-            sizes = {t.shapes[n][2:] for n in op.reads if n in t.maps}
+        elif op.name not in VIEWS - {"slice"} or ((norm := t.writers.get(op.reads[0])) and norm.name in NORMS):
+            sizes = {t.shapes[n][2:] for n in op.reads if n in t.maps}  # an instance norm is a batch norm of a view
             t.maps |= {n for n in op.writes if t.shapes[n][2:] in sizes}
 
     def complete(self) -> None:
@@ -187,6 +187,12 @@ def _whole(parts: list[Tensor]) -> list[Tensor]:
     return [t._base for t in parts if t._base is not None]
 
 
+def made_in_inference(model: nn.Module) -> bool:
+    """Whether what this network holds was made in inference mode; what has no shape yet (lazy layers) was not."""
+    held = (t for t in (*model.parameters(), *model.buffers()) if not nn.parameter.is_lazy(t))
+    return any(t.is_inference() for t in held)
+
+
 def first_argument(module: nn.Module) -> str:
     """The name by which a call may give what a module takes first."""
     try:
@@ -203,7 +209,7 @@ def trace(model: nn.Module, example: Any) -> Trace:
     found = Trace()
     recorder = _Recorder(found)
     # what was made in inference mode may change only there; anything else is traced the same wherever smooth is called
-    inference = any(t.is_inference() for t in (*model.parameters(), *model.buffers()))
+    inference = made_in_inference(model)
     hooks: list[Any] = []
     with torch.inference_mode(inference), _evaluating(model), torch.random.fork_rng(devices=_devices(model)):
         for name, m in model.named_modules():
