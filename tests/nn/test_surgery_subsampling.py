@@ -3,6 +3,7 @@ and what stands between a layer and a pool is passed over only where that change
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
 import pytest
@@ -150,3 +151,43 @@ def test_an_embedding_of_places_that_is_resized_is_no_stage() -> None:
     model = Embedded()
     model.fc = nn.Linear(4, 2)
     assert list(smoothed(calibrant.smooth(model, example=torch.randn(2, 3, 8, 8)))) == ["before between", "after c"]
+
+
+SMALLER = [
+    lambda x: F.max_pool2d(x, 2), lambda x: F.avg_pool2d(x, 2), lambda x: x[:, :, ::2, ::2],
+    lambda x: F.interpolate(x, scale_factor=0.5), lambda x: F.interpolate(x, scale_factor=0.5, mode="bilinear"),
+]  # fmt: skip
+
+
+class Chain(nn.Module):
+    """Layers and functions, one after another; only the layers are modules."""
+
+    def __init__(self, steps: list[Callable[[Tensor], Tensor]]) -> None:
+        super().__init__()
+        self.steps, self.layers = [steps], nn.ModuleList(m for m in steps if isinstance(m, nn.Module))
+
+    def forward(self, x: Tensor) -> Tensor:
+        layers = iter(self.layers)  # a copy's own
+        for step in self.steps[0]:
+            x = next(layers)(x) if isinstance(step, nn.Module) else step(x)
+        return x
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_functions_are_smoothed_as_modules_are(seed: int) -> None:
+    """Of a network whose pools and activations are functions, the smoothed one computes what its twin's does, where
+    each is a module."""
+    draw, steps, left = random.Random(seed), [], 2
+    for i in range(draw.randint(3, 8)):
+        stride = 2 if i >= 2 and draw.random() < 0.2 else 1
+        steps += [nn.Conv2d(4 if i else 3, 4, 3, stride, 1), F.relu]
+        if i >= 1 and left and draw.random() < 0.5:
+            steps.append(draw.choice(SMALLER))
+            left -= 1
+    steps.append(lambda x: x.mean((2, 3)))
+    twin = nn.Sequential(*(s if isinstance(s, nn.Module) else Function(s) for s in steps))
+    x = torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(seed))
+    with torch.no_grad():
+        smooth = calibrant.smooth(Chain(steps))
+        assert len(smoothed(smooth)) >= 1
+        torch.testing.assert_close(smooth(x), calibrant.smooth(twin)(x))

@@ -9,7 +9,8 @@ Read off a `Trace`:
 - the stem is left alone: what sees the image or has one convolution before it (unless nothing else subsamples), and the
   pool that follows a strided first layer. That leaves a ResNet the paper's four layers, three before subsampling and
   one before global pooling;
-- two pools with no convolution between them are one, and so are a power, a mean and a root (LPPool, GeM);
+- two pools (or what resizes, or skips points) with no convolution between them are one, and so are a power, a mean and
+  a root (LPPool, GeM);
 - a squeeze (a map averaged into a gate, while larger maps follow) is no subsampling.
 """
 
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from calibrant.nn.endings import global_poolings, later_maps
-from calibrant.nn.operations import ACTIVATIONS, CONVOLUTIONS, COPIES, NORMS, POOLS, SPATIAL, VIEWS
+from calibrant.nn.operations import ACTIVATIONS, CONVOLUTIONS, COPIES, NORMS, POOLS, RESIZES, SPATIAL, VIEWS
 from calibrant.nn.tracing import Call, Operation, Trace
 
 STEM = 2
@@ -102,7 +103,7 @@ def _subsampling(run: Trace, stem: int) -> Iterator[Operation]:
         if op.name not in CONVOLUTIONS and inputs and inputs <= pooled:
             pooled |= set(op.writes)
         if not again and (op.at in poolings or _subsamples(run, op, stem)):
-            pooled |= set(op.writes) if op.name in POOLS else set()
+            pooled |= set(op.writes) if op.name in POOLS | RESIZES | {"slice"} else set()
             yield op
 
 
