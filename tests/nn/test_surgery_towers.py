@@ -70,6 +70,15 @@ def test_each_tower_has_the_layers_of_a_tower() -> None:
     assert places(Siamese()) == one
 
 
+def test_the_pool_behind_a_deep_stem_is_left_alone_in_each_tower() -> None:
+    model = Two()
+    for tower in (model.a, model.b):
+        tower.conv = nn.Sequential(
+            nn.Conv2d(3, 4, 3, 2, 1), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)
+        )
+    assert not [place for place in places(model) if place.endswith("pool")]
+
+
 def test_two_towers_are_what_each_is_alone() -> None:
     model = Two().eval()
     alone = calibrant.smooth(model.a), calibrant.smooth(model.b)
