@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from calibrant.attacks import DDN, FGSM, Bounds, CarliniWagner, DeepFool, assess
 from calibrant.errors import InputError
+from tests.attacks.conftest import Victim
 
 
 def to_boundary(x: Tensor, w: Tensor, height: float, low: float, high: float) -> float:
@@ -65,6 +66,21 @@ def test_kappa_is_the_margin_of_what_is_handed_out(kappa: float) -> None:
     assert bool(result.success.all())
     assert float(margin.min()) >= kappa and float(margin.max()) < kappa + 0.05
     torch.testing.assert_close(result.distance.double(), nearest(model, x, bounds, kappa), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 1.0, 5.0])
+def test_kappa_is_searched_for_not_only_judged_by(kappa: float, victim: Victim) -> None:
+    """A network of several layers, towards targets, also its own class: what the search ends at has the margin."""
+    x, attack = victim.x[:12], CarliniWagner(kappa=kappa, bounds=victim.bounds, iterations=200)
+    own = victim.model(x).argmax(-1)
+    for targets in ((own + 1) % 10, own):
+        result = attack.run(victim.model, x, targets=targets)
+        logits = victim.model(result.adversarial).detach()
+        others = logits.scatter(-1, targets[:, None], -torch.inf).amax(-1)
+        margin = logits.gather(-1, targets[:, None]).squeeze(-1) - others
+        assert bool(result.success.all()) and float(margin.min()) >= kappa
+        moved = margin[result.distance > 0]  # the others were as confident as that from the start
+        assert bool((moved < kappa + 0.1).all())
 
 
 def test_a_success_that_is_not_confident_enough_is_none() -> None:

@@ -151,6 +151,7 @@ def test_nothing_is_unpickled(
             "unknown split 'tset'",
         ),
         (["predict", "torch.nn:Identity", "--data", "digits", "--mean", "x", "-o", "p.npz"], "not numbers"),
+        (["predict", "torch.nn:Identity", "--data", "digits", "--mean", "0,1", "-o", "p.npz"], "--mean has 2 numbers"),
         (["predict", "torch.nn:Identity@w.bin", "--data", "digits", "-o", "p.npz"], "no such file of weights"),
     ],
 )

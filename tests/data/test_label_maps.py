@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,9 @@ from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
 from calibrant.data import Augment, Batches, load
-from calibrant.errors import InputError
+from calibrant.data.collected import file_set
+from calibrant.data.label_maps import as_map, marked
+from calibrant.errors import FileError, InputError
 
 X = torch.zeros(3, 4, 4)
 MAP = torch.tensor([[0, 1, 2, -1]] * 4)
@@ -91,3 +94,39 @@ def test_crops_need_maps_as_large_as_the_images() -> None:
     part = load(Items([(torch.zeros(3, 8, 8), MAP)] * 2), sizes=WHOLE)["train"]
     with pytest.raises(InputError, match=r"not \(4, 4\) of images of \(8, 8\); drop augment"):
         Batches(part, 2, augment=Augment(), generator=torch.Generator())
+
+
+def test_a_label_that_no_class_can_have_is_refused_before_classes_are_numbered(tmp_path: Path) -> None:
+    images, labels = np.zeros((2, 4, 4, 3), np.uint8), np.zeros((2, 4, 4), np.int64)
+    labels[1, 2, 3] = 10**9
+    np.savez(tmp_path / "huge.npz", images=images, labels=labels)
+    with pytest.raises(InputError, match=r"label 1000000000 in map 1, row 2, column 3"):
+        file_set(tmp_path / "huge.npz", None, maps=True)
+    pairs = Items([(torch.zeros(3, 4, 4), torch.from_numpy(one)) for one in labels])
+    with pytest.raises(InputError, match=r"a label is 1000000000, which would make .* classes.*ignore_index"):
+        load({"train": pairs, "test": pairs})
+
+
+def test_the_largest_unsigned_numbers_are_no_marks(tmp_path: Path) -> None:
+    """2⁶⁴ − 1 and 2⁶⁴ − 100 would become −1 and −100."""
+    for value in (2**64 - 1, 2**64 - 100):
+        labels = np.zeros((2, 4, 4), np.uint64)
+        labels[0, 0, 0] = value
+        np.savez(tmp_path / "u.npz", images=np.zeros((2, 4, 4, 3), np.uint8), labels=labels)
+        with pytest.raises(FileError, match=f"label {value}"):
+            file_set(tmp_path / "u.npz", None, maps=True)
+        assert as_map(labels[0]) is None
+
+
+def test_maps_with_an_axis_of_one_and_in_another_order_of_bytes(tmp_path: Path) -> None:
+    labels = np.arange(32).reshape(2, 1, 4, 4) % 5
+    np.savez(tmp_path / "m.npz", images=np.zeros((2, 4, 4, 3), np.uint8), labels=labels.astype(">i4"))
+    assert torch.equal(file_set(tmp_path / "m.npz", None, maps=True)["test"].y, torch.from_numpy(labels[:, 0]))
+    found = as_map(labels[0, 0].astype(">i4"))
+    assert found is not None and torch.equal(found, torch.from_numpy(labels[0, 0]))
+
+
+@pytest.mark.parametrize("mark", [2.5, "2", True])
+def test_an_index_to_ignore_is_a_whole_number(mark: object) -> None:
+    with pytest.raises(InputError, match="ignore_index=.* must be a whole number"):
+        marked(torch.zeros(1, 4, 4), mark, "mine")  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from calibrant.attacks.store import weights_hash
 from calibrant.ensembles import MCDropout
 from calibrant.ensembles.assemble import Ingredients, assemble
 from calibrant.errors import InputError
@@ -78,9 +79,25 @@ def test_picking_nothing_is_said(net: Net) -> None:
         MCDropout(net, where=())
 
 
+@pytest.mark.parametrize("where", [3, ["body", 4]])
+def test_what_is_no_name_is_refused(net: Net, where: object) -> None:
+    with pytest.raises(InputError, match=r"where=[34] is no name; give names of dropouts"):
+        MCDropout(net, where=where)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"where\(name, module\) -> bool; this one takes \(name\)"):
+        MCDropout(net, where=lambda name: True)  # type: ignore[arg-type, misc]
+
+
+def test_a_store_of_distances_tells_choices_apart(net: Net) -> None:
+    def named(where: object) -> str:
+        return weights_hash(MCDropout(net, 3, where=where))  # type: ignore[arg-type]
+
+    assert named("body") == named(["body"]) == named(("body.2", "body.4")) == named(lambda name, m: m.p < 0.5)
+    assert len({named("body"), named("head"), named(["body.2"]), named(None)}) == 4
+
+
 def test_the_table_takes_it_too(net: Net) -> None:
     made = assemble("dropout", Ingredients([net], members=3, where=("head",)))
-    assert isinstance(made, MCDropout) and made.where == ("head",) and made.size == 3
+    assert isinstance(made, MCDropout) and made.where == ("head.1",) and made.size == 3
 
 
 @pytest.mark.parametrize("row", ["table_e1/cifar100_vgg16_dropout", "table_c1/resnet18_mlp", "table_c1/vgg16_gap"])

@@ -247,8 +247,11 @@ def _reference(logits: Tensor, labels: Tensor | None, targets: Tensor | None) ->
         raise InputError("an attack runs away from labels or towards targets; give one of them")
     if given is None:
         return logits.argmax(-1)
-    given = torch.as_tensor(given).to(logits.device)
     n, k = logits.shape
+    try:
+        given = torch.as_tensor(given).to(logits.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} must be {n} whole numbers, got {type(given).__name__} ({error})") from error
     if given.shape != (n,) or given.is_floating_point():
         raise InputError(f"{name} must be {n} whole numbers, got {tuple(given.shape)} of {given.dtype}")
     if bool(((given < 0) | (given >= k)).any()):

@@ -125,7 +125,7 @@ class Loop:
     def _step(self, rows: State, targeted: bool) -> State:
         """One gradient evaluation of every row, what it tells, and the attack's own step."""
         attack = self.attack
-        task = Task(rows["origin"], rows["reference"], attack.bounds, targeted)
+        task = Task(rows["origin"], rows["reference"], attack.bounds, targeted, attack.confident)
         point, live = rows["point"], ~rows["done"]
         logits, gradient = self.field.gradient(point, lambda z: attack.objective(task, rows, z))
         evaluations = len(gradient)

@@ -115,6 +115,13 @@ def check_place(folder: Path) -> None:
         raise FileError(f"no permission to write in {there}; name another folder to store distances in")
 
 
+def _plain(value: Any) -> bool:
+    """A number, a text, or several of them."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(_plain(one) for one in value)
+    return isinstance(value, (int, float, str))
+
+
 def weights_hash(predictor: Any) -> str:
     """Content hash of a predictor: its networks (layers, smoothing, weights), tensors and plain settings."""
     digest = hashlib.sha256(type(predictor).__name__.encode())
@@ -125,7 +132,7 @@ def weights_hash(predictor: Any) -> str:
             digest.update(code.co_code + _written((code.co_consts, code.co_names)))
         # caches (an underscore) come and go
         own = {k: v for k, v in sorted(getattr(predictor, "__dict__", {}).items()) if not k.startswith("_")}
-        digest.update(json.dumps({k: v for k, v in own.items() if isinstance(v, (int, float, str))}).encode())
+        digest.update(json.dumps({k: v for k, v in own.items() if _plain(v)}).encode())
         tensors_held = _tensors(own.values() if own else inside(predictor))
     if not networks and not tensors_held:
         raise InputError(

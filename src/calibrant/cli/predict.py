@@ -93,6 +93,10 @@ def predict(
     if part.items is None:  # the frames as they are, which a data set's own constants need not be
         loaded = replace(loaded, shape=tuple(part.x.shape[1:]))
 
+    for option, moment in zip(("--mean", "--std"), moments, strict=True):
+        if moment and len(moment) not in (1, loaded.shape[0]):
+            raise InputError(f"{option} has {len(moment)} numbers; {loaded.name} has {loaded.shape[0]} channel(s)")
+
     def batches(part: str) -> Batches:
         return Batches(
             loaded[as_split(part)],

@@ -13,7 +13,7 @@ import torch
 
 from calibrant.data.folder import CUT_FROM, SUFFIXES, parts_of_folder
 from calibrant.data.label_maps import ignoring
-from calibrant.data.records import Data, Part, numbered
+from calibrant.data.records import MOST_CLASSES, Data, Part, numbered
 from calibrant.data.relabelled import relabelled
 from calibrant.data.shifted import read_set
 from calibrant.errors import FileError, InputError
@@ -43,7 +43,7 @@ def file_set(path: Path, classes: Sequence[str] | None, *, maps: bool = False, i
 
     `maps`: labels may be [N, H, W], a class for each pixel; `ignore_index` marks those without one, besides −1.
     """
-    x, y = read_set(path, 1 << 30 if classes is None else len(classes), maps=maps, ignore_index=ignore_index)
+    x, y = read_set(path, MOST_CLASSES if classes is None else len(classes), maps=maps, ignore_index=ignore_index)
     names = tuple(classes) if classes is not None else numbered(1 + int(y.max()))
     parts = ignoring({Split.TEST: Part(x, y, torch.arange(len(y)), Split.TEST)}, ignore_index, str(path))
     return Data(path.name, parts, names, tuple(x.shape[1:]))

@@ -26,18 +26,27 @@ MARKS = (IGNORED, -100)
 def as_map(label: Any) -> Tensor | None:
     """[H, W] of whole numbers from a tensor, an array or a PIL image, also as [1, H, W]; None if it is no map."""
     try:
-        values = label if isinstance(label, Tensor) else torch.as_tensor(np.array(label))
+        values = label if isinstance(label, Tensor) else torch.as_tensor(_native(np.array(label)))
     except (TypeError, ValueError, RuntimeError):  # a text, ragged lists
         return None
     values = values[0] if values.ndim == 3 and len(values) == 1 else values
     if values.ndim != 2 or values.is_complex() or values.numel() < 2:
         return None
     found = values.long()
+    if values.dtype == torch.uint64 and bool((found < 0).any()):
+        return None  # beyond 63 bits, where the largest would become marks
     return None if values.is_floating_point() and bool((found != values).any()) else found
+
+
+def _native(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """In this machine's order of bytes, the only one torch takes."""
+    return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
 def marked(y: Tensor, ignore_index: int | None, where: str) -> Tensor:
     """Maps [N, H, W] with −1 wherever a pixel has no class, and nowhere another negative number."""
+    if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, int)):
+        raise InputError(f"ignore_index={ignore_index!r} must be a whole number")
     marks = torch.tensor([*MARKS, *([] if ignore_index is None else [ignore_index])], dtype=torch.long)
     out = y.long().masked_fill(torch.isin(y.long(), marks), IGNORED)
     if bool((out < IGNORED).any()):

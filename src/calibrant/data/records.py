@@ -99,7 +99,16 @@ class DatasetSpec:
     sizes: Mapping[str, Size] = field(default_factory=dict)
 
 
+MOST_CLASSES = 1 << 20
+"""Beyond this a label is a mark or a mistake, and not the number of a class."""
+
+
 def numbered(k: int) -> tuple[str, ...]:
+    if k > MOST_CLASSES:
+        raise InputError(
+            f"a label is {k - 1}, which would make {k:,} classes; number them 0, 1, …, or, if it marks pixels "
+            f"without a class, say ignore_index={k - 1} (--ignore-index)"
+        )
     return tuple(str(i) for i in range(k))
 
 

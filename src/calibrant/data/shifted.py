@@ -125,6 +125,7 @@ def read_set(path: Path, classes: int, *, maps: bool = False, ignore_index: int 
     else:
         raise FileError(f"{path}: {path.suffix or 'a file without suffix'} is no set of images; use .npz or .npy")
     x = checked_images(_channels_last(x), path)
+    y = y[:, 0] if maps and y.ndim == 4 and y.shape[1] == 1 else y
     y = checked_maps(y, classes, path, ignore_index) if maps and y.ndim == 3 else checked_labels(y, classes, path)
     if len(x) != len(y):
         raise FileError(f"{path}: {len(x)} images but {len(y)} labels; they must be of equal length")
@@ -168,10 +169,18 @@ def checked_maps(
 ) -> NDArray[np.int64]:
     if y.dtype.kind not in "iub" or y.size == 0:
         raise FileError(f"{path}: maps of labels are {y.dtype} of shape {y.shape}; expected whole numbers [N, H, W]")
-    found = marked(torch.from_numpy(y.astype(np.int64)), ignore_index, str(path))
+    found = marked(torch.from_numpy(signed(y, path)), ignore_index, str(path))
     below(found, classes, str(path), "the model")
     labels: NDArray[np.int64] = found.numpy()
     return labels
+
+
+def signed(y: NDArray[np.generic], path: Path) -> NDArray[np.int64]:
+    """As 64 bits with a sign, in which the largest unsigned numbers would become marks of what has no class."""
+    if y.dtype.kind == "u" and y.size and int(y.max()) > np.iinfo(np.int64).max:
+        raise FileError(f"{path}: label {int(y.max())}; classes are 0, 1, …")
+    out: NDArray[np.int64] = y.astype(np.int64)
+    return out
 
 
 def checked_labels(y: NDArray[np.generic], classes: int, path: Path) -> NDArray[np.int64]:
@@ -182,7 +191,7 @@ def checked_labels(y: NDArray[np.generic], classes: int, path: Path) -> NDArray[
         )
     if not np.issubdtype(y.dtype, np.integer) or y.ndim != 1 or len(y) == 0:
         raise FileError(f"{path}: labels are {y.dtype} of shape {y.shape}; expected whole numbers [N]")
-    labels = y.astype(np.int64)
+    labels = signed(y, path)
     wrong = np.flatnonzero((labels < 0) | (labels >= classes))
     if len(wrong):
         row = int(wrong[0])

@@ -73,6 +73,7 @@ class MCDropout(Ensemble):
                 "insert some with calibrant.ensembles.dropout.insert(model, p)"
             )
         found = chosen(model, where)
+        where = None if where is None else tuple(found)  # a choice is one ensemble, however it is said
         if p is not None:
             check_rates(found)
         values = {"model": model, "count": members, "p": p, "seed": seed, "together": together, "where": where}

@@ -166,7 +166,7 @@ def _choose(model: nn.Module, where: Where, example: Any, prob: bool) -> list[Pl
             raise InputError(f"{kind} has no stage that makes a feature map smaller; name modules by where=")
         return found
     if callable(where):
-        _takes_name_and_module(where)
+        takes_name_and_module(where)
         chosen = [name for name, m in model.named_modules() if name and where(name, m)]
         missing = [] if chosen else ["the function where="]
     else:
@@ -195,7 +195,8 @@ def _refused(model: nn.Module, example: Any, found: list[Place], lost: Lost) -> 
     )
 
 
-def _takes_name_and_module(where: Callable[..., Any]) -> None:
+def takes_name_and_module(where: Callable[..., Any]) -> None:
+    """Refuse another function than where(name, module)."""
     try:
         signature = inspect.signature(where)
     except (TypeError, ValueError):
