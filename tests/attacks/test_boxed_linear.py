@@ -51,7 +51,7 @@ def test_the_nearest_point_inside_the_box(attack: type[DDN], classes: int, pixel
         reachable = exact.isfinite() & (exact > 1e-3)  # nearer ones are a matter of rounding
         assert bool(result.success[reachable].all())
         ratio = result.distance.double()[reachable] / exact[reachable]
-        assert float(ratio.min()) > 0.999 and float(ratio.max()) < 1.01
+        assert float(ratio.min()) > 0.999 and float(ratio.max()) < 1.002
 
 
 @pytest.mark.parametrize("kappa", [0.5, 3.0])

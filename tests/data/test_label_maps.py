@@ -9,27 +9,17 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import TensorDataset
 
 from calibrant.data import Augment, Batches, load
 from calibrant.data.collected import file_set
 from calibrant.data.label_maps import as_map, marked
 from calibrant.errors import FileError, InputError
+from tests.data.test_own import Items
 
 X = torch.zeros(3, 4, 4)
 MAP = torch.tensor([[0, 1, 2, -1]] * 4)
 WHOLE = {"validation": 0, "calibration": 0, "test": 0}
-
-
-class Items(Dataset[Any]):
-    def __init__(self, items: list[Any]) -> None:
-        self.items = items
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, place: int) -> Any:
-        return self.items[place]
 
 
 @pytest.mark.parametrize(

@@ -116,12 +116,13 @@ def some_batch(x: Tensor) -> None:
 
 def _number(name: str, value: Any) -> float:
     """A number of any library's kind; text that reads like one is a mistake elsewhere."""
+    refusal = f"{name} of the bounds must be a number, got {value!r}"
+    if isinstance(value, (str, bytes)):
+        raise InputError(refusal)
     try:
-        if not isinstance(value, (str, bytes)):
-            return float(value)
-    except (TypeError, ValueError, RuntimeError):
-        pass
-    raise InputError(f"{name} of the bounds must be a number, got {value!r}")
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(refusal) from error
 
 
 def _channels(name: str, given: Any) -> tuple[float, ...]:
