@@ -185,6 +185,8 @@ def schedule_note(recipe: Recipe, paper: Recipe) -> str:
     if recipe.batch != paper.batch:
         rate = recipe.optimiser.lr / paper.optimiser.lr
         changed.append(f"batch {recipe.batch} instead of {paper.batch} (rate × {rate:.3g})")
+    elif recipe.optimiser.lr != paper.optimiser.lr:
+        changed.append(f"learning rate {recipe.optimiser.lr:g} instead of {paper.optimiser.lr:g}")
     return f"; NOT the paper's schedule: {'; '.join(changed)}" if changed else ""
 
 

@@ -118,7 +118,19 @@ def cut(key: tuple[str, str, int], shape: Shape) -> None:
 
 
 Held = tuple[Any, int, Any, Any, tuple[Any, ...]]  # Triton's launcher, grid, function, its data, what follows addresses
-_held: dict[tuple[Any, ...], Held] = {}
+
+
+class Pair:
+    """The launches of one map: backward finds its own where forward found its."""
+
+    __slots__ = ("backward", "forward")
+
+    def __init__(self) -> None:
+        self.forward: Held | None = None
+        self.backward: Held | None = None
+
+
+_held: dict[tuple[Any, ...], Pair] = {}
 """Launches by all that they depend on but addresses.
 
 `kernel[grid](…)` looks at each of its 28 arguments every time. Between the layers of a network, where the processor has
@@ -129,6 +141,10 @@ LAUNCHERS = ((3, 6), (3, 9))
 """The versions of Triton, first and last, whose launcher was seen to take what `_again` hands it. It is no public
 interface: others look at their arguments every time."""
 HOLDS = LAUNCHERS[0] <= tuple(int(part) for part in triton.__version__.split(".")[:2]) <= LAUNCHERS[1]
+
+
+def _known(x: Tensor, settings: Settings) -> Pair | None:
+    return _held.get((x.shape, x.stride(), x.dtype, x.get_device(), settings))
 
 
 def _again(held: Held, device: int, *addresses: int) -> bool:
@@ -157,14 +173,15 @@ def _launch(kernel: Any, tensors: Sequence[Tensor], nchw: bool, settings: Settin
         compiled = kernel[grid](*tensors, *numbers, **constants)
     if HOLDS and cuda and not any(t.data_ptr() % BYTES for t in tensors):  # as Triton's compiler was promised
         values = [constants[name] for name in kernel.arg_names if name in constants]
-        key = (kernel.__name__, x.shape, x.stride(), x.dtype, x.get_device(), settings)
-        _held[key] = compiled.run, grid[0], compiled.function, compiled.packed_metadata, (*numbers, *values)
+        pair = _held.setdefault((x.shape, x.stride(), x.dtype, x.get_device(), settings), Pair())
+        held = compiled.run, grid[0], compiled.function, compiled.packed_metadata, (*numbers, *values)
+        setattr(pair, kernel.__name__, held)
 
 
-def _forward(x: Tensor, settings: Settings, held: Held | None = None) -> Tensor:
-    if held is not None:
+def _forward(x: Tensor, settings: Settings, pair: Pair | None) -> Tensor:
+    if pair is not None and pair.forward is not None:
         out = torch.empty_like(x)
-        if _again(held, x.get_device(), x.data_ptr(), out.data_ptr()):
+        if _again(pair.forward, x.get_device(), x.data_ptr(), out.data_ptr()):
             return out
     x, nchw = _laid_out(x)
     out = torch.empty_like(x)
@@ -172,13 +189,12 @@ def _forward(x: Tensor, settings: Settings, held: Held | None = None) -> Tensor:
     return out
 
 
-def _backward(x: Tensor, gradient: Tensor, settings: Settings) -> Tensor:
-    held = _held.get(("backward", x.shape, x.stride(), x.dtype, x.get_device(), settings))
-    if held is not None:
+def _backward(x: Tensor, gradient: Tensor, settings: Settings, pair: Pair | None) -> Tensor:
+    if pair is not None and pair.backward is not None:
         if gradient.stride() != x.stride():
             gradient = gradient.contiguous(memory_format=_format(x))
         out = torch.empty_like(x)
-        if _again(held, x.get_device(), x.data_ptr(), gradient.data_ptr(), out.data_ptr()):
+        if _again(pair.backward, x.get_device(), x.data_ptr(), gradient.data_ptr(), out.data_ptr()):
             return out
     x, nchw = _laid_out(x)
     gradient = gradient.contiguous(memory_format=torch.contiguous_format if nchw else torch.channels_last)
@@ -200,30 +216,31 @@ def fused(x: Tensor, settings: Settings) -> Tensor | None:
         return None  # vmap, dual numbers and the like: the kernel would drop a tangent, the plain path has the rules
     if type(x) is not Tensor or _len_torch_dispatch_stack():
         return smooth(x, list(taps), *settings[1:]) if fits(x, taps) else None
-    held = _held.get(("forward", x.shape, x.stride(), x.dtype, x.get_device(), settings))
-    if held is None and not fits(x, taps):
+    pair = _known(x, settings)
+    if pair is None and not fits(x, taps):
         return None
     if x.requires_grad and torch.is_grad_enabled():
-        out: Tensor = _apply(x, settings, held)
+        out: Tensor = _apply(x, settings, pair)
         return out
-    return _forward(x, settings, held)
+    return _forward(x, settings, pair)
 
 
 class _Eager(torch.autograd.Function):
     """The two launches. A second derivative is refused by the op: `reference()` is the path that has one."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, settings: Settings, held: Held | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, settings: Settings, pair: Pair | None) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.settings = settings
-        return _forward(x, settings, held)
+        ctx.how = settings, pair
+        return _forward(x, settings, pair)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
         (x,) = ctx.saved_tensors
+        settings, pair = ctx.how
         if not torch.is_grad_enabled():
-            return _backward(x, gradient, ctx.settings), None, None
-        taps, *rest = ctx.settings
+            return _backward(x, gradient, settings, pair), None, None
+        taps, *rest = settings
         return smooth_backward(x, gradient, list(taps), *rest), None, None
 
 
@@ -233,12 +250,14 @@ _apply: Any = super(torch.autograd.Function, _Eager).apply
 
 @torch.library.custom_op("calibrant::smooth", mutates_args=())
 def smooth(x: Tensor, taps: list[float], upper: str, tau: float, padding: str) -> Tensor:
-    return _forward(x, (tuple(taps), upper, tau, padding))
+    settings = tuple(taps), upper, tau, padding
+    return _forward(x, settings, _known(x, settings))
 
 
 @torch.library.custom_op("calibrant::smooth_backward", mutates_args=())
 def smooth_backward(x: Tensor, gradient: Tensor, taps: list[float], upper: str, tau: float, padding: str) -> Tensor:
-    return _backward(x, gradient, (tuple(taps), upper, tau, padding))
+    settings = tuple(taps), upper, tau, padding
+    return _backward(x, gradient, settings, _known(x, settings))
 
 
 @smooth.register_fake
