@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from math import prod
 
-from calibrant.nn.operations import CONVOLUTIONS, POOLS, PRODUCTS, VIEWS
+from calibrant.nn.operations import CONVOLUTIONS, COPIES, POOLS, PRODUCTS, REDUCTIONS, VIEWS
 from calibrant.nn.tracing import Operation, Trace
 
 SUMS = frozenset({"add", "add_"})
 
 
 def global_poolings(run: Trace) -> list[Operation]:
-    """The operations that pool a map at its end, in their order; where views come before one, the first of those."""
+    """The operations that pool a map at its end, in their order; where views, copies or a pooling of one axis come
+    before one (`z.mean(-1).mean(-1)`), the first of those."""
     last = max((n for n in run.writers if _counts(run, n)), key=lambda n: (run.writers[n].at, n), default=-1)
     found = [op for number in _ending(run) for op in _poolings(run, number, strict=number != last)]
     return sorted(found, key=lambda op: op.at)
@@ -42,14 +43,14 @@ def _counts(run: Trace, number: int) -> bool:
 def _poolings(run: Trace, number: int, strict: bool) -> list[Operation]:
     """The poolings of one map; `strict`: nothing else may read it, as a norm of it does that divides it."""
     channels = prod(run.shapes[number][:2])
-    first: dict[int, Operation | None] = {number: None}  # the map and its views → the first view of each
+    first: dict[int, Operation | None] = {number: None}  # the map and what is it seen otherwise → how that began
     found: dict[int, Operation] = {}
     for op in run.operations:
         source = next((n for n in op.reads if n in first), None)
         if source is None:
             continue
         start = first[source] or op
-        if op.name in VIEWS:
+        if op.name in VIEWS | COPIES or _pools_a_part(run, op, source, channels):
             first.update((n, start) for n in op.writes if n not in run.maps and n not in first)
         elif op.name in PRODUCTS | CONVOLUTIONS or prod(run.shapes[op.writes[0]]) != channels:
             if strict:
@@ -59,6 +60,11 @@ def _poolings(run: Trace, number: int, strict: bool) -> list[Operation]:
         else:
             return []
     return list(found.values())
+
+
+def _pools_a_part(run: Trace, op: Operation, source: int, channels: int) -> bool:
+    """Whether an operation pools over some axes and leaves others, of which another pools the rest."""
+    return op.name in REDUCTIONS and channels < prod(run.shapes[op.writes[0]]) < prod(run.shapes[source])
 
 
 def _convolves(run: Trace, number: int, pooling: Operation) -> bool:

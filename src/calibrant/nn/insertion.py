@@ -42,6 +42,8 @@ class Inserted:
         return taken if given is None else (taken, given)
 
     def _applied(self, taken: Any, said: str) -> Any:
+        if type(taken) in (tuple, list) and self.side == "before":  # what averages each channel averages each map
+            return type(taken)(self._applied(part, said) for part in taken)
         if not isinstance(taken, Tensor):
             raise InputError(f"{self.name!r} {said} {type(taken).__name__}, not a feature map; smooth another module")
         try:

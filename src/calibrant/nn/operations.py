@@ -29,6 +29,9 @@ VIEWS = frozenset({
     "view", "_unsafe_view", "_reshape_alias", "permute", "transpose", "t", "expand", "slice", "select", "as_strided",
     "unsqueeze", "squeeze",
 })  # fmt: skip
+REDUCTIONS = frozenset({
+    "mean", "sum", "amax", "amin", "max", "min", "median", "logsumexp", "linalg_vector_norm", "std", "var", "topk",
+})  # fmt: skip
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "linear"})
 
 

@@ -4,7 +4,8 @@ A place is *before* a module, or *after* one where a function without a module o
 Read off a `Trace`:
 
 - a residual block whose shortcut also takes its input, or the norm and activation of it, is smoothed as a whole, before
-  the block; so is anything that takes a map, hands it to several layers and returns a smaller one;
+  the block; so is anything that takes a map (or several of one size together), hands it to several layers and returns
+  a smaller one;
 - else the place is right before the strided layer, the pool, or the slice that takes every second point;
 - the stem is left alone: what sees the image or has one convolution before it (unless nothing else subsamples), and the
   pool that follows a strided first layer. That leaves a ResNet the paper's four layers, three before subsampling and
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from calibrant.nn.endings import global_poolings, later_maps
-from calibrant.nn.operations import ACTIVATIONS, CONVOLUTIONS, COPIES, NORMS, POOLS, RESIZES, SPATIAL, VIEWS
+from calibrant.nn.operations import CONVOLUTIONS, COPIES, NORMS, POOLS, RESIZES, SPATIAL, VIEWS
 from calibrant.nn.tracing import Call, Operation, Trace
 
 STEM = 2
@@ -124,7 +125,7 @@ def _before(run: Trace, op: Operation, stem: int) -> tuple[Place | None, Call | 
     """The module that a subsampling operation is the beginning of, and the place before it unless it is of the stem."""
     block = _block(run, op)
     if block is not None:
-        return _at(run, "before", block, block.took, op) if block.convolutions >= stem else None, block
+        return _at(run, "before", block, block.takes[0], op) if block.convolutions >= stem else None, block
     inside = [run.calls[i] for i in op.inside]
     origin = _origin(run, op)
     for source in (op.reads[0], origin, _unpadded(run, origin)):
@@ -146,21 +147,32 @@ def _at(run: Trace, side: Literal["before", "after"], call: Call, number: int, o
 
 
 def _shrinks(run: Trace, call: Call) -> bool:
-    before, after = run.size(call.took), run.size(call.gave)
-    return len(before) == len(after) and any(a < b for a, b in zip(after, before, strict=True))
+    before, after = ({run.size(n) for n in numbers} for numbers in (call.takes, call.gives))
+    if len(before) != 1 or len(after) != 1:
+        return False  # several sizes (HRNet's branches), or no map
+    (large,), (small,) = before, after
+    return len(large) == len(small) and any(a < b for a, b in zip(small, large, strict=True))
 
 
 def _heads(run: Trace, call: Call) -> int:
     """How many of a module's children and of its own operations take the module's input or, where that only goes
-    through a norm and an activation first (He 2016b), what they make of it."""
+    through a norm and an activation first (He 2016b; scaled, in NFNets) or is put together of its parts (dual paths),
+    what they make of it."""
     at = next(i for i, c in enumerate(run.calls) if c is call)
-    own, number = run.operations[call.first : call.last], call.took
+    own, numbers = run.operations[call.first : call.last], set(call.takes)
     while True:
-        readers = [op for op in own if number in op.reads]
+        readers = [op for op in own if numbers & set(op.reads)]
         heads = {_branch(op, at) for op in readers}
-        if len(readers) != 1 or readers[0].name not in NORMS | ACTIVATIONS:
+        if len(readers) != 1 or not _point_by_point(run, readers[0], numbers):
             return len(heads)
-        number = readers[0].writes[0]
+        numbers = {readers[0].writes[0]}
+
+
+def _point_by_point(run: Trace, op: Operation, numbers: set[int]) -> bool:
+    """Whether an operation makes, of these maps and no other, one map of their size."""
+    if op.name in SPATIAL | VIEWS or {n for n in op.reads if run.upstream.get(n)} != numbers:
+        return False
+    return op.name in NORMS or all(run.size(n) == run.size(op.writes[0]) != () for n in numbers)
 
 
 def _branch(op: Operation, at: int) -> tuple[str, int]:

@@ -214,9 +214,9 @@ def _named(model: nn.Module, run: Trace, side: Side, name: str, modules: dict[st
         raise InputError(
             f"{name!r} is never called in a forward pass, so it cannot be smoothed; {_listed(model, example)}"
         )
-    before, after = ([_axes(run, c.took) for c in calls], [_axes(run, c.gave) for c in calls])
+    before, after = ([_axes(run, n) for c in calls for n in c.takes or (-1,)], [_axes(run, c.gave) for c in calls])
     axes, others = (before, after) if side == "before" else (after, before)
-    number = calls[-1].took if side == "before" else calls[-1].gave
+    number = (*calls[-1].takes, -1)[0] if side == "before" else calls[-1].gave
     if not all(axes):
         shape = f"shape {run.shapes[number]}" if number in run.shapes else "no tensor"
         other = f"{'after' if side == 'before' else 'before'} {name}"
@@ -256,7 +256,7 @@ def _side(name: str) -> tuple[Side, str]:
 def _listed(model: nn.Module, example: Any) -> str:
     """What there is: the modules that take a feature map."""
     run = trace(model, example)
-    taking = list(dict.fromkeys(c.name for c in run.calls if run.size(c.took)))
+    taking = list(dict.fromkeys(c.name for c in run.calls if any(map(run.size, c.takes))))
     more = f" and {len(taking) - LISTED} more" if len(taking) > LISTED else ""
     taking.sort(key=lambda name: name.count("."))  # stages before their layers
     return f"modules that take a feature map: {', '.join(taking[:LISTED])}{more}"

@@ -42,11 +42,16 @@ class Operation:
 
 @dataclass(frozen=True)
 class Call:
-    """One module, called once: the numbers of the tensors it took first and gave (−1: no tensor)."""
+    """One module, called once: the numbers of the tensors it took first and gave (−1: no tensor).
+
+    `takes`, `gives`: that tensor, or those of the tuple or list in its place (a dual-path block hands on two maps).
+    """
 
     name: str
     took: int
     gave: int
+    takes: tuple[int, ...]
+    gives: tuple[int, ...]
     first: int  # its operations are first … last − 1
     last: int
     convolutions: int  # that what it took has come through
@@ -170,16 +175,26 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def enter(self, name: str, argument: str) -> Any:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            took = self.number(args[0] if args else kwargs.get(argument))
-            seen = (self.trace.upstream.get(took, 0) & self.convolving).bit_count()
+            given = args[0] if args else kwargs.get(argument)
+            takes, came = self._numbers(given), 0
+            for n in takes:
+                came |= self.trace.upstream.get(n, 0)
+            seen = (came & self.convolving).bit_count()
             self.stack.append(len(self.trace.calls))
-            self.trace.calls.append(Call(name, took, -1, len(self.trace.operations), -1, seen))
+            first = len(self.trace.operations)
+            self.trace.calls.append(Call(name, self.number(given), -1, takes, (), first, -1, seen))
 
         return hook
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         at, end = self.stack.pop(), len(self.trace.operations)
-        self.trace.calls[at] = replace(self.trace.calls[at], gave=self.number(output), last=end)
+        gave, gives = self.number(output), self._numbers(output)
+        self.trace.calls[at] = replace(self.trace.calls[at], gave=gave, gives=gives, last=end)
+
+    def _numbers(self, given: Any) -> tuple[int, ...]:
+        """Of a tensor, or of each in a tuple or list of nothing else."""
+        parts = given if type(given) in (tuple, list) else (given,)
+        return tuple(self.number(t) for t in parts) if all(isinstance(t, Tensor) for t in parts) else ()
 
 
 def _whole(parts: list[Tensor]) -> list[Tensor]:
