@@ -55,7 +55,7 @@ def model_data(
         seed=seed if seed is not None else model.data_seed if own else 0,
         sizes=model.sizes if own else None,
         shape=model.shape or native(path),
-        ignore_index=ignore_index,
+        ignore_index=model.ignore_index if ignore_index is None and own else ignore_index,
     )
     if not maps:
         one_label_each(loaded.splits, name)

@@ -21,6 +21,8 @@ from calibrant.types import Split
 IGNORED = -1
 """Label of a pixel that does not count: one without a class, or one that a shifted crop brings in."""
 MARKS = (IGNORED, -100)
+COMMON = 255
+"""Marks pixels without a class in many published sets; here it does where a user says so."""
 
 
 def as_map(label: Any) -> Tensor | None:
@@ -85,6 +87,17 @@ def ignoring(parts: Mapping[Split, Part], ignore_index: int | None, name: str) -
                 "drop it"
             )
     return out
+
+
+def no_mark_is_a_class(parts: Mapping[Split, Part], name: str) -> None:
+    """Refuse 255 among labels that number the classes, if the class before it does not occur: it is a common mark."""
+    maps = [part.y for part in parts.values() if part.y.ndim > 1]
+    if any(bool((y == COMMON).any()) for y in maps) and not any(bool((y == COMMON - 1).any()) for y in maps):
+        others = max(int(y.masked_fill(y == COMMON, IGNORED).max()) for y in maps)
+        raise InputError(
+            f"{name}: pixels of {COMMON} beside the classes 0 … {others}; if they have no class, say "
+            f"data.ignore_index={COMMON} (--set), else number the classes without a gap"
+        )
 
 
 def one_label_each(parts: Mapping[Split, Part], name: str) -> None:

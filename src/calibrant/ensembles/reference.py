@@ -37,6 +37,7 @@ class Reference:
     sizes: Mapping[str, Any] | None = None
     classes: tuple[str, ...] | None = None
     shape: tuple[int, ...] | None = None  # of what it takes
+    ignore_index: int | None = None  # of its data's maps of labels
 
 
 def resolve(text: str) -> Reference:
@@ -44,7 +45,8 @@ def resolve(text: str) -> Reference:
     if Path(text).is_dir():
         run = load_run(text)
         d = run.recipe.data
-        return Reference(run.members, text, run.mean, run.std, d.name, d.seed, d.sizes, run.classes, run.shape)
+        known = (d.name, d.seed, d.sizes, run.classes, run.shape, d.ignore_index)
+        return Reference(run.members, text, run.mean, run.std, *known)
     source, colon, rest = text.partition(":")
     if not colon or not rest:
         raise InputError(

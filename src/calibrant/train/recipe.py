@@ -26,6 +26,7 @@ class DataSettings:
     seed: int = 0  # of the splits: separate from the run's, so that runs share their test and calibration sets
     sizes: Mapping[str, Any] | None = None  # {"validation": 2500, …}, items or shares; None: the data set's own
     shape: tuple[int, ...] | None = None  # what a folder's images become; None: [3, 224, 224]
+    ignore_index: int | None = None  # marks pixels without a class in maps of labels, besides −1 and −100
 
 
 @dataclass(frozen=True)
@@ -94,8 +95,9 @@ class Recipe:
 
     def plain(self) -> dict[str, Any]:
         out: dict[str, Any] = plain(self)
-        if self.data.shape is None:  # said by folders alone; keys of all others stay what they were
-            del out["data"]["shape"]
+        for name in ("shape", "ignore_index"):  # said by folders and maps alone; keys of all others stay what they were
+            if getattr(self.data, name) is None:
+                del out["data"][name]
         return out
 
     def key(self) -> str:

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 
 from calibrant.data import Data
 from calibrant.data import load as load_data
+from calibrant.data.label_maps import no_mark_is_a_class
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, write
 from calibrant.nn import build as build_network
@@ -99,7 +100,10 @@ def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
     if isinstance(given, Data):
         return given
     d = recipe.data
-    return load_data(d.name if given is None else given, root=how.root, seed=d.seed, sizes=d.sizes, shape=d.shape)
+    name: Any = d.name if given is None else given
+    found = load_data(name, root=how.root, seed=d.seed, sizes=d.sizes, shape=d.shape, ignore_index=d.ignore_index)
+    no_mark_is_a_class(found.splits, found.name if given is not None else d.name)
+    return found
 
 
 def _loop(recipe: Recipe, folder: Path, how: How, loaded: Data, fabric: Fabric) -> Loop:
