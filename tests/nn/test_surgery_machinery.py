@@ -7,6 +7,7 @@ import io
 import os
 import socket
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,8 @@ from torch.utils.hooks import RemovableHandle
 
 import calibrant
 from calibrant.nn import build
-from calibrant.nn.smoothing import Smooth, reference
+from calibrant.nn.antialias import blurpool
+from calibrant.nn.smoothing import Blur, Prob, Smooth, reference
 from calibrant.nn.surgery import Inserted, smoothed, unsmooth
 
 # Dynamo instantiates an autograd.Function, and torch warns itself of it
@@ -62,6 +64,15 @@ def test_export(dynamic: bool) -> None:
     exported = torch.export.export(model, (X,), dynamic_shapes=shapes).module()
     x = torch.cat([X, X]) if dynamic else X
     torch.testing.assert_close(exported(x), model(x))
+
+
+@pytest.mark.parametrize("make", [calibrant.smooth, blurpool])
+def test_symbolic_tracing(make: Callable[[nn.Module], nn.Module]) -> None:
+    model = make(build("resnet20", classes=10)).eval()  # its layers are before blocks, which tracing takes apart
+    graph = torch.fx.symbolic_trace(model)
+    assert torch.equal(graph(X), model(X))
+    alone = nn.Sequential(nn.Conv2d(3, 3, 1), Smooth((1, 2, 1), tau=2.0), Blur(), Prob("relu6"))
+    assert torch.equal(torch.fx.symbolic_trace(alone)(X), alone(X))
 
 
 def test_channels_last_in_and_out_of_every_layer() -> None:

@@ -3,6 +3,9 @@ readers, TorchScript."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,7 +15,7 @@ import calibrant
 from calibrant.errors import InputError
 from calibrant.nn import build
 from calibrant.nn.smoothing import Smooth
-from calibrant.nn.surgery import smoothed, stages
+from calibrant.nn.surgery import smoothed, stages, unsmooth
 
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -104,6 +107,43 @@ def test_torchscript_is_refused_by_its_name() -> None:
         script = torch.jit.script(model)
     with pytest.raises(InputError, match="TorchScript"):
         calibrant.smooth(script)
+
+
+def test_torchscript_inside_a_network_is_seen_by_its_operations() -> None:
+    with pytest.warns(DeprecationWarning):
+        bend, stride = torch.jit.script(nn.ReLU()), torch.jit.script(conv(4, 4, 2))
+        stage = torch.jit.script(nn.Sequential(conv(4, 4), nn.ReLU(), conv(4, 4, 2)))
+    ahead = (conv(3, 4), bend, conv(4, 4), bend)
+    assert list(smoothed(calibrant.smooth(nn.Sequential(*ahead, conv(4, 4, 2), nn.Flatten())))) == ["before 4"]
+    found = list(smoothed(calibrant.smooth(nn.Sequential(*ahead, stride, nn.Flatten()))))
+    assert found == ["after 2"], "it takes no layer itself, so as with a function after what gave its map"
+    with pytest.raises(InputError, match="subsamples a map that no module hands to it; make it a module"):
+        calibrant.smooth(nn.Sequential(*ahead, stage, nn.Flatten()))
+
+
+class OwnConvolution(nn.Module):
+    """A convolution that is none of torch's classes, as those with equalised learning rates."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int = 1) -> None:
+        super().__init__()
+        self.weight, self.stride = nn.Parameter(torch.ones(outputs, inputs, 3, 3)), stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.conv2d(x, self.weight / 9, stride=self.stride, padding=1)
+
+
+def test_convolutions_of_ones_own_are_found_with_an_example() -> None:
+    own = OwnConvolution
+    net = nn.Sequential(own(3, 4), own(4, 4), own(4, 4, 2), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    assert list(smoothed(calibrant.smooth(net, example=X))) == ["before 2", "before 3"]
+    with pytest.raises(InputError, match="has no convolution.* pass example="):
+        calibrant.smooth(net)
+
+
+@pytest.mark.parametrize("called", [calibrant.smooth, smoothed, unsmooth])
+def test_what_is_no_network_is_named(called: Callable[[Any], object]) -> None:
+    with pytest.raises(InputError, match="smooth a network .*, not str"):
+        called("resnet18")
 
 
 def test_a_map_that_is_too_small_when_run_is_named_with_its_place() -> None:

@@ -46,10 +46,8 @@ class BlurPool(nn.Module):
             raise InputError(f"stride={stride} must be {axes} whole numbers of 1 or more")
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.blur(x)
-        for axis, stride in enumerate(self.stride, x.ndim - len(self.stride)):
-            out = out[(slice(None),) * axis + (slice(None, None, stride),)]
-        return out
+        every: tuple[Any, ...] = (..., *(slice(None, None, stride) for stride in self.stride))
+        return self.blur.forward(x)[every]  # not as a module: torch.fx could not name one that is in a hook
 
     def extra_repr(self) -> str:
         return f"stride={self.stride}"

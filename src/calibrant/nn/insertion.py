@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.utils.hooks import RemovableHandle
 
 from calibrant.errors import InputError
@@ -44,6 +45,8 @@ class Inserted:
     def _applied(self, taken: Any, said: str) -> Any:
         if type(taken) in (tuple, list) and self.side == "before":  # what averages each channel averages each map
             return type(taken)(self._applied(part, said) for part in taken)
+        if isinstance(taken, Proxy):  # a layer in a hook is no module that torch.fx could name
+            return self.layer.forward(taken)
         if not isinstance(taken, Tensor):
             raise InputError(f"{self.name!r} {said} {type(taken).__name__}, not a feature map; smooth another module")
         try:

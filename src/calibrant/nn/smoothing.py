@@ -19,6 +19,7 @@ from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
 from torch._C._functorch import is_legacy_batchedtensor
 from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.autograd import forward_ad
+from torch.fx import Proxy, wrap
 
 from calibrant.errors import InputError
 from calibrant.nn.blur import PADDINGS, Padding, Taps, averaged, blur, blurred, check_map, check_values, kernel_of
@@ -30,6 +31,8 @@ TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0, "identity": 1.0
 `none` is ReLU alone. `identity` leaves even that out: Blur without Prob, which App. F shows to do harm.
 """
 
+wrap("blur")
+wrap("prob")  # symbolic tracing (torch.fx) writes them into its graph as they are
 aten = torch.ops.aten  # autograd's own kernels, which can write where they are told
 _references = 0  # open `reference()` scopes. A plain number: torch.compile guards it, and cannot read a ContextVar
 
@@ -227,6 +230,13 @@ class Blur(nn.Module):
         return f"{tuple(round(v, 4) for v in self.taps)}, {self.padding}, {self.axes}-d"
 
 
+@wrap
+def smoothed_map(z: Tensor, taps: Sequence[float], upper: Upper, tau: float, padding: Padding, axes: int) -> Tensor:
+    """What a `Smooth` of these settings says: as torch.fx writes it into graphs."""
+    out: Tensor = Smooth(taps, prob=upper, tau=tau, padding=padding, axes=axes)(z)
+    return out
+
+
 class Smooth(nn.Module):
     """Blur ∘ Prob, fused into one pass over memory on a CUDA device."""
 
@@ -246,6 +256,8 @@ class Smooth(nn.Module):
     def forward(self, z: Tensor) -> Tensor:
         p: Any = self._modules["prob"]  # as attributes, nn.Module looks them up in Python
         b: Any = self._modules["blur"]
+        if isinstance(z, Proxy):  # symbolic tracing, which follows no settings: one call in its graph
+            return smoothed_map(z, b.taps, p.upper, p.tau, b.padding, b.axes)
         if z.is_cuda and not _references and b.axes == 2 and p.upper != "identity":
             from calibrant.nn.kernels import smooth
 

@@ -18,6 +18,7 @@ from calibrant.errors import InputError
 from calibrant.nn.blur import Padding, check_map
 from calibrant.nn.endings import global_poolings, starved
 from calibrant.nn.insertion import Inserted, Side, copied, insert, inserted, take_out
+from calibrant.nn.operations import CONVOLUTIONS
 from calibrant.nn.smoothing import Smooth, Upper
 from calibrant.nn.stages import Lost, Place, places
 from calibrant.nn.tracing import Trace
@@ -50,8 +51,7 @@ def smooth(
     batch to trace with (or a tuple or dict of arguments); without it, images of usual sizes are tried.
     `smoothed(model)` tells what was inserted, `unsmooth(model)` takes it out.
     """
-    if not isinstance(model, nn.Module):
-        raise InputError(f"smooth a network (torch.nn.Module), not {type(model).__name__}")
+    _refuse_other(model)
     if isinstance(getattr(model, "_orig_mod", None), nn.Module):
         raise InputError("this model is compiled; smooth the network first, then torch.compile it")
     if isinstance(model, torch.jit.ScriptModule):
@@ -60,8 +60,8 @@ def smooth(
         raise InputError("this model already has smoothing layers; take them out with unsmooth(model) first")
     if isinstance(where, str) and where == STAGES and _strides_taken_over(model):
         raise InputError("BlurPool hides the stages of this model; unblurpool(model), smooth it, then blurpool again")
-    if not convolutions(model):
-        raise InputError(f"{type(model).__name__} has no convolution, so no spatial stage to smooth; give a CNN")
+    if not convolutions(model) and example is None:
+        raise _no_convolution(model, " (of one that convolves by functions alone, pass example=, a batch)")
     Smooth(kernel, prob=prob, tau=tau, padding=padding)  # refuses settings that are none before anything is copied
     _refuse_lazy(model)
     target = model if inplace else copied(model)
@@ -80,11 +80,13 @@ def smooth(
 
 def smoothed(model: nn.Module) -> dict[str, Smooth]:
     """What was inserted: "before NAME" or "after NAME" → the layer."""
+    _refuse_other(model)
     return {f"{hook.side} {name}": hook.layer for name, _, hook in inserted(model)}
 
 
 def unsmooth(model: Network) -> Network:
     """Takes every inserted layer out, in place; the network is what it was."""
+    _refuse_other(model)
     for _, module, hook in inserted(model):
         take_out(module, hook)
     return model
@@ -92,6 +94,15 @@ def unsmooth(model: Network) -> Network:
 
 def convolutions(model: nn.Module) -> list[Any]:
     return [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd)]
+
+
+def _refuse_other(model: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"smooth a network (torch.nn.Module), not {type(model).__name__}")
+
+
+def _no_convolution(model: nn.Module, but: str = "") -> InputError:
+    return InputError(f"{type(model).__name__} has no convolution, so no spatial stage to smooth; give a CNN{but}")
 
 
 def _refuse_lazy(model: nn.Module) -> None:
@@ -158,9 +169,12 @@ def _line(error: Exception) -> str:
 def _choose(model: nn.Module, where: Where, example: Any, prob: bool) -> list[Place]:
     modules = {name: m for name, m in model.named_modules(remove_duplicate=False) if name}
     if isinstance(where, str) and where == STAGES:
-        found, lost = places(trace(model, example), prob=prob)
+        run = trace(model, example)
+        found, lost = places(run, prob=prob)
         if lost:
             raise _refused(model, example, found, lost[0])
+        if not any(op.name in CONVOLUTIONS for op in run.operations):
+            raise _no_convolution(model)
         if not found:
             kind = type(model).__name__
             raise InputError(f"{kind} has no stage that makes a feature map smaller; name modules by where=")

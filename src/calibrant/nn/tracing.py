@@ -228,7 +228,7 @@ def trace(model: nn.Module, example: Any) -> Trace:
     hooks: list[Any] = []
     with torch.inference_mode(inference), _evaluating(model), torch.random.fork_rng(devices=_devices(model)):
         for name, m in model.named_modules():
-            if name:
+            if name and not isinstance(m, torch.jit.ScriptModule):  # which takes no hooks; its operations are seen
                 hooks.append(m.register_forward_pre_hook(recorder.enter(name, first_argument(m)), with_kwargs=True))
                 hooks.append(m.register_forward_hook(recorder.leave))
         if not inference:
