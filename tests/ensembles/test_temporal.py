@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import calibrant
 from calibrant.ensembles import MCDropout, TemporalSmoothing
-from calibrant.ensembles.temporal import UNNAMED
+from calibrant.ensembles.temporal_ids import UNNAMED
 from calibrant.errors import InputError
 
 G = torch.Generator().manual_seed(0)
@@ -270,6 +270,9 @@ def refused() -> Iterator[tuple[str, object]]:
     yield "stream=None cannot be an id", lambda: calls(FRAMES[:2], stream=["a", None])
     yield r"stream=\['a'\] cannot be an id", lambda: TemporalSmoothing(identity).reset(["a"])
     yield "2 entries of cut for 12 frames; give one for all or one a frame", lambda: calls(FRAMES, cut=[True, False])
+    yield "cut='no' must be true or false", lambda: calls(FRAMES, cut="no")
+    yield "cut=2 must be true or false", lambda: calls(FRAMES[:2], cut=[True, 2])
+    yield r"frames are a tensor \[N, …\], not ndarray; give torch.as_tensor", lambda: calls(FRAMES.numpy())
     yield "not a predictor", lambda: TemporalSmoothing(3)
     yield "2 entries of stream for 12 frames", lambda: TemporalSmoothing(identity)(FRAMES, stream=["a", "b"])
     yield r"shape \(12,\)", lambda: TemporalSmoothing(lambda x: x[:, 0])(FRAMES)

@@ -14,7 +14,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from numbers import Integral
 from typing import Any, Literal, SupportsFloat
 
@@ -24,22 +23,13 @@ from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating
 from calibrant.ensembles.single import logits_of
+from calibrant.ensembles.temporal_ids import UNNAMED, called, cut_of, each_frame, id_of, shown
 from calibrant.errors import InputError
 from calibrant.functional.rows import classes_last
 from calibrant.types import Predictions
 
 WINDOW, DECAY = 5, math.exp(-0.8)
 Space = Literal["probability", "log"]
-
-
-class Unnamed(Enum):
-    """No name that anybody could give a stream; an Enum, as its member stays itself when it is copied or stored."""
-
-    STREAM = "unnamed"
-
-
-UNNAMED = Unnamed.STREAM
-"""The stream of frames that come without an id: whoever has one camera needs no name for it."""
 
 
 def importances(count: int, decay: float) -> Tensor:
@@ -74,7 +64,7 @@ class Memory:
             what = f"frame {self.seen} has shape {shape} after frames of {self.frame}"
             an_id = "a" if stream is UNNAMED else "another"
             others = "or leave it out" if stream is None else f"give it {an_id} stream id, or reset the stream"
-            raise InputError(f"{_called(stream)}: {what}; resize it, {others}")
+            raise InputError(f"{called(stream)}: {what}; resize it, {others}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,14 +92,14 @@ class TemporalSmoothing(Ensemble):
         if isinstance(self.window, bool) or not isinstance(self.window, Integral) or self.window < 0:
             raise InputError(f"window={self.window!r} must be a whole number of earlier frames, 0 or more")
         if not 0 <= _number(self.decay) <= 1:
-            raise InputError(f"decay={_said(self.decay)} must be one number in [0, 1]; SS uses exp(-0.8) = 0.449")
+            raise InputError(f"decay={shown(self.decay)} must be one number in [0, 1]; SS uses exp(-0.8) = 0.449")
         if self.space not in ("probability", "log"):
             raise InputError(f"space={self.space!r} is unknown; use probability or log")
         if self.scene_cut is not None and not 0 < _number(self.scene_cut) <= 1:
-            said = _said(self.scene_cut)
-            raise InputError(f"scene_cut={said} must be one number in (0, 1], a total-variation distance")
+            given = shown(self.scene_cut)
+            raise InputError(f"scene_cut={given} must be one number in (0, 1], a total-variation distance")
         if isinstance(self.class_axis, bool) or not isinstance(self.class_axis, Integral):
-            raise InputError(f"class_axis={_said(self.class_axis)} must be a whole number, such as 1 for [N, K, H, W]")
+            raise InputError(f"class_axis={shown(self.class_axis)} must be a whole number, such as 1 for [N, K, H, W]")
 
     # -- one stream or many ----------------------------------------------------------------------------------------
 
@@ -122,11 +112,13 @@ class TemporalSmoothing(Ensemble):
         `reset`. Without it they belong to a stream that has no id, and go on where its last call ended.
         `cut`: true where a new scene begins; one for all: at the first frame of each stream.
         """
-        streams = [_id(s) for s in _each(UNNAMED if stream is None else stream, len(x), "stream")]
-        cuts = _each(cut, len(x), "cut")
+        if not isinstance(x, Tensor):
+            raise InputError(f"frames are a tensor [N, …], not {type(x).__name__}; give torch.as_tensor(frames)")
+        streams = [id_of(s) for s in each_frame(UNNAMED if stream is None else stream, len(x), "stream")]
+        cuts = [cut_of(c) for c in each_frame(cut, len(x), "cut")]
         if cut is not None and np.ndim(cut) == 0:  # of the whole call: at the first frame of each stream
             first = {s: i for i, s in reversed(list(enumerate(streams)))}
-            cuts = [cut if first[s] == i else None for i, s in enumerate(streams)]
+            cuts = [c and first[s] == i for i, (s, c) in enumerate(zip(streams, cuts, strict=True))]
         return self._smooth(x, streams, cuts, self.memories)
 
     def afresh(self) -> TemporalSmoothing:
@@ -138,34 +130,34 @@ class TemporalSmoothing(Ensemble):
         if stream is None:
             self.memories.clear()
         else:
-            self.memories.pop(_id(stream), None)
+            self.memories.pop(id_of(stream), None)
 
     def _smooth(
-        self, x: Tensor, streams: Sequence[Hashable], cuts: Sequence[Any], memories: dict[Hashable, Memory]
+        self, x: Tensor, streams: Sequence[Hashable], cuts: Sequence[bool], memories: dict[Hashable, Memory]
     ) -> Tensor:
         turns: list[int] = []
         here: Counter[Hashable] = Counter()
         for stream, cut in zip(streams, cuts, strict=True):
             memory = memories.get(stream) or Memory(self._empty())
             if not here[stream]:  # one tensor: the frames of a call have one shape, that of its first
-                memory.check(x.shape[1:], stream, cut=bool(cut))
+                memory.check(x.shape[1:], stream, cut=cut)
             turns.append(memory.seen + here[stream])  # a stream's later frames come after its earlier ones
             here[stream] += 1
         said = self._log_p(x, turns)  # before anything is remembered: a frame that fails leaves its stream as it was
         if math.isnan(float(said.sum())):  # none is above 0, so that only NaN makes NaN
             at = int(said.isnan().flatten(1).any(1).nonzero()[0])
-            who = _called(streams[at])
+            who = called(streams[at])
             raise InputError(f"{who}: frame {at} of this call has NaN logits; mend or drop the frame")
         for stream in here:
             kept = memories[stream].kept if stream in memories else ()
             if kept and kept[0].shape != said.shape[1:] and not cuts[streams.index(stream)]:
                 shapes = f"{tuple(said.shape[1:])} after {tuple(kept[0].shape)}"
-                raise InputError(f"{_called(stream)}: logits of shape {shapes}; reset the stream, or say cut")
+                raise InputError(f"{called(stream)}: logits of shape {shapes}; reset the stream, or say cut")
         out = [said[:0]]
         for log_p, stream, cut in zip(said, streams, cuts, strict=True):
             memory = memories.setdefault(stream, Memory(self._empty()))
             # a frame is a view of its batch, which would stay in memory whole
-            out.append(self._step(memory, log_p.clone() if len(said) > 1 else log_p, bool(cut))[None])
+            out.append(self._step(memory, log_p.clone() if len(said) > 1 else log_p, cut)[None])
             memory.frame = tuple(x.shape[1:])
         return torch.cat(out)
 
@@ -229,7 +221,7 @@ class TemporalSmoothing(Ensemble):
             with evaluating(self.predictor) as network:
                 yield network
             return
-        yield torch.no_grad()(lambda x: self._smooth(x, [None] * len(x), [None] * len(x), memories))
+        yield torch.no_grad()(lambda x: self._smooth(x, [None] * len(x), [False] * len(x), memories))
 
     def predict(self, loader: Iterable[Any], **options: Any) -> Predictions:
         """As for every ensemble; the loader's items are one stream, in its order."""
@@ -243,44 +235,12 @@ class TemporalSmoothing(Ensemble):
             return logits_of(network(x))[None]
 
 
-def _called(stream: Hashable | None) -> str:
-    return "the stream" if stream is None else "frames without an id" if stream is UNNAMED else f"stream {stream!r}"
-
-
-def _said(value: Any) -> str:
-    return " ".join(repr(value).split())
-
-
 def _number(value: Any) -> float:
     """NaN of what is no single number."""
     try:
         return float(value) if isinstance(value, SupportsFloat) and not isinstance(value, bool) else math.nan
     except (TypeError, ValueError, RuntimeError):  # a tensor or an array of several
         return math.nan
-
-
-def _id(given: Any) -> str | int | Unnamed:
-    """A stream's id; numbers of NumPy and torch are the plain ones."""
-    if isinstance(given, (Tensor, np.generic, np.ndarray)):
-        given = given.tolist()
-    if isinstance(given, (str, Unnamed)):
-        return given
-    if isinstance(given, bool) or not isinstance(given, Integral):
-        raise InputError(f"stream={_said(given)} cannot be an id; use a string or a whole number, such as 'cam 1'")
-    return int(given)
-
-
-def _each(given: Any, n: int, name: str) -> list[Any]:
-    """One entry a frame, from one for all or one for each."""
-    if isinstance(given, (Tensor, np.ndarray)):
-        given = given.tolist()
-    if not isinstance(given, (list, tuple)):
-        return [given] * n
-    if len(given) != n:
-        one = "a list or tuple is one id a frame, and one id for all a string or a whole number, such as 'cam 1'"
-        remedy = one if name == "stream" else "give one for all or one a frame"
-        raise InputError(f"{len(given)} entries of {name} for {n} frame{'s' * (n != 1)}; {remedy}")
-    return list(given)
 
 
 def _distance(a: Tensor, b: Tensor) -> float:
