@@ -18,11 +18,11 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from calibrant.attacks import linear, noise
+from calibrant.attacks import linear, noise, settings
 from calibrant.attacks.boundary import firm, settle
 from calibrant.attacks.bounds import Bounds
 from calibrant.attacks.captured import fast_copy
-from calibrant.attacks.field import Field, home, untouched
+from calibrant.attacks.field import Field, home, modules, untouched
 from calibrant.attacks.loop import Loop
 from calibrant.attacks.task import Seen, State, Task, norms, spread
 from calibrant.errors import InputError
@@ -65,6 +65,9 @@ class Attack(ABC):
     looks: ClassVar[int] = 0  # classes whose linearised boundaries are tried too (`linear`), for the nearest
     most: ClassVar[int] = 9  # the same, where a less likely class may have the nearest
     period: ClassVar[int | None] = None  # steps between two looks at who is done; None: all take all steps
+
+    def __post_init__(self) -> None:
+        settings.settle(self)  # an attack that checks ranges does so after this
 
     @property
     @abstractmethod
@@ -146,7 +149,7 @@ class Attack(ABC):
         # where a row's logits belong to its batch (dropout's masks), the batch is all of x, as in a fresh forward pass,
         # whatever `batch` has attacked at once
         size = len(x) if field.drawn else _even(len(x), loop.size)
-        clean = torch.cat([field.logits(part) for part in torch.split(origin, size)])
+        clean = _clean(field, origin, size)
         if not bool(torch.isfinite(clean).all()):
             raise InputError("the model returns logits that are not finite on the clean inputs; nothing to attack")
         reference = _reference(clean, labels, targets)
@@ -235,6 +238,18 @@ class Attack(ABC):
         return torch.where(spread(near < far, one[0]), other[0], one[0]), one[1] | other[1]
 
 
+def _clean(field: Field, origin: Tensor, size: int) -> Tensor:
+    """Logits of the inputs: the first pass of all, in which weights of another precision show."""
+    try:
+        return torch.cat([field.logits(part) for part in torch.split(origin, size)])
+    except RuntimeError as error:
+        weights = {p.dtype for network in modules(field.predictor) for p in network.parameters()}
+        if field.dtype in weights or not weights:
+            raise
+        other = str(weights.pop())
+        raise InputError(f"x is {field.dtype} and the model's weights are {other}; hand in x.to({other})") from error
+
+
 def _even(n: int, most: int) -> int:
     """Rows of parts that are alike in size: the few of a remainder would be judged by a small batch's kernel."""
     parts = -(-n // most)
@@ -252,8 +267,9 @@ def _reference(logits: Tensor, labels: Tensor | None, targets: Tensor | None) ->
         given = torch.as_tensor(given).to(logits.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise InputError(f"{name} must be {n} whole numbers, got {type(given).__name__} ({error})") from error
-    if given.shape != (n,) or given.is_floating_point():
+    if given.shape != (n,) or given.is_floating_point() or given.is_complex():
         raise InputError(f"{name} must be {n} whole numbers, got {tuple(given.shape)} of {given.dtype}")
+    given = given.long()  # torch compares no uint16; what no long holds is negative then, and of no class
     if bool(((given < 0) | (given >= k)).any()):
         raise InputError(f"{name} reach from {int(given.min())} to {int(given.max())}; the model has {k} classes")
-    return given.long()
+    return given

@@ -20,7 +20,7 @@ from torch import Tensor
 from calibrant.errors import InputError
 
 ROUNDING = 1e-4
-"""Share of the range by which normalising in float32 and back may overstep a bound."""
+"""Share of the range by which normalising in float32 and back may overstep a bound; half precision has fewer digits."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Bounds:
         some_batch(x)
         pixel = self.denormalised(x)
         lowest, highest = torch.aminmax(pixel)
-        slack = ROUNDING * self.range
+        slack = max(ROUNDING * self.range, self._last_digit(x.dtype))
         if not (bool(lowest >= self.low - slack) and bool(highest <= self.high + slack)):
             raise InputError(
                 f"pixels reach from {lowest.item():.4g} to {highest.item():.4g}, outside the bounds "
@@ -93,6 +93,11 @@ class Bounds:
 
     def clip(self, pixel: Tensor) -> Tensor:
         return pixel.clamp(self.low, self.high)
+
+    def _last_digit(self, dtype: torch.dtype) -> float:
+        """How far off a pixel at a bound may be whose input, (pixel − mean) / std, is known to two units of `dtype`."""
+        farthest = max(abs(end - mean) for end in (self.low, self.high) for mean in self.mean or (0.0,))
+        return 2 * torch.finfo(dtype).eps * farthest
 
     def _affine(self, like: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """mean and std, broadcast over the channels of `like`; cached on the device, as the loop must not wait."""

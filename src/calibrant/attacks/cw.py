@@ -55,6 +55,7 @@ class CarliniWagner(Attack):
     period: ClassVar[int | None] = 25
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (self.search_steps >= 1 and self.iterations >= 1 and self.lr > 0 and self.kappa >= 0):
             raise InputError(f"search_steps and iterations ≥ 1, lr > 0, kappa ≥ 0; got {self}")
         if self.initial_c is not None and not self.initial_c > 0:

@@ -54,6 +54,7 @@ class DDN(Attack):
     looks: ClassVar[int] = 4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.iterations < 1 or not FINEST_GAMMA <= self.gamma < 1 or not self.alpha > 0:
             raise InputError(f"iterations ≥ 1, {FINEST_GAMMA} ≤ gamma < 1 and alpha > 0; got {self}")
 

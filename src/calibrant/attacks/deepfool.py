@@ -34,6 +34,7 @@ class DeepFool(Attack):
     period: ClassVar[int | None] = 5
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.iterations < 1 or self.candidates < 1 or not self.overshoot >= 0:
             raise InputError(f"iterations and candidates ≥ 1, overshoot ≥ 0; got {self}")
 

@@ -22,8 +22,9 @@ class FGSM(Attack):
     nearest: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not self.epsilon >= 0:
-            raise InputError(f"epsilon={self.epsilon} must be a number, 0 or more")
+        super().__post_init__()
+        if self.epsilon < 0:
+            raise InputError(f"epsilon={self.epsilon} must be 0 or more")
 
     @property
     def steps(self) -> int:

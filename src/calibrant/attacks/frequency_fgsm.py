@@ -29,6 +29,7 @@ class FrequencyFGSM(Attack):
     nearest: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not self.epsilon >= 0 or (self.l2 is not None and not self.l2 >= 0):
             raise InputError(f"epsilon={self.epsilon} and l2={self.l2} must not be negative")
         if not 0 <= self.frequency <= 1 or not self.width > 0:

@@ -20,7 +20,8 @@ def levels(distance: Any, R: int = 10) -> Tensor:
     distance = as_tensor(distance, "distance")
     if distance.ndim != 1:
         raise InputError(f"distances must be one number an item, got the shape {tuple(distance.shape)}")
-    n = len(distance)
+    if not (n := len(distance)):
+        raise InputError("there is no distance to cut into levels; measure the robustness of some items")
     if not isinstance(R, Real) or isinstance(R, bool) or not 1 <= R <= n or int(R) != R:
         raise InputError(f"R={R} levels of {n} items: every level needs one; choose R from 1 to {n}")
     if bool(torch.isnan(distance).any()):

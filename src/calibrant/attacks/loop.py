@@ -152,7 +152,7 @@ class Loop:
     def _captures(self) -> bool:
         asked = self.attack.engine
         if asked not in ENGINES:
-            raise unknown("engine", asked, ENGINES)
+            raise unknown("engine", str(asked), ENGINES)
         if asked in ("graph", "compile") and self.device.type != "cuda":
             raise InputError(f"engine {asked!r} needs a CUDA device, not {self.device}; use engine='eager'")
         possible = self.device.type == "cuda" and not self.field.members

@@ -32,9 +32,7 @@ class PGD(Attack):
     nearest: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.norm, (int, float)):
-            raise InputError(f"norm={self.norm!r} is not one of PGD's; use 2 or float('inf')")
-        object.__setattr__(self, "norm", float(self.norm))
+        super().__post_init__()
         if self.norm not in (2.0, float("inf")):
             raise InputError(f"norm={self.norm} is not one of PGD's; use 2 or float('inf')")
         if not self.epsilon >= 0 or self.iterations < 1:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.attacks.measures import median_distance
 from calibrant.diagnostics.stability import Of, variance_over_runs
 from calibrant.errors import InputError
 from calibrant.functional.border import as_tensor
@@ -116,7 +117,7 @@ def calibration_by_level(
             raise InputError(f"no item has level {r}; levels must be 0 … R−1, each with items")
         found = [_measured(run.take(where), bins, intervals and len(runs) == 1) for run in runs]
         accuracy, confidence, gap, ece = ([each[m] for each in found] for m in ("accuracy", "confidence", "gap", "ece"))
-        median = None if far is None else float(far[where].median())
+        median = None if far is None else median_distance(far[where])
         rows.append(
             LevelRow(
                 r,

@@ -1,0 +1,65 @@
+"""Settings of an attack as plain numbers: whatever library's number was given, and an error for what is none.
+
+An attack's fields say what they are (`int`, `float`, `bool`, or one of them `| None`); each is read here once, so that
+no attack meets a text, a list or an infinity in its steps. What range a number must lie in, the attack says.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+from calibrant.errors import InputError
+
+UNBOUNDED = ("norm",)
+"""Settings that may be infinite."""
+SEEDS = range(-(2**63), 2**64)
+"""What a generator takes, and no count is beyond."""
+
+
+def settle(attack: Any) -> None:
+    """Every numeric setting of the (frozen) record as Python's own, or an error that names it."""
+    for field in fields(attack):
+        kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "")
+        kind, _, optional = kind.partition(" | ")
+        value = getattr(attack, field.name)
+        if kind in _KINDS and not (optional == "None" and value is None):
+            object.__setattr__(attack, field.name, _KINDS[kind](field.name, value))
+
+
+def number(name: str, value: Any) -> float:
+    try:
+        found = math.nan if isinstance(value, (str, bytes, bool)) else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # a list, an object, several numbers, 10**400
+        found = math.nan
+    if math.isnan(found) or (math.isinf(found) and name not in UNBOUNDED):
+        raise InputError(f"{name}={_said(value)} must be a number, and finite")
+    return found
+
+
+def whole(name: str, value: Any) -> int:
+    try:
+        found = None if isinstance(value, bool) else operator.index(value)
+    except (TypeError, ValueError, RuntimeError):
+        found = None
+    if found is None or found not in SEEDS:
+        raise InputError(f"{name}={_said(value)} must be a whole number")
+    return found
+
+
+def truth(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise InputError(f"{name}={_said(value)} must be True or False")
+    return value
+
+
+_KINDS: dict[str, Callable[[str, Any], Any]] = {"float": number, "int": whole, "bool": truth}
+
+
+def _said(value: Any) -> str:
+    """In one line, and not all digits of a long number."""
+    text = " ".join(f"{value!r}".split()) if not isinstance(value, int) or abs(value) < 10**20 else "a huge number"
+    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -1,0 +1,99 @@
+"""Settings are numbers: of any library, and what is none is named in one line before anything is attacked."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from calibrant.attacks import ATTACKS, DDN, FGSM, PGD, Bounds, assess
+from calibrant.errors import CalibrantError, InputError
+from tests.attacks.conftest import Victim
+
+NUMERIC = [
+    (name, field.name)
+    for name, attack in ATTACKS.items()
+    for field in fields(attack)
+    if str(field.type).partition(" | ")[0] in ("int", "float", "bool")
+]
+NO_NUMBERS = ["a", b"1", [1], {}, 1j, object(), math.nan, -math.inf, 10**400, torch.tensor([1.0, 2.0]), np.zeros(2)]
+
+
+def test_every_attack_has_numbers() -> None:
+    assert {name for name, _ in NUMERIC} == set(ATTACKS) and ("pgd", "epsilon") in NUMERIC
+
+
+@pytest.mark.parametrize(("name", "setting"), NUMERIC)
+def test_what_is_no_number_is_named(name: str, setting: str) -> None:
+    make: Any = ATTACKS[name]
+    for value in NO_NUMBERS:
+        with pytest.raises(InputError, match=setting) as error:
+            make(**{setting: value})
+        assert "\n" not in str(error.value) and len(str(error.value)) < 200
+
+
+@pytest.mark.parametrize("value", [True, 1.5, 2.0])
+def test_iterations_are_counted(value: Any) -> None:
+    with pytest.raises(InputError, match=f"iterations={value} must be a whole number"):
+        DDN(iterations=value)
+
+
+@pytest.mark.parametrize("value", [1, "no", None])
+def test_a_switch_is_true_or_false(value: Any) -> None:
+    """A text is true whatever it says."""
+    with pytest.raises(InputError, match="random_start=.* must be True or False"):
+        PGD(random_start=value)
+
+
+def test_numbers_of_other_libraries_are_numbers() -> None:
+    made = PGD(epsilon=np.float32(0.25), iterations=np.int64(3), seed=torch.tensor(5), norm=2)  # type: ignore[arg-type]
+    assert made == PGD(epsilon=0.25, iterations=3, seed=5, norm=2.0)
+    assert [type(v) for v in (made.epsilon, made.iterations, made.seed, made.norm)] == [float, int, int, float]
+
+
+def test_an_engine_that_is_no_name(victim: Victim) -> None:
+    with pytest.raises(CalibrantError, match="engine"):
+        FGSM(engine=None, bounds=victim.bounds).run(victim.model, victim.x)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int16, np.uint16, list])
+def test_labels_are_whole_numbers_of_any_kind(kind: Any, victim: Victim) -> None:
+    attack, y = DDN(bounds=victim.bounds), victim.y[:8]
+    given: Any = y.to(kind) if isinstance(kind, torch.dtype) else y.tolist() if kind is list else y.numpy().astype(kind)
+    assert torch.equal(
+        attack.run(victim.model, victim.x[:8], given).distance, attack.run(victim.model, victim.x[:8], y).distance
+    )
+    with pytest.raises(InputError, match="8 whole numbers"):
+        attack.run(victim.model, victim.x[:8], labels=y.to(torch.complex64))
+
+
+def test_inputs_of_another_precision_than_the_weights_are_named(victim: Victim) -> None:
+    """NumPy's float64 is the usual slip; what else a model has to say about its inputs, it says itself."""
+    attack = DDN(bounds=victim.bounds)
+    with pytest.raises(InputError, match=r"x is torch.float64 .* weights are torch.float32; hand in x.to"):
+        attack.run(victim.model, victim.x.double())
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        attack.run(victim.model, victim.x[..., :7])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_has_few_digits_and_white_is_still_white(dtype: torch.dtype, victim: Victim) -> None:
+    """CIFAR's constants: normalised and back, black and white are up to half a per cent outside, and no mistake."""
+    box = Bounds(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
+    grey = (torch.arange(256) / 255).reshape(-1, 1, 1, 1).expand(256, 3, 1, 1)
+    x = box.inputs(grey, dtype)
+    assert bool((box.denormalised(x.double()) > 1 + 1e-4).any() | (box.denormalised(x.double()) < -1e-4).any())
+    torch.testing.assert_close(box.pixels(x), grey, atol=0.005, rtol=0)
+    with pytest.raises(InputError, match="outside the bounds"):
+        box.pixels(box.inputs(1.02 * grey, dtype))
+    with pytest.raises(InputError, match="outside the bounds"):
+        box.pixels(torch.full((1, 3, 1, 1), torch.inf, dtype=dtype))
+    one = Bounds(mean=(0.4914,), std=(0.2023,))
+    fed = one.inputs(victim.bounds.pixels(victim.x[:8]), dtype)
+    strength = assess(copy.deepcopy(victim.model).to(dtype), FGSM(bounds=one), fed, victim.y[:8])
+    assert strength.accuracy > 0.5
