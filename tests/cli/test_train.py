@@ -176,7 +176,9 @@ def test_a_model_that_cannot_read_the_data_is_one_line(
     assert not out.exists()
 
 
-def test_items_of_many_sizes_are_predicted_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_of_many_sizes_are_predicted_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "many_sizes.py").write_text(
         "import torch\nfrom torch import nn\nfrom torch.utils.data import Dataset\n\n"
         "class Items(Dataset):\n"
@@ -191,3 +193,13 @@ def test_items_of_many_sizes_are_predicted_one_by_one(tmp_path: Path, monkeypatc
     out = tmp_path / "p.npz"
     given = ["predict", "many_sizes:make", "--data", "many_sizes:Items", "--batch", "1", "-o", str(out)]
     assert run(given) == 0 and len(np.load(out)["labels"]) > 0
+    assert run([*given, "--mean", "20", "--std", "10"]) == 0
+    for more, says in (
+        (["--mean", "0,0"], "--mean has 2 numbers; Items has 1 channel(s)"),
+        (["--stream", "--split", "train"], "after frames of (1, "),
+        (["--batch", "8"], "resize in the Dataset or use batch_size=1 (--batch)"),
+    ):
+        capsys.readouterr()
+        assert run([*given, *more]) == 2
+        said = capsys.readouterr().err.strip().splitlines()
+        assert len(said) == 1 and says in said[0]

@@ -72,6 +72,7 @@ def predict(
     from calibrant.cli.predict_stream import only_with_stream, streamed
     from calibrant.data import Batches
     from calibrant.data.label_maps import IGNORED
+    from calibrant.data.own import as_item
     from calibrant.ensembles.reference import resolve
     from calibrant.ensembles.single import logits_of
     from calibrant.files import atomic
@@ -94,8 +95,9 @@ def predict(
         loaded = replace(loaded, shape=tuple(part.x.shape[1:]))
 
     for option, moment in zip(("--mean", "--std"), moments, strict=True):
-        if moment and len(moment) not in (1, loaded.shape[0]):
-            raise InputError(f"{option} has {len(moment)} numbers; {loaded.name} has {loaded.shape[0]} channel(s)")
+        channels = loaded.shape[0] if loaded.shape else len(as_item(part.items[0], 0)[0])  # of many sizes, the first
+        if moment and len(moment) not in (1, channels):
+            raise InputError(f"{option} has {len(moment)} numbers; {loaded.name} has {channels} channel(s)")
 
     def batches(part: str) -> Batches:
         return Batches(

@@ -190,5 +190,5 @@ def _stack(items: list[Any]) -> Tensor:
     shapes = {tuple(x.shape) for x in inputs}
     if len(shapes) > 1:
         shown = ", ".join(str(shape) for shape in sorted(shapes)[:3])
-        raise InputError(f"one batch has items of sizes {shown}; resize in the Dataset or use batch_size=1")
+        raise InputError(f"one batch has items of sizes {shown}; resize in the Dataset or use batch_size=1 (--batch)")
     return torch.stack(inputs)
