@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import calibrant
+from calibrant.errors import InputError
 from calibrant.nn.smoothing import Smooth
 from calibrant.nn.surgery import smoothed, unsmooth
 
@@ -57,6 +58,27 @@ def test_global_pooling_is_found_however_it_is_written(how: str) -> None:
 def test_a_mean_over_channels_or_over_one_axis_is_no_global_pooling() -> None:
     for pool in (lambda z: z.mean(1).mean(-1)[:, :6], lambda z: z.mean(-1).flatten(1)[:, :6]):
         assert list(smoothed(calibrant.smooth(Ended(pool)))) == ["before b.0"]
+
+
+class Hybrid(nn.Module):
+    """Convolutions, then tokens, which are put back into a map (CoAtNet, MaxViT)."""
+
+    def __init__(self, patches: bool) -> None:
+        super().__init__()
+        front = nn.Conv2d(3, 4, 4, 4) if patches else nn.Conv2d(3, 4, 3, 1, 1)
+        self.a = nn.Sequential(front) if patches else nn.Sequential(front, nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1))
+        self.mix, self.pool = nn.Linear(4, 4), nn.AdaptiveAvgPool2d(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.a(x)
+        tokens = self.mix(z.flatten(2).transpose(1, 2))
+        return self.pool(tokens.transpose(1, 2).reshape(z.shape)).flatten(1)
+
+
+def test_a_map_that_tokens_are_put_back_into_ends_in_its_pooling() -> None:
+    assert list(smoothed(calibrant.smooth(Hybrid(patches=False)))) == ["before pool"]
+    with pytest.raises(InputError, match="no stage"):  # patches of a transformer, though as many points in rows
+        calibrant.smooth(Hybrid(patches=True))
 
 
 class NormFree(nn.Module):

@@ -121,6 +121,13 @@ def test_torchscript_inside_a_network_is_seen_by_its_operations() -> None:
         calibrant.smooth(nn.Sequential(*ahead, stage, nn.Flatten()))
 
 
+@pytest.mark.filterwarnings("ignore:.*quantize.* deprecated:UserWarning")
+def test_a_quantised_network_is_refused_by_its_name() -> None:
+    whole = nn.Sequential(torch.ao.nn.quantized.Conv2d(3, 4, 3), nn.Flatten())
+    with pytest.raises(InputError, match="this model is quantised, .*; smooth it before quantising"):
+        calibrant.smooth(whole)
+
+
 class OwnConvolution(nn.Module):
     """A convolution that is none of torch's classes, as those with equalised learning rates."""
 

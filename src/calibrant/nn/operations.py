@@ -45,6 +45,14 @@ def skips_points(given: dict[str, Any]) -> bool:
     return bool(given.get("step", 1) > 1 and x.ndim >= 3 and given.get("dim", 0) % x.ndim >= 2)
 
 
+def averages_all(given: dict[str, Any]) -> bool:
+    """Whether a mean is over every spatial axis that [N, C, …] has, two or three, and keeps them as one point."""
+    x, dims = given["self"], given.get("dim")
+    return bool(
+        dims and given.get("keepdim") and x.ndim >= 4 and sorted(d % x.ndim for d in dims) == list(range(2, x.ndim))
+    )
+
+
 def rectifies(name: str, given: dict[str, Any]) -> bool:
     """Whether this is ReLU by one of its names: its bound, and what stands in for less, are 0."""
     name = name.removesuffix("_")

@@ -61,6 +61,8 @@ def smooth(
     if isinstance(where, str) and where == STAGES and _strides_taken_over(model):
         raise InputError("BlurPool hides the stages of this model; unblurpool(model), smooth it, then blurpool again")
     if not convolutions(model) and example is None:
+        if any(".quantized" in type(m).__module__ for m in model.modules()):
+            raise InputError("this model is quantised, and whole numbers take no average; smooth it before quantising")
         raise _no_convolution(model, " (of one that convolves by functions alone, pass example=, a batch)")
     Smooth(kernel, prob=prob, tau=tau, padding=padding)  # refuses settings that are none before anything is copied
     _refuse_lazy(model)

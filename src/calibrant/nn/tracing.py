@@ -22,7 +22,17 @@ from torch._C import DispatchKey
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from calibrant.nn.operations import CONVOLUTIONS, NORMS, POOLS, SPATIAL, VIEWS, rectifies, skips_points, smaller
+from calibrant.nn.operations import (
+    CONVOLUTIONS,
+    NORMS,
+    POOLS,
+    SPATIAL,
+    VIEWS,
+    averages_all,
+    rectifies,
+    skips_points,
+    smaller,
+)
 
 
 @dataclass(frozen=True)
@@ -140,6 +150,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "unsqueeze":
             axis, rank = given["dim"] % len(t.shapes[writes[0]]), len(t.shapes[writes[0]])
             (t.items if axis == 0 else t.lifted if axis == rank - 2 and rank in (3, 4) else {})[writes[0]] = reads[0]
+        patches = op.convolutions < 2  # what cuts an image into tokens is a convolution, too
+        if name == "mean" and averages_all(given) and not patches and reads[0] not in t.lifted:
+            t.maps.add(reads[0])  # adaptive average pooling to one point, whatever made the map: tokens, put back
         self._note_maps(op)
 
     def _axes(self, name: str, reads: tuple[int, ...]) -> int:
