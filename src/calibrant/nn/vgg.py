@@ -26,6 +26,17 @@ WIDTHS = (64, 128, 256, 512, 512)
 DROPOUT_AT = ("stages", "convolutions")
 
 
+class Spread(nn.AdaptiveAvgPool2d):
+    """The map on edge × edge points. A single one is repeated, for which the pool's kernels take five times as long."""
+
+    def __init__(self, edge: int) -> None:
+        super().__init__(edge)
+        self.edge = edge
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z.expand(-1, -1, self.edge, self.edge) if z.shape[-2:] == (1, 1) else super().forward(z)
+
+
 class VGG(nn.Module):
     def __init__(
         self,
@@ -71,7 +82,7 @@ class VGG(nn.Module):
             stage.extend([layers.drop() if dropout_at == "stages" else nn.Identity(), layers.stage_end(inputs), pool])
             self.stages.append(stage)
         self.last = nn.Sequential(layers.norm(inputs), layers.act()) if preact else nn.Identity()
-        self.spread = nn.Identity() if head_edge is None else nn.AdaptiveAvgPool2d(head_edge)
+        self.spread = nn.Identity() if head_edge is None else Spread(head_edge)
         height, width = (height, width) if head_edge is None else (head_edge, head_edge)
         self.head = Head(head, inputs, classes, size=(height, width), hidden=hidden, dropout=head_dropout)
 
