@@ -10,8 +10,8 @@ Read off a `Trace`:
 - the stem is left alone: what sees the image or has one convolution before it (unless nothing else subsamples), and the
   pool that follows a strided first layer. That leaves a ResNet the paper's four layers, three before subsampling and
   one before global pooling;
-- two pools (or what resizes, or skips points) with no convolution between them are one, and so are a power, a mean and
-  a root (LPPool, GeM);
+- what is pooled (or resized, or skips points) and then, with no convolution between, subsampled again is subsampled once:
+  by two pools, or a pool and a strided layer; a power, a mean and a root (LPPool, GeM) are one pool;
 - a squeeze (a map averaged into a gate, while larger maps follow) is no subsampling.
 """
 
