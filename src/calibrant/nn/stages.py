@@ -10,8 +10,8 @@ Read off a `Trace`:
 - the stem is left alone: what sees the image or has one convolution before it (unless nothing else subsamples), and the
   pool that follows a strided first layer. That leaves a ResNet the paper's four layers, three before subsampling and
   one before global pooling;
-- what is pooled (or resized, or skips points) and then, with no convolution between, subsampled again is subsampled once:
-  by two pools, or a pool and a strided layer; a power, a mean and a root (LPPool, GeM) are one pool;
+- what is pooled (or resized, or skips points) and then, with no convolution between, subsampled again is so once: two
+  pools are one, and so are a pool and a strided layer, and a power, a mean and a root (LPPool, GeM);
 - a squeeze (a map averaged into a gate, while larger maps follow) is no subsampling.
 """
 
