@@ -210,6 +210,9 @@ def test_bad_input(victim: Victim) -> None:
         robustness(victim.model, victim.x, "ddn", iteration=3)
     with pytest.raises(InputError, match="measures no distance"):
         robustness(victim.model, victim.x, FGSM())
+    for slip in ({"chunk": "a"}, {"chunk": 1.5}, {"chunk": True}, {"store": 5}, {"store": ["a"]}, {"device": "gpu"}):
+        with pytest.raises(InputError, match=next(iter(slip)) if "device" not in slip else "not on gpu"):
+            robustness(victim.model, victim.x, "ddn", bounds=victim.bounds, **slip)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="outside the bounds"):
         robustness(victim.model, victim.x, "ddn")
 

@@ -226,7 +226,8 @@ class Attack(ABC):
             logits = torch.cat([field.logits(part) for part in torch.split(point, size)])
             return point, task.succeeded(logits)
 
-        point, there = at(reach.clamp_max(RIGHT_BEYOND))
+        # towards a target they are all passed there, and farther on one of them may be crossed again
+        point, there = at(reach.clamp_max(1.0 if task.targeted else RIGHT_BEYOND))
         if bool((success & ~there).any()):
             farther, also = at(reach)
             point, there = torch.where(spread(there, point), point, farther), there | also

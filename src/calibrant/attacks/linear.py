@@ -17,6 +17,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from calibrant.attacks import polyhedron
 from calibrant.attacks.bounds import Bounds
 from calibrant.attacks.field import Field
 from calibrant.attacks.task import Task, spread
@@ -78,13 +79,19 @@ def candidates(field: Field, task: Task, classes: int, most: int, batch: int, be
     """From each origin, the nearest boundary by the linear model, and `beyond` in margin; [N, …] inside the bounds.
 
     Of the `classes` likeliest others, and of up to `most` where one of these may be nearer still; [N]: of how many.
+    Towards a target the nearest point beyond those of `most` others together.
     """
     points, looked = [], []
     for start in range(0, len(task.origin), batch):
         part, past = task.take(slice(start, start + batch)), beyond[start : start + batch]
+        if task.targeted:
+            point, count = polyhedron.candidates(field, part, most, past)
+            points.append(point)
+            looked.append(count)
+            continue
         logits, delta, far, steepest = _look(field, part, slice(classes), past)
-        count = torch.full_like(part.reference, 1 if task.targeted else min(classes, logits.shape[1] - 1))
-        if classes < min(most, logits.shape[1] - 1) and not task.targeted:
+        count = torch.full_like(part.reference, min(classes, logits.shape[1] - 1))
+        if classes < min(most, logits.shape[1] - 1):
             following = heights(part, logits, most)[classes].abs() + past
             again = following < STEEPER * steepest * far
             if bool(again.any()):

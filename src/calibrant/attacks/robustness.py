@@ -11,7 +11,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence, Sized
 from dataclasses import fields, replace
+from os import PathLike
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from calibrant.attacks.bounds import Bounds, some_batch
 from calibrant.attacks.cw import CarliniWagner
 from calibrant.attacks.ddn import DDN
 from calibrant.attacks.field import home
+from calibrant.attacks.settings import whole
 from calibrant.attacks.store import Store, open_store, tensor_hash, weights_hash
 from calibrant.data.batches import Batches
 from calibrant.errors import InputError, unknown
@@ -57,11 +60,13 @@ def robustness(
         raise InputError(f"x must be a tensor of inputs or Batches, not {type(x).__name__}")
     if isinstance(x, Tensor):
         some_batch(x)
-    if chunk is not None and chunk < 1:
+    if chunk is not None and (chunk := whole("chunk", chunk)) < 1:
         raise InputError(f"chunk={chunk} must be at least 1 item")
+    if not isinstance(store, (str, PathLike, NoneType)):
+        raise InputError(f"store={store!r} must be a folder to keep distances in")
     attack = _ruler(ruler, _bounds(x, None if bounds is None else Bounds.of(bounds)), settings)
     where = home(model, x.device)
-    if device is not None and torch.device(device).type != where.type:
+    if device is not None and str(device).partition(":")[0] != where.type:
         raise InputError(f"the model is on {where}, not on {device}; move it there first: model.to({str(device)!r})")
     n = len(x.part) if isinstance(x, Batches) else len(x)
     size = chunk or CHUNK.get(where.type, CHUNK["cpu"])
@@ -129,7 +134,7 @@ def _settings(attack: Attack) -> dict[str, Any]:
 def _chunks(x: Tensor | Batches, size: int) -> Iterator[Tensor]:
     """`size` items at a time, whatever the batches are."""
     if isinstance(x, Tensor):
-        yield from torch.split(x, size)
+        yield from torch.split(x, min(size, len(x)))
         return
     held: list[Tensor] = []
     count = 0

@@ -90,7 +90,8 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
         return Store(folder, {"schema": SCHEMA, "edition": EDITION, **header, "chunk": chunk or default})
     try:
         held = json.loads(path.read_text("utf-8"))
-        own = int(held["chunk"])
+        if (own := int(held["chunk"])) < 1:
+            raise ValueError(f"chunk: {own}")
     except (ValueError, KeyError, TypeError) as error:
         raise FileError(f"{path}: not a header of distances ({error}); remove the folder and measure again") from error
     asked = {"edition": EDITION, **header}
