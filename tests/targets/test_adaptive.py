@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
+from calibrant.errors import CalibrantError, InputError, SplitError
 from calibrant.functional import predictions
 from calibrant.targets import AdaLS, ArAdaLS, Levels
 from calibrant.targets.adaptive import smoothing_of
@@ -228,3 +228,37 @@ def test_labelled_images_and_ignored_pixels() -> None:
     q = AdaLS(classes=Z)(labels, torch.tensor([0]))
     assert q.shape == (1, 2, 2, Z)
     assert q[0, 0, 1].tolist() == [0.0] * Z
+
+
+def test_nobody_learns_from_test() -> None:
+    held = predictions(torch.zeros(6, Z), torch.arange(6) % Z, split=Split.TEST)
+    for target in (AdaLS(classes=Z), ArAdaLS(classes=Z, levels=1, given=levels([0], [0] * 6))):
+        with pytest.raises(SplitError, match="would learn from the test split"):
+            target.observe(0, held)
+        assert len(target.record()["p_true"]) == 1
+
+
+def test_predictions_of_other_classes_are_named() -> None:
+    with pytest.raises(InputError, match="have 4 classes, and the targets 7"):
+        AdaLS(classes=7).observe(0, validation(0))
+
+
+def test_places_and_levels_below_zero_are_no_training_items() -> None:
+    """Counted from the end, as Python has it, they would have another item's soft label, or the last level's."""
+    target = ArAdaLS(classes=Z, levels=2, given=levels([0, 1, -1], [0, 1]))
+    with pytest.raises(InputError, match="item -1 has no level"):
+        target(torch.tensor([0, 1]), torch.tensor([-1, 0]))
+    with pytest.raises(InputError, match="train levels must lie in 0 … 1, found -2 … 1"):
+        target.refresh(levels([0, 1, -2], [0, 1]))
+
+
+def test_settings_that_are_no_numbers_are_named() -> None:
+    bad: Any
+    for bad in ("a", None, [3], True, math.nan):
+        for make, name in ((lambda v: AdaLS(classes=Z, alpha=v), "alpha"), (lambda v: AdaLS(classes=v), "classes")):
+            with pytest.raises(InputError, match=name):
+                make(bad)
+        with pytest.raises(CalibrantError, match="ruler"):
+            ArAdaLS(classes=Z, ruler=bad)
+    with pytest.raises(InputError, match="this state is of another policy"):
+        AdaLS(classes=Z).load({})

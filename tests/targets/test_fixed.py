@@ -55,5 +55,9 @@ def test_fixed_targets_learn_nothing() -> None:
 def test_settings_out_of_range() -> None:
     with pytest.raises(InputError, match="epsilon"):
         Smoothing(classes=3, epsilon=1.2)
-    with pytest.raises(InputError, match="two classes"):
-        OneHot(classes=1)
+    for classes in (1, 2.5, "3", None, True):
+        with pytest.raises(InputError, match="two classes"):
+            OneHot(classes=classes)  # type: ignore[arg-type]
+    for epsilon in ("a", None, True, float("nan")):
+        with pytest.raises(InputError, match="epsilon must be a number in"):
+            Smoothing(classes=3, epsilon=epsilon)  # type: ignore[arg-type]

@@ -21,11 +21,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError, unknown
+from calibrant.errors import InputError, SplitError, unknown
 from calibrant.functional.border import as_tensor
 from calibrant.functional.pooling import pool
-from calibrant.targets.encoding import check_classes, soft_labels
-from calibrant.types import Predictions
+from calibrant.targets.encoding import check_classes, check_number, soft_labels
+from calibrant.types import Predictions, Split
 
 RULERS = ("ddn", "cw")
 MARGIN = 1e-3
@@ -62,10 +62,14 @@ def smoothing_of(p_true: Tensor, classes: int) -> Tensor:
     return (p_true - 1) * classes / (1 - classes)
 
 
-def gaps(validation: Predictions, level: Tensor, levels: int) -> Tensor:
+def gaps(validation: Predictions, level: Tensor, levels: int, classes: int) -> Tensor:
     """conf(S_r) − acc(S_r) of each level, float64 [R]."""
     if validation.logits is None:
         raise InputError("adaptive label smoothing learns from validation logits, and these predictions have none")
+    if validation.split is Split.TEST:
+        raise SplitError("adaptive label smoothing would learn from the test split; hand in validation predictions")
+    if (k := validation.logits.shape[-1]) != classes:
+        raise InputError(f"the validation predictions have {k} classes, and the targets {classes}")
     logits = validation.logits if validation.logits.ndim == 2 else pool(validation.logits)
     confidence, predicted = torch.softmax(logits.double(), -1).max(-1)
     error = confidence - (predicted == validation.labels).double()
@@ -83,8 +87,9 @@ class SoftLabels:
         check_classes(classes)
         if isinstance(levels, bool) or not isinstance(levels, int):
             raise InputError(f"levels must be a whole number, 1 or more, got {levels!r}")
-        if not 0 <= alpha < math.inf or levels < 1:
-            raise InputError(f"alpha must be a number, 0 or more, and levels at least 1, got {alpha} and {levels}")
+        check_number("alpha", alpha)
+        if levels < 1:
+            raise InputError(f"levels must be a whole number, 1 or more, got {levels}")
         self.classes, self.alpha = classes, alpha
         self.trajectory = torch.ones(1, levels, dtype=torch.float64)  # one-hot at the start
         self._epsilon: Tensor
@@ -117,6 +122,8 @@ class SoftLabels:
         return {"trajectory": self.trajectory}
 
     def load(self, state: Mapping[str, Any]) -> None:
+        if "trajectory" not in state:
+            raise InputError(f"this state is of another policy: it holds {sorted(state)}, and no trajectory")
         then, now = state["trajectory"].shape[1], self.trajectory.shape[1]
         if then != now:
             raise InputError(f"this state is of {then} levels, and the policy has {now}; make it with levels={then}")
@@ -138,7 +145,7 @@ class AdaLS:
         return soft_labels(labels, self.classes, self.soft.epsilon(labels.device)[:1].expand(labels.shape))
 
     def observe(self, epoch: int, validation: Predictions) -> None:
-        self.soft.learn(gaps(validation, torch.zeros(validation.n, dtype=torch.long), 1))
+        self.soft.learn(gaps(validation, torch.zeros(validation.n, dtype=torch.long), 1, self.classes))
 
     def wants(self, epoch: int) -> bool:
         return False
@@ -176,7 +183,7 @@ class ArAdaLS:
         self.soft = SoftLabels(self.classes, self.alpha, self.levels)
         # said here and not when it is read, which is after a whole training of the network that is attacked
         if self.ruler not in RULERS:
-            raise unknown("ruler", self.ruler, RULERS)
+            raise unknown("ruler", str(self.ruler), RULERS)
         epochs = self.refresh_after
         if not isinstance(epochs, (list, tuple)) or not all(isinstance(e, int) and e >= 1 for e in epochs):
             raise InputError(f"refresh_after lists numbers of finished epochs, as in [65, 130], got {epochs!r}")
@@ -187,12 +194,14 @@ class ArAdaLS:
         known = self._levels()
         if known.train.device != index.device:
             self.given = known = Levels(known.train.to(index.device), known.validation)
-        if index.device.type == "cpu" and index.numel() and (last := int(index.max())) >= len(known.train):
-            raise InputError(f"item {last} has no level: the levels are of items 0 … {len(known.train) - 1}")
+        if index.device.type == "cpu" and index.numel():
+            for end in (int(index.max()), int(index.min())):
+                if not 0 <= end < len(known.train):
+                    raise InputError(f"item {end} has no level: the levels are of items 0 … {len(known.train) - 1}")
         return soft_labels(labels, self.classes, self.soft.epsilon(labels.device)[known.train[index]])
 
     def observe(self, epoch: int, validation: Predictions) -> None:
-        self.soft.learn(gaps(validation, self._levels().validation, self.levels))
+        self.soft.learn(gaps(validation, self._levels().validation, self.levels, self.classes))
 
     def wants(self, epoch: int) -> bool:
         return self.given is None or epoch in self.refresh_after
@@ -208,8 +217,9 @@ class ArAdaLS:
             if known.numel() < self.levels:
                 raise InputError(f"{self.levels} levels of {known.numel()} {name} items; lower targets.levels")
             counts = torch.bincount(known.cpu().clamp_min(0), minlength=self.levels)
-            if int(known.min()) < 0 or counts.numel() != self.levels:
-                raise InputError(f"{name} levels must lie in 0 … {self.levels - 1}, found up to {int(known.max())}")
+            if int(known.min()) < 0 or int(level.min()) < -1 or counts.numel() != self.levels:
+                found = f"{int(level.min())} … {int(level.max())}"
+                raise InputError(f"{name} levels must lie in 0 … {self.levels - 1}, found {found}")
             if name == "validation" and int(counts.min()) == 0:
                 raise InputError(f"no validation item has level {int(counts.argmin())}: its gap cannot be measured")
         self.given = Levels(*checked)

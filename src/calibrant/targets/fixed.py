@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.targets.encoding import check_classes, soft_labels
+from calibrant.targets.encoding import check_classes, check_number, soft_labels
 from calibrant.types import Predictions
 
 
@@ -21,8 +21,7 @@ class Smoothing:
 
     def __post_init__(self) -> None:
         check_classes(self.classes)
-        if not 0 <= self.epsilon <= 1:
-            raise InputError(f"epsilon must lie in [0, 1], got {self.epsilon}")
+        check_number("epsilon", self.epsilon, 1)
 
     def __call__(self, labels: Tensor, index: Tensor) -> Tensor:
         return soft_labels(labels, self.classes, self.epsilon)
