@@ -15,7 +15,7 @@ from PIL import Image
 from calibrant.data import load
 from calibrant.data.cifar_files import CIFAR10_FILES, CIFAR100_FILES
 from calibrant.data.idx import read_idx
-from calibrant.data.packed import tiles
+from calibrant.data.packed import arrays, tiles
 from calibrant.errors import FileError
 from calibrant.types import Split
 
@@ -180,3 +180,11 @@ def test_broken_idx_files(tmp_path: Path) -> None:
     broken.write_bytes(gzip.compress(b"hello")[:-3])
     with pytest.raises(FileError, match="broken gzip"):
         read_idx(broken)
+
+
+def test_a_text_file_named_npz_is_not_taken_for_pickled_objects(tmp_path: Path) -> None:
+    """NumPy's own line advises `allow_pickle=True`."""
+    file = tmp_path / "notes.npz"
+    file.write_text("images are elsewhere\n")
+    with pytest.raises(FileError, match=r"notes\.npz: not a complete \.npz archive"):
+        arrays(file, ("images",))

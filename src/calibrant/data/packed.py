@@ -9,7 +9,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from calibrant.data.records import Layout, Raw
 from calibrant.errors import FileError
+from calibrant.files import npz as archives
 from calibrant.types import Split
 
 TILES = 50
@@ -80,11 +80,8 @@ def images(x: NDArray[np.generic]) -> Tensor:
 
 def arrays(path: Path, needed: tuple[str, ...], only: tuple[str, ...] = ()) -> dict[str, NDArray[np.generic]]:
     """The arrays of an npz (`only`: those that it has of these), none of which may be pickled objects."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            held = {key: archive[key] for key in archive.files if not only or key in only}
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise FileError(f"{path}: not a readable npz ({error}); fetch it again") from error
+    archive = archives.read(path)
+    held: dict[str, NDArray[np.generic]] = {k: archive.load(k) for k in archive.names if not only or k in only}
     for key in needed:
         if key not in held:
             raise FileError(f"{path}: has no array {key!r} (it has {', '.join(held)})")

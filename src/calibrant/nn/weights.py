@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from calibrant.errors import FileError, unknown
+from calibrant.files.npz import read as read_npz
 from calibrant.nn.key_names import KEY_NAMES, rename
 
 COUNTER = "num_batches_tracked"
@@ -59,8 +59,8 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
         raise FileError(f"{file}: no such file of weights")
     try:
         if file.suffix == ".npz":
-            with np.load(file, allow_pickle=False) as archive:
-                return {key: torch.from_numpy(archive[key]) for key in archive.files}
+            archive = read_npz(file)
+            return {name: torch.from_numpy(archive.load(name)) for name in archive.names}
         if file.suffix == ".safetensors":
             from safetensors.torch import load_file
 
