@@ -36,7 +36,7 @@ def number(name: str, value: Any) -> float:
     except (TypeError, ValueError, RuntimeError, OverflowError):  # a list, an object, several numbers, 10**400
         found = math.nan
     if math.isnan(found) or (math.isinf(found) and name not in UNBOUNDED):
-        raise InputError(f"{name}={_said(value)} must be a number, and finite")
+        raise InputError(f"{name}={_said(value)} must be a number{'' if name in UNBOUNDED else ', and finite'}")
     return found
 
 
