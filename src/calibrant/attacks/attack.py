@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from calibrant.attacks import linear, noise, settings
+from calibrant.attacks import noise, second, settings
 from calibrant.attacks.boundary import firm, settle
 from calibrant.attacks.bounds import Bounds
 from calibrant.attacks.captured import fast_copy
@@ -38,16 +38,8 @@ class AttackResult:
     calls: Tensor  # [N], gradient evaluations that the item took
 
 
-Found = tuple[Tensor, Tensor]
-"""Points, and which of them are successes."""
 BOX = Bounds()
 """Pixels in [0, 1], which the network is fed as they are."""
-NEARER = 0.999
-"""Share of the distance within which a second candidate is looked for; a search for less is not worth its passes."""
-RIGHT_BEYOND = 1.001
-"""Of the way to a linear model's boundary, to be past it in spite of rounding."""
-TIED = 4
-"""Classes whose boundaries are tried for an item that stands at one, by attacks that do not look at any otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,7 +154,9 @@ class Attack(ABC):
             chosen, rows = task.take(away), away.nonzero().squeeze(1)
             end = loop(chosen)
             settled = partial(settle, batch=size, search=self.nearest)
-            best, success = settled(field.among(origin, rows), chosen, end["best"], end["point"], slack[rows])
+            seen = field.among(origin, rows)
+            best, success = settled(seen, chosen, end["best"], end["point"], margin[rows], slack[rows])
+            easily = success.clone()
             # who seems to have arrived is asked for no gradient
             count, moved = end["calls"], end["moved"] | (margin[rows] > 0)
 
@@ -171,8 +165,9 @@ class Attack(ABC):
                 end = by(some)
                 moved[lost] |= end["moved"]
                 count[lost] += end["calls"]
-                redone = settled(field.among(origin, rows[lost]), some, end["best"], end["point"], slack[rows[lost]])
-                best[lost], success[lost] = redone
+                these = rows[lost]
+                seen = field.among(origin, these)
+                best[lost], success[lost] = settled(seen, some, end["best"], end["point"], margin[these], slack[these])
 
             if loop.field.reduced and not bool(success.all()):  # once more in full precision, what was lost without it
                 again(exact, ~success)
@@ -186,13 +181,18 @@ class Attack(ABC):
             asked = (margin[rows].abs() < beyond) & self.nearest | bool(self.looks)
             if bool(asked.any()):
                 looked = field.among(origin, rows)
-                candidate, promising, evaluations = self._looked(looked, chosen, best, success, beyond, loop.size, size)
+                classes = (self.looks, self.most) if self.looks else (second.TIED, second.TIED)
+                nearest, evaluations = second.boundary(
+                    loop.field, looked, chosen, clean[rows], easily, beyond, classes, loop.size
+                )
+                candidate, promising = second.reached(looked, chosen, nearest, (best, success), size, self.norm)
                 promising &= asked
                 if bool(promising.any()):
                     some, held = chosen.take(promising), (best[promising], success[promising])
-                    seen = field.among(origin, rows[promising])
-                    other = settled(seen, some, candidate[promising], some.origin, slack[rows[promising]])
-                    best[promising], success[promising] = self._nearer(some, held, other)
+                    these = rows[promising]
+                    seen = field.among(origin, these)
+                    other = settled(seen, some, candidate[promising], some.origin, margin[these], slack[these])
+                    best[promising], success[promising] = second.nearer(some, held, other, self.norm)
                 count += evaluations * asked
             if rescue is not None and bool((moved & ~success).any()):
                 again(rescue, moved & ~success)
@@ -206,37 +206,6 @@ class Attack(ABC):
             point = torch.where(spread(away, point), handed, point)
         distance = norms(point - origin, self.norm)
         return AttackResult(adversarial, found, torch.where(found, distance, torch.inf), calls)
-
-    def _looked(
-        self, field: Field, task: Task, best: Tensor, success: Tensor, beyond: Tensor, batch: int, size: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Towards the linear model's nearest boundary, not as far as `best`; where that is a success; calls.
-
-        Right beyond that boundary first: stretched and clipped, a point has another direction, in which pixels that
-        are free to move would have gone less far than the nearest point has them.
-        """
-        classes, most = (self.looks, self.most) if self.looks else (TIED, TIED)
-        nearest, evaluations = linear.candidates(field, task, classes, most, batch, beyond)
-        away = nearest - task.origin
-        limit = torch.where(success, NEARER * norms(best - task.origin, self.norm), torch.inf)
-        reach = limit / norms(away, self.norm).clamp_min(torch.finfo(away.dtype).tiny)
-
-        def at(reach: Tensor) -> Found:
-            point = task.bounds.clip(task.origin + spread(torch.where(success, reach, 1.0), away) * away)
-            logits = torch.cat([field.logits(part) for part in torch.split(point, size)])
-            return point, task.succeeded(logits)
-
-        # towards a target they are all passed there, and farther on one of them may be crossed again
-        point, there = at(reach.clamp_max(1.0 if task.targeted else RIGHT_BEYOND))
-        if bool((success & ~there).any()):
-            farther, also = at(reach)
-            point, there = torch.where(spread(there, point), point, farther), there | also
-        return point, ~success | there, evaluations
-
-    def _nearer(self, task: Task, one: Found, other: Found) -> Found:
-        """Of two points for each item, the nearer success."""
-        far, near = (torch.where(found, norms(at - task.origin, self.norm), torch.inf) for at, found in (one, other))
-        return torch.where(spread(near < far, one[0]), other[0], one[0]), one[1] | other[1]
 
 
 def _clean(field: Field, origin: Tensor, size: int) -> Tensor:

@@ -12,6 +12,8 @@ the noise there is moved outward in short strides.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,9 @@ from calibrant.attacks.field import Field
 from calibrant.attacks.task import Task, spread
 
 EVALUATIONS = 7
+NEAR = 2e-4
+"""Share of the margin at the origin that is left of an item's clearance when its search ends."""
+EVERY = slice(None)
 CLEAR = 1e-4
 """Share of the margin at the origin by which a success clears the boundary: a hundredth of a per cent of the distance,
 and beyond the noise even where a few classes, all equal at the boundary, show none of it."""
@@ -34,18 +39,27 @@ OUTWARD = (1.001, 1.002, 1.005, 1.01, 1.03, 1.1, 1.3, 2.0, 4.0, 16.0, 64.0, 512.
 
 
 def settle(
-    field: Field, task: Task, best: Tensor, last: Tensor, least: Tensor, *, batch: int, search: bool
+    field: Field,
+    task: Task,
+    best: Tensor,
+    last: Tensor,
+    margin: Tensor,
+    least: Tensor,
+    *,
+    batch: int,
+    search: bool,
 ) -> tuple[Tensor, Tensor]:
     """Points and whether they succeed: with `search` the nearest on the way to `best`, else `last`, else `best`.
 
-    `least` [N] is the slack among all items: apart from them there may be less to see of the noise.
+    `margin` [N] is that of the origins, `least` [N] the slack among all items: apart from them there may be less to see
+    of the noise.
     """
     points, successes = [], []
     for start in range(0, len(best), batch):
         part = slice(start, start + batch)
         rows = task.take(part)
         if search:
-            point, success = _nearest(field, rows, best[part], least[part])
+            point, success = _nearest(field, rows, best[part], margin[part], least[part])
         else:
             point, success = _checked(field, rows, best[part], last[part], least[part])
         points.append(point)
@@ -53,26 +67,28 @@ def settle(
     return torch.cat(points), torch.cat(successes)
 
 
-def _firm(field: Field, task: Task, point: Tensor, batch: int) -> Tensor:
-    """[N]: does the margin exceed that share of the noise, in batches of all these items?"""
-    clear = []
-    for start in range(0, len(point), batch):
-        part = slice(start, start + batch)
-        logits = field.logits(point[part])
-        clear.append(task.take(part).margin(logits) > FIRM * noise.slack(field, [point[part]], logits))
-    return torch.cat(clear)
-
-
 def firm(field: Field, task: Task, point: Tensor, claimed: Tensor, batch: int) -> tuple[Tensor, Tensor]:
     """All points, and which of the claimed are successes among all; some of these a little farther out than before."""
+    parts = [slice(start, start + batch) for start in range(0, len(point), batch)]
+    firmed = [_firm(field, task.take(part), point[part], claimed[part]) for part in parts]
+    points, kept = zip(*firmed, strict=True)
+    return torch.cat(points), torch.cat(kept)
+
+
+def _firm(field: Field, task: Task, point: Tensor, claimed: Tensor) -> tuple[Tensor, Tensor]:
+    def clears(point: Tensor) -> Tensor:
+        """[N]: does the margin exceed that share of the noise?"""
+        logits = field.logits(point)
+        return task.margin(logits) > FIRM * noise.slack(field, [point], logits)
+
     delta = point - task.origin
-    holds = ~claimed | _firm(field, task, point, batch)
+    holds = ~claimed | clears(point)
     for reach in OUTWARD:
         if bool(holds.all()):
             break
         farther = task.bounds.clip(task.origin + reach * delta)
         there = torch.where(spread(holds, point), point, farther)
-        now = ~holds & _firm(field, task, there, batch)
+        now = ~holds & clears(there)
         point, holds = torch.where(spread(now, point), there, point), holds | now
     return point, claimed & holds
 
@@ -87,42 +103,58 @@ def _checked(field: Field, task: Task, best: Tensor, last: Tensor, least: Tensor
     return torch.where(spread(~at_last & at_best, best), best, last), at_last | at_best
 
 
-def _nearest(field: Field, task: Task, best: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
     delta = best - task.origin
 
-    def at(t: Tensor) -> Tensor:
-        return task.bounds.clip(task.origin + spread(t, delta) * delta)
+    def at(t: Tensor, rows: Tensor | slice = EVERY) -> Tensor:
+        return task.bounds.clip(task.origin[rows] + spread(t, delta) * delta[rows])
 
     low = torch.zeros(len(best), dtype=best.dtype, device=best.device)
     high = torch.ones_like(low)
     logits = field.logits(at(high))
     slack = noise.slack(field, [at(share * high) for share in noise.places(logits.shape[1])], logits)
-
-    start = task.margin(field.logits(at(low)))
     slack = torch.maximum(torch.maximum(slack, least), CLEAR * start.abs())
 
-    def clearance(t: Tensor) -> Tensor:
-        return (task.margin(field.logits(at(t))) - slack).to(best.dtype)
+    def clearance(t: Tensor, rows: Tensor) -> Tensor:
+        return (task.take(rows).margin(field.part(rows).logits(at(t, rows))) - slack[rows]).to(best.dtype)
 
     below, above = (start - slack).to(best.dtype), (task.margin(logits) - slack).to(best.dtype)
     success = above > 0
     for reach in OVERSHOOT:
         if bool(success.all()):
             break
-        t = torch.where(success, high, reach)
-        there = clearance(t)
-        hit = ~success & (there > 0)
-        low, below = torch.where(success, low, high), torch.where(success, below, above)
-        high, above, success = t, torch.where(success, above, there), success | hit
-    side = torch.zeros_like(low)
-    for _ in range(EVALUATIONS):
-        # the root of the chord, but never at an end of the interval, where it would stand still
-        chord = high - above * (high - low) / (above - below)
-        t = torch.minimum(torch.maximum(chord, low + 0.01 * (high - low)), high - 0.002 * (high - low))
-        there = clearance(t)
-        hit = there > 0
-        below = torch.where(hit, torch.where(side > 0, below / 2, below), there)
-        above = torch.where(hit, there, torch.where(side < 0, above / 2, above))
-        low, high = torch.where(hit, low, t), torch.where(hit, t, high)
-        side = torch.where(hit, 1.0, -1.0)
+        rows = (~success).nonzero().squeeze(1)
+        low[rows], below[rows], high[rows] = high[rows], above[rows], reach
+        above[rows] = clearance(high[rows], rows)
+        success = above > 0
+    high = _root(clearance, low, high, below, above, success, NEAR * (start - slack).abs().to(best.dtype))
     return torch.where(spread(success, best), at(high), best), success
+
+
+def _root(
+    clearance: Callable[[Tensor, Tensor], Tensor],
+    low: Tensor,
+    high: Tensor,
+    below: Tensor,
+    above: Tensor,
+    success: Tensor,
+    near: Tensor,
+) -> Tensor:
+    """The shortest way with a clearance above zero, between one without and one with; who is `near` it leaves."""
+    side, clear = torch.zeros_like(low), above.clone()  # `above` is halved on the way
+    for _ in range(EVALUATIONS):
+        rows = (success & (clear > near)).nonzero().squeeze(1)
+        if not len(rows):
+            break
+        left, right, under, over, last = low[rows], high[rows], below[rows], above[rows], side[rows]
+        # the root of the chord, but never at an end of the interval, where it would stand still
+        chord = right - over * (right - left) / (over - under)
+        t = torch.minimum(torch.maximum(chord, left + 0.01 * (right - left)), right - 0.002 * (right - left))
+        there = clearance(t, rows)
+        hit = there > 0
+        below[rows] = torch.where(hit, torch.where(last > 0, under / 2, under), there)
+        above[rows] = torch.where(hit, there, torch.where(last < 0, over / 2, over))
+        clear[rows] = torch.where(hit, there, clear[rows])
+        low[rows], high[rows] = torch.where(hit, left, t), torch.where(hit, t, right)
+        side[rows] = 2.0 * hit.to(side.dtype) - 1.0
+    return high

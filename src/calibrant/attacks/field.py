@@ -54,6 +54,10 @@ class Field:
         """The same seen by some rows of a batch, the others at rest, where a row's logits belong to its batch."""
         return Among(self, origin, rows) if self.drawn else self
 
+    def part(self, rows: Tensor | slice) -> Field:
+        """What some of its rows see."""
+        return self
+
     @torch.no_grad()
     def logits(self, pixel: Tensor) -> Tensor:
         """[N, K] in float32 or wider, no gradient."""
@@ -118,6 +122,9 @@ class Among(Field):
     def __init__(self, field: Field, origin: Tensor, rows: Tensor) -> None:
         super().__init__(field.predictor, field.bounds, field.dtype)
         self.origin, self.rows = origin, rows
+
+    def part(self, rows: Tensor | slice) -> Field:
+        return Among(self, self.origin, self.rows[rows])
 
     def logits(self, pixel: Tensor) -> Tensor:
         whole = self.origin.clone()

@@ -75,12 +75,15 @@ def inside(origin: Tensor, height: Tensor, gradient: Tensor, bounds: Bounds) -> 
     return moved[nearest, rows].reshape(origin.shape), far
 
 
-def candidates(field: Field, task: Task, classes: int, most: int, batch: int, beyond: Tensor) -> tuple[Tensor, Tensor]:
+def candidates(
+    field: Field, task: Task, clean: Tensor, classes: tuple[int, int], batch: int, beyond: Tensor
+) -> tuple[Tensor, Tensor]:
     """From each origin, the nearest boundary by the linear model, and `beyond` in margin; [N, …] inside the bounds.
 
-    Of the `classes` likeliest others, and of up to `most` where one of these may be nearer still; [N]: of how many.
-    Towards a target the nearest point beyond those of `most` others together.
+    Of the likeliest others by the `clean` logits, and of more where one of these may be nearer still (`classes`: how
+    many, and how many at most); [N]: of how many. Towards a target the nearest point beyond those of `most` together.
     """
+    few, most = classes
     points, looked = [], []
     for start in range(0, len(task.origin), batch):
         part, past = task.take(slice(start, start + batch)), beyond[start : start + batch]
@@ -89,23 +92,32 @@ def candidates(field: Field, task: Task, classes: int, most: int, batch: int, be
             points.append(point)
             looked.append(count)
             continue
-        logits, delta, far, steepest = _look(field, part, slice(classes), past)
-        count = torch.full_like(part.reference, min(classes, logits.shape[1] - 1))
-        if classes < min(most, logits.shape[1] - 1):
-            following = heights(part, logits, most)[classes].abs() + past
-            again = following < STEEPER * steepest * far
+        others, size = ranked(part, clean[start : start + batch], most)
+        delta, far, steepest = _look(field, part, others[:few], size[:few] + past)
+        count = torch.full_like(part.reference, min(few, len(others)))
+        if few < len(others):
+            again = size[few] + past < STEEPER * steepest * far
             if bool(again.any()):
-                _, other, there, _ = _look(field, part.take(again), slice(classes, most), past[again])
+                other, there, _ = _look(field, part.take(again), others[few:, again], size[few:, again] + past[again])
                 delta[again] = torch.where(spread(there < far[again], other), other, delta[again])
-                count[again] = min(most, logits.shape[1] - 1)
+                count[again] = len(others)
         points.append(part.origin + delta)
         looked.append(count)
     return torch.cat(points), torch.cat(looked)
 
 
-def _look(field: Field, task: Task, ranks: slice, beyond: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Logits, δ to the nearest boundary of the classes of these ranks, how far it is, and the largest ‖∇h_k‖ there."""
-    logits, gradient = field.gradient(task.origin, lambda z: heights(task, z, ranks.stop)[ranks])
-    height = heights(task, logits, ranks.stop)[ranks].abs() + beyond
+def ranked(task: Task, logits: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """The likeliest others, and |h_k| of each, [J, N]."""
+    others = logits.scatter(-1, task.reference[:, None], -torch.inf).topk(min(most, logits.shape[1] - 1), -1).indices
+    return others.T, _height(task, logits, others.T).abs()
+
+
+def _height(task: Task, logits: Tensor, others: Tensor) -> Tensor:
+    return (logits.gather(-1, others.T) - logits.gather(-1, task.reference[:, None])).T - task.kappa
+
+
+def _look(field: Field, task: Task, others: Tensor, height: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """δ to the nearest boundary of these classes, how far it is, and the largest ‖∇h_k‖ there."""
+    _, gradient = field.gradient(task.origin, lambda z: _height(task, z, others))
     steepest = torch.linalg.vector_norm(gradient.flatten(2), dim=-1).amax(0)
-    return logits, *inside(task.origin, height, gradient, task.bounds), steepest
+    return *inside(task.origin, height, gradient, task.bounds), steepest
