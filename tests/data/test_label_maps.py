@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from calibrant.data import Augment, Batches, load
 from calibrant.data.collected import file_set
-from calibrant.data.label_maps import as_map, marked
+from calibrant.data.label_maps import as_map, marked, no_mark_is_a_class
 from calibrant.errors import FileError, InputError
 from tests.data.test_own import Items
 
@@ -120,3 +120,20 @@ def test_maps_with_an_axis_of_one_and_in_another_order_of_bytes(tmp_path: Path) 
 def test_an_index_to_ignore_is_a_whole_number(mark: object) -> None:
     with pytest.raises(InputError, match="ignore_index=.* must be a whole number"):
         marked(torch.zeros(1, 4, 4), mark, "mine")  # type: ignore[arg-type]
+
+
+def test_an_index_beyond_64_bits_is_one_line() -> None:
+    with pytest.raises(InputError, match=f"ignore_index={10**20} is beyond 64 bits"):
+        marked(torch.zeros(1, 4, 4), 10**20, "mine")
+
+
+@pytest.mark.parametrize(("others", "refused"), [(2, True), (253, True), (254, False), (999, False)])
+def test_255_is_a_mark_only_above_a_gap(others: int, refused: bool) -> None:
+    """Of a thousand classes a small set may lack the one before 255."""
+    y = torch.tensor([[[0, others], [1, 255]]])
+    parts = load(TensorDataset(torch.zeros(1, 3, 2, 2), y), sizes=WHOLE).splits
+    if refused:
+        with pytest.raises(InputError, match=f"pixels of 255 beside the classes 0 … {others}"):
+            no_mark_is_a_class(parts, "mine")
+    else:
+        no_mark_is_a_class(parts, "mine")

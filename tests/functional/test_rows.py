@@ -47,3 +47,8 @@ def test_images_of_top1_and_ids_of_images() -> None:
 def test_lengths_that_differ_are_said_before_anything_is_ignored() -> None:
     with pytest.raises(InputError, match="29 rows of scores but 30 labels"):
         calibrant.predictions(Z[:-1], VOID, ignore_index=255)
+
+
+def test_an_index_beyond_64_bits_is_one_line() -> None:
+    with pytest.raises(InputError, match="is beyond 64 bits, which no label is; drop it"):
+        calibrant.predictions(Z, VOID, ignore_index=10**20)

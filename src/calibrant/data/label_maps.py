@@ -49,6 +49,8 @@ def marked(y: Tensor, ignore_index: int | None, where: str) -> Tensor:
     """Maps [N, H, W] with −1 wherever a pixel has no class, and nowhere another negative number."""
     if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, int)):
         raise InputError(f"ignore_index={ignore_index!r} must be a whole number")
+    if ignore_index is not None and not -(2**63) <= ignore_index < 2**63:
+        raise InputError(f"ignore_index={ignore_index} is beyond 64 bits, which no label is; drop it")
     marks = torch.tensor([*MARKS, *([] if ignore_index is None else [ignore_index])], dtype=torch.long)
     out = y.long().masked_fill(torch.isin(y.long(), marks), IGNORED)
     if bool((out < IGNORED).any()):
@@ -90,10 +92,10 @@ def ignoring(parts: Mapping[Split, Part], ignore_index: int | None, name: str) -
 
 
 def no_mark_is_a_class(parts: Mapping[Split, Part], name: str) -> None:
-    """Refuse 255 among labels that number the classes, if the class before it does not occur: it is a common mark."""
+    """Refuse 255 above a gap in the labels that number the classes: it is a common mark."""
     maps = [part.y for part in parts.values() if part.y.ndim > 1]
-    if any(bool((y == COMMON).any()) for y in maps) and not any(bool((y == COMMON - 1).any()) for y in maps):
-        others = max(int(y.masked_fill(y == COMMON, IGNORED).max()) for y in maps)
+    others = max((int(y.masked_fill(y == COMMON, IGNORED).max()) for y in maps), default=IGNORED)
+    if others < COMMON - 1 and any(bool((y == COMMON).any()) for y in maps):
         raise InputError(
             f"{name}: pixels of {COMMON} beside the classes 0 … {others}; if they have no class, say "
             f"data.ignore_index={COMMON} (--set), else number the classes without a gap"
