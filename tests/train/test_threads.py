@@ -8,8 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
+from calibrant.losses import CrossEntropy
 from calibrant.train import How, read, train
+from calibrant.train.optimiser import Optimiser, make
+from calibrant.train.step import Member, Step
 from calibrant.train.threads import enough_threads, threads_of
 
 
@@ -50,3 +54,18 @@ def test_a_run_goes_on_with_the_threads_it_was_begun_with(tmp_path: Path) -> Non
     assert used == [1, 1, 2, 2] and threads_of(run) == 2 and torch.get_num_threads() == 2
     (run / "environment.json").write_text("{")
     assert threads_of(run) is None
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_step_on_the_cpu_leaves_autograds_threads_as_the_caller_has_them(enabled: bool) -> None:
+    seen: list[bool] = []
+
+    def backward(loss: torch.Tensor) -> None:
+        seen.append(torch._C._is_multithreading_enabled())
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    model = nn.Linear(3, 2)
+    step = Step(Member(model, make(Optimiser("sgd", 0.1), model), model), CrossEntropy(), backward=backward)
+    with torch.autograd.set_multithreading_enabled(enabled):
+        step(torch.ones(4, 3), torch.eye(2)[[0, 1, 0, 1]], None, torch.arange(4), 4)
+    assert seen == [enabled]

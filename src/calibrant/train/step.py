@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,7 @@ class Step:
         """For a CUDA device autograd wakes a thread of its own, which an eager step that is bound by its launches waits
         for: on an H200 a ResNet-18's takes Python 5.7 ms in the calling thread instead of 6.4 (batch 512)."""
         alone = loss.is_cuda and self.world == 1 and not torch.cuda.is_current_stream_capturing()
-        return torch.autograd.set_multithreading_enabled(not alone)
+        return torch.autograd.set_multithreading_enabled(False) if alone else nullcontext()
 
 
 class Captured:
