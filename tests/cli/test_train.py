@@ -203,3 +203,19 @@ def test_items_of_many_sizes_are_predicted_one_by_one(
         assert run([*given, *more]) == 2
         said = capsys.readouterr().err.strip().splitlines()
         assert len(said) == 1 and says in said[0]
+
+
+def test_items_that_are_single_numbers_are_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "single_words.py").write_text(
+        "import torch\nfrom torch import nn\nfrom torch.utils.data import TensorDataset\n\n"
+        "def words():\n    return TensorDataset(torch.arange(40) % 7, torch.arange(40) % 2)\n\n"
+        "def make():\n    return nn.Embedding(7, 2)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    out = tmp_path / "p.npz"
+    given = ["predict", "single_words:make", "--data", "single_words:words", "-o", str(out)]
+    assert run(given) == 0 and np.load(out)["logits"].shape[1] == 2
+    assert run([*given, "--mean", "0,0"]) == 2
+    assert "--mean has 2 numbers; TensorDataset has 1 channel(s)" in capsys.readouterr().err

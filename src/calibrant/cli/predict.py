@@ -95,8 +95,11 @@ def predict(
         loaded = replace(loaded, shape=tuple(part.x.shape[1:]))
 
     for option, moment in zip(("--mean", "--std"), moments, strict=True):
-        channels = loaded.shape[0] if loaded.shape else len(as_item(part.items[0], 0)[0])  # of many sizes, the first
-        if moment and len(moment) not in (1, channels):
+        if moment is None:
+            continue
+        shape = loaded.shape if part.items is None or loaded.shape else as_item(part.items[0], 0)[0].shape
+        channels = shape[0] if shape else 1  # items of many sizes: the first's; single numbers have no axis
+        if len(moment) not in (1, channels):
             raise InputError(f"{option} has {len(moment)} numbers; {loaded.name} has {channels} channel(s)")
 
     def batches(part: str) -> Batches:
