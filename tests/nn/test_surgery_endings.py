@@ -135,3 +135,25 @@ def test_a_block_of_several_maps_sees_each_of_them_smoothed() -> None:
     torch.testing.assert_close(smooth(X), net.fc(layer(joined).mean((2, 3))), rtol=0, atol=1e-6)
     again = calibrant.smooth(net, list(smoothed(smooth)))
     assert torch.equal(again(X), smooth(X)) and torch.equal(unsmooth(smooth)(X), before)
+
+
+class Gated(nn.Module):
+    """Takes a map and a vector together."""
+
+    def forward(self, given: tuple[Tensor, Tensor]) -> Tensor:
+        return given[0] * given[1][:, :, None, None]
+
+
+class WithGate(Ended):
+    def __init__(self) -> None:
+        super().__init__(lambda z: z.mean((2, 3)))
+        self.gate = Gated()
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.a(x)
+        return self.fc(self.pool(self.b(self.gate((z, z.mean((2, 3)))))))
+
+
+def test_what_is_no_map_among_several_is_named() -> None:
+    with pytest.raises(InputError, match=r"before 'gate' there is shape \(\d+, 4\), not a feature map; .*'after gate'"):
+        calibrant.smooth(WithGate(), where="gate")

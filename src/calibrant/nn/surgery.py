@@ -232,7 +232,8 @@ def _named(model: nn.Module, run: Trace, side: Side, name: str, modules: dict[st
         )
     before, after = ([_axes(run, n) for c in calls for n in c.takes or (-1,)], [_axes(run, c.gave) for c in calls])
     axes, others = (before, after) if side == "before" else (after, before)
-    number = (*calls[-1].takes, -1)[0] if side == "before" else calls[-1].gave
+    none = [n for c in calls for n in c.takes if not _axes(run, n)]  # of several that it takes, what is no map
+    number = (*none, *calls[-1].takes, -1)[0] if side == "before" else calls[-1].gave
     if not all(axes):
         shape = f"shape {run.shapes[number]}" if number in run.shapes else "no tensor"
         other = f"{'after' if side == 'before' else 'before'} {name}"
