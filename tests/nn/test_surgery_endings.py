@@ -157,3 +157,34 @@ class WithGate(Ended):
 def test_what_is_no_map_among_several_is_named() -> None:
     with pytest.raises(InputError, match=r"before 'gate' there is shape \(\d+, 4\), not a feature map; .*'after gate'"):
         calibrant.smooth(WithGate(), where="gate")
+
+
+class Siamese(nn.Module):
+    """Two views in a tuple, each of which goes through the same two stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.encoder = nn.Conv2d(3, 4, 3, 1, 1), Encoder()
+        self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.encoder((self.stem(x), self.stem(x.flip(-1))))
+        return self.fc(self.pool(a - b).flatten(1))
+
+
+class Encoder(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Sequential(nn.Conv2d(4, 4, 3, 1, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1))
+        self.two = nn.Sequential(nn.Conv2d(4, 4, 3, 1, 1), nn.ReLU(), nn.Conv2d(4, 4, 3, 2, 1))
+
+    def forward(self, views: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        return tuple(self.two(self.one(view)) for view in views)
+
+
+def test_views_that_go_through_stages_apart_are_smoothed_before_each_of_them() -> None:
+    assert list(smoothed(calibrant.smooth(Siamese()))) == [
+        "before encoder.one.2",
+        "before encoder.two.2",
+        "before pool",
+    ]

@@ -4,8 +4,8 @@ A place is *before* a module, or *after* one where a function without a module o
 Read off a `Trace`:
 
 - a residual block whose shortcut also takes its input, or the norm and activation of it, is smoothed as a whole, before
-  the block; so is anything that takes a map (or several of one size together), hands it to several layers and returns
-  a smaller one;
+  the block; so is anything that takes a map (or several of one size, to put them together), hands it to several layers
+  and returns a smaller one;
 - else the place is right before the strided layer, the pool, or the slice that takes every second point;
 - the stem is left alone: what sees the image or has one convolution before it (unless nothing else subsamples), and the
   pool that follows a strided first layer. That leaves a ResNet the paper's four layers, three before subsampling and
@@ -157,14 +157,14 @@ def _shrinks(run: Trace, call: Call) -> bool:
 def _heads(run: Trace, call: Call) -> int:
     """How many of a module's children and of its own operations take the module's input or, where that only goes
     through a norm and an activation first (He 2016b; scaled, in NFNets) or is put together of its parts (dual paths),
-    what they make of it."""
+    what they make of it. Parts that go their own ways (the views of a siamese network) have no common head."""
     at = next(i for i, c in enumerate(run.calls) if c is call)
     own, numbers = run.operations[call.first : call.last], set(call.takes)
     while True:
         readers = [op for op in own if numbers & set(op.reads)]
         heads = {_branch(op, at) for op in readers}
         if len(readers) != 1 or not _point_by_point(run, readers[0], numbers):
-            return len(heads)
+            return len(heads) if len(numbers) == 1 else 0
         numbers = {readers[0].writes[0]}
 
 
