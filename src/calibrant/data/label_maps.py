@@ -94,8 +94,10 @@ def ignoring(parts: Mapping[Split, Part], ignore_index: int | None, name: str) -
 def no_mark_is_a_class(parts: Mapping[Split, Part], name: str) -> None:
     """Refuse 255 above a gap in the labels that number the classes: it is a common mark."""
     maps = [part.y for part in parts.values() if part.y.ndim > 1]
-    others = max((int(y.masked_fill(y == COMMON, IGNORED).max()) for y in maps), default=IGNORED)
-    if others < COMMON - 1 and any(bool((y == COMMON).any()) for y in maps):
+    if not any(bool((y == COMMON).any()) for y in maps):
+        return
+    others = max(int(y.masked_fill(y == COMMON, IGNORED).max()) for y in maps)
+    if others < COMMON - 1:
         raise InputError(
             f"{name}: pixels of {COMMON} beside the classes 0 … {others}; if they have no class, say "
             f"data.ignore_index={COMMON} (--set), else number the classes without a gap"
