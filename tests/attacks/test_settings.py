@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,37 @@ def test_numbers_of_other_libraries_are_numbers() -> None:
     made = PGD(epsilon=np.float32(0.25), iterations=np.int64(3), seed=torch.tensor(5), norm=2)  # type: ignore[arg-type]
     assert made == PGD(epsilon=0.25, iterations=3, seed=5, norm=2.0)
     assert [type(v) for v in (made.epsilon, made.iterations, made.seed, made.norm)] == [float, int, int, float]
+
+
+def test_a_switch_of_numpy_is_one() -> None:
+    made = PGD(random_start=np.bool_(False), reduced=np.bool_(True))  # type: ignore[arg-type]
+    assert made.random_start is False and made.reduced is True
+    with pytest.raises(InputError, match="epsilon"):
+        PGD(epsilon=np.bool_(True))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own(DDN):
+    """Somebody's attack: settings that are numbers or something else, that may be endless, or that are worked out."""
+
+    rate: float | list[float] = 0.5
+    strength: int | float = 0.5
+    mode: bool | str = "auto"
+    budget: float = math.inf
+    width: int | None = None
+    twice: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "twice", 2 * self.alpha)
+
+
+def test_settings_of_an_attack_of_ones_own() -> None:
+    made = Own(rate=[0.1, 0.2], budget=math.inf, width=np.int64(3))  # type: ignore[arg-type]
+    assert (made.strength, made.mode, made.twice, made.width) == (0.5, "auto", 4.0, 3) and type(made.width) is int
+    for slip in ({"budget": "a"}, {"budget": math.nan}, {"width": 1.5}, {"alpha": math.inf}):
+        with pytest.raises(InputError, match=next(iter(slip))):
+            Own(**slip)
 
 
 def test_an_engine_that_is_no_name(victim: Victim) -> None:

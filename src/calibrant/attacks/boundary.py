@@ -2,8 +2,9 @@
 
 Steps may have run in reduced precision, and a success is what a fresh forward pass calls one; so the last word is said
 here. A minimum-norm attack then looks for the root of the margin between the origin (no success) and its best point
-(success), by the Illinois form of regula falsi: forward passes only. A point counts when its margin exceeds the noise
-between one forward pass and the next (`noise`), so that the label flips in whatever batch the point is looked at.
+(success), by Anderson and Björck's form of regula falsi (1973): forward passes only. A point counts when its margin
+exceeds the noise between one forward pass and the next (`noise`), so that the label flips in whatever batch the point
+is looked at.
 
 Some items come here apart from the others, and a few rows may have a kernel of their own that shows less noise than
 those of a large batch. So all are looked at once more together (`firm`), as a caller would, and what does not clear
@@ -23,8 +24,7 @@ from calibrant.attacks.task import Task, spread
 
 EVALUATIONS = 7
 NEAR = 2e-4
-"""Share of the margin at the origin that is left of an item's clearance when its search ends."""
-EVERY = slice(None)
+"""Share of the way by which an item would gain at most, as the chord has it, when its search ends."""
 CLEAR = 1e-4
 """Share of the margin at the origin by which a success clears the boundary: a hundredth of a per cent of the distance,
 and beyond the noise even where a few classes, all equal at the boundary, show none of it."""
@@ -106,7 +106,7 @@ def _checked(field: Field, task: Task, best: Tensor, last: Tensor, least: Tensor
 def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
     delta = best - task.origin
 
-    def at(t: Tensor, rows: Tensor | slice = EVERY) -> Tensor:
+    def at(t: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
         return task.bounds.clip(task.origin[rows] + spread(t, delta) * delta[rows])
 
     low = torch.zeros(len(best), dtype=best.dtype, device=best.device)
@@ -127,7 +127,7 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
         low[rows], below[rows], high[rows] = high[rows], above[rows], reach
         above[rows] = clearance(high[rows], rows)
         success = above > 0
-    high = _root(clearance, low, high, below, above, success, NEAR * (start - slack).abs().to(best.dtype))
+    high = _root(clearance, low, high, below, above, success)
     return torch.where(spread(success, best), at(high), best), success
 
 
@@ -138,12 +138,13 @@ def _root(
     below: Tensor,
     above: Tensor,
     success: Tensor,
-    near: Tensor,
 ) -> Tensor:
-    """The shortest way with a clearance above zero, between one without and one with; who is `near` it leaves."""
-    side, clear = torch.zeros_like(low), above.clone()  # `above` is halved on the way
+    """The shortest way with a clearance above zero, between one without and one with; who is near it leaves."""
+    side, clear = torch.zeros_like(low), above.clone()  # `above` counts for less on the way
     for _ in range(EVALUATIONS):
-        rows = (success & (clear > near)).nonzero().squeeze(1)
+        # in shares of the way and not of the margin, which may be flat at the boundary
+        gain = clear * (high - low) / (clear - below)
+        rows = (success & (gain > NEAR * high)).nonzero().squeeze(1)
         if not len(rows):
             break
         left, right, under, over, last = low[rows], high[rows], below[rows], above[rows], side[rows]
@@ -152,8 +153,11 @@ def _root(
         t = torch.minimum(torch.maximum(chord, left + 0.01 * (right - left)), right - 0.002 * (right - left))
         there = clearance(t, rows)
         hit = there > 0
-        below[rows] = torch.where(hit, torch.where(last > 0, under / 2, under), there)
-        above[rows] = torch.where(hit, there, torch.where(last < 0, over / 2, over))
+        # an end that stays a second time counts for less, and the less the flatter the curve is at the other one
+        share = 1 - there / torch.where(hit, over, under)
+        share = torch.where(share > 0, share, 0.5)
+        below[rows] = torch.where(hit, torch.where(last > 0, share * under, under), there)
+        above[rows] = torch.where(hit, there, torch.where(last < 0, share * over, over))
         clear[rows] = torch.where(hit, there, clear[rows])
         low[rows], high[rows] = torch.where(hit, left, t), torch.where(hit, t, right)
         side[rows] = 2.0 * hit.to(side.dtype) - 1.0

@@ -34,9 +34,7 @@ def heights(task: Task, logits: Tensor, classes: int) -> Tensor:
     """h_k of the `classes` likeliest others, [J, N]; towards a target there is one boundary, the target's own."""
     if task.targeted:
         return task.margin(logits)[None]
-    others = logits.scatter(-1, task.reference[:, None], -torch.inf)
-    top = others.topk(min(classes, logits.shape[1] - 1), -1).values
-    return (top - logits.gather(-1, task.reference[:, None])).T - task.kappa
+    return task.leads(logits, task.likeliest(logits, classes)) - task.kappa
 
 
 def step(height: Tensor, gradient: Tensor, push: float) -> Tensor:
@@ -86,13 +84,15 @@ def candidates(
     few, most = classes
     points, looked = [], []
     for start in range(0, len(task.origin), batch):
-        part, past = task.take(slice(start, start + batch)), beyond[start : start + batch]
+        rows = slice(start, start + batch)
+        part, logits, past = task.take(rows), clean[rows], beyond[rows]
         if task.targeted:
-            point, count = polyhedron.candidates(field, part, most, past)
+            point, count = polyhedron.candidates(field, part, logits, most, past)
             points.append(point)
             looked.append(count)
             continue
-        others, size = ranked(part, clean[start : start + batch], most)
+        others = part.likeliest(logits, most)
+        size = (part.leads(logits, others) - part.kappa).abs()
         delta, far, steepest = _look(field, part, others[:few], size[:few] + past)
         count = torch.full_like(part.reference, min(few, len(others)))
         if few < len(others):
@@ -106,18 +106,8 @@ def candidates(
     return torch.cat(points), torch.cat(looked)
 
 
-def ranked(task: Task, logits: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """The likeliest others, and |h_k| of each, [J, N]."""
-    others = logits.scatter(-1, task.reference[:, None], -torch.inf).topk(min(most, logits.shape[1] - 1), -1).indices
-    return others.T, _height(task, logits, others.T).abs()
-
-
-def _height(task: Task, logits: Tensor, others: Tensor) -> Tensor:
-    return (logits.gather(-1, others.T) - logits.gather(-1, task.reference[:, None])).T - task.kappa
-
-
 def _look(field: Field, task: Task, others: Tensor, height: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """δ to the nearest boundary of these classes, how far it is, and the largest ‖∇h_k‖ there."""
-    _, gradient = field.gradient(task.origin, lambda z: _height(task, z, others))
+    _, gradient = field.gradient(task.origin, lambda z: task.leads(z, others))
     steepest = torch.linalg.vector_norm(gradient.flatten(2), dim=-1).amax(0)
     return *inside(task.origin, height, gradient, task.bounds), steepest

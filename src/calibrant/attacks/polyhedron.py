@@ -10,6 +10,7 @@ each of them a quadratic of a few λ, which Hildreth's sweeps solve (1957). It c
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -25,19 +26,23 @@ OUT_OF_REACH = 100.0
 """Boundaries are no farther than this many diagonals of the box: behind it is behind it, and λ stays a number."""
 
 
-def candidates(field: Field, task: Task, classes: int, beyond: Tensor) -> tuple[Tensor, Tensor]:
+def candidates(field: Field, task: Task, clean: Tensor, classes: int, beyond: Tensor) -> tuple[Tensor, Tensor]:
     """From each origin, the nearest point beyond all boundaries, and `beyond` in margin; [N]: gradients looked at.
 
-    Of the `classes` likeliest others. Where there are more, one of those may lead at that point; then once more beyond
-    the likeliest of there, among which are those that bound it.
+    Of the `classes` likeliest others by the `clean` logits. Where there are more, one of those may lead at that point;
+    then once more beyond the likeliest of there, among which are those that bound it.
     """
     delta, count = torch.zeros_like(task.origin), torch.zeros_like(task.reference)
-    rows, seen = torch.arange(len(delta), device=delta.device), None
+    rows, seen = torch.arange(len(delta), device=delta.device), clean
     for _ in range(ROUNDS):
         some = task.take(rows)
-        delta[rows], looked, all_of_them = _look(field, some, seen, classes, beyond[rows])
-        count[rows] += looked
-        if all_of_them or field.drawn:  # dropout's masks are of all rows, not of some
+        others = some.likeliest(seen, classes)
+        height = some.leads(clean[rows], others) + task.kappa + beyond[rows]
+        _, gradient = field.gradient(some.origin, partial(some.leads, classes=others))
+        delta[rows] = nearest(some.origin, height, gradient, task.bounds)
+        count[rows] += len(others)
+        # all there are; and dropout's masks are of all rows, not of some
+        if len(others) == clean.shape[1] - 1 or field.drawn:
             break
         at = field.logits(task.bounds.clip(task.origin + delta))
         rows = (~task.succeeded(at)).nonzero()[:, 0]
@@ -45,20 +50,6 @@ def candidates(field: Field, task: Task, classes: int, beyond: Tensor) -> tuple[
             break
         seen = at[rows]
     return task.origin + delta, count
-
-
-def _look(field: Field, task: Task, seen: Tensor | None, classes: int, beyond: Tensor) -> tuple[Tensor, int, bool]:
-    """δ beyond the likeliest others by `seen` (None: the origin's own logits), how many, and whether that is all."""
-
-    def shortfalls(logits: Tensor) -> Tensor:
-        """h_k, [J, N]: by how much each leads over the target, and κ."""
-        ranked = (logits if seen is None else seen).scatter(-1, task.reference[:, None], -torch.inf)
-        chosen = ranked.topk(min(classes, logits.shape[1] - 1), -1).indices
-        return (logits.gather(-1, chosen) - logits.gather(-1, task.reference[:, None])).T + task.kappa
-
-    logits, gradient = field.gradient(task.origin, shortfalls)
-    height = shortfalls(logits) + beyond
-    return nearest(task.origin, height, gradient, task.bounds), len(height), len(height) == logits.shape[1] - 1
 
 
 def nearest(origin: Tensor, height: Tensor, gradient: Tensor, bounds: Bounds) -> Tensor:

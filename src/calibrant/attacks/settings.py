@@ -12,10 +12,12 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
+import numpy as np
+
 from calibrant.errors import InputError
 
 UNBOUNDED = ("norm",)
-"""Settings that may be infinite."""
+"""Settings that may be infinite, as may those that are so by default."""
 SEEDS = range(-(2**63), 2**64)
 """What a generator takes, and no count is beyond."""
 
@@ -23,20 +25,25 @@ SEEDS = range(-(2**63), 2**64)
 def settle(attack: Any) -> None:
     """Every numeric setting of the (frozen) record as Python's own, or an error that names it."""
     for field in fields(attack):
+        if not field.init:  # nobody gave it: the attack works it out, perhaps after this
+            continue
         kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "")
-        kind, _, optional = kind.partition(" | ")
+        kind, _, other = kind.partition(" | ")
         value = getattr(attack, field.name)
-        if kind in _KINDS and not (optional == "None" and value is None):
-            object.__setattr__(attack, field.name, _KINDS[kind](field.name, value))
+        # `int | float` or `float | list[float]` may be something else than a number of the first kind
+        if kind not in _KINDS or other not in ("", "None") or (other and value is None):
+            continue
+        endless = {"endless": True} if field.name in UNBOUNDED or field.default == math.inf else {}
+        object.__setattr__(attack, field.name, _KINDS[kind](field.name, value, **endless))
 
 
-def number(name: str, value: Any) -> float:
+def number(name: str, value: Any, *, endless: bool = False) -> float:
     try:
-        found = math.nan if isinstance(value, (str, bytes, bool)) else float(value)
+        found = math.nan if isinstance(value, (str, bytes, bool, np.bool_)) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):  # a list, an object, several numbers, 10**400
         found = math.nan
-    if math.isnan(found) or (math.isinf(found) and name not in UNBOUNDED):
-        raise InputError(f"{name}={_said(value)} must be a number{'' if name in UNBOUNDED else ', and finite'}")
+    if math.isnan(found) or (math.isinf(found) and not endless):
+        raise InputError(f"{name}={_said(value)} must be a number{'' if endless else ', and finite'}")
     return found
 
 
@@ -51,12 +58,12 @@ def whole(name: str, value: Any) -> int:
 
 
 def truth(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
+    if not isinstance(value, (bool, np.bool_)):
         raise InputError(f"{name}={_said(value)} must be True or False")
-    return value
+    return bool(value)
 
 
-_KINDS: dict[str, Callable[[str, Any], Any]] = {"float": number, "int": whole, "bool": truth}
+_KINDS: dict[str, Callable[..., Any]] = {"float": number, "int": whole, "bool": truth}
 
 
 def _said(value: Any) -> str:

@@ -43,6 +43,14 @@ class Task:
     def succeeded(self, logits: Tensor) -> Tensor:
         return self.margin(logits) > 0
 
+    def likeliest(self, logits: Tensor, most: int) -> Tensor:
+        """The `most` classes with the largest logits besides the reference, [J, N]."""
+        return self._others(logits).topk(min(most, logits.shape[1] - 1), -1).indices.T
+
+    def leads(self, logits: Tensor, classes: Tensor) -> Tensor:
+        """z_k − z_r of the classes [J, N] that are given for each item."""
+        return logits.T.gather(0, classes) - self._own(logits)
+
     def take(self, chosen: Tensor | slice) -> Task:
         return Task(self.origin[chosen], self.reference[chosen], self.bounds, self.targeted, self.kappa)
 
