@@ -9,7 +9,9 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from calibrant.attacks import ATTACKS, Bounds
-from calibrant.attacks.polyhedron import nearest
+from calibrant.attacks.field import Field
+from calibrant.attacks.polyhedron import candidates, nearest
+from calibrant.attacks.task import Task
 from tests.attacks.conftest import Victim
 
 MINIMUM = [name for name, attack in ATTACKS.items() if attack.nearest]
@@ -60,6 +62,25 @@ def test_boundaries_without_a_way_make_no_step_that_is_no_number() -> None:
     delta = nearest(origin, torch.tensor([[1.0], [1e9], [3.0], [0.2]]).expand(4, 2), gradient, Bounds())
     moved = origin + delta
     assert bool(torch.isfinite(delta).all()) and bool(((moved >= 0) & (moved <= 1)).all())
+
+
+def test_more_classes_are_looked_at_only_where_another_one_leads() -> None:
+    """Three at a time. Bent, a network misses by classes that were looked at, and a second look would be the first."""
+    g = torch.Generator().manual_seed(3)
+    x, missed, more = torch.rand(60, 20, generator=g), [], []
+    for bent in (nn.Identity(), nn.Tanh()):
+        model = nn.Sequential(nn.Linear(20, 40), bent, nn.Linear(40, 15))
+        with torch.no_grad():
+            for p in model.parameters():
+                p.copy_(2 * torch.randn(p.shape, generator=g) / p.shape[-1] ** 0.5)
+        field, clean = Field(model, Bounds(-9, 9), torch.float32), model(x).detach()
+        task = Task(x, clean.topk(12).indices[:, 11], Bounds(-9, 9), targeted=True)
+        point, count = candidates(field, task, clean, 3, torch.zeros(60))
+        assert set(count.tolist()) <= {3, 6, 9}
+        missed.append(~task.succeeded(field.logits(point)))
+        more.append(count > 3)
+    assert bool((more[0] & ~missed[0]).any()) and not bool((missed[0] & ~more[0]).any())
+    assert bool((missed[1] & ~more[1]).any())
 
 
 @pytest.mark.parametrize("name", MINIMUM)

@@ -44,11 +44,12 @@ def candidates(field: Field, task: Task, clean: Tensor, classes: int, beyond: Te
         # all there are; and dropout's masks are of all rows, not of some
         if len(others) == clean.shape[1] - 1 or field.drawn:
             break
-        at = field.logits(task.bounds.clip(task.origin + delta))
-        rows = (~task.succeeded(at)).nonzero()[:, 0]
-        if not len(rows):
+        at = field.logits(task.bounds.clip(some.origin + delta[rows]))
+        # where one of these leads, the network is no line, and another round would say the same
+        again = ~some.succeeded(at) & ~(others == some.likeliest(at, 1)).any(0)
+        if not bool(again.any()):
             break
-        seen = at[rows]
+        rows, seen = rows[again], at[again]
     return task.origin + delta, count
 
 
