@@ -44,6 +44,19 @@ def test_fgsm_moves_items_whose_confidence_rounds_to_one() -> None:
     torch.testing.assert_close(FGSM(epsilon=0.05)(model, x), torch.tensor([[0.85, 0.15]]))
 
 
+def test_fgsm_takes_less_of_its_budget_where_all_of_it_goes_past_the_other_class() -> None:
+    """The other class lies at 0.3 … 0.5: eighths of one step by 1 are tried, the longest first."""
+
+    class Window(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([torch.zeros_like(x), 1 - 10 * (x - 0.4).abs()], 1)
+
+    for epsilon, reached in ((1.0, 0.375), (0.4, 0.4), (0.2, math.inf)):
+        result = FGSM(epsilon=epsilon).run(Window(), torch.zeros(1, 1))
+        assert result.distance.item() == pytest.approx(reached)
+        assert result.adversarial.item() == pytest.approx(min(epsilon, reached))
+
+
 @pytest.mark.parametrize("norm", [2.0, float("inf")])
 def test_pgd_stays_in_its_ball(norm: float, victim: Victim) -> None:
     attack = PGD(bounds=victim.bounds, norm=norm, epsilon=0.3, iterations=7, seed=4)

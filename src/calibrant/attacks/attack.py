@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks import noise, second, settings
-from calibrant.attacks.boundary import firm, settle
+from calibrant.attacks.boundary import clears, firm, settle
 from calibrant.attacks.bounds import Bounds
 from calibrant.attacks.captured import fast_copy
 from calibrant.attacks.field import Field, home, modules, untouched
@@ -38,6 +38,9 @@ class AttackResult:
     calls: Tensor  # [N], gradient evaluations that the item took
 
 
+EIGHTHS = tuple(share / 8 for share in range(7, 0, -1))
+"""Of a budget: what is tried where one step of all of it is no success. A long step may go past a class and into the
+item's own again, and what a smaller budget reaches, a larger one is not to lose."""
 BOX = Bounds()
 """Pixels in [0, 1], which the network is fed as they are."""
 
@@ -78,6 +81,10 @@ class Attack(ABC):
     def confident(self) -> float:
         """By how much a success's logit must exceed the other: CW's κ."""
         return 0.0
+
+    def shorter(self, delta: Tensor, share: float) -> Tensor:
+        """What δ, the step of an attack that takes but one, is with a share of its budget."""
+        return share * delta
 
     def rescue(self) -> Attack | None:
         """A dearer attack for items that this one leaves without a success though they have a gradient."""
@@ -156,6 +163,8 @@ class Attack(ABC):
             settled = partial(settle, batch=size, search=self.nearest)
             seen = field.among(origin, rows)
             best, success = settled(seen, chosen, end["best"], end["point"], margin[rows], slack[rows])
+            if self.steps == 1 and not self.nearest:
+                self._sooner(field, origin, rows, chosen, best, success, slack[rows])
             easily = success.clone()
             # who seems to have arrived is asked for no gradient
             count, moved = end["calls"], end["moved"] | (margin[rows] > 0)
@@ -206,6 +215,20 @@ class Attack(ABC):
             point = torch.where(spread(away, point), handed, point)
         distance = norms(point - origin, self.norm)
         return AttackResult(adversarial, found, torch.where(found, distance, torch.inf), calls)
+
+    def _sooner(
+        self, field: Field, origin: Tensor, rows: Tensor, task: Task, best: Tensor, success: Tensor, slack: Tensor
+    ) -> None:
+        """Writes into `best` and `success` what less of the budget reaches."""
+        delta = best - task.origin
+        for share in EIGHTHS:
+            lost = (~success).nonzero().squeeze(1)
+            if not len(lost):
+                break
+            some = task.take(lost)
+            point = some.bounds.clip(some.origin + self.shorter(delta[lost], share))
+            clear = clears(field.among(origin, rows[lost]), some, point, slack[lost])
+            best[lost[clear]], success[lost[clear]] = point[clear], True
 
 
 def _clean(field: Field, origin: Tensor, size: int) -> Tensor:

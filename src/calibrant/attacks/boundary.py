@@ -95,12 +95,19 @@ def _firm(field: Field, task: Task, point: Tensor, claimed: Tensor) -> tuple[Ten
 
 def _checked(field: Field, task: Task, best: Tensor, last: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
     """The last point; where it is no success but an earlier one was, that one."""
-    clear = []
-    for point in (last, best):
-        logits = field.logits(point)
-        clear.append(task.margin(logits) > torch.maximum(noise.slack(field, [point], logits), least))
-    at_last, at_best = clear
+    at_last, at_best = (clears(field, task, point, least) for point in (last, best))
     return torch.where(spread(~at_last & at_best, best), best, last), at_last | at_best
+
+
+def clears(field: Field, task: Task, point: Tensor, least: Tensor) -> Tensor:
+    """[N]: does the margin exceed the noise? It is measured where the margin exceeds the `least` there is."""
+    logits = field.logits(point)
+    margin = task.margin(logits)
+    clear = margin > least
+    rows = clear.nonzero().squeeze(1)
+    if len(rows):
+        clear[rows] = margin[rows] > noise.slack(field.part(rows), [point[rows]], logits[rows])
+    return clear
 
 
 def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from torch import Tensor
+
 from calibrant.attacks.attack import Attack
 from calibrant.attacks.task import Seen, State, Task
 from calibrant.errors import InputError
@@ -29,6 +31,10 @@ class FGSM(Attack):
     @property
     def steps(self) -> int:
         return 1
+
+    def shorter(self, delta: Tensor, share: float) -> Tensor:
+        """Exactly the step of the smaller ε, also where the bounds stop a pixel."""
+        return delta.clamp(-share * self.epsilon, share * self.epsilon)
 
     def begin(self, task: Task) -> State:
         return {"point": task.origin.clone(), "done": task.reference < 0}
