@@ -23,8 +23,9 @@ from calibrant.attacks.field import Field
 from calibrant.attacks.task import Task, spread
 
 EVALUATIONS = 7
-NEAR = 2e-4
-"""Share of the way by which an item would gain at most, as the chord has it, when its search ends."""
+NEAR = 5e-6
+"""Share of the way by which an item would gain at most, as the chord has it, when its search ends. Rounding decides now
+and then whether it ends a pass sooner, and the distance is not to tell."""
 CLEAR = 1e-4
 """Share of the margin at the origin by which a success clears the boundary: a hundredth of a per cent of the distance,
 and beyond the noise even where a few classes, all equal at the boundary, show none of it."""
