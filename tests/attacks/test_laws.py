@@ -74,6 +74,16 @@ def test_leaves_everything_as_found(name: str, victim: Victim) -> None:
         model.eval()
 
 
+def test_cudnn_does_not_measure_every_size_of_a_shrinking_batch(
+    victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    seen = set()
+    with victim.model.register_forward_hook(lambda *_: seen.add(torch.backends.cudnn.benchmark)):
+        make("ddn", victim.bounds).run(victim.model, victim.x[:8])
+    assert seen == {False} and torch.backends.cudnn.benchmark
+
+
 @pytest.mark.parametrize("name", BUDGET)
 def test_a_larger_budget_never_lowers_success(name: str, victim: Victim) -> None:
     """Item by item, also where one step of all of the budget goes past another class."""

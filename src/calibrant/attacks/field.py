@@ -145,8 +145,11 @@ def _gradients(rows: Tensor, point: Tensor) -> Tensor:
 def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
     """Eval mode and frozen parameters inside; modes, flags and global generators as found outside.
 
-    In eval mode BatchNorm keeps its statistics; gradients are asked for by name, so that no `.grad` is written.
+    In eval mode BatchNorm keeps its statistics; gradients are asked for by name, so that no `.grad` is written. cuDNN
+    does not measure its algorithms: batches shrink as items are done, and each new size would be measured.
     """
+    cudnn = torch.backends.cudnn
+    measures = cudnn.benchmark
     networks = modules(predictor)
     modes = [(sub, sub.training) for network in networks for sub in network.modules()]
     flags = [(p, p.requires_grad) for network in networks for p in network.parameters()]
@@ -155,12 +158,14 @@ def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
         stack.enter_context(torch.random.fork_rng(devices=cuda))
         stack.enter_context(torch.inference_mode(False))  # an evaluation may stand around; its tensors have no gradient
         try:
+            cudnn.benchmark = False
             for sub, _ in modes:
                 sub.training = False
             for p, _ in flags:
                 p.requires_grad = False
             yield
         finally:
+            cudnn.benchmark = measures
             for sub, mode in modes:
                 sub.training = mode
             for p, flag in flags:
