@@ -1,6 +1,9 @@
 """FGSM (Goodfellow 2015; SS Table E.2): one step of the whole budget along the sign of the gradient.
 
 x' = clip( x + ε · sign ∂/∂x (−log p_r(x)) )
+
+Ours: where that is no success, eighths of ε are tried, the longest first (`attack.EIGHTHS`); the success rate is never
+below that of the one step.
 """
 
 from __future__ import annotations
