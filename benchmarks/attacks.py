@@ -7,8 +7,8 @@ AR A.4: 3 search steps, 500 iterations, learning rate 0.005. The network is a CN
 (CALIBRANT_DATA), or on the bundled digits where that is not at hand; all attacks get the same images, away from the
 network's own predictions, and distances are of pixels in [0, 1]. Images come from the second half of the test set: the
 attacks' own constants were chosen on its beginning (but for `boundary.NEAR`, which changes no distance by more than
-0.01 %). On a machine shared with others say --repeats 3: the attacks take turns, and the ratio is the median one. FOLDER
-holds peers that are not installed
+0.01 %). On a machine shared with others say --repeats 3: the attacks take turns, and the ratio is the median one.
+FOLDER holds peers that are not installed
 (`pip install --no-deps --target FOLDER foolbox eagerpy GitPython gitdb smmap cleverhans`).
 """
 
