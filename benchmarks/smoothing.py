@@ -1,6 +1,7 @@
 """Smoothing on a GPU: share of a plain copy's bandwidth, and what it adds to a network's step. Ratios, one process.
 
     python benchmarks/smoothing.py [--json]           # every kernel, layout and precision; ResNet-18 with and without
+    python benchmarks/smoothing.py --steps            # the network alone
     python benchmarks/smoothing.py --tune [--json]    # first tries ways to cut the work, and goes on with the best
 
 Forward moves two streams (read, write), backward three; the copy of the same map (two streams) runs in turns with them.
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,9 +28,11 @@ import torch.nn.functional as F
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
+from calibrant.losses.cross_entropy import CrossEntropy
 from calibrant.nn import build
 from calibrant.nn.smoothing import Smooth, reference
 from calibrant.nn.surgery import smooth as with_smoothing
+from calibrant.train.step import Member, Step
 
 KERNELS = ((1, 1), (1, 2, 1), (1, 4, 6, 4, 1))
 LAYOUTS = {"channels_last": torch.channels_last, "nchw": torch.contiguous_format}
@@ -205,11 +209,37 @@ def _steps(model: torch.nn.Module, batch: int, captured: bool) -> tuple[Callable
     return (_captured(train), _captured(infer)) if captured else (train, infer)
 
 
-def overhead(batch: int, captured: bool) -> dict[str, float]:
-    """ResNet-18 for 32×32, bf16, channels-last: with smoothing against without."""
+def _trainers(model: torch.nn.Module, batch: int) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    """The same by the step that `calibrant train` takes in bfloat16: weights of 32 bits, autocast."""
+    x = torch.randn(batch, 3, 32, 32, device="cuda").contiguous(memory_format=torch.channels_last)
+    index = torch.arange(batch, device="cuda")
+    y = index % 10
+    autocast = partial(torch.autocast, "cuda", torch.bfloat16)
+    optimiser = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
+    step = Step(Member(model, optimiser, model), CrossEntropy(), autocast=autocast)
+    q = F.one_hot(y, 10).float()
+
+    def train() -> None:
+        model.train()
+        step(x, q, y, index, batch)
+
+    def infer() -> None:
+        model.eval()
+        with torch.no_grad(), autocast():
+            model(x)
+
+    return train, infer
+
+
+def overhead(batch: int, how: str) -> dict[str, float]:
+    """ResNet-18 for 32×32, bf16, channels-last: with smoothing against without; eager, captured or by the trainer."""
     torch.backends.cudnn.benchmark = True
-    bare = build("resnet18", classes=10).to("cuda", torch.bfloat16, memory_format=torch.channels_last)
-    plain, smoothed = _steps(bare, batch, captured), _steps(with_smoothing(bare), batch, captured)
+    bare = build("resnet18", classes=10).to("cuda", memory_format=torch.channels_last)
+    if how == "trainer":
+        plain, smoothed = _trainers(bare, batch), _trainers(with_smoothing(bare), batch)
+    else:
+        bare = bare.to(torch.bfloat16)
+        plain, smoothed = (_steps(m, batch, how == "captured") for m in (bare, with_smoothing(bare)))
     row = {}
     for name, without, with_ in zip(("train", "inference"), plain, smoothed, strict=True):
         a, b = milliseconds(without, with_, repeats=25)
@@ -240,6 +270,7 @@ def _host(without: Callable[[], Any], with_: Callable[[], Any], repeats: int = 6
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tune", action="store_true", help="search how to cut the work")
+    parser.add_argument("--steps", action="store_true", help="only what smoothing adds to a network's steps")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--size", default="256,64,112,112", help="N,C,H,W of the map")
     parser.add_argument("--batch", type=int, default=512, help="of the network")
@@ -251,7 +282,8 @@ def main() -> None:
     if args.tune:
         grid = itertools.product(KERNELS, LAYOUTS)
         jobs = [((k, layout, "bf16", "replicate"), cut) for k, layout in grid for cut in CUTS[layout, len(k)]]
-    compile_ahead(jobs, args.processes)
+    if not args.steps:
+        compile_ahead(jobs, args.processes)
     result: dict[str, Any] = {}
 
     def keep(section: str, name: str, row: dict[str, Any]) -> None:
@@ -267,12 +299,14 @@ def main() -> None:
                 keep("tune", name, row)
         for name, row in rows_of_small_maps().items():
             keep("rows", name, row)
-    for case in cases():
+    for case in () if args.steps else cases():
         keep("bandwidth", " ".join(map(str, case)), shares(case, size))
-    keep("bandwidth", "(1, 1) channels_last bf16 plain path", {"forward_share": eager(size)})
+    if not args.steps:
+        keep("bandwidth", "(1, 1) channels_last bf16 plain path", {"forward_share": eager(size)})
     for times in (1, 2):  # at a small batch an eager step waits for Python, at a large one for the device
-        keep("network", f"eager, batch {times * args.batch}", overhead(times * args.batch, captured=False))
-    keep("network", f"captured in a graph, batch {args.batch}", overhead(args.batch, captured=True))
+        for how in ("eager", "trainer"):
+            keep("network", f"{how}, batch {times * args.batch}", overhead(times * args.batch, how))
+    keep("network", f"captured in a graph, batch {args.batch}", overhead(args.batch, "captured"))
     print(f"done after {time.perf_counter() - start:.0f} s", file=sys.stderr)
     if args.json:
         print(json.dumps(result, indent=1))

@@ -39,20 +39,23 @@ class Inserted:
             return self._applied(given, "returned")
         if given and not args and self.argument in given:
             return args, {**given, self.argument: self._applied(given[self.argument], f"took as {self.argument}=")}
-        taken = (self._applied(args[0] if args else None, "took as its first argument"), *args[1:])
+        taken = self._applied(args[0] if args else None, "took as its first argument"), *args[1:]
         return taken if given is None else (taken, given)
 
     def _applied(self, taken: Any, said: str) -> Any:
-        if type(taken) in (tuple, list) and self.side == "before":  # what averages each channel averages each map
-            return type(taken)(self._applied(part, said) for part in taken)
-        if isinstance(taken, Proxy):  # a layer in a hook is no module that torch.fx could name
-            return self.layer.forward(taken)
         if not isinstance(taken, Tensor):
-            raise InputError(f"{self.name!r} {said} {type(taken).__name__}, not a feature map; smooth another module")
+            return self._no_map(taken, said)
         try:
             return self.layer(taken)
         except InputError as error:
             raise InputError(f"{self.side} {self.name!r}: {error}") from None
+
+    def _no_map(self, taken: Any, said: str) -> Any:
+        if type(taken) in (tuple, list) and self.side == "before":  # what averages each channel averages each map
+            return type(taken)(self._applied(part, said) for part in taken)
+        if isinstance(taken, Proxy):  # a layer in a hook is no module that torch.fx could name
+            return self.layer.forward(taken)
+        raise InputError(f"{self.name!r} {said} {type(taken).__name__}, not a feature map; smooth another module")
 
 
 def insert(model: nn.Module, hook: Inserted, side: Side) -> None:

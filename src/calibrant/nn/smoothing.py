@@ -237,6 +237,22 @@ def smoothed_map(z: Tensor, taps: Sequence[float], upper: Upper, tau: float, pad
     return out
 
 
+_fused: Any = None  # an import statement in `forward` would call on Python's import system for every map
+
+
+def _kernel() -> Any:
+    """The kernel's entry. Triton is imported when a map lies on a CUDA device, not before."""
+    from calibrant.nn.kernels import smooth
+
+    return smooth.fused
+
+
+def _kernel_once() -> Any:
+    global _fused
+    _fused = _kernel()
+    return _fused
+
+
 class Smooth(nn.Module):
     """Blur ∘ Prob, fused into one pass over memory on a CUDA device."""
 
@@ -259,9 +275,9 @@ class Smooth(nn.Module):
         if isinstance(z, Proxy):  # symbolic tracing, which follows no settings: one call in its graph
             return smoothed_map(z, b.taps, p.upper, p.tau, b.padding, b.axes)
         if z.is_cuda and not _references and b.axes == 2 and p.upper != "identity":
-            from calibrant.nn.kernels import smooth
-
-            out = smooth.fused(z, (b.taps, p.upper, p.tau, b.padding))
+            # a compiled graph reads no global that changes: it would be compiled again
+            fused = _kernel() if torch.compiler.is_compiling() else _fused or _kernel_once()
+            out: Tensor | None = fused(z, (b.taps, p.upper, p.tau, b.padding))
             if out is not None:
                 return out
         check_map(z.shape, len(b.taps), b.axes)
