@@ -1,6 +1,8 @@
 """Layers put into anyone's network as hooks, on what a module takes or on what it gives.
 
 Names, parameters and `state_dict` stay as they are, copies take the layers along, and taking them out leaves nothing.
+A module with a hook is called by a longer way in Python, which a step on a GPU may have to wait for; our own networks
+have a `Passage` at the end of each stage, which goes through the hook itself.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ class Inserted:
         self.layer, self.name = layer, name
         self.side: Side = "before"
         self.argument, self.key = "", -1
+        self.through = ""  # the passage that has it, "" where torch calls it
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # torch numbers hooks by a counter of the process: in another one, a new hook would get this one's number
@@ -42,7 +45,7 @@ class Inserted:
         taken = self._applied(args[0] if args else None, "took as its first argument"), *args[1:]
         return taken if given is None else (taken, given)
 
-    def _applied(self, taken: Any, said: str) -> Any:
+    def _applied(self, taken: Any, said: str = "took") -> Any:
         if not isinstance(taken, Tensor):
             return self._no_map(taken, said)
         try:
@@ -58,31 +61,54 @@ class Inserted:
         raise InputError(f"{self.name!r} {said} {type(taken).__name__}, not a feature map; smooth another module")
 
 
-def insert(model: nn.Module, hook: Inserted, side: Side) -> None:
-    """On the module that the hook names."""
+class Passage(nn.Identity):
+    """Where a layer may be inserted: hands on what it is given, by way of the hook if there is one."""
+
+    hook: Inserted | None = None
+
+    def forward(self, input: Tensor) -> Tensor:
+        out: Tensor = input if self.hook is None else self.hook._applied(input)
+        return out
+
+
+def insert(model: nn.Module, hook: Inserted, side: Side, through: str = "") -> None:
+    """On the module that the hook names, or in the passage that stands there."""
     module = model.get_submodule(hook.name)
-    hook.side, hook.argument = side, first_argument(module)
-    if side == "before":
+    hook.side, hook.through = side, through
+    if through:
+        hook.key, RemovableHandle.next_id = RemovableHandle.next_id, RemovableHandle.next_id + 1
+        model.get_submodule(through).hook = hook  # type: ignore[assignment]
+    elif side == "before":
+        hook.argument = first_argument(module)
         hook.key = module.register_forward_pre_hook(hook, with_kwargs=True).id
     else:
         hook.key = module.register_forward_hook(hook).id
 
 
 def inserted(model: nn.Module, kind: type[Inserted] = Inserted) -> list[tuple[str, nn.Module, Any]]:
-    """(name, module, hook) of every hook of exactly this kind, as they were inserted."""
+    """(name, module that has it, hook) of every hook of exactly this kind, as they were inserted."""
     found = [
-        (name, module, hook)
+        (name.removesuffix(hook.through) + hook.name if hook.through else name, module, hook)
         for name, module in model.named_modules()
-        for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+        for hook in hooks(module)
         if type(hook) is kind
     ]
     return sorted(found, key=lambda row: row[2].key)
 
 
+def hooks(module: nn.Module) -> list[Any]:
+    """All that is called with this module's map before or after it."""
+    within = [module.hook] if isinstance(module, Passage) and module.hook is not None else []
+    return [*module._forward_pre_hooks.values(), *module._forward_hooks.values(), *within]
+
+
 def take_out(module: nn.Module, hook: Inserted) -> None:
+    if hook.through:
+        del module.hook
+        return
     before = (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
-    for hooks in before if hook.side == "before" else (module._forward_hooks,):
-        del hooks[hook.key]
+    for held in before if hook.side == "before" else (module._forward_hooks,):
+        del held[hook.key]
 
 
 def copied(model: Network) -> Network:

@@ -41,6 +41,7 @@ class Place:
     name: str
     size: tuple[int, ...] = ()
     axes: int = 2
+    number: int = -1  # of the map in the trace
 
     def __str__(self) -> str:
         return f"{self.side} {self.name}"
@@ -143,7 +144,7 @@ def _block(run: Trace, op: Operation) -> Call | None:
 
 def _at(run: Trace, side: Literal["before", "after"], call: Call, number: int, op: Operation) -> Place:
     size = run.size(number)
-    return Place(side, call.name, size, len(size) or op.axes)
+    return Place(side, call.name, size, len(size) or op.axes, number)
 
 
 def _shrinks(run: Trace, call: Call) -> bool:

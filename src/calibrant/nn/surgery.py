@@ -17,7 +17,7 @@ from torch import nn
 from calibrant.errors import InputError
 from calibrant.nn.blur import Padding, check_map
 from calibrant.nn.endings import global_poolings, starved
-from calibrant.nn.insertion import Inserted, Side, copied, insert, inserted, take_out
+from calibrant.nn.insertion import Inserted, Passage, Side, copied, hooks, insert, inserted, take_out
 from calibrant.nn.operations import CONVOLUTIONS
 from calibrant.nn.smoothing import Smooth, Upper
 from calibrant.nn.stages import Lost, Place, places
@@ -67,7 +67,7 @@ def smooth(
     Smooth(kernel, prob=prob, tau=tau, padding=padding)  # refuses settings that are none before anything is copied
     _refuse_lazy(model)
     target = model if inplace else copied(model)
-    chosen = _choose(target, where, example, prob != "identity")
+    chosen, passages = _choose(target, where, example, prob != "identity")
     layers = [Smooth(kernel, prob=prob, tau=tau, padding=padding, axes=place.axes) for place in chosen]
     for place, layer in zip(chosen, layers, strict=True):
         if example is not None and place.size:
@@ -76,7 +76,7 @@ def smooth(
             except InputError as error:
                 raise InputError(f"{place}: {error}, or leave this module out of where=") from None
     for place, layer in zip(chosen, layers, strict=True):
-        insert(target, Inserted(layer, place.name), place.side)
+        insert(target, Inserted(layer, place.name), place.side, passages.get(place, ""))
     return target
 
 
@@ -116,8 +116,8 @@ def _refuse_lazy(model: nn.Module) -> None:
 
 def _strides_taken_over(model: nn.Module) -> bool:
     """Whether another surgery's hook subsamples in a layer's stead."""
-    hooks = (h for m in model.modules() for h in (*m._forward_pre_hooks.values(), *m._forward_hooks.values()))
-    return any(isinstance(h, Inserted) and type(h) is not Inserted for h in hooks)
+    found = (h for m in model.modules() for h in hooks(m))
+    return any(isinstance(h, Inserted) and type(h) is not Inserted for h in found)
 
 
 def stages(model: nn.Module, example: Any = None) -> tuple[list[str], list[str]]:
@@ -168,7 +168,8 @@ def _line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def _choose(model: nn.Module, where: Where, example: Any, prob: bool) -> list[Place]:
+def _choose(model: nn.Module, where: Where, example: Any, prob: bool) -> tuple[list[Place], dict[Place, str]]:
+    """The places, and the passages that stand in some of them."""
     modules = {name: m for name, m in model.named_modules(remove_duplicate=False) if name}
     if isinstance(where, str) and where == STAGES:
         run = trace(model, example)
@@ -180,7 +181,7 @@ def _choose(model: nn.Module, where: Where, example: Any, prob: bool) -> list[Pl
         if not found:
             kind = type(model).__name__
             raise InputError(f"{kind} has no stage that makes a feature map smaller; name modules by where=")
-        return found
+        return found, {p: through for p in found if (through := _passage(modules, run, p))}
     if callable(where):
         takes_name_and_module(where)
         chosen = [name for name, m in model.named_modules() if name and where(name, m)]
@@ -198,8 +199,19 @@ def _choose(model: nn.Module, where: Where, example: Any, prob: bool) -> list[Pl
     except InputError:
         if example is not None:
             raise
-        return [_at_its_word(model, name) for name in chosen]  # it cannot be run without an example
-    return [_named(model, run, *_side(name), modules, example) for name in chosen]
+        return [_at_its_word(model, name) for name in chosen], {}  # it cannot be run without an example
+    return [_named(model, run, *_side(name), modules, example) for name in chosen], {}
+
+
+def _passage(modules: dict[str, nn.Module], run: Trace, place: Place) -> str:
+    """The name of the passage that hands this map, and no other, to this place and to nobody else."""
+    handing = [c.name for c in run.calls if type(modules[c.name]) is Passage and place.number in (c.took, c.gave)]
+    at = [i for i, c in enumerate(run.calls) if c.name == place.name]
+    if len(handing) != 1 or len(at) != 1 or sum(c.name == handing[0] for c in run.calls) != 1:
+        return ""
+    readers = [op for op in run.operations if place.number in op.reads]
+    elsewhere = place.side == "before" and any(at[0] not in op.inside for op in readers)
+    return "" if elsewhere else handing[0]
 
 
 def _refused(model: nn.Module, example: Any, found: list[Place], lost: Lost) -> InputError:
