@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks import noise
-from calibrant.attacks.field import Field
+from calibrant.attacks.field import Field, filled
 from calibrant.attacks.task import Task, spread
 
 EVALUATIONS = 7
@@ -56,15 +56,15 @@ def settle(
     of the noise.
     """
     points, successes = [], []
-    for start in range(0, len(best), batch):
-        part = slice(start, start + batch)
-        rows = task.take(part)
+    for part in torch.split(torch.arange(len(best), device=best.device), batch):
+        rows = part if field.drawn else filled(part)
+        some = task.take(rows)
         if search:
-            point, success = _nearest(field, rows, best[part], margin[part], least[part])
+            point, success = _nearest(field, some, best[rows], margin[rows], least[rows])
         else:
-            point, success = _checked(field, rows, best[part], last[part], least[part])
-        points.append(point)
-        successes.append(success)
+            point, success = _checked(field, some, best[rows], last[rows], least[rows])
+        points.append(point[: len(part)])
+        successes.append(success[: len(part)])
     return torch.cat(points), torch.cat(successes)
 
 
@@ -76,22 +76,40 @@ def firm(field: Field, task: Task, point: Tensor, claimed: Tensor, batch: int) -
     return torch.cat(points), torch.cat(kept)
 
 
-def _firm(field: Field, task: Task, point: Tensor, claimed: Tensor) -> tuple[Tensor, Tensor]:
-    def clears(point: Tensor) -> Tensor:
-        """[N]: does the margin exceed that share of the noise?"""
-        logits = field.logits(point)
-        return task.margin(logits) > FIRM * noise.slack(field, [point], logits)
+def _clear(field: Field, task: Task, point: Tensor) -> Tensor:
+    """[N]: does the margin exceed a share of the noise, measured here and now?"""
+    logits = field.logits(point)
+    return task.margin(logits) > FIRM * noise.slack(field, [point], logits)
 
+
+def _firm(field: Field, task: Task, point: Tensor, claimed: Tensor) -> tuple[Tensor, Tensor]:
     delta = point - task.origin
-    holds = ~claimed | clears(point)
-    for reach in OUTWARD:
-        if bool(holds.all()):
-            break
-        farther = task.bounds.clip(task.origin + reach * delta)
-        there = torch.where(spread(holds, point), point, farther)
-        now = ~holds & clears(there)
-        point, holds = torch.where(spread(now, point), there, point), holds | now
+    holds = ~claimed | _clear(field, task, point)
+    reaches: tuple[float, ...] = OUTWARD
+    while reaches and not bool(holds.all()):
+        lost = (~holds).nonzero().squeeze(1)
+        count = max(1, len(point) // len(lost))  # so many reaches of all that are lost are one batch
+        moved, cleared = _outward(field, task, point, delta, lost, reaches[:count])
+        point, holds = point.index_copy(0, lost, moved), holds.index_copy(0, lost, cleared)
+        reaches = reaches[count:]
     return point, claimed & holds
+
+
+def _outward(
+    field: Field, task: Task, point: Tensor, delta: Tensor, lost: Tensor, reaches: tuple[float, ...]
+) -> tuple[Tensor, Tensor]:
+    """Of the rows that are lost: where the shortest reach that clears the noise is, and whether there is one.
+
+    Other rows stand beside them, so that the batch is as large as it was."""
+    rows = lost.repeat(len(reaches))
+    share = torch.tensor(reaches, dtype=point.dtype, device=point.device).repeat_interleave(len(lost))
+    farther = task.bounds.clip(task.origin[rows] + spread(share, point) * delta[rows])
+    beside = torch.arange(len(rows), len(point), device=point.device)
+    every = _clear(field, task.take(torch.cat([rows, beside])), torch.cat([farther, point[beside]]))
+    clear = every[: len(rows)].view(len(reaches), len(lost))
+    first = clear.int().argmax(0) * len(lost) + torch.arange(len(lost), device=point.device)
+    found = clear.any(0)
+    return torch.where(spread(found, point), farther[first], point[lost]), found
 
 
 def _checked(field: Field, task: Task, best: Tensor, last: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
@@ -124,7 +142,7 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
     slack = torch.maximum(torch.maximum(slack, least), CLEAR * start.abs())
 
     def clearance(t: Tensor, rows: Tensor) -> Tensor:
-        return (task.take(rows).margin(field.part(rows).logits(at(t, rows))) - slack[rows]).to(best.dtype)
+        return (task.take(rows).margin(field.part(rows).logits_of(at(t, rows))) - slack[rows]).to(best.dtype)
 
     below, above = (start - slack).to(best.dtype), (task.margin(logits) - slack).to(best.dtype)
     success = above > 0

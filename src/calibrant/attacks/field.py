@@ -36,6 +36,25 @@ range loses ends as no success, and is attacked once more in full precision."""
 SCALE = 2.0**8
 """Gradients are this much larger on their way through half precision, or small ones would lose their digits."""
 
+
+def rounded(rows: int) -> int:
+    """The next 2ᵏ or 3·2ᵏ. cuDNN looks for its kernels anew for every size of a batch that it has not seen: on an H200
+    that takes a ResNet-29 as long as a pass over 4,000 images, and out of a search rows leave one by one."""
+    step = 1 << max((rows - 1).bit_length() - 2, 0)
+    return -(-rows // step) * step
+
+
+def _looks_for_kernels(rows: Tensor) -> bool:
+    return rows.is_cuda
+
+
+def filled(rows: Tensor) -> Tensor:
+    """Numbers of rows, on CUDA with the first of them once more, up to one of few sizes."""
+    n = len(rows)
+    missing = rounded(n) - n if n and _looks_for_kernels(rows) else 0
+    return torch.cat([rows, rows[:1].expand(missing)]) if missing else rows
+
+
 Objective = Callable[[Tensor], Tensor]
 """logits [N, K] → [N], or [J, N] for J gradients an item."""
 
@@ -47,6 +66,7 @@ class Field:
         if not callable(predictor):
             raise InputError(f"{type(predictor).__name__} is not a model: it cannot be called on a batch")
         self.predictor, self.bounds, self.dtype, self.reduced = predictor, bounds, dtype, reduced
+        self.channels_last = reduced
         self.members = int(predictor.size) if _is_ensemble(predictor) else 0
         self.drawn = bool(self.members) and _draws(predictor)
 
@@ -68,6 +88,13 @@ class Field:
             return _pool([self._member(j, x) for j in range(self.members)])
         return _wide(_rows(self.predictor(x), len(x)))
 
+    def logits_of(self, pixel: Tensor) -> Tensor:
+        """The same of some rows, however many."""
+        if self.drawn:
+            return self.logits(pixel)
+        rows = filled(torch.arange(len(pixel), device=pixel.device))
+        return self.logits(pixel if len(rows) == len(pixel) else pixel[rows])[: len(pixel)]
+
     def gradient(self, pixel: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
         """Logits [N, K] and gradients [J, N, …] at `pixel`; as many backward passes as the objective has rows."""
         with torch.enable_grad():
@@ -76,9 +103,7 @@ class Field:
                 return self._pooled_gradient(point, objective)
             with self._precision(point.device):
                 x = self.bounds.inputs(point, self.dtype)
-                # convolutions are fastest with channels last in reduced precision
-                x = x.contiguous(memory_format=torch.channels_last) if self.reduced and x.ndim == 4 else x
-                logits = _wide(_rows(self.predictor(x), len(x)))
+                logits = _wide(_rows(self._output(x), len(x)))
             if not logits.requires_grad:
                 raise InputError(
                     f"{_name(self.predictor)} gives logits without a gradient: its output does not depend on its "
@@ -86,6 +111,18 @@ class Field:
                 )
             scale = SCALE if self.reduced else 1.0
             return logits.detach(), _gradients(scale * _at_least_2d(objective(logits)), point) / scale
+
+    def _output(self, x: Tensor) -> Any:
+        """In reduced precision with channels last, where convolutions are fastest then; not in a network that flattens
+        its maps by `view`, which takes no such layout."""
+        if self.channels_last and x.ndim == 4:
+            try:
+                return self.predictor(x.contiguous(memory_format=torch.channels_last))
+            except RuntimeError:
+                self.channels_last = False
+                if isinstance(self.predictor, nn.Module):  # our own copy; weights in that layout would force it on maps
+                    self.predictor.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+        return self.predictor(x.contiguous())
 
     def _pooled_gradient(self, point: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
         """Chain rule through the pool: the share of member m is its own backward pass on ∂objective/∂z_m."""

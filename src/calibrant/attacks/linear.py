@@ -19,7 +19,7 @@ from torch import Tensor
 
 from calibrant.attacks import polyhedron
 from calibrant.attacks.bounds import Bounds
-from calibrant.attacks.field import Field
+from calibrant.attacks.field import Field, filled
 from calibrant.attacks.task import Task, spread
 
 NEWTON = 4
@@ -81,29 +81,38 @@ def candidates(
     Of the likeliest others by the `clean` logits, and of more where one of these may be nearer still (`classes`: how
     many, and how many at most); [N]: of how many. Towards a target the nearest point beyond those of `most` together.
     """
-    few, most = classes
     points, looked = [], []
-    for start in range(0, len(task.origin), batch):
-        rows = slice(start, start + batch)
-        part, logits, past = task.take(rows), clean[rows], beyond[rows]
-        if task.targeted:
-            point, count = polyhedron.candidates(field, part, logits, most, past)
-            points.append(point)
-            looked.append(count)
-            continue
-        others = part.likeliest(logits, most)
-        size = (part.leads(logits, others) - part.kappa).abs()
-        delta, far, steepest = _look(field, part, others[:few], size[:few] + past)
-        count = torch.full_like(part.reference, min(few, len(others)))
-        if few < len(others):
-            again = size[few] + past < STEEPER * steepest * far
-            if bool(again.any()):
-                other, there, _ = _look(field, part.take(again), others[few:, again], size[few:, again] + past[again])
-                delta[again] = torch.where(spread(there < far[again], other), other, delta[again])
-                count[again] = len(others)
-        points.append(part.origin + delta)
-        looked.append(count)
+    for part in torch.split(torch.arange(len(task.origin), device=task.origin.device), batch):
+        rows = filled(part)
+        some, logits, past = task.take(rows), clean[rows], beyond[rows]
+        find = _towards if task.targeted else _away
+        point, count = find(field, some, logits, classes, past)
+        points.append(point[: len(part)])
+        looked.append(count[: len(part)])
     return torch.cat(points), torch.cat(looked)
+
+
+def _towards(
+    field: Field, task: Task, clean: Tensor, classes: tuple[int, int], beyond: Tensor
+) -> tuple[Tensor, Tensor]:
+    return polyhedron.candidates(field, task, clean, classes[1], beyond)
+
+
+def _away(field: Field, task: Task, clean: Tensor, classes: tuple[int, int], beyond: Tensor) -> tuple[Tensor, Tensor]:
+    few, most = classes
+    others = task.likeliest(clean, most)
+    size = (task.leads(clean, others) - task.kappa).abs()
+    delta, far, steepest = _look(field, task, others[:few], size[:few] + beyond)
+    count = torch.full_like(task.reference, min(few, len(others)))
+    if few < len(others):
+        again = (size[few] + beyond < STEEPER * steepest * far).nonzero().squeeze(1)
+        if n := len(again):
+            rows = filled(again)
+            other, there, _ = _look(field, task.take(rows), others[few:, rows], size[few:, rows] + beyond[rows])
+            nearer = there[:n] < far[again]
+            delta[again] = torch.where(spread(nearer, other[:n]), other[:n], delta[again])
+            count[again] = len(others)
+    return task.origin + delta, count
 
 
 def _look(field: Field, task: Task, others: Tensor, height: Tensor) -> tuple[Tensor, Tensor, Tensor]:
