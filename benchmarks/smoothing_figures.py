@@ -7,11 +7,13 @@ ss-figure9-DATA-SCALE.svg   NLL, accuracy and ECE against the severity, means ov
 DATA is followed by the network where that is not ResNet-18.
 
 A line is the mean over seeds, the band reaches from the lowest to the highest, and the legend says how many there are.
+Networks that ended with uniform probabilities are named in the title and not drawn: their level would flatten the rest.
 Every title says the scale: `20of200` is not the paper's schedule.
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -37,7 +39,13 @@ METRICS = {"nll": ("NLL, nats", 1.0), "accuracy": ("accuracy, %", PER_CENT), "ec
            "auroc": ("AUROC, %", PER_CENT)}  # fmt: skip
 NETWORKS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50", "resnext50": "ResNeXt-50", "vgg16": "VGG-16",
             "vgg19": "VGG-19"}  # fmt: skip
+CLASSES = {"cifar10": 10, "cifar100": 100}
 Found = dict[str, list[Cell]]
+
+
+def uniform(cell: Cell, classes: int) -> bool:
+    """Did it not learn: is its NLL that of the same probability for every class?"""
+    return math.isclose(cell.measured[AS_TRAINED]["nll"], math.log(classes), rel_tol=1e-3)
 
 
 def figure3(found: Found) -> Any | None:
@@ -86,9 +94,13 @@ def _by_severity(cell: Cell, metric: str) -> list[float]:
 def _line(ax: Any, x: Sequence[int], rows: Sequence[Sequence[float]], suffix: str, seeds: int) -> None:
     label, colour, style = ROWS[suffix]
     columns = list(zip(*rows, strict=True))
-    said = f"{label} ({seeds} seed{'s' if seeds > 1 else ': single run'})"
+    said = f"{label} ({_seeds(seeds)})"
     ax.plot(x, [mean(c) for c in columns], style, color=COLOURS[colour], label=said, linewidth=1.6)
     ax.fill_between(x, [min(c) for c in columns], [max(c) for c in columns], color=COLOURS[colour], alpha=0.15, lw=0)
+
+
+def _seeds(count: int) -> str:
+    return f"{count} seed{'s' if count > 1 else ': single run'}"
 
 
 def _finished(axes: Sequence[Any], metrics: Sequence[str], label: str) -> Any:
@@ -116,10 +128,14 @@ def draw(results: Path, out: Path) -> list[Path]:
     written = []
     for (data, network, scale), found in sorted(by.items()):
         of = data if network == "resnet18" else f"{data}-{network}"
+        idle = {suffix: [c for c in found[suffix] if uniform(c, CLASSES[data])] for suffix in ROWS if suffix in found}
+        drawn = {suffix: [c for c in found[suffix] if c not in cells] for suffix, cells in idle.items()}
+        left = ", ".join(f"{ROWS[suffix][0]} ({_seeds(len(cells))})" for suffix, cells in idle.items() if cells)
         for name, make in FIGURES.items():
-            figure = make({suffix: found[suffix] for suffix in ROWS if suffix in found})
+            figure = make({suffix: cells for suffix, cells in drawn.items() if cells})
             if figure is not None:
                 said = "" if scale == "paper" else f": {scale.replace('of', ' of ')} epochs, NOT the paper's schedule"
+                said += f"\nnot drawn, did not learn: {left}" if left else ""
                 figure.suptitle(f"{data.replace('cifar', 'CIFAR-')}, {NETWORKS[network]}{said}", fontsize=12)
                 written.append(saved(figure, out / f"ss-{name}-{of}-{scale}.svg"))
     return written

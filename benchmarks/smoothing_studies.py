@@ -2,7 +2,7 @@
 
 ss-studies-NETWORK-SCALE.svg   a panel a table (B.1, B.2, Fig. A.1, B.1, B.2, F.1, C.1, C.2, C.3), a dot a row: NLL of
                                the 50 members (of the network itself where it has no dropout), with its interval over
-                               the test items
+                               the test items; a network that ended with uniform probabilities is said and not drawn
 
 One seed a row, so the bars say how well this network's NLL is known, not how another training of it would come out.
 Every title says the scale: `20of200` is not the paper's schedule.
@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from benchmarks.ar_figures import command, saved
+from benchmarks.smoothing_figures import CLASSES, uniform
 from benchmarks.smoothing_units import STUDIES
 from calibrant.bench.store import Cell, Store
 from calibrant.papers import AS_TRAINED, experiments
@@ -50,6 +51,9 @@ def figure(found: Found) -> Any:
 
 def _panel(ax: Any, title: str, cells: list[Cell]) -> None:
     for at, cell in enumerate(cells):
+        if uniform(cell, CLASSES["cifar100"]):  # a dot at ln 100 would press the others together
+            ax.text(0.03, at, "did not learn", transform=ax.get_yaxis_transform(), va="center", color=COLOURS["muted"])
+            continue
         which = "dropout" if "dropout" in cell.measured else AS_TRAINED
         value, (low, high) = cell.measured[which]["nll"], cell.intervals[which]["nll"]
         colour = COLOURS["accent" if which == "dropout" else "muted"]
