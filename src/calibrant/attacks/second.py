@@ -69,8 +69,9 @@ def reached(field: Field, task: Task, nearest: Tensor, held: Found, size: int, n
 
     # towards a target they are all passed there, and farther on one of them may be crossed again
     every = torch.arange(len(away), device=away.device)
-    point, there = at(reach.clamp_max(1.0 if task.targeted else RIGHT_BEYOND), every)
-    farther = (success & ~there).nonzero().squeeze(1)
+    beyond = 1.0 if task.targeted else RIGHT_BEYOND
+    point, there = at(reach.clamp_max(beyond), every)
+    farther = (success & ~there & (reach > beyond)).nonzero().squeeze(1)
     if len(farther):
         point[farther], there[farther] = at(reach, farther)
     return point, ~success | there
