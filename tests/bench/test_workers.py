@@ -105,6 +105,9 @@ def test_a_squeezed_schedule_says_so() -> None:
     assert scale_of(short, paper) == "20of200b512"
     assert "20 epochs instead of 200" in schedule_note(short, paper)
     assert "batch 512 instead of 128 (rate × 2)" in schedule_note(short, paper)
+    assert short.schedule.warmup == pytest.approx(0.1) and "warm-up" not in schedule_note(short, paper)
+    warm = squeezed(paper, 20, None).with_settings({"schedule.warmup": 1.0})
+    assert scale_of(warm, paper) == "20of200w1" and "a warm-up of 1 epochs" in schedule_note(warm, paper)
 
 
 def test_an_interrupted_call_goes_on_in_the_next(tmp_path: Path) -> None:
