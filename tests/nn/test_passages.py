@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import io
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 import calibrant
+from calibrant.ensembles.dropout import MCDropout, insert
 from calibrant.errors import InputError
 from calibrant.nn import build
 from calibrant.nn.insertion import Passage, inserted
@@ -55,7 +57,7 @@ def test_taking_them_out_leaves_nothing(name: str) -> None:
     model = unsmooth(calibrant.smooth(plain))
     assert not smoothed(model) and torch.equal(model(X), plain(X))
     ends = [m for m in model.modules() if isinstance(m, Passage)]
-    assert ends and all(set(vars(m)) == set(vars(Passage())) for m in ends)
+    assert ends and all(m.hook is None and set(vars(m)) == set(vars(Passage())) for m in ends)
 
 
 def test_copies_files_and_wrappers_take_them_along() -> None:
@@ -72,7 +74,46 @@ def test_copies_files_and_wrappers_take_them_along() -> None:
     assert list(model.state_dict()) == list(network().state_dict())
 
 
-def test_a_map_that_others_read_is_smoothed_for_the_place_alone() -> None:
+def through(model: nn.Module) -> list[str]:
+    return [hook.through for _, _, hook in inserted(calibrant.smooth(model))]
+
+
+def test_names_follow_a_network_that_is_taken_out_of_another() -> None:
+    wrapped = calibrant.smooth(nn.Sequential(network(), nn.Softmax(-1)))
+    assert list(smoothed(wrapped)) == [place.replace(" ", " 0.") for place in ENDS]
+    assert list(smoothed(wrapped[0])) == list(ENDS)
+    vgg = calibrant.smooth(build("vgg16", classes=10))
+    assert list(smoothed(vgg.stages[0])) == ["before 4"]
+
+
+class Pieces(nn.Module):
+    """Somebody's network of our parts, which also returns the maps between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = network()
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        net, maps = self.net, []
+        x = net.act1(net.bn1(net.conv1(x)))
+        for i in range(1, 5):
+            x = getattr(net, f"end{i}")(getattr(net, f"layer{i}")(x))
+            maps.append(x)
+        return [net.head(x), *maps]
+
+
+def test_a_network_of_our_parts_has_hooks_and_returns_the_maps_it_returned() -> None:
+    model = Pieces().eval()
+    assert not any(through(model))
+    first = calibrant.smooth(model)(X)[1]
+    assert torch.equal(first, model(X)[1])
+
+
+def skipping(x: Tensor, net: nn.Module) -> Tensor:
+    return net.pool(x).mean((2, 3)) + x.amax((2, 3))
+
+
+def test_in_a_network_of_somebody_else_nothing_goes_through_a_passage() -> None:
     class Skips(nn.Module):
         """A skip reads the map beside the pool, as in a U-Net."""
 
@@ -82,12 +123,60 @@ def test_a_map_that_others_read_is_smoothed_for_the_place_alone() -> None:
             self.end, self.pool = Passage(), nn.MaxPool2d(2)
 
         def forward(self, x: Tensor) -> Tensor:
-            x = self.end(self.last(self.first(x).relu()))
-            return self.pool(x).mean((2, 3)) + x.amax((2, 3))
+            return skipping(self.end(self.last(self.first(x).relu())), self)
 
-    model = Skips().eval()
-    places = inserted(calibrant.smooth(model, "before-downsampling"))
-    assert "pool" in [name for name, _, _ in places] and not any(h.through for n, _, h in places if n == "pool")
+    assert not any(through(Skips().eval()))
+
+
+def test_the_skips_of_our_u_net_keep_their_maps() -> None:
+    places = inserted(calibrant.smooth(build("unet", classes=3)))
+    assert [name for name, _, _ in places] == [f"pools.{i}" for i in range(4)]
+    assert not any(hook.through for _, _, hook in places)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: build("vgg16", classes=5, pool=lambda **k: nn.Sequential(nn.Dropout(0.3), nn.MaxPool2d(**k))),
+        lambda: build("resnet18", classes=5, stage_end=lambda c: nn.Sequential(Passage(), nn.Dropout(0.3))),
+        lambda: dropped(network()),
+    ],
+)
+def test_dropout_between_a_passage_and_its_place_is_not_jumped_over(made: Callable[[], nn.Module]) -> None:
+    """Without dropout's noise both orders look alike, as they do in the trace."""
+    model = made()
+    by_default = calibrant.smooth(model).train()
+    by_hooks = calibrant.smooth(model, list(smoothed(by_default))).train()
+    outputs = []
+    for smooth in (by_default, by_hooks):
+        torch.manual_seed(0)
+        outputs.append(smooth(X))
+    assert torch.equal(*outputs)
+
+
+def dropped(model: nn.Module) -> nn.Module:
+    insert(model, 0.5, where=lambda name, _: name in ENDS.values())
+    return model
+
+
+def test_a_hook_on_the_layer_is_heard_by_every_member() -> None:
+    model = calibrant.smooth(build("vgg16", classes=5, dropout=0.3, head="mlp", dropout_at="stages"))
+    heard: list[int] = []
+    next(iter(smoothed(model).values())).register_forward_hook(lambda m, a, out: heard.append(1))
+    by_hooks = calibrant.smooth(unsmooth(copy.deepcopy(model)), list(smoothed(model)))
+    also: list[int] = []
+    next(iter(smoothed(by_hooks).values())).register_forward_hook(lambda m, a, out: also.append(1))
+    for m in (model, by_hooks):
+        MCDropout(m, 6).members(X)
+    assert len(heard) == len(also) > 0
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:DeprecationWarning")
+def test_a_plain_network_says_and_scripts_what_it_did() -> None:
+    """`repr` is part of the hash by which measured distances are kept."""
+    assert repr(Passage()) == repr(nn.Identity())
+    model = build("vgg16", classes=5).eval()
+    assert torch.equal(torch.jit.script(model)(X), model(X))
 
 
 def test_a_map_smaller_than_the_kernel_is_named_by_its_place() -> None:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks import noise
-from calibrant.attacks.field import Field, filled
+from calibrant.attacks.field import Field
 from calibrant.attacks.task import Task, spread
 
 EVALUATIONS = 7
@@ -57,7 +57,7 @@ def settle(
     """
     points, successes = [], []
     for part in torch.split(torch.arange(len(best), device=best.device), batch):
-        rows = part if field.drawn else filled(part)
+        rows = field.filled(part, batch)
         some = task.take(rows)
         if search:
             point, success = _nearest(field, some, best[rows], margin[rows], least[rows])
@@ -85,31 +85,32 @@ def _clear(field: Field, task: Task, point: Tensor) -> Tensor:
 def _firm(field: Field, task: Task, point: Tensor, claimed: Tensor) -> tuple[Tensor, Tensor]:
     delta = point - task.origin
     holds = ~claimed | _clear(field, task, point)
-    reaches: tuple[float, ...] = OUTWARD
-    while reaches and not bool(holds.all()):
-        lost = (~holds).nonzero().squeeze(1)
-        count = max(1, len(point) // len(lost))  # so many reaches of all that are lost are one batch
-        moved, cleared = _outward(field, task, point, delta, lost, reaches[:count])
-        point, holds = point.index_copy(0, lost, moved), holds.index_copy(0, lost, cleared)
-        reaches = reaches[count:]
+    tried = torch.zeros(len(point), dtype=torch.long, device=point.device)  # reaches, of each row
+    while len(lost := (~holds & (tried < len(OUTWARD))).nonzero().squeeze(1)):
+        count = max(1, min(len(point) // len(lost), len(OUTWARD)))  # so many reaches of all that are lost are one batch
+        moved, cleared, used = _outward(field, task, point, delta, lost, tried[lost], count)
+        point, tried = point.index_copy(0, lost, moved), tried.index_copy(0, lost, used)
+        if bool(cleared.any()):  # beside others they cleared the noise, and now where they stand
+            holds = holds | (torch.zeros_like(holds).index_copy(0, lost, cleared) & _clear(field, task, point))
     return point, claimed & holds
 
 
 def _outward(
-    field: Field, task: Task, point: Tensor, delta: Tensor, lost: Tensor, reaches: tuple[float, ...]
-) -> tuple[Tensor, Tensor]:
-    """Of the rows that are lost: where the shortest reach that clears the noise is, and whether there is one.
-
-    Other rows stand beside them, so that the batch is as large as it was."""
-    rows = lost.repeat(len(reaches))
-    share = torch.tensor(reaches, dtype=point.dtype, device=point.device).repeat_interleave(len(lost))
-    farther = task.bounds.clip(task.origin[rows] + spread(share, point) * delta[rows])
+    field: Field, task: Task, point: Tensor, delta: Tensor, lost: Tensor, tried: Tensor, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Of the rows that are lost: where the shortest of their next `count` reaches that clears the noise is, whether
+    there is one, and how many they have tried then. Others stand beside, so that the batch is as large as it was."""
+    reaches = torch.tensor(OUTWARD, dtype=point.dtype, device=point.device)
+    steps = torch.arange(count, device=point.device)[:, None]
+    numbers = (tried + steps).clamp_max(len(OUTWARD) - 1)  # [count, lost]
+    rows = lost.repeat(count)
+    farther = task.bounds.clip(task.origin[rows] + spread(reaches[numbers].flatten(), point) * delta[rows])
     beside = torch.arange(len(rows), len(point), device=point.device)
     every = _clear(field, task.take(torch.cat([rows, beside])), torch.cat([farther, point[beside]]))
-    clear = every[: len(rows)].view(len(reaches), len(lost))
-    first = clear.int().argmax(0) * len(lost) + torch.arange(len(lost), device=point.device)
-    found = clear.any(0)
-    return torch.where(spread(found, point), farther[first], point[lost]), found
+    clear = every[: len(rows)].view(count, len(lost))
+    first, found = clear.int().argmax(0), clear.any(0)
+    chosen = farther[first * len(lost) + torch.arange(len(lost), device=point.device)]
+    return torch.where(spread(found, point), chosen, point[lost]), found, tried + torch.where(found, first + 1, count)
 
 
 def _checked(field: Field, task: Task, best: Tensor, last: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
@@ -142,7 +143,7 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
     slack = torch.maximum(torch.maximum(slack, least), CLEAR * start.abs())
 
     def clearance(t: Tensor, rows: Tensor) -> Tensor:
-        return (task.take(rows).margin(field.part(rows).logits_of(at(t, rows))) - slack[rows]).to(best.dtype)
+        return (task.take(rows).margin(field.part(rows).logits_of(at(t, rows), len(best))) - slack[rows]).to(best.dtype)
 
     below, above = (start - slack).to(best.dtype), (task.margin(logits) - slack).to(best.dtype)
     success = above > 0

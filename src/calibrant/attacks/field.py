@@ -48,13 +48,6 @@ def _looks_for_kernels(rows: Tensor) -> bool:
     return rows.is_cuda
 
 
-def filled(rows: Tensor) -> Tensor:
-    """Numbers of rows, on CUDA with the first of them once more, up to one of few sizes."""
-    n = len(rows)
-    missing = rounded(n) - n if n and _looks_for_kernels(rows) else 0
-    return torch.cat([rows, rows[:1].expand(missing)]) if missing else rows
-
-
 Objective = Callable[[Tensor], Tensor]
 """logits [N, K] → [N], or [J, N] for J gradients an item."""
 
@@ -66,7 +59,7 @@ class Field:
         if not callable(predictor):
             raise InputError(f"{type(predictor).__name__} is not a model: it cannot be called on a batch")
         self.predictor, self.bounds, self.dtype, self.reduced = predictor, bounds, dtype, reduced
-        self.channels_last = reduced
+        self.channels_last, self.ran = reduced, False
         self.members = int(predictor.size) if _is_ensemble(predictor) else 0
         self.drawn = bool(self.members) and _draws(predictor)
 
@@ -88,11 +81,18 @@ class Field:
             return _pool([self._member(j, x) for j in range(self.members)])
         return _wide(_rows(self.predictor(x), len(x)))
 
-    def logits_of(self, pixel: Tensor) -> Tensor:
-        """The same of some rows, however many."""
-        if self.drawn:
-            return self.logits(pixel)
-        rows = filled(torch.arange(len(pixel), device=pixel.device))
+    def filled(self, rows: Tensor, most: int) -> Tensor:
+        """Numbers of rows, on CUDA with the first of them once more, up to one of few sizes or the `most` there may be.
+        Not where dropout draws: more rows have other masks."""
+        n = len(rows)
+        if self.drawn or not n or not _looks_for_kernels(rows):
+            return rows
+        missing = max(0, min(rounded(n), most) - n)
+        return torch.cat([rows, rows[:1].expand(missing)])
+
+    def logits_of(self, pixel: Tensor, most: int) -> Tensor:
+        """`logits` of some rows, however many."""
+        rows = self.filled(torch.arange(len(pixel), device=pixel.device), most)
         return self.logits(pixel if len(rows) == len(pixel) else pixel[rows])[: len(pixel)]
 
     def gradient(self, pixel: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
@@ -114,15 +114,24 @@ class Field:
 
     def _output(self, x: Tensor) -> Any:
         """In reduced precision with channels last, where convolutions are fastest then; not in a network that flattens
-        its maps by `view`, which takes no such layout."""
-        if self.channels_last and x.ndim == 4:
+        its maps by `view`, which takes no such layout and says so the first time."""
+        if not self.channels_last or x.ndim != 4:
+            return self.predictor(x)
+        try:
+            out = self.predictor(x.contiguous(memory_format=torch.channels_last))
+            self.ran = True
+            return out
+        except RuntimeError as error:
+            if self.ran or isinstance(error, torch.OutOfMemoryError):
+                raise
+            if isinstance(self.predictor, nn.Module):  # our own copy; weights in that layout would force it on maps
+                self.predictor.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
             try:
-                return self.predictor(x.contiguous(memory_format=torch.channels_last))
+                out = self.predictor(x.contiguous())
             except RuntimeError:
-                self.channels_last = False
-                if isinstance(self.predictor, nn.Module):  # our own copy; weights in that layout would force it on maps
-                    self.predictor.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
-        return self.predictor(x.contiguous())
+                raise error from None
+            self.channels_last = False
+            return out
 
     def _pooled_gradient(self, point: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
         """Chain rule through the pool: the share of member m is its own backward pass on ∂objective/∂z_m."""

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from calibrant.attacks import polyhedron
 from calibrant.attacks.bounds import Bounds
-from calibrant.attacks.field import Field, filled
+from calibrant.attacks.field import Field
 from calibrant.attacks.task import Task, spread
 
 NEWTON = 4
@@ -83,7 +83,7 @@ def candidates(
     """
     points, looked = [], []
     for part in torch.split(torch.arange(len(task.origin), device=task.origin.device), batch):
-        rows = filled(part)
+        rows = field.filled(part, batch)
         some, logits, past = task.take(rows), clean[rows], beyond[rows]
         find = _towards if task.targeted else _away
         point, count = find(field, some, logits, classes, past)
@@ -107,7 +107,7 @@ def _away(field: Field, task: Task, clean: Tensor, classes: tuple[int, int], bey
     if few < len(others):
         again = (size[few] + beyond < STEEPER * steepest * far).nonzero().squeeze(1)
         if n := len(again):
-            rows = filled(again)
+            rows = field.filled(again, len(task.origin))
             other, there, _ = _look(field, task.take(rows), others[few:, rows], size[few:, rows] + beyond[rows])
             nearer = there[:n] < far[again]
             delta[again] = torch.where(spread(nearer, other[:n]), other[:n], delta[again])

@@ -17,7 +17,7 @@ from types import NoneType
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant.attacks.attack import Attack
 from calibrant.attacks.bounds import Bounds, some_batch
@@ -34,7 +34,8 @@ RULERS: dict[str, type[Attack]] = {"cw": CarliniWagner, "ddn": DDN}
 CHUNK = {"cpu": 256, "cuda": 8192}
 """Items between two writes to the store: about a minute's work of CW's on an H200."""
 CHEAP, LARGER = 100, 2
-"""Steps below which a ruler's chunk on CUDA is larger, and how much: each waits for its hardest items at its end."""
+"""Steps below which a ruler's chunk on CUDA is larger, and how much: each waits for its hardest items at its end. Of a
+network only: dropout's masks are of a chunk, and all of it is one batch then."""
 
 
 def robustness(
@@ -71,9 +72,8 @@ def robustness(
     if device is not None and str(device).partition(":")[0] != where.type:
         raise InputError(f"the model is on {where}, not on {device}; move it there first: model.to({str(device)!r})")
     n = len(x.part) if isinstance(x, Batches) else len(x)
-    size = chunk or CHUNK.get(where.type, CHUNK["cpu"]) * (
-        LARGER if where.type == "cuda" and attack.steps < CHEAP else 1
-    )
+    cheap = where.type == "cuda" and attack.steps < CHEAP and isinstance(model, nn.Module)
+    size = chunk or CHUNK.get(where.type, CHUNK["cpu"]) * (LARGER if cheap else 1)
     kept: Store | None = None
     if store is not None:
         name = next((k for k, v in RULERS.items() if type(attack) is v), type(attack).__name__)

@@ -64,7 +64,7 @@ def reached(field: Field, task: Task, nearest: Tensor, held: Found, size: int, n
         some, way, seen = task.take(rows), away[rows], field.part(rows)
         share = torch.where(success[rows], reach[rows], 1.0)
         point = some.bounds.clip(some.origin + spread(share, way) * way)
-        logits = torch.cat([seen.logits_of(part) for part in torch.split(point, size)])
+        logits = torch.cat([seen.logits_of(part, size) for part in torch.split(point, size)])
         return point, some.succeeded(logits)
 
     # towards a target they are all passed there, and farther on one of them may be crossed again

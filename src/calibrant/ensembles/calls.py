@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
+from calibrant.nn.insertion import hooks
+
 if TYPE_CHECKING:
     from calibrant.ensembles.replay import Tape
 
@@ -116,7 +118,7 @@ def silent(model: nn.Module) -> list[nn.Module]:
         if m not in known:
             known[m] = True  # a module may hold itself
             inner = [visit(child) for child in m._modules.values() if child is not None]  # all of them are to be known
-            known[m] = all(inner) and not (m._forward_hooks or m._forward_pre_hooks)
+            known[m] = all(inner) and not hooks(m)
         return known[m]
 
     visit(model)

@@ -25,11 +25,22 @@ Side = Literal["before", "after"]
 class Inserted:
     """The hook: smooths what a module takes or, where pooling is a function that has no module, what it returns."""
 
+    through = ""  # the passage that has it; none where torch calls it
+
     def __init__(self, layer: nn.Module, name: str) -> None:
         self.layer, self.name = layer, name
         self.side: Side = "before"
         self.argument, self.key = "", -1
-        self.through = ""  # the passage that has it, "" where torch calls it
+
+    def named(self, holder: str) -> str:
+        """The module that it belongs to, by the present name of the one that has it: a network may be put into another
+        or taken out of it."""
+        if not self.through:
+            return holder
+        if holder.endswith(self.through):
+            return holder.removesuffix(self.through) + self.name
+        outer = self.through.removesuffix(holder)
+        return self.name.removeprefix(outer) if outer != self.through else self.name
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # torch numbers hooks by a counter of the process: in another one, a new hook would get this one's number
@@ -64,11 +75,17 @@ class Inserted:
 class Passage(nn.Identity):
     """Where a layer may be inserted: hands on what it is given, by way of the hook if there is one."""
 
-    hook: Inserted | None = None
+    def __init__(self) -> None:
+        super().__init__()
+        self.hook: Inserted | None = None
 
     def forward(self, input: Tensor) -> Tensor:
-        out: Tensor = input if self.hook is None else self.hook._applied(input)
-        return out
+        if self.hook is not None:
+            return self.hook._applied(input)  # type: ignore[no-any-return]
+        return input
+
+    def _get_name(self) -> str:
+        return "Identity"  # what it says of itself stays, and with it the hashes of networks by which results are kept
 
 
 def insert(model: nn.Module, hook: Inserted, side: Side, through: str = "") -> None:
@@ -88,7 +105,7 @@ def insert(model: nn.Module, hook: Inserted, side: Side, through: str = "") -> N
 def inserted(model: nn.Module, kind: type[Inserted] = Inserted) -> list[tuple[str, nn.Module, Any]]:
     """(name, module that has it, hook) of every hook of exactly this kind, as they were inserted."""
     found = [
-        (name.removesuffix(hook.through) + hook.name if hook.through else name, module, hook)
+        (hook.named(name), module, hook)
         for name, module in model.named_modules()
         for hook in hooks(module)
         if type(hook) is kind
@@ -103,8 +120,8 @@ def hooks(module: nn.Module) -> list[Any]:
 
 
 def take_out(module: nn.Module, hook: Inserted) -> None:
-    if hook.through:
-        del module.hook
+    if isinstance(module, Passage):
+        module.hook = None
         return
     before = (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)
     for held in before if hook.side == "before" else (module._forward_hooks,):

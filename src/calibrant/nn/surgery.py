@@ -1,8 +1,8 @@
 """`calibrant.smooth(model)`: smoothing layers in anyone's network, without a fork and without touching its weights.
 
 The stages are found by tracing one forward pass (`nn/stages.py` says where the layers go and why). A smoothing layer is
-a hook on the module that follows it: names, parameters and `state_dict` stay as they are, copies take it along, and
-`unsmooth` takes exactly it out again.
+a hook on the module that follows it, or in the passage before that (`nn/insertion.py`): names, parameters and the
+`state_dict` stay as they are, copies take it along, and `unsmooth` takes exactly it out again.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from torch import nn
 from calibrant.errors import InputError
 from calibrant.nn.blur import Padding, check_map
 from calibrant.nn.endings import global_poolings, starved
-from calibrant.nn.insertion import Inserted, Passage, Side, copied, hooks, insert, inserted, take_out
+from calibrant.nn.insertion import Inserted, Side, copied, hooks, insert, inserted, take_out
 from calibrant.nn.operations import CONVOLUTIONS
+from calibrant.nn.passages import passage
 from calibrant.nn.smoothing import Smooth, Upper
 from calibrant.nn.stages import Lost, Place, places
 from calibrant.nn.tracing import Trace
@@ -181,7 +182,7 @@ def _choose(model: nn.Module, where: Where, example: Any, prob: bool) -> tuple[l
         if not found:
             kind = type(model).__name__
             raise InputError(f"{kind} has no stage that makes a feature map smaller; name modules by where=")
-        return found, {p: through for p in found if (through := _passage(modules, run, p))}
+        return found, {p: through for p in found if (through := passage(model, run, p))}
     if callable(where):
         takes_name_and_module(where)
         chosen = [name for name, m in model.named_modules() if name and where(name, m)]
@@ -201,17 +202,6 @@ def _choose(model: nn.Module, where: Where, example: Any, prob: bool) -> tuple[l
             raise
         return [_at_its_word(model, name) for name in chosen], {}  # it cannot be run without an example
     return [_named(model, run, *_side(name), modules, example) for name in chosen], {}
-
-
-def _passage(modules: dict[str, nn.Module], run: Trace, place: Place) -> str:
-    """The name of the passage that hands this map, and no other, to this place and to nobody else."""
-    handing = [c.name for c in run.calls if type(modules[c.name]) is Passage and place.number in (c.took, c.gave)]
-    at = [i for i, c in enumerate(run.calls) if c.name == place.name]
-    if len(handing) != 1 or len(at) != 1 or sum(c.name == handing[0] for c in run.calls) != 1:
-        return ""
-    readers = [op for op in run.operations if place.number in op.reads]
-    elsewhere = place.side == "before" and any(at[0] not in op.inside for op in readers)
-    return "" if elsewhere else handing[0]
 
 
 def _refused(model: nn.Module, example: Any, found: list[Place], lost: Lost) -> InputError:
