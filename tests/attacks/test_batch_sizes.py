@@ -36,6 +36,17 @@ class Network(nn.Module):
         return self.head(self.body(x).view(len(x), -1))  # no reshape: as many networks are written
 
 
+def three_channels(grey: nn.Module) -> nn.Conv2d:
+    """A convolution of three equal channels that sees what this one sees of one."""
+    assert isinstance(grey, nn.Conv2d)
+    colour = nn.Conv2d(3, grey.out_channels, 3)
+    with torch.no_grad():
+        colour.weight.copy_(grey.weight.expand(-1, 3, -1, -1) / 3)
+        assert grey.bias is not None and colour.bias is not None
+        colour.bias.copy_(grey.bias)
+    return colour
+
+
 def images(n: int) -> Tensor:
     return torch.rand(n, 1, 8, 8, generator=torch.Generator().manual_seed(1))
 
@@ -123,8 +134,8 @@ def test_what_clears_the_noise_beside_others_is_looked_at_where_it_stands() -> N
 
     origin = torch.full((30, 1), 0.1, dtype=torch.float64)
     point = origin + torch.linspace(0.9985, 0.9999, 30, dtype=torch.float64)[:, None] * 0.4
-    task = Task(origin, torch.zeros(30, dtype=torch.long), Bounds(), False, 0.0)
-    moved, kept = firm(Field(model, Bounds(), torch.float64), task, point, torch.ones(30, dtype=torch.bool), 30)
+    task, start = Task(origin, torch.zeros(30, dtype=torch.long), Bounds(), False, 0.0), origin[:, 0] - 0.5
+    moved, kept = firm(Field(model, Bounds(), torch.float64), task, point, torch.ones(30, dtype=torch.bool), start, 30)
     assert bool(kept.all()) and bool((model(moved).argmax(-1) == 1).all())
 
 
@@ -140,11 +151,58 @@ def test_what_does_not_hold_goes_as_far_out_as_it_must_and_nothing_else_moves() 
     task = Task(origin, torch.zeros(6, dtype=torch.long), Bounds(), False, 0.0)
     seen = Field(model, Bounds(), torch.float64)
     claimed = torch.ones(6, dtype=torch.bool)
-    moved, kept = firm(seen, task, point, claimed, 6)
+    moved, kept = firm(seen, task, point, claimed, origin[:, 0] - 0.5, 6)
     assert kept.tolist() == [True, True, True, True, True, False]
     reach = (norms(moved - origin, 2) / norms(point - origin, 2))[:5]
-    wanted = [1.0, *(next(r for r in OUTWARD if r * s > 1) for s in (0.9995, 0.997, 0.6, 0.2))]
+    short = [OUTWARD[0], 1 / 0.997]  # the chord from the origin is the line itself, and there is no noise on it
+    wanted = [1.0, *short, *(next(r for r in OUTWARD if r * s > 1) for s in (0.6, 0.2))]
     most = (0.9 / (0.4 * share[:5, 0])).tolist()  # where the bounds are
     expected = torch.tensor([*map(min, wanted, most)], dtype=torch.float64)
     torch.testing.assert_close(reach, expected, rtol=1e-9, atol=0)
     assert torch.equal(moved[0], point[0])
+
+
+def test_a_search_takes_the_layout_that_is_fastest_and_the_last_word_is_said_in_the_callers_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """TF32 is imitated: convolutions are said to round their operands, as they do on CUDA unless told not to."""
+
+    class Laid(Network):
+        def forward(self, x: Tensor) -> Tensor:
+            layouts.append(x.is_contiguous())
+            return self.head(self.body(x).flatten(1))
+
+    layouts: list[bool] = []
+    model, x = Laid().eval(), images(24).expand(-1, 3, -1, -1).contiguous()
+    model.body[0] = three_channels(model.body[0])
+    as_it_is = DDN().run(model, x)
+    assert all(layouts)
+    layouts.clear()
+    monkeypatch.setattr(field, "_rounds_operands", lambda x: True)
+    laid = DDN().run(model, x)
+    assert not all(layouts) and layouts[0] and layouts[-1]  # the clean pass, and what `firm` sees
+    torch.testing.assert_close(laid.distance, as_it_is.distance, rtol=1e-4, atol=0)
+    views = Network().eval()
+    views.body[0] = model.body[0]
+    weights = [p.clone() for p in views.parameters()]
+    torch.testing.assert_close(DDN().run(views, x).distance, as_it_is.distance, rtol=1e-4, atol=0)
+    assert all(p.is_contiguous() and torch.equal(p, w) for p, w in zip(views.parameters(), weights, strict=True))
+
+
+def test_what_is_a_little_short_of_the_noise_takes_one_more_pass_for_all_of_them() -> None:
+    """Twenty points at twenty distances before a curved boundary: the chord from the origin says how far each goes."""
+
+    def model(x: Tensor) -> Tensor:
+        passes.append(len(x))
+        others = torch.tensor([-1.0, -2.0, -3.0], dtype=x.dtype).expand(len(x), 3)
+        return torch.cat([torch.full_like(x, 0.25), x**2, others], 1)  # class 1 where x > 0.5
+
+    passes: list[int] = []
+    origin = torch.full((20, 1), 0.1, dtype=torch.float64)
+    point = origin + 0.4 * torch.linspace(0.99, 0.9999, 20, dtype=torch.float64)[:, None]
+    task = Task(origin, torch.zeros(20, dtype=torch.long), Bounds(), False, 0.0)
+    seen, start = Field(model, Bounds(), torch.float64), origin[:, 0] ** 2 - 0.25
+    moved, kept = firm(seen, task, point, torch.ones(20, dtype=torch.bool), start, 20)
+    assert bool(kept.all()) and bool((moved > 0.5).all()) and float(moved.max()) < 0.51
+    again = 10 + FEWEST + 3  # half of them behind others
+    assert passes == [20, again, again, 20]  # where they were, that once more for the noise, and where they go

@@ -207,7 +207,7 @@ class Attack(ABC):
                 again(rescue, moved & ~success)
             point[away], found[away], calls[away] = best, success, count
             if self.nearest and not field.drawn:
-                point, kept = firm(field, task, point, found & away, size)
+                point, kept = firm(field, task, point, found & away, margin, size)
                 found = kept | ~away
         adversarial = self.bounds.inputs(point, x.dtype)
         if adversarial.dtype != point.dtype:  # inputs in half precision: what is measured is what is handed out

@@ -26,6 +26,9 @@ EVALUATIONS = 7
 NEAR = 5e-6
 """Share of the way by which an item would gain at most, as the chord has it, when its search ends. Rounding decides now
 and then whether it ends a pass sooner, and the distance is not to tell."""
+COARSER = 1 / 4
+"""Of the noise's unit: the same where that is more (TF32, half precision). Below it margins say nothing, and every item
+would be searched for to its last pass."""
 CLEAR = 1e-4
 """Share of the margin at the origin by which a success clears the boundary: a hundredth of a per cent of the distance,
 and beyond the noise even where a few classes, all equal at the boundary, show none of it."""
@@ -35,6 +38,9 @@ farther, for an input that stands almost at the boundary itself many times its d
 
 FIRM = 2 / 3
 """Share of the slack that a settled point needs among all: measured anew, the noise is now larger, now smaller."""
+AHEAD, SHORT = (0.5, 2.0, 8.0), 1.05
+"""Who needs more goes outward first to where the chord from the origin has what is needed, and these shares of it more,
+one after the other, if that is not beyond `SHORT`."""
 OUTWARD = (1.001, 1.002, 1.005, 1.01, 1.03, 1.1, 1.3, 2.0, 4.0, 16.0, 64.0, 512.0)
 """As far as it takes, in shares of the distance; the last are for inputs that stand at the boundary themselves."""
 
@@ -68,23 +74,37 @@ def settle(
     return torch.cat(points), torch.cat(successes)
 
 
-def firm(field: Field, task: Task, point: Tensor, claimed: Tensor, batch: int) -> tuple[Tensor, Tensor]:
-    """All points, and which of the claimed are successes among all; some of these a little farther out than before."""
+def firm(field: Field, task: Task, point: Tensor, claimed: Tensor, margin: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+    """All points, and which of the claimed are successes among all; some of these a little farther out than before.
+
+    `margin` [N] is that of the origins.
+    """
     parts = [slice(start, start + batch) for start in range(0, len(point), batch)]
-    firmed = [_firm(field, task.take(part), point[part], claimed[part]) for part in parts]
+    firmed = [_firm(field, task.take(part), point[part], claimed[part], margin[part]) for part in parts]
     points, kept = zip(*firmed, strict=True)
     return torch.cat(points), torch.cat(kept)
 
 
-def _clear(field: Field, task: Task, point: Tensor) -> Tensor:
-    """[N]: does the margin exceed a share of the noise, measured here and now?"""
+def _measured(field: Field, task: Task, point: Tensor) -> tuple[Tensor, Tensor]:
+    """[N], [N]: the margin, and what it must exceed: a share of the noise, measured here and now."""
     logits = field.logits(point)
-    return task.margin(logits) > FIRM * noise.slack(field, [point], logits)
+    return task.margin(logits), FIRM * noise.slack(field, [point], logits)
 
 
-def _firm(field: Field, task: Task, point: Tensor, claimed: Tensor) -> tuple[Tensor, Tensor]:
+def _clear(field: Field, task: Task, point: Tensor) -> Tensor:
+    margin, needed = _measured(field, task, point)
+    return margin > needed
+
+
+def _firm(field: Field, task: Task, point: Tensor, claimed: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     delta = point - task.origin
-    holds = ~claimed | _clear(field, task, point)
+    margin, needed = _measured(field, task, point)
+    holds = ~claimed | (margin > needed)
+    if bool(holds.all()):
+        return point, claimed
+    for ahead in AHEAD:
+        share = ((1 + ahead) * needed - margin) / (margin - start)
+        point, holds = _by_chord(field, task, point, holds, share, needed)
     tried = torch.zeros(len(point), dtype=torch.long, device=point.device)  # reaches, of each row
     while len(lost := (~holds & (tried < len(OUTWARD))).nonzero().squeeze(1)):
         count = max(1, min(len(point) // len(lost), len(OUTWARD)))  # so many reaches of all that are lost are one batch
@@ -93,6 +113,24 @@ def _firm(field: Field, task: Task, point: Tensor, claimed: Tensor) -> tuple[Ten
         if bool(cleared.any()):  # beside others they cleared the noise, and now where they stand
             holds = holds | (torch.zeros_like(holds).index_copy(0, lost, cleared) & _clear(field, task, point))
     return point, claimed & holds
+
+
+def _by_chord(
+    field: Field, task: Task, point: Tensor, holds: Tensor, share: Tensor, needed: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Who does not hold, a share of the way farther out, where the margin exceeds there what is needed; who holds then.
+
+    One pass serves all, for they are looked at where they stand. What is needed there was measured next to it: for
+    those whose noise was large now, more than it would be on average.
+    """
+    reach = 1 + share.clamp_min(OUTWARD[0] - 1)
+    near = ~holds & (share > 0) & (reach < SHORT)
+    if not bool(near.any()):
+        return point, holds
+    farther = task.bounds.clip(task.origin + spread(reach.to(point.dtype), point) * (point - task.origin))
+    moved = torch.where(spread(near, point), farther, point)
+    clear = near & (task.margin(field.logits(moved)) > needed)
+    return torch.where(spread(clear, point), farther, point), holds | clear
 
 
 def _outward(
@@ -138,7 +176,7 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
 
     low = torch.zeros(len(best), dtype=best.dtype, device=best.device)
     high = torch.ones_like(low)
-    logits = field.logits(at(high))
+    logits = field.logits_of(at(high), len(best))
     slack = noise.slack(field, [at(share * high) for share in noise.places(logits.shape[1])], logits)
     slack = torch.maximum(torch.maximum(slack, least), CLEAR * start.abs())
 
@@ -154,7 +192,8 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
         low[rows], below[rows], high[rows] = high[rows], above[rows], reach
         above[rows] = clearance(high[rows], rows)
         success = above > 0
-    high = _root(clearance, low, high, below, above, success)
+    near = max(NEAR, COARSER * noise.unit(field, best.device))
+    high = _root(clearance, low, high, below, above, success, near)
     return torch.where(spread(success, best), at(high), best), success
 
 
@@ -165,13 +204,14 @@ def _root(
     below: Tensor,
     above: Tensor,
     success: Tensor,
+    near: float,
 ) -> Tensor:
     """The shortest way with a clearance above zero, between one without and one with; who is near it leaves."""
     side, clear = torch.zeros_like(low), above.clone()  # `above` counts for less on the way
     for _ in range(EVALUATIONS):
         # in shares of the way and not of the margin, which may be flat at the boundary
         gain = clear * (high - low) / (clear - below)
-        rows = (success & (gain > NEAR * high)).nonzero().squeeze(1)
+        rows = (success & (gain > near * high)).nonzero().squeeze(1)
         if not len(rows):
             break
         left, right, under, over, last = low[rows], high[rows], below[rows], above[rows], side[rows]

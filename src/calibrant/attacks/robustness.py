@@ -27,15 +27,18 @@ from calibrant.attacks.field import home
 from calibrant.attacks.settings import whole
 from calibrant.attacks.store import Store, open_store, tensor_hash, weights_hash
 from calibrant.data.batches import Batches
+from calibrant.data.own import as_item
 from calibrant.errors import InputError, unknown
 from calibrant.types import Split, jsonable
 
 RULERS: dict[str, type[Attack]] = {"cw": CarliniWagner, "ddn": DDN}
 CHUNK = {"cpu": 256, "cuda": 8192}
 """Items between two writes to the store: about a minute's work of CW's on an H200."""
-CHEAP, LARGER = 100, 2
+CHEAP, LARGER = 100, 4
 """Steps below which a ruler's chunk on CUDA is larger, and how much: each waits for its hardest items at its end. Of a
 network only: dropout's masks are of a chunk, and all of it is one batch then."""
+MOST_NUMBERS = 2**27
+"""In a chunk on CUDA: half a gigabyte, and an attack holds about ten of its size. Images of 224 × 224 come by 891."""
 
 
 def robustness(
@@ -74,6 +77,8 @@ def robustness(
     n = len(x.part) if isinstance(x, Batches) else len(x)
     cheap = where.type == "cuda" and attack.steps < CHEAP and isinstance(model, nn.Module)
     size = chunk or CHUNK.get(where.type, CHUNK["cpu"]) * (LARGER if cheap else 1)
+    if chunk is None and where.type == "cuda":
+        size = max(1, min(size, MOST_NUMBERS // _numbers(x)))
     kept: Store | None = None
     if store is not None:
         name = next((k for k, v in RULERS.items() if type(attack) is v), type(attack).__name__)
@@ -91,6 +96,14 @@ def robustness(
                     kept.put(number, data, distance)
             distances.append(distance)
     return torch.cat(distances)
+
+
+def _numbers(x: Tensor | Batches) -> int:
+    """Of an item; a Dataset's own may differ in size, and the first is asked."""
+    if isinstance(x, Tensor):
+        return max(1, x[0].numel())
+    part = x.part
+    return max(1, (part.x[0] if part.items is None else as_item(part.items[int(part.index[0])], 0)[0]).numel())
 
 
 def _ruler(ruler: str | Attack, bounds: Bounds, settings: dict[str, Any]) -> Attack:
