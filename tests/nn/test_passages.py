@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -14,11 +15,14 @@ import calibrant
 from calibrant.ensembles.dropout import MCDropout, insert
 from calibrant.errors import InputError
 from calibrant.nn import build
-from calibrant.nn.insertion import Passage, inserted
-from calibrant.nn.smoothing import Smooth
+from calibrant.nn.activations import relu6
+from calibrant.nn.insertion import Ending, Passage, inserted
+from calibrant.nn.smoothing import RECTIFYING, Smooth, Upper
 from calibrant.nn.surgery import smoothed, unsmooth
 
+Where = Callable[[str, nn.Module], bool]
 X = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+ENDINGS = [f"layer{i}.1.act2" for i in range(1, 5)]  # the last ReLU of each stage
 ENDS = {"before layer2.0": "end1", "before layer3.0": "end2", "before layer4.0": "end3", "after layer4": "end4"}
 
 
@@ -33,9 +37,70 @@ def hooked(model: nn.Module) -> nn.Module:
 
 
 def test_a_network_of_ours_is_smoothed_at_its_ends_and_calls_no_hook() -> None:
-    model = calibrant.smooth(network())
-    assert {place: hook.through for place, (_, _, hook) in zip(smoothed(model), inserted(model), strict=True)} == ENDS
-    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+    for prob in ("tanh", "relu6"):
+        model = calibrant.smooth(network(), prob=prob)
+        through = ENDINGS if prob == "tanh" else list(ENDS.values())
+        assert list(smoothed(model)) == list(ENDS) and [h.through for _, _, h in inserted(model)] == through
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("prob", ["tanh", "constant", "none", "relu6", "identity"])
+def test_only_a_layer_that_begins_with_a_relu_stands_in_place_of_one(prob: Upper) -> None:
+    """At zero, relu6's clamp has a slope that a ReLU has not: what stands before it is not to tell."""
+    plain, results = network(), []
+    with torch.no_grad():
+        plain.layer1[1].bn2.weight.zero_()
+        plain.layer1[1].bn2.bias.zero_()
+        plain.layer1[0].act2 = nn.Hardtanh(-1.0, 1.0)  # so that zero, above and below it are all in the sum
+    for model in (calibrant.smooth(plain, prob=prob), calibrant.smooth(plain, list(ENDS), prob=prob)):
+        out = model(X)
+        out.square().sum().backward()
+        results.append([out, *(p.grad for p in model.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+    ends = [type(model.get_submodule(t)) for t in through(plain, prob=prob)]
+    assert ends == [Ending if prob in RECTIFYING else Passage] * 4
+
+
+def test_who_listens_to_a_block_hears_what_it_gave_before() -> None:
+    heard: list[Tensor] = []
+    for name in ("layer1", "layer1.1", "layer1.1.act2"):
+        plain = network()
+        plain.get_submodule(name).register_forward_hook(lambda m, a, out: heard.append(out))
+        model = calibrant.smooth(plain)
+        assert [h.through for _, _, h in inserted(model)] == ["end1", *ENDINGS[1:]]
+        plain(X), model(X)
+        assert torch.equal(*heard[-2:])  # the trace ran it, too
+        heard.clear()
+
+
+@pytest.mark.parametrize("change", [relu6, lambda m: dropped(m, lambda _, a: isinstance(a, nn.ReLU))])
+def test_who_changes_the_activations_keeps_the_layers_behind_them(change: Callable[[nn.Module], nn.Module]) -> None:
+    """Bounded or with dropout, what a block gives is smoothed afterwards, whichever was done first."""
+    outputs = []
+    for inside in (False, True):  # part of another network, by other names
+        wrap = (lambda m: nn.Sequential(m)) if inside else (lambda m: m)
+        after, before = change(wrap(calibrant.smooth(network()))), calibrant.smooth(change(wrap(network())))
+        for model in (after, before):
+            torch.manual_seed(0)
+            outputs.append(model.train()(X))
+        assert list(smoothed(after)) == list(smoothed(before))
+    assert all(torch.equal(out, outputs[0]) for out in outputs)
+
+
+def test_a_block_of_somebody_else_or_with_another_activation_keeps_its_own() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.act = nn.Conv2d(64, 64, 3, padding=1), Ending()
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.act(self.conv(x))
+            return y if self.training else y * 1  # what else it does is its own affair
+
+    model = network()
+    model.layer1[1] = Block()
+    assert through(model)[0] != "layer1.1.act" and through(model)[1:] == ENDINGS[1:]
+    assert through(build("resnet18", classes=5, act=nn.ReLU6)) == list(ENDS.values())
 
 
 def test_values_and_gradients_are_those_of_hooks() -> None:
@@ -56,8 +121,8 @@ def test_taking_them_out_leaves_nothing(name: str) -> None:
     plain = build(name, classes=10).eval()
     model = unsmooth(calibrant.smooth(plain))
     assert not smoothed(model) and torch.equal(model(X), plain(X))
-    ends = [m for m in model.modules() if isinstance(m, Passage)]
-    assert ends and all(m.hook is None and set(vars(m)) == set(vars(Passage())) for m in ends)
+    ends = [m for m in model.modules() if isinstance(m, (Passage, Ending))]
+    assert ends and all(m.hook is None and set(vars(m)) == set(vars(type(m)())) for m in ends)
 
 
 def test_copies_files_and_wrappers_take_them_along() -> None:
@@ -74,8 +139,8 @@ def test_copies_files_and_wrappers_take_them_along() -> None:
     assert list(model.state_dict()) == list(network().state_dict())
 
 
-def through(model: nn.Module) -> list[str]:
-    return [hook.through for _, _, hook in inserted(calibrant.smooth(model))]
+def through(model: nn.Module, **settings: Any) -> list[str]:
+    return [hook.through for _, _, hook in inserted(calibrant.smooth(model, **settings))]
 
 
 def test_names_follow_a_network_that_is_taken_out_of_another() -> None:
@@ -154,8 +219,8 @@ def test_dropout_between_a_passage_and_its_place_is_not_jumped_over(made: Callab
     assert torch.equal(*outputs)
 
 
-def dropped(model: nn.Module) -> nn.Module:
-    insert(model, 0.5, where=lambda name, _: name in ENDS.values())
+def dropped(model: nn.Module, where: Where = lambda name, _: name in ENDS.values()) -> nn.Module:
+    insert(model, 0.5, where=where)
     return model
 
 
@@ -174,9 +239,9 @@ def test_a_hook_on_the_layer_is_heard_by_every_member() -> None:
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:DeprecationWarning")
 def test_a_plain_network_says_and_scripts_what_it_did() -> None:
     """`repr` is part of the hash by which measured distances are kept."""
-    assert repr(Passage()) == repr(nn.Identity())
-    model = build("vgg16", classes=5).eval()
-    assert torch.equal(torch.jit.script(model)(X), model(X))
+    assert repr(Passage()) == repr(nn.Identity()) and repr(Ending()) == repr(nn.ReLU())
+    for model in (build("vgg16", classes=5).eval(), Ending()):
+        assert torch.equal(torch.jit.script(model)(X), model(X))
 
 
 def test_a_map_smaller_than_the_kernel_is_named_by_its_place() -> None:

@@ -33,6 +33,7 @@ from calibrant.ensembles.passes import Passes
 from calibrant.ensembles.single import logits_of, predict
 from calibrant.errors import InputError
 from calibrant.functional.noise import member_seed
+from calibrant.nn.insertion import apart
 from calibrant.types import Predictions
 
 
@@ -210,6 +211,7 @@ def insert(model: nn.Module, p: float, where: Callable[[str, nn.Module], bool] |
     chosen = list({_parent(model, n): n for n, m in named if n and pick(n, m)}.values())
     if not chosen:
         raise InputError("no module to insert dropout after; pass where=(name, module) -> bool")
+    apart(model)  # what smooths a map smooths it after dropout
     for name in reversed(chosen):  # inner ones first, so that a name stays valid
         parent, key = _parent(model, name)
         inner = parent._modules[key]
