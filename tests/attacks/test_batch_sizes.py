@@ -154,8 +154,8 @@ def test_what_does_not_hold_goes_as_far_out_as_it_must_and_nothing_else_moves() 
     moved, kept = firm(seen, task, point, claimed, origin[:, 0] - 0.5, 6)
     assert kept.tolist() == [True, True, True, True, True, False]
     reach = (norms(moved - origin, 2) / norms(point - origin, 2))[:5]
-    short = [OUTWARD[0], 1 / 0.997]  # the chord from the origin is the line itself, and there is no noise on it
-    wanted = [1.0, *short, *(next(r for r in OUTWARD if r * s > 1) for s in (0.6, 0.2))]
+    chords = [OUTWARD[0], 1 / 0.997, 1 / 0.6]  # the chord from the origin is the line itself, and has no noise
+    wanted = [1.0, *chords, next(r for r in OUTWARD if r * 0.2 > 1)]
     most = (0.9 / (0.4 * share[:5, 0])).tolist()  # where the bounds are
     expected = torch.tensor([*map(min, wanted, most)], dtype=torch.float64)
     torch.testing.assert_close(reach, expected, rtol=1e-9, atol=0)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from calibrant.attacks.boundary import NEAR, _root
+from calibrant.attacks.boundary import _root
 
 N = 200
 g = torch.Generator().manual_seed(0)
@@ -31,7 +31,7 @@ def curves(rows: Tensor) -> Callable[[Tensor], Tensor]:
 def found(items: Tensor) -> Tensor:
     ends = torch.zeros(len(items), dtype=torch.float64), torch.ones(len(items), dtype=torch.float64)
     below, above = (curves(items)(end) for end in ends)
-    return _root(lambda t, rows: curves(items[rows])(t), *ends, below, above, above > 0, NEAR)
+    return _root(lambda t, rows: curves(items[rows])(t), *ends, below, above, above > 0, torch.zeros_like(above))
 
 
 def test_the_root_is_found_where_the_margin_is_flat_or_steep_there() -> None:

@@ -26,19 +26,20 @@ EVALUATIONS = 7
 NEAR = 5e-6
 """Share of the way by which an item would gain at most, as the chord has it, when its search ends. Rounding decides now
 and then whether it ends a pass sooner, and the distance is not to tell."""
-COARSER = 1 / 4
-"""Of the noise's unit: the same where that is more (TF32, half precision). Below it margins say nothing, and every item
+COARSER = 1 / 8
+"""Of the slack: the clearance with which a search ends. Less says nothing in TF32 or half precision, and every item
 would be searched for to its last pass."""
 CLEAR = 1e-4
 """Share of the margin at the origin by which a success clears the boundary: a hundredth of a per cent of the distance,
 and beyond the noise even where a few classes, all equal at the boundary, show none of it."""
 OVERSHOOT = (1.002, 1.01, 1.05, 1.2, 2.0, 8.0, 64.0)
-"""How far beyond a point the success is looked for that exceeds the noise: for what reduced precision found a little
-farther, for an input that stands almost at the boundary itself many times its distance."""
+"""How far beyond a point the success is looked for that exceeds the noise, each time from where it was none: first as
+far as the chord says, or the first of these if that is more, then the others. What reduced precision found is a little
+farther, the success of an input that stands almost at the boundary itself many times its distance."""
 
 FIRM = 2 / 3
 """Share of the slack that a settled point needs among all: measured anew, the noise is now larger, now smaller."""
-AHEAD, SHORT = (0.5, 2.0, 8.0), 1.05
+AHEAD, SHORT = (0.5, 2.0, 8.0), 3.0
 """Who needs more goes outward first to where the chord from the origin has what is needed, and these shares of it more,
 one after the other, if that is not beyond `SHORT`."""
 OUTWARD = (1.001, 1.002, 1.005, 1.01, 1.03, 1.1, 1.3, 2.0, 4.0, 16.0, 64.0, 512.0)
@@ -103,8 +104,7 @@ def _firm(field: Field, task: Task, point: Tensor, claimed: Tensor, start: Tenso
     if bool(holds.all()):
         return point, claimed
     for ahead in AHEAD:
-        share = ((1 + ahead) * needed - margin) / (margin - start)
-        point, holds = _by_chord(field, task, point, holds, share, needed)
+        point, holds = _by_chord(field, task, point, holds, _share(start, margin, needed, ahead), needed)
     tried = torch.zeros(len(point), dtype=torch.long, device=point.device)  # reaches, of each row
     while len(lost := (~holds & (tried < len(OUTWARD))).nonzero().squeeze(1)):
         count = max(1, min(len(point) // len(lost), len(OUTWARD)))  # so many reaches of all that are lost are one batch
@@ -113,6 +113,11 @@ def _firm(field: Field, task: Task, point: Tensor, claimed: Tensor, start: Tenso
         if bool(cleared.any()):  # beside others they cleared the noise, and now where they stand
             holds = holds | (torch.zeros_like(holds).index_copy(0, lost, cleared) & _clear(field, task, point))
     return point, claimed & holds
+
+
+def _share(start: Tensor, margin: Tensor, needed: Tensor, ahead: float) -> Tensor:
+    """Of the way: how much farther the chord from the origin has what is needed, and a share of that more."""
+    return ((1 + ahead) * needed - margin) / (margin - start)
 
 
 def _by_chord(
@@ -178,22 +183,27 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
     high = torch.ones_like(low)
     logits = field.logits_of(at(high), len(best))
     slack = noise.slack(field, [at(share * high) for share in noise.places(logits.shape[1])], logits)
-    slack = torch.maximum(torch.maximum(slack, least), CLEAR * start.abs())
+    slack = torch.maximum(slack, least)
+    enough = COARSER * slack
+    slack = torch.maximum(slack, CLEAR * start.abs())
 
     def clearance(t: Tensor, rows: Tensor) -> Tensor:
         return (task.take(rows).margin(field.part(rows).logits_of(at(t, rows), len(best))) - slack[rows]).to(best.dtype)
 
-    below, above = (start - slack).to(best.dtype), (task.margin(logits) - slack).to(best.dtype)
+    margin = task.margin(logits)
+    below, above = (start - slack).to(best.dtype), (margin - slack).to(best.dtype)
+    share = _share(start, margin, slack, AHEAD[0]).to(best.dtype)
+    chord = 1 + torch.where(share < SHORT, share, 0.0).clamp_min(OVERSHOOT[0] - 1)  # no rise, no chord
     success = above > 0
-    for reach in OVERSHOOT:
+    for reach in (chord, *OVERSHOOT[1:]):
         if bool(success.all()):
             break
         rows = (~success).nonzero().squeeze(1)
-        low[rows], below[rows], high[rows] = high[rows], above[rows], reach
-        above[rows] = clearance(high[rows], rows)
+        farther = high[rows] * (reach[rows] if isinstance(reach, Tensor) else reach)
+        low[rows], below[rows], high[rows] = high[rows], above[rows], farther
+        above[rows] = clearance(farther, rows)
         success = above > 0
-    near = max(NEAR, COARSER * noise.unit(field, best.device))
-    high = _root(clearance, low, high, below, above, success, near)
+    high = _root(clearance, low, high, below, above, success, enough.to(best.dtype))
     return torch.where(spread(success, best), at(high), best), success
 
 
@@ -204,14 +214,15 @@ def _root(
     below: Tensor,
     above: Tensor,
     success: Tensor,
-    near: float,
+    enough: Tensor,
 ) -> Tensor:
-    """The shortest way with a clearance above zero, between one without and one with; who is near it leaves."""
+    """The shortest way with a clearance above zero, between one without and one with; who is near it leaves, or has no
+    more clearance than is `enough`."""
     side, clear = torch.zeros_like(low), above.clone()  # `above` counts for less on the way
     for _ in range(EVALUATIONS):
         # in shares of the way and not of the margin, which may be flat at the boundary
         gain = clear * (high - low) / (clear - below)
-        rows = (success & (gain > near * high)).nonzero().squeeze(1)
+        rows = (success & (gain > NEAR * high) & (clear > enough)).nonzero().squeeze(1)
         if not len(rows):
             break
         left, right, under, over, last = low[rows], high[rows], below[rows], above[rows], side[rows]

@@ -27,6 +27,9 @@ FEWEST = 8
 """Rows of a forward pass; fewer are filled up. Libraries choose other kernels for very small batches (a product with
 one row is no matrix product), and an item's logits would depend in their last digits on how many came with it."""
 
+FILLED = 256
+"""Rows of a pass of a search on CUDA: fewer take the device less time than a processor takes to ask for them."""
+
 DEPTH = 4
 """How many objects deep a predictor's networks are looked for: a function, its object, that one's list, an ensemble."""
 
@@ -94,7 +97,7 @@ class Field:
         n = len(rows)
         if self.drawn or not n or not _looks_for_kernels(rows):
             return rows
-        missing = max(0, min(rounded(n), most) - n)
+        missing = max(0, min(max(FILLED, rounded(n)), most) - n)
         return torch.cat([rows, rows[:1].expand(missing)])
 
     def logits_of(self, pixel: Tensor, most: int) -> Tensor:

@@ -37,25 +37,17 @@ is nothing, and one row alone has a kernel that no batch shows (a product with o
 
 
 def places(classes: int) -> tuple[float, ...]:
-    """Where on the way to a point the noise is measured, besides the input itself (`around`)."""
-    return (1.0,) if classes >= FEW_CLASSES else (1.0, 0.97, 0.93, 0.9)
-
-
-def unit(field: Field, device: torch.device) -> float:
-    """Share of the logits' range by which rounding may change them."""
-    dtype = _dtype(field, device)
-    return TF32_UNIT if device.type == "cuda" and dtype == torch.float32 else UNIT.get(dtype, UNIT[torch.float32])
-
-
-def _dtype(field: Field, device: torch.device) -> torch.dtype:
-    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else field.dtype
+    """Where on the way to a point the noise is measured, besides the input itself (`around`) and where the search for
+    it ends (`boundary.firm`)."""
+    return () if classes >= FEW_CLASSES else (1.0, 0.97, 0.93, 0.9)
 
 
 def slack(field: Field, points: Sequence[Tensor], seen: Tensor) -> Tensor:
     """[N]: what the margin of a success must exceed. `seen`: the logits at the first of the points."""
-    dtype = _dtype(field, seen.device)
-    reach = seen.amax(-1) - seen.amin(-1)
-    floor = unit(field, seen.device) * reach + 2 * torch.finfo(dtype).eps * seen.abs().amax(-1)
+    device = seen.device
+    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else field.dtype
+    unit = TF32_UNIT if device.type == "cuda" and dtype == torch.float32 else UNIT.get(dtype, UNIT[torch.float32])
+    floor = unit * (seen.amax(-1) - seen.amin(-1)) + 2 * torch.finfo(dtype).eps * seen.abs().amax(-1)
     if field.drawn:  # another batch has other masks: no noise, but another predictor
         return floor
     for number, point in enumerate(points):
