@@ -116,6 +116,12 @@ def _finished(axes: Sequence[Any], metrics: Sequence[str], label: str) -> Any:
 FIGURES: dict[str, Callable[[Found], Any | None]] = {"figure3": figure3, "figure9": figure9}
 
 
+def _epochs(scale: str) -> str:
+    """20of200 → "20 of 200 epochs"; …w1: with a warm-up of one, not squeezed."""
+    epochs, _, warm = scale.partition("w")
+    return f"{epochs.replace('of', ' of ')} epochs" + (f", warm-up of {warm}" if warm else "")
+
+
 def draw(results: Path, out: Path) -> list[Path]:
     by: dict[tuple[str, str, str], Found] = defaultdict(lambda: defaultdict(list))
     for cell in Store(results).cells("ss/table_e1"):
@@ -134,7 +140,7 @@ def draw(results: Path, out: Path) -> list[Path]:
         for name, make in FIGURES.items():
             figure = make({suffix: cells for suffix, cells in drawn.items() if cells})
             if figure is not None:
-                said = "" if scale == "paper" else f": {scale.replace('of', ' of ')} epochs, NOT the paper's schedule"
+                said = "" if scale == "paper" else f": {_epochs(scale)}, NOT the paper's schedule"
                 said += f"\nnot drawn, did not learn: {left}" if left else ""
                 figure.suptitle(f"{data.replace('cifar', 'CIFAR-')}, {NETWORKS[network]}{said}", fontsize=12)
                 written.append(saved(figure, out / f"ss-{name}-{of}-{scale}.svg"))
