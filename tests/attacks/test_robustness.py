@@ -22,9 +22,11 @@ from torch import nn
 
 import calibrant
 from calibrant.attacks import DDN, FGSM, Bounds, levels, robustness
+from calibrant.attacks.robustness import CHUNK, _chunk
 from calibrant.attacks.store import EDITION
 from calibrant.data import load
 from calibrant.data.batches import Augment, Batches
+from calibrant.data.records import Part
 from calibrant.errors import FileError, InputError, UnknownNameError
 from calibrant.types import Split
 from tests.attacks.conftest import Victim
@@ -40,6 +42,24 @@ def test_tensor_and_batches_agree(victim: Victim) -> None:
     torch.testing.assert_close(from_batches, from_tensor, rtol=1e-6, atol=0)
     turned = robustness(victim.model, x.flip(0), DDN(bounds=victim.bounds))
     torch.testing.assert_close(turned.flip(0), from_tensor, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "cheap", "items"), [((3, 32, 32), False, 8192), ((3, 32, 32), True, 32768), ((3, 224, 224), True, 891)]
+)
+def test_a_chunk_on_cuda_fits_into_memory(shape: tuple[int, ...], cheap: bool, items: int) -> None:
+    x = torch.zeros(1).expand(2, *shape)
+    part = Part(torch.zeros(2, *shape, dtype=torch.uint8), torch.zeros(2).long(), torch.arange(2))
+    own = Part(torch.empty(0), part.y, torch.tensor([1, 0]), items=[(x[0], 0), (x[1], 0)])
+    for inputs in (x, Batches(part, 2), Batches(own, 2)):
+        assert _chunk("cuda", cheap, inputs) == items
+        assert _chunk("cpu", cheap, inputs) == CHUNK["cpu"]
+
+
+def test_no_items_have_no_distances(victim: Victim) -> None:
+    part = load("digits")["test"].take(torch.arange(0), Split.TEST)
+    with pytest.raises(InputError, match="no item"):
+        robustness(victim.model, Batches(part, 16), "ddn")
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 import calibrant
@@ -16,8 +17,8 @@ from calibrant.ensembles.dropout import MCDropout, insert
 from calibrant.errors import InputError
 from calibrant.nn import build
 from calibrant.nn.activations import relu6
-from calibrant.nn.insertion import Ending, Passage, inserted
-from calibrant.nn.smoothing import RECTIFYING, Smooth, Upper
+from calibrant.nn.insertion import Passage, inserted
+from calibrant.nn.smoothing import Smooth, Upper
 from calibrant.nn.surgery import smoothed, unsmooth
 
 Where = Callable[[str, nn.Module], bool]
@@ -44,33 +45,143 @@ def test_a_network_of_ours_is_smoothed_at_its_ends_and_calls_no_hook() -> None:
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
+def by_hooks_too(plain: nn.Module, training: bool = False, **settings: Any) -> list[str]:
+    """What the layers go through; outputs and gradients are those of the same layers by name, as hooks."""
+    model = calibrant.smooth(plain, **settings)
+    results = []
+    for each in (model, calibrant.smooth(plain, list(smoothed(model)), **settings)):
+        torch.manual_seed(0)
+        out = each.train(training)(X)
+        out.square().sum().backward()
+        results.append([out, *(p.grad for p in each.parameters())])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True) if a is not None)
+    return [hook.through for _, _, hook in inserted(model)]
+
+
 @pytest.mark.parametrize("prob", ["tanh", "constant", "none", "relu6", "identity"])
 def test_only_a_layer_that_begins_with_a_relu_stands_in_place_of_one(prob: Upper) -> None:
     """At zero, relu6's clamp has a slope that a ReLU has not: what stands before it is not to tell."""
-    plain, results = network(), []
+    plain = network()
     with torch.no_grad():
         plain.layer1[1].bn2.weight.zero_()
         plain.layer1[1].bn2.bias.zero_()
-        plain.layer1[0].act2 = nn.Hardtanh(-1.0, 1.0)  # so that zero, above and below it are all in the sum
-    for model in (calibrant.smooth(plain, prob=prob), calibrant.smooth(plain, list(ENDS), prob=prob)):
-        out = model(X)
-        out.square().sum().backward()
-        results.append([out, *(p.grad for p in model.parameters())])
-    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
-    ends = [type(model.get_submodule(t)) for t in through(plain, prob=prob)]
-    assert ends == [Ending if prob in RECTIFYING else Passage] * 4
+    plain.layer1[0].act2 = nn.Softshrink(0.5)  # so that zero, above and below it are all in the sum
+    sums: list[Tensor] = []
+    plain.layer1[1].act2.register_forward_pre_hook(lambda m, a: sums.append(a[0]))
+    plain(X)
+    assert all(bool(part.any()) for part in (sums[0] == 0, sums[0] > 0, sums[0] < 0))
+    plain.layer1[1].act2._forward_pre_hooks.clear()
+    through = ENDINGS if prob in ("tanh", "constant", "none") else list(ENDS.values())
+    assert by_hooks_too(plain, prob=prob) == through
 
 
-def test_who_listens_to_a_block_hears_what_it_gave_before() -> None:
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("laid", ["weights", "both"])
+def test_gradients_are_those_of_hooks_with_channels_last(training: bool, laid: str) -> None:
+    global X
+    kept, plain = X, network().to(memory_format=torch.channels_last)
+    try:
+        X = X.contiguous(memory_format=torch.channels_last) if laid == "both" else X
+        assert by_hooks_too(plain, training) == ENDINGS
+    finally:
+        X = kept
+
+
+def shared(name: str, other: str) -> Callable[[nn.Module], None]:
+    def share(model: nn.Module) -> None:
+        parent, _, key = name.rpartition(".")
+        setattr(model.get_submodule(parent), key, model.get_submodule(other))
+
+    return share
+
+
+class MayLeave(nn.Module):
+    """Stochastic depth around a block."""
+
+    def __init__(self, block: nn.Module) -> None:
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if self.training and float(torch.rand(())) < 0.9 else self.block(x)
+
+
+class Drops(nn.Sequential):
+    def forward(self, input: Tensor) -> Tensor:
+        return F.dropout(super().forward(input), 0.3, self.training)
+
+
+def wrapped_block(model: nn.Module) -> None:
+    model.layer1[1] = MayLeave(model.layer1[1])
+
+
+def wrapped_stage(model: nn.Module) -> None:
+    model.layer1 = Drops(*model.layer1)
+
+
+def patched(model: nn.Module) -> None:
+    plain = model.layer1[1].forward
+    model.layer1[1].forward = lambda x: F.dropout(plain(x), 0.3, model.training)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize(
+    "change",
+    [
+        shared("layer1.1", "layer1.0"),
+        shared("layer1.0.act2", "layer1.1.act2"),
+        shared("layer2.0.act1", "layer1.1.act2"),
+        shared("layer1.1.act1", "layer1.1.act2"),
+        shared("layer1.1.act2", "layer2.1.act2"),
+        shared("end2", "end1"),
+        *(wrapped_block, wrapped_stage, patched),
+    ],
+)
+def test_what_is_shared_or_somebody_elses_is_left_alone(change: Callable[[nn.Module], None], training: bool) -> None:
+    """A trace in evaluation mode sees no dropout, and a ReLU of two places would be smoothed in both."""
+    plain = network()
+    change(plain)
+    by_hooks_too(plain, training)
+
+
+@pytest.mark.parametrize("name", ["layer1", "layer1.1", "layer1.1.act2", "end1"])
+@pytest.mark.parametrize("kind", ["forward", "full_backward", "full_backward_pre", "forward_pre"])
+def test_who_listens_to_a_block_hears_what_it_did_before(name: str, kind: str) -> None:
     heard: list[Tensor] = []
-    for name in ("layer1", "layer1.1", "layer1.1.act2"):
-        plain = network()
-        plain.get_submodule(name).register_forward_hook(lambda m, a, out: heard.append(out))
-        model = calibrant.smooth(plain)
-        assert [h.through for _, _, h in inserted(model)] == ["end1", *ENDINGS[1:]]
-        plain(X), model(X)
-        assert torch.equal(*heard[-2:])  # the trace ran it, too
-        heard.clear()
+    plain = network()
+    hear = getattr(plain.get_submodule(name), f"register_{kind}_hook")
+    hear(lambda *said: heard.append(said[-1][0] if isinstance(said[-1], tuple) else said[-1]))
+    model = calibrant.smooth(plain)
+    for each in (calibrant.smooth(plain, list(ENDS)), model):
+        each(X).square().sum().backward()
+    assert torch.equal(*heard[-2:])  # the trace ran it, too
+    inside = kind == "forward_pre" and name != "end1"  # before the ReLU
+    first, *others = (h.through for _, _, h in inserted(model))
+    assert others == ENDINGS[1:] and first in ([ENDINGS[0]] if inside else [""] if name == "end1" else ["end1", ""])
+
+
+def test_a_traced_plain_network_is_what_it_was() -> None:
+    traced = torch.fx.symbolic_trace(network())
+    assert sum(type(m) is nn.ReLU for m in traced.modules()) == sum(type(m) is nn.ReLU for m in network().modules())
+    assert list(smoothed(calibrant.smooth(traced)))
+
+
+def test_layers_stand_behind_relus_again_whatever_their_names_are_now() -> None:
+    class Aliased(nn.Module):
+        def __init__(self, net: nn.Module) -> None:
+            super().__init__()
+            self.first, self.net = net.layer1, net
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.net(x)
+
+    wanted = calibrant.smooth(relu6(network()))(X)
+    taken_out = calibrant.smooth(nn.Sequential(network()))[0]
+    for model in (relu6(taken_out), relu6(Aliased(calibrant.smooth(network())))):
+        assert torch.equal(model(X), wanted)
+    model = calibrant.smooth(network())
+    relu6(model.layer1, inplace=True)
+    assert [h.through for _, _, h in inserted(model)] == ["end1", *ENDINGS[1:]]
 
 
 @pytest.mark.parametrize("change", [relu6, lambda m: dropped(m, lambda _, a: isinstance(a, nn.ReLU))])
@@ -91,15 +202,15 @@ def test_a_block_of_somebody_else_or_with_another_activation_keeps_its_own() -> 
     class Block(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.conv, self.act = nn.Conv2d(64, 64, 3, padding=1), Ending()
+            self.conv, self.act = nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()
 
         def forward(self, x: Tensor) -> Tensor:
             y = self.act(self.conv(x))
-            return y if self.training else y * 1  # what else it does is its own affair
+            return y * 2 if self.training else y  # what else it does is its own affair
 
     model = network()
     model.layer1[1] = Block()
-    assert through(model)[0] != "layer1.1.act" and through(model)[1:] == ENDINGS[1:]
+    assert through(model) == ["end1", *ENDINGS[1:]]
     assert through(build("resnet18", classes=5, act=nn.ReLU6)) == list(ENDS.values())
 
 
@@ -121,8 +232,9 @@ def test_taking_them_out_leaves_nothing(name: str) -> None:
     plain = build(name, classes=10).eval()
     model = unsmooth(calibrant.smooth(plain))
     assert not smoothed(model) and torch.equal(model(X), plain(X))
-    ends = [m for m in model.modules() if isinstance(m, (Passage, Ending))]
-    assert ends and all(m.hook is None and set(vars(m)) == set(vars(type(m)())) for m in ends)
+    ends = [m for m in model.modules() if isinstance(m, (Passage, nn.ReLU))]
+    assert all(set(vars(m)) == set(vars(type(m)())) and getattr(m, "hook", None) is None for m in ends)
+    assert list(map(type, model.modules())) == list(map(type, plain.modules()))
 
 
 def test_copies_files_and_wrappers_take_them_along() -> None:
@@ -239,9 +351,9 @@ def test_a_hook_on_the_layer_is_heard_by_every_member() -> None:
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script. is deprecated:DeprecationWarning")
 def test_a_plain_network_says_and_scripts_what_it_did() -> None:
     """`repr` is part of the hash by which measured distances are kept."""
-    assert repr(Passage()) == repr(nn.Identity()) and repr(Ending()) == repr(nn.ReLU())
-    for model in (build("vgg16", classes=5).eval(), Ending()):
-        assert torch.equal(torch.jit.script(model)(X), model(X))
+    assert repr(Passage()) == repr(nn.Identity()) and repr(calibrant.smooth(network())) == repr(network())
+    model = build("vgg16", classes=5).eval()
+    assert torch.equal(torch.jit.script(model)(X), model(X))
 
 
 def test_a_map_smaller_than_the_kernel_is_named_by_its_place() -> None:

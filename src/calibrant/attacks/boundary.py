@@ -27,15 +27,16 @@ NEAR = 5e-6
 """Share of the way by which an item would gain at most, as the chord has it, when its search ends. Rounding decides now
 and then whether it ends a pass sooner, and the distance is not to tell."""
 COARSER = 1 / 8
-"""Of the slack: the clearance with which a search ends. Less says nothing in TF32 or half precision, and every item
-would be searched for to its last pass."""
+"""Of the slack: the clearance with which a search ends in TF32 or half precision. Less says nothing there, and every
+item would be searched for to its last pass."""
 CLEAR = 1e-4
 """Share of the margin at the origin by which a success clears the boundary: a hundredth of a per cent of the distance,
 and beyond the noise even where a few classes, all equal at the boundary, show none of it."""
 OVERSHOOT = (1.002, 1.01, 1.05, 1.2, 2.0, 8.0, 64.0)
-"""How far beyond a point the success is looked for that exceeds the noise, each time from where it was none: first as
-far as the chord says, or the first of these if that is more, then the others. What reduced precision found is a little
-farther, the success of an input that stands almost at the boundary itself many times its distance."""
+"""How far beyond a point the success is looked for that exceeds the noise: first as far as the chord says, or the first
+of these if that is more, then the others, as far as they are beyond. What reduced precision found is a little farther,
+the success of an input that stands almost at the boundary itself many times its distance; beyond the last of these a
+direction is no longer the attack's."""
 
 FIRM = 2 / 3
 """Share of the slack that a settled point needs among all: measured anew, the noise is now larger, now smaller."""
@@ -184,7 +185,7 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
     logits = field.logits_of(at(high), len(best))
     slack = noise.slack(field, [at(share * high) for share in noise.places(logits.shape[1])], logits)
     slack = torch.maximum(slack, least)
-    enough = COARSER * slack
+    enough = (COARSER if noise.coarse(field, slack.device) else 0.0) * slack
     slack = torch.maximum(slack, CLEAR * start.abs())
 
     def clearance(t: Tensor, rows: Tensor) -> Tensor:
@@ -193,13 +194,13 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
     margin = task.margin(logits)
     below, above = (start - slack).to(best.dtype), (margin - slack).to(best.dtype)
     share = _share(start, margin, slack, AHEAD[0]).to(best.dtype)
-    chord = 1 + torch.where(share < SHORT, share, 0.0).clamp_min(OVERSHOOT[0] - 1)  # no rise, no chord
+    chord = 1 + torch.where(1 + share < SHORT, share, 0.0).clamp_min(OVERSHOOT[0] - 1)  # no rise, no chord
     success = above > 0
-    for reach in (chord, *OVERSHOOT[1:]):
+    for reach in (chord, *(torch.full_like(chord, reach) for reach in OVERSHOOT[1:])):
         if bool(success.all()):
             break
         rows = (~success).nonzero().squeeze(1)
-        farther = high[rows] * (reach[rows] if isinstance(reach, Tensor) else reach)
+        farther = torch.maximum(reach[rows], OVERSHOOT[0] * high[rows])
         low[rows], below[rows], high[rows] = high[rows], above[rows], farther
         above[rows] = clearance(farther, rows)
         success = above > 0

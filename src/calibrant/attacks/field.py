@@ -113,7 +113,7 @@ class Field:
                 return self._pooled_gradient(point, objective)
             with self._precision(point.device):
                 x = self.bounds.inputs(point, self.dtype)
-                logits = _wide(_rows(self._output(x), len(x)))
+                logits = _wide(_rows(self._output(x) if self.reduced else self.predictor(x), len(x)))
             if not logits.requires_grad:
                 raise InputError(
                     f"{_name(self.predictor)} gives logits without a gradient: its output does not depend on its "

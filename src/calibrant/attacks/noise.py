@@ -42,11 +42,23 @@ def places(classes: int) -> tuple[float, ...]:
     return () if classes >= FEW_CLASSES else (1.0, 0.97, 0.93, 0.9)
 
 
+def coarse(field: Field, device: torch.device) -> bool:
+    """Is the unit much more than float32's own?"""
+    return _unit(field, device) > 100 * UNIT[torch.float32]
+
+
+def _unit(field: Field, device: torch.device) -> float:
+    dtype = _dtype(field, device)
+    return TF32_UNIT if device.type == "cuda" and dtype == torch.float32 else UNIT.get(dtype, UNIT[torch.float32])
+
+
+def _dtype(field: Field, device: torch.device) -> torch.dtype:
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else field.dtype
+
+
 def slack(field: Field, points: Sequence[Tensor], seen: Tensor) -> Tensor:
     """[N]: what the margin of a success must exceed. `seen`: the logits at the first of the points."""
-    device = seen.device
-    dtype = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else field.dtype
-    unit = TF32_UNIT if device.type == "cuda" and dtype == torch.float32 else UNIT.get(dtype, UNIT[torch.float32])
+    dtype, unit = _dtype(field, seen.device), _unit(field, seen.device)
     floor = unit * (seen.amax(-1) - seen.amin(-1)) + 2 * torch.finfo(dtype).eps * seen.abs().amax(-1)
     if field.drawn:  # another batch has other masks: no noise, but another predictor
         return floor

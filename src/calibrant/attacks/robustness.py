@@ -75,10 +75,9 @@ def robustness(
     if device is not None and str(device).partition(":")[0] != where.type:
         raise InputError(f"the model is on {where}, not on {device}; move it there first: model.to({str(device)!r})")
     n = len(x.part) if isinstance(x, Batches) else len(x)
-    cheap = where.type == "cuda" and attack.steps < CHEAP and isinstance(model, nn.Module)
-    size = chunk or CHUNK.get(where.type, CHUNK["cpu"]) * (LARGER if cheap else 1)
-    if chunk is None and where.type == "cuda":
-        size = max(1, min(size, MOST_NUMBERS // _numbers(x)))
+    if not n:
+        raise InputError("there is no item to measure: the Batches are empty")
+    size = chunk or _chunk(where.type, attack.steps < CHEAP and isinstance(model, nn.Module), x)
     kept: Store | None = None
     if store is not None:
         name = next((k for k, v in RULERS.items() if type(attack) is v), type(attack).__name__)
@@ -98,12 +97,18 @@ def robustness(
     return torch.cat(distances)
 
 
+def _chunk(device: str, cheap: bool, x: Tensor | Batches) -> int:
+    """Items of a chunk, if nobody says how many."""
+    size = CHUNK.get(device, CHUNK["cpu"])
+    return max(1, min(size * (LARGER if cheap else 1), MOST_NUMBERS // _numbers(x))) if device == "cuda" else size
+
+
 def _numbers(x: Tensor | Batches) -> int:
-    """Of an item; a Dataset's own may differ in size, and the first is asked."""
+    """Of an item; those of a Dataset may differ in size, and the first is asked."""
     if isinstance(x, Tensor):
         return max(1, x[0].numel())
-    part = x.part
-    return max(1, (part.x[0] if part.items is None else as_item(part.items[int(part.index[0])], 0)[0]).numel())
+    part, place = x.part, int(x.part.index[0])
+    return max(1, (part.x[0] if part.items is None else as_item(part.items[place], place)[0]).numel())
 
 
 def _ruler(ruler: str | Attack, bounds: Bounds, settings: dict[str, Any]) -> Attack:

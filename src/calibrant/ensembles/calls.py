@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn.modules.module import _has_any_global_hook
 
-from calibrant.nn.insertion import Ending, hooks
+from calibrant.nn.insertion import hooks
 
 if TYPE_CHECKING:
     from calibrant.ensembles.replay import Tape
@@ -25,11 +25,10 @@ if TYPE_CHECKING:
 PURE = {
     *(nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear),
     *(nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm),
-    *(nn.ReLU, Ending, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Tanh, nn.Sigmoid),
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU, nn.Hardswish, nn.Tanh, nn.Sigmoid),
     *(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d),
 }
-"""In eval mode a tensor in, a tensor out, and nothing else is read, drawn or written. Exactly these: a subclass may.
-(An `Ending` that has a layer is none of the `silent`.)"""
+"""In eval mode a tensor in, a tensor out, and nothing else is read, drawn or written. Exactly these: a subclass may."""
 
 
 class Calls:

@@ -16,7 +16,6 @@ from calibrant.nn.insertion import Ending, apart, copied
 
 Network = TypeVar("Network", bound=nn.Module)
 
-RELUS = (nn.ReLU, Ending)
 HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks",
     "_forward_pre_hooks_with_kwargs", "_backward_hooks", "_backward_pre_hooks")  # fmt: skip
 
@@ -36,13 +35,13 @@ def relu6(model: Network, *, inplace: bool = False) -> Network:
     """A copy of `model` whose `nn.ReLU` modules are all `nn.ReLU6`. A functional relu is out of reach."""
     if bounded(model):
         raise InputError("this model has ReLU6 everywhere already; unrelu6(model) gives its ReLUs back")
-    if not any(type(m) in RELUS for m in model.modules()):
+    if not any(type(m) in (nn.ReLU, Ending) for m in model.modules()):
         raise InputError(f"{type(model).__name__} has no nn.ReLU module to bound (a functional relu is out of reach)")
     target = model if inplace else copied(model)
     apart(target)
     made: dict[int, Bounded] = {}  # a ReLU in several places stays one
     for parent, name, module in list(_children(target)):
-        if isinstance(module, RELUS) and type(module) in RELUS:
+        if type(module) is nn.ReLU:
             parent._modules[name] = made.setdefault(id(module), Bounded(module))
     return target
 

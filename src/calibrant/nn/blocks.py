@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant.errors import InputError, unknown
-from calibrant.nn.insertion import Ending, Passage
+from calibrant.nn.insertion import Passage
 
 SHORTCUTS = ("conv", "A")
 
@@ -39,10 +39,6 @@ class Layers:
                 raise InputError(f"{name}={getattr(self, name)!r} must be a layer's class; a recipe cannot write it")
         if isinstance(self.dropout, bool) or not isinstance(self.dropout, (int, float)) or not 0 <= self.dropout <= 1:
             raise InputError(f"dropout is {self.dropout!r}; it must be a rate in [0, 1]")
-
-    def last_act(self) -> nn.Module:
-        """What a block ends with."""
-        return Ending() if self.act is nn.ReLU else self.act()
 
     def drop(self) -> nn.Module:
         return nn.Dropout(self.dropout) if self.dropout else nn.Identity()
@@ -87,7 +83,7 @@ class Basic(nn.Module):
         self.act1, self.drop = layers.act(), layers.drop()
         self.conv2, self.bn2 = conv(width, width, 3), layers.norm(width)
         self.downsample = shortcut(kind, inputs, width, stride, layers)
-        self.act2 = layers.last_act()
+        self.act2 = layers.act()
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.act1(self.bn1(self.conv1(x)))
@@ -111,7 +107,7 @@ class Bottleneck(nn.Module):
         self.act2, self.drop = layers.act(), layers.drop()
         self.conv3, self.bn3 = conv(inner, outputs, 1), layers.norm(outputs)
         self.downsample = shortcut(kind, inputs, outputs, stride, layers)
-        self.act3 = layers.last_act()
+        self.act3 = layers.act()
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.act1(self.bn1(self.conv1(x)))

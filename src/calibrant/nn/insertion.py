@@ -9,11 +9,9 @@ hook's layer stands where that begins with a ReLU of its own.
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx import Proxy
 from torch.utils.hooks import RemovableHandle
@@ -29,7 +27,8 @@ class Inserted:
     """The hook: smooths what a module takes or, where pooling is a function that has no module, what it returns."""
 
     through = ""  # the passage or ending that has it; none where torch calls it
-    behind = ""  # the passage behind that ending
+    behind = ""  # the passage behind that ending, by name, and itself: names may change
+    passage: Passage | None = None
 
     def __init__(self, layer: nn.Module, name: str) -> None:
         self.layer, self.name = layer, name
@@ -93,41 +92,30 @@ class Passage(nn.Identity):
 
 
 class Ending(nn.ReLU):
-    """The last ReLU of a residual block. A hook's layer that begins with a ReLU stands in its place: done twice, that
-    would be a quarter of what the layer costs Python, and two more passes over the map."""
+    """What a ReLU becomes in whose place a hook's layer stands, one that begins with a ReLU: done twice, that would be
+    a quarter of what the layer costs Python, and two more passes over the map."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.hook: Inserted | None = None
+    hook: Inserted
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.hook is not None:
-            return self.hook._applied(input)  # type: ignore[no-any-return]
-        return F.relu(input)
+        return self.hook._applied(input)  # type: ignore[no-any-return]
 
     def _get_name(self) -> str:
         return "ReLU"
 
 
-@dataclass(frozen=True)
-class Through:
-    """The passage in which a layer may stand, and the ending before it, if it may stand there, too."""
-
-    passage: str = ""
-    ending: str = ""
-
-
-NOTHING = Through()
-
-
-def insert(model: nn.Module, hook: Inserted, side: Side, through: Through = NOTHING) -> None:
-    """On the module that the hook names, or in the passage or ending that stands there."""
+def insert(model: nn.Module, hook: Inserted, side: Side, passage: str = "", relu: str = "") -> None:
+    """On the module that the hook names, or in the passage that stands there, or in place of the ReLU before that."""
     module = model.get_submodule(hook.name)
-    hook.side, hook.through = side, through.ending or through.passage
-    hook.behind = through.passage if through.ending else ""
-    if hook.through:
+    hook.side = side
+    if passage:
         hook.key, RemovableHandle.next_id = RemovableHandle.next_id, RemovableHandle.next_id + 1
-        model.get_submodule(hook.through).hook = hook  # type: ignore[assignment]
+        end: Any = model.get_submodule(passage)
+        if relu:
+            hook.behind, hook.passage = passage, end
+            end = model.get_submodule(relu)
+            end.__class__ = Ending
+        end.hook, hook.through = hook, relu or passage
     elif side == "before":
         hook.argument = first_argument(module)
         hook.key = module.register_forward_pre_hook(hook, with_kwargs=True).id
@@ -154,16 +142,21 @@ def hooks(module: nn.Module) -> list[Any]:
 
 def apart(model: nn.Module) -> None:
     """Layers that stand in a ReLU's place stand behind it again: for who will put something else there, or between."""
-    for name, module in list(model.named_modules()):
-        hook = module.hook if isinstance(module, Ending) else None
-        if hook is not None and name.endswith(hook.through):
-            model.get_submodule(name.removesuffix(hook.through) + hook.behind).hook = hook  # type: ignore[assignment]
-            hook.through, hook.behind = hook.behind, ""
-            module.hook = None
+    for module in list(model.modules()):
+        if isinstance(module, Ending):
+            hook = module.hook
+            take_out(module, hook)
+            assert hook.passage is not None
+            hook.passage.hook = hook
+            hook.through, hook.behind, hook.passage = hook.behind, "", None
 
 
 def take_out(module: nn.Module, hook: Inserted) -> None:
-    if isinstance(module, (Passage, Ending)):
+    if isinstance(module, Ending):
+        del module.hook
+        module.__class__ = nn.ReLU  # type: ignore[assignment]
+        return
+    if isinstance(module, Passage):
         module.hook = None
         return
     before = (module._forward_pre_hooks, module._forward_pre_hooks_with_kwargs)

@@ -92,7 +92,7 @@ class _Smooth(torch.autograd.Function):
         if _observed(gradient):
             if blurs:
                 gradient = blurred(gradient, taps, padding, axes, transposed=True)
-            return gradient * _slope(z, upper, tau), None, None, None, None, None
+            return _slope(z, upper, tau) * gradient, None, None, None, None, None
         if blurs:
             gradient = averaged(gradient, taps, padding, axes, transposed=True)
         out = _times_slope(gradient, z, upper, tau, owned=blurs)  # what came in belongs to others
@@ -176,7 +176,7 @@ def _times_slope(gradient: Tensor, z: Tensor, upper: Upper, tau: float, *, owned
     if upper == "tanh":
         t = (z / tau).tanh_()
         gradient, owned = aten.tanh_backward.grad_input(gradient, t, grad_input=gradient if owned else t), True
-    into = gradient if owned else torch.empty_like(gradient)
+    into = gradient if owned and gradient.stride() == z.stride() else torch.empty_like(z)
     aten.threshold_backward.grad_input(gradient, z, 0, grad_input=into)  # 0 where z ≤ 0, by no mask in memory
     return into.div_(tau) if upper == "constant" else into
 

@@ -17,9 +17,9 @@ from torch import nn
 from calibrant.errors import InputError
 from calibrant.nn.blur import Padding, check_map
 from calibrant.nn.endings import global_poolings, starved
-from calibrant.nn.insertion import NOTHING, Inserted, Side, Through, copied, hooks, insert, inserted, take_out
+from calibrant.nn.insertion import Inserted, Side, copied, hooks, insert, inserted, take_out
 from calibrant.nn.operations import CONVOLUTIONS
-from calibrant.nn.passages import passage
+from calibrant.nn.passages import ending, passage
 from calibrant.nn.smoothing import RECTIFYING, Smooth, Upper
 from calibrant.nn.stages import Lost, Place, places
 from calibrant.nn.tracing import Trace
@@ -77,7 +77,7 @@ def smooth(
             except InputError as error:
                 raise InputError(f"{place}: {error}, or leave this module out of where=") from None
     for place, layer in zip(chosen, layers, strict=True):
-        insert(target, Inserted(layer, place.name), place.side, passages.get(place, NOTHING))
+        insert(target, Inserted(layer, place.name), place.side, *passages.get(place, ()))
     return target
 
 
@@ -169,8 +169,10 @@ def _line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def _choose(model: nn.Module, where: Where, example: Any, prob: Upper) -> tuple[list[Place], dict[Place, Through]]:
-    """The places, and the passages that stand in some of them."""
+def _choose(
+    model: nn.Module, where: Where, example: Any, prob: Upper
+) -> tuple[list[Place], dict[Place, tuple[str, str]]]:
+    """The places; by place the passage that stands in it, and the ReLU before that if the layer can stand there."""
     modules = {name: m for name, m in model.named_modules(remove_duplicate=False) if name}
     if isinstance(where, str) and where == STAGES:
         run = trace(model, example)
@@ -182,7 +184,8 @@ def _choose(model: nn.Module, where: Where, example: Any, prob: Upper) -> tuple[
         if not found:
             kind = type(model).__name__
             raise InputError(f"{kind} has no stage that makes a feature map smaller; name modules by where=")
-        return found, {p: passage(model, run, p, prob in RECTIFYING) for p in found}
+        ends = {p: end for p in found if (end := passage(model, run, p))}
+        return found, {p: (end, ending(model, run, p) if prob in RECTIFYING else "") for p, end in ends.items()}
     if callable(where):
         takes_name_and_module(where)
         chosen = [name for name, m in model.named_modules() if name and where(name, m)]
