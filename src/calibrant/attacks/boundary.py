@@ -34,9 +34,9 @@ CLEAR = 1e-4
 and beyond the noise even where a few classes, all equal at the boundary, show none of it."""
 OVERSHOOT = (1.002, 1.01, 1.05, 1.2, 2.0, 8.0, 64.0)
 """How far beyond a point the success is looked for that exceeds the noise: first as far as the chord says, or the first
-of these if that is more, then the others, as far as they are beyond. What reduced precision found is a little farther,
-the success of an input that stands almost at the boundary itself many times its distance; beyond the last of these a
-direction is no longer the attack's."""
+of these if that is more, then the others, each time twice as far beyond as before at least. What reduced precision
+found is a little farther, the success of an input that stands almost at the boundary itself many times its distance;
+beyond the last of these a direction is no longer the attack's."""
 
 FIRM = 2 / 3
 """Share of the slack that a settled point needs among all: measured anew, the noise is now larger, now smaller."""
@@ -200,7 +200,7 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
         if bool(success.all()):
             break
         rows = (~success).nonzero().squeeze(1)
-        farther = torch.maximum(reach[rows], OVERSHOOT[0] * high[rows])
+        farther = torch.maximum(reach[rows], 2 * high[rows] - 1).clamp_max(OVERSHOOT[-1])
         low[rows], below[rows], high[rows] = high[rows], above[rows], farther
         above[rows] = clearance(farther, rows)
         success = above > 0
