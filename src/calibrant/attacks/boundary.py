@@ -32,7 +32,7 @@ item would be searched for to its last pass."""
 CLEAR = 1e-4
 """Share of the margin at the origin by which a success clears the boundary: a hundredth of a per cent of the distance,
 and beyond the noise even where a few classes, all equal at the boundary, show none of it."""
-OVERSHOOT = (1.002, 1.01, 1.05, 1.2, 2.0, 8.0, 64.0)
+OVERSHOOT = (1.002, 1.05, 1.2, 2.0, 8.0, 64.0)
 """How far beyond a point the success is looked for that exceeds the noise: first as far as the chord says, or the first
 of these if that is more, then the others, each time twice as far beyond as before at least. What reduced precision
 found is a little farther, the success of an input that stands almost at the boundary itself many times its distance;
