@@ -84,7 +84,8 @@ def test_what_is_beyond_64_times_the_way_is_not_the_attacks(times: float, reache
     point, success = settle(field, task, best, best, start, least, batch=9, search=True)
     assert bool((success == reached).all())
     if reached:
-        torch.testing.assert_close(point[:, 0], torch.full((9,), 0.5, dtype=torch.float64), rtol=1e-3, atol=0)
+        # a success clears the boundary by a ten-thousandth of the clean margin, and the search ends close to that
+        torch.testing.assert_close(point[:, 0], torch.full((9,), 0.5, dtype=torch.float64), rtol=2e-4, atol=0)
 
 
 @pytest.mark.parametrize(

@@ -45,13 +45,13 @@ def test_a_network_of_ours_is_smoothed_at_its_ends_and_calls_no_hook() -> None:
         assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
 
 
-def by_hooks_too(plain: nn.Module, training: bool = False, **settings: Any) -> list[str]:
+def by_hooks_too(plain: nn.Module, training: bool = False, x: Tensor = X, **settings: Any) -> list[str]:
     """What the layers go through; outputs and gradients are those of the same layers by name, as hooks."""
     model = calibrant.smooth(plain, **settings)
     results = []
     for each in (model, calibrant.smooth(plain, list(smoothed(model)), **settings)):
         torch.manual_seed(0)
-        out = each.train(training)(X)
+        out = each.train(training)(x)
         out.square().sum().backward()
         results.append([out, *(p.grad for p in each.parameters())])
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True) if a is not None)
@@ -78,13 +78,8 @@ def test_only_a_layer_that_begins_with_a_relu_stands_in_place_of_one(prob: Upper
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("laid", ["weights", "both"])
 def test_gradients_are_those_of_hooks_with_channels_last(training: bool, laid: str) -> None:
-    global X
-    kept, plain = X, network().to(memory_format=torch.channels_last)
-    try:
-        X = X.contiguous(memory_format=torch.channels_last) if laid == "both" else X
-        assert by_hooks_too(plain, training) == ENDINGS
-    finally:
-        X = kept
+    x = X.contiguous(memory_format=torch.channels_last) if laid == "both" else X
+    assert by_hooks_too(network().to(memory_format=torch.channels_last), training, x) == ENDINGS
 
 
 def shared(name: str, other: str) -> Callable[[nn.Module], None]:
