@@ -81,7 +81,7 @@ class Own(DDN):
 
 def test_settings_of_an_attack_of_ones_own() -> None:
     made = Own(rate=[0.1, 0.2], budget=math.inf, width=np.int64(3))  # type: ignore[arg-type]
-    assert (made.strength, made.mode, made.twice, made.width) == (0.5, "auto", 4.0, 3) and type(made.width) is int
+    assert (made.strength, made.mode, made.twice, made.width) == (0.5, "auto", 2.0, 3) and type(made.width) is int
     for slip in ({"budget": "a"}, {"budget": math.nan}, {"width": 1.5}, {"alpha": math.inf}):
         with pytest.raises(InputError, match=next(iter(slip))):
             Own(**slip)

@@ -191,17 +191,18 @@ class Attack(ABC):
             if bool(asked.any()):
                 looked = field.among(origin, rows)
                 classes = (self.looks, self.most) if self.looks else (second.TIED, second.TIED)
+                held = torch.where(success, norms(best - chosen.origin, self.norm), torch.inf)
                 nearest, evaluations = second.boundary(
-                    loop.field, looked, chosen, clean[rows], easily, beyond, classes, loop.size
+                    loop.field, looked, chosen, clean[rows], easily, beyond, held, classes, loop.size
                 )
                 candidate, promising = second.reached(looked, chosen, nearest, (best, success), size, self.norm)
                 promising &= asked
                 if bool(promising.any()):
-                    some, held = chosen.take(promising), (best[promising], success[promising])
+                    some, own = chosen.take(promising), (best[promising], success[promising])
                     these = rows[promising]
                     seen = field.among(origin, these)
                     other = settled(seen, some, candidate[promising], some.origin, margin[these], slack[these])
-                    best[promising], success[promising] = second.nearer(some, held, other, self.norm)
+                    best[promising], success[promising] = second.nearer(some, own, other, self.norm)
                 count += evaluations * asked
             if rescue is not None and bool((moved & ~success).any()):
                 again(rescue, moved & ~success)

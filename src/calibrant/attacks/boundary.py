@@ -63,17 +63,20 @@ def settle(
     `margin` [N] is that of the origins, `least` [N] the slack among all items: apart from them there may be less to see
     of the noise.
     """
+    if search:
+        return _nearest(field, task, best, margin, least, batch)
     points, successes = [], []
-    for part in torch.split(torch.arange(len(best), device=best.device), batch):
+    for part in _parts(best, batch):
         rows = field.filled(part, batch)
-        some = task.take(rows)
-        if search:
-            point, success = _nearest(field, some, best[rows], margin[rows], least[rows])
-        else:
-            point, success = _checked(field, some, best[rows], last[rows], least[rows])
+        point, success = _checked(field, task.take(rows), best[rows], last[rows], least[rows])
         points.append(point[: len(part)])
         successes.append(success[: len(part)])
     return torch.cat(points), torch.cat(successes)
+
+
+def _parts(items: Tensor, batch: int) -> tuple[Tensor, ...]:
+    """Numbers of rows, not more than a batch each."""
+    return torch.split(torch.arange(len(items), device=items.device), batch)
 
 
 def firm(field: Field, task: Task, point: Tensor, claimed: Tensor, margin: Tensor, batch: int) -> tuple[Tensor, Tensor]:
@@ -174,24 +177,28 @@ def clears(field: Field, task: Task, point: Tensor, least: Tensor) -> Tensor:
     return clear
 
 
-def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tensor) -> tuple[Tensor, Tensor]:
+def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+    """All items are searched for together: most are near after a look or two, and few are left of every batch."""
     delta = best - task.origin
 
-    def at(t: Tensor, rows: Tensor | slice = slice(None)) -> Tensor:
-        return task.bounds.clip(task.origin[rows] + spread(t, delta) * delta[rows])
+    def at(t: Tensor | float, rows: Tensor) -> Tensor:
+        share = t if isinstance(t, float) else spread(t, delta)
+        return task.bounds.clip(task.origin[rows] + share * delta[rows])
 
     low = torch.zeros(len(best), dtype=best.dtype, device=best.device)
     high = torch.ones_like(low)
-    logits = field.logits_of(at(high), len(best))
-    slack = noise.slack(field, [at(share * high) for share in noise.places(logits.shape[1])], logits)
+    margin, slack = _first(field, task, at, batch)
     slack = torch.maximum(slack, least)
     enough = (COARSER if noise.coarse(field, slack.device) else 0.0) * slack
     slack = torch.maximum(slack, CLEAR * start.abs())
 
     def clearance(t: Tensor, rows: Tensor) -> Tensor:
-        return (task.take(rows).margin(field.part(rows).logits_of(at(t, rows), len(best))) - slack[rows]).to(best.dtype)
+        seen = []
+        for some, way in zip(torch.split(rows, batch), torch.split(t, batch), strict=True):
+            logits = field.part(some).logits_of(at(way, some), batch)
+            seen.append(task.take(some).margin(logits) - slack[some])
+        return torch.cat(seen).to(best.dtype)
 
-    margin = task.margin(logits)
     below, above = (start - slack).to(best.dtype), (margin - slack).to(best.dtype)
     share = _share(start, margin, slack, AHEAD[0]).to(best.dtype)
     chord = 1 + torch.where(1 + share < SHORT, share, 0.0).clamp_min(OVERSHOOT[0] - 1)  # no rise, no chord
@@ -205,7 +212,21 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
         above[rows] = clearance(farther, rows)
         success = above > 0
     high = _root(clearance, low, high, below, above, success, enough.to(best.dtype))
-    return torch.where(spread(success, best), at(high), best), success
+    nearest = at(high, torch.arange(len(best), device=best.device))
+    return torch.where(spread(success, best), nearest, best), success
+
+
+def _first(field: Field, task: Task, at: Callable[[float, Tensor], Tensor], batch: int) -> tuple[Tensor, Tensor]:
+    """[N], [N]: the margin at the best points, and the slack on the way there."""
+    margins, slacks = [], []
+    for part in _parts(task.origin, batch):
+        rows = field.filled(part, batch)
+        seen = field.part(rows)
+        logits = seen.logits_of(at(1.0, rows), batch)
+        margins.append(task.take(rows).margin(logits)[: len(part)])
+        places = [at(share, rows) for share in noise.places(logits.shape[1])]
+        slacks.append(noise.slack(seen, places, logits)[: len(part)])
+    return torch.cat(margins), torch.cat(slacks)
 
 
 def _root(

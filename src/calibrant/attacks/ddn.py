@@ -48,9 +48,9 @@ SHORTEST, LONGEST = 1e-4, 0.25
 class DDN(Attack):
     """Minimum L2 norm by decoupled direction and norm: the cheap ruler (Rony 2019)."""
 
-    iterations: int = 10
+    iterations: int = 8
     gamma: float = 0.3
-    alpha: float = 2.0  # in units of ε
+    alpha: float = 1.0  # in units of ε
     looks: ClassVar[int] = 4
 
     def __post_init__(self) -> None:

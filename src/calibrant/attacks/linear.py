@@ -25,7 +25,7 @@ from calibrant.attacks.task import Task, spread
 NEWTON = 4
 REACHED = 0.999
 """Share of the way to a boundary that is all of it but for rounding."""
-STEEPER = 1.5
+STEEPER = 2.0
 """How much steeper than the likelier classes a less likely one may be and still not be looked at, if only that would
 make it the nearest. Of a ResNet-20's images four in nine are looked at again, and one in 250 gains by it."""
 
@@ -74,41 +74,40 @@ def inside(origin: Tensor, height: Tensor, gradient: Tensor, bounds: Bounds) -> 
 
 
 def candidates(
-    field: Field, task: Task, clean: Tensor, classes: tuple[int, int], batch: int, beyond: Tensor
+    field: Field, task: Task, clean: Tensor, classes: tuple[int, int], batch: int, beyond: Tensor, within: Tensor
 ) -> tuple[Tensor, Tensor]:
     """From each origin, the nearest boundary by the linear model, and `beyond` in margin; [N, …] inside the bounds.
 
-    Of the likeliest others by the `clean` logits, and of more where one of these may be nearer still (`classes`: how
-    many, and how many at most); [N]: of how many. Towards a target the nearest point beyond those of `most` together.
+    Of the likeliest others by the `clean` logits, and of more where one of these may be nearer still and `within` reach
+    [N] (`classes`: how many, and how many at most); [N]: of how many. Towards a target the nearest point beyond those
+    of `most` together.
     """
     points, looked = [], []
     for part in torch.split(torch.arange(len(task.origin), device=task.origin.device), batch):
         rows = field.filled(part, batch)
         some, logits, past = task.take(rows), clean[rows], beyond[rows]
-        find = _towards if task.targeted else _away
-        point, count = find(field, some, logits, classes, past)
+        if task.targeted:
+            point, count = polyhedron.candidates(field, some, logits, classes[1], past)
+        else:
+            point, count = _away(field, some, logits, classes, past, within[rows])
         points.append(point[: len(part)])
         looked.append(count[: len(part)])
     return torch.cat(points), torch.cat(looked)
 
 
-def _towards(
-    field: Field, task: Task, clean: Tensor, classes: tuple[int, int], beyond: Tensor
+def _away(
+    field: Field, task: Task, clean: Tensor, classes: tuple[int, int], beyond: Tensor, within: Tensor
 ) -> tuple[Tensor, Tensor]:
-    return polyhedron.candidates(field, task, clean, classes[1], beyond)
-
-
-def _away(field: Field, task: Task, clean: Tensor, classes: tuple[int, int], beyond: Tensor) -> tuple[Tensor, Tensor]:
     few, most = classes
     others = task.likeliest(clean, most)
-    size = (task.leads(clean, others) - task.kappa).abs()
-    delta, far, steepest = _look(field, task, others[:few], size[:few] + beyond)
+    size = (task.leads(clean, others) - task.kappa).abs() + beyond
+    delta, far, steepest = _look(field, task, others[:few], size[:few])
     count = torch.full_like(task.reference, min(few, len(others)))
     if few < len(others):
-        again = (size[few] + beyond < STEEPER * steepest * far).nonzero().squeeze(1)
+        again = (size[few] < STEEPER * steepest * torch.minimum(far, within)).nonzero().squeeze(1)
         if n := len(again):
             rows = field.filled(again, len(task.origin))
-            other, there, _ = _look(field, task.take(rows), others[few:, rows], size[few:, rows] + beyond[rows])
+            other, there, _ = _look(field, task.take(rows), others[few:, rows], size[few:, rows])
             nearer = there[:n] < far[again]
             delta[again] = torch.where(spread(nearer, other[:n]), other[:n], delta[again])
             count[again] = len(others)

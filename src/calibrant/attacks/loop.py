@@ -25,7 +25,7 @@ SMALLEST = {"cpu": FEWEST, "cuda": 64}
 """Slots are never fewer; on CUDA the time no longer shrinks with the batch below."""
 ENGINES = ("auto", "eager", "graph", "compile")
 NOBODY = -1
-WORTH_CAPTURING = 10
+WORTH_CAPTURING = 5
 """Steps from which recording a graph pays."""
 LONGEST = 64
 """Times its `steps` that an item may take while c is searched for; an attack that never says `done` ends there."""
