@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from calibrant.attacks import DDN, CarliniWagner, DeepFool, field
 from calibrant.attacks.attack import Attack
-from calibrant.attacks.boundary import OUTWARD, firm
+from calibrant.attacks.boundary import EVALUATIONS, OUTWARD, OVERSHOOT, firm, settle
 from calibrant.attacks.bounds import Bounds
 from calibrant.attacks.field import FEWEST, Field, rounded
 from calibrant.attacks.task import Task, norms
@@ -94,6 +94,25 @@ def test_no_batch_is_larger_than_was_asked_for(batch: int, monkeypatch: pytest.M
     DDN(batch=batch).run(model, images(60))
     beside = FEWEST + 3  # others, behind which half a batch is looked at again
     assert max(model.sizes) <= max(batch, -(-batch // 2) + beside)
+
+
+@pytest.mark.parametrize("batch", [8, 16, 100])
+def test_what_is_left_of_a_search_shares_its_passes_whatever_batch_it_came_in(batch: int) -> None:
+    """One pass a look may be short of a batch; when each batch had a search of its own, every one of its passes was."""
+    model, x = Network().eval(), images(100)
+    seen, own = Field(model, Bounds(), torch.float32), model(x).argmax(-1).detach()
+    task = Task(x, own, Bounds())
+    far = (x + 0.5 * torch.sign(torch.rand(x.shape, generator=torch.Generator().manual_seed(2)) - 0.5)).clamp(0, 1)
+    flips = model(far).argmax(-1) != own
+    some, start = task.take(flips), task.margin(model(x).detach())[flips]
+    assert int(flips.sum()) > 3 * 16
+    model.sizes.clear()
+    least = torch.zeros(len(start))
+    point, success = settle(seen, some, far[flips], far[flips], start, least, batch=batch, search=True)
+    short = sum(size < batch for size in model.sizes)
+    assert bool(success.all()) and short <= 1 + len(OVERSHOOT) + EVALUATIONS
+    whole, _ = settle(seen, some, far[flips], far[flips], start, least, batch=1000, search=True)
+    torch.testing.assert_close(norms(point - some.origin, 2), norms(whole - some.origin, 2), rtol=1e-4, atol=0)
 
 
 def test_what_fails_for_another_reason_says_so_and_memory_is_not_asked_for_twice() -> None:

@@ -9,6 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.attacks import ATTACKS, Attack, Bounds, CarliniWagner, DeepFool
+from calibrant.attacks.field import Field
+from calibrant.attacks.linear import candidates
+from calibrant.attacks.task import Task
 from calibrant.errors import InputError, UnknownNameError
 from tests.attacks.conftest import Victim
 
@@ -156,9 +159,10 @@ def test_closed_form_where_the_likeliest_class_is_not_the_nearest(name: str, cla
 
 
 @pytest.mark.parametrize("name", MINIMUM)
-def test_closed_form_where_some_classes_are_much_steeper(name: str) -> None:
+@pytest.mark.parametrize("seed", [23, 28])
+def test_closed_form_where_some_classes_are_much_steeper(name: str, seed: int) -> None:
     """The nearest boundary may then be of a class far down the ranks, which a look at the likeliest four misses."""
-    g = torch.Generator().manual_seed(28)
+    g = torch.Generator().manual_seed(seed)
     model = nn.Linear(300, 10)
     with torch.no_grad():
         steep = torch.exp(0.5 * torch.randn(10, 1, generator=g))
@@ -173,6 +177,19 @@ def test_closed_form_where_some_classes_are_much_steeper(name: str) -> None:
     assert int(rank.max()) > 4, "some nearest boundary is of none of the four likeliest others"
     distance = ATTACKS[name](bounds=Bounds(-20, 20)).run(model, x).distance.double()
     torch.testing.assert_close(distance, away.amin(1), rtol=0.01, atol=0)
+
+
+@pytest.mark.parametrize(("held", "looked"), [(0.9, 1), (torch.inf, 3)])
+def test_a_boundary_beyond_what_is_held_is_not_looked_for(held: float, looked: int) -> None:
+    """The likeliest other class is 1 away and the next 1.9, both as steep. Were that twice as steep, which nobody has
+    looked at yet, it would be at 0.95: nearer than 1, and not than 0.9."""
+    w, bias, box = torch.eye(4, 6).roll(1, 0), torch.tensor([0.0, -1.0, -1.9, -2.5]), Bounds(-9, 9)
+    w[0] = 0.0
+    seen, task = Field(lambda x: x @ w.T + bias, box, torch.float32), Task(torch.zeros(1, 6), torch.tensor([0]), box)
+    clean = seen.logits(task.origin)
+    point, count = candidates(seen, task, clean, (1, 3), 8, torch.zeros(1), torch.tensor([held]))
+    assert count.item() == looked
+    torch.testing.assert_close(point, torch.eye(1, 6))
 
 
 @pytest.mark.parametrize("name", MINIMUM)

@@ -179,11 +179,11 @@ def clears(field: Field, task: Task, point: Tensor, least: Tensor) -> Tensor:
 
 def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tensor, batch: int) -> tuple[Tensor, Tensor]:
     """All items are searched for together: most are near after a look or two, and few are left of every batch."""
-    delta = best - task.origin
 
     def at(t: Tensor | float, rows: Tensor) -> Tensor:
-        share = t if isinstance(t, float) else spread(t, delta)
-        return task.bounds.clip(task.origin[rows] + share * delta[rows])
+        origin = task.origin[rows]
+        share = t if isinstance(t, float) else spread(t, origin)
+        return task.bounds.clip(origin + share * (best[rows] - origin))
 
     low = torch.zeros(len(best), dtype=best.dtype, device=best.device)
     high = torch.ones_like(low)
@@ -212,8 +212,8 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
         above[rows] = clearance(farther, rows)
         success = above > 0
     high = _root(clearance, low, high, below, above, success, enough.to(best.dtype))
-    nearest = at(high, torch.arange(len(best), device=best.device))
-    return torch.where(spread(success, best), nearest, best), success
+    parts = [torch.where(spread(success[rows], best), at(high[rows], rows), best[rows]) for rows in _parts(best, batch)]
+    return torch.cat(parts), success
 
 
 def _first(field: Field, task: Task, at: Callable[[float, Tensor], Tensor], batch: int) -> tuple[Tensor, Tensor]:
