@@ -27,8 +27,8 @@ REACHED = 0.999
 """Share of the way to a boundary that is all of it but for rounding."""
 STEEPER = 2.0
 """How much steeper than the likelier classes a less likely one may be and still not be looked at, if only that would
-make it the nearest. Of a ResNet-20's images two in three are looked at again. With 1.5 DDN was up to a tenth too long on
-linear networks whose classes differ much in steepness (7 of 1,800 items by more than a hundredth; with 2 none)."""
+make it the nearest. Of a ResNet-20's images two in three are looked at again. With 1.5 DDN was up to a tenth too long
+on linear networks whose classes differ much in steepness (7 of 1,800 items by more than a hundredth; with 2 none)."""
 
 
 def heights(task: Task, logits: Tensor, classes: int) -> Tensor:
