@@ -55,7 +55,7 @@ def cleverhans(model: nn.Module, x: Tensor, own: Tensor, bounds: Bounds) -> Tens
     return bounds.inputs(adversarial, x.dtype)
 
 
-MOST = {"cleverhans": 96}
+MOST = {"cleverhans": 256}
 """Images that a peer gets on CUDA: cleverhans reads every image's result at every iteration, a wait each."""
 PEERS: dict[str, Peer] = {"foolbox": foolbox, "cleverhans": cleverhans}
 
@@ -101,13 +101,15 @@ def predicted(model: nn.Module, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def judged(model: nn.Module, x: Tensor, own: Tensor, adversarial: Tensor, bounds: Bounds) -> dict[str, float]:
-    """Success by a fresh forward pass, against the labels that were fled, and distances in pixels; a failure is
-    infinitely far."""
+def distances(model: nn.Module, x: Tensor, own: Tensor, adversarial: Tensor, bounds: Bounds) -> Tensor:
+    """In pixels; infinite where a fresh forward pass gives the label that was fled."""
     success = predicted(model, adversarial) != own
     distance = torch.linalg.vector_norm((bounds.pixels(adversarial) - bounds.pixels(x)).flatten(1), dim=1)
-    reached = torch.where(success, distance, torch.inf)
-    return {"success": success.float().mean().item(), "median_l2": reached.median().item()}
+    return torch.where(success, distance, torch.inf)
+
+
+def judged(distance: Tensor) -> dict[str, float]:
+    return {"success": torch.isfinite(distance).float().mean().item(), "median_l2": distance.median().item()}
 
 
 def spearman(a: Tensor, b: Tensor) -> float:
@@ -124,8 +126,9 @@ def compare(device: str, items: int, engine: str, repeats: int) -> list[dict[str
     cw.run(model, x[:8])  # libraries load and choose kernels
     own = predicted(model, x)
     ours, seconds = timed(lambda: cw.run(model, x, own), device)
+    reached = distances(model, x, own, ours.adversarial, bounds)
     rows = [{"what": f"calibrant CW on {name}, {items} images", "seconds": seconds, "ratio": 1.0,
-             **judged(model, x, own, ours.adversarial, bounds), "said": ours.success.float().mean().item(),
+             **judged(reached), "said": ours.success.float().mean().item(),
              "calls": ours.calls.float().mean().item()}]  # fmt: skip
     for peer, attack in PEERS.items():
         try:
@@ -137,11 +140,13 @@ def compare(device: str, items: int, engine: str, repeats: int) -> list[dict[str
         fled = own[: len(some)]
         ratios = []
         for _ in range(repeats):
-            mine = timed(lambda some=some, fled=fled: cw.run(model, some, fled), device)[1]
+            short = timed(lambda some=some, fled=fled: cw.run(model, some, fled), device)[1]
             adversarial, took = timed(lambda a=attack, some=some, fled=fled: a(model, some, fled, bounds), device)
-            ratios.append(took / mine)
-        of_ours = judged(model, some, fled, ours.adversarial[: len(some)], bounds)
-        found = judged(model, some, fled, adversarial, bounds) | {f"{k}_of_calibrant": v for k, v in of_ours.items()}
+            ratios.append(took / short)
+        theirs, mine = distances(model, some, fled, adversarial, bounds), reached[: len(some)]
+        found = judged(theirs) | {f"{k}_of_calibrant": v for k, v in judged(mine).items()}
+        both = torch.isfinite(theirs) & torch.isfinite(mine)
+        found["median_of_ours_over_theirs"] = (mine / theirs)[both].median().item()  # of each image
         ratio = torch.tensor(ratios).median().item()
         rows.append({"what": f"{peer}, {len(some)} images", "seconds": took, "ratio": ratio, **found})
     timed(lambda: ddn.run(model, x, own), device)
@@ -152,7 +157,7 @@ def compare(device: str, items: int, engine: str, repeats: int) -> list[dict[str
             "what": "calibrant DDN, the cheap ruler (ratio: CW's time over its own)",
             "seconds": took,
             "ratio": again / took,
-            **judged(model, x, own, cheap.adversarial, bounds),
+            **judged(distances(model, x, own, cheap.adversarial, bounds)),
             "said": cheap.success.float().mean().item(),
             "calls": cheap.calls.float().mean().item(),
             "cheaper_in_calls": (ours.calls.float().mean() / cheap.calls.float().mean()).item(),
