@@ -108,3 +108,14 @@ class Endless(Attack):
 def test_an_attack_that_never_says_done_ends_all_the_same() -> None:
     result = Endless().run(nn.Linear(2, 2), torch.rand(5, 2))
     assert int(result.calls.max()) <= LONGEST * 3 + 3
+
+
+@pytest.mark.parametrize(
+    "attack", [DDN(batch=4), CarliniWagner(batch=4, iterations=20)], ids=lambda a: type(a).__name__
+)
+def test_logits_wider_than_the_inputs_do_not_hinder_those_who_enter_later(attack: Attack) -> None:
+    g = torch.Generator().manual_seed(0)
+    w = torch.randn(5, 12, generator=g, dtype=torch.float64)
+    x = torch.rand(11, 12, generator=g)
+    result = attack.run(lambda x: torch.tanh(x.double() @ w.T), x)
+    assert bool(result.success.all()) and result.distance.dtype == x.dtype

@@ -256,5 +256,6 @@ def test_ddn_leaves_no_item_that_cw_moves_on_a_wrecked_network() -> None:
 def test_an_item_that_ddn_moves_costs_its_iterations_and_looks(victim: Victim) -> None:
     result = DDN(bounds=victim.bounds).run(victim.model, victim.x)
     cost = result.calls - DDN().iterations
-    assert bool(result.success.all()) and {DDN.looks, DDN.most} <= set(cost.tolist())
-    assert int(cost.min()) == DDN.looks and (cost > DDN.most).double().mean() < 0.1, "few items need a second walk"
+    least, most = DDN.looks + 1, DDN.most + 1  # the other classes at once; and one by one
+    assert bool(result.success.all()) and {least, most} <= set(cost.tolist())
+    assert int(cost.min()) == least and (cost > most).double().mean() < 0.1, "few items need a second walk"

@@ -191,7 +191,7 @@ class Attack(ABC):
             if bool(asked.any()):
                 looked = field.among(origin, rows)
                 classes = (self.looks, self.most) if self.looks else (second.TIED, second.TIED)
-                held = torch.where(success, norms(best - chosen.origin, self.norm), torch.inf)
+                held = torch.where(success, norms(best - chosen.origin, 2), torch.inf)
                 nearest, evaluations = second.boundary(
                     loop.field, looked, chosen, clean[rows], easily, beyond, held, classes, loop.size
                 )

@@ -6,8 +6,8 @@ g is the gradient of −log p_r, and here of the margin in the second half. The 
 with α from 1 to 0.01 by a cosine, γ = 0.05 and 100 steps or more: far too long where distances are a tenth of it. Here
 the scale is the item's own, so that few steps are enough: ε starts where the linear model of the log-odds reaches
 zero, α is in units of ε, γ falls by the same cosine, ε grows by half until the first success, and the end is searched
-on the way to the best point (`boundary`). With α = 2 most items are a little nearer and a few
-are much farther, which then rank far too high; so it is 1.
+on the way to the best point (`boundary`). Twice the α brings most items of a CNN and of a ResNet-20 a little nearer in
+as many steps, but leaves a few much farther, which then rank too high.
 
 An item without a success after all iterations had a linear model that said nothing of how far it is: a network that
 gives one class to nearly all inputs is flat where they are, and far steps land where its gradient points nowhere. It

@@ -25,7 +25,7 @@ SMALLEST = {"cpu": FEWEST, "cuda": 64}
 """Slots are never fewer; on CUDA the time no longer shrinks with the batch below."""
 ENGINES = ("auto", "eager", "graph", "compile")
 NOBODY = -1
-WORTH_CAPTURING = 5
+WORTH_CAPTURING = 8
 """Steps from which recording a graph pays."""
 LONGEST = 64
 """Times its `steps` that an item may take while c is searched for; an attack that never says `done` ends there."""
@@ -135,7 +135,8 @@ class Loop:
         closer = distance < rows["nearest"] if attack.nearest else True
         better = live & success & closer
         seen = Seen(logits, gradient[0] if evaluations == 1 else gradient, success, distance)
-        following = attack.step(task, rows, seen)
+        # logits may be wider than the items, which others enter later
+        following = {name: v.to(rows[name].dtype) for name, v in attack.step(task, rows, seen).items()}
         calls = rows["calls"] + evaluations * live
         return {
             **rows,

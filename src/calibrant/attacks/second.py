@@ -35,9 +35,9 @@ def boundary(
     classes: tuple[int, int],
     batch: int,
 ) -> Found:
-    """Where the linear model's nearest boundary is, `beyond` it in margin, and how many were looked at ([N]).
+    """Where the linear model's nearest boundary is, `beyond` it in margin, and how many gradients it took ([N]).
 
-    `within` [N]: how far what is held is; what lies farther is of no use.
+    `within` [N]: how far what is held is, in L2; what lies farther is of no use.
     Gradients in reduced precision are good enough where they led to a success, `easily`: how far a boundary is, the
     clean logits say, which are in full.
     """
@@ -54,7 +54,8 @@ def boundary(
 
 
 def reached(field: Field, task: Task, nearest: Tensor, held: Found, size: int, norm: float) -> Found:
-    """Towards the linear model's nearest boundary, where it is nearer than what is held; and where that is a success.
+    """Towards the linear model's nearest boundary, not as far as what is held; and where that is a success. Also where
+    that boundary is farther: the network may curve towards the input.
 
     Right beyond that boundary first: stretched and clipped, a point has another direction, in which pixels that are
     free to move would have gone less far than the nearest point has them.
@@ -72,11 +73,9 @@ def reached(field: Field, task: Task, nearest: Tensor, held: Found, size: int, n
         return point, some.succeeded(logits)
 
     # towards a target they are all passed there, and farther on one of them may be crossed again
+    every = torch.arange(len(away), device=away.device)
     beyond = 1.0 if task.targeted else RIGHT_BEYOND
-    worth = (~success | (reach > 1)).nonzero().squeeze(1)
-    point, there = task.origin.clone(), torch.zeros_like(success)
-    if len(worth):
-        point[worth], there[worth] = at(reach.clamp_max(beyond), worth)
+    point, there = at(reach.clamp_max(beyond), every)
     farther = (success & ~there & (reach > beyond)).nonzero().squeeze(1)
     if len(farther):
         point[farther], there[farther] = at(reach, farther)
