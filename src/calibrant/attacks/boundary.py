@@ -29,6 +29,10 @@ and then whether it ends a pass sooner, and the distance is not to tell."""
 COARSER = 1 / 8
 """Of the slack: the clearance with which a search ends in TF32 or half precision. Less says nothing there, and every
 item would be searched for to its last pass."""
+CLOSE = 16.0
+"""Times the slack: inputs nearer than this to a boundary, in margin, are searched for as a caller would look at them.
+In the fastest layout other kernels round otherwise, and may see such an input beyond the boundary where it stands;
+from there no way leads outward (`firm`)."""
 CLEAR = 1e-4
 """Share of the margin at the origin by which a success clears the boundary: a hundredth of a per cent of the distance,
 and beyond the noise even where a few classes, all equal at the boundary, show none of it."""
@@ -187,17 +191,26 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
 
     low = torch.zeros(len(best), dtype=best.dtype, device=best.device)
     high = torch.ones_like(low)
+    close = (start.abs() < CLOSE * least) & field.lays_out_anew(best)
+
+    def margins(t: Tensor, rows: Tensor) -> Tensor:
+        seen = torch.empty_like(start[rows])
+        for which, search in ((~close[rows], True), (close[rows], False)):
+            for part in filter(len, torch.split(which.nonzero().squeeze(1), batch)):
+                some = rows[part]
+                logits = field.part(some).logits_of(at(t[part], some), batch, search=search)
+                seen[part] = task.take(some).margin(logits)
+        return seen
+
     margin, slack = _first(field, task, at, batch)
+    if len(rows := close.nonzero().squeeze(1)):
+        margin[rows] = margins(high[rows], rows)
     slack = torch.maximum(slack, least)
     enough = (COARSER if noise.coarse(field, slack.device) else 0.0) * slack
     slack = torch.maximum(slack, CLEAR * start.abs())
 
     def clearance(t: Tensor, rows: Tensor) -> Tensor:
-        seen = []
-        for some, way in zip(torch.split(rows, batch), torch.split(t, batch), strict=True):
-            logits = field.part(some).logits_of(at(way, some), batch)
-            seen.append(task.take(some).margin(logits) - slack[some])
-        return torch.cat(seen).to(best.dtype)
+        return (margins(t, rows) - slack[rows]).to(best.dtype)
 
     below, above = (start - slack).to(best.dtype), (margin - slack).to(best.dtype)
     share = _share(start, margin, slack, AHEAD[0]).to(best.dtype)

@@ -100,10 +100,10 @@ class Field:
         missing = max(0, min(max(FILLED, rounded(n)), most) - n)
         return torch.cat([rows, rows[:1].expand(missing)])
 
-    def logits_of(self, pixel: Tensor, most: int) -> Tensor:
+    def logits_of(self, pixel: Tensor, most: int, *, search: bool = True) -> Tensor:
         """`logits` of some rows, however many, in a search."""
         rows = self.filled(torch.arange(len(pixel), device=pixel.device), most)
-        return self.logits(pixel if len(rows) == len(pixel) else pixel[rows], search=True)[: len(pixel)]
+        return self.logits(pixel if len(rows) == len(pixel) else pixel[rows], search=search)[: len(pixel)]
 
     def gradient(self, pixel: Tensor, objective: Objective) -> tuple[Tensor, Tensor]:
         """Logits [N, K] and gradients [J, N, …] at `pixel`; as many backward passes as the objective has rows."""
@@ -122,10 +122,14 @@ class Field:
             scale = SCALE if self.reduced else 1.0
             return logits.detach(), _gradients(scale * _at_least_2d(objective(logits)), point) / scale
 
+    def lays_out_anew(self, x: Tensor) -> bool:
+        """Does a search run in another layout than a caller's own pass?"""
+        return self.channels_last and x.ndim == 4 and _rounds_operands(x)
+
     def _output(self, x: Tensor) -> Any:
         """With channels last, where convolutions are fastest then; not in a network that flattens its maps by `view`,
         which takes no such layout and says so the first time."""
-        if not self.channels_last or x.ndim != 4 or not (self.reduced or _rounds_operands(x)):
+        if not (self.lays_out_anew(x) or (self.reduced and self.channels_last and x.ndim == 4)):
             return self.predictor(x)
         try:
             out = self.predictor(x.contiguous(memory_format=torch.channels_last))
