@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks import noise, second, settings
+from calibrant.attacks.behind import home, modules, untouched
 from calibrant.attacks.boundary import clears, firm, settle
 from calibrant.attacks.bounds import Bounds
 from calibrant.attacks.captured import fast_copy
-from calibrant.attacks.field import Field, home, modules, untouched
+from calibrant.attacks.field import Field
 from calibrant.attacks.loop import Loop
 from calibrant.attacks.task import Seen, State, Task, norms, spread
 from calibrant.errors import InputError

@@ -9,17 +9,15 @@ while that member exists, because PEP's perturbed weights and dropout's masks ar
 
 from __future__ import annotations
 
-import functools
-import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from types import FunctionType, MethodType, ModuleType
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from calibrant.attacks.behind import modules
 from calibrant.attacks.bounds import Bounds
 from calibrant.errors import InputError
 
@@ -29,9 +27,6 @@ one row is no matrix product), and an item's logits would depend in their last d
 
 FILLED = 256
 """Rows of a pass of a search on CUDA: fewer take the device less time than a processor takes to ask for them."""
-
-DEPTH = 4
-"""How many objects deep a predictor's networks are looked for: a function, its object, that one's list, an ensemble."""
 
 HALF = torch.float16
 """Reduced precision. bfloat16 has three bits less, which cost a quarter of a per cent of CW's distance; what float16's
@@ -200,77 +195,6 @@ def _at_least_2d(rows: Tensor) -> Tensor:
 def _gradients(rows: Tensor, point: Tensor) -> Tensor:
     last = len(rows) - 1
     return torch.stack([torch.autograd.grad(row.sum(), point, retain_graph=j < last)[0] for j, row in enumerate(rows)])
-
-
-@contextmanager
-def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
-    """Eval mode and frozen parameters inside; modes, flags and global generators as found outside.
-
-    In eval mode BatchNorm keeps its statistics; gradients are asked for by name, so that no `.grad` is written. cuDNN
-    does not measure its algorithms: batches shrink as items are done, and each new size would be measured.
-    """
-    cudnn = torch.backends.cudnn
-    measures = cudnn.benchmark
-    networks = modules(predictor)
-    modes = [(sub, sub.training) for network in networks for sub in network.modules()]
-    flags = [(p, p.requires_grad) for network in networks for p in network.parameters()]
-    cuda = [device] if device.type == "cuda" else []
-    with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=cuda))
-        stack.enter_context(torch.inference_mode(False))  # an evaluation may stand around; its tensors have no gradient
-        try:
-            cudnn.benchmark = False
-            for sub, _ in modes:
-                sub.training = False
-            for p, _ in flags:
-                p.requires_grad = False
-            yield
-        finally:
-            cudnn.benchmark = measures
-            for sub, mode in modes:
-                sub.training = mode
-            for p, flag in flags:
-                p.requires_grad = flag
-
-
-def modules(predictor: Any) -> list[nn.Module]:
-    """The networks behind a predictor: itself, or those that an object, a method or a function holds or names."""
-    found: dict[int, nn.Module] = {}
-    _collect(predictor, found, set(), DEPTH)
-    return list(found.values())
-
-
-def _collect(held: Any, found: dict[int, nn.Module], met: set[int], depth: int) -> None:
-    if isinstance(held, nn.Module):
-        found[id(held)] = held
-    elif depth and id(held) not in met and not isinstance(held, (Tensor, type, ModuleType, str, bytes)):
-        met.add(id(held))
-        for each in inside(held):
-            _collect(each, found, met, depth - 1)
-
-
-def inside(held: Any) -> Iterable[Any]:
-    """What a container, a function (by its closure and the globals it names) or an object holds."""
-    if isinstance(held, Mapping):
-        return held.values()
-    if isinstance(held, (list, tuple, set, frozenset)):
-        return held
-    if isinstance(held, FunctionType):
-        names = inspect.getclosurevars(held)
-        return [*names.nonlocals.values(), *names.globals.values(), *(held.__defaults__ or ())]
-    if isinstance(held, MethodType):
-        return [held.__self__]
-    if isinstance(held, functools.partial):
-        return [held.func, *held.args, *held.keywords.values()]
-    return [*getattr(held, "__dict__", {}).values(), getattr(held, "model", None), getattr(held, "models", None)]
-
-
-def home(predictor: Any, default: torch.device) -> torch.device:
-    """Where the predictor's networks are."""
-    for network in modules(predictor):
-        for tensor in (*network.parameters(), *network.buffers()):
-            return tensor.device
-    return default
 
 
 def _is_ensemble(predictor: Any) -> bool:

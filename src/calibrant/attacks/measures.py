@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.attack import Attack
-from calibrant.attacks.field import Field, home, untouched
+from calibrant.attacks.behind import home, untouched
+from calibrant.attacks.field import Field
 from calibrant.attacks.task import norms
 from calibrant.errors import InputError
 

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.attacks.attack import Attack
+from calibrant.attacks.behind import home
 from calibrant.attacks.bounds import Bounds, some_batch
 from calibrant.attacks.cw import CarliniWagner
 from calibrant.attacks.ddn import DDN
-from calibrant.attacks.field import home
 from calibrant.attacks.settings import whole
 from calibrant.attacks.store import Store, open_store, tensor_hash, weights_hash
 from calibrant.data.batches import Batches

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.attacks.field import inside, modules
+from calibrant.attacks.behind import inside, modules
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, tensors
 from calibrant.files.arrays import Content
