@@ -111,6 +111,7 @@ def test_what_is_left_of_a_search_shares_its_passes_whatever_batch_it_came_in(ba
     point, success = settle(seen, some, far[flips], far[flips], start, least, batch=batch, search=True)
     short = sum(size < batch for size in model.sizes)
     assert bool(success.all()) and short <= 1 + len(OVERSHOOT) + EVALUATIONS
+    # from points this far some searches end by their count and not at the root: up to 8e-4 apart in other batches
     whole, _ = settle(seen, some, far[flips], far[flips], start, least, batch=1000, search=True)
     torch.testing.assert_close(norms(point - some.origin, 2), norms(whole - some.origin, 2), rtol=2e-3, atol=0)
 
