@@ -60,7 +60,7 @@ MOST = {"cleverhans": 256}
 PEERS: dict[str, Peer] = {"foolbox": foolbox, "cleverhans": cleverhans}
 
 
-def trained(device: str) -> tuple[nn.Module, Tensor, Bounds, str]:
+def trained(device: str, seed: int) -> tuple[nn.Module, Tensor, Bounds, str]:
     """A small CNN, the test images it was not trained on, and what it is."""
     root = os.environ.get("CALIBRANT_DATA")
     data = load("fashion_mnist", root=root) if root else load("digits")
@@ -68,11 +68,12 @@ def trained(device: str) -> tuple[nn.Module, Tensor, Bounds, str]:
     bounds = Bounds(mean=data.mean, std=data.std)
     part = data["train"]
     x, y = bounds.inputs(part.x.to(device).float() / 255, torch.float32), part.y.to(device)
-    model = build("cifar_cnn", classes=data.k, in_channels=data.shape[0], size=data.shape[1:]).to(device)
+    model = build("cifar_cnn", classes=data.k, in_channels=data.shape[0], size=data.shape[1:], seed=seed)
+    model = model.to(device)
     optimiser = torch.optim.Adam(model.parameters(), 2e-3)
     epochs = 2 if root else 20
     for epoch in range(epochs):
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(epoch)).to(device)
+        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(1000 * seed + epoch)).to(device)
         for rows in order.split(128):
             optimiser.zero_grad()
             nn.functional.cross_entropy(model(x[rows]), y[rows]).backward()
@@ -117,8 +118,8 @@ def spearman(a: Tensor, b: Tensor) -> float:
     return torch.corrcoef(ranks)[0, 1].item()
 
 
-def compare(device: str, items: int, engine: str, repeats: int) -> list[dict[str, Any]]:
-    model, x, bounds, name = trained(device)
+def compare(device: str, items: int, engine: str, repeats: int, seed: int) -> list[dict[str, Any]]:
+    model, x, bounds, name = trained(device, seed)
     x = x[len(x) // 2 :][:items]
     items = len(x)
     on_cuda = {"engine": engine} if device == "cuda" else {}
@@ -220,6 +221,7 @@ def main() -> None:
     parser.add_argument("--data-root", default=os.environ.get("CALIBRANT_DATA"), help="data sets (CALIBRANT_DATA)")
     parser.add_argument("--repeats", type=int, default=1, help="turns of each attack; the ratio is the median")
     parser.add_argument("--cw-items", type=int, default=4096, help="images of full CW under --levels")
+    parser.add_argument("--seed", type=int, default=0, help="of the network that is trained here")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     if given.peers:
@@ -227,9 +229,8 @@ def main() -> None:
     if given.levels:
         rows = rulers(given.device, given.run, given.items or 50_000, given.cw_items, given.engine, given.data_root)
     else:
-        rows = compare(
-            given.device, given.items or (1000 if given.device == "cuda" else 64), given.engine, given.repeats
-        )
+        items = given.items or (1000 if given.device == "cuda" else 64)
+        rows = compare(given.device, items, given.engine, given.repeats, given.seed)
     for row in rows:
         print(json.dumps(row) if given.json else "  ".join(_words(row)))
 

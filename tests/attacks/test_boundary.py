@@ -88,6 +88,23 @@ def test_what_is_beyond_64_times_the_way_is_not_the_attacks(times: float, reache
         torch.testing.assert_close(point[:, 0], torch.full((9,), 0.5, dtype=torch.float64), rtol=2e-4, atol=0)
 
 
+@pytest.mark.parametrize(("height", "reached"), [(4e-5, True), (1e-12, False)])
+def test_a_ridge_too_narrow_to_be_clear_of_is_a_success_beyond_the_noise(height: float, reached: bool) -> None:
+    """Its top is less than a ten-thousandth of the clean margin high, and falls on both sides; noise is far less."""
+
+    def model(x: Tensor) -> Tensor:
+        others = torch.tensor([-1.0, -2.0, -3.0], dtype=x.dtype).expand(len(x), 3)
+        return torch.cat([torch.full_like(x[:, :1], 0.5), 0.5 + height - (x[:, :1] - 0.5).abs(), others], 1)
+
+    origin = torch.zeros(9, 4, dtype=torch.float64)
+    best = torch.tensor([0.5, 0.0, 0.0, 0.0], dtype=torch.float64).expand(9, 4)
+    task = Task(origin, torch.zeros(9, dtype=torch.long), Bounds(), False, 0.0)
+    start, least = torch.full((9,), -0.5, dtype=torch.float64), torch.full((9,), 1e-9, dtype=torch.float64)
+    point, success = settle(Field(model, Bounds(), torch.float64), task, best, best, start, least, batch=9, search=True)
+    assert bool((success == reached).all())
+    torch.testing.assert_close(point, best, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize(
     ("dtype", "coarse"), [(torch.float64, False), (torch.float32, False), (torch.float16, True), (torch.bfloat16, True)]
 )

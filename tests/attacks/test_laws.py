@@ -242,9 +242,10 @@ def test_an_item_does_not_see_its_batch(name: str, victim: Victim) -> None:
     whole = make(name, victim.bounds).run(victim.model, x).distance
     alone = torch.cat([make(name, victim.bounds).run(victim.model, row[None]).distance for row in x[:2]])
     turned = make(name, victim.bounds, batch=10).run(victim.model, x.flip(0)).distance.flip(0)
-    # a pixel next to one is known to 6e-8, so that a short distance has no more digits than that
-    torch.testing.assert_close(alone, whole[:2], rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(turned, whole, rtol=1e-6, atol=1e-7)
+    # on some processors a convolution of ten rows rounds otherwise than one of 24, and with the logits' last digits the
+    # distance moves by up to 5e-6 of itself; where items see each other it moves by a tenth
+    torch.testing.assert_close(alone, whole[:2], rtol=5e-5, atol=1e-6)
+    torch.testing.assert_close(turned, whole, rtol=5e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -207,6 +207,7 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
         margin[rows] = margins(high[rows], rows)
     slack = torch.maximum(slack, least)
     enough = (COARSER if noise.coarse(field, slack.device) else 0.0) * slack
+    beyond_noise = margin > slack
     slack = torch.maximum(slack, CLEAR * start.abs())
 
     def clearance(t: Tensor, rows: Tensor) -> Tensor:
@@ -225,6 +226,9 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
         above[rows] = clearance(farther, rows)
         success = above > 0
     high = _root(clearance, low, high, below, above, success, enough.to(best.dtype))
+    # where the region beyond the boundary is so narrow that no reach is CLEAR of it, clear of the noise will do
+    narrow = ~success & beyond_noise
+    high, success = torch.where(narrow, 1.0, high), success | narrow
     parts = [torch.where(spread(success[rows], best), at(high[rows], rows), best[rows]) for rows in _parts(best, batch)]
     return torch.cat(parts), success
 

@@ -31,7 +31,7 @@ from calibrant.nn.surgery import smoothed
 from calibrant.types import SCHEMA
 
 HEADER = "robustness.json"
-EDITION = 7
+EDITION = 8
 """Raised whenever a ruler of the same settings would find other distances: chunks of two editions do not mix."""
 _WORDS = {
     "edition": "another edition of the rulers",
