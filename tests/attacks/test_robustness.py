@@ -39,9 +39,10 @@ def test_tensor_and_batches_agree(victim: Victim) -> None:
     from_batches = calibrant.robustness(victim.model, batches, "ddn", chunk=17)
     from_tensor = calibrant.robustness(victim.model, x, "ddn", bounds=victim.bounds)
     assert from_batches.shape == (40,) and from_batches.dtype == torch.float32
-    torch.testing.assert_close(from_batches, from_tensor, rtol=1e-6, atol=0)
+    # some processors round a convolution of 17 rows otherwise than one of 40 (`test_an_item_does_not_see_its_batch`)
+    torch.testing.assert_close(from_batches, from_tensor, rtol=5e-5, atol=1e-6)
     turned = robustness(victim.model, x.flip(0), DDN(bounds=victim.bounds))
-    torch.testing.assert_close(turned.flip(0), from_tensor, rtol=1e-6, atol=0)
+    torch.testing.assert_close(turned.flip(0), from_tensor, rtol=5e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

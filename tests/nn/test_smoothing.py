@@ -158,7 +158,7 @@ def test_one_map_beside_the_result_and_none_for_autograd() -> None:
 
     x = torch.randn(4, 16, 64, 64)
     layer, size = Smooth(), x.numel() * 4
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
         layer(x)
     held = peak = 0
     for event in sorted(seen.profiler.kineto_results.events(), key=lambda e: e.start_ns()):

@@ -76,7 +76,7 @@ def test_a_strict_export_a_decomposed_one_one_of_prob_and_one_of_another_rank_to
 
 def peak(f: Callable[[], Any]) -> int:
     """Bytes that were alive at once, of those allocated in a call."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True) as seen:
         kept = f()
     held = most = 0
     for event in sorted(seen.profiler.kineto_results.events(), key=lambda e: e.start_ns()):
