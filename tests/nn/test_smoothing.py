@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.errors import InputError
+from calibrant.errors import InputError, MissingDependencyError
+from calibrant.nn import smoothing
 from calibrant.nn.blur import blur, kernel_of
 from calibrant.nn.smoothing import Blur, Prob, Smooth, prob, reference
 
@@ -201,3 +203,13 @@ def test_forward_mode_and_hessians_through_it(layer: nn.Module) -> None:
         torch.testing.assert_close(torch.func.hessian(cubes)(z), expected)
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(z.requires_grad_()), layer(z))
+
+
+def test_without_triton_a_map_on_cuda_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", None)
+    for name in ("smooth", "smooth_triton", "lanes"):
+        monkeypatch.delitem(sys.modules, f"calibrant.nn.kernels.{name}", raising=False)
+    if kernels := sys.modules.get("calibrant.nn.kernels"):
+        monkeypatch.delattr(kernels, "smooth", raising=False)
+    with pytest.raises(MissingDependencyError, match=r"pip install triton .*nn\.Sequential\(Prob"):
+        smoothing._kernel()

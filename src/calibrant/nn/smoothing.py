@@ -21,7 +21,7 @@ from torch._ops import _len_torch_dispatch_stack_pre_dispatch
 from torch.autograd import forward_ad
 from torch.fx import Proxy, wrap
 
-from calibrant.errors import InputError
+from calibrant.errors import InputError, MissingDependencyError
 from calibrant.nn.blur import PADDINGS, Padding, Taps, averaged, blur, blurred, check_map, check_values, kernel_of
 
 Upper = Literal["tanh", "relu6", "constant", "none", "identity"]
@@ -245,8 +245,11 @@ _fused: Any = None  # an import statement in `forward` would call on Python's im
 
 def _kernel() -> Any:
     """The kernel's entry. Triton is imported when a map lies on a CUDA device, not before."""
-    from calibrant.nn.kernels import smooth
-
+    try:
+        from calibrant.nn.kernels import smooth
+    except ImportError as error:
+        remedy = "pip install triton (triton-windows on Windows), or nn.Sequential(Prob(…), Blur(…)), which need none"
+        raise MissingDependencyError(f"Smooth on a CUDA device is a Triton kernel ({error}); {remedy}") from error
     return smooth.fused
 
 
