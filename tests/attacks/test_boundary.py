@@ -102,7 +102,9 @@ def test_a_ridge_too_narrow_to_be_clear_of_is_a_success_beyond_the_noise(height:
     start, least = torch.full((9,), -0.5, dtype=torch.float64), torch.full((9,), 1e-9, dtype=torch.float64)
     point, success = settle(Field(model, Bounds(), torch.float64), task, best, best, start, least, batch=9, search=True)
     assert bool((success == reached).all())
-    torch.testing.assert_close(point, best, rtol=0, atol=0)
+    short = best[:, 0] - point[:, 0]
+    # the nearest point on the ridge, and not its top; where there is none, the attack's own
+    assert bool(((short > 0.9 * height) & (short < height) if reached else short == 0).all())
 
 
 @pytest.mark.parametrize(

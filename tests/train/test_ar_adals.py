@@ -262,6 +262,38 @@ def test_levels_of_training_and_validation_are_of_one_network(run: Path, tmp_pat
     assert "are of two networks" in said and "--split train,validation" in said and not (tmp_path / "r").exists()
 
 
+def test_levels_of_training_and_validation_are_of_one_edition_of_the_ruler(run: Path, tmp_path: Path) -> None:
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    for split, edition in (("train", 7), ("validation", 8)):
+        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
+        distances.write(mixed / f"{split}.safetensors", replace(found, edition=edition))
+    said = refused(small(), tmp_path / "r", replace(QUIET, levels=mixed))
+    assert "are of two editions of ddn" in said and not (tmp_path / "r").exists()
+
+
+def test_what_an_earlier_edition_of_the_ruler_measured_is_measured_again(run: Path, tmp_path: Path) -> None:
+    members, data = load(run / "vanilla").members, load_data("digits", sizes=small().data.sizes)
+    fresh = distances.measured(members, data, "test", tmp_path, ruler="ddn")
+    path = tmp_path / "ddn" / "test.safetensors"
+    for edition in (fresh.edition, fresh.edition - 1):
+        distances.write(path, replace(fresh, distance=2 * fresh.distance, edition=edition))
+        found = distances.measured(members, data, "test", tmp_path, ruler="ddn")
+        kept = 2.0 if edition == fresh.edition else 1.0
+        assert torch.equal(found.distance, kept * fresh.distance)
+    assert distances.read(path).edition == fresh.edition
+
+
+def test_a_file_that_notes_no_edition_is_of_an_earlier_one(run: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    source, path = run / "vanilla" / "robustness" / "ddn" / "train.safetensors", tmp_path / "train.safetensors"
+    found = distances.read(source)
+    head = {"data": found.data, "split": "train", "items": found.items, "network": found.network, "ruler": "ddn"}
+    save_file(load_file(source), path, {"calibrant": json.dumps(head)})
+    assert distances.read(path).edition < found.edition
+
+
 def test_a_run_keeps_the_levels_it_was_begun_with(run: Path, tmp_path: Path) -> None:
     train(small("seed=5"), tmp_path / "other", QUIET)
     out = tmp_path / "mine"

@@ -207,7 +207,7 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
         margin[rows] = margins(high[rows], rows)
     slack = torch.maximum(slack, least)
     enough = (COARSER if noise.coarse(field, slack.device) else 0.0) * slack
-    beyond_noise = margin > slack
+    loud = slack
     slack = torch.maximum(slack, CLEAR * start.abs())
 
     def clearance(t: Tensor, rows: Tensor) -> Tensor:
@@ -225,10 +225,11 @@ def _nearest(field: Field, task: Task, best: Tensor, start: Tensor, least: Tenso
         low[rows], below[rows], high[rows] = high[rows], above[rows], farther
         above[rows] = clearance(farther, rows)
         success = above > 0
-    high = _root(clearance, low, high, below, above, success, enough.to(best.dtype))
     # where the region beyond the boundary is so narrow that no reach is CLEAR of it, clear of the noise will do
-    narrow = ~success & beyond_noise
-    high, success = torch.where(narrow, 1.0, high), success | narrow
+    if len(rows := (~success & (margin > loud)).nonzero().squeeze(1)):
+        slack[rows], low[rows], high[rows], success[rows] = loud[rows], 0.0, 1.0, True
+        below[rows], above[rows] = ((end[rows] - loud[rows]).to(best.dtype) for end in (start, margin))
+    high = _root(clearance, low, high, below, above, success, enough.to(best.dtype))
     parts = [torch.where(spread(success[rows], best), at(high[rows], rows), best[rows]) for rows in _parts(best, batch)]
     return torch.cat(parts), success
 

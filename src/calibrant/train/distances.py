@@ -4,7 +4,8 @@
     RUN/robustness/RULER/SPLIT.….parts/         finished chunks, while it is being measured
 
 Distances are L2 in pixels of [0, 1], to another prediction than the network's own. The header carries the content
-hash of the items and of the weights: nobody trains with the robustness of another data set, split or network.
+hash of the items and of the weights: nobody trains with the robustness of another data set, split or network. What
+an earlier edition of the rulers measured is measured again, for two editions' distances rank in no common order.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Distances:
     items: str  # content hash of the items
     network: str  # content hash of the weights
     ruler: str
+    edition: int = EDITION  # of the rulers, which measure a little differently in each
 
     @property
     def unmoved(self) -> int:
@@ -86,7 +88,7 @@ def measured(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Distances:
-    """From `folder` (RUN/robustness) where it lies for these items and weights, else attacked, chunk by chunk."""
+    """From `folder` (RUN/robustness) where these items, weights and edition lie, else attacked, chunk by chunk."""
     if ruler not in RULERS:
         raise unknown("ruler", ruler, RULERS)
     name = Split(split)
@@ -100,7 +102,7 @@ def measured(
     items, weights = items_hash(part), weights_hash(network)
     if path.is_file():
         found = read(path)
-        if (found.items, found.network, found.ruler) == (items, weights, ruler):
+        if (found.items, found.network, found.ruler, found.edition) == (items, weights, ruler, EDITION):
             return found
     # chunks of a network that was trained on since, or of the ruler's former settings or edition, are no use
     settings = hashlib.sha256(f"{RULERS[ruler]()!r}{EDITION}".encode()).hexdigest()
@@ -133,7 +135,7 @@ def write(path: Path, found: Distances) -> Path:
     from safetensors.torch import save
 
     head = {"schema": SCHEMA, "data": found.data, "split": found.split.value, "items": found.items}
-    head |= {"network": found.network, "ruler": found.ruler}
+    head |= {"network": found.network, "ruler": found.ruler, "edition": found.edition}
     tensors = {"distance": found.distance.contiguous(), "index": found.index.contiguous()}
     return atomic.write_bytes(path, save(tensors, metadata={"calibrant": json.dumps(head)}))
 
@@ -150,7 +152,8 @@ def read(path: Path) -> Distances:
             head = json.loads(dict(stored.metadata() or {})["calibrant"])
             distance, index = stored.get_tensor("distance"), stored.get_tensor("index")
         names = {k: head[k] for k in ("data", "items", "network", "ruler")}
-        return Distances(distance, index, split=Split(head["split"]), **names)
+        # files of before editions were noted have none, and so another one than today's
+        return Distances(distance, index, split=Split(head["split"]), edition=int(head.get("edition", 0)), **names)
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise FileError(f"{path} is not a file of robustness, or was truncated ({error}); delete it") from error
 

@@ -92,9 +92,11 @@ def _read(folder: Path, data: Data, ruler: str) -> tuple[Distances, Distances]:
                 f"{path} was measured by {each.ruler}, and this recipe's ruler is {ruler}; "
                 f"add --set targets.ruler={each.ruler}, or measure by {ruler}"
             )
-    if found[0].network != found[1].network:
+    two = [what for what in ("network", "edition") if getattr(found[0], what) != getattr(found[1], what)]
+    if two:
+        of = f"two {two[0]}s" if two[0] == "network" else f"two editions of {ruler}"
         raise InputError(
-            f"{paths[0]} and {paths[1]} are of two networks, and levels must be of one; "
+            f"{paths[0]} and {paths[1]} are of {of}, and levels must be of one; "
             f"measure both with `calibrant probe RUN/ --what robustness --ruler {ruler} --split train,validation`"
         )
     return found[0], found[1]
