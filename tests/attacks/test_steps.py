@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from calibrant.attacks import DDN, FGSM, PGD, Bounds, CarliniWagner, FrequencyFGSM, assess, attack_success_rate
+from calibrant.attacks import DDN, FGSM, PGD, Bounds, CarliniWagner, FrequencyFGSM, assess, attack_success_rate, cw
 from calibrant.attacks.cw import from_tanh, to_tanh
 from calibrant.attacks.ddn import STRIDES, WALKS
 from calibrant.attacks.measures import accuracy_under_attack, median_distance
@@ -259,3 +259,19 @@ def test_an_item_that_ddn_moves_costs_its_iterations_and_looks(victim: Victim) -
     least, most = DDN.looks + 1, DDN.most + 1  # the other classes at once; and one by one
     assert bool(result.success.all()) and {least, most} <= set(cost.tolist())
     assert int(cost.min()) == least and (cost > most).double().mean() < 0.1, "few items need a second walk"
+
+
+@pytest.mark.parametrize(("divisor", "end", "longer"), [(0.8, 1 / 16, 1.003), (0.999999, 1 / 16, 1.1)])
+def test_pixels_at_a_bound_move_as_easily_as_others(
+    divisor: float, end: float, longer: float, victim: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the digits' pixels are black. With the divisor we had before CW stops at valleys a little farther away
+    (0.8 % here), with the authors' at much farther ones (18 %), for more gradient evaluations."""
+    attack = CarliniWagner(bounds=victim.bounds)
+    ours = attack.run(victim.model, victim.x)
+    monkeypatch.setattr(cw, "INSIDE", divisor)
+    monkeypatch.setattr(cw, "FARTHEST", math.atanh(divisor))
+    monkeypatch.setattr(cw, "LAST_RATE", end)
+    other = attack.run(victim.model, victim.x)
+    assert float(other.distance.mean()) > longer * float(ours.distance.mean())
+    assert float(other.calls.double().mean()) > float(ours.calls.double().mean())
