@@ -29,7 +29,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from calibrant.bench.store import KEY_LENGTH, Cell, Store, read
+from calibrant.files.listing import visible
 from calibrant.papers import Experiment, Scale, experiments
+from calibrant.train import checkpoint
 from calibrant.train.settings import setting
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,7 +107,7 @@ class Job:
     def epochs_done(self) -> int:
         """Of a training that an earlier call on this machine began."""
         run = ROOT / "runs" / self.experiment.key(self.seed, self.scale)[:KEY_LENGTH] / "checkpoint"
-        return max((int(p.stem) for p in run.glob("*.json")), default=0)
+        return max(checkpoint.epochs(run), default=0)
 
 
 def settings_of(experiment: Experiment, words: Sequence[str] | None) -> dict[str, Any]:
@@ -204,7 +206,7 @@ def pack(store: Store, out: Path) -> None:
     arrays: dict[str, Any] = {}
     size, number = 0, 0
     lines = []
-    for path in sorted(store.root.rglob("*.json")):
+    for path in visible(store.root, "**/*.json"):
         name = path.relative_to(store.root).with_suffix("").as_posix()
         lines.append(json.dumps({"path": name, "cell": json.loads(path.read_text("utf-8"))}))
         if read(path).status != "done" or not path.with_suffix(".npz").is_file():

@@ -29,6 +29,7 @@ from calibrant.data.folder import SUFFIXES, decode
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.reference import resolve
 from calibrant.errors import CalibrantError, FileError, InputError
+from calibrant.files.listing import visible
 from calibrant.papers.pep import PAPER
 from calibrant.train.environment import environment
 from calibrant.train.recipe import digest
@@ -52,7 +53,7 @@ def lite0() -> nn.Module:
 def labelled(folder: Path) -> list[tuple[Path, int]]:
     """`NAME_<label>.jpg` or `<label>/NAME.jpg`, in the order of their names."""
     found = []
-    for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in SUFFIXES):
+    for path in (p for p in visible(folder, "**/*") if p.suffix.lower() in SUFFIXES):
         label = path.parent.name if path.parent != folder else path.stem.rpartition("_")[2]
         if not label.isdigit():
             raise FileError(

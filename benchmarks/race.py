@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import calibrant
 from benchmarks.race_peers import SMALL_ONLY, peers
 from benchmarks.race_table import write
+from calibrant.files.listing import visible
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import evaluate_scores
 from calibrant.posthoc import CALIBRATORS
@@ -100,7 +101,7 @@ def theirs() -> dict[str, Run]:
 
 
 def sets(folder: Path) -> Iterator[tuple[str, Path]]:
-    for path in sorted(folder.glob("*.npz")):
+    for path in visible(folder, "*.npz"):
         with np.load(path) as data:
             if "labels" in data and ("logits" in data or "probs" in data):
                 yield path.stem, path

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.files.listing import visible
+
 PEERS = ("probmetrics", "netcal")
 ROUNDING = 1e-5
 """Nats: what float32 inside a peer makes of the same optimum."""
@@ -81,7 +83,7 @@ def read(cache: Path) -> tuple[dict[str, dict[str, Cell]], dict[str, dict[str, s
     rows: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     sums: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     failed: dict[str, dict[str, str]] = defaultdict(dict)
-    paths = sorted(cache.glob("*.npz"))
+    paths = visible(cache, "*.npz")
     runs = Counter(tuple(p.stem.split("__")[:2]) for p in paths)
     most = {name: max(n for (s, _), n in runs.items() if s == name) for name, _ in runs}
     for path in paths:

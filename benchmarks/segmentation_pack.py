@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from calibrant.bench.store import KEY_LENGTH, Store, read
+from calibrant.files.listing import visible
 from calibrant.metrics.blocks import missed
 from calibrant.metrics.frames import Frames, blocked
 from calibrant.papers import Experiment, experiments
@@ -75,7 +76,7 @@ def pack(done: Sequence[Done], a: argparse.Namespace) -> None:
             [twin] = experiments(f"ss/table2/{e.row}")
             store.write(twin, replace(cell, experiment=twin.name))
     lines = []
-    for path in sorted(store.root.rglob("*-*-*.json")):
+    for path in visible(store.root, "**/*-*-*.json"):
         name = path.relative_to(store.root).with_suffix("").as_posix()
         entry = {"path": name, "cell": json.loads(path.read_text("utf-8"))}
         lines.append(json.dumps(entry, ensure_ascii=False) + "\n")

@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.smoothing_measure import FEW, MANY, Curve, claim, claim_over_seeds, deep_curve, nll_of_items
 from calibrant.bench.store import Cell, Store, read
+from calibrant.files.listing import visible
 from calibrant.functional.border import predictions
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, experiments
@@ -74,7 +75,7 @@ def pack(units: Sequence[Done], a: argparse.Namespace) -> None:
         print(f"{e.row} {cell.scale}: {cell.extras['members']} members {cell.measured[AS_TRAINED]}", flush=True)
     np.savez_compressed(a.out / "items.npz", **items)
     write_singles(singles, a.out)
-    lines = [_line(path, store.root) for path in sorted(store.root.rglob("*-*-*.json"))]
+    lines = [_line(path, store.root) for path in visible(store.root, "**/*-*-*.json")]
     (a.out / "cells.jsonl").write_text("".join(line + "\n" for line in lines), "utf-8")
     print(f"packed {len(lines)} cells", flush=True)
 

@@ -34,6 +34,7 @@ from calibrant.diagnostics.stress.cells import Cell
 from calibrant.diagnostics.stress.material import images_only, limited
 from calibrant.ensembles.deep import Deep
 from calibrant.ensembles.pep import PEP
+from calibrant.files.listing import visible
 from calibrant.metrics.conventions import Resampling
 from calibrant.papers import AS_TRAINED, experiments
 from calibrant.report.stress import calibrator_maps
@@ -55,7 +56,7 @@ def runs_in(paths: list[Path]) -> Iterator[Path]:
         if (path / "recipe.json").is_file():
             yield path
         else:
-            yield from sorted(p.parent for p in path.rglob("recipe.json") if (p.parent / "data.json").is_file())
+            yield from (p.parent for p in visible(path, "**/recipe.json") if (p.parent / "data.json").is_file())
 
 
 def rows_of(outcome: Outcome, prefix: str = "") -> Rows:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from calibrant.bench.store import KEY_LENGTH
 from calibrant.data import Data
+from calibrant.train import checkpoint
 from calibrant.train.recipe import Recipe
 from calibrant.train.run import How, train
 
@@ -216,4 +217,4 @@ def trained(recipe: Recipe, folder: Path, data: Data, how: How, deadline: float)
 
 def begun(folder: Path) -> int:
     """Epochs that stand in a checkpoint."""
-    return max((int(p.stem) for p in (folder / "checkpoint").glob("*.json")), default=0)
+    return max(checkpoint.epochs(folder / "checkpoint"), default=0)

@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks import smoothing_runs
 from benchmarks.workers import OutOfTime, claimed, once, scale_of, schedule_note, squeezed, work
+from calibrant.files.listing import visible
 from calibrant.train.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,11 +119,11 @@ def test_an_interrupted_call_goes_on_in_the_next(tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}", "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as call:
         end = time.time() + 120
-        while not list(tmp_path.glob("runs/ss-*/checkpoint/*.json")) and time.time() < end and call.poll() is None:
+        while not visible(tmp_path, "runs/ss-*/checkpoint/*.json") and time.time() < end and call.poll() is None:
             time.sleep(0.1)
         call.send_signal(signal.SIGTERM)
         call.wait(30)
-    begun = {p.parents[1] for p in tmp_path.glob("runs/ss-*/checkpoint/*.json")}
+    begun = {p.parents[1] for p in visible(tmp_path, "runs/ss-*/checkpoint/*.json")}
     assert begun and not list(tmp_path.glob("runs/ss-*/metrics.json"))
     locks = [int(p.read_text() or 0) for p in tmp_path.glob("runs/*.lock")]
     end = time.time() + 10

@@ -26,6 +26,7 @@ from calibrant.attacks.behind import inside, modules
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, tensors
 from calibrant.files.arrays import Content
+from calibrant.files.listing import visible
 from calibrant.nn.antialias import blurpooled
 from calibrant.nn.surgery import smoothed
 from calibrant.types import SCHEMA
@@ -85,7 +86,7 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
     path = folder / HEADER
     if not path.is_file():
         check_place(folder)
-        if folder.is_dir() and any(folder.iterdir()):
+        if visible(folder):
             raise InputError(f"{folder} holds something else than distances (no {HEADER}); choose another store")
         return Store(folder, {"schema": SCHEMA, "edition": EDITION, **header, "chunk": chunk or default})
     try:

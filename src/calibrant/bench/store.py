@@ -19,6 +19,7 @@ from typing import Any, Literal
 from calibrant.errors import FileError
 from calibrant.files import atomic
 from calibrant.files import write as write_predictions
+from calibrant.files.listing import visible
 from calibrant.papers import Experiment, Scale
 from calibrant.types import SCHEMA, Predictions, jsonable
 
@@ -94,7 +95,7 @@ class Store:
 
     def cells(self, under: str = "") -> Iterator[Cell]:
         """Every cell below `under` (a paper, a table, a row), in order of name."""
-        for path in sorted((self.root / under).rglob("*-*-*.json")):
+        for path in visible(self.root / under, "**/*-*-*.json"):
             yield read(path)
 
 

@@ -72,11 +72,12 @@ def opened(
     from calibrant.data.corruption_images import type_folders
     from calibrant.diagnostics.stress import Subject
     from calibrant.ensembles.reference import resolve
+    from calibrant.files.listing import visible
 
     where = device_of(device)
     found = [resolve(each) for each in models]
     first = found[0]
-    if data is not None and Path(data).is_dir() and (any(Path(data).glob("*.npy")) or type_folders(Path(data))):
+    if data is not None and Path(data).is_dir() and (visible(data, "*.npy") or type_folders(Path(data))):
         raise InputError(f"--data {data} holds corruptions, not a data set; say --corruptions {data}")
     name = data_name(data, first)
     loaded = model_data(name, first, root, seed)

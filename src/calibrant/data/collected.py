@@ -17,6 +17,7 @@ from calibrant.data.records import MOST_CLASSES, Data, Part, numbered
 from calibrant.data.relabelled import relabelled
 from calibrant.data.shifted import read_set
 from calibrant.errors import FileError, InputError
+from calibrant.files.listing import visible
 from calibrant.types import Split
 
 PUBLISHED = ("cifar10.1_v6_data.npy", "cifar10.1_v4_data.npy", "cifar102_test.npz")
@@ -59,7 +60,7 @@ def native(path: Path) -> tuple[int, int, int] | None:
 
     if not path.is_dir():
         return None
-    files = sorted(p for p in path.rglob("*") if p.suffix.lower() in SUFFIXES)
+    files = [p for p in visible(path, "**/*") if p.suffix.lower() in SUFFIXES]
     shapes = set()
     for file in files[:: max(1, len(files) // LOOKED_AT)]:
         try:

@@ -16,6 +16,7 @@ from torch import Tensor
 from calibrant.data.new_tests import read_npy
 from calibrant.data.packed import images
 from calibrant.errors import FileError, InputError, unknown
+from calibrant.files.listing import visible
 
 SEVERITIES = 5
 FOLDERS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -24,7 +25,7 @@ FOLDERS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 def corruptions(name: str, root: Path, kind: str = "C") -> list[str]:
     """Names of the corruptions (kind "C") or perturbations ("P") that lie under the root for a data set."""
     folder = _folder(name, root, kind)
-    return sorted(path.stem for path in folder.glob("*.npy") if path.stem != "labels")
+    return sorted(path.stem for path in visible(folder, "*.npy") if path.stem != "labels")
 
 
 def corrupted(name: str, root: Path, corruption: str, severity: int) -> tuple[Tensor, Tensor]:

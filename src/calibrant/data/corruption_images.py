@@ -19,6 +19,7 @@ from calibrant.data.records import Data, Part, numbered
 from calibrant.data.relabelled import relabelled
 from calibrant.data.shifted import SAMPLED, CorruptionFolder
 from calibrant.errors import FileError, InputError, unknown
+from calibrant.files.listing import visible
 from calibrant.types import Split
 
 
@@ -26,15 +27,15 @@ def corruption_folder(
     path: Path, classes: int | Sequence[str], shape: tuple[int, ...]
 ) -> CorruptionFolder | CorruptionImages:
     """Whichever of the two layouts a folder has. `classes` are the classifier's names, or how many there are."""
-    if path.is_dir() and not any(path.glob("*.npy")) and type_folders(path):
+    if path.is_dir() and not visible(path, "*.npy") and type_folders(path):
         return CorruptionImages(path, None if isinstance(classes, int) else tuple(classes), shape)
     return CorruptionFolder(path, classes if isinstance(classes, int) else len(classes), shape)
 
 
 def type_folders(path: Path) -> dict[str, Path]:
     """TYPE → its folder: one that holds folders 1 … 5, which hold folders."""
-    levels = [*path.glob("*/[1-5]"), *path.glob("*/*/[1-5]")]
-    found = {level.parent for level in levels if level.is_dir() and any(p.is_dir() for p in level.iterdir())}
+    levels = [*visible(path, "*/[1-5]"), *visible(path, "*/*/[1-5]")]
+    found = {level.parent for level in levels if level.is_dir() and any(p.is_dir() for p in visible(level))}
     named: dict[str, Path] = {}
     for folder in sorted(found):
         other = named.setdefault(folder.name, folder)
@@ -63,7 +64,7 @@ class CorruptionImages:
         """Which severities of a type are there; all must show the same items."""
         if name not in self._folders:
             raise unknown(f"corruption in {self.path}", name, self.types)
-        cells = sorted(p for p in self._folders[name].glob("[1-5]") if p.is_dir())
+        cells = [p for p in visible(self._folders[name], "[1-5]") if p.is_dir()]
         if name not in self._seen:
             for cell in cells:
                 if listed(cell) != self._items:
@@ -78,7 +79,7 @@ class CorruptionImages:
 
     @cached_property
     def _first(self) -> Path:
-        return min(p for p in next(iter(self._folders.values())).glob("[1-5]") if p.is_dir())
+        return next(p for p in visible(next(iter(self._folders.values())), "[1-5]") if p.is_dir())
 
     @cached_property
     def _items(self) -> bytes:
@@ -100,7 +101,7 @@ class CorruptionImages:
         digest = hashlib.sha256(self._items)
         for name in types:
             for severity in self.severities(name):
-                files = sorted((self._folders[name] / str(severity)).glob("*/*"))
+                files = visible(self._folders[name] / str(severity), "*/*")
                 sizes = [p.stat().st_size for p in files[:: max(1, len(files) // SAMPLED)]]
                 digest.update(f"{name} {severity} {sizes}".encode())
         return digest.hexdigest()[:16]
@@ -123,8 +124,8 @@ class CorruptionImages:
 def listed(cell: Path) -> bytes:
     """Hash of the classes of a cell and of the images' names in them, whatever their suffixes."""
     digest = hashlib.sha256()
-    for name in sorted(p.name for p in cell.iterdir() if p.is_dir()):
-        words = (word.rpartition(".") for word in os.listdir(cell / name))
+    for name in (p.name for p in visible(cell) if p.is_dir()):
+        words = (word.rpartition(".") for word in os.listdir(cell / name) if not word.startswith("."))
         stems = sorted(stem for stem, dot, suffix in words if f"{dot}{suffix}".lower() in SUFFIXES)
         digest.update("\n".join([name, *stems, ""]).encode())
     return digest.digest()

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 
 from calibrant.data.records import Layout, Part, Raw
 from calibrant.errors import FileError, InputError
+from calibrant.files.listing import visible
 from calibrant.types import Split
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm"}
@@ -42,13 +43,13 @@ class ImageFolder(Dataset[Any]):
     files: list[tuple[Path, int]] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        names = [path.name for path in self.folder.iterdir() if path.is_dir()]
+        names = [path.name for path in visible(self.folder) if path.is_dir()]
         numbers = all(name.isdigit() for name in names)
         self.classes = tuple(sorted(names, key=int) if numbers else sorted(names))
         self.files = [
             (path, label)
             for label, name in enumerate(self.classes)
-            for path in sorted((self.folder / name).iterdir())
+            for path in visible(self.folder / name)
             if path.suffix.lower() in SUFFIXES
         ]
         if not self.files:

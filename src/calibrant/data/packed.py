@@ -18,6 +18,7 @@ from torch import Tensor
 from calibrant.data.records import Layout, Raw
 from calibrant.errors import FileError
 from calibrant.files import npz as archives
+from calibrant.files.listing import visible
 from calibrant.types import Split
 
 TILES = 50
@@ -39,7 +40,7 @@ def _read_mosaics(root: Path, folder: str, edge: int) -> Raw:
     parts = {}
     for split, key in ((Split.TRAIN, "train"), (Split.TEST, "test")):
         with ThreadPoolExecutor() as threads:  # decoding releases the lock: seconds become fractions of one
-            x = torch.cat(list(threads.map(partial(tiles, edge=edge), sorted((root / folder).glob(f"{key}_*.webp")))))
+            x = torch.cat(list(threads.map(partial(tiles, edge=edge), visible(root / folder, f"{key}_*.webp"))))
         y = torch.from_numpy(labels[f"y_{key}"].astype(np.int64))
         if x.shape[0] != y.shape[0]:
             raise FileError(f"{root / folder}: {x.shape[0]} {key} images but {y.shape[0]} labels; fetch it again")

@@ -24,6 +24,7 @@ from calibrant.data.new_tests import read_npy
 from calibrant.data.packed import arrays, images
 from calibrant.data.records import Part
 from calibrant.errors import FileError, InputError, unknown
+from calibrant.files.listing import visible
 from calibrant.types import Split
 
 SEVERITIES = 5
@@ -43,7 +44,7 @@ class CorruptionFolder:
     def types(self) -> tuple[str, ...]:
         if not self.path.is_dir():
             raise FileError(f"{self.path}: no such folder of corruptions")
-        found = tuple(sorted(p.stem for p in self.path.glob("*.npy") if p.stem != "labels"))
+        found = tuple(sorted(p.stem for p in visible(self.path, "*.npy") if p.stem != "labels"))
         if not found:
             said = "holds neither TYPE.npy with labels.npy nor TYPE/SEVERITY/CLASS/*.jpg"
             raise FileError(f"{self.path}: {said}; hand in one of these layouts")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from calibrant.errors import FileError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}(\.\w+)?")  # what `file` calls them, by `tempfile.mkstemp`
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
@@ -74,6 +76,13 @@ def folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         _sync(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)  # the old content, after an exchange
+
+
+def sweep(path: Path) -> None:
+    """Remove the temporary files that killed writes left in a folder into which nobody else is writing now."""
+    for name in os.listdir(path):
+        if _TEMPORARY.fullmatch(name) and (path / name).is_file():
+            (path / name).unlink(missing_ok=True)
 
 
 def _become(temporary: Path, target: Path) -> None:

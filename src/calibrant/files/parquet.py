@@ -15,6 +15,7 @@ import numpy as np
 from calibrant.errors import FileError
 from calibrant.files.arrays import Arrays, Content
 from calibrant.files.columns import is_score, stacked, stems
+from calibrant.files.listing import visible
 from calibrant.files.npz import numpy
 
 
@@ -22,8 +23,8 @@ def parts(path: Path) -> list[Path]:
     """The file itself, or the folder's `*.parquet` at any depth; names with a leading `.` or `_` are not data."""
     if not path.is_dir():
         return [path]
-    inside = sorted(path.rglob("*.parquet"))
-    kept = [p for p in inside if not any(n.startswith((".", "_")) for n in p.relative_to(path).parts)]
+    inside = visible(path, "**/*.parquet")
+    kept = [p for p in inside if not any(n.startswith("_") for n in p.relative_to(path).parts)]
     if not kept:
         raise FileError(f"{path} is a folder without .parquet parts; name a file, or a folder of Parquet parts")
     return kept

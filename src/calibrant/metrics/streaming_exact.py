@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from calibrant.files.listing import visible
 from calibrant.functional import ranking
 from calibrant.functional.scores import Scores
 from calibrant.metrics.streaming import RUNGS, StreamState, rung
@@ -66,7 +67,7 @@ class Slice:
 def exact(folder: Path, state: StreamState) -> dict[str, float]:
     """Exact values of the metrics that a ladder can only bound."""
     fold = Fold(state)
-    for part in partition(sorted(folder.glob("run-*.npy")), state):
+    for part in partition(visible(folder, "run-*.npy"), state):
         for piece in pieces(part):
             fold.add(piece)
     return fold.values()

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from calibrant.errors import FileError
 from calibrant.files import atomic
+from calibrant.files.listing import visible
 from calibrant.train.recipe import digest
 from calibrant.types import SCHEMA
 
@@ -53,29 +54,30 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     body = {"schema": SCHEMA, "epoch": checkpoint.epoch, "tensors_sha256": sha256, "plain": checkpoint.plain}
     text = json.dumps({**body, "sha256": digest(body)}, allow_nan=False)
     atomic.write_text(stem.with_suffix(".json"), text)
-    for old in _epochs(folder)[KEEP:]:
+    for old in epochs(folder)[KEEP:]:
         # the JSON goes first: without it the tensors are nobody's
         (folder / f"{old:05d}.json").unlink(missing_ok=True)
         (folder / f"{old:05d}.safetensors").unlink(missing_ok=True)
+    atomic.sweep(folder)  # a machine that is taken away often would fill the disk
     return stem.with_suffix(".json")
 
 
 def latest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
     """The newest intact checkpoint; None if there never was one. What is passed over is said, with the reason."""
-    epochs = _epochs(folder)
-    for epoch in epochs:
+    there = epochs(folder)
+    for epoch in there:
         try:
             return read(folder, epoch)
         except FileError as error:
             say(f"{error}; using the checkpoint before it")
-    if epochs:
+    if there:
         raise FileError(f"no checkpoint in {folder} is intact; delete the run's folder to start again")
     return None
 
 
 def exists(folder: Path) -> bool:
     """Whether there is one, intact or not."""
-    return bool(_epochs(folder))
+    return bool(epochs(folder))
 
 
 def read(folder: Path, epoch: int) -> Checkpoint:
@@ -105,9 +107,9 @@ def split_state(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, 
     return tensors, {k: v for k, v in state.items() if not isinstance(v, Tensor)}
 
 
-def _epochs(folder: Path) -> list[int]:
+def epochs(folder: Path) -> list[int]:
     """Epochs that have a JSON, newest first."""
-    return sorted((int(p.stem) for p in folder.glob("*.json") if p.stem.isdigit()), reverse=True)
+    return sorted((int(p.stem) for p in visible(folder, "*.json") if p.stem.isdigit()), reverse=True)
 
 
 def _sha256(path: Path) -> str:

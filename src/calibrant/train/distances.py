@@ -28,6 +28,7 @@ from calibrant.data import Batches, Data
 from calibrant.data.records import Part
 from calibrant.errors import FileError, InputError, unknown
 from calibrant.files import atomic
+from calibrant.files.listing import visible
 from calibrant.functional.pooling import pool
 from calibrant.train.threads import enough_threads
 from calibrant.types import SCHEMA, Split
@@ -112,7 +113,7 @@ def measured(
     out = Distances(distance.double().cpu(), part.index.cpu(), data.name, name, items, weights, ruler)
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, out)
-    for done in path.parent.glob(f"{stem}.*.parts"):
+    for done in visible(path.parent, f"{stem}.*.parts"):
         shutil.rmtree(done, ignore_errors=True)
     return out
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import FileError
 from calibrant.files import atomic
+from calibrant.files.listing import visible
 
 
 def keep_weights(run: Path, epoch: int, members: Sequence[nn.Module]) -> Path:
@@ -33,7 +34,7 @@ def kept_weights(run: str | Path, member: int = 0) -> list[dict[str, Tensor]]:
 
     prefix = f"member.{member}."
     out = []
-    for path in sorted(Path(run).glob("epochs/weights-*.safetensors")):
+    for path in visible(run, "epochs/weights-*.safetensors"):
         try:
             held = load_file(path)
         except (SafetensorError, OSError) as error:

@@ -25,7 +25,7 @@ from calibrant.data import Data
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic
 from calibrant.targets import TARGETS, Levels
-from calibrant.train import distances
+from calibrant.train import checkpoint, distances
 from calibrant.train.distances import FOLDER, Distances
 from calibrant.train.recipe import Recipe, read
 from calibrant.train.settings import Choice
@@ -128,7 +128,7 @@ class LevelSource:
 
     def prepare(self) -> None:
         """The levels to begin with, from wherever they come; a run that was begun with others is refused."""
-        begun = any((self.folder / "checkpoint").glob("*.json"))
+        begun = checkpoint.exists(self.folder / "checkpoint")
         if begun and self.how.levels is None:
             return  # they are in the checkpoint
         found, origin = self._begin()

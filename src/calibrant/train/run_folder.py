@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from calibrant.data import Data
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic
+from calibrant.files.listing import visible
 from calibrant.train import checkpoint as disk
 from calibrant.train.environment import command, environment
 from calibrant.train.recipe import Recipe, read
@@ -29,7 +30,7 @@ def check(folder: Path, recipe: Recipe) -> None:
         # without a checkpoint there is nothing of the old run to lose: it failed before its first epoch's end
         if differ and disk.exists(folder / "checkpoint"):
             raise InputError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")
-    elif folder.is_dir() and any(p.name != "log.jsonl" and not p.name.startswith(".") for p in folder.iterdir()):
+    elif any(p.name != "log.jsonl" for p in visible(folder)):
         raise FileError(f"{folder} is not empty and not a run; name a new folder")
 
 

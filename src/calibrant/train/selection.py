@@ -15,6 +15,7 @@ from typing import Any
 
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic
+from calibrant.files.listing import visible
 from calibrant.metrics import METRICS
 from calibrant.train import board
 from calibrant.train.components import components, known_of
@@ -91,7 +92,7 @@ def _folder(folder: Path, recipe: Recipe) -> Path:
     if there.is_file():
         if read(there).key() != recipe.key():
             raise InputError(f"{folder} holds a run with other settings; choose another folder")
-    elif folder.exists() and any(p.name != "points" for p in folder.iterdir()):
+    elif any(p.name != "points" for p in visible(folder)):
         raise FileError(f"{folder} is not empty and not a run; name a new folder")
     (folder / "points").mkdir(parents=True, exist_ok=True)
     atomic.write_text(there, json.dumps(recipe.plain(), indent=2))

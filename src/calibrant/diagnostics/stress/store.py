@@ -20,6 +20,7 @@ from torch import Tensor
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic
+from calibrant.files.listing import visible
 from calibrant.types import SCHEMA, jsonable
 
 Arrays = dict[str, Tensor]
@@ -48,7 +49,7 @@ class Folder:
             ]
             if differ:
                 raise InputError(f"{path} was begun with other settings ({'; '.join(differ)}); choose another folder")
-        elif path.is_dir() and any(not p.name.startswith(".") for p in path.iterdir()):
+        elif visible(path):
             raise FileError(f"{path} is not empty and holds no stress run; name a new folder")
         else:
             if not path.parent.is_dir():

@@ -1,0 +1,172 @@
+"""Killed while a file gets its name: what is left behind is nobody's, and the next call ends as if nothing had been.
+
+By hand this was tried at every file of a training with levels, a search, a probe, a stress run and a bench cell; here
+stand the moments at which a leftover was once mistaken for a header, a checkpoint, a result or a class.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from benchmarks.workers import begun
+from calibrant import robustness
+from calibrant.bench.store import Cell, Store
+from calibrant.data.corrupted import corruptions
+from calibrant.data.folder import ImageFolder
+from calibrant.data.shifted import CorruptionFolder
+from calibrant.files.listing import visible
+from calibrant.train import How, checkpoint, read, select, train
+from tests.killed import leave
+
+QUIET = How(device="cpu", quiet=True)
+
+DISTANCES = """
+import sys, torch, calibrant
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4))
+x = torch.rand(12, 20, generator=torch.Generator().manual_seed(1))
+calibrant.robustness(model, x, "ddn", chunk=4, store=sys.argv[1], iterations=10)
+"""
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])  # the header, the first chunk, the last
+def test_distances(tmp_path: Path, k: int) -> None:
+    store = tmp_path / "store"
+    leave(DISTANCES, k, str(store), half=k == 2)
+    assert not visible(store) or k > 1
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4))
+    x = torch.rand(12, 20, generator=torch.Generator().manual_seed(1))
+    resumed = robustness(model, x, "ddn", chunk=4, store=store, iterations=10)
+    assert torch.equal(resumed, robustness(model, x, "ddn", chunk=4, iterations=10))
+    assert len(visible(store, "0*.safetensors")) == 3
+
+
+AR_ADALS = [
+    "epochs=2",
+    "network={name='mlp', hidden=[16], batch_norm=false}",
+    "data.sizes={train=60, validation=40, calibration=20, test=40}",
+    "targets={name='ar_adals', alpha=0.5, levels=4, ruler='ddn'}",
+]
+TRAINS = """
+import sys
+from calibrant.train import How, read, train
+train(read("ar-adals/digits", eval(sys.argv[2])), sys.argv[1], How(device="cpu", quiet=True))
+"""
+
+
+def held(run: Path) -> dict[str, Tensor]:
+    return load_file(run / "checkpoint" / "00002.safetensors")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("trained") / "run"
+    train(read("ar-adals/digits", AR_ADALS), run, QUIET)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("k", "name"),
+    [
+        (8, "vanilla/checkpoint/.00001.*.json"),
+        (15, "vanilla/robustness/ddn/train.*.parts/.robustness.*.json"),
+        (23, "checkpoint/.00001.*.json"),
+        (30, ".metrics.*.json"),
+    ],
+)
+def test_training_with_levels(trained: Path, tmp_path: Path, k: int, name: str) -> None:
+    run = tmp_path / "run"
+    leave(TRAINS, k, str(run), repr(AR_ADALS))
+    assert list(run.glob(name)), f"file {k} is another one: {[p for p in run.rglob('*') if p.name[0] == '.']}"
+    train(read("ar-adals/digits", AR_ADALS), run, QUIET)
+    a, b = held(trained), held(run)
+    assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+    assert {p.relative_to(run) for p in visible(run, "**/*")} == {
+        p.relative_to(trained) for p in visible(trained, "**/*")
+    }
+
+
+SEARCH = ["epochs=1", "network.hidden=[8]", "selection={grid={'targets.epsilon'=[0.0, 0.3]}, criterion='ece'}"]
+SEARCHES = """
+import sys
+from calibrant.train import How, read, select
+select(read("digits/smoothing", eval(sys.argv[2])), sys.argv[1], How(device="cpu", quiet=True))
+"""
+
+
+def test_a_search(tmp_path: Path) -> None:
+    leave(SEARCHES, 1, str(tmp_path / "run"), repr(SEARCH))
+    assert list((tmp_path / "run").glob(".recipe.*.json"))
+    record = select(read("digits/smoothing", SEARCH), tmp_path / "run", QUIET)
+    assert len(record["points"]) == 2 and (tmp_path / "run" / "selection.json").is_file()
+
+
+WRITES = """
+import sys
+from calibrant.files import atomic
+atomic.write_bytes(sys.argv[1], b"half of it")
+"""
+
+
+def left_beside(target: Path) -> None:
+    """What a kill leaves where `target` was to be."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    leave(WRITES, 1, str(target))
+    [left] = [p for p in target.parent.iterdir() if p.name.startswith(f".{target.stem}.")]
+    assert left.suffix == target.suffix and not target.exists()
+
+
+def test_the_epochs_of_a_run(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "checkpoint", checkpoint.Checkpoint(3, {"w": torch.ones(1)}, {}))
+    left_beside(tmp_path / "checkpoint" / "00004.json")
+    assert begun(tmp_path) == 3 and checkpoint.epochs(tmp_path / "checkpoint") == [3]
+    (tmp_path / "checkpoint" / ".gitignore").write_text("*")
+    checkpoint.save(tmp_path / "checkpoint", checkpoint.Checkpoint(4, {"w": torch.ones(1)}, {}))
+    names = sorted(p.name for p in (tmp_path / "checkpoint").iterdir())
+    assert names == [".gitignore", *(f"0000{e}.{s}" for e in (3, 4) for s in ("json", "safetensors"))], "swept"
+
+
+def test_a_store_of_results(tmp_path: Path) -> None:
+    cell = Cell("ar/table3/vanilla", 0, "smoke", "a" * 12, "failed", {}, error="it diverged")
+    left_beside(tmp_path / cell.experiment / "smoke-1-bbbbbbbbbbbb.json")
+    assert list(Store(tmp_path).cells()) == []
+    (tmp_path / cell.experiment / "smoke-0-aaaaaaaaaaaa.json").write_text(json.dumps(cell.to_dict()))
+    assert list(Store(tmp_path).cells()) == [cell]
+
+
+def test_corruptions_on_disk(tmp_path: Path) -> None:
+    folder = tmp_path / "CIFAR-10-C"
+    left_beside(folder / "snow.npy")
+    np.save(folder / "fog.npy", np.zeros((10, 32, 32, 3), np.uint8))
+    np.save(folder / "labels.npy", np.zeros(10, np.int64))
+    assert CorruptionFolder(folder, 10, (3, 32, 32)).types == ("fog",)
+    assert corruptions("cifar10", tmp_path) == ["fog"]
+
+
+def test_hidden_folders_are_no_classes_and_hidden_files_no_images(tmp_path: Path) -> None:
+    for name in ("cat/a.png", "dog/b.png", ".ipynb_checkpoints/a.png", "cat/._a.png", "dog/.b.k3x_9.png"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / name)
+    found = ImageFolder(tmp_path, 8, 8)
+    assert found.classes == ("cat", "dog") and [p.name for p, _ in found.files] == ["a.png", "b.png"]
+
+
+def test_a_folder_below_a_hidden_one_is_listed(tmp_path: Path) -> None:
+    """Only names inside count: a project may lie in ~/.cache."""
+    inside = tmp_path / ".cache" / "x"
+    (inside / "deep" / ".hidden").mkdir(parents=True)
+    for name in ("b.json", "a.json", ".c.json", "deep/d.json", "deep/.hidden/e.json"):
+        (inside / name).write_text("{}")
+    assert [p.name for p in visible(inside, "*.json")] == ["a.json", "b.json"]
+    assert [p.name for p in visible(inside, "**/*.json")] == ["a.json", "b.json", "d.json"]
+    assert visible(tmp_path / "nowhere") == []
