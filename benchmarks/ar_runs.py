@@ -32,8 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from benchmarks.ar_units import ATTACKED, MEASURING, SMOKE_SEEDS, Unit, cost, pace, plan, refresh_seconds, refreshes
+from benchmarks.locks import claimed as locked
+from benchmarks.locks import released, taken
 from benchmarks.workers import ROOT, OutOfTime
-from benchmarks.workers import claimed as locked
 from calibrant.data import Data, load
 from calibrant.files import atomic
 from calibrant.papers.ar import MEMBERS
@@ -111,13 +112,13 @@ def work(a: argparse.Namespace) -> int:
     data = load(first.data.name, root=a.data_root, seed=first.data.seed, sizes=first.data.sizes)
     while True:
         open_ = [u for u in units if not u.done() and not mark(u, "failed").is_file()]
-        can = [u for u in open_ if ready(u, units) and not mark(u, "lock").is_file()]
+        can = [u for u in open_ if ready(u, units) and not taken(mark(u, "lock"))]
         should = [u for u in can if fits(u, units, data, a)]
         if not should and a.go_on and a.deadline - time.time() > WORTH_BEGINNING:
             should = [u for u in can if u.what == "train"]
         mine = next((u for u in should if claimed(u)), None)
         if mine is None:
-            if time.time() > a.deadline or not any(mark(u, "lock").is_file() for u in open_):
+            if time.time() > a.deadline or not any(taken(mark(u, "lock")) for u in open_):
                 return 0
             time.sleep(POLL)  # another process is at what these wait for
             continue
@@ -132,7 +133,7 @@ def work(a: argparse.Namespace) -> int:
             if "CUDA" in f"{error!r}":  # the context may be lost: a fresh process goes on
                 return BROKEN
         finally:
-            mark(mine, "lock").unlink(missing_ok=True)
+            released(mark(mine, "lock"))
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
@@ -162,7 +163,7 @@ def claimed(unit: Unit) -> bool:
     if not locked(mark(unit, "lock")):
         return False
     if unit.done():  # by a process that let go of it since we looked
-        mark(unit, "lock").unlink(missing_ok=True)
+        released(mark(unit, "lock"))
         return False
     return True
 
@@ -183,8 +184,7 @@ def run(a: argparse.Namespace, words: Sequence[str]) -> None:
     """Start the processes, replace one that dies, end all in time."""
     units = plan(a)
     for unit in units:  # of an earlier call
-        for kind in ("lock", "failed"):
-            mark(unit, kind).unlink(missing_ok=True)
+        mark(unit, "failed").unlink(missing_ok=True)
     if a.parallel == 1:
         work(a)
         return
@@ -204,7 +204,8 @@ def run(a: argparse.Namespace, words: Sequence[str]) -> None:
                 if held.is_file() and held.read_text() == str(process.pid):
                     say(a, f"{unit.name} FAILED: its process ended with {process.poll()}")
                     mark(unit, "failed").touch()
-                    held.unlink(missing_ok=True)
+                    if locked(held):
+                        released(held)
             if respawns and time.time() < a.deadline:
                 respawns -= 1
                 processes[i] = subprocess.Popen(command, env=environment)

@@ -29,6 +29,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from calibrant.bench.store import KEY_LENGTH, Cell, Store, read
+from calibrant.files import atomic
 from calibrant.files.listing import visible
 from calibrant.papers import Experiment, Scale, experiments
 from calibrant.train import checkpoint
@@ -232,16 +233,17 @@ def unpack(folder: Path, results: Path) -> int:
         path = results / f"{entry['path']}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            path.write_text(json.dumps(entry["cell"], indent=1, ensure_ascii=False) + "\n", "utf-8")
+            atomic.write_text(path, json.dumps(entry["cell"], indent=1, ensure_ascii=False) + "\n")
             print(path)
-    for archive in sorted(folder.glob("predictions-*.npz")):
+    for archive in visible(folder, "predictions-*.npz"):
         with np.load(archive, allow_pickle=False) as found:
             by_cell: dict[str, dict[str, Any]] = {}
             for key in found.files:
                 name, _, array = key.rpartition(":")
                 by_cell.setdefault(name, {})[array] = found[key]
         for name, content in by_cell.items():
-            np.savez(results / f"{name}.npz", **content)
+            with atomic.file(results / f"{name}.npz") as to:
+                np.savez(to, **content)
     return 0
 
 

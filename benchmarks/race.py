@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import calibrant
 from benchmarks.race_peers import SMALL_ONLY, peers
 from benchmarks.race_table import write
+from calibrant.files import atomic
 from calibrant.files.listing import visible
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import evaluate_scores
@@ -143,7 +144,8 @@ def race(path: Path, seed: int, runs: dict[str, Run], cache: Path, limit: int) -
             row["failed"] = "too slow"
         except Exception as error:  # a peer's failure is a result
             row["failed"] = f"{type(error).__name__}: {error}"[:160]
-        np.savez_compressed(out, row=json.dumps(row), loss=loss, items=order[half:].numpy())
+        with atomic.file(out) as whole_or_not:
+            np.savez_compressed(whole_or_not, row=json.dumps(row), loss=loss, items=order[half:].numpy())
         print(path.stem, seed, name, row.get("failed") or f"nll {row['nll']:.5f}  {row['seconds']:.2f} s", flush=True)
 
 

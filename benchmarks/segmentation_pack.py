@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from calibrant.bench.store import KEY_LENGTH, Store, read
+from calibrant.files import atomic
 from calibrant.files.listing import visible
 from calibrant.metrics.blocks import missed
 from calibrant.metrics.frames import Frames, blocked
@@ -55,7 +56,9 @@ def difference(a: Tensor, b: Tensor) -> dict[str, Any]:
 def kept(found: Mapping[str, Frames], folder: Path) -> None:
     """The sums of each frame, for differences to other networks."""
     arrays: dict[str, Any] = {v: f.units(1)["pixels"].numpy() for v, f in found.items()}
-    np.savez(folder / "frames.npz", **arrays)
+    (folder / "measured.json").unlink(missing_ok=True)  # an earlier one is of the sums that go now
+    with atomic.file(folder / "frames.npz") as to:
+        np.savez(to, **arrays)
 
 
 def pack(done: Sequence[Done], a: argparse.Namespace) -> None:

@@ -42,6 +42,7 @@ from calibrant.data.records import Part
 from calibrant.ensembles import MCDropout, TemporalSmoothing
 from calibrant.ensembles.ensemble import evaluating
 from calibrant.files import atomic
+from calibrant.files.listing import visible
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.frames import Frames
 from calibrant.papers import AS_TRAINED, Experiment, experiments
@@ -130,7 +131,7 @@ class Unit(Foldered):
 
     def seconds(self) -> float:
         left = 0 if (self.folder / "metrics.json").is_file() else self.recipe.epochs - begun(self.folder)
-        ended = [json.loads(p.read_text("utf-8")) for p in self.a.runs.glob("seg-*/metrics.json")]
+        ended = [json.loads(p.read_text("utf-8")) for p in visible(self.a.runs, "seg-*/metrics.json")]
         shared = 1.0 if self.a.parallel == 1 else 2.0 / self.a.parallel
         speed = ended[0]["images_per_second"] if ended else SPEED * shared
         return left * (6 if self.a.smoke else FRAMES) / speed + MEASURING[self.members > 1] + 5

@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.smoothing_measure import FEW, MANY, Curve, claim, claim_over_seeds, deep_curve, nll_of_items
 from calibrant.bench.store import Cell, Store, read
+from calibrant.files import atomic
 from calibrant.files.listing import visible
 from calibrant.functional.border import predictions
 from calibrant.metrics.evaluate import evaluate
@@ -180,11 +181,11 @@ def gather(folders: Sequence[Path], results: Path) -> int:
             to = results / f"{entry['path']}.json"
             to.parent.mkdir(parents=True, exist_ok=True)
             if not to.is_file() or "claim" not in read(to).extras:  # a later call may have added the claim
-                to.write_text(json.dumps(entry["cell"], indent=1, ensure_ascii=False) + "\n", "utf-8")
-        for path in sorted(folder.glob("items.npz")):
+                atomic.write_text(to, json.dumps(entry["cell"], indent=1, ensure_ascii=False) + "\n")
+        for path in visible(folder, "items.npz"):
             with np.load(path, allow_pickle=False) as arrays:
                 items |= {name: arrays[name] for name in arrays.files if "|smoke|" not in name}
-        for path in sorted(folder.glob("singles-*.npz")):
+        for path in visible(folder, "singles-*.npz"):
             with np.load(path, allow_pickle=False) as arrays:
                 for name in (n for n in arrays.files if not n.startswith("labels|") and "|smoke|" not in n):
                     row, scale, seed = name.split("|")
@@ -194,7 +195,7 @@ def gather(folders: Sequence[Path], results: Path) -> int:
         print(f"{said['row']} {said['scale']}: {json.dumps(jsonable(said))}")
         to = results / "ss" / "figure3" / f"{said['row']}-{said['scale']}.json"
         to.parent.mkdir(parents=True, exist_ok=True)
-        to.write_text(json.dumps(jsonable(said), indent=1) + "\n", "utf-8")
+        atomic.write_text(to, json.dumps(jsonable(said), indent=1) + "\n")
     for e, cell in deep_cells(singles, "python -m benchmarks.smoothing_runs --gather"):
         if not any(c.extras["members"] >= cell.extras["members"] for c in _there(results, e, cell.scale)):
             print(Store(results).write(e, cell))

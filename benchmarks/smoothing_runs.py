@@ -116,7 +116,9 @@ class Measuring:
             rows["dropout"] = evaluate(many.kept[a.members], metrics=metrics)
         kept = {f"{'single' if p is single else 'pool'}_{n}": p.kept[n] for p in (single, many) for n in p.kept}
         arrays: dict[str, Any] = {name: p.logits.numpy() for name, p in kept.items() if p.logits is not None}
-        np.savez(unit.folder / "kept.npz", labels=y.numpy(), **arrays)
+        (unit.folder / "measured.json").unlink(missing_ok=True)  # an earlier one is of the arrays that go now
+        with atomic.file(unit.folder / "kept.npz") as to:
+            np.savez(to, labels=y.numpy(), **arrays)
         extras: dict[str, Any] = {"curve": dict(many.rows)}
         if unit.shifts and time.time() < a.deadline:
             sizes = [s for s in SHIFT_SIZES if s <= a.members] if unit.drop else [1]

@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.workers import Foldered, begun, scale_of, squeezed
 from calibrant.bench.store import KEY_LENGTH
+from calibrant.files.listing import visible
 from calibrant.papers import Experiment, experiments
 from calibrant.train.recipe import Recipe, digest
 from calibrant.train.settings import Choice, setting
@@ -103,7 +104,7 @@ class Unit(Foldered):
 def speeds(runs: Path) -> dict[str, float]:
     """Network → images per second of trainings that ended, `measuring …` → seconds; medians."""
     found: dict[str, list[float]] = {}
-    for path in runs.glob("ss-*/metrics.json"):
+    for path in visible(runs, "ss-*/metrics.json"):
         network = json.loads((path.parent / "recipe.json").read_text("utf-8"))["network"]
         name = network if isinstance(network, str) else network["name"]
         found.setdefault(name, []).append(json.loads(path.read_text("utf-8"))["images_per_second"])

@@ -1,7 +1,7 @@
 """Several processes at one list of units, in one time box: what the GPU runs of the papers share.
 
 A unit is a training with what is measured of it. Each process takes the first unit that should end in time and that
-nobody has; a lock file with the process's number says who has it, and a lock whose process is gone counts for nothing.
+nobody has (`locks`).
 What is unfinished goes on in a later call on the same runs; what fails is said, marked for this call, and passed by.
 """
 
@@ -22,6 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
+from benchmarks.locks import claimed, released
 from calibrant.bench.store import KEY_LENGTH
 from calibrant.data import Data
 from calibrant.train import checkpoint
@@ -31,7 +32,6 @@ from calibrant.train.run import How, train
 ROOT = Path(__file__).resolve().parents[1]
 POLL = 1.0
 CHECKPOINT_EVERY = 5
-GRACE = 5.0
 
 
 class OutOfTime(Exception):
@@ -86,42 +86,13 @@ def work(units: Sequence[U], do: Callable[[U], None], deadline: float) -> None:
             mine.lock.with_suffix(".failed").write_text(f"{deadline}\n{traceback.format_exc()}", "utf-8")
             print(f"{mine.name}: FAILED, {type(error).__name__}: {error}\n{traceback.format_exc()}", flush=True)
         finally:
-            mine.lock.unlink(missing_ok=True)
+            released(mine.lock)
 
 
 def _failed(unit: Unit, deadline: float) -> bool:
     """In this call; the next one tries again."""
     path = unit.lock.with_suffix(".failed")
     return path.is_file() and path.read_text("utf-8").partition("\n")[0] == str(deadline)
-
-
-def claimed(lock: Path) -> bool:
-    """Whether this process now owns the lock; one whose process is gone is taken over."""
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    if lock.is_file() and not alive(lock):
-        lock.unlink(missing_ok=True)
-    try:
-        with lock.open("x") as stream:
-            stream.write(str(os.getpid()))
-        return True
-    except FileExistsError:
-        return False
-
-
-def alive(lock: Path) -> bool:
-    try:
-        number = int(lock.read_text() or 0)
-    except (FileNotFoundError, ValueError):
-        return False
-    if number == 0:  # just made, its number not written yet
-        return time.time() - lock.stat().st_mtime < GRACE
-    try:
-        os.kill(number, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def once(path: Path, make: Callable[[Path], None]) -> Path:
@@ -135,7 +106,7 @@ def once(path: Path, make: Callable[[Path], None]) -> Path:
                     make(part)
                     part.replace(path)
             finally:
-                lock.unlink(missing_ok=True)
+                released(lock)
         else:
             time.sleep(POLL)
     return path

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from benchmarks import ar_cells, ar_figures, ar_measure, ar_runs, ar_table, ar_units, gpu_runs
+from benchmarks.locks import released
 from calibrant import files
 from calibrant.bench import Store
 from calibrant.diagnostics import variance_over_runs
@@ -200,7 +201,7 @@ def test_one_process_has_a_unit(tmp_path: Path) -> None:
     a = asked("--smoke", "--runs", str(tmp_path), "--epochs", "2")
     unit = ar_units.plan(a)[0]
     assert ar_runs.claimed(unit) and not ar_runs.claimed(unit)
-    ar_runs.mark(unit, "lock").unlink()
+    released(ar_runs.mark(unit, "lock"))
     unit.run.mkdir(parents=True)
     (unit.run / "metrics.json").write_text("{}")
     assert not ar_runs.claimed(unit) and not ar_runs.mark(unit, "lock").exists(), "another one has done it since"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -15,12 +16,12 @@ import numpy as np
 import pytest
 
 from benchmarks import smoothing_runs
-from benchmarks.workers import OutOfTime, claimed, once, scale_of, schedule_note, squeezed, work
+from benchmarks.locks import claimed, released, taken
+from benchmarks.workers import OutOfTime, once, scale_of, schedule_note, squeezed, work
 from calibrant.files.listing import visible
 from calibrant.train.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
-GONE = 2**22 + 1  # no process has this number
 
 
 @dataclass
@@ -49,9 +50,11 @@ def finish(unit: Chore) -> None:
 
 def test_units_are_taken_in_order_if_they_fit_and_nobody_has_them(tmp_path: Path) -> None:
     a, b, c, d = (Chore(n, tmp_path, cost) for n, cost in (("a", 0), ("b", 1e9), ("c", 0), ("d", 0)))
-    c.lock.write_text(str(os.getppid()))  # somebody else is at it
-    d.lock.write_text(str(GONE))  # whoever was at it is gone
-    work([a, b, c, d], finish, time.time() + 60)
+    d.lock.write_text(str(os.getpid()))  # whoever was at it is gone, and has left us its number
+    with c.lock.open("w") as somebody_else:
+        fcntl.flock(somebody_else, fcntl.LOCK_EX)
+        assert taken(c.lock) and not taken(d.lock)
+        work([a, b, c, d], finish, time.time() + 60)
     assert [u.finished for u in (a, b, c, d)] == [True, False, False, True]
     assert not a.lock.exists() and c.lock.exists() and not d.lock.exists()
 
@@ -84,6 +87,43 @@ def test_out_of_time_ends_the_work_and_leaves_no_lock(tmp_path: Path) -> None:
 
     work([first, second], do, time.time() + 60)
     assert not list(tmp_path.glob("*.lock")) and not list(tmp_path.glob("*.failed"))
+
+
+RACES = """
+import sys, time
+from pathlib import Path
+from benchmarks.locks import claimed, released
+lock, owners = Path(sys.argv[1]), Path(sys.argv[2])
+for turn in range(200):
+    while time.time() % 0.01 > 0.001:  # all at once
+        pass
+    if claimed(lock):
+        (owners / "at it").touch(exist_ok=False)  # fails if another one is
+        (owners / "at it").unlink()
+        released(lock)
+"""
+
+
+def test_of_several_processes_one_owns_a_lock(tmp_path: Path) -> None:
+    (tmp_path / "x.lock").write_text(str(os.getpid()))  # left by somebody
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
+    words = [sys.executable, "-c", RACES, str(tmp_path / "x.lock"), str(tmp_path)]
+    racing = [subprocess.Popen(words, env=env, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [p.communicate()[1] for p in racing] == ["", "", ""]
+
+
+def test_the_lock_of_a_killed_process_is_free_at_once(tmp_path: Path) -> None:
+    lock = tmp_path / "x.lock"
+    held = "import sys, time, pathlib\nfrom benchmarks.locks import claimed\nassert claimed(pathlib.Path(sys.argv[1]))"
+    env = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'src'}"}
+    words = [sys.executable, "-c", f"{held}\nprint('mine', flush=True)\ntime.sleep(600)", str(lock)]
+    with subprocess.Popen(words, env=env, stdout=subprocess.PIPE) as owner:
+        assert owner.stdout is not None and owner.stdout.readline() == b"mine\n"
+        assert taken(lock) and not claimed(lock) and lock.read_text() == str(owner.pid)
+        owner.kill()
+    assert not taken(lock) and claimed(lock) and lock.read_text() == str(os.getpid())
+    released(lock)
+    assert not lock.exists() and not taken(lock)
 
 
 def test_a_file_is_made_once_and_never_seen_half(tmp_path: Path) -> None:
