@@ -36,5 +36,6 @@ def leave(script: str, k: int, *words: str, half: bool = False) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
+        timeout=300,
     )
     assert done.returncode == -signal.SIGKILL, f"not killed at file {k}: {done.stderr}"

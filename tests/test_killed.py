@@ -7,6 +7,8 @@ stand the moments at which a leftover was once mistaken for a header, a checkpoi
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +21,15 @@ from torch import Tensor, nn
 from benchmarks.workers import begun
 from calibrant import robustness
 from calibrant.bench.store import Cell, Store
+from calibrant.data import load as load_data
 from calibrant.data.corrupted import corruptions
 from calibrant.data.folder import ImageFolder
 from calibrant.data.shifted import CorruptionFolder
+from calibrant.errors import FileError
+from calibrant.files import atomic
 from calibrant.files.listing import visible
-from calibrant.train import How, checkpoint, read, select, train
+from calibrant.train import How, checkpoint, distances, load, read, select, train
+from calibrant.types import Split
 from tests.killed import leave
 
 QUIET = How(device="cpu", quiet=True)
@@ -130,10 +136,32 @@ def test_the_epochs_of_a_run(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "checkpoint", checkpoint.Checkpoint(3, {"w": torch.ones(1)}, {}))
     left_beside(tmp_path / "checkpoint" / "00004.json")
     assert begun(tmp_path) == 3 and checkpoint.epochs(tmp_path / "checkpoint") == [3]
-    (tmp_path / "checkpoint" / ".gitignore").write_text("*")
-    checkpoint.save(tmp_path / "checkpoint", checkpoint.Checkpoint(4, {"w": torch.ones(1)}, {}))
-    names = sorted(p.name for p in (tmp_path / "checkpoint").iterdir())
-    assert names == [".gitignore", *(f"0000{e}.{s}" for e in (3, 4) for s in ("json", "safetensors"))], "swept"
+
+
+def test_checkpoints_are_tidied(tmp_path: Path) -> None:
+    """Leftovers of long ago go; what another process may be writing stays, and so does what is not ours."""
+    left_beside(tmp_path / "00004.json")
+    left_beside(tmp_path / "00007.safetensors")
+    [old], [new] = tmp_path.glob(".00004.*"), tmp_path.glob(".00007.*")
+    os.utime(old, (time.time() - 2 * atomic.ABANDONED,) * 2)
+    for name in (".gitignore", ".hash.checksum", ".00004.notes", "00002.safetensors"):  # the last: killed in tidying
+        (tmp_path / name).write_text("")
+        os.utime(tmp_path / name, (0, 0))
+    for epoch in (4, 5, 6):
+        checkpoint.save(tmp_path, checkpoint.Checkpoint(epoch, {"w": torch.ones(1)}, {}))
+    kept = {f"0000{e}.{s}" for e in (5, 6) for s in ("json", "safetensors")}
+    assert {p.name for p in tmp_path.iterdir()} == {".gitignore", ".hash.checksum", ".00004.notes", new.name, *kept}
+
+
+def test_chunks_of_a_finished_measurement_go(trained: Path) -> None:
+    """Killed after the distances were joined, before their chunks were gone."""
+    left = trained / "vanilla" / "robustness" / "ddn" / "train.0123abcd-4567efab.parts"
+    left.mkdir()
+    (left / "00000.safetensors").write_bytes(b"")
+    recipe = read("ar-adals/digits", AR_ADALS)
+    data = load_data("digits", seed=recipe.data.seed, sizes=recipe.data.sizes)
+    distances.measured(load(trained / "vanilla").members, data, Split.TRAIN, left.parents[1], ruler="ddn")
+    assert not left.exists()
 
 
 def test_a_store_of_results(tmp_path: Path) -> None:
@@ -170,3 +198,11 @@ def test_a_folder_below_a_hidden_one_is_listed(tmp_path: Path) -> None:
     assert [p.name for p in visible(inside, "*.json")] == ["a.json", "b.json"]
     assert [p.name for p in visible(inside, "**/*.json")] == ["a.json", "b.json", "d.json"]
     assert visible(tmp_path / "nowhere") == []
+
+
+def test_a_folder_that_may_not_be_listed_is_not_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "dog").mkdir()
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda p, mode: Path(p).name != "dog" and allowed(p, mode))  # root may everything
+    with pytest.raises(FileError, match="no permission to list .*dog"):
+        ImageFolder(tmp_path, 8, 8)

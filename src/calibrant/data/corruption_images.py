@@ -8,7 +8,6 @@ they are scaled to the classifier's size and nothing is cut off. They are decode
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +18,7 @@ from calibrant.data.records import Data, Part, numbered
 from calibrant.data.relabelled import relabelled
 from calibrant.data.shifted import SAMPLED, CorruptionFolder
 from calibrant.errors import FileError, InputError, unknown
-from calibrant.files.listing import visible
+from calibrant.files.listing import names, visible
 from calibrant.types import Split
 
 
@@ -125,7 +124,7 @@ def listed(cell: Path) -> bytes:
     """Hash of the classes of a cell and of the images' names in them, whatever their suffixes."""
     digest = hashlib.sha256()
     for name in (p.name for p in visible(cell) if p.is_dir()):
-        words = (word.rpartition(".") for word in os.listdir(cell / name) if not word.startswith("."))
+        words = (word.rpartition(".") for word in names(cell / name))
         stems = sorted(stem for stem, dot, suffix in words if f"{dot}{suffix}".lower() in SUFFIXES)
         digest.update("\n".join([name, *stems, ""]).encode())
     return digest.digest()

@@ -14,6 +14,7 @@ import re
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from calibrant.errors import FileError
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}(\.\w+)?")  # what `file` calls them, by `tempfile.mkstemp`
+ABANDONED = 3600.0  # seconds; what is being written is a few old
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
@@ -78,11 +79,19 @@ def folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)  # the old content, after an exchange
 
 
-def sweep(path: Path) -> None:
-    """Remove the temporary files that killed writes left in a folder into which nobody else is writing now."""
+def sweep(path: Path, names: str) -> None:
+    """Remove the temporary files of targets `names` (a regular expression) that killed writes left in a folder.
+
+    Only those of long ago: another process may be writing one now.
+    """
+    stem, dot, suffix = names.partition(r"\.")
+    temporary = re.compile(rf"\.{stem}\.[a-z0-9_]{{8}}{dot}{suffix}")  # as `tempfile.mkstemp` calls them in `file`
     for name in os.listdir(path):
-        if _TEMPORARY.fullmatch(name) and (path / name).is_file():
-            (path / name).unlink(missing_ok=True)
+        try:
+            if temporary.fullmatch(name) and time.time() - (path / name).stat().st_mtime > ABANDONED:
+                (path / name).unlink()
+        except FileNotFoundError:  # it has got its name since, or somebody else swept it
+            continue
 
 
 def _become(temporary: Path, target: Path) -> None:

@@ -54,11 +54,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     body = {"schema": SCHEMA, "epoch": checkpoint.epoch, "tensors_sha256": sha256, "plain": checkpoint.plain}
     text = json.dumps({**body, "sha256": digest(body)}, allow_nan=False)
     atomic.write_text(stem.with_suffix(".json"), text)
-    for old in epochs(folder)[KEEP:]:
-        # the JSON goes first: without it the tensors are nobody's
-        (folder / f"{old:05d}.json").unlink(missing_ok=True)
-        (folder / f"{old:05d}.safetensors").unlink(missing_ok=True)
-    atomic.sweep(folder)  # a machine that is taken away often would fill the disk
+    _tidy(folder)
     return stem.with_suffix(".json")
 
 
@@ -110,6 +106,17 @@ def split_state(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, 
 def epochs(folder: Path) -> list[int]:
     """Epochs that have a JSON, newest first."""
     return sorted((int(p.stem) for p in visible(folder, "*.json") if p.stem.isdigit()), reverse=True)
+
+
+def _tidy(folder: Path) -> None:
+    """Drop all but the last two, and what kills left: a machine that is taken away often would fill the disk."""
+    kept = epochs(folder)[:KEEP]
+    for old in epochs(folder)[KEEP:]:
+        (folder / f"{old:05d}.json").unlink(missing_ok=True)  # first: without it the tensors are nobody's
+    for path in visible(folder, "*.safetensors"):
+        if path.stem.isdigit() and int(path.stem) < kept[-1]:
+            path.unlink(missing_ok=True)
+    atomic.sweep(folder, r"\d{5}\.(json|safetensors)")
 
 
 def _sha256(path: Path) -> str:

@@ -104,6 +104,7 @@ def measured(
     if path.is_file():
         found = read(path)
         if (found.items, found.network, found.ruler, found.edition) == (items, weights, ruler, EDITION):
+            _drop_chunks(path)  # a kill may have left some of them
             return found
     # chunks of a network that was trained on since, or of the ruler's former settings or edition, are no use
     settings = hashlib.sha256(f"{RULERS[ruler]()!r}{EDITION}".encode()).hexdigest()
@@ -113,9 +114,14 @@ def measured(
     out = Distances(distance.double().cpu(), part.index.cpu(), data.name, name, items, weights, ruler)
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, out)
-    for done in visible(path.parent, f"{stem}.*.parts"):
-        shutil.rmtree(done, ignore_errors=True)
+    _drop_chunks(path)
     return out
+
+
+def _drop_chunks(path: Path) -> None:
+    """They are joined in `path`, or of a network that was trained on since."""
+    for done in visible(path.parent, f"{path.stem}.*.parts"):
+        shutil.rmtree(done, ignore_errors=True)
 
 
 def attackable(data: Data, split: Split) -> None:
