@@ -20,6 +20,10 @@ class InputError(CalibrantError, ValueError):
     """Arrays or settings that cannot mean what the caller hopes: shape, range, dtype, value."""
 
 
+class NoGradientError(InputError):
+    """Not one of the inputs has a gradient to follow: constant logits, or a flat place that all of them stand on."""
+
+
 class FileError(CalibrantError, OSError):
     """A file that is missing, truncated, of an unknown kind, or lacks a key or a column."""
 

@@ -269,3 +269,55 @@ def test_levels_of_arrays_and_lists() -> None:
     values = [0.3, 0.1, 0.2, 0.1]
     for distance in (values, np.array(values), torch.tensor(values)):
         assert levels(distance, 2).tolist() == [1, 0, 1, 0]
+
+
+class Dark(nn.Module):
+    """Flat where no pixel is below a half."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(0.5 - x)) + torch.tensor([0.0, 0.01, 0.02])
+
+
+@pytest.mark.parametrize("chunk", [9, 8, 3, 1])
+def test_a_flat_place_is_no_flat_model(chunk: int, tmp_path: Path) -> None:
+    """One item has no gradient: it alone has no distance, however items are cut into chunks."""
+    x = torch.cat([torch.rand(8, 4, generator=torch.Generator().manual_seed(0)) * 0.4, torch.full((1, 4), 0.9)])
+    for order in (x, x.flip(0)):
+        found = robustness(Dark(), order, "ddn", chunk=chunk, store=tmp_path / f"{chunk}-{order[0, 0]:.2f}")
+        assert torch.isinf(found).tolist() == (order[:, 0] > 0.5).tolist()
+    with pytest.raises(InputError, match="constant logits"):
+        robustness(Dark(), x[-1:].expand(5, 4), "ddn", chunk=2, store=tmp_path / "flat")
+    assert not (tmp_path / "flat").exists()
+
+
+def test_a_damaged_chunk_says_what_to_do(tmp_path: Path) -> None:
+    x = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)) * 0.4
+    whole = robustness(Dark(), x, "ddn", chunk=2, store=tmp_path / "s")
+    victim = tmp_path / "s" / "00001.safetensors"
+    victim.write_bytes(victim.read_bytes()[:-3])
+    with pytest.raises(
+        FileError, match="00001.safetensors: truncated or edited; remove it, and its items are measured"
+    ):
+        robustness(Dark(), x, "ddn", store=tmp_path / "s")
+    victim.unlink()
+    assert torch.equal(robustness(Dark(), x, "ddn", store=tmp_path / "s"), whole)
+
+
+def test_models_that_return_a_mapping(victim: Victim) -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = victim.model
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"logits": self.model(x)}
+
+    settings: dict[str, Any] = {"ruler": "ddn", "bounds": victim.bounds}
+    assert torch.equal(
+        robustness(Named(), victim.x[:8], **settings), robustness(victim.model, victim.x[:8], **settings)
+    )

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.attacks import ATTACKS, DDN, FGSM, PGD, Bounds, assess
+from calibrant.attacks import ATTACKS, DDN, FGSM, PGD, Bounds, CarliniWagner, DeepFool, assess
 from calibrant.errors import CalibrantError, InputError
 from tests.attacks.conftest import Victim
 
@@ -99,6 +99,7 @@ def test_labels_are_whole_numbers_of_any_kind(kind: Any, victim: Victim) -> None
     assert torch.equal(
         attack.run(victim.model, victim.x[:8], given).distance, attack.run(victim.model, victim.x[:8], y).distance
     )
+    assert assess(victim.model, attack, victim.x[:8], given) == assess(victim.model, attack, victim.x[:8], y)
     with pytest.raises(InputError, match="8 whole numbers"):
         attack.run(victim.model, victim.x[:8], labels=y.to(torch.complex64))
 
@@ -128,3 +129,21 @@ def test_half_precision_has_few_digits_and_white_is_still_white(dtype: torch.dty
     fed = one.inputs(victim.bounds.pixels(victim.x[:8]), dtype)
     strength = assess(copy.deepcopy(victim.model).to(dtype), FGSM(bounds=one), fed, victim.y[:8])
     assert strength.accuracy > 0.5
+
+
+@pytest.mark.parametrize(
+    ("attack", "given", "says"),
+    [
+        (CarliniWagner, {"iterations": 0}, "iterations=0 must be 1 or more"),
+        (CarliniWagner, {"lr": 0.0}, "lr=0.0 must be positive"),
+        (CarliniWagner, {"kappa": -1.0}, "kappa=-1.0 must be 0 or more"),
+        (CarliniWagner, {"initial_c": 0.0}, "initial_c=0.0 must be positive"),
+        (DDN, {"gamma": 1.0}, "gamma=1.0 must be below 1"),
+        (DDN, {"alpha": -2.0}, "alpha=-2.0 must be positive"),
+        (DeepFool, {"candidates": 0}, "candidates=0 must be 1 or more"),
+    ],
+)
+def test_the_setting_that_is_wrong_is_named_alone(attack: type, given: dict[str, float], says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        attack(**given)
+    assert str(caught.value) == says

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -246,3 +247,47 @@ def test_results_cannot_lie_below_a_file(models: Path, capsys: pytest.CaptureFix
     for folder in ("probed_models.py", "probed_models.py/a/b"):
         assert run(["probe", "probed_models:Pixels", "--data", "digits", "-o", folder]) == 2
         assert "probed_models.py is a file; name a folder" in capsys.readouterr().err
+
+
+def test_a_run_that_may_not_be_written_to_is_probed_from_what_it_keeps(
+    runs: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["probe", runs[0], "--limit", "40", "--levels", "2", "--device", "cpu"]
+    assert run(words) == 0
+    allowed = os.access
+    monkeypatch.setattr(os, "access", lambda p, mode: not mode & os.W_OK and allowed(p, mode))  # root may everything
+    assert run(words) == 0
+    capsys.readouterr()
+    assert run([*words, "--ruler", "cw"]) == 2
+    assert "no permission to write in" in (said := capsys.readouterr().err) and "by -o" in said
+
+
+def test_runs_that_are_one_or_of_two_recipes(
+    runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["probe", runs[0], runs[0] + "/.", "--device", "cpu"]) == 2
+    assert "is named twice" in capsys.readouterr().err
+    train(read("digits/cross_entropy", ["epochs=1", *SETTINGS[1:]]), tmp_path / "short", How("cpu", quiet=True))
+    words = ["--limit", "40", "--levels", "2", "--device", "cpu"]
+    assert run(["probe", runs[0], str(tmp_path / "short"), *words]) == 0
+    assert f"{tmp_path / 'short'} was trained by another recipe than {runs[0]}" in capsys.readouterr().err
+    assert run(["probe", *runs, *words]) == 0
+    assert "note:" not in capsys.readouterr().err
+
+
+def test_weights_of_an_unfinished_run_are_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def stop(epoch: int, _: object) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(read("digits/cross_entropy", SETTINGS), tmp_path / "r", How("cpu", quiet=True, listen=stop))
+    for words in (["probe", "--limit", "40", "--levels", "2"], ["predict", "-o", str(tmp_path / "p.npz")]):
+        assert run([words[0], str(tmp_path / "r"), *words[1:], "--device", "cpu"]) == 0
+        assert "has been trained for 1 of 40 epochs; these are its weights so far" in capsys.readouterr().err
+
+
+def test_brackets_in_a_path_are_no_markup(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "[b]p[v2].html"
+    assert run(["probe", runs[0], "--limit", "40", "--levels", "2", "--html", str(page), "--device", "cpu"]) == 0
+    assert str(page) in capsys.readouterr().out and page.is_file()

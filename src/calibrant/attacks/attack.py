@@ -26,7 +26,7 @@ from calibrant.attacks.captured import fast_copy
 from calibrant.attacks.field import Field
 from calibrant.attacks.loop import Loop
 from calibrant.attacks.task import Seen, State, Task, norms, spread
-from calibrant.errors import InputError
+from calibrant.errors import InputError, NoGradientError
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,7 +182,7 @@ class Attack(ABC):
             if loop.field.reduced and not bool(success.all()):  # once more in full precision, what was lost without it
                 again(exact, ~success)
             if not bool(moved.any()):
-                raise InputError(
+                raise NoGradientError(
                     "the gradient is zero or no number everywhere: the model returns constant logits, or ones that do "
                     "not depend on the input; there is no direction to attack in"
                 )

@@ -28,8 +28,8 @@ from torch import Tensor
 
 from calibrant.attacks.attack import Attack
 from calibrant.attacks.bounds import Bounds
+from calibrant.attacks.settings import at_least, positive
 from calibrant.attacks.task import Seen, State, Task, spread
-from calibrant.errors import InputError
 
 INSIDE = 0.4
 FARTHEST = math.atanh(INSIDE)  # |w| of a pixel at a bound
@@ -59,10 +59,8 @@ class CarliniWagner(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.search_steps >= 1 and self.iterations >= 1 and self.lr > 0 and self.kappa >= 0):
-            raise InputError(f"search_steps and iterations ≥ 1, lr > 0, kappa ≥ 0; got {self}")
-        if self.initial_c is not None and not self.initial_c > 0:
-            raise InputError(f"initial_c={self.initial_c} must be positive")
+        at_least(self, search_steps=1, iterations=1, kappa=0)
+        positive(self, "lr", *(["initial_c"] if self.initial_c is not None else []))
 
     @property
     def steps(self) -> int:

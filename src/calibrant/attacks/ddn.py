@@ -30,6 +30,7 @@ from torch import Tensor
 
 from calibrant.attacks.attack import Attack
 from calibrant.attacks.cw import CarliniWagner
+from calibrant.attacks.settings import at_least, positive
 from calibrant.attacks.task import Seen, State, Task, direction, norms, spread
 from calibrant.errors import InputError
 
@@ -56,8 +57,10 @@ class DDN(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.iterations < 1 or not FINEST_GAMMA <= self.gamma < 1 or not self.alpha > 0:
-            raise InputError(f"iterations ≥ 1, {FINEST_GAMMA} ≤ gamma < 1 and alpha > 0; got {self}")
+        at_least(self, iterations=1, gamma=FINEST_GAMMA)
+        positive(self, "alpha")
+        if self.gamma >= 1:
+            raise InputError(f"gamma={self.gamma} must be below 1")
 
     @property
     def steps(self) -> int:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from calibrant.attacks import linear
 from calibrant.attacks.attack import Attack
+from calibrant.attacks.settings import at_least
 from calibrant.attacks.task import Seen, State, Task
-from calibrant.errors import InputError
 
 PUSH = 1e-4
 """Added to |h_l|, as in the authors' code: beyond the boundary, not on it."""
@@ -35,8 +35,7 @@ class DeepFool(Attack):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.iterations < 1 or self.candidates < 1 or not self.overshoot >= 0:
-            raise InputError(f"iterations and candidates ≥ 1, overshoot ≥ 0; got {self}")
+        at_least(self, iterations=1, candidates=1, overshoot=0)
 
     @property
     def steps(self) -> int:

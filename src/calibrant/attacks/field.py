@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from calibrant.attacks.behind import modules
 from calibrant.attacks.bounds import Bounds
 from calibrant.errors import InputError
+from calibrant.functional.output import logits_of
 
 FEWEST = 8
 """Rows of a forward pass; fewer are filled up. Libraries choose other kernels for very small batches (a product with
@@ -213,10 +214,9 @@ def _pool(members: Sequence[Tensor]) -> Tensor:
 
 
 def _rows(output: Any, n: int) -> Tensor:
-    logits = output if isinstance(output, Tensor) else getattr(output, "logits", None)
-    if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != n or logits.shape[1] < 2:
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(output).__name__
-        raise InputError(f"the model returned {shape} for {n} items; expected logits [N, K] with K ≥ 2")
+    logits = logits_of(output)
+    if logits.ndim != 2 or len(logits) != n or logits.shape[1] < 2:
+        raise InputError(f"the model returned {tuple(logits.shape)} for {n} items; expected logits [N, K] with K ≥ 2")
     return logits
 
 

@@ -34,7 +34,7 @@ class Strength:
 def assess(predictor: Any, attack: Attack, x: Tensor, labels: Tensor) -> Strength:
     """Attacks `x` away from its labels; right and wrong are what a fresh forward pass says, before and after."""
     result = attack.run(predictor, x, labels=labels)
-    labels = torch.as_tensor(labels).to(result.success.device)
+    labels = torch.as_tensor(labels).to(result.success.device).long()  # torch compares no uint16
     right, still = (predicted(predictor, attack, inputs) == labels for inputs in (x, result.adversarial))
     if not bool(right.any()):
         raise InputError("no item is classified correctly, so that there is nothing to attack; check the labels")

@@ -24,11 +24,12 @@ from calibrant.attacks.behind import home
 from calibrant.attacks.bounds import Bounds, some_batch
 from calibrant.attacks.cw import CarliniWagner
 from calibrant.attacks.ddn import DDN
+from calibrant.attacks.fgsm import FGSM
 from calibrant.attacks.settings import whole
 from calibrant.attacks.store import Store, open_store, tensor_hash, weights_hash
 from calibrant.data.batches import Batches
 from calibrant.data.own import as_item
-from calibrant.errors import InputError, unknown
+from calibrant.errors import InputError, NoGradientError, unknown
 from calibrant.types import Split, jsonable
 
 RULERS: dict[str, type[Attack]] = {"cw": CarliniWagner, "ddn": DDN}
@@ -90,11 +91,27 @@ def robustness(
             data = tensor_hash(part) if kept is not None else ""
             distance = kept.get(number, data) if kept is not None else None
             if distance is None:
-                distance = attacked(part).distance.float().cpu()
+                try:
+                    distance = attacked(part).distance.float().cpu()
+                except NoGradientError:
+                    if not _climbs(model, x, size, attack.bounds):
+                        raise
+                    distance = torch.full((len(part),), torch.inf)  # a flat place, and no flat model
                 if kept is not None:
                     kept.put(number, data, distance)
             distances.append(distance)
     return torch.cat(distances)
+
+
+def _climbs(model: Any, x: Tensor | Batches, size: int, bounds: Bounds) -> bool:
+    """Has any of the inputs a gradient? A pass over them that ends with the first chunk in which one has."""
+    for part in _chunks(x, size):
+        try:
+            FGSM(bounds=bounds).run(model, part)
+            return True
+        except NoGradientError:
+            continue
+    return False
 
 
 def _chunk(device: str, cheap: bool, x: Tensor | Batches) -> int:

@@ -70,3 +70,16 @@ def _said(value: Any) -> str:
     """In one line, and not all digits of a long number."""
     text = " ".join(f"{value!r}".split()) if not isinstance(value, int) or abs(value) < 10**20 else "a huge number"
     return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def at_least(settings: Any, **lowest: float) -> None:
+    """Refuse a setting that is below its lowest value, or no number, naming it."""
+    for name, low in lowest.items():
+        if not getattr(settings, name) >= low:
+            raise InputError(f"{name}={getattr(settings, name)} must be {low:g} or more")
+
+
+def positive(settings: Any, *names: str) -> None:
+    for name in names:
+        if not getattr(settings, name) > 0:
+            raise InputError(f"{name}={getattr(settings, name)} must be positive")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -59,13 +58,16 @@ class Store:
         path = self._path(number)
         if not path.is_file():
             return None
-        held = tensors.read(path)
+        try:
+            held = tensors.read(path)
+            distance: Tensor = held.load("distance")
+        except FileError as error:
+            raise FileError(f"{path}: truncated or edited; remove it, and its items are measured again") from error
         if held.meta.get("data") != data:
             raise InputError(
                 f"{path} holds distances of other data (another data set, split, order or normalisation); "
                 "choose another store or remove this one"
             )
-        distance: Tensor = held.load("distance")
         return distance
 
     def put(self, number: int, data: str, distance: Tensor) -> None:
@@ -85,7 +87,7 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
     folder = Path(folder)
     path = folder / HEADER
     if not path.is_file():
-        check_place(folder)
+        atomic.check_place(folder, "store distances in")
         if visible(folder):
             raise InputError(f"{folder} holds something else than distances (no {HEADER}); choose another store")
         return Store(folder, {"schema": SCHEMA, "edition": EDITION, **header, "chunk": chunk or default})
@@ -106,15 +108,6 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
     if chunk is not None and chunk != own:
         raise InputError(f"{folder} was begun in chunks of {own}, not {chunk}; leave chunk out to go on with it")
     return Store(folder, held)
-
-
-def check_place(folder: Path) -> None:
-    """Refuse a folder that is none, or that cannot be made, before anything is measured for it."""
-    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
-    if not there.is_dir():
-        raise FileError(f"{there} is a file; name a folder to store distances in")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise FileError(f"no permission to write in {there}; name another folder to store distances in")
 
 
 def _plain(value: Any) -> bool:

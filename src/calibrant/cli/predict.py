@@ -68,15 +68,16 @@ def predict(
     from calibrant import files
     from calibrant.cli import ensemble_options
     from calibrant.cli.device import device_of
+    from calibrant.cli.notes import say_notes
     from calibrant.cli.predict_answers import agree
     from calibrant.cli.predict_stream import only_with_stream, streamed
     from calibrant.data import Batches
     from calibrant.data.label_maps import IGNORED
     from calibrant.data.own import as_item
     from calibrant.ensembles.reference import resolve
-    from calibrant.ensembles.single import logits_of
     from calibrant.files import atomic
     from calibrant.functional.border import as_split
+    from calibrant.functional.output import logits_of
     from calibrant.train.rehearsal import answer as rehearsed
 
     where = device_of(device)
@@ -86,6 +87,7 @@ def predict(
     ensemble_options.kept(keep_members, ensemble, stream)
     moments = numbers(mean, "--mean"), numbers(std, "--std")
     found = [turned(resolve(each), class_axis) for each in model]
+    say_notes(found)
     first = found[0]
     name = data_name(data, first)
     loaded = model_data(name, first, data_root, seed, maps=True, ignore_index=ignore_index)

@@ -56,7 +56,7 @@ class Request:
 
     def rehearse(self) -> None:
         """Refuse a network that cannot read this data, or answers with other classes, before anything is computed."""
-        from calibrant.ensembles.single import logits_of
+        from calibrant.functional.output import logits_of
         from calibrant.train.rehearsal import answer
         from calibrant.types import Split
 
@@ -152,7 +152,7 @@ def probe(
         for shown in each.shown:
             console.print(shown, markup=False, soft_wrap=isinstance(shown, str))
     if html is not None:
-        console.print(f"the report, for a browser: {html}", soft_wrap=True)
+        console.print(f"the report, for a browser: {html}", soft_wrap=True, markup=False)
 
 
 def _request(
@@ -165,8 +165,8 @@ def _request(
     out: Path | None,
     options: dict[str, Any],
 ) -> Request:
-    from calibrant.attacks.store import check_place
     from calibrant.cli.device import device_of
+    from calibrant.cli.notes import check_runs, say_notes
     from calibrant.data import load
     from calibrant.data.label_maps import one_label_each
     from calibrant.ensembles.reference import resolve
@@ -193,7 +193,9 @@ def _request(
         shape=first.shape,
     )
     one_label_each(loaded.splits, name)
-    check_place(store)  # it is made with what is kept in it
+    _check_store(store, loaded, splits, str(options["ruler"]), limit)
+    check_runs(models, found)
+    say_notes(found)
     return Request(
         found,
         loaded,
@@ -204,6 +206,17 @@ def _request(
         options,
         progress=sys.stderr.isatty(),
     )
+
+
+def _check_store(store: Path, data: Data, splits: Sequence[str], ruler: str, limit: int | None) -> None:
+    """What is to be measured needs a place; what is kept already does not."""
+    from calibrant.files import atomic
+    from calibrant.train import distances
+    from calibrant.types import Split
+
+    kept = [distances.file_of(store / distances.FOLDER, data, Split(split), ruler, limit) for split in splits]
+    if not all(path.is_file() for path in kept):
+        atomic.check_place(store, "keep the results in by -o")  # it is made with what is kept in it
 
 
 def _page(path: Path, found: dict[str, Probed]) -> None:

@@ -69,6 +69,7 @@ def opened(
 ) -> Setting:
     """The model (or the members of several) and the data, on the device."""
     from calibrant.cli.device import device_of
+    from calibrant.cli.notes import say_notes
     from calibrant.data.corruption_images import type_folders
     from calibrant.diagnostics.stress import Subject
     from calibrant.ensembles.reference import resolve
@@ -76,6 +77,7 @@ def opened(
 
     where = device_of(device)
     found = [resolve(each) for each in models]
+    say_notes(found)
     first = found[0]
     if data is not None and Path(data).is_dir() and (visible(data, "*.npy") or type_folders(Path(data))):
         raise InputError(f"--data {data} holds corruptions, not a data set; say --corruptions {data}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from calibrant.ensembles.single import logits_of
+from calibrant.functional.output import logits_of
 from calibrant.functional.rows import classes_last
 
 

@@ -30,9 +30,10 @@ from calibrant.ensembles.dropping import (
 )
 from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, evaluating, positive
 from calibrant.ensembles.passes import Passes
-from calibrant.ensembles.single import logits_of, predict
+from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
 from calibrant.functional.noise import member_seed
+from calibrant.functional.output import logits_of
 from calibrant.nn.insertion import apart
 from calibrant.types import Predictions
 

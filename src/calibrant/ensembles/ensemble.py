@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.ensembles.inputs import Untouched
-from calibrant.ensembles.single import Inputs, logits_of, predict
+from calibrant.ensembles.single import Inputs, predict
 from calibrant.errors import CalibrantError, InputError
+from calibrant.functional.output import logits_of
 from calibrant.types import Predictions, Split
 
 Network = Callable[..., Any]

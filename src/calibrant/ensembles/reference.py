@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ class Reference:
     classes: tuple[str, ...] | None = None
     shape: tuple[int, ...] | None = None  # of what it takes
     ignore_index: int | None = None  # of its data's maps of labels
+    note: str = ""  # what a person should know of it
+    recipe: str | None = None  # of a run: the key of its recipe, whatever its seed
 
 
 def resolve(text: str) -> Reference:
@@ -46,7 +48,9 @@ def resolve(text: str) -> Reference:
         run = load_run(text)
         d = run.recipe.data
         known = (d.name, d.seed, d.sizes, run.classes, run.shape, d.ignore_index)
-        return Reference(run.members, text, run.mean, run.std, *known)
+        note = "" if run.epoch >= run.recipe.epochs else _unfinished(text, run.epoch, run.recipe.epochs)
+        recipe = replace(run.recipe, seed=0).key()
+        return Reference(run.members, text, run.mean, run.std, *known, note, recipe)
     source, colon, rest = text.partition(":")
     if not colon or not rest:
         raise InputError(
@@ -61,6 +65,10 @@ def resolve(text: str) -> Reference:
     if weights:
         load_weights(model, weights)
     return Reference((model.eval(),), text)
+
+
+def _unfinished(run: str, epoch: int, epochs: int) -> str:
+    return f"{run} has been trained for {epoch} of {epochs} epochs; these are its weights so far"
 
 
 def _factory(module: str, name: str, text: str) -> nn.Module:

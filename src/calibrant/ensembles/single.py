@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from calibrant.ensembles.inputs import Untouched
 from calibrant.errors import InputError
 from calibrant.functional.border import predictions
+from calibrant.functional.output import logits_of
 from calibrant.functional.rows import classes_last
 from calibrant.types import Predictions, Split
 
@@ -121,19 +122,6 @@ def predict(
         group=torch.cat(groups) if groups else None,
         ignore_index=ignore_index,
         source=source,
-    )
-
-
-def logits_of(output: Any) -> Tensor:
-    """The tensor of scores in whatever a model returned."""
-    if isinstance(output, Tensor):
-        return output
-    inner = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)
-    if isinstance(inner, Tensor):
-        return inner
-    raise InputError(
-        f"the model returned {type(output).__name__}; expected a tensor [N, K] or an object with .logits "
-        "(wrap the model: lambda x: model(x)[0])"
     )
 
 

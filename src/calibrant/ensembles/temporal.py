@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating
-from calibrant.ensembles.single import logits_of
 from calibrant.ensembles.temporal_ids import UNNAMED, called, cut_of, each_frame, id_of, shown
 from calibrant.errors import InputError
+from calibrant.functional.output import logits_of
 from calibrant.functional.rows import classes_last
 from calibrant.types import Predictions
 

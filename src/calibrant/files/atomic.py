@@ -79,6 +79,15 @@ def folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)  # the old content, after an exchange
 
 
+def check_place(path: Path, purpose: str) -> None:
+    """Refuse a folder that is none, that cannot be made or that takes no files, before anything is done for it."""
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if not there.is_dir():
+        raise FileError(f"{there} is a file; name a folder to {purpose}")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise FileError(f"no permission to write in {there}; name another folder to {purpose}")
+
+
 def sweep(path: Path, names: str) -> None:
     """Remove the temporary files of targets `names` (a regular expression) that killed writes left in a folder.
 

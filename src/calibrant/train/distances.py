@@ -16,6 +16,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -97,10 +98,8 @@ def measured(
     attackable(data, name)
     if limit is not None and limit < part.n:
         part = part.take(torch.arange(limit), name)
-    stem = name.value if limit is None or limit >= data[name].n else f"{name.value}-first-{limit}"
-    path = folder / ruler / f"{stem}.safetensors"
-    network = members[0] if len(members) == 1 else Pooled(members)
-    items, weights = items_hash(part), weights_hash(network)
+    path = file_of(folder, data, name, ruler, limit)
+    items, weights = items_hash(part), network_hash(members)
     if path.is_file():
         found = read(path)
         if (found.items, found.network, found.ruler, found.edition) == (items, weights, ruler, EDITION):
@@ -110,12 +109,27 @@ def measured(
     settings = hashlib.sha256(f"{RULERS[ruler]()!r}{EDITION}".encode()).hexdigest()
     chunks = path.with_suffix(f".{weights[:8]}-{settings[:8]}.parts")
     with enough_threads(data.shape, 64, device):
-        distance = _attacked(network, part, data, ruler, chunks, torch.device(device), progress)
+        distance = _attacked(_one(members), part, data, ruler, chunks, torch.device(device), progress)
     out = Distances(distance.double().cpu(), part.index.cpu(), data.name, name, items, weights, ruler)
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, out)
     _drop_chunks(path)
     return out
+
+
+def file_of(folder: Path, data: Data, split: Split, ruler: str, limit: int | None = None) -> Path:
+    """Where the distances of a part, or of its first items, are kept below `folder` (RUN/robustness)."""
+    whole = limit is None or limit >= data[split].n
+    return folder / ruler / f"{split.value if whole else f'{split.value}-first-{limit}'}.safetensors"
+
+
+def network_hash(members: Sequence[nn.Module]) -> str:
+    """Of what is attacked: a network, or the pool of several."""
+    return weights_hash(_one(members))
+
+
+def _one(members: Sequence[nn.Module]) -> Any:
+    return members[0] if len(members) == 1 else Pooled(members)
 
 
 def _drop_chunks(path: Path) -> None:

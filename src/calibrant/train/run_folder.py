@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
 def check(folder: Path, recipe: Recipe) -> None:
     """Nothing is written yet. A folder that holds another recipe's training is refused, naming what differs."""
-    if folder.exists() and not folder.is_dir():
-        raise FileError(f"{folder} is a file; name a folder for the run")
+    atomic.check_place(folder, "keep the run in")
     there = folder / "recipe.json"
     if there.is_file():
         old, new = read(there).plain(), recipe.plain()

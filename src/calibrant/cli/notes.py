@@ -1,0 +1,31 @@
+"""What a person should know of the models that were named, on stderr: unfinished runs, and runs of two recipes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calibrant.errors import InputError
+
+if TYPE_CHECKING:
+    from calibrant.ensembles.reference import Reference
+
+
+def say_notes(found: Sequence[Reference]) -> None:
+    for reference in found:
+        if reference.note:
+            print(f"note: {reference.note}", file=sys.stderr)
+
+
+def check_runs(models: Sequence[str], found: Sequence[Reference]) -> None:
+    """Models that a variance is taken over: each named once, and of one recipe, or it is said."""
+    places = [str(Path(text).resolve()) if Path(text).is_dir() else text for text in models]
+    for i, place in enumerate(places):
+        if place in places[:i]:
+            raise InputError(f"{models[i]} is named twice; further runs are other trainings of the same recipe")
+    for text, other in zip(models, found, strict=True):
+        if other.recipe != found[0].recipe:
+            said = "what varies between them is not the seed alone"
+            print(f"note: {text} was trained by another recipe than {models[0]}: {said}", file=sys.stderr)
