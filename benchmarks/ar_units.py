@@ -164,8 +164,6 @@ def recipe_of(method: str, seed: int, a: argparse.Namespace) -> Recipe:
     if a.batch is not None and a.batch != recipe.batch:
         changes |= {"batch": a.batch, "optimiser.lr": recipe.optimiser.lr * math.sqrt(a.batch / recipe.batch)}
     if a.epochs is not None and a.epochs != recipe.epochs:
-        if refresh := recipe.targets.options.get("refresh_after"):
-            changes["targets.refresh_after"] = [max(1, round(e * a.epochs / recipe.epochs)) for e in refresh]
         alpha = recipe.targets.options.get("alpha")
         if alpha is not None:  # as far as the paper's epochs would take it
             changes["targets.alpha"] = alpha * recipe.epochs / a.epochs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.attacks import levels as cut
+from calibrant.cli import run as cli
 from calibrant.data import load as load_data
 from calibrant.errors import FileError, InputError
 from calibrant.functional.pooling import pool
@@ -384,3 +386,41 @@ def test_pooled_members_are_attacked_as_one(tmp_path: Path) -> None:
         flips = [r.item() for r in radii if bool((label(x[i] + r * around) != label(x[i : i + 1])).any())]
         assert found[i].item() == pytest.approx(flips[0], rel=0.03, abs=1e-3)
     assert bool((cut(found, 4) < 4).all())
+
+
+def test_levels_are_told_from_the_runs_own_folder(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The audit beside vanilla is there from wherever it is asked for, after both moved, and not of another network."""
+    here = tmp_path / "here"
+    shutil.copytree(run, here / "one")
+    monkeypatch.chdir(here)
+    words = [w for s in SMALL for w in ("--set", s)] + ["--device", "cpu"]
+    assert cli(["train", "ar-adals/digits", "-o", "[/two]", "--levels", "one", *words]) == 0
+    assert f"{Path('[/two]') / 'report.html'}" in capsys.readouterr().out
+    here.rename(tmp_path / "there")
+    monkeypatch.chdir(tmp_path)
+    again = ["train", "ar-adals/digits", "-o", "there/[/two]", *words]
+    assert cli(again) == 0
+    assert "vanilla" in (said := capsys.readouterr()).out and "no audit" not in said.err
+    shutil.rmtree(tmp_path / "there" / "one" / "vanilla")
+    assert cli(again) == 0
+    assert "no audit beside vanilla: " in capsys.readouterr().err
+    other = small("seed=7")
+    train(vanilla(other), tmp_path / "there" / "one" / "vanilla", QUIET)  # another network in its place
+    assert cli(again) == 0
+    assert "no audit beside vanilla: " in capsys.readouterr().err
+
+
+def test_a_place_that_takes_no_files_is_said_before_anything_is_done(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = os.access
+    closed = tmp_path / "closed"
+    shutil.copytree(run / "vanilla", closed)
+    monkeypatch.setattr(os, "access", lambda p, mode: Path(p) != closed and allowed(p, mode))  # root may everything
+    assert "no permission to write in" in refused(small(), closed / "r", QUIET)
+    train(small("epochs=1"), tmp_path / "kept", replace(QUIET, levels=closed))  # its distances are there
+    said = refused(small("targets.ruler=cw"), tmp_path / "r", replace(QUIET, levels=closed))
+    assert "cw distances of" in said and f"calibrant probe {closed} --ruler cw --split train,validation -o" in said
+    assert not (tmp_path / "r").exists()

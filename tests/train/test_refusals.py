@@ -52,6 +52,11 @@ def small(*settings: str) -> Recipe:
         (["targets={name='ar_adals', refresh_after=3}"], "refresh_after lists numbers of finished epochs"),
         (["targets={name='ar_adals', refresh_after=['a']}"], "refresh_after lists numbers of finished epochs"),
         (["targets={name='ar_adals', refresh_after=[-1]}"], "refresh_after lists numbers of finished epochs"),
+        (["targets={name='ar_adals', refresh_after=[1, 2]}"], r"after is .1, 2. and the run ends after 2 .*after=.1."),
+        (
+            ["targets={name='ar_adals', levels=999999}"],
+            "levels of .* train items; lower targets.levels, or train on more",
+        ),
     ],
 )
 def test_what_cannot_train_leaves_nothing_behind(tmp_path: Path, settings: list[str], says: str) -> None:

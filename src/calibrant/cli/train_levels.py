@@ -7,6 +7,7 @@ parameter gives as well is no gain of the training.
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,8 +43,8 @@ class Both:
         console = Console(highlight=False)
         console.print("", joint(self.rows), sep="\n")
         for line in self.record["says"]:
-            console.print(line, soft_wrap=True)
-        console.print(f"\nthe report, for a browser:  {self.page}", soft_wrap=True)
+            console.print(line, soft_wrap=True, markup=False)
+        console.print(f"\nthe report, for a browser:  {self.page}", soft_wrap=True, markup=False)
 
 
 def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
@@ -51,11 +52,15 @@ def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
     from calibrant.metrics.compare import compare
     from calibrant.report import html, provenance
     from calibrant.report import robustness as section
-    from calibrant.train.levels import RECORD, VANILLA
+    from calibrant.train.levels import is_origin, origin_of
+    from calibrant.train.run import load
 
-    origin = json.loads((out / RECORD).read_text("utf-8"))["from"]
-    twin = out / VANILLA if origin == VANILLA else Path(origin)
-    if not (twin / "test.npz").is_file():
+    twin = origin_of(out)
+    if (twin / "train.safetensors").is_file():  # levels without a network
+        return None
+    if not (twin / "test.npz").is_file() or not is_origin(load(twin).members, out):
+        said = f"{twin}, which the levels came from, is not there any more, or is another network's"
+        print(f"no audit beside vanilla: {said}", file=sys.stderr)
         return None
     runs = {"vanilla": twin, "AR-AdaLS": out}
     tests = {name: files.read(run / "test.npz") for name, run in runs.items()}
@@ -92,8 +97,6 @@ def _judged(name: str, run: Path, test: Predictions) -> list[tuple[str, Report]]
 
 
 def _by_level(tests: dict[str, Predictions], twin: Path, recipe: Recipe, how: How) -> tuple[list[Any], str]:
-    import sys
-
     from calibrant.attacks import levels as cut
     from calibrant.diagnostics.levels import calibration_by_level
     from calibrant.train import distances, levels

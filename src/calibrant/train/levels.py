@@ -11,6 +11,7 @@ says which ones a run was begun with.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -50,14 +51,28 @@ def check(recipe: Recipe, how: How, data: Data) -> None:
         if how.levels is not None:
             raise InputError(f"--levels is for targets that want levels of robustness, not {recipe.targets.name!r}")
         return
+    _check_refreshes(recipe)
     count = setting(recipe, "levels")
     for split in PARTS:
         if count > data[split].n:
-            raise InputError(f"{count} levels of {data[split].n} {split} items; lower targets.levels, or hold out more")
+            more = "train on more items" if split is Split.TRAIN else "hold out more"
+            raise InputError(f"{count} levels of {data[split].n} {split} items; lower targets.levels, or {more}")
         if how.refresh is None:  # what will be attacked, after a whole training
             distances.attackable(data, split)
     if how.levels is not None:
         _check_given(Path(how.levels), recipe, data)
+
+
+def _check_refreshes(recipe: Recipe) -> None:
+    """Levels that are to be cut anew after the last epoch, or later, never are: it would be another method's name."""
+    after = list(setting(recipe, "refresh_after"))
+    if any(epoch >= recipe.epochs for epoch in after):
+        share = [recipe.epochs * (i + 1) // (len(after) + 1) for i in range(len(after))]
+        inside = ",".join(str(epoch) for epoch in sorted({*share} - {0}))
+        raise InputError(
+            f"targets.refresh_after is {after} and the run ends after {recipe.epochs} epochs, so that levels would not "
+            f"be cut anew; say --set targets.refresh_after=[{inside}]"
+        )
 
 
 def _check_given(folder: Path, recipe: Recipe, data: Data) -> None:
@@ -73,6 +88,14 @@ def _check_given(folder: Path, recipe: Recipe, data: Data) -> None:
         raise InputError(
             f"--levels {run} was trained on {_said(theirs)}, and this recipe on {_said(ours)}: "
             "levels must be of the same items"
+        )
+    ruler = str(setting(recipe, "ruler"))
+    kept = [distances.file_of(run / FOLDER, data, split, ruler) for split in PARTS]
+    if not all(path.is_file() for path in kept) and not os.access(run, os.W_OK | os.X_OK):
+        raise FileError(
+            f"the {ruler} distances of --levels {run} are still to be measured, and there is no permission to keep "
+            f"them there; `calibrant probe {run} --ruler {ruler} --split train,validation -o FOLDER`, then "
+            f"--levels FOLDER/{FOLDER}/{ruler}"
         )
 
 
@@ -100,6 +123,18 @@ def _read(folder: Path, data: Data, ruler: str) -> tuple[Distances, Distances]:
             f"measure both with `calibrant probe RUN/ --what robustness --ruler {ruler} --split train,validation`"
         )
     return found[0], found[1]
+
+
+def origin_of(folder: Path) -> Path:
+    """Where the levels of a run came from: its record names it as seen from the run, so that both may move together."""
+    said = str(json.loads((folder / RECORD).read_text("utf-8"))["from"])
+    return Path(os.path.normpath(folder / said))
+
+
+def is_origin(members: Sequence[nn.Module], folder: Path) -> bool:
+    """Are these the networks whose robustness the run in `folder` was trained by?"""
+    said = json.loads((folder / RECORD).read_text("utf-8")).get("network")
+    return said is None or said == distances.network_hash(members)
 
 
 def setting(recipe: Recipe, name: str) -> Any:
@@ -137,6 +172,7 @@ class LevelSource:
             "from": origin,
             "ruler": self.ruler,
             "levels": self.count,
+            "network": found[0].network,
             "distances": {d.split.value: d.sha256() for d in found},
             "unmoved": {d.split.value: d.unmoved for d in found},
         }
@@ -144,7 +180,7 @@ class LevelSource:
         old = json.loads(path.read_text("utf-8")) if begun and path.is_file() else record
         if old["distances"] != record["distances"]:
             raise InputError(
-                f"{self.folder} was begun with other levels (from {old['from']}); "
+                f"{self.folder} was begun with other levels (from {origin_of(self.folder)}); "
                 "name those by --levels, or choose another folder"
             )
         for each in found:
@@ -178,7 +214,8 @@ class LevelSource:
         folder = Path(given)
         _check_given(folder, self.recipe, self.data)
         run = _attacked_run(folder)
-        return (_read(folder, self.data, self.ruler), str(folder)) if run is None else (self._of_run(run), str(run))
+        found = _read(folder, self.data, self.ruler) if run is None else self._of_run(run)
+        return found, os.path.relpath(folder if run is None else run, self.folder)
 
     def _twin(self) -> Path:
         from calibrant.train.run import train

@@ -89,7 +89,7 @@ class Progress:
 
     def say(self, text: str) -> None:
         if self._rich is not None:
-            self._rich.console.print(text, highlight=False)
+            self._rich.console.print(text, highlight=False, markup=False)
         else:
             print(text, file=sys.stderr)
         if self.log is not None and self.log.parent.is_dir():

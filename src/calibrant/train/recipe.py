@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -113,8 +113,16 @@ class Recipe:
         return build(Recipe, table)
 
     def scaled(self, epochs: int) -> Recipe:
-        """The same schedule squeezed into fewer (or stretched over more) epochs."""
-        return replace(self, epochs=epochs, schedule=self.schedule.scaled(epochs / self.epochs))
+        """The same schedule squeezed into fewer (or stretched over more) epochs, levels on the fly with it."""
+        targets = self.targets
+        if after := targets.options.get("refresh_after"):
+            targets = replace(targets, options={**targets.options, "refresh_after": self._moved(after, epochs)})
+        return replace(self, epochs=epochs, schedule=self.schedule.scaled(epochs / self.epochs), targets=targets)
+
+    def _moved(self, after: Sequence[int], epochs: int) -> tuple[int, ...]:
+        """Those that come to lie after the last epoch would change nothing."""
+        moved = {max(1, round(epoch * epochs / self.epochs)) for epoch in after}
+        return tuple(sorted(epoch for epoch in moved if epoch < epochs))
 
     def points(self) -> list[tuple[dict[str, Any], Recipe]]:
         """The grid of the selection: what each point sets, and its recipe (without a selection)."""
