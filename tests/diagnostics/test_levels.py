@@ -15,6 +15,7 @@ from calibrant.errors import InputError, UnknownNameError
 from calibrant.functional import predictions
 from calibrant.metrics.evaluate import evaluate
 from calibrant.report.plots import epsilon_path, level_accuracy, level_error
+from calibrant.report.plots.svg import to_svg
 from calibrant.report.robustness import HEAD, lead, level_rows, levels_panel
 from calibrant.types import Predictions
 
@@ -176,3 +177,14 @@ def test_bad_variance() -> None:
         variance_over_runs(torch.zeros(2, 3, 4), torch.zeros(3, dtype=torch.long), of="truth")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="3 distances"):
         calibration_by_level(run(0), LEVEL, distance=torch.zeros(3))
+
+
+def test_names_are_drawn_as_they_are(recwarn: pytest.WarningsRecorder) -> None:
+    """A dollar is no formula, and an underscore hides nobody from the legend."""
+    named = [calibration_by_level([run(0), run(1)], LEVEL, name=name) for name in ("a$^$", "_hidden")]
+    ax = level_error(named, "variance")
+    assert [t.get_text() for t in ax.get_legend().get_texts()] == ["a$^$", " _hidden"]  # type: ignore[union-attr]
+    assert "a$^$" in to_svg(ax, "levels")
+    with pytest.raises(InputError, match="a variance needs several runs"):
+        level_error([calibration_by_level(run(0), LEVEL, name="alone")], "variance")
+    assert not recwarn.list

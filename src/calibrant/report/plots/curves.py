@@ -13,7 +13,7 @@ from calibrant.functional.ranking import accuracy_coverage as curve
 from calibrant.functional.ranking import rank, run_weights
 from calibrant.functional.scores import Scores
 from calibrant.report.binomial import Floats, wilson
-from calibrant.report.plots.style import COLOURS, legend, new_axes, percent_axis
+from calibrant.report.plots.style import COLOURS, legend, new_axes, percent_axis, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,7 +65,7 @@ def _band(ax: Axes, coverage: Floats, accuracy: Floats, n: float, colour: str, l
         accuracy,
         color=COLOURS[colour],
         linewidth=1.6,
-        label=label,
+        label=shown(label),
         marker="o" if alone else None,
         clip_on=not alone,
     )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from calibrant.diagnostics.levels import ByLevel
-from calibrant.report.plots.style import COLOURS, SERIES, legend, new_axes, percent_axis
+from calibrant.errors import InputError
+from calibrant.report.plots.style import COLOURS, SERIES, legend, new_axes, percent_axis, shown
 from calibrant.types import Estimate
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def level_error(found: Sequence[ByLevel], what: Literal["ece", "variance"] = "ec
             continue
         _line(ax, values, SERIES[i % len(SERIES)], each.name or f"#{i + 1}")
         levels = max(levels, len(values))
+    if found and not ax.lines:
+        raise InputError(f"no predictor has {what} by level; a variance needs several runs on the same items")
     ax.set_ylim(bottom=0)
     words = {"ece": "ECE of the level", "variance": "variance over runs"}
     if what == "variance":
@@ -81,7 +84,7 @@ def _line(ax: Axes, found: Sequence[Estimate], colour: str, label: str) -> None:
     low = np.array([value[i] if e.low is None else e.low for i, e in enumerate(found)])
     high = np.array([value[i] if e.high is None else e.high for i, e in enumerate(found)])
     ax.fill_between(at, low, high, color=COLOURS[colour], alpha=0.12, linewidth=0)
-    ax.plot(at, value, color=COLOURS[colour], linewidth=1.6, marker="o", markersize=3.5, label=label)
+    ax.plot(at, value, color=COLOURS[colour], linewidth=1.6, marker="o", markersize=3.5, label=shown(label))
 
 
 def _values(found: Sequence[Estimate]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

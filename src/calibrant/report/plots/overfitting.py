@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibrant.report.plots.style import COLOURS, SERIES, legend, new_axes
+from calibrant.report.plots.style import COLOURS, SERIES, legend, new_axes, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -61,7 +61,7 @@ def overfitting_curves(runs: Sequence[Sequence[Epoch]], *, ax: Axes | None = Non
             )
         epochs = sorted({e.epoch for run in runs for e in run})
         mean = [np.mean([getattr(e, value) for run in runs for e in run if e.epoch == at]) for at in epochs]
-        ax.plot(epochs, mean, color=COLOURS[colour], linewidth=1.6, label=name)
+        ax.plot(epochs, mean, color=COLOURS[colour], linewidth=1.6, label=shown(name))
     ax.set_xlabel("epoch")
     ax.set_ylabel("NLL")
     legend(ax)
@@ -75,7 +75,7 @@ def overfitting_scatter(rows: Mapping[str, Sequence[Epoch]], *, of: str = "effec
         x = [e.overfitting for e in epochs]
         y = [float(getattr(e, of)) for e in epochs]
         label = f"{name}, ρ = {rank_correlation(x, y):.2f}"
-        ax.plot(x, y, "o", color=COLOURS[SERIES[i % len(SERIES)]], markersize=3.5, alpha=0.8, label=label)
+        ax.plot(x, y, "o", color=COLOURS[SERIES[i % len(SERIES)]], markersize=3.5, alpha=0.8, label=shown(label))
     ax.axhline(0, color=COLOURS["muted"], linewidth=0.8, dashes=(4, 3))
     ax.set_xlabel("overfitting: NLL on test − NLL on train")
     ax.set_ylabel("σ*" if of == "sigma" else "PEP effect: NLL gained on test")

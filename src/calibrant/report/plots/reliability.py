@@ -13,7 +13,7 @@ import numpy as np
 from calibrant.functional.binning import BinSums, bin_sums, equal_width
 from calibrant.functional.scores import Scores
 from calibrant.report.binomial import clopper_pearson, wilson
-from calibrant.report.plots.style import COLOURS, dress, legend, new_axes, percent_axis
+from calibrant.report.plots.style import COLOURS, dress, legend, new_axes, percent_axis, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,7 @@ def reliability(
     ax.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
     spread = np.clip(np.vstack([acc - low, high - acc]), 0, None)
     line = {"fmt": "o-", "markersize": 4, "linewidth": 1.2, "elinewidth": 1.4, "capsize": 0}
-    ax.errorbar(conf, acc, yerr=spread, color=COLOURS[colour], label=label, **line)  # type: ignore[arg-type]
+    ax.errorbar(conf, acc, yerr=spread, color=COLOURS[colour], label=shown(label), **line)  # type: ignore[arg-type]
     ax.set_xlim(0, 1)
     ax.set_ylim(0, 1.005)
     ax.set_xlabel("confidence: how sure it says it is")

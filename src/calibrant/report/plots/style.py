@@ -65,4 +65,11 @@ def percent_axis(ax: Axes, which: str = "both") -> None:
 
 
 def legend(ax: Axes, **options: Any) -> None:
-    ax.legend(frameon=False, fontsize=9, labelcolor=COLOURS["ink"], **options)
+    drawn = ax.legend(frameon=False, fontsize=9, labelcolor=COLOURS["ink"], **options)
+    for text in drawn.get_texts():
+        text.set_parse_math(False)  # names are people's: a dollar is no formula
+
+
+def shown(name: str | None) -> str | None:
+    """A name that a legend shows: matplotlib leaves out those that begin with an underscore."""
+    return f" {name}" if name is not None and name.startswith("_") else name

@@ -28,10 +28,14 @@ def to_svg(ax: Axes, label: str, salt: str = "calibrant") -> str:
     """
     import matplotlib
     from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.text import Text
 
     figure = figure_of(ax)
     buffer = io.StringIO()
     options: Any = {"svg.hashsalt": salt, "svg.fonttype": "none", "path.simplify": True, "path.simplify_threshold": 0.3}
+    options["text.parse_math"] = False  # of ticks, which are made anew; other texts know from when they were made
+    for words in figure.findobj(Text):
+        words.set_parse_math(False)
     with matplotlib.rc_context(options):
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(buffer, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
