@@ -195,7 +195,7 @@ def test_items_of_many_sizes_are_predicted_one_by_one(
     assert run(given) == 0 and len(np.load(out)["labels"]) > 0
     assert run([*given, "--mean", "20", "--std", "10"]) == 0
     for more, says in (
-        (["--mean", "0,0"], "--mean has 2 numbers; Items has 1 channel(s)"),
+        (["--mean", "0,0"], "--mean has 2 numbers; many_sizes:Items has 1 channel(s)"),
         (["--stream", "--split", "train"], "after frames of (1, "),
         (["--batch", "8"], "resize in the Dataset or use batch_size=1 (--batch)"),
     ):
@@ -218,4 +218,4 @@ def test_items_that_are_single_numbers_are_predicted(
     given = ["predict", "single_words:make", "--data", "single_words:words", "-o", str(out)]
     assert run(given) == 0 and np.load(out)["logits"].shape[1] == 2
     assert run([*given, "--mean", "0,0"]) == 2
-    assert "--mean has 2 numbers; TensorDataset has 1 channel(s)" in capsys.readouterr().err
+    assert "--mean has 2 numbers; single_words:words has 1 channel(s)" in capsys.readouterr().err

@@ -117,3 +117,12 @@ def test_a_factory_in_a_module_is_a_name(tmp_path: Path, monkeypatch: pytest.Mon
     for name, says in (("my_own_set:wrong", "returned int"), ("my_own_set:none", "'none'"), ("nowhere:x", "nowhere")):
         with pytest.raises(InputError, match=says):
             load(name)
+
+
+def test_sizes_that_are_asked_for_count_for_parts_that_are_there() -> None:
+    x, y = torch.randn(100, 3, generator=torch.Generator().manual_seed(0)), torch.arange(100) % 4
+    one = load(TensorDataset(x, y), sizes={"train": 20})
+    assert one["train"].n == 20 and one["test"].n == 20 and one["validation"].n == 10
+    several = load({"train": TensorDataset(x, y), "test": TensorDataset(x, y)}, sizes={"train": 30, "test": 40})
+    assert several["train"].n == 30 and several["test"].n == 40
+    assert load({"train": TensorDataset(x, y), "test": TensorDataset(x, y)})["test"].n == 100, "unless asked, all of it"

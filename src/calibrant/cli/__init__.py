@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -31,6 +32,12 @@ VERBS: dict[str, str] = {
     "train": "train",
 }
 """Verb → the module in `calibrant.cli` that defines a function of the same name (`list` → `list_`)."""
+
+
+RESUMED = ("bench", "probe", "stress", "train")
+"""Verbs that go on where they were stopped."""
+INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
+"""What shells call these ends."""
 
 
 def app() -> typer.Typer:
@@ -67,15 +74,17 @@ def run(argv: Sequence[str] | None = None) -> int:
     """Run and return the exit code; never a traceback for what a user can get wrong."""
     try:
         result = app()(args=list(argv) if argv is not None else None, prog_name="calibrant", standalone_mode=False)
-        return int(result) if isinstance(result, int) else 0
+        code = int(result) if isinstance(result, int) else 0
+        return _stopped("interrupted", argv) if code == INTERRUPTED else code  # typer's own end of a Ctrl-C
     except CalibrantError as error:
         print(f"calibrant: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
     except typer.Exit as leave:
         return leave.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        print("calibrant: interrupted", file=sys.stderr)
-        return 130
+        return _stopped("interrupted", argv)
+    except _Terminated:
+        return _stopped("terminated", argv)
     except BrokenPipeError:
         return 1
     except OSError as error:  # a full disk, a place that takes no files: it failed, and there is nothing to debug
@@ -90,5 +99,21 @@ def run(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
+def _stopped(how: str, argv: Sequence[str] | None) -> int:
+    verb = next(iter(sys.argv[1:] if argv is None else argv), "")
+    remedy = "; give the same command again to go on" if verb in RESUMED else ""
+    print(f"calibrant: {how}{remedy}", file=sys.stderr)
+    return TERMINATED if how == "terminated" else INTERRUPTED
+
+
+class _Terminated(BaseException):
+    """SIGTERM as an exception, so that bars give the cursor back and half-written files go."""
+
+
+def _terminate(*_: object) -> None:
+    raise _Terminated
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, _terminate)
     sys.exit(run())

@@ -95,4 +95,4 @@ def _show(found: dict[str, Any]) -> None:
             style="yellow",
         )
     where = f"written to {found['out']}" + (f" ({found['parts']} parts)" if found["parts"] else "")
-    console.print(where, highlight=False)
+    console.print(where, highlight=False, markup=False, soft_wrap=True)

@@ -153,8 +153,11 @@ def _show(found: Sequence[Trained], difference: str, out: Path) -> None:
         sentences.add_row(f"[bold]{t.name}[/bold]", verdict.verdict(replace(t.audited, file=t.name)))
     sentences.add_row(f"[bold]{first.name}, recalibrated[/bold]", difference)
     console.print("", sentences, sep="\n")
-    console.print(f"\nthe report, for a browser:  {out / 'report.html'}")
-    console.print(f"the same by hand:           calibrant audit {out / 'test.npz'}")
+    for line in (
+        f"\nthe report, for a browser:  {out / 'report.html'}",
+        f"the same by hand:           calibrant audit {out / 'test.npz'}",
+    ):
+        console.print(line, markup=False, soft_wrap=True)
 
 
 def joint(rows: Sequence[tuple[str, Report]]) -> Any:

@@ -111,7 +111,8 @@ def show(fitted: FittedMap, out: Path | None) -> None:
     console.print(f"guard: {sentence(guarded)}", style="" if guarded.get("ok") else "bold red", highlight=False)
     if r.reuse:
         console.print("fitted on a test split, on purpose (--allow-reuse)", style="bold red")
-    console.print(f"written to {out}" if out is not None else "not written: name a folder with -o", highlight=False)
+    written = f"written to {out}" if out is not None else "not written: name a folder with -o"
+    console.print(written, highlight=False, markup=False, soft_wrap=True)
 
 
 def setting(text: str) -> tuple[str, Any]:

@@ -48,7 +48,7 @@ def load(
     check_sizes(sizes or {})
     if not isinstance(name_or_dataset, str):
         kind = type(name_or_dataset).__name__
-        return _own(name_or_dataset, kind, seed, {**OWN_SIZES, **(sizes or {})}, ignore_index)
+        return _own(name_or_dataset, kind, seed, sizes or {}, ignore_index)
     name, chosen = split_name(name_or_dataset)
     name = name.replace(".", "_") if name.replace(".", "_") in DATASETS else name  # cifar10.1, as people write it
     if name not in DATASETS:
@@ -57,7 +57,7 @@ def load(
             return replace(found, splits=ignoring(found.splits, ignore_index, name_or_dataset))
         if ":" in name_or_dataset:
             made = imported(name_or_dataset)
-            return _own(made, name_or_dataset, seed, {**OWN_SIZES, **(sizes or {})}, ignore_index)
+            return _own(made, name_or_dataset, seed, sizes or {}, ignore_index)
         raise unknown("data set", name, DATASETS)
     spec = DATASETS[name]
     raw = _find(spec, root)
@@ -125,10 +125,14 @@ def _folder(folder: Path, seed: int, sizes: Mapping[str, Size], shape: Sequence[
     """
     split = any(size for name, size in sizes.items() if name != Split.TEST)
     official, classes = parts_of_folder(folder, shape, Split.TRAIN if split else Split.TEST)
-    wanted = {Split(name): size for name, size in {**OWN_SIZES, **sizes}.items()}
-    wanted = {s: n for s, n in wanted.items() if s not in official or s.value in sizes}
     moments = IMAGENET_MOMENTS if shape[0] == 3 else ((0.5,), (0.25,))
-    return Data(folder.name, cut(official, wanted, seed), classes, tuple(shape), *moments)
+    return Data(folder.name, cut(official, _wanted_sizes(official, sizes), seed), classes, tuple(shape), *moments)
+
+
+def _wanted_sizes(official: Mapping[Split, Part], sizes: Mapping[str, Size]) -> dict[Split, Size]:
+    """The usual sizes of parts that are not there, and whatever somebody asked for."""
+    wanted = {Split(name): size for name, size in {**OWN_SIZES, **sizes}.items()}
+    return {s: n for s, n in wanted.items() if s not in official or s.value in sizes}
 
 
 def _own(
@@ -139,14 +143,14 @@ def _own(
     ignore_index: int | None,
 ) -> Data:
     official = ignoring(parts_of(given), ignore_index, called)
-    splits = cut(official, {Split(name): size for name, size in sizes.items() if Split(name) not in official}, seed)
+    splits = cut(official, _wanted_sizes(official, sizes), seed)
     if Split.TRAIN not in splits:
         raise InputError('a mapping of data sets needs a "train" part')
     train = splits[Split.TRAIN]
     k = 1 + max(int(part.y.max()) for part in official.values())
     tokens = train.x.dtype == torch.long
     mean, std = (None, None) if tokens or train.items is not None else channel_moments(train.x)
-    return Data(type(given).__name__, splits, numbered(k), tuple(train.x.shape[1:]), mean, std)
+    return Data(called, splits, numbered(k), tuple(train.x.shape[1:]), mean, std)
 
 
 __all__ = ["DATASETS", "Augment", "Batches", "Data", "DatasetSpec", "Part", "data_root", "load"]
