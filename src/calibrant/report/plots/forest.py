@@ -12,7 +12,7 @@ from calibrant.functional.scores import Scores
 from calibrant.metrics import METRICS
 from calibrant.report.numbers import interval, is_percent, value
 from calibrant.report.plots.reliability import reliability
-from calibrant.report.plots.style import COLOURS, SERIES, dress, percent_axis
+from calibrant.report.plots.style import COLOURS, SERIES, as_they_are, dress, percent_axis
 from calibrant.types import Report
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def forest(
             dot.set_gid(f"tip:{METRICS[name].title} {value(name, e.value)} ({interval(name, e)})")
         ax.set_ylim(len(reports) - 0.4, -0.6)
         ax.set_yticks(range(len(reports)), list(reports) if i == 0 or len(axes) == 1 else [""] * len(reports))
+        as_they_are(ax)
         ax.grid(False, axis="y")
         ax.locator_params(axis="x", nbins=2, min_n_ticks=2)
         ax.tick_params(axis="x", labelsize=8)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from calibrant.report.plots.style import COLOURS, new_axes
+from calibrant.report.plots.style import COLOURS, as_they_are, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,6 +43,7 @@ def heatmap(
     ax.set_yticks(range(len(types)), [t.replace("_", " ") for t in types])
     ax.tick_params(colors=COLOURS["ink"], labelsize=8.5)
     ax.set_title(title, fontsize=10, color=COLOURS["ink"], loc="left")
+    as_they_are(ax)
     ax.set_xlabel("severity")
     ax.grid(False)
     for spine in ax.spines.values():

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibrant.report.plots.style import COLOURS, SERIES, dress, figure_of, legend, new_axes, percent_axis
+from calibrant.report.plots.style import (
+    COLOURS,
+    SERIES,
+    as_they_are,
+    dress,
+    figure_of,
+    legend,
+    new_axes,
+    percent_axis,
+    shown,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,7 +37,17 @@ def severity_curves(
         heights = [v for v in line.values() if v is not None]
         # the first lies broad and pale beneath: a map that changes nothing is drawn right on it
         width, alpha = (5.0, 0.35) if i == 0 else (1.6, 1.0)
-        ax.plot(at, heights, color=colour, linestyle=dash, linewidth=width, alpha=alpha, marker="o", ms=3.5, label=name)
+        ax.plot(
+            at,
+            heights,
+            color=colour,
+            linestyle=dash,
+            linewidth=width,
+            alpha=alpha,
+            marker="o",
+            ms=3.5,
+            label=shown(name),
+        )
     at = sorted({s for line in rows.values() for s in line})
     ax.set_xticks(at, ["clean" if s == 0 else str(s) for s in at])
     ax.set_xlabel("severity")
@@ -77,6 +97,7 @@ def entropy_histograms(
             ax.stairs(share, edges, fill=True, color=COLOURS[colour], alpha=0.18)
             ax.stairs(share, edges, color=COLOURS[colour], linewidth=1.3, label=label)
         ax.set_title(name.replace("_", " "), fontsize=9.5, color=COLOURS["ink"], loc="left")
+        as_they_are(ax)
         ax.set_xlim(0, math.log(k))
         ax.set_ylim(0, None)
         if i >= len(foreign) - columns:

@@ -70,6 +70,12 @@ def legend(ax: Axes, **options: Any) -> None:
         text.set_parse_math(False)  # names are people's: a dollar is no formula
 
 
+def as_they_are(ax: Axes) -> None:
+    """Ticks and titles that are people's names, too."""
+    for text in (*ax.get_xticklabels(), *ax.get_yticklabels(), *(ax.title, ax._left_title)):  # type: ignore[attr-defined]
+        text.set_parse_math(False)
+
+
 def shown(name: str | None) -> str | None:
     """A name that a legend shows: matplotlib leaves out those that begin with an underscore."""
     return f" {name}" if name is not None and name.startswith("_") else name
