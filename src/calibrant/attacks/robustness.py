@@ -86,6 +86,7 @@ def robustness(
         kept = open_store(store, header, chunk, size)
         size = kept.chunk
     distances: list[Tensor] = []
+    climbs = False  # known of any input yet
     with attack.against(model, where, x.dtype) as attacked:
         for number, part in enumerate(_bar(_chunks(x, size), n, _title(x), progress)):
             data = tensor_hash(part) if kept is not None else ""
@@ -93,8 +94,10 @@ def robustness(
             if distance is None:
                 try:
                     distance = attacked(part).distance.float().cpu()
+                    climbs = True
                 except NoGradientError:
-                    if not _climbs(model, x, size, attack.bounds):
+                    climbs = climbs or _climbs(model, x, size, attack.bounds)
+                    if not climbs:
                         raise
                     distance = torch.full((len(part),), torch.inf)  # a flat place, and no flat model
                 if kept is not None:

@@ -1,7 +1,8 @@
 """The command line: one file a verb, one table of verbs, one place that turns errors into exit codes.
 
 0: done. 1: it failed. 2: the input is wrong (one line that names the thing and the remedy).
-3: a gate (`--fail-if`) is not met. JSON goes to stdout, everything for people with `--json` to stderr.
+3: a gate (`--fail-if`) is not met. 130, 143: stopped by Ctrl-C or SIGTERM; what can be resumed says so.
+JSON goes to stdout, everything for people with `--json` to stderr.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Annotated
 import typer
 
 from calibrant import __version__
+from calibrant.cli.notes import first_process
 from calibrant.errors import CalibrantError
 
 VERBS: dict[str, str] = {
@@ -102,7 +104,8 @@ def run(argv: Sequence[str] | None = None) -> int:
 def _stopped(how: str, argv: Sequence[str] | None) -> int:
     verb = next(iter(sys.argv[1:] if argv is None else argv), "")
     remedy = "; give the same command again to go on" if verb in RESUMED else ""
-    print(f"calibrant: {how}{remedy}", file=sys.stderr)
+    if first_process():
+        print(f"calibrant: {how}{remedy}", file=sys.stderr)
     return TERMINATED if how == "terminated" else INTERRUPTED
 
 

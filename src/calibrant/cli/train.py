@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from calibrant.cli.notes import first_process
 from calibrant.types import jsonable
 
 
@@ -53,8 +53,8 @@ def train(
         result = run(chosen, out, how)
     else:
         result = select(chosen, out, how, say=lambda text: print(text, file=sys.stderr))
-    if os.environ.get("LOCAL_RANK", "0") != "0" or os.environ.get("NODE_RANK", "0") != "0":
-        return  # of several processes, one speaks
+    if not first_process():
+        return
     both = train_levels.audited(out, chosen, how) if train_levels.wanted(chosen) else None
     if both is not None:
         result = {**result, "levels": both.record}

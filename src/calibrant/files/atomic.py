@@ -11,6 +11,7 @@ import ctypes
 import errno
 import os
 import re
+import secrets
 import shutil
 import sys
 import tempfile
@@ -45,11 +46,9 @@ def file(path: str | os.PathLike[str]) -> Iterator[Path]:
     _check_parent(target)
     if target.is_dir():
         raise FileError(f"{target} is a folder; name a file to write")
-    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        temporary.chmod(0o666 & ~_umask())
+    temporary = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
+    try:  # from here on: a signal between making the file and this line would leave it
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield temporary
         _sync(temporary)
         os.replace(temporary, target)
@@ -84,8 +83,14 @@ def check_place(path: Path, purpose: str) -> None:
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
     if not there.is_dir():
         raise FileError(f"{there} is a file; name a folder to {purpose}")
-    if not os.access(there, os.W_OK | os.X_OK):
+    if not takes_files(there):
         raise FileError(f"no permission to write in {there}; name another folder to {purpose}")
+
+
+def takes_files(path: Path) -> bool:
+    """Whether the folder, or the nearest one above it that exists, may be written to."""
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
 
 
 def sweep(path: Path, names: str) -> None:
@@ -94,7 +99,7 @@ def sweep(path: Path, names: str) -> None:
     Only those of long ago: another process may be writing one now.
     """
     stem, dot, suffix = names.partition(r"\.")
-    temporary = re.compile(rf"\.{stem}\.[a-z0-9_]{{8}}{dot}{suffix}")  # as `tempfile.mkstemp` calls them in `file`
+    temporary = re.compile(rf"\.{stem}\.[0-9a-f]{{8}}{dot}{suffix}")  # what `file` calls them
     for name in os.listdir(path):
         try:
             if temporary.fullmatch(name) and time.time() - (path / name).stat().st_mtime > ABANDONED:
