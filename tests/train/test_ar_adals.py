@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 from calibrant.attacks import levels as cut
 from calibrant.cli import run as cli
@@ -22,7 +23,7 @@ from calibrant.functional.pooling import pool
 from calibrant.targets import ArAdaLS, Levels
 from calibrant.train import How, Recipe, distances, load, read, train
 from calibrant.train.checkpoint import latest
-from calibrant.train.levels import levels_of, vanilla
+from calibrant.train.levels import levels_of, origin_of, vanilla
 from calibrant.types import Split
 
 QUIET = How(device="cpu", quiet=True)
@@ -418,9 +419,57 @@ def test_a_place_that_takes_no_files_is_said_before_anything_is_done(
     allowed = os.access
     closed = tmp_path / "closed"
     shutil.copytree(run / "vanilla", closed)
-    monkeypatch.setattr(os, "access", lambda p, mode: Path(p) != closed and allowed(p, mode))  # root may everything
+
+    def access(path: str | Path, mode: int) -> bool:  # root may everything
+        return not (mode & os.W_OK and closed in (Path(path), *Path(path).parents)) and allowed(path, mode)
+
+    monkeypatch.setattr(os, "access", access)
     assert "no permission to write in" in refused(small(), closed / "r", QUIET)
-    train(small("epochs=1"), tmp_path / "kept", replace(QUIET, levels=closed))  # its distances are there
+    words = [w for s in (*SMALL, "epochs=1") for w in ("--set", s)] + ["--levels", str(closed), "--device", "cpu"]
+    (closed / "robustness" / "ddn" / "test.safetensors").unlink(missing_ok=True)  # the audit wants it
+    assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "kept"), *words]) == 0
+    assert (tmp_path / "kept" / "report.html").is_file(), "audited, with distances of its own keeping"
+    assert (tmp_path / "kept" / "robustness" / "vanilla" / "ddn" / "test.safetensors").is_file()
+    for split in ("train", "validation"):  # of another edition: they would be measured again
+        path, stale = closed / "robustness" / "ddn" / f"{split}.safetensors", tmp_path / f"{split}.safetensors"
+        distances.write(stale, replace(distances.read(path), edition=0))
+        shutil.copy(stale, path)
+    assert "ddn distances of" in refused(small(), tmp_path / "r", replace(QUIET, levels=closed))
     said = refused(small("targets.ruler=cw"), tmp_path / "r", replace(QUIET, levels=closed))
     assert "cw distances of" in said and f"calibrant probe {closed} --ruler cw --split train,validation -o" in said
     assert not (tmp_path / "r").exists()
+
+
+def test_where_levels_came_from_survives_links_moves_and_older_records(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run / "vanilla", tmp_path / "one")
+    (tmp_path / "far" / "away").mkdir(parents=True)
+    (tmp_path / "runs").symlink_to(tmp_path / "far" / "away")
+    train(small("epochs=1"), "runs/two", replace(QUIET, levels="one"))
+    one = tmp_path / "one"
+    assert {origin_of(p).resolve() for p in (Path("runs/two"), tmp_path / "far" / "away" / "two")} == {one}
+    (tmp_path / "far" / "away" / "two").rename(tmp_path / "alone")  # without its twin
+    assert origin_of(tmp_path / "alone") == one
+    record = tmp_path / "alone" / "levels.json"
+    old = {k: v for k, v in json.loads(record.read_text()).items() if k not in ("at", "network")} | {"from": "one"}
+    record.write_text(json.dumps(old))
+    assert origin_of(Path("alone")).resolve() == one
+
+
+def test_a_run_that_was_begun_with_a_refresh_too_late_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = small("targets.refresh_after=[9]")
+    with monkeypatch.context() as before:
+        before.setattr("calibrant.train.levels._check_refreshes", lambda recipe: None)
+        train(late, tmp_path / "old", QUIET)
+    train(late, tmp_path / "old", QUIET)
+    assert "after 9 levels would not be cut anew" in refused(late, tmp_path / "new", QUIET)
+
+
+def test_a_callers_own_parts_are_not_cut_by_a_recipe(tmp_path: Path) -> None:
+    part = load_data("digits")["train"]
+    mine = TensorDataset(part.x[:200], part.y[:200])
+    train(small("epochs=1"), tmp_path / "r", QUIET, {"train": mine, "test": mine})
+    sizes = json.loads((tmp_path / "r" / "data.json").read_text())["sizes"]
+    assert sizes["test"] == 200 and sizes["train"] == 200 - 40 - 20

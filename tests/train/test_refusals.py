@@ -99,6 +99,15 @@ def test_the_last_point_of_a_grid_is_judged_before_the_first_one_trains(tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("axis", "said"), [("'targets.refresh_after'=[[], [99]]", "after 99 levels"), ("'targets.levels'=[2, 999]", "999")]
+)
+def test_so_are_its_levels(tmp_path: Path, axis: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        select(small("targets=ar_adals", f"selection={{grid={{{axis}}}}}"), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_that_failed_before_its_first_checkpoint_may_be_begun_anew(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match="no checkpoint was written yet"):
         train(small("optimiser={name='sgd', lr=1e30}"), tmp_path / "run", QUIET)

@@ -193,7 +193,7 @@ def _request(
         shape=first.shape,
     )
     one_label_each(loaded.splits, name)
-    _check_store(store, loaded, splits, str(options["ruler"]), limit)
+    _check_store(store, first, loaded, splits, str(options["ruler"]), limit)
     check_runs(models, found)
     say_notes(found)
     return Request(
@@ -208,15 +208,19 @@ def _request(
     )
 
 
-def _check_store(store: Path, data: Data, splits: Sequence[str], ruler: str, limit: int | None) -> None:
-    """What is to be measured needs a place; what is kept already does not."""
+def _check_store(
+    store: Path, model: Reference, data: Data, splits: Sequence[str], ruler: str, limit: int | None
+) -> None:
+    """What is to be measured needs a place, before anything is computed; what is kept already does not."""
     from calibrant.files import atomic
     from calibrant.train import distances
     from calibrant.types import Split
 
-    kept = [distances.file_of(store / distances.FOLDER, data, Split(split), ruler, limit) for split in splits]
-    if not all(path.is_file() for path in kept):
-        atomic.check_place(store, "keep the results in by -o")  # it is made with what is kept in it
+    folder, parts = store / distances.FOLDER, [Split(split) for split in splits if Split(split) in data.splits]
+    if atomic.takes_files(folder / ruler):
+        return
+    if distances.to_measure(model.members, data, parts, folder, ruler=ruler, limit=limit):
+        atomic.check_place(folder / ruler, "keep the results in by -o")  # it is made with what is kept in it
 
 
 def _page(path: Path, found: dict[str, Probed]) -> None:

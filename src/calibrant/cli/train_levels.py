@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant import files
-from calibrant.types import Predictions, Report
+from calibrant.types import Predictions, Report, Split
 
 if TYPE_CHECKING:
     from calibrant.train.recipe import Recipe
@@ -65,7 +65,7 @@ def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
     runs = {"vanilla": twin, "AR-AdaLS": out}
     tests = {name: files.read(run / "test.npz") for name, run in runs.items()}
     rows = [row for name, run in runs.items() for row in _judged(name, run, tests[name])]
-    found, ruler = _by_level(tests, twin, recipe, how)
+    found, ruler = _by_level(tests, twin, out, recipe, how)
     targets = json.loads((out / "targets.json").read_text("utf-8"))
     reports = dict(rows)
     page = html.write(
@@ -96,18 +96,23 @@ def _judged(name: str, run: Path, test: Predictions) -> list[tuple[str, Report]]
     return out
 
 
-def _by_level(tests: dict[str, Predictions], twin: Path, recipe: Recipe, how: How) -> tuple[list[Any], str]:
+def _by_level(tests: dict[str, Predictions], twin: Path, out: Path, recipe: Recipe, how: How) -> tuple[list[Any], str]:
+    """The twin keeps its distances on test as it keeps the others; where it is read-only, the run does."""
     from calibrant.attacks import levels as cut
     from calibrant.diagnostics.levels import calibration_by_level
+    from calibrant.files import atomic
     from calibrant.train import distances, levels
     from calibrant.train.run import data_of, load, make_fabric
 
     ruler = str(levels.setting(recipe, "ruler"))
+    members, data, store = load(twin).members, data_of(recipe, how), twin / distances.FOLDER
+    if not atomic.takes_files(store / ruler) and distances.to_measure(members, data, [Split.TEST], store, ruler=ruler):
+        store = out / distances.FOLDER / levels.VANILLA
     measured = distances.measured(
-        load(twin).members,
-        data_of(recipe, how),
-        "test",
-        twin / distances.FOLDER,
+        members,
+        data,
+        Split.TEST,
+        store,
         ruler=ruler,
         device=make_fabric(recipe, how).device,
         progress=not how.quiet and sys.stderr.isatty(),

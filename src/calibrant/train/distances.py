@@ -100,11 +100,9 @@ def measured(
         part = part.take(torch.arange(limit), name)
     path = file_of(folder, data, name, ruler, limit)
     items, weights = items_hash(part), network_hash(members)
-    if path.is_file():
-        found = read(path)
-        if (found.items, found.network, found.ruler, found.edition) == (items, weights, ruler, EDITION):
-            _drop_chunks(path)  # a kill may have left some of them
-            return found
+    if (found := _kept(path, items, weights, ruler)) is not None:
+        _drop_chunks(path)  # a kill may have left some of them
+        return found
     # chunks of a network that was trained on since, or of the ruler's former settings or edition, are no use
     settings = hashlib.sha256(f"{RULERS[ruler]()!r}{EDITION}".encode()).hexdigest()
     chunks = path.with_suffix(f".{weights[:8]}-{settings[:8]}.parts")
@@ -115,6 +113,35 @@ def measured(
     write(path, out)
     _drop_chunks(path)
     return out
+
+
+def _kept(path: Path, items: str, weights: str, ruler: str) -> Distances | None:
+    """What is kept there, if it is of these items and weights, by this ruler in its present edition."""
+    if not path.is_file():
+        return None
+    found = read(path)
+    same = (found.items, found.network, found.ruler, found.edition) == (items, weights, ruler, EDITION)
+    return found if same else None
+
+
+def to_measure(
+    members: Sequence[nn.Module],
+    data: Data,
+    splits: Sequence[Split],
+    folder: Path,
+    *,
+    ruler: str,
+    limit: int | None = None,
+) -> bool:
+    """Would `measured` attack anything, and so need a place to write to?"""
+    weights = network_hash(members)
+    for split in splits:
+        part = data[split]
+        if limit is not None and limit < part.n:
+            part = part.take(torch.arange(limit), split)
+        if _kept(file_of(folder, data, split, ruler, limit), items_hash(part), weights, ruler) is None:
+            return True
+    return False
 
 
 def file_of(folder: Path, data: Data, split: Split, ruler: str, limit: int | None = None) -> Path:

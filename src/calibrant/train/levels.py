@@ -45,13 +45,14 @@ def wanted(recipe: Recipe) -> bool:
     return hasattr(TARGETS.get(recipe.targets.name), "ruler")
 
 
-def check(recipe: Recipe, how: How, data: Data) -> None:
+def check(recipe: Recipe, how: How, data: Data, *, begun: bool = False) -> None:
     """What can be wrong, before anything is written or trained."""
     if not wanted(recipe):
         if how.levels is not None:
             raise InputError(f"--levels is for targets that want levels of robustness, not {recipe.targets.name!r}")
         return
-    _check_refreshes(recipe)
+    if not begun:
+        _check_refreshes(recipe)
     count = setting(recipe, "levels")
     for split in PARTS:
         if count > data[split].n:
@@ -66,12 +67,13 @@ def check(recipe: Recipe, how: How, data: Data) -> None:
 def _check_refreshes(recipe: Recipe) -> None:
     """Levels that are to be cut anew after the last epoch, or later, never are: it would be another method's name."""
     after = list(setting(recipe, "refresh_after"))
-    if any(epoch >= recipe.epochs for epoch in after):
+    late = [epoch for epoch in after if epoch >= recipe.epochs]
+    if late:
         share = [recipe.epochs * (i + 1) // (len(after) + 1) for i in range(len(after))]
         inside = ",".join(str(epoch) for epoch in sorted({*share} - {0}))
         raise InputError(
-            f"targets.refresh_after is {after} and the run ends after {recipe.epochs} epochs, so that levels would not "
-            f"be cut anew; say --set targets.refresh_after=[{inside}]"
+            f"targets.refresh_after is {after} and the run ends after {recipe.epochs} epochs: after "
+            f"{', '.join(map(str, late))} levels would not be cut anew; say --set targets.refresh_after=[{inside}]"
         )
 
 
@@ -89,9 +91,13 @@ def _check_given(folder: Path, recipe: Recipe, data: Data) -> None:
             f"--levels {run} was trained on {_said(theirs)}, and this recipe on {_said(ours)}: "
             "levels must be of the same items"
         )
+    from calibrant.train.run import load
+
     ruler = str(setting(recipe, "ruler"))
-    kept = [distances.file_of(run / FOLDER, data, split, ruler) for split in PARTS]
-    if not all(path.is_file() for path in kept) and not os.access(run, os.W_OK | os.X_OK):
+    store = run / FOLDER
+    if not atomic.takes_files(store / ruler) and distances.to_measure(
+        load(run).members, data, PARTS, store, ruler=ruler
+    ):
         raise FileError(
             f"the {ruler} distances of --levels {run} are still to be measured, and there is no permission to keep "
             f"them there; `calibrant probe {run} --ruler {ruler} --split train,validation -o FOLDER`, then "
@@ -126,9 +132,12 @@ def _read(folder: Path, data: Data, ruler: str) -> tuple[Distances, Distances]:
 
 
 def origin_of(folder: Path) -> Path:
-    """Where the levels of a run came from: its record names it as seen from the run, so that both may move together."""
-    said = str(json.loads((folder / RECORD).read_text("utf-8"))["from"])
-    return Path(os.path.normpath(folder / said))
+    """Where the levels of a run came from: as seen from the run, so that both may move together, or else where it was.
+    Older records have it as seen from wherever the command was given."""
+    record = json.loads((folder / RECORD).read_text("utf-8"))
+    said = Path(record["from"])
+    places = [Path(os.path.normpath(folder.resolve() / said)), Path(record.get("at", said))]
+    return next((place for place in places if place.is_dir()), places[0])
 
 
 def is_origin(members: Sequence[nn.Module], folder: Path) -> bool:
@@ -169,7 +178,8 @@ class LevelSource:
         found, origin = self._begin()
         record = {
             "schema": SCHEMA,
-            "from": origin,
+            "from": VANILLA if origin == VANILLA else os.path.relpath(Path(origin).resolve(), self.folder.resolve()),
+            "at": str((self.folder if origin == VANILLA else Path()).resolve() / origin),
             "ruler": self.ruler,
             "levels": self.count,
             "network": found[0].network,
@@ -215,7 +225,7 @@ class LevelSource:
         _check_given(folder, self.recipe, self.data)
         run = _attacked_run(folder)
         found = _read(folder, self.data, self.ruler) if run is None else self._of_run(run)
-        return found, os.path.relpath(folder if run is None else run, self.folder)
+        return found, str(folder if run is None else run)
 
     def _twin(self) -> Path:
         from calibrant.train.run import train

@@ -84,7 +84,7 @@ def train(
     begun_with = threads_of(folder) if disk.exists(folder / "checkpoint") else None
     with enough_threads(loaded.shape, recipe.batch, fabric.device, begun_with):
         loop = _loop(recipe, folder, how, loaded, fabric)  # what can be wrong is wrong here, before anything is written
-        levels.check(recipe, how, loaded)
+        levels.check(recipe, how, loaded, begun=disk.exists(folder / "checkpoint"))
         if fabric.is_global_zero:
             run_folder.describe(folder, recipe, loaded, fabric)
         fabric.barrier()
@@ -101,7 +101,10 @@ def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
         return given
     d = recipe.data
     name: Any = d.name if given is None else given
-    found = load_data(name, root=how.root, seed=d.seed, sizes=d.sizes, shape=d.shape, ignore_index=d.ignore_index)
+    # a recipe's sizes are of its own data: a caller's parts stay as they are, and what is missing is cut
+    whole = () if given is None else tuple(given) if isinstance(given, Mapping) else ("train",)
+    sizes = {part: size for part, size in (d.sizes or {}).items() if part not in whole}
+    found = load_data(name, root=how.root, seed=d.seed, sizes=sizes, shape=d.shape, ignore_index=d.ignore_index)
     no_mark_is_a_class(found.splits, found.name if given is not None else d.name)
     return found
 

@@ -17,7 +17,7 @@ from calibrant.errors import FileError, InputError
 from calibrant.files import atomic
 from calibrant.files.listing import visible
 from calibrant.metrics import METRICS
-from calibrant.train import board
+from calibrant.train import board, levels
 from calibrant.train.components import components, known_of
 from calibrant.train.recipe import Recipe, digest, read
 from calibrant.train.run import PREDICTED, Given, How, data_of, train
@@ -42,6 +42,7 @@ def select(
     grid, s = recipe.points(), recipe.selection
     for _, each in grid:  # the last point's mistake is found before the first point trains
         components(each, {**known_of(loaded), **how.handed})
+        levels.check(each, how, loaded, begun=(Path(out) / "recipe.json").is_file())
     folder = _folder(Path(out), recipe)
     points: list[Point] = []
     for settings, each in grid:
@@ -88,6 +89,7 @@ def best(points: Sequence[Point], criterion: str, split: str) -> Point:
 
 
 def _folder(folder: Path, recipe: Recipe) -> Path:
+    atomic.check_place(folder, "keep the runs in")
     there = folder / "recipe.json"
     if there.is_file():
         if read(there).key() != recipe.key():
