@@ -12,7 +12,7 @@ from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
 from calibrant.data import Batches, load
-from calibrant.errors import InputError
+from calibrant.errors import InputError, UnknownNameError
 from calibrant.types import Split
 
 
@@ -97,6 +97,9 @@ def test_mistakes_are_named() -> None:
 
     with pytest.raises(InputError, match="Endless has no length"):
         load(Endless())
+
+    with pytest.raises(UnknownNameError, match="unknown part of a data set 'val'; known: calibration, test"):
+        load({"train": Items([(torch.zeros(2), 0)]), "val": Items([(torch.zeros(2), 0)])})
 
 
 def test_a_factory_in_a_module_is_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,8 @@ from scipy.stats import binomtest
 from calibrant.functional import Scores, reduce
 from calibrant.metrics.evaluate import evaluate
 from calibrant.report import plots
+from calibrant.report.plots import shift
+from calibrant.report.plots.heatmap import heatmap
 from calibrant.report.plots.reliability import width_sums
 from calibrant.report.plots.svg import to_svg
 from calibrant.types import Estimate, Predictions, Report
@@ -110,3 +112,18 @@ def test_a_small_panel_of_the_forest_has_two_labels_at_most(spread: float) -> No
     (ax,) = plots.forest({"A": Report(metrics, 10, 2, {})}, names=["ece"])
     low, high = ax.get_xlim()
     assert 1 <= sum(low <= t <= high for t in ax.get_xticks()) <= 2
+
+
+def test_names_are_no_formulas(make: Callable[..., Predictions], recwarn: pytest.WarningsRecorder) -> None:
+    """People call runs and shifts as they like; matplotlib would set what stands between dollars, or fail on it."""
+    name = r"a$\nosuch{$b"
+    report = evaluate(make(n=200), intervals=False)
+    drawn = [
+        plots.forest({name: report, "other": report})[0],
+        heatmap({(name, 0): 0.9, (name, 1): 0.5}, title=name),
+        shift.severity_curves({name: {0: 0.1, 1: 0.2}}, label="ECE"),
+        shift.entropy_histograms({"": np.zeros(3), name: np.ones(3)}, 10),
+    ]
+    for ax in drawn:
+        assert name in to_svg(ax, "names")
+    assert not recwarn.list

@@ -23,7 +23,8 @@ from calibrant.functional.pooling import pool
 from calibrant.targets import ArAdaLS, Levels
 from calibrant.train import How, Recipe, distances, load, read, train
 from calibrant.train.checkpoint import latest
-from calibrant.train.levels import levels_of, origin_of, vanilla
+from calibrant.train.levels import levels_of, vanilla
+from calibrant.train.origin import origin_of
 from calibrant.types import Split
 
 QUIET = How(device="cpu", quiet=True)
@@ -426,7 +427,7 @@ def test_a_place_that_takes_no_files_is_said_before_anything_is_done(
     monkeypatch.setattr(os, "access", access)
     assert "no permission to write in" in refused(small(), closed / "r", QUIET)
     words = [w for s in (*SMALL, "epochs=1") for w in ("--set", s)] + ["--levels", str(closed), "--device", "cpu"]
-    (closed / "robustness" / "ddn" / "test.safetensors").unlink(missing_ok=True)  # the audit wants it
+    (closed / "robustness" / "ddn" / "test.safetensors").write_text("junk")  # the audit wants it, and cannot mend it
     assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "kept"), *words]) == 0
     assert (tmp_path / "kept" / "report.html").is_file(), "audited, with distances of its own keeping"
     assert (tmp_path / "kept" / "robustness" / "vanilla" / "ddn" / "test.safetensors").is_file()
@@ -453,9 +454,43 @@ def test_where_levels_came_from_survives_links_moves_and_older_records(
     (tmp_path / "far" / "away" / "two").rename(tmp_path / "alone")  # without its twin
     assert origin_of(tmp_path / "alone") == one
     record = tmp_path / "alone" / "levels.json"
-    old = {k: v for k, v in json.loads(record.read_text()).items() if k not in ("at", "network")} | {"from": "one"}
+    (tmp_path / "elsewhere" / "one").mkdir(parents=True)  # not the twin, but called like it, where it would be
+    shutil.copytree(tmp_path / "alone", tmp_path / "elsewhere" / "two")
+    said = json.loads(record.read_text())
+    (tmp_path / "elsewhere" / "two" / "levels.json").write_text(json.dumps(said | {"from": "../one"}))
+    assert origin_of(tmp_path / "elsewhere" / "two") == one
+    old = {k: v for k, v in said.items() if k not in ("at", "network")} | {"from": "one"}
     record.write_text(json.dumps(old))
     assert origin_of(Path("alone")).resolve() == one
+
+
+def test_levels_of_a_run_that_is_called_vanilla_are_not_taken_for_the_runs_own_twin(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run / "vanilla", "vanilla")
+    words = [w for s in (*SMALL, "epochs=1") for w in ("--set", s)] + ["--levels", "vanilla", "--device", "cpu"]
+    assert cli(["train", "ar-adals/digits", "-o", "two", *words]) == 0
+    assert json.loads(Path("two/levels.json").read_text())["from"] == "../vanilla" and Path("two/report.html").is_file()
+
+
+def test_a_place_that_lets_nobody_look_is_one_line(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def looked(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("calibrant.train.run_folder.visible", lambda folder: looked(folder))
+    assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "r")]) == 2
+    assert f"no permission to use {tmp_path / 'r'}" in capsys.readouterr().err
+
+
+def test_a_damaged_record_of_levels_is_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(run, tmp_path / "r")
+    (tmp_path / "r" / "levels.json").write_text("{")
+    words = [w for s in SMALL for w in ("--set", s)] + ["--device", "cpu"]
+    assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "r"), *words]) == 2
+    assert "levels.json is damaged" in capsys.readouterr().err
 
 
 def test_a_run_that_was_begun_with_a_refresh_too_late_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,5 +506,8 @@ def test_a_callers_own_parts_are_not_cut_by_a_recipe(tmp_path: Path) -> None:
     part = load_data("digits")["train"]
     mine = TensorDataset(part.x[:200], part.y[:200])
     train(small("epochs=1"), tmp_path / "r", QUIET, {"train": mine, "test": mine})
+    fewer = TensorDataset(part.x[:150], part.y[:150])
+    with pytest.raises(InputError, match="was begun with other data .*'train': 140.* now .*'train': 90"):
+        train(small("epochs=1"), tmp_path / "r", QUIET, {"train": fewer, "test": mine})
     sizes = json.loads((tmp_path / "r" / "data.json").read_text())["sizes"]
     assert sizes["test"] == 200 and sizes["train"] == 200 - 40 - 20

@@ -89,6 +89,9 @@ def run(argv: Sequence[str] | None = None) -> int:
         return _stopped("terminated", argv)
     except BrokenPipeError:
         return 1
+    except PermissionError as error:
+        print(f"calibrant: no permission to use {error.filename or error}; name another place", file=sys.stderr)
+        return 2
     except OSError as error:  # a full disk, a place that takes no files: it failed, and there is nothing to debug
         print(f"calibrant: {' '.join(str(error).split())}", file=sys.stderr)
         return 1

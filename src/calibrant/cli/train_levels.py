@@ -52,13 +52,12 @@ def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
     from calibrant.metrics.compare import compare
     from calibrant.report import html, provenance
     from calibrant.report import robustness as section
-    from calibrant.train.levels import is_origin, origin_of
-    from calibrant.train.run import load
+    from calibrant.train.origin import is_origin, origin_of
 
     twin = origin_of(out)
     if (twin / "train.safetensors").is_file():  # levels without a network
         return None
-    if not (twin / "test.npz").is_file() or not is_origin(load(twin).members, out):
+    if not (twin / "test.npz").is_file() or not is_origin(twin, out):
         said = f"{twin}, which the levels came from, is not there any more, or is another network's"
         print(f"no audit beside vanilla: {said}", file=sys.stderr)
         return None

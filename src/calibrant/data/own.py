@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from calibrant.data.factory import made
 from calibrant.data.label_maps import as_map
 from calibrant.data.records import Part
-from calibrant.errors import InputError
+from calibrant.errors import InputError, unknown
 from calibrant.types import Split
 
 LONG = 60  # characters of a label that an error shows
@@ -38,6 +38,10 @@ def imported(text: str) -> Dataset[Any] | Mapping[str, Dataset[Any]]:
 
 def parts_of(given: Dataset[Any] | Mapping[str, Dataset[Any]]) -> dict[Split, Part]:
     named = given if isinstance(given, Mapping) else {"train": given}
+    known = [split.value for split in Split if split is not Split.UNKNOWN]
+    for name in named:
+        if name not in known:
+            raise unknown("part of a data set", str(name), known)
     return {Split(name): convert(dataset, Split(name)) for name, dataset in named.items()}
 
 

@@ -46,7 +46,7 @@ def file(path: str | os.PathLike[str]) -> Iterator[Path]:
     _check_parent(target)
     if target.is_dir():
         raise FileError(f"{target} is a folder; name a file to write")
-    temporary = target.with_name(f".{target.stem}.{secrets.token_hex(4)}{target.suffix}")
+    temporary = target.with_name(f".{target.stem}.{_token()}{target.suffix}")
     try:  # from here on: a signal between making the file and this line would leave it
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
         yield temporary
@@ -64,9 +64,9 @@ def folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     _check_parent(target)
     if target.exists() and not target.is_dir():
         raise FileError(f"{target} is a file; name a folder to write")
-    temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
+    temporary = target.with_name(f".{target.name}.{_token()}")
     try:
-        temporary.chmod(0o777 & ~_umask())
+        temporary.mkdir()
         yield temporary
         for root, _, names in os.walk(temporary):
             for name in names:
@@ -80,7 +80,7 @@ def folder(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def check_place(path: Path, purpose: str) -> None:
     """Refuse a folder that is none, that cannot be made or that takes no files, before anything is done for it."""
-    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    there = _nearest(path)
     if not there.is_dir():
         raise FileError(f"{there} is a file; name a folder to {purpose}")
     if not takes_files(there):
@@ -89,8 +89,19 @@ def check_place(path: Path, purpose: str) -> None:
 
 def takes_files(path: Path) -> bool:
     """Whether the folder, or the nearest one above it that exists, may be written to."""
-    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    there = _nearest(path)
     return there.is_dir() and os.access(there, os.W_OK | os.X_OK)
+
+
+def _nearest(path: Path) -> Path:
+    """The folder, or the nearest one above it that exists, as far as one may look."""
+    for place in (path, *path.absolute().parents):
+        try:
+            if place.exists():
+                return place
+        except PermissionError:  # the one above lets nobody look
+            continue
+    return Path(path.absolute().anchor)
 
 
 def sweep(path: Path, names: str) -> None:
@@ -99,7 +110,7 @@ def sweep(path: Path, names: str) -> None:
     Only those of long ago: another process may be writing one now.
     """
     stem, dot, suffix = names.partition(r"\.")
-    temporary = re.compile(rf"\.{stem}\.[0-9a-f]{{8}}{dot}{suffix}")  # what `file` calls them
+    temporary = re.compile(rf"\.{stem}\.[a-z0-9_]{{8,16}}{dot}{suffix}")  # what `file` calls, and called, them
     for name in os.listdir(path):
         try:
             if temporary.fullmatch(name) and time.time() - (path / name).stat().st_mtime > ABANDONED:
@@ -140,11 +151,8 @@ def _check_parent(target: Path) -> None:
         raise FileError(f"cannot write {target}: no permission to write in {target.parent}")
 
 
-def _umask() -> int:
-    # Python has no way to read it without setting it
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
+def _token() -> str:
+    return secrets.token_hex(8)  # so many that no two writers ever draw the same
 
 
 def _sync(path: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -139,7 +140,11 @@ def to_measure(
         part = data[split]
         if limit is not None and limit < part.n:
             part = part.take(torch.arange(limit), split)
-        if _kept(file_of(folder, data, split, ruler, limit), items_hash(part), weights, ruler) is None:
+        try:
+            found = _kept(file_of(folder, data, split, ruler, limit), items_hash(part), weights, ruler)
+        except (FileError, PermissionError):  # of no use: it would be measured again, elsewhere or once it is deleted
+            return True
+        if found is None:
             return True
     return False
 
@@ -195,6 +200,8 @@ def read(path: Path) -> Distances:
     if not path.is_file():
         split = path.stem
         raise FileError(f"{path} is missing; measure it with `calibrant probe RUN/ --what robustness --split {split}`")
+    if not os.access(path, os.R_OK):
+        raise FileError(f"no permission to read {path}")
     try:
         with safe_open(str(path), framework="pt") as stored:
             head = json.loads(dict(stored.metadata() or {})["calibrant"])

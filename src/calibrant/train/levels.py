@@ -10,8 +10,6 @@ says which ones a run was begun with.
 
 from __future__ import annotations
 
-import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -26,17 +24,16 @@ from calibrant.data import Data
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic
 from calibrant.targets import TARGETS, Levels
-from calibrant.train import checkpoint, distances
+from calibrant.train import checkpoint, distances, origin
 from calibrant.train.distances import FOLDER, Distances
 from calibrant.train.recipe import Recipe, read
 from calibrant.train.settings import Choice
-from calibrant.types import SCHEMA, Split
+from calibrant.types import Split
 
 if TYPE_CHECKING:
     from calibrant.train.run import How
 
 VANILLA = "vanilla"
-RECORD = "levels.json"
 PARTS = (Split.TRAIN, Split.VALIDATION)
 
 
@@ -131,21 +128,6 @@ def _read(folder: Path, data: Data, ruler: str) -> tuple[Distances, Distances]:
     return found[0], found[1]
 
 
-def origin_of(folder: Path) -> Path:
-    """Where the levels of a run came from: as seen from the run, so that both may move together, or else where it was.
-    Older records have it as seen from wherever the command was given."""
-    record = json.loads((folder / RECORD).read_text("utf-8"))
-    said = Path(record["from"])
-    places = [Path(os.path.normpath(folder.resolve() / said)), Path(record.get("at", said))]
-    return next((place for place in places if place.is_dir()), places[0])
-
-
-def is_origin(members: Sequence[nn.Module], folder: Path) -> bool:
-    """Are these the networks whose robustness the run in `folder` was trained by?"""
-    said = json.loads((folder / RECORD).read_text("utf-8")).get("network")
-    return said is None or said == distances.network_hash(members)
-
-
 def setting(recipe: Recipe, name: str) -> Any:
     """An option of the recipe's targets, or its default."""
     return recipe.targets.options.get(name, getattr(TARGETS[recipe.targets.name], name))
@@ -175,29 +157,19 @@ class LevelSource:
         begun = checkpoint.exists(self.folder / "checkpoint")
         if begun and self.how.levels is None:
             return  # they are in the checkpoint
-        found, origin = self._begin()
-        record = {
-            "schema": SCHEMA,
-            "from": VANILLA if origin == VANILLA else os.path.relpath(Path(origin).resolve(), self.folder.resolve()),
-            "at": str((self.folder if origin == VANILLA else Path()).resolve() / origin),
-            "ruler": self.ruler,
-            "levels": self.count,
-            "network": found[0].network,
-            "distances": {d.split.value: d.sha256() for d in found},
-            "unmoved": {d.split.value: d.unmoved for d in found},
-        }
-        path = self.folder / RECORD
-        old = json.loads(path.read_text("utf-8")) if begun and path.is_file() else record
+        found, place = self._begin()
+        record = origin.describe(place, self.folder, found, self.ruler, self.count)
+        old = origin.read(self.folder) if begun and (self.folder / origin.RECORD).is_file() else record
         if old["distances"] != record["distances"]:
             raise InputError(
-                f"{self.folder} was begun with other levels (from {origin_of(self.folder)}); "
+                f"{self.folder} was begun with other levels (from {origin.origin_of(self.folder)}); "
                 "name those by --levels, or choose another folder"
             )
         for each in found:
             if each.unmoved and not self.how.quiet:
                 print(f"{self.ruler} found no other prediction for {each.far()}", file=sys.stderr)
         self.first = levels_of(*found, self.data, self.count)
-        atomic.write_text(path, json.dumps(record, indent=2))
+        origin.write(self.folder, record)
 
     def __call__(self, members: Sequence[nn.Module], epoch: int) -> Levels:
         if epoch == 0:
@@ -217,15 +189,16 @@ class LevelSource:
     def count(self) -> int:
         return int(setting(self.recipe, "levels"))
 
-    def _begin(self) -> tuple[tuple[Distances, Distances], str]:
+    def _begin(self) -> tuple[tuple[Distances, Distances], Path]:
         given = self.how.levels
         if given is None:
-            return self._of_run(self._twin()), VANILLA
+            twin = self._twin()
+            return self._of_run(twin), twin
         folder = Path(given)
         _check_given(folder, self.recipe, self.data)
         run = _attacked_run(folder)
         found = _read(folder, self.data, self.ruler) if run is None else self._of_run(run)
-        return found, str(folder if run is None else run)
+        return found, folder if run is None else run
 
     def _twin(self) -> Path:
         from calibrant.train.run import train

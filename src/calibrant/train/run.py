@@ -81,6 +81,7 @@ def train(
     run_folder.check(folder, recipe)
     fabric = make_fabric(recipe, how)
     loaded = data_of(recipe, how, data)
+    run_folder.check_data(folder, loaded)
     begun_with = threads_of(folder) if disk.exists(folder / "checkpoint") else None
     with enough_threads(loaded.shape, recipe.batch, fabric.device, begun_with):
         loop = _loop(recipe, folder, how, loaded, fabric)  # what can be wrong is wrong here, before anything is written

@@ -33,17 +33,39 @@ def check(folder: Path, recipe: Recipe) -> None:
         raise FileError(f"{folder} is not empty and not a run; name a new folder")
 
 
+def check_data(folder: Path, data: Data) -> None:
+    """A run that was begun is not gone on with on other data: what it learned is of the old ones."""
+    there = folder / "data.json"
+    if not there.is_file() or not disk.exists(folder / "checkpoint"):
+        return
+    try:
+        old = dict(json.loads(there.read_text("utf-8")))
+    except (ValueError, TypeError):
+        return  # damaged, and about to be written anew
+    new = jsonable(_about(data))
+    differ = [key for key in new if key in old and old[key] != new[key]]
+    if differ:
+        said = ", ".join("classes" if key == "classes" else f"{key} {old[key]}, now {new[key]}" for key in differ)
+        raise InputError(f"{folder} was begun with other data ({said}); choose another folder")
+
+
+def _about(data: Data) -> dict[str, object]:
+    return {
+        "classes": list(data.classes),
+        "shape": list(data.shape),
+        "sizes": {split.value: len(part.y) for split, part in data.splits.items()},
+    }
+
+
 def describe(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:
     """What is about to run, with what, on what."""
     folder.mkdir(parents=True, exist_ok=True)
     about = {
         "schema": SCHEMA,
         "name": recipe.data.name,
-        "classes": list(data.classes),
-        "shape": list(data.shape),
+        **_about(data),
         "mean": None if data.mean is None else list(data.mean),
         "std": None if data.std is None else list(data.std),
-        "sizes": {split.value: len(part.y) for split, part in data.splits.items()},
     }
     where = environment(fabric.device) | {"command": command(), "processes": fabric.world_size}
     # the recipe first: a folder is a run from the moment it is there

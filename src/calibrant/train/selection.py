@@ -18,6 +18,7 @@ from calibrant.files import atomic
 from calibrant.files.listing import visible
 from calibrant.metrics import METRICS
 from calibrant.train import board, levels
+from calibrant.train import checkpoint as disk
 from calibrant.train.components import components, known_of
 from calibrant.train.recipe import Recipe, digest, read
 from calibrant.train.run import PREDICTED, Given, How, data_of, train
@@ -40,16 +41,17 @@ def select(
         board.check()
     loaded = data_of(recipe, how, data)  # once for all points, and before anything is written
     grid, s = recipe.points(), recipe.selection
-    for _, each in grid:  # the last point's mistake is found before the first point trains
+    for settings, each in grid:  # the last point's mistake is found before the first point trains
         components(each, {**known_of(loaded), **how.handed})
-        levels.check(each, how, loaded, begun=(Path(out) / "recipe.json").is_file())
+        levels.check(each, how, loaded, begun=disk.exists(_point(Path(out), settings) / "checkpoint"))
     folder = _folder(Path(out), recipe)
     points: list[Point] = []
     for settings, each in grid:
-        name = digest(settings)[:12]
+        point = _point(folder, settings)
         say(f"{recipe.name}: {', '.join(f'{k} = {v}' for k, v in settings.items())}")
-        metrics = train(each, folder / "points" / name, how, loaded)
-        points.append({"settings": settings, "folder": f"points/{name}", "metrics": metrics["metrics"]})
+        metrics = train(each, point, how, loaded)
+        there = point.relative_to(folder).as_posix()
+        points.append({"settings": settings, "folder": there, "metrics": metrics["metrics"]})
     chosen = best(points, s.criterion, s.split)
     record = {
         "schema": SCHEMA,
@@ -70,6 +72,10 @@ def select(
     atomic.write_text(folder / "metrics.json", (folder / chosen["folder"] / "metrics.json").read_text("utf-8"))
     atomic.write_text(folder / "selection.json", json.dumps(jsonable(record), indent=2))
     return record
+
+
+def _point(folder: Path, settings: Mapping[str, Any]) -> Path:
+    return folder / "points" / digest(settings)[:12]
 
 
 def best(points: Sequence[Point], criterion: str, split: str) -> Point:
