@@ -9,7 +9,8 @@ network's own predictions, and distances are of pixels in [0, 1]. Images come fr
 attacks' own constants were chosen on its beginning (but for `boundary.NEAR`, which changes no distance by more than
 0.01 %). On a machine shared with others say --repeats 3: the attacks take turns, and the ratio is the median one.
 FOLDER holds peers that are not installed
-(`pip install --no-deps --target FOLDER foolbox eagerpy GitPython gitdb smmap cleverhans`).
+(`pip install --no-deps --target FOLDER foolbox eagerpy GitPython gitdb smmap cleverhans`, and `requests` with what it
+needs).
 """
 
 from __future__ import annotations
