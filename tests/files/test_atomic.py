@@ -73,6 +73,9 @@ def test_refuses_what_cannot_be(tmp_path: Path) -> None:
         atomic.write_bytes(tmp_path / "d", b"")
     with pytest.raises(FileError, match="is a file"), atomic.folder(tmp_path / "f"):
         pass
+    for unnamed in (".", "..", "/"):
+        with pytest.raises(FileError, match="name a new folder"), atomic.folder(unnamed):
+            pass
     with pytest.raises(FileError, match="does not exist"):
         atomic.write_bytes(tmp_path / "no" / "f", b"")
     assert names(tmp_path) == ["d", "f"]

@@ -55,9 +55,10 @@ def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
     from calibrant.train.origin import is_origin, origin_of
 
     twin = origin_of(out)
-    if (twin / "train.safetensors").is_file():  # levels without a network
+    there = is_origin(twin, out)
+    if there and (twin / "train.safetensors").is_file():  # levels without a network
         return None
-    if not (twin / "test.npz").is_file() or not is_origin(twin, out):
+    if not there or not (twin / "test.npz").is_file():
         said = f"{twin}, which the levels came from, is not there any more, or is another network's"
         print(f"no audit beside vanilla: {said}", file=sys.stderr)
         return None

@@ -61,6 +61,8 @@ def file(path: str | os.PathLike[str]) -> Iterator[Path]:
 def folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary folder beside `path`; becomes `path` (replacing a folder there) when the block ends well."""
     target = Path(path)
+    if target.name in ("", ".."):
+        raise FileError(f"{target} cannot be replaced by a folder that is written; name a new folder")
     _check_parent(target)
     if target.exists() and not target.is_dir():
         raise FileError(f"{target} is a file; name a folder to write")
@@ -110,7 +112,7 @@ def sweep(path: Path, names: str) -> None:
     Only those of long ago: another process may be writing one now.
     """
     stem, dot, suffix = names.partition(r"\.")
-    temporary = re.compile(rf"\.{stem}\.[a-z0-9_]{{8,16}}{dot}{suffix}")  # what `file` calls, and called, them
+    temporary = re.compile(rf"\.{stem}\.[-\w]{{8}}{dot}{suffix}")  # what `file` calls them
     for name in os.listdir(path):
         try:
             if temporary.fullmatch(name) and time.time() - (path / name).stat().st_mtime > ABANDONED:
@@ -152,7 +154,7 @@ def _check_parent(target: Path) -> None:
 
 
 def _token() -> str:
-    return secrets.token_hex(8)  # so many that no two writers ever draw the same
+    return secrets.token_urlsafe(6)  # eight letters, of which no two writers ever draw the same
 
 
 def _sync(path: Path) -> None:

@@ -52,7 +52,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def origin_of(folder: Path) -> Path:
-    """Where the levels of a run came from: the first place on record that holds the network, else the first of them."""
+    """Where the levels of a run came from: the first place on record that holds the network, else the first."""
     record = read(folder)
     said = str(record["from"])
     places = [  # older records are as seen from the run's unresolved path, or from wherever the command was given
@@ -60,8 +60,7 @@ def origin_of(folder: Path) -> Path:
         Path(os.path.normpath(folder.absolute() / said)),
         Path(record.get("at", said)),
     ]
-    there = [place for place in places if place.is_dir()]
-    return next((place for place in there if _holds(place, record)), (*there, *places)[0])
+    return next((place for place in places if _holds(place, record)), places[0])
 
 
 def is_origin(place: Path, folder: Path) -> bool:
@@ -75,6 +74,6 @@ def _holds(place: Path, record: dict[str, Any]) -> bool:
     try:
         kept = place / f"{Split.TRAIN.value}.safetensors"
         network = distances.read(kept).network if kept.is_file() else distances.network_hash(load(place).members)
-    except (CalibrantError, OSError):
-        return False
+    except (CalibrantError, OSError, RuntimeError, ValueError, KeyError, TypeError):
+        return False  # gone, closed or damaged: whatever it was, it is not at hand
     return record.get("network") in (None, network)  # the oldest records have none

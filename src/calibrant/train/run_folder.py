@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from calibrant.data import Data
 from calibrant.errors import FileError, InputError
@@ -13,7 +13,7 @@ from calibrant.files.listing import visible
 from calibrant.train import checkpoint as disk
 from calibrant.train.environment import command, environment
 from calibrant.train.recipe import Recipe, read
-from calibrant.types import SCHEMA, jsonable
+from calibrant.types import SCHEMA, Split, jsonable
 
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
@@ -34,27 +34,33 @@ def check(folder: Path, recipe: Recipe) -> None:
 
 
 def check_data(folder: Path, data: Data) -> None:
-    """A run that was begun is not gone on with on other data: what it learned is of the old ones."""
+    """A run that was begun goes on with classes, inputs and parts of the sizes that it learned from."""
     there = folder / "data.json"
     if not there.is_file() or not disk.exists(folder / "checkpoint"):
         return
     try:
-        old = dict(json.loads(there.read_text("utf-8")))
-    except (ValueError, TypeError):
+        old = _learned(json.loads(there.read_text("utf-8")))
+    except (ValueError, TypeError, AttributeError):
         return  # damaged, and about to be written anew
-    new = jsonable(_about(data))
-    differ = [key for key in new if key in old and old[key] != new[key]]
+    new = _learned(jsonable(_about(data)))
+    differ = [key for key in new if old[key] is not None and old[key] != new[key]]
     if differ:
-        said = ", ".join("classes" if key == "classes" else f"{key} {old[key]}, now {new[key]}" for key in differ)
+        said = ", ".join(key if key == "classes" else f"{key} {old[key]}, now {new[key]}" for key in differ)
         raise InputError(f"{folder} was begun with other data ({said}); choose another folder")
 
 
-def _about(data: Data) -> dict[str, object]:
+def _about(data: Data) -> dict[str, Any]:
     return {
         "classes": list(data.classes),
         "shape": list(data.shape),
         "sizes": {split.value: len(part.y) for split, part in data.splits.items()},
     }
+
+
+def _learned(about: dict[str, Any]) -> dict[str, Any]:
+    """Of what `data.json` says, that which a network learns from: it may be judged on as many items as one likes."""
+    sizes = {s.value: about.get("sizes", {}).get(s.value) for s in (Split.TRAIN, Split.VALIDATION)}
+    return {"classes": about.get("classes"), "shape": about.get("shape"), **sizes}
 
 
 def describe(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:

@@ -39,6 +39,7 @@ def select(
         raise InputError("this recipe has no selection; use calibrant.train.train")
     if how.tensorboard:
         board.check()
+    atomic.check_place(Path(out), "keep the runs in")
     loaded = data_of(recipe, how, data)  # once for all points, and before anything is written
     grid, s = recipe.points(), recipe.selection
     for settings, each in grid:  # the last point's mistake is found before the first point trains
@@ -95,7 +96,6 @@ def best(points: Sequence[Point], criterion: str, split: str) -> Point:
 
 
 def _folder(folder: Path, recipe: Recipe) -> Path:
-    atomic.check_place(folder, "keep the runs in")
     there = folder / "recipe.json"
     if there.is_file():
         if read(there).key() != recipe.key():
