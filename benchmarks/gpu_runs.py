@@ -7,8 +7,8 @@
 Large networks fill the GPU: run them alone (`--parallel 1 --only ss`), small ones a few at a time (`--parallel 3
 --only rc pep`). Each cell is a process of its own (a crash costs one cell), trained by `calibrant.bench.measure` under
 runs/, which is kept between calls to one machine: an unfinished training goes on there. Cells that results/ or
-runs/store already hold are not run again. What leaves: cells.jsonl and predictions-NN.npz (float32 test logits, labels
-and ids; at most 15 MB a file). A cell is only begun if it should end in time, by the speeds below or those measured.
+runs/store already hold are not run again. What leaves: cells.jsonl and predictions-NN.npz (logits, labels and ids;
+at most 15 MB per file). A cell is only begun if it should end in time, by the speeds below or those measured.
 """
 
 from __future__ import annotations
@@ -33,57 +33,37 @@ from calibrant.files import atomic
 from calibrant.files.listing import visible
 from calibrant.papers import Experiment, Scale, experiments
 from calibrant.train import checkpoint
+from calibrant.train.epochs import kept_top_logits
 from calibrant.train.settings import setting
 
 ROOT = Path(__file__).resolve().parents[1]
 
-FAST = {"engine": "graph", "precision": "bfloat16"}
+FAST = {"engine": "compile+graph", "precision": "bfloat16"}
 """What a GPU run sets on top of its recipe unless `--set` says otherwise; the cell says so."""
 
+RC_METHODS = ("table1/cifar10_cross_entropy", "table1/cifar10_smoothing", "table1/cifar10_l1", "table1/cifar10_focal")
+
 PLAN: tuple[tuple[str, tuple[int, ...]], ...] = (
-    ("ss/table_e1/cifar10_resnet18", (0,)),
-    ("ss/table_e1/cifar100_resnet18", (0,)),
-    ("ss/table_e1/cifar100_resnet18_nearly_all", (0,)),
-    ("rc/table1/news20_cross_entropy", (0,)),
-    ("rc/table1/news20_smoothing", (0,)),
-    ("rc/table1/news20_focal", (0,)),
-    ("rc/table1/news20_l1", (0,)),
-    ("rc/figure6/news20_inverse_focal_2", (0,)),
-    ("ss/table_e1/cifar100_resnet18_smooth", (0,)),
-    ("ss/table_e1/cifar100_resnet18_dropout", (0,)),
-    ("ss/table_e1/cifar100_resnet18_dropout_smooth", (0,)),
-    ("rc/table1/cifar10_cross_entropy", (0,)),
-    ("rc/table1/cifar10_smoothing", (0,)),
-    ("rc/table1/cifar10_focal", (0,)),
-    ("rc/table1/cifar100_cross_entropy", (0,)),
-    ("rc/table1/cifar100_smoothing", (0,)),
-    ("rc/table1/cifar100_focal", (0,)),
-    ("rc/figure6/cifar10_inverse_focal_2", (0,)),
-    ("rc/table1/cifar10_l1", (0,)),
-    ("rc/table1/cifar10_cross_entropy", (1, 2)),
-    ("rc/table1/cifar10_smoothing", (1, 2)),
-    ("rc/table1/cifar10_focal", (1, 2)),
-    ("rc/table1/news20_cross_entropy", (1, 2)),
-    ("rc/table1/news20_smoothing", (1, 2)),
-    ("rc/table1/news20_focal", (1, 2)),
-    ("rc/figure6/news20_inverse_focal_2", (1, 2)),
-    ("pep/table2", (0, 1, 2)),
-    ("ds/table2/cifar10_vgg16_baseline", (0,)),
-    ("ds/table2/cifar10_vgg16_smoothing", (0,)),
-    ("ds/table2/cifar10_vgg16_mixup", (0,)),
-    ("ds/table2/cifar10_vgg16_focal", (0,)),
+    *((f"rc/{name}", (seed,)) for seed in range(3) for name in (*RC_METHODS, "figure6/cifar10_inverse_focal_2")),
+    *((f"rc/{name.replace('10_', '100_')}", (0,)) for name in (*RC_METHODS, "figure6/cifar10_inverse_focal_2")),
+    *(
+        (f"ds/table2/cifar10_vgg16_{name}", (0, 1, 2))
+        for name in ("baseline", "smoothing", "mixup", "focal", "entropy")
+    ),
+    *((f"rc/table1/news20_{name}", (1, 2, 3, 4)) for name in ("cross_entropy", "smoothing", "l1", "focal")),
+    ("rc/figure6/news20_inverse_focal_2", (0, 1, 2, 3, 4)),
 )
 """Best value per GPU-minute first; results/PLAN.md gives the reasons."""
 
-SPEED = {"resnet18": 42_600, "resnet32": 30_000, "vgg16": 30_000, "resnet50": 8_000, "mlp": 60_000, "text_cnn": 20_000}
-"""Items per second at the papers' batches with captured steps, alone on an H200; those of resnet18 are measured."""
+SPEED = {"resnet18": 42_600, "resnet32": 48_700, "vgg16": 50_000, "resnet50": 8_000, "mlp": 60_000, "text_cnn": 20_000}
+"""Items per second at the papers' batches with captured steps, alone on an H200; the first two are measured."""
 
 GUESS = 20_000  # of a network not in the table
 SMOOTHED, DROPPED = 0.75, 0.85  # what is left of the speed with smoothing layers, with dropout: guesses
 START = 40  # seconds from the start of a process to its first step, and for the evaluation at the end
 TRAINING_SET = {"mnist": 50_000, "fashion_mnist": 50_000, "news20": 9_314}
 POOLED_ITEMS = 12_500  # calibration and test, each item once a pass, without gradients but in float32
-FILE_LIMIT = 15 * 1024 * 1024
+FILE_LIMIT = 30 * 1024 * 1024  # before compression, which halves it at least
 
 
 @dataclass(frozen=True)
@@ -132,8 +112,10 @@ def stores() -> tuple[Store, Store]:
     return Store(ROOT / "runs" / "store"), Store(ROOT / "results")
 
 
-def cells_of(store: Store, job: Job) -> list[Cell]:
-    return [c for c in store.cells(job.experiment.name) if (c.seed, c.scale, c.status) == (job.seed, job.scale, "done")]
+def cell_of(store: Store, job: Job) -> Cell | None:
+    """The finished cell of exactly these settings, weight decay and engine included."""
+    found = store.find(job.experiment, job.seed, job.scale)
+    return found if found is not None and found.status == "done" else None
 
 
 def one(name: str, seed: int, scale: Scale, a: argparse.Namespace) -> int:
@@ -148,7 +130,8 @@ def one(name: str, seed: int, scale: Scale, a: argparse.Namespace) -> int:
 
     [experiment] = experiments(name)
     overrides = settings_of(experiment, a.set)
-    how = How(device=a.device, root=a.data_root, every=10, quiet=True, listen=watch)
+    keep = seed in (a.keep_epochs or ())
+    how = How(device=a.device, root=a.data_root, every=10, quiet=True, listen=watch, keep_epochs=keep)
     command = f"python benchmarks/gpu_runs.py --only {name} " + " ".join(f"--set {k}={v}" for k, v in overrides.items())
     cell = measure(
         experiment, seed, scale, stores()[0], ROOT / "runs", how, overrides=overrides, command=command.strip()
@@ -161,14 +144,16 @@ def run(a: argparse.Namespace) -> int:
     """Start jobs in order while they should fit, `parallel` at a time; then pack whatever is done."""
     mine, theirs = stores()
     a.deadline = time.time() + 60 * a.minutes
-    waiting = [j for j in jobs(a.only, a.scale, a.set) if not cells_of(mine, j) and not cells_of(theirs, j)]
+    waiting = [j for j in jobs(a.only, a.scale, a.set) if cell_of(mine, j) is None and cell_of(theirs, j) is None]
+    if a.seeds is not None:
+        waiting = [j for j in waiting if j.seed in a.seeds]
     print(f"{len(waiting)} cells to measure, {a.minutes} minutes, {a.parallel} at a time", flush=True)
     running: list[tuple[Job, subprocess.Popen[bytes]]] = []
     measured: dict[str, float] = {}
     while waiting or running:
         for job, process in running:
             if process.poll() == 0:
-                for cell in cells_of(mine, job):
+                if (cell := cell_of(mine, job)) is not None:
                     network = str(job.experiment.recipe.plain()["network"])
                     measured[network] = float(cell.extras["images_per_second"])
             elif process.poll() is not None:
@@ -196,9 +181,30 @@ def start(job: Job, a: argparse.Namespace) -> subprocess.Popen[bytes]:
     words += ["--device", a.device, "--deadline", str(a.deadline)]
     if a.set is not None:
         words += ["--set", *a.set]
+    if a.keep_epochs is not None:
+        words += ["--keep-epochs", *map(str, a.keep_epochs)]
     if a.data_root is not None:
         words += ["--data-root", str(a.data_root)]
     return subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "4"})
+
+
+def brought_home(cell: Path) -> dict[str, Any]:
+    """Logits of test, calibration and validation, and the history of the training part where epochs were kept."""
+    run = ROOT / "runs" / read(cell).key[:KEY_LENGTH]
+    out: dict[str, Any] = {}
+    for part in ("test", "calibration", "validation"):
+        with np.load(run / f"{part}.npz", allow_pickle=False) as found:
+            out |= {f"{part}_logits": found["logits"], f"{part}_labels": found["labels"].astype(np.int16)}
+            out[f"{part}_ids"] = found["ids"].astype(np.int32)
+    kept = kept_top_logits(run)
+    if kept:
+        last = max(kept)
+        out["epochs_predicted"] = np.stack([kept[e].predicted.numpy().astype(np.uint8) for e in sorted(kept)])
+        out["epochs_labels"] = kept[last].labels.numpy().astype(np.uint8)
+        out["epochs_largest_logit"] = np.stack(
+            [kept[e].largest_logit.numpy().astype(np.float16) for e in sorted(kept) if e == last or e % 25 == 0]
+        )
+    return out
 
 
 def pack(store: Store, out: Path) -> None:
@@ -212,8 +218,7 @@ def pack(store: Store, out: Path) -> None:
         lines.append(json.dumps({"path": name, "cell": json.loads(path.read_text("utf-8"))}))
         if read(path).status != "done" or not path.with_suffix(".npz").is_file():
             continue
-        with np.load(path.with_suffix(".npz"), allow_pickle=False) as found:
-            content = {f"{name}:{k}": found[k] for k in found.files}
+        content = {f"{name}:{k}": v for k, v in brought_home(path).items()}
         more = sum(v.nbytes for v in content.values())
         if arrays and size + more > FILE_LIMIT:
             np.savez_compressed(out / f"predictions-{number:02d}.npz", **arrays)
@@ -260,6 +265,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--list", action="store_true", help="what would run, in order, with the guess of its time")
     parser.add_argument("--unpack", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--seeds", nargs="*", type=int, help="of the plan's seeds, these only")
+    parser.add_argument("--keep-epochs", nargs="*", type=int, help="the seeds whose every epoch is kept")
     parser.add_argument("--seed", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--deadline", type=float, default=float("inf"), help=argparse.SUPPRESS)
     a = parser.parse_args(argv)

@@ -160,7 +160,7 @@ def test_on_the_fly_levels_are_of_the_network_in_training(run: Path, tmp_path: P
     assert not torch.equal(held["train"], policy_of(run)["train"])
     # the attacked weights are those after two epochs, not the last ones
     from calibrant.attacks.store import weights_hash
-    from calibrant.train.kept import kept_weights
+    from calibrant.train.epochs import kept_weights
 
     network = load(tmp_path / "fly").members[0]
     network.load_state_dict(kept_weights(tmp_path / "fly")[1])

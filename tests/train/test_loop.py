@@ -25,6 +25,7 @@ from calibrant.targets import Levels
 from calibrant.train import How, Recipe, read, train
 from calibrant.train import load as load_run
 from calibrant.train import loop as loop_module
+from calibrant.train.epochs import kept_top_logits
 from calibrant.train.evaluate import summary
 from calibrant.train.loop import Loop
 from calibrant.train.randomness import generator, stream
@@ -109,6 +110,30 @@ def test_members_run_in_lock_step_each_on_its_own_stream(tmp_path: Path) -> None
     train(alone, tmp_path / "one", QUIET)
     q = files.read(tmp_path / "one" / "test.npz")
     assert q.logits is not None and torch.equal(q.logits, p.logits[0])
+
+
+@pytest.mark.parametrize("members", [1, 2])
+def test_epochs_keep_the_top_logits_of_the_training_part(tmp_path: Path, members: int) -> None:
+    recipe = small(f"members={members}", "augment={crop_padding=1, flip=false}")
+    train(recipe, tmp_path / "run", replace(QUIET, keep_epochs=True))
+    kept = kept_top_logits(tmp_path / "run")
+    data, trained = load("digits"), load_run(tmp_path / "run")
+    part = data["train"]
+    assert sorted(kept) == [1, 2]
+    batches = Batches(part, 500, mean=data.mean, std=data.std)
+    with torch.no_grad():
+        logits = torch.stack([torch.cat([net(x) for x, _, _ in batches]) for net in trained.members]).squeeze(0)
+    assert torch.equal(kept[2].labels, part.y) and torch.equal(kept[2].index, part.index)
+    torch.testing.assert_close(kept[2].largest_logit, logits.amax(-1), atol=1e-4, rtol=1e-4)
+    assert (kept[2].predicted == logits.argmax(-1)).float().mean() > 0.999
+    assert not torch.equal(kept[1].largest_logit, kept[2].largest_logit)
+
+
+def test_a_damaged_file_of_an_epoch_is_named(tmp_path: Path) -> None:
+    (tmp_path / "epochs").mkdir()
+    (tmp_path / "epochs" / "train-00001.npz").write_bytes(b"PK")
+    with pytest.raises(FileError, match=r"train-00001.npz is damaged"):
+        kept_top_logits(tmp_path)
 
 
 def test_a_policy_observes_the_pooled_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

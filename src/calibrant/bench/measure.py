@@ -102,7 +102,7 @@ def _train(recipe: Recipe, run: Path, how: How, data: Data) -> dict[str, Any]:
     """One training, or all of a selection. The seconds are of all epochs, those before a resume included."""
     if recipe.selection is None:
         made = train(recipe, run, how, data)
-        return {k: made[k] for k in ("train_seconds", "images_per_second", "epochs")}
+        return {k: made[k] for k in ("train_seconds", "images_per_second", "epochs", "train_accuracy")}
     record = select(recipe, run, how, data)
     each = [json.loads((run / p["folder"] / "metrics.json").read_text("utf-8")) for p in record["points"]]
     chosen = {k: record[k] for k in ("criterion", "split", "oracle")}

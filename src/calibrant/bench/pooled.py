@@ -14,7 +14,7 @@ import torch
 from calibrant.data import Batches, Data
 from calibrant.ensembles.assemble import Ingredients, assemble
 from calibrant.errors import unknown
-from calibrant.train.kept import kept_weights
+from calibrant.train.epochs import kept_weights
 from calibrant.train.run import load
 from calibrant.train.settings import Choice
 from calibrant.types import Predictions, Split

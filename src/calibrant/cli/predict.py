@@ -203,7 +203,7 @@ def assembled(
     fit_on: str,
 ) -> Ensemble:
     from calibrant.ensembles.assemble import Ingredients, assemble
-    from calibrant.train.kept import kept_weights
+    from calibrant.train.epochs import kept_weights
 
     return assemble(
         name,

@@ -24,7 +24,9 @@ def train(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     devices: Annotated[int, typer.Option(help="processes that share each batch (DDP)", min=1)] = 1,
     checkpoint_every: Annotated[int, typer.Option(help="epochs between checkpoints", min=1)] = 1,
-    keep_epochs: Annotated[bool, typer.Option(help="keep the validation predictions of every epoch")] = False,
+    keep_epochs: Annotated[
+        bool, typer.Option(help="keep predictions of every epoch: all of validation, the top logits of train")
+    ] = False,
     keep_weights: Annotated[int, typer.Option(help="keep the weights of the last N epochs (SWA, SWAG)", min=0)] = 0,
     tensorboard: Annotated[bool, typer.Option(help="write TensorBoard's events under RUN/tensorboard")] = False,
     levels: Annotated[

@@ -26,8 +26,11 @@ def outputs(
     models: Sequence[nn.Module],
     batches: Iterable[tuple[Tensor, Tensor, Tensor]],
     autocast: Callable[[], AbstractContextManager[Any]],
+    keep: Callable[[Tensor], Tensor] = lambda logits: logits,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits [M, N, K] (float32, on the device), labels and indices, in the batches' order; modes are put back."""
+    """Logits [M, N, K] (float32, on the device), labels and indices, in the batches' order; modes are put back.
+
+    `keep` reduces each batch's logits, where all of them at once would need too much memory."""
     flags = [(sub, sub.training) for m in models for sub in m.modules()]
     logits: list[list[Tensor]] = [[] for _ in models]
     labels, indices = [], []
@@ -39,11 +42,17 @@ def outputs(
                 labels.append(y)
                 indices.append(index)
                 for m, out in zip(models, logits, strict=True):
-                    out.append(m(x).float())
+                    out.append(keep(m(x).float()))
     finally:
         for sub, flag in flags:
             sub.training = flag
     return torch.stack([torch.cat(out) for out in logits]), torch.cat(labels), torch.cat(indices)
+
+
+def top(logits: Tensor) -> Tensor:
+    """[..., K] → [..., 2]: the largest logit and its class (exact in float32 below 16 million classes)."""
+    largest, predicted = logits.max(-1)
+    return torch.stack((largest, predicted.to(largest.dtype)), -1)
 
 
 def as_predictions(

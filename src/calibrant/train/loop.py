@@ -26,7 +26,8 @@ from calibrant.errors import DivergedError, InputError
 from calibrant.train import checkpoint as disk
 from calibrant.train import state
 from calibrant.train.components import Components, components, known_of
-from calibrant.train.evaluate import as_predictions, outputs, pooled, summary
+from calibrant.train.epochs import TopLogits
+from calibrant.train.evaluate import as_predictions, outputs, pooled, summary, top
 from calibrant.train.optimiser import make, set_rate
 from calibrant.train.progress import Progress
 from calibrant.train.randomness import generator, guarded
@@ -66,7 +67,7 @@ class Loop:
     def __post_init__(self) -> None:
         r = self.recipe
         self.device = torch.device(self.fabric.device)
-        self._resident: dict[Split, Batches] = {}
+        self._resident: dict[tuple[Split, bool], Batches] = {}
         known = known_of(self.data)
         self.parts: Components = components(r, {**known, **self.handed})
         self.members = [self._member(network) for network in self.networks]
@@ -97,7 +98,7 @@ class Loop:
     def run(self) -> list[dict[str, Any]]:
         """Train what is left to train; returns a row of numbers per epoch."""
         done, self.history = state.resume(self.folder, self.recipe, self.members, self.parts, self.progress)
-        self.progress.begin(done, len(self._batches(Split.TRAIN)))
+        self.progress.begin(done, len(self._batches(Split.TRAIN, learn=True)))
         try:
             if done == 0:
                 self._refresh(0)
@@ -142,7 +143,7 @@ class Loop:
 
     def _steps(self, epoch: int, start: float) -> tuple[Tensor, Tensor, int]:
         r, parts = self.recipe, self.parts
-        streams = [self._batches(Split.TRAIN, m, epoch) for m in range(r.members)]
+        streams = [self._batches(Split.TRAIN, m, epoch, learn=True) for m in range(r.members)]
         rank = self.fabric.global_rank
         rngs = [generator(self.device, r.seed, "transforms", m, epoch, rank) for m in range(r.members)]
         steps = len(streams[0])
@@ -206,29 +207,39 @@ class Loop:
             found = outputs([m.predictor for m in self.members], self._batches(split), self.fabric.autocast)
         return as_predictions(*found, split, self.data.classes)
 
+    def top_logits(self, split: Split) -> TopLogits:
+        """The predicted class and the largest logit of every item of a part, without augmentation."""
+        with guarded(self.device, self.recipe.seed, "predict"):
+            found, labels, index = outputs(
+                [m.predictor for m in self.members], self._batches(split), self.fabric.autocast, keep=top
+            )
+        both = found[0] if len(found) == 1 else found
+        return TopLogits(both[..., 1].long().cpu(), both[..., 0].cpu(), labels.cpu(), index.cpu())
+
     # -- batches, rates, refreshes ---------------------------------------------------------------------------------
 
-    def _batches(self, split: Split, member: int = 0, epoch: int = 0) -> Batches:
-        """The part lives on the device once; members and epochs differ in the generator alone."""
-        if split not in self._resident:
-            train, part = split == Split.TRAIN, self.data[split]
+    def _batches(self, split: Split, member: int = 0, epoch: int = 0, learn: bool = False) -> Batches:
+        """The part lives on the device once; members and epochs differ in the generator alone. To `learn` from a part,
+        its items are shuffled, augmented and shared between processes; else they come as they are, in their order."""
+        if (split, learn) not in self._resident:
+            part = self.data[split]
             pixels = math.prod(self.data.shape[1:]) if len(self.data.shape) == 3 else 1
-            size = self.recipe.batch if train else max(self.recipe.batch, EVALUATION_PIXELS // max(pixels, 1024))
-            world = self.fabric.world_size if train else 1
-            self._resident[split] = Batches(
+            size = self.recipe.batch if learn else max(self.recipe.batch, EVALUATION_PIXELS // max(pixels, 1024))
+            world = self.fabric.world_size if learn else 1
+            self._resident[split, learn] = Batches(
                 part,
                 size,
                 device=self.device,
                 generator=torch.Generator(),
-                shuffle=train,
-                augment=self.augment if train else None,
+                shuffle=learn,
+                augment=self.augment if learn else None,
                 mean=self.data.mean,
                 std=self.data.std,
-                drop_last=train and 0 < part.n % size < 2 * world,  # BatchNorm cannot normalise a batch of one item
+                drop_last=learn and 0 < part.n % size < 2 * world,  # BatchNorm cannot normalise a batch of one item
                 channels_last=self.recipe.channels_last,
-                shard=(self.fabric.global_rank if train else 0, world),
+                shard=(self.fabric.global_rank if learn else 0, world),
             )
-        batches = copy.copy(self._resident[split])
+        batches = copy.copy(self._resident[split, learn])
         batches.generator = generator("cpu", self.recipe.seed, "order", member, epoch)
         return batches
 

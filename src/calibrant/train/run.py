@@ -26,8 +26,8 @@ from calibrant.files import atomic, write
 from calibrant.nn import build as build_network
 from calibrant.train import board, levels, run_folder
 from calibrant.train import checkpoint as disk
+from calibrant.train.epochs import keep_top_logits, keep_validation, keep_weights
 from calibrant.train.evaluate import summary
-from calibrant.train.kept import keep_weights
 from calibrant.train.loop import Loop, Refresh
 from calibrant.train.progress import Progress
 from calibrant.train.randomness import stream
@@ -52,7 +52,7 @@ class How:
     devices: int = 1
     root: str | Path | None = None  # of the data
     every: int = 1  # epochs between checkpoints
-    keep_epochs: bool = False  # validation predictions of every epoch
+    keep_epochs: bool = False  # of every epoch: validation predictions, and the top logits of the training part
     keep_weights: int = 0  # how many of the last epochs leave their weights, for SWA, SWAG and snapshots
     tensorboard: bool = False  # events of every epoch under RUN/tensorboard
     quiet: bool = False
@@ -121,11 +121,13 @@ def _loop(recipe: Recipe, folder: Path, how: How, loaded: Data, fabric: Fabric) 
     )
 
     def listen(epoch: int, validation: Predictions) -> None:
+        weights = epoch > recipe.epochs - how.keep_weights
+        if how.keep_epochs or weights:
+            (folder / "epochs").mkdir(exist_ok=True)
         if how.keep_epochs:
-            (folder / "epochs").mkdir(exist_ok=True)
-            write(folder / "epochs" / f"validation-{epoch:05d}.npz", validation)
-        if epoch > recipe.epochs - how.keep_weights:
-            (folder / "epochs").mkdir(exist_ok=True)
+            keep_validation(folder, epoch, validation)
+            keep_top_logits(folder, epoch, loop.top_logits(Split.TRAIN), len(loaded.classes))
+        if weights:
             keep_weights(folder, epoch, [m.predictor for m in loop.members])
         if how.listen is not None:
             how.listen(epoch, validation)
@@ -165,6 +167,7 @@ def _trained(loop: Loop, folder: Path) -> dict[str, Any]:
         "epochs": len(history),
         "train_seconds": sum(row["seconds"] for row in history),
         "images_per_second": history[-1]["images_per_second"],
+        "train_accuracy": history[-1]["train_accuracy"],  # of the last epoch, augmented, as it learned
         "wall_seconds": time.perf_counter() - start,
         "metrics": result,
     }
