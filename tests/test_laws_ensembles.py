@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from calibrant.ensembles import ENSEMBLES, PEP, MCDropout
+from calibrant.ensembles.assemble import assemble
 from calibrant.ensembles.deep import Deep
 from calibrant.ensembles.ensemble import Ensemble
+from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.snapshot import Snapshot
 from calibrant.ensembles.swa import SWA
 from calibrant.ensembles.swag import SWAG
 from calibrant.ensembles.temporal import TemporalSmoothing
+from calibrant.errors import InputError
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -104,3 +109,35 @@ def test_a_loader_gives_predictions_pooled_or_by_member(name: str) -> None:
     assert torch.allclose(pooled.logits, ensemble(x()), atol=1e-6)
     assert kept.logits.shape == (ensemble.size, 12, 4) and torch.equal(kept.labels, y)
     assert not pooled.raw and kept.raw == (name != "temporal")  # whose one member is an average already
+
+
+def ingredients(**settings: Any) -> Ingredients:
+    """What a run of checkpoints offers: one network, and data for whoever asks."""
+    model = network().eval()
+    loader = [(x(), torch.arange(12) % 4)]
+    return Ingredients(
+        [model],
+        held_out=lambda: loader,
+        checkpoints=lambda: states(model),
+        training=lambda: [x(32)],
+        **settings,
+    )
+
+
+@pytest.mark.parametrize("name", ENSEMBLES)
+def test_every_ensemble_of_the_table_builds_itself(name: str) -> None:
+    given = ingredients()
+    if name == "deep":
+        given = replace(given, models=[network(0), network(1)])
+    made = assemble(name, given)
+    assert type(made) is ENSEMBLES[name]
+    assert made(x()).shape == (12, 4)
+
+
+def test_a_new_entry_that_nobody_builds_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Newcomer(Ensemble):
+        """A class in the table, and no builder."""
+
+    monkeypatch.setitem(ENSEMBLES, "newcomer", Newcomer)
+    with pytest.raises(InputError, match="Newcomer cannot be built by name"):
+        assemble("newcomer", ingredients())

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from calibrant.data import Batches, Data
-from calibrant.ensembles.assemble import Ingredients, assemble
+from calibrant.ensembles.assemble import assemble
+from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import unknown
 from calibrant.train.epochs import kept_weights
 from calibrant.train.run import load

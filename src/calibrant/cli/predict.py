@@ -202,7 +202,8 @@ def assembled(
     batches: Callable[[str], Iterable[Any]],
     fit_on: str,
 ) -> Ensemble:
-    from calibrant.ensembles.assemble import Ingredients, assemble
+    from calibrant.ensembles.assemble import assemble
+    from calibrant.ensembles.ingredients import Ingredients
     from calibrant.train.epochs import kept_weights
 
     return assemble(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, evaluating, module
+from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import InputError
 
 
@@ -25,6 +26,18 @@ class Deep(Ensemble):
         if not models:
             raise InputError("a deep ensemble needs at least one model")
         object.__setattr__(self, "models", tuple(map(module, models)))
+
+    @classmethod
+    def build(cls, given: Ingredients) -> Deep:
+        found = len(given.models)
+        if found < 2:
+            raise InputError(
+                "a deep ensemble needs several networks: train with --set members=5, or give several models"
+            )
+        count = given.members or found
+        if count > found:
+            raise InputError(f"{count} members were asked for, and this model has {found}")
+        return cls(given.models[:count])
 
     @property
     def size(self) -> int:

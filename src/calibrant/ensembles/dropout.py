@@ -29,6 +29,7 @@ from calibrant.ensembles.dropping import (
     rate,
 )
 from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, evaluating, positive
+from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.passes import Passes
 from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
@@ -82,6 +83,10 @@ class MCDropout(Ensemble):
         values["_seen"] = set()
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    @classmethod
+    def build(cls, given: Ingredients) -> MCDropout:
+        return cls(given.network("dropout"), given.members or 50, given.p, given.seed, where=given.where)
 
     @property
     def size(self) -> int:

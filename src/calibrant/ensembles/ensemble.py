@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from numbers import Integral
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,9 @@ from calibrant.ensembles.single import Inputs, predict
 from calibrant.errors import CalibrantError, InputError
 from calibrant.functional.output import logits_of
 from calibrant.types import Predictions, Split
+
+if TYPE_CHECKING:
+    from calibrant.ensembles.ingredients import Ingredients
 
 Network = Callable[..., Any]
 
@@ -43,6 +46,11 @@ class Ensemble:
         A plain callable, not the module: nobody may switch its mode while it is a member.
         """
         raise TypeError(f"{type(self).__name__} must define member")
+
+    @classmethod
+    def build(cls, given: Ingredients) -> Ensemble:
+        """The ensemble from what the command line has at hand."""
+        raise InputError(f"{cls.__name__} cannot be built by name: its class has no method `build`; make it in Python")
 
     @property
     def home(self) -> torch.device:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, evaluating, positive
+from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.perturbation import Where, drowned, perturbed, select
 from calibrant.ensembles.sigma import Curve, SigmaPoint, searching, sigma_curve
 from calibrant.ensembles.sigma_search import FLAT, first_guess, golden_section
@@ -87,6 +88,17 @@ class PEP(Ensemble):
             object.__setattr__(self, name, value)
         if certificate is None and (lost := drowned(self.parameters, sigma)):  # a fitted one's certificate notes it
             warnings.warn(lost, stacklevel=2)
+
+    @classmethod
+    def build(cls, given: Ingredients) -> PEP:
+        model, members = given.network("pep"), given.members or 10
+        if given.sigma is not None:
+            return cls(model, given.sigma, members, seed=given.seed)
+        if given.held_out is None:
+            raise InputError("PEP needs held-out data to choose σ; give it, or --sigma")
+        fitted = cls.fit(model, given.held_out(), seed=given.seed, progress=given.progress)
+        more = (fitted.distribution, fitted.where, fitted.seed, fitted.antithetic, fitted.certificate)
+        return cls(model, fitted.sigma, members, *more)
 
     @property
     def size(self) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from calibrant.ensembles.deep import Deep
+from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import InputError
 
 
@@ -28,3 +29,7 @@ class Snapshot(Deep):
         for each, state in zip(copies, states, strict=True):
             each.load_state_dict(state)
         return cls(tuple(copies))
+
+    @classmethod
+    def build(cls, given: Ingredients) -> Snapshot:
+        return cls.fit(given.network("snapshot"), given.weights("snapshot"))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
+from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import InputError
 
 _NORM = nn.modules.batchnorm._BatchNorm
@@ -86,6 +87,10 @@ class SWA(Ensemble):
                 raise InputError("this model has BatchNorm: pass train=, batches of training data to measure it again")
             recalibrate(averaged, train)
         return cls(averaged)
+
+    @classmethod
+    def build(cls, given: Ingredients) -> SWA:
+        return cls.fit(given.network("swa"), given.weights("swa"), given.batches())
 
     @property
     def size(self) -> int:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
+from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.swa import average, has_batchnorm, recalibrate
 from calibrant.errors import InputError
 from calibrant.functional.noise import member_seed
@@ -67,6 +68,11 @@ class SWAG(Ensemble):
             variance[name] = spread.square().mean(0).detach()
             deviations[name] = spread[-rank:].detach() if rank else spread[:0]
         return cls(mean_model, variance, deviations, members, scale, seed, batches)
+
+    @classmethod
+    def build(cls, given: Ingredients) -> SWAG:
+        model, states = given.network("swag"), given.weights("swag")
+        return cls.fit(model, states, given.batches(), members=given.members or 20, seed=given.seed)
 
     @property
     def size(self) -> int:

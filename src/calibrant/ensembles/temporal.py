@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating
+from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.temporal_ids import UNNAMED, called, cut_of, each_frame, id_of, shown
 from calibrant.errors import InputError
 from calibrant.functional.output import logits_of
@@ -100,6 +101,10 @@ class TemporalSmoothing(Ensemble):
             raise InputError(f"scene_cut={given} must be one number in (0, 1], a total-variation distance")
         if isinstance(self.class_axis, bool) or not isinstance(self.class_axis, Integral):
             raise InputError(f"class_axis={shown(self.class_axis)} must be a whole number, such as 1 for [N, K, H, W]")
+
+    @classmethod
+    def build(cls, given: Ingredients) -> TemporalSmoothing:
+        return cls(given.network("temporal"))
 
     # -- one stream or many ----------------------------------------------------------------------------------------
 
