@@ -42,11 +42,11 @@ def run(
     from calibrant.bench.store import Store
     from calibrant.papers import experiments
     from calibrant.train.run import How
-    from calibrant.train.settings import setting
+    from calibrant.train.settings import setting, typed
 
     store, size = Store(results), _scale(scale)
     overrides = dict(setting(s) for s in settings or ())
-    how = How(device, root=data_root, quiet=as_json and not sys.stderr.isatty())
+    how = How(device, root=data_root, quiet=as_json and not sys.stderr.isatty(), factory=typed(overrides, "data.name"))
     todo = [(e, seed) for e in experiments(what) for seed in range(_seeds(seeds, size) or e.seeds)]
     cells = []
     for i, (experiment, seed) in enumerate(todo, 1):

@@ -21,10 +21,11 @@ ARRAYS = (".npz", ".npy")
 
 def data_name(asked: str | None, model: Reference) -> str:
     """What was asked for, or what the model was trained on."""
-    name = asked or model.data
-    if name is None:
+    from calibrant.data import stored_name
+
+    if asked is None and model.data is None:
         raise InputError("--data is missing: this model does not say what it was trained on")
-    return name
+    return asked or stored_name(model.data or "", model.name)
 
 
 def is_arrays(name: str) -> bool:

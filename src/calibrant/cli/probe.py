@@ -166,6 +166,7 @@ def _request(
     options: dict[str, Any],
 ) -> Request:
     from calibrant.cli.device import device_of
+    from calibrant.cli.model_data import data_name
     from calibrant.cli.notes import check_runs, say_notes
     from calibrant.data import load
     from calibrant.data.label_maps import one_label_each
@@ -178,9 +179,7 @@ def _request(
     where = device_of(device)
     found = tuple(resolve(model) for model in models)
     first = found[0]
-    name = data or first.data
-    if name is None:
-        raise InputError("--data is missing: this model does not say what it was trained on")
+    name = data_name(data, first)
     own = name == first.data
     store = out if out is not None else Path(models[0]) if Path(models[0]).is_dir() else None
     if store is None:

@@ -20,6 +20,9 @@ def train(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="key=value, dotted: --set optimiser.lr=0.1; repeatable")
     ] = None,
+    data: Annotated[
+        str | None, typer.Option(help="the recipe's data.name: a data set, a folder of images or my.module:factory")
+    ] = None,
     data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     devices: Annotated[int, typer.Option(help="processes that share each batch (DDP)", min=1)] = 1,
@@ -38,8 +41,10 @@ def train(
     from calibrant.cli import train_levels
     from calibrant.train import How, read, select
     from calibrant.train import train as run
+    from calibrant.train.settings import setting, typed
 
-    chosen = read(recipe, settings or ())
+    words = [*(settings or ()), *(() if data is None else (f"data.name={json.dumps(data)}",))]
+    chosen = read(recipe, words)
     how = How(
         device,
         devices,
@@ -50,6 +55,7 @@ def train(
         tensorboard,
         quiet=as_json and not sys.stderr.isatty(),
         levels=levels,
+        factory=typed(dict(map(setting, words)), "data.name"),
     )
     if chosen.selection is None:
         result = run(chosen, out, how)

@@ -6,6 +6,7 @@ One root holds all files: `root=`, or the environment variable CALIBRANT_DATA. D
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -49,15 +50,13 @@ def load(
     if not isinstance(name_or_dataset, str):
         kind = type(name_or_dataset).__name__
         return _own(name_or_dataset, kind, seed, sizes or {}, ignore_index)
-    name, chosen = split_name(name_or_dataset)
-    name = name.replace(".", "_") if name.replace(".", "_") in DATASETS else name  # cifar10.1, as people write it
+    if is_factory(name_or_dataset):
+        return _own(imported(name_or_dataset), name_or_dataset, seed, sizes or {}, ignore_index)
+    name, chosen = _in_table(name_or_dataset)
     if name not in DATASETS:
-        if Path(name_or_dataset).is_dir():
+        if os.path.isdir(name_or_dataset):  # also a name too long for a path
             found = _folder(Path(name_or_dataset), seed, sizes or {}, shape or IMAGENET_SHAPE)
             return replace(found, splits=ignoring(found.splits, ignore_index, name_or_dataset))
-        if ":" in name_or_dataset:
-            made = imported(name_or_dataset)
-            return _own(made, name_or_dataset, seed, sizes or {}, ignore_index)
         raise unknown("data set", name, DATASETS)
     spec = DATASETS[name]
     raw = _find(spec, root)
@@ -72,6 +71,27 @@ def load(
         usual = scaled(usual, kept.get(Split.TRAIN, 1.0))
     splits = ignoring(split_parts(raw, {**usual, **(sizes or {})}, seed), ignore_index, name)
     return Data(name_or_dataset, splits, classes, spec.shape, spec.mean, spec.std)
+
+
+def is_factory(name: str) -> bool:
+    """Whether the name is code, `package.module:factory`: neither in the table nor a folder."""
+    return ":" in name and _in_table(name)[0] not in DATASETS and not os.path.isdir(name)
+
+
+def stored_name(name: str, where: str, typed: str | None = None) -> str:
+    """The data set's name in a file. Files run no code: a factory counts only if the user typed it too."""
+    if is_factory(name) and name != typed:
+        raise InputError(
+            f"{where} names Python code for its data, {name!r}, and a file alone never runs code; if you trust it, "
+            f"repeat it: --data {shlex.quote(name)}"
+        )
+    return name
+
+
+def _in_table(text: str) -> tuple[str, str | None]:
+    """The name as the table has it, and which classes of it."""
+    name, chosen = split_name(text)
+    return name.replace(".", "_") if name.replace(".", "_") in DATASETS else name, chosen  # cifar10.1, as people write
 
 
 def data_root(root: str | Path | None = None) -> Path | None:
@@ -153,4 +173,4 @@ def _own(
     return Data(called, splits, numbered(k), tuple(train.x.shape[1:]), mean, std)
 
 
-__all__ = ["DATASETS", "Augment", "Batches", "Data", "DatasetSpec", "Part", "data_root", "load"]
+__all__ = ["DATASETS", "Augment", "Batches", "Data", "DatasetSpec", "Part", "data_root", "load", "stored_name"]

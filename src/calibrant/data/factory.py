@@ -1,4 +1,8 @@
-"""`package.module:factory` on the command line: what it makes, called without arguments (a model, a data set)."""
+"""`package.module:factory`: what it makes, called without arguments (a model, a data set). Only here names become code.
+
+Only a name that the user typed or passed in Python comes here. A name that stands in a file (a run, a recipe, a map) is
+data: `calibrant.data.stored_name` refuses it unless the user repeats it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ def made(module: str, name: str, what: str) -> Any:
     sys.path.insert(0, here)
     try:
         loaded = importlib.import_module(module)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:  # the last two: an empty or a relative name
         raise InputError(f"cannot import {module!r} of the {what}: {error}") from error
     finally:
         sys.path.remove(here)

@@ -13,11 +13,16 @@ from torch import nn
 from calibrant.errors import InputError, MissingDependencyError
 
 LIBRARIES = ("timm", "torchvision")
+FILES = ("cache_dir", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay")
+"""Options by which timm unpickles a file or fetches one: options come from recipes, which are data."""
 
 
 def external(name: str, classes: int, in_channels: int, options: dict[str, Any]) -> nn.Module:
     """`LIBRARY:NAME` with as many outputs as classes."""
     library, _, model = name.partition(":")
+    for option in options:
+        if option in FILES:
+            raise InputError(f"{name}: {option} names files to load; load them with `calibrant.nn.load_weights`")
     try:
         found: Any = import_module("timm" if library == "timm" else "torchvision.models")
     except ImportError as error:

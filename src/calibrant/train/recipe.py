@@ -163,7 +163,7 @@ def read(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
     else:
         raise unknown("recipe", text, RECIPES)
     where = f"{text}: " if text not in RECIPES else ""
-    if isinstance(table.get("base"), str):
+    if text.endswith(".toml") and isinstance(table.get("base"), str):  # what a run stores is whole
         base = read(table.pop("base")).plain()
         for key, value in _flat(table):
             base = assign(base, key, value)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from calibrant.data import Data
+from calibrant.data import Data, stored_name
 from calibrant.data import load as load_data
 from calibrant.data.label_maps import no_mark_is_a_class
 from calibrant.errors import FileError, InputError
@@ -60,6 +60,7 @@ class How:
     refresh: Refresh | None = None  # what computes levels of robustness; None: `calibrant.train.levels`
     levels: str | Path | None = None  # where they lie: a run, or a folder of robustness; None: they are measured
     handed: Mapping[str, Any] = field(default_factory=dict)
+    factory: str | None = None  # `package.module:factory` of the recipe's data, said by the user: a recipe runs no code
 
 
 Given = Data | Dataset[Any] | Mapping[str, Dataset[Any]]
@@ -101,7 +102,7 @@ def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
     if isinstance(given, Data):
         return given
     d = recipe.data
-    name: Any = d.name if given is None else given
+    name: Any = stored_name(d.name, "the recipe", how.factory) if given is None else given
     # a recipe's sizes are of its own data: a caller's parts stay as they are, and what is missing is cut
     whole = () if given is None else tuple(given) if isinstance(given, Mapping) else ("train",)
     sizes = {part: size for part, size in (d.sizes or {}).items() if part not in whole}

@@ -100,6 +100,16 @@ def setting(text: str) -> tuple[str, Any]:
         return key, value.strip()
 
 
+def typed(settings: Mapping[str, Any], key: str) -> Any:
+    """What the settings of a command line give the dotted key, alone or in a table; None: nothing."""
+    table: Any = {}
+    for name, value in settings.items():
+        table = assign(table, name, value)
+    for step in key.split("."):
+        table = table.get(step) if isinstance(table, Mapping) else None
+    return table
+
+
 def _as_table(value: Any, key: str) -> Mapping[str, Any]:
     if value is None:
         return {}

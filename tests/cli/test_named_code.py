@@ -1,0 +1,107 @@
+"""A file never runs code: a `module:factory` in a run or a recipe counts only if the user says it again."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrant.cli import run
+from calibrant.errors import InputError
+from calibrant.nn import build
+from calibrant.train import How, read, train
+
+SMALL = ["--set", "epochs=1", "--set", "network.hidden=[8]", "--device", "cpu"]
+MODULE = """
+from pathlib import Path
+import torch
+from torch.utils.data import TensorDataset
+
+Path("imported").touch()
+
+def parts():
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(120) % 10
+    x = torch.rand(120, 1, 8, 8, generator=rng) / 2 + y[:, None, None, None] / 20
+    return TensorDataset(x, y)
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a module of the user's, freshly imported in each test."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mymod.py").write_text(MODULE)
+    monkeypatch.delitem(sys.modules, "mymod", raising=False)
+    return tmp_path
+
+
+def forget(here: Path) -> None:
+    sys.modules.pop("mymod", None)
+    (here / "imported").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        ["predict", "made", "-o", "p.npz"],
+        ["stress", "made", "-o", "s", "--types", "fog", "--severities", "1"],
+        ["probe", "made", "--limit", "20", "--levels", "2"],
+        ["train", "made", "-o", "again", "--device", "cpu"],
+    ],
+)
+def test_a_run_is_data(here: Path, verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """It is asked for again with the words to type, and with them the verb works."""
+    assert run(["train", "digits/cross_entropy", *SMALL, "--data", "mymod:parts", "-o", "made"]) == 0
+    assert json.loads(Path("made/recipe.json").read_text())["data"]["name"] == "mymod:parts", "a reminder"
+    forget(here)
+    capsys.readouterr()
+    assert run(verb) == 2
+    error = capsys.readouterr().err
+    assert "--data mymod:parts" in error and len(error.strip().splitlines()) == 1
+    assert not Path("imported").exists() and "mymod" not in sys.modules
+    assert run([*verb, "--data", "mymod:parts"]) == 0
+    assert str(here) not in sys.path
+
+
+def test_the_split_is_the_runs_own_when_its_name_is_repeated(here: Path) -> None:
+    assert run(["train", "digits/cross_entropy", *SMALL, "--data", "mymod:parts", "-o", "made"]) == 0
+    assert run(["predict", "made", "--data", "mymod:parts", "-o", "p.npz", "--device", "cpu"]) == 0
+    assert np.array_equal(np.load("p.npz")["labels"], np.load("made/test.npz")["labels"])
+
+
+def test_a_recipe_file_is_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.toml").write_text('base = "digits/cross_entropy"\n[data]\nname = "mymod:parts"\n')
+    assert run(["train", "mine.toml", *SMALL, "-o", "a"]) == 2
+    assert "--data mymod:parts" in capsys.readouterr().err
+    assert run(["train", "mine.toml", *SMALL, "-o", "a", "--set", "data.name=othermod:parts"]) == 2  # is not there
+    assert run(["train", "mine.toml", *SMALL, "-o", "a", "--set", "data.sizes={test=20}"]) == 2
+    assert not Path("imported").exists() and not Path("a").exists()
+    assert run(["train", "mine.toml", *SMALL, "-o", "a", "--set", "data.name=mymod:parts"]) == 0
+    assert run(["train", "mine.toml", *SMALL, "-o", "b", "--set", "data={name='mymod:parts'}"]) == 0
+
+
+def test_a_recipe_in_python_is_data_too(here: Path) -> None:
+    """It may have been read from anywhere; `factory` is the caller's word."""
+    recipe = read("digits/cross_entropy", ["data.name=mymod:parts", "epochs=1", "network.hidden=[8]"])
+    with pytest.raises(InputError, match="--data mymod:parts"):
+        train(recipe, here / "run", How(device="cpu", quiet=True))
+    assert not Path("imported").exists()
+    train(recipe, here / "run", How(device="cpu", quiet=True, factory="mymod:parts"))
+
+
+def test_a_stored_recipe_has_no_base(here: Path) -> None:
+    """Its words would lead to another file."""
+    assert run(["train", "digits/cross_entropy", *SMALL, "-o", "made"]) == 0
+    table = json.loads(Path("made/recipe.json").read_text())
+    Path("based.json").write_text(json.dumps({**table, "base": "digits/focal"}))
+    assert run(["train", "based.json", "-o", "other"]) == 2
+
+
+@pytest.mark.parametrize("option", ["checkpoint_path", "pretrained_cfg"])
+def test_options_that_load_files_are_no_options_of_a_network(option: str) -> None:
+    with pytest.raises(InputError, match=f"{option} names files"):
+        build("timm:resnet18", classes=2, **{option: "evil.pth"})
