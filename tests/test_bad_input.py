@@ -46,8 +46,8 @@ def npz(path: Path, **arrays: Any) -> str:
     return path.name
 
 
-def csv(path: Path, text: str) -> str:
-    path.write_text(text)
+def csv(path: Path, text: str | bytes) -> str:
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
     return path.name
 
 
@@ -130,6 +130,14 @@ BAD: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         ),
         ["part-1.parquet", "'label'", "missing"],
     ),
+    "parts of different types": (
+        lambda d: folder(
+            d / "parts",
+            lambda p: parquet(p, label=Y, logits=list(Z)),
+            lambda p: parquet(p, label=[str(y) for y in Y], logits=list(Z)),
+        ),
+        ["parts", "disagree on the type of 'label'"],
+    ),
     "truncated safetensors": (
         lambda d: (save_file({"logits": Z, "labels": Y}, d / "x.safetensors"), cut(d / "x.safetensors"))[1],
         ["x.safetensors", "truncated"],
@@ -186,6 +194,19 @@ BAD: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         lambda d: csv(d / "x.csv", "label,logit_0,logit_2\n0,1,2\n"),
         ["x.csv", "'logit_1'", "missing"],
     ),
+    "a cell of 140,000 characters": (
+        lambda d: csv(d / "x.csv", GOOD + f"1,{'9' * 140_000}x,2\n"),
+        ["x.csv", "row 2", "131072"],
+    ),
+    "a bad byte in a number, far from the start": (
+        lambda d: csv(d / "x.csv", (GOOD + "1,1,2\n" * 5000).encode() + b"1,\xff,2\n"),
+        ["x.csv", "row 5002", "'logit_0'"],
+    ),
+    "a bad byte in a text, far from the start": (
+        lambda d: csv(d / "x.csv", b"label,logit_0,logit_1,id\n" + b"1,1,2,a\n" * 5000 + b"1,1,2,\xff\n"),
+        ["x.csv", "row 5000", "'id'", "UTF-8"],
+    ),
+    "a bad byte in the header": (lambda d: csv(d / "x.csv", b"label,logit_0,\xff\n0,1,2\n"), ["x.csv", "UTF-8"]),
     "label column missing": (
         lambda d: csv(d / "x.csv", "y,logit_0,logit_1\n0,1,2\n"),
         ["x.csv", "columns found: y", "--labels-key"],

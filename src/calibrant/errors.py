@@ -1,7 +1,7 @@
 """What a user can get wrong. Every message names the thing (file, row, key, value) and the remedy.
 
-The command line turns any `CalibrantError` into one line on stderr and the exit code it carries;
-everything else is a bug and keeps its traceback.
+The command line turns any `CalibrantError` into one line on stderr and the exit code it carries
+(`cli/failures.py`, which also has a line for everything else).
 """
 
 from __future__ import annotations
@@ -63,6 +63,12 @@ class DivergedError(CalibrantError):
     """Training met a loss that is not finite: it failed, the last good checkpoint stands, exit code 1."""
 
     exit_code = 1
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out. torch has no class of its own for it on a CPU, and Rust's libraries have none at all."""
+    text = str(error).lower()
+    return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:

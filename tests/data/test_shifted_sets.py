@@ -212,7 +212,7 @@ def test_recollected_sets_in_the_published_layouts(tmp_path: Path) -> None:
     assert folder.y.tolist() == sorted(y.tolist())  # by value: the alphabet puts 10 before 2
     np.testing.assert_array_equal(folder.items[2][0].permute(1, 2, 0).numpy(), x[1])
     np.save(tmp_path / "cifar102_test.npy", {"images": x, "labels": y}, allow_pickle=True)  # type: ignore[arg-type]
-    with pytest.raises(FileError, match="pickled objects, which are not read"):
+    with pytest.raises(FileError, match="pickled Python objects, which are never loaded"):
         read_part(tmp_path / "cifar102_test.npy", classes, (3, 8, 8))
     with pytest.raises(FileError, match=r"images are \(3, 8, 8\), the classifier's are \(3, 32, 32\)"):
         read_part(two, classes, (3, 32, 32))

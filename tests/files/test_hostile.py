@@ -41,6 +41,7 @@ HEADERS = {
     "petabytes": shaped("(1000000000000000, 3)"),
     "beyond 64 bits": shaped("(100000000000000000000, 3)"),
     "negative": shaped("(-5, 3)"),
+    "booleans": shaped("(True, 1)"),
     "no dictionary": "{{{",
     "text that never ends": "{'descr': '<f8",
     "deep brackets": "(" * 3000 + ")" * 3000,

@@ -86,7 +86,7 @@ def test_files_that_are_no_good(tmp_path: Path) -> None:
     model = build("mlp", classes=2, in_channels=1, size=4)
     with pytest.raises(FileError, match="no such file"):
         load_weights(model, tmp_path / "none.npz")
-    no_weights = "cannot be read as weights"
+    no_weights = "this file of weights is truncated or damaged"
     for suffix, said in ((".npz", "not a complete .npz archive"), (".safetensors", no_weights), (".pt", no_weights)):
         path = tmp_path / f"bad{suffix}"
         path.write_bytes(b"nonsense")

@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from calibrant import __version__
+from calibrant.cli.failures import report
 from calibrant.cli.notes import first_process
-from calibrant.errors import CalibrantError
 
 VERBS: dict[str, str] = {
     "apply": "apply",
@@ -73,14 +73,11 @@ def app() -> typer.Typer:
 
 
 def run(argv: Sequence[str] | None = None) -> int:
-    """Run and return the exit code; never a traceback for what a user can get wrong."""
+    """Run and return the exit code. An exception becomes one line (`failures`), a traceback only on request."""
     try:
         result = app()(args=list(argv) if argv is not None else None, prog_name="calibrant", standalone_mode=False)
         code = int(result) if isinstance(result, int) else 0
         return _stopped("interrupted", argv) if code == INTERRUPTED else code  # typer's own end of a Ctrl-C
-    except CalibrantError as error:
-        print(f"calibrant: {' '.join(str(error).split())}", file=sys.stderr)
-        return error.exit_code
     except typer.Exit as leave:
         return leave.exit_code
     except (typer.Abort, KeyboardInterrupt):
@@ -89,19 +86,8 @@ def run(argv: Sequence[str] | None = None) -> int:
         return _stopped("terminated", argv)
     except BrokenPipeError:
         return 1
-    except PermissionError as error:
-        print(f"calibrant: no permission to use {error.filename or error}; name another place", file=sys.stderr)
-        return 2
-    except OSError as error:  # a full disk, a place that takes no files: it failed, and there is nothing to debug
-        print(f"calibrant: {' '.join(str(error).split())}", file=sys.stderr)
-        return 1
     except Exception as error:
-        # typer's usage errors share no public base class across its versions, only this method
-        if not hasattr(error, "format_message"):
-            raise
-        at = getattr(getattr(error, "ctx", None), "command_path", "calibrant")
-        print(f"calibrant: {' '.join(error.format_message().split())} (`{at} --help` says more)", file=sys.stderr)
-        return 2
+        return report(error)
 
 
 def _stopped(how: str, argv: Sequence[str] | None) -> int:

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from calibrant.data.records import Layout, Raw
 from calibrant.errors import FileError
+from calibrant.files.damage import readable
+from calibrant.files.listing import existing
 from calibrant.types import Split
 
 PIXELS = 3 * 32 * 32
@@ -54,12 +56,12 @@ def binary_archive(folder: str, files: Mapping[Split, tuple[str, ...]], labels: 
 
 
 def unpickle(path: Path) -> dict[bytes, Any]:
-    try:
-        held = ArraysOnly(io.BytesIO(path.read_bytes()), encoding="bytes").load()
-    except FileError as error:
-        raise FileError(f"{path}: {error}") from error
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, IndexError, KeyError) as error:
-        raise FileError(f"{path}: broken pickle ({error}); fetch it again") from error
+    with readable(path, "this pickle"):
+        raw = path.read_bytes()
+        try:
+            held = ArraysOnly(io.BytesIO(raw), encoding="bytes").load()
+        except FileError as error:
+            raise FileError(f"{path}: {error}") from error
     if not isinstance(held, dict):
         raise FileError(f"{path}: holds a {type(held).__name__} instead of a dict")
     return {k.encode() if isinstance(k, str) else k: v for k, v in held.items()}
@@ -84,7 +86,7 @@ def _read_binary(root: Path, folder: str, files: Mapping[Split, tuple[str, ...]]
         pairs = []
         for name in names:
             path = root / folder / f"{name}.bin"
-            raw = np.frombuffer(path.read_bytes(), np.uint8)
+            raw = np.frombuffer(existing(path).read_bytes(), np.uint8)
             if raw.size % (PIXELS + labels):
                 raise FileError(f"{path}: {raw.size} bytes are not whole records of {PIXELS + labels}; fetch it again")
             rows = raw.reshape(-1, PIXELS + labels)

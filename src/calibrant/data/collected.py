@@ -17,6 +17,7 @@ from calibrant.data.records import MOST_CLASSES, Data, Part, numbered
 from calibrant.data.relabelled import relabelled
 from calibrant.data.shifted import read_set
 from calibrant.errors import FileError, InputError
+from calibrant.files.damage import readable
 from calibrant.files.listing import visible
 from calibrant.types import Split
 
@@ -63,11 +64,8 @@ def native(path: Path) -> tuple[int, int, int] | None:
     files = [p for p in visible(path, "**/*") if p.suffix.lower() in SUFFIXES]
     shapes = set()
     for file in files[:: max(1, len(files) // LOOKED_AT)]:
-        try:
-            with Image.open(file) as image:
-                shapes.add((1 if image.mode == "L" else 3, image.height, image.width))
-        except OSError as error:
-            raise FileError(f"{file}: not a readable image ({error})") from error
+        with readable(file, "this image"), Image.open(file) as image:
+            shapes.add((1 if image.mode == "L" else 3, image.height, image.width))
     if len(shapes) != 1:
         return None
     (shape,) = shapes

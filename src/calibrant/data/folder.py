@@ -20,6 +20,7 @@ from torch.utils.data import Dataset
 
 from calibrant.data.records import Layout, Part, Raw
 from calibrant.errors import FileError, InputError
+from calibrant.files.damage import readable
 from calibrant.files.listing import visible
 from calibrant.types import Split
 
@@ -72,11 +73,8 @@ def decode(path: Path, size: int, resize: int, channels: int = 3) -> Tensor:
     """One image, its shorter side scaled to `resize`, its middle cut out, in colour or grey."""
     from PIL import Image
 
-    try:
-        with Image.open(path) as opened:
-            image = opened.convert("RGB" if channels == 3 else "L")
-    except OSError as error:
-        raise FileError(f"{path}: not a readable image ({error})") from error
+    with readable(path, "this image"), Image.open(path) as opened:
+        image = opened.convert("RGB" if channels == 3 else "L")
     scale = resize / min(image.size)
     width, height = (max(size, round(edge * scale)) for edge in image.size)
     image = image.resize((width, height), Image.Resampling.BILINEAR)

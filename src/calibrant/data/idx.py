@@ -12,6 +12,7 @@ from torch import Tensor
 
 from calibrant.data.records import Layout, Raw
 from calibrant.errors import FileError
+from calibrant.files.damage import readable
 from calibrant.types import Split
 
 NAMES = {
@@ -35,12 +36,8 @@ def _read(root: Path, folder: str, suffix: str) -> Raw:
 
 
 def read_idx(path: Path) -> Tensor:
-    raw = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            raw = gzip.decompress(raw)
-        except (OSError, EOFError) as error:
-            raise FileError(f"{path}: broken gzip ({error}); fetch it again") from error
+    with readable(path, "this file"):
+        raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
         raise FileError(f"{path}: not an idx file of unsigned bytes")
     axes = raw[3]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from calibrant.data.packed import arrays, images
 from calibrant.data.records import Layout, Raw
 from calibrant.errors import FileError
+from calibrant.files.npz import unpickled
 from calibrant.types import Split
 
 V6 = ("cifar-10.1/cifar10.1_v6_data.npy", "cifar-10.1/cifar10.1_v6_labels.npy")
@@ -23,13 +24,8 @@ TEST_2 = "cifar-10.2/cifar102_test.npz"
 
 def read_npy(path: Path, *, mapped: bool = False) -> NDArray[np.generic]:
     """One array, never pickled objects; `mapped` leaves it on disk until parts are read."""
-    try:
+    with unpickled(path, "this array"):
         found: NDArray[np.generic] = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        if "allow_pickle" in str(error):
-            remedy = "save its arrays by numpy.savez(FILE, images=…, labels=…)"
-            raise FileError(f"{path}: holds pickled objects, which are not read; {remedy}") from None
-        raise FileError(f"{path}: not a readable npy ({error}); fetch it again") from error
     return found
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from calibrant.data.records import Layout, Raw
 from calibrant.errors import FileError
 from calibrant.files import npz as archives
+from calibrant.files.damage import readable
 from calibrant.files.listing import visible
 from calibrant.types import Split
 
@@ -53,11 +54,8 @@ def tiles(path: Path, edge: int) -> Tensor:
     """One mosaic → uint8 [N, 3, edge, edge], row-major."""
     from PIL import Image
 
-    try:
-        with Image.open(path) as image:
-            mosaic = np.asarray(image.convert("RGB"))
-    except OSError as error:
-        raise FileError(f"{path}: not a readable image ({error}); fetch it again") from error
+    with readable(path, "this image"), Image.open(path) as image:
+        mosaic = np.asarray(image.convert("RGB"))
     rows, columns = mosaic.shape[0] // edge, mosaic.shape[1] // edge
     if columns != TILES or mosaic.shape[0] % edge:
         raise FileError(f"{path}: {mosaic.shape[1]}×{mosaic.shape[0]} pixels are not rows of {TILES} tiles of {edge}")

@@ -19,6 +19,7 @@ from calibrant.ensembles.perturbation import Where
 from calibrant.ensembles.sigma import SigmaPoint
 from calibrant.errors import MapError
 from calibrant.files import atomic
+from calibrant.files.damage import readable
 from calibrant.types import jsonable
 
 VERSION = 1
@@ -36,12 +37,10 @@ def save(ensemble: PEP, folder: str | Path) -> Path:
 def load(folder: str | Path, model: nn.Module) -> PEP:
     """The ensemble saved in `folder`, around `model`; its predictions repeat bit for bit on one device."""
     path = Path(folder) / "ensemble.json"
-    try:
+    if not path.exists():
+        raise MapError(f"{folder} holds no ensemble.json; it was not written by save()")
+    with readable(path, "this JSON"):
         body = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise MapError(f"{folder} holds no ensemble.json; it was not written by save()") from error
-    except ValueError as error:
-        raise MapError(f"{path} is truncated or not JSON; save the ensemble again") from error
     if not isinstance(body, dict) or body.pop("sha256", None) != _digest(body):
         raise MapError(f"{path} was edited or truncated (its hash does not match); save the ensemble again")
     if body["version"] > VERSION:

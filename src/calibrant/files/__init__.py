@@ -13,6 +13,7 @@ from typing import Protocol
 from calibrant.errors import FileError
 from calibrant.files import arrays, atomic, csv, npz, parquet, tensors
 from calibrant.files.arrays import Arrays, Content, Keys
+from calibrant.files.listing import existing
 from calibrant.types import Predictions, Split
 
 
@@ -65,15 +66,6 @@ def write(path: str | os.PathLike[str], predictions: Predictions) -> Path:
     return target
 
 
-def existing(path: str | os.PathLike[str]) -> Path:
-    where = Path(path)
-    if not where.exists():
-        raise FileError(f"{where}: no such file")
-    if not os.access(where, os.R_OK):
-        raise FileError(f"{where}: cannot be read (permission denied)")
-    return where
-
-
 def reader(path: Path) -> Format:
     """The format of a file by its suffix; a folder is a folder of Parquet parts."""
     if path.is_dir():
@@ -100,4 +92,4 @@ def _with_labels(found: Arrays, labels: Path) -> Arrays:
     )
 
 
-__all__ = ["FORMATS", "Keys", "read", "write"]
+__all__ = ["FORMATS", "Keys", "existing", "read", "write"]

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -33,13 +34,19 @@ def read(path: Path) -> Arrays:
 
 def _header(path: Path) -> list[str]:
     try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
+        with _open(path) as stream:
             header = next(csv.reader(stream), None)
-    except (UnicodeDecodeError, csv.Error) as error:
+        "".join(header or ()).encode()
+    except (UnicodeEncodeError, csv.Error) as error:
         raise FileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
     if not header:
         raise FileError(f"{path}: empty; a CSV file starts with a line of column names")
     return header
+
+
+def _open(path: Path) -> TextIO:
+    """Bytes that are no UTF-8 come as lone surrogates, so that the row and the column with them can be named."""
+    return path.open(newline="", encoding="utf-8-sig", errors="surrogateescape")
 
 
 def _load(path: Path, header: list[str], columns: list[str], name: str) -> Any:
@@ -52,27 +59,43 @@ def _load(path: Path, header: list[str], columns: list[str], name: str) -> Any:
     )
     try:
         return stacked(arrow.read_csv(path, convert_options=convert), columns, path, name)
-    except pa.ArrowInvalid:
+    except pa.ArrowException:
         return _cell_by_cell(path, header, columns, name)
 
 
 def _cell_by_cell(path: Path, header: list[str], columns: list[str], name: str) -> Any:
     where = [header.index(c) for c in columns]
     table: list[list[Any]] = []
-    with path.open(newline="", encoding="utf-8-sig") as stream:
+    with _open(path) as stream:
         lines = csv.reader(stream)
         next(lines)
-        for line in lines:
+        while (line := _next(lines, f"{path}: row {len(table)}")) is not None:
             if not line:
                 continue
             at = f"{path}: row {len(table)} (line {lines.line_num})"
             if len(line) != len(header):
                 raise FileError(f"{at} has {len(line)} cells, the header has {len(header)}")
-            table.append([line[i] if name in _TEXT else _number(line[i], at, header[i]) for i in where])
+            read = _words if name in _TEXT else _number
+            table.append([read(line[i], at, header[i]) for i in where])
     if name in _TEXT:
         return [row[0] for row in table]
     array = np.array(table, dtype=np.float64).reshape(len(table), len(columns))
     return array[:, 0] if columns == [name] else array
+
+
+def _next(lines: Iterator[list[str]], at: str) -> list[str] | None:
+    try:
+        return next(lines, None)
+    except csv.Error as error:  # a cell of more than 131,072 characters
+        raise FileError(f"{at} is no line of a CSV file ({error})") from error
+
+
+def _words(cell: str, at: str, column: str) -> str:
+    try:
+        cell.encode()
+    except UnicodeEncodeError:
+        raise FileError(f"{at}: column {column!r} is not in UTF-8; save the file as UTF-8") from None
+    return cell
 
 
 def _number(cell: str, at: str, column: str) -> float:
@@ -81,7 +104,7 @@ def _number(cell: str, at: str, column: str) -> float:
             raise ValueError
         return float(cell)
     except ValueError:
-        shown = repr(cell) if cell.strip() else "empty"
+        shown = repr(cell if len(cell) <= 40 else f"{cell[:40]}…") if cell.strip() else "empty"
         remedy = "; number the classes from 0, in the order of the scores" if column in ROLES["labels"] else ""
         raise FileError(f"{at}: column {column!r} is {shown}, not a number{remedy}") from None
 

@@ -1,4 +1,4 @@
-"""What lies in a folder, in the order of names, without hidden names.
+"""What is there: a path that can be read, and what lies in a folder, in the order of names, without hidden names.
 
 A write that was killed leaves its temporary file (`atomic`), which begins with a dot and has the suffix of its target:
 `Path.glob("*.json")` finds it, this does not. Nor what other programs hide: `._photo.jpg`, `.ipynb_checkpoints`.
@@ -7,9 +7,26 @@ A write that was killed leaves its temporary file (`atomic`), which begins with 
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from calibrant.errors import FileError
+
+
+def existing(path: str | os.PathLike[str]) -> Path:
+    """A file or folder that can be read. A pipe or a device is refused, not waited for."""
+    where = Path(path)
+    try:
+        mode = where.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileError(f"{where}: no such file") from error
+    except OSError as error:  # a name too long, a link that leads to itself, a folder that lets nobody look
+        raise FileError(f"{where}: cannot be read ({error.strerror})") from error
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise FileError(f"{where}: a pipe, a device or a socket, not a file; save its content to a file first")
+    if not os.access(where, os.R_OK):
+        raise FileError(f"{where}: cannot be read (permission denied)")
+    return where
 
 
 def visible(folder: str | os.PathLike[str], pattern: str = "*") -> list[Path]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import lzma
-import struct
-import tokenize
 import zipfile
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,39 +14,25 @@ from torch import Tensor
 
 from calibrant.errors import FileError
 from calibrant.files.arrays import Arrays, Content
-
-_BROKEN = (
-    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, ValueError, OSError, struct.error),
-    *(SyntaxError, tokenize.TokenError, OverflowError, MemoryError),  # a header that is no header, or a shape of 10^20
-    RuntimeError,  # encrypted, a compression that Python lacks, brackets nested too deeply
-)
-"""What zipfile and NumPy raise on damaged, hostile or exotic archives."""
+from calibrant.files.damage import readable
 
 
 def read(path: Path) -> Arrays:
     if not zipfile.is_zipfile(path):
         raise FileError(f"{path}: not a complete .npz archive (truncated, or another kind of file); save it again")
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            names = tuple(archive.files)
-    except _BROKEN as error:
-        raise FileError(f"{path}: cannot be read as .npz ({error}); save it again") from error
+    with readable(path, "this .npz archive"), np.load(path, allow_pickle=False) as archive:
+        names = tuple(archive.files)
     return Arrays(path, names, lambda name: _member(path, name))
 
 
 def _member(path: Path, name: str) -> Any:
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return archive[name]
-    except _BROKEN as error:
-        raise _unreadable(path, f"key {name!r} ", error) from error
+    with unpickled(path, f"key {name!r}"), np.load(path, allow_pickle=False) as archive:
+        return archive[name]
 
 
 def read_npy(path: Path) -> Any:
-    try:
+    with unpickled(path, "this array"):
         return np.load(path, allow_pickle=False)
-    except _BROKEN as error:
-        raise _unreadable(path, "", error) from error
 
 
 def read_pair(scores: Path, labels: Path) -> Arrays:
@@ -58,17 +42,19 @@ def read_pair(scores: Path, labels: Path) -> Arrays:
     return Arrays(scores, tuple(files), lambda name: read_npy(files[name]))
 
 
-def _unreadable(path: Path, what: str, error: Exception) -> FileError:
-    if "pickle" in str(error).lower() or "object array" in str(error).lower():
-        return FileError(
-            f"{path}: {what}holds pickled Python objects, which are never loaded; save plain numbers or text "
-            "(np.asarray(x, dtype=float) or dtype=str)"
-        )
-    if isinstance(error, MemoryError):
-        return FileError(
-            f"{path}: {what}does not fit into memory, or is damaged ({error}); large sets are streamed from Parquet"
-        )
-    return FileError(f"{path}: {what}is truncated or damaged ({error}); save it again")
+@contextmanager
+def unpickled(path: Path, what: str) -> Iterator[None]:
+    """`readable`, with words of their own for arrays of Python objects."""
+    with readable(path, what):
+        try:
+            yield
+        except ValueError as error:
+            if "pickle" not in str(error).lower() and "object array" not in str(error).lower():
+                raise
+            raise FileError(
+                f"{path}: {what} holds pickled Python objects, which are never loaded; save plain numbers or text "
+                "(np.asarray(x, dtype=float) or dtype=str)"
+            ) from error
 
 
 def write(path: Path, content: Content) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from calibrant.errors import FileError
 from calibrant.files.arrays import Arrays, Content
 from calibrant.files.columns import is_score, stacked, stems
+from calibrant.files.damage import readable
 from calibrant.files.listing import visible
 from calibrant.files.npz import numpy
 
@@ -46,7 +47,7 @@ def read(path: Path) -> Arrays:
         ]
         try:
             whole = pa.concat_tables(tables, promote_options="permissive")
-        except pa.ArrowInvalid as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise FileError(f"{path}: the parts disagree on the type of {name!r} ({error})") from error
         return _guarded(path, lambda: stacked(whole, found[name], path, name))
 
@@ -127,15 +128,8 @@ def _open(part: Path) -> Any:
 
 
 def _guarded(part: Path, action: Any) -> Any:
-    import pyarrow as pa
-
-    try:
+    with readable(part, "this Parquet"):
         return action()
-    except FileError:  # said already
-        raise
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        first = (str(error).splitlines() or [type(error).__name__])[0]
-        raise FileError(f"{part}: truncated, or not a Parquet file ({first}); save it again") from error
 
 
 def _same_columns(part: Path, names: list[str], first: Path, expected: list[str]) -> None:

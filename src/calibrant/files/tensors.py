@@ -6,25 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from calibrant.errors import FileError
 from calibrant.files.arrays import Arrays, Content
+from calibrant.files.damage import readable
 
 
 def read(path: Path) -> Arrays:
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
-        with safe_open(str(path), framework="pt") as stored:
-            names, meta = tuple(stored.keys()), dict(stored.metadata() or {})
-    except (SafetensorError, ValueError) as error:
-        raise FileError(f"{path}: truncated, or not a .safetensors file ({error}); save it again") from error
+    with readable(path, "this .safetensors file"), safe_open(str(path), framework="pt") as stored:
+        names, meta = tuple(stored.keys()), dict(stored.metadata() or {})
 
     def load(name: str) -> Any:
-        try:
-            with safe_open(str(path), framework="pt") as stored:
-                return stored.get_tensor(name)
-        except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
-            raise FileError(f"{path}: key {name!r} cannot be read ({error}); save it again as floats") from error
+        with readable(path, f"key {name!r}"), safe_open(str(path), framework="pt") as stored:
+            return stored.get_tensor(name)
 
     return Arrays(path, names, load, meta)
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.errors import FileError, unknown
+from calibrant.files.damage import readable
 from calibrant.files.npz import read as read_npz
 from calibrant.nn.key_names import KEY_NAMES, rename
 
@@ -55,9 +56,7 @@ def misfit(held: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> tuple[in
 def read_weights(path: str | Path) -> dict[str, Tensor]:
     """Name → tensor, whatever the kind of file."""
     file = Path(path)
-    if not file.is_file():
-        raise FileError(f"{file}: no such file of weights")
-    try:
+    with readable(file, "this file of weights"):
         if file.suffix == ".npz":
             archive = read_npz(file)
             return {name: torch.from_numpy(archive.load(name)) for name in archive.names}
@@ -71,8 +70,4 @@ def read_weights(path: str | Path) -> dict[str, Tensor]:
             if isinstance(held, Mapping) and all(isinstance(value, Tensor) for value in held.values()):
                 return dict(held)
             raise FileError(f"{file}: holds no state dict (name → tensor)")
-    except FileError:
-        raise
-    except Exception as error:  # three libraries, each with errors of its own; all mean that the file is no good
-        raise FileError(f"{file}: cannot be read as weights ({str(error).splitlines()[0]})") from error
     raise FileError(f"{file}: weights are .npz, .safetensors, .pt, .pth or .th")

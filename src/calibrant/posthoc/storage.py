@@ -18,6 +18,7 @@ from torch import Tensor
 
 from calibrant.errors import FileError, MapError
 from calibrant.files import atomic
+from calibrant.files.damage import readable
 from calibrant.posthoc.map import Chain, FitRecord, FittedMap
 from calibrant.types import jsonable
 
@@ -142,18 +143,16 @@ def _is_a_map(path: Path) -> None:
 def _content(header: Mapping[str, Any]) -> str | None:
     try:
         text = json.dumps(header, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except ValueError:  # NaN, which Python reads, is not JSON: we never wrote it
+        return hashlib.sha256(text.encode("utf-8")).hexdigest()
+    except ValueError:  # NaN is not JSON, half a surrogate pair is not UTF-8: Python reads both, we never wrote them
         return None
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
 def _bytes(path: Path) -> bytes:
-    try:
+    if not path.exists():
+        raise MapError(f"{path} is missing: the map's folder is incomplete; fit the map again")
+    with readable(path, "this part of a map"):
         return path.read_bytes()
-    except FileNotFoundError as error:
-        raise MapError(f"{path} is missing: the map's folder is incomplete; fit the map again") from error
-    except OSError as error:
-        raise FileError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _tuples(value: Any) -> Any:

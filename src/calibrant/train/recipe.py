@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calibrant.errors import FileError, InputError, unknown
+from calibrant.files import existing
 from calibrant.metrics import METRICS
 from calibrant.train.optimiser import Optimiser, Schedule
 from calibrant.train.settings import Choice, assign, build, plain, setting
@@ -176,14 +177,16 @@ def read(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
 
 
 def _table(path: Path) -> dict[str, Any]:
+    existing(path)
     try:
         text = path.read_text("utf-8")
+        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
     except OSError as error:
         raise FileError(f"cannot read the recipe {path}: {error.strerror}") from error
-    try:
-        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, not JSON, brackets without end
         raise FileError(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from error
+    if not table:
+        raise FileError(f"{path} is empty; a recipe needs a network at least, or the base that it changes")
     if not isinstance(table, dict):
         raise FileError(f"{path} does not hold a table of settings")
     return table

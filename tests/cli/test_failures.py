@@ -1,0 +1,188 @@
+"""Exceptions on the command line: one line on stderr, the right exit code, a traceback only on request."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from calibrant import cli, files
+from calibrant.cli import run
+from calibrant.metrics import streaming_parquet
+
+Z = np.random.default_rng(0).normal(size=(20, 3))
+Y = np.arange(20) % 3
+
+
+@pytest.fixture
+def preds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    np.savez("p.npz", logits=Z, labels=Y)
+    return "p.npz"
+
+
+def raising(error: BaseException) -> Callable[..., NoReturn]:
+    def raise_it(*_: Any, **__: Any) -> NoReturn:
+        raise error
+
+    return raise_it
+
+
+UNFORESEEN = {
+    "a bug": (ZeroDivisionError("one line\nand another"), 1, "unexpected ZeroDivisionError: one line and another"),
+    "without words": (AssertionError(), 1, "unexpected AssertionError; set CALIBRANT_DEBUG=1 for the traceback"),
+    "memory": (MemoryError(), 1, "out of memory"),
+    "GPU memory": (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), 1, "out of memory"),
+    "full disk": (OSError(errno.ENOSPC, "No space left on device", "o.npz"), 1, "No space left on device: 'o.npz'"),
+    "name too long": (OSError(errno.ENAMETOOLONG, "File name too long", "xx"), 2, "xx is too long"),
+    "no permission": (PermissionError(errno.EACCES, "Permission denied", "o.npz"), 2, "no permission to use o.npz"),
+}
+
+
+@pytest.mark.parametrize(("error", "code", "words"), UNFORESEEN.values(), ids=UNFORESEEN)
+@pytest.mark.parametrize("more", [[], ["--json"]], ids=["people", "json"])
+def test_any_exception_is_one_line(
+    error: Exception,
+    code: int,
+    words: str,
+    more: list[str],
+    preds: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(files, "read", raising(error))
+    assert run(["audit", preds, *more]) == code
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and words in err
+    assert ("CALIBRANT_DEBUG=1" in err) == ("unexpected" in err)
+    monkeypatch.setenv("CALIBRANT_DEBUG", "1")
+    assert run(["audit", preds, *more]) == code
+    assert "Traceback (most recent call last)" in capsys.readouterr().err
+
+
+def test_what_torch_says_when_memory_is_short(
+    preds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(files, "read", lambda *_, **__: torch.empty(1 << 60))
+    assert run(["audit", preds]) == 1
+    assert capsys.readouterr().err.startswith("calibrant: out of memory")
+
+
+def test_a_long_message_is_cut_in_the_middle(
+    preds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(files, "read", raising(ValueError("x" * 10**6)))
+    assert run(["audit", preds]) == 1
+    err = capsys.readouterr().err
+    assert len(err) < 2000 and err.endswith("; set CALIBRANT_DEBUG=1 for the traceback\n")
+
+
+@pytest.mark.parametrize(("stop", "code"), [(KeyboardInterrupt(), 130), (cli._Terminated(), 143)])
+def test_signals_keep_their_codes(
+    stop: BaseException, code: int, preds: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(files, "read", raising(stop))
+    assert run(["audit", preds]) == code
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+class Deadly(streaming_parquet.Task):
+    """The worker that receives this task is gone, as if the system had killed it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return signal.raise_signal, (signal.SIGKILL,)
+
+
+def test_a_worker_that_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pq.write_table(pa.table({"label": Y, "logits": list(Z)}), tmp_path / "p.parquet")
+    monkeypatch.setattr(
+        streaming_parquet, "tasks", lambda path: [Deadly(tmp_path / "p.parquet", (0,), 0, 20) for _ in range(2)]
+    )
+    assert run(["audit", str(tmp_path / "p.parquet"), "--stream", "--workers", "2", "--no-intervals"]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "a worker process was killed" in err and "--workers" in err
+
+
+@pytest.mark.parametrize("name", ["f.npz", "f.csv", "f.parquet", "f.safetensors", "folder", "/dev/null", "/dev/zero"])
+def test_pipes_and_devices_are_refused_not_waited_for(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if name == "folder":
+        Path(name).mkdir()
+    if not name.startswith("/"):
+        os.mkfifo(name if name != "folder" else "folder/part.parquet")
+    assert run(["audit", name]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and name in err and "a pipe, a device or a socket" in err
+
+
+def test_pipes_where_maps_recipes_and_weights_belong(
+    preds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "map").mkdir()
+    for name in ("map/map.json", "r.toml", "w.safetensors"):
+        os.mkfifo(name)
+    for words in (
+        ["apply", "map", preds, "-o", "o.npz"],
+        ["train", "r.toml", "-o", "run"],
+        ["predict", "torch.nn:Identity@w.safetensors", "--data", "digits", "-o", "o.npz"],
+    ):
+        assert run(words) == 2
+        err = capsys.readouterr().err
+        assert err.count("\n") == 1 and "a pipe, a device or a socket" in err
+
+
+LONG = "n" * 300
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["audit", f"{LONG}.npz"],
+        ["audit", "a/" * 3000 + "p.npz"],
+        ["compare", "p.npz", f"{LONG}.npz"],
+        ["fit", f"{LONG}.csv"],
+        ["apply", LONG, "p.npz", "-o", "o.npz"],
+        ["export", LONG, "-o", "o.json"],
+        ["train", f"{LONG}.toml", "-o", "run"],
+        ["predict", LONG, "--data", "digits", "-o", "o.npz"],
+        ["stress", LONG, "-o", "s"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_names_too_long(words: list[str], preds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(words) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "unexpected" not in err
+
+
+@pytest.mark.parametrize("content", [b"", b"epochs = \xff", b"# nothing\n", b"[[[[", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("suffix", [".toml", ".json"])
+def test_recipes_that_are_none(content: bytes, suffix: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = tmp_path / f"r{suffix}"
+    recipe.write_bytes(content)
+    assert run(["train", str(recipe), "-o", str(tmp_path / "run")]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and str(recipe) in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_full_disk_on_stdout() -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "calibrant.cli", "list"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=300)
+    assert (done.returncode, done.stderr) == (1, "calibrant: [Errno 28] No space left on device\n")
