@@ -207,12 +207,12 @@ class Boast(Calibrator):
         return BoastMap()
 
 
-def test_a_top1_set_is_guarded_by_the_brier_score_of_its_confidence() -> None:
+def test_a_top1_set_is_guarded_by_the_likelihood_of_being_right() -> None:
     g = torch.Generator().manual_seed(0)
     confidence = 0.5 + 0.5 * torch.rand(800, generator=g, dtype=torch.float64)
     labels = (torch.rand(800, generator=g, dtype=torch.float64) > confidence).long()
     p = Predictions(labels=labels, predicted=torch.zeros(800, dtype=torch.long), confidence=confidence)
     boast = guard(Boast(), p)
-    assert not boast.ok and "Brier score of confidence rises" in boast.reasons[0]
+    assert not boast.ok and "NLL rises" in boast.reasons[0]
     overconfident = replace(p, confidence=1 - (1 - confidence) / 5)
-    assert not any("Brier" in reason for reason in guard(CALIBRATORS["isotonic"](), overconfident).reasons)
+    assert not any("NLL" in reason for reason in guard(CALIBRATORS["isotonic"](), overconfident).reasons)

@@ -86,7 +86,7 @@ def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
         "map": None if out is None else str(out),
     }
     if r.ranking:
-        found["ranking"] = list(r.ranking)
+        found |= {"ranking": list(r.ranking), "cut": r.cut or None}
     return found
 
 
@@ -98,6 +98,8 @@ def show(fitted: FittedMap, out: Path | None) -> None:
     console, r = Console(), fitted.record
     if r.ranking:
         console.print(terminal.records_table([ranked(row) for row in r.ranking], chosen="chosen"))
+        if r.cut:
+            console.print(f"{r.cut}; the choice may change with a larger --budget", style="bold red", highlight=False)
         console.print()
     parameters = ", ".join(
         f"{name} {value:.6g}" for name, value in fitted.summary().items() if isinstance(value, float)
@@ -142,7 +144,7 @@ def ranked(row: Mapping[str, Any]) -> dict[str, Any]:
         (word for word in ("NLL rises", "AUROC", "out of bounds", "budget", "labels") if word in reason), reason
     )
     return {
-        "method": row["method"].replace("+", " + ") + _variant(row["settings"]),
+        "method": row["method"].replace("+", " + ") + _variant(row["method"], row["settings"]),
         "held-out NLL": row["nll"]["value"] if row.get("nll") else None,
         "above best": None if not excess else f"{excess['value']:.4f} ± {(excess['high'] - excess['low']) / 2:.4f}",
         "numbers": row.get("degrees"),
@@ -150,10 +152,12 @@ def ranked(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _variant(settings: Mapping[str, Any]) -> str:
-    """What tells two rows of one method apart: each class against the rest, a penalty found by cross-validation."""
-    if settings.get("kind") == "one_vs_rest":
-        return " (1 vs rest)"
+def _variant(method: str, settings: Mapping[str, Any]) -> str:
+    """What tells two rows of one method apart: every class or the predicted one, a penalty searched for."""
+    from calibrant.posthoc import CALIBRATORS
+
+    if "kind" in settings and settings["kind"] != CALIBRATORS[method]().settings()["kind"]:
+        return " (1 vs rest)" if settings["kind"] == "one_vs_rest" else " (top label)"
     return " (penalty searched)" if "penalty" in settings and settings["penalty"] is None else ""
 
 

@@ -104,6 +104,7 @@ def advise(
             f"fitted on {calibration.source or 'the calibration data'} ({calibration.n:,} items), judged on {test.n:,}"
         )
     choice = Auto(budget=budget, seed=seed).choose(calibration)
+    how += f"; {choice.cut}" if choice.cut else ""
     calibrators: dict[str, Calibrator] = {"temperature": Temperature(), choice.calibrator.name: choice.calibrator}
     tried = [Tried(BEFORE, evaluate(test, metrics=METRICS, seed=seed, allow_reuse=True), None)]
     maps: dict[str, FittedMap] = {}

@@ -3,16 +3,16 @@
 1. Every calibrator of the table with its candidate settings, the identity, and compositions of two (two smooth maps,
    or a smooth one and then a binning one) are cross-validated on the same folds, the promising ones first, within
    `budget` seconds. A few items first tell how long a candidate would take; what does not fit is not begun.
-2. Those within two standard errors of the best are repeated on fresh folds.
-3. Among the candidates that the guard would not flag, take the one with the fewest parameters that is worse than none
-   of the others by more than one standard error of their paired difference over all items, and fit it on everything.
-   (Not only than the best: close relatives of the best can be told apart where it cannot.) The error is that of
-   overlapping folds, as in the guard; with the plain one, a third of sets made with one temperature got more.
+2. Those within two standard errors of the best are repeated on fresh folds, all of them or, where the budget is too
+   small for that, none.
+3. Among the candidates that the guard would not flag, take the one with the fewest parameters that is worse than the
+   best by no more than one standard error of their paired difference over all items, and fit it on everything.
 
-The price of rule 3 is known: where a second set of the same size is the judge, such a choice is found worse beyond two
-plain standard errors with probability Φ(f/2 − 1)² at most, f = 1.5 being the ratio of the two errors: a sixth.
+A top-1 set has no probability of the label; there the loss is that of "the predicted label is right", and the
+candidates are those that can be fitted on it.
 
-What the budget cut is listed as skipped. Apart from that, the result depends on data and seed alone.
+What the budget cut is listed as skipped and said in `Choice.cut`. Apart from that, the result depends on data and seed
+alone. docs/race.md has what choosing costs on real predictions.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ from calibrant.functional.scores import reduce
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.compose import Composition
 from calibrant.posthoc.crossval import HeldOut, average, folds_of, held_out, mean_of, standard_error
-from calibrant.posthoc.guard import Verdict, judge, overlap
+from calibrant.posthoc.guard import Verdict, judge
 from calibrant.posthoc.map import FittedMap, Identity
+from calibrant.posthoc.toplabel import TopLabelMap
 from calibrant.types import Predictions
 
 SECONDS = ("histogram_mass", "isotonic")
@@ -73,7 +74,7 @@ class Candidate:
     runs: list[HeldOut] = field(default_factory=list)
     status: str = "ran"
     reason: str | None = None
-    seconds: float = 0.0  # of its last run: a repeat that the budget cannot hold is not begun
+    seconds: float = 0.0  # of its last run: repeats that the budget cannot hold are not begun
 
     @property
     def held_out(self) -> HeldOut:
@@ -87,6 +88,7 @@ class Choice:
     calibrator: Calibrator
     ranking: tuple[dict[str, Any], ...]
     verdict: Verdict
+    cut: str = ""  # what the budget left out, in words
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ class Auto(Calibrator):
     name: ClassVar[str] = "auto"
     map: ClassVar[type[FittedMap]] = FittedMap
     takes_members: ClassVar[bool] = True
+    takes_top1: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.budget > 0:
@@ -108,16 +111,11 @@ class Auto(Calibrator):
     def solve(self, p: Predictions) -> FittedMap:
         choice = self.choose(p)
         fitted = choice.calibrator.fold(p)
-        return fitted.with_record(replace(fitted.record, ranking=choice.ranking))
+        return fitted.with_record(replace(fitted.record, ranking=choice.ranking, cut=choice.cut))
 
     def choose(self, p: Predictions, progress: Callable[[str, float], None] | None = None) -> Choice:
         """The candidate to use and the whole ranking. `progress` hears each name and the share of the budget used."""
         start = time.monotonic()
-        if p.logits is None:
-            raise InputError(
-                f"auto compares by NLL, but {p.source or 'this set'} holds only predicted and confidence; "
-                "name a method: histogram, histogram_mass or isotonic"
-            )
 
         def left() -> float:
             return self.budget - (time.monotonic() - start)
@@ -125,7 +123,7 @@ class Auto(Calibrator):
         fold = folds_of(p, self.folds, self.seed)
         identity = Candidate(Unchanged(), [held_out(None, p, fold)])
         done = [identity]
-        queue = list(singles())
+        queue = list(singles(p))
         composed = False
         while queue:
             candidate = Candidate(queue.pop(0))
@@ -133,35 +131,50 @@ class Auto(Calibrator):
             if progress:
                 progress(candidate.calibrator.name, min(1.0, 1 - left() / self.budget))
             self._run(candidate, p, fold, left)
-            if not queue and not composed:
+            if not queue and not composed and p.logits is not None:
                 queue, composed = list(pairs(done)), True
-        for repeat in range(1, self.repeats):
-            fold = folds_of(p, self.folds, self.seed + repeat)
-            near = [c for c in done if c.status == "ran" and within(c, best(done), p, 2.0)]
+        repeats = 1
+        while repeats < self.repeats:
+            near = [c for c in done[1:] if c.status == "ran" and within(c, best(done), p, 2.0)]
+            if left() <= sum(c.seconds for c in near):  # repeating some of them would compare unlike with unlike
+                break
+            fold = folds_of(p, self.folds, self.seed + repeats)
             identity.runs.append(held_out(None, p, fold))
             for candidate in near:
-                if candidate is not identity and len(candidate.runs) == repeat:
-                    self._run(candidate, p, fold, left)
-        return conclude(done, p, self.folds)
+                if len(candidate.runs) == repeats:
+                    cross_validate(candidate, p, fold)
+            repeats += 1
+        return replace(conclude(done, p, self.folds), cut=self._cut(done, repeats))
 
     def _run(self, candidate: Candidate, p: Predictions, fold: torch.Tensor, left: Callable[[], float]) -> None:
-        needed = candidate.seconds
+        needed = 0.0
         first = candidate.calibrator.name == PROMISING[0]  # the cheapest; timing a few items would time the first call
-        if not candidate.runs and left() > 0 and p.n * (p.k or 1) > _SMALL and not first:
+        if left() > 0 and p.n * (p.k or 1) > _SMALL and not first:
             needed = estimate(candidate.calibrator, p, self.folds)
-        if left() <= needed:
-            if not candidate.runs:
-                spent = f"the budget of {self.budget:g} s was spent"
-                guess = f"would take about {needed:.2g} s of a budget of {self.budget:g} s"
-                candidate.status, candidate.reason = "skipped", guess if needed and left() > 0 else spent
+        if left() > needed:
+            cross_validate(candidate, p, fold)
             return
-        try:
-            began = time.monotonic()
-            candidate.runs.append(held_out(candidate.calibrator, p, fold))
-            candidate.seconds = time.monotonic() - began
-        except InputError as error:
-            if not candidate.runs:
-                candidate.status, candidate.reason = "failed", str(error)
+        spent = f"the budget of {self.budget:g} s was spent"
+        guess = f"would take about {needed:.2g} s of a budget of {self.budget:g} s"
+        candidate.status, candidate.reason = "skipped", guess if needed and left() > 0 else spent
+
+    def _cut(self, done: list[Candidate], repeats: int) -> str:
+        """What the budget left out: with more of it the choice may be another."""
+        skipped = dict.fromkeys(c.calibrator.name for c in done if c.status == "skipped")
+        said = [f"{len(skipped)} methods were not tried ({', '.join(skipped)})"] if skipped else []
+        said += [f"cross-validated {repeats} of {self.repeats} times"] if repeats < self.repeats else []
+        return f"the budget of {self.budget:g} s was too small for all: {'; '.join(said)}" if said else ""
+
+
+def cross_validate(candidate: Candidate, p: Predictions, fold: torch.Tensor) -> None:
+    """One run more; a first one that cannot be made is the candidate's end."""
+    began = time.monotonic()
+    try:
+        candidate.runs.append(held_out(candidate.calibrator, p, fold))
+    except InputError as error:
+        if not candidate.runs:
+            candidate.status, candidate.reason = "failed", str(error)
+    candidate.seconds = time.monotonic() - began
 
 
 def estimate(calibrator: Calibrator, p: Predictions, folds: int) -> float:
@@ -181,10 +194,16 @@ def estimate(calibrator: Calibrator, p: Predictions, folds: int) -> float:
     return p.n / few.n * (folds * fit + time.monotonic() - began - fit)
 
 
-def singles() -> Iterator[Calibrator]:
-    """Every calibrator of the table with each of its candidate settings, and `BENT`: `PROMISING`, then cheap ones."""
+def singles(p: Predictions) -> Iterator[Calibrator]:
+    """Every calibrator of the table with each of its candidate settings, and `BENT`: `PROMISING`, then cheap ones.
+
+    Of a top-1 set, every calibrator that takes one, with its first settings: the further ones are about every class.
+    """
     from calibrant.posthoc import CALIBRATORS
 
+    if p.logits is None:
+        yield from sorted((cls() for cls in CALIBRATORS.values() if cls.takes_top1), key=lambda c: c.cost)
+        return
     bent = [(CALIBRATORS[a], CALIBRATORS[b]) for a, b in BENT if {a, b} <= CALIBRATORS.keys()]
     made: list[Calibrator] = [Composition(first(), second()) for first, second in bent]
     made += [cls(**settings) for cls in CALIBRATORS.values() for settings in cls.candidates]
@@ -205,7 +224,7 @@ def pairs(done: list[Candidate]) -> Iterator[Calibrator]:
     from calibrant.posthoc import CALIBRATORS
 
     ran = [c for c in done if c.status == "ran" and c.runs and c.calibrator.name != "identity"]
-    smooth = [c for c in ran if c.calibrator.name not in SECONDS and not c.calibrator.takes_top1]
+    smooth = [c for c in ran if not issubclass(c.calibrator.map, TopLabelMap)]
     smooth.sort(key=lambda c: float(c.held_out.loss.nanmean()))
     firsts = [c.calibrator for c in smooth if c.calibrator.name == "temperature"] + [c.calibrator for c in smooth[:1]]
     for first in dict.fromkeys(firsts):
@@ -237,10 +256,8 @@ def conclude(done: list[Candidate], p: Predictions, folds: int) -> Choice:
             if not found.ok:
                 c.status, c.reason = "flagged", "; ".join(found.reasons)
     top = best(done)
-    ran = sorted((c for c in done if c.status == "ran"), key=lambda c: float(c.held_out.loss.nanmean()))
-    for chosen in sorted(ran, key=lambda c: round(c.held_out.degrees)):  # stable: of equals, the better first
-        if all(within(chosen, other, p, overlap(folds)) for other in ran):  # true of the best at the latest
-            break
+    near = [c for c in done if c.status == "ran" and within(c, top, p, 1.0)]
+    chosen = min(near, key=lambda c: (round(c.held_out.degrees), float(c.held_out.loss.nanmean())))
     chosen.status = "chosen"
     measured = sorted((c for c in done if c.runs), key=lambda c: float(c.held_out.loss.nan_to_num().mean()))
     rows = [_row(c, top, p) for c in [*measured, *(c for c in done if not c.runs)]]

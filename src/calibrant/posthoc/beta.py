@@ -1,7 +1,8 @@
 """Beta calibration: q = σ(a ln p − b ln(1 − p) + c), a, b ≥ 0 (Kull, Silva Filho and Flach 2017, Eq. 6).
 
 The log-likelihood ratio of two beta distributions, so the identity (a = b = 1, c = 0) is inside the family, unlike
-in Platt's. Each class against the rest, then normalised. The bounds are exact: a convex function whose free minimum
+in Platt's. Each class against the rest, then normalised, or of the predicted label alone (`kind="top"`), all that a
+top-1 file can be fitted with. The bounds are exact: a convex function whose free minimum
 breaks a bound has its minimum on a face, so every face is tried and the best that keeps the bounds is taken.
 
 Differs from the paper: a weak prior, `ridge` · |(a, b, c) − (1, 1, 0)|² on the *summed* loss, about one item's
@@ -20,7 +21,19 @@ from calibrant.errors import InputError
 from calibrant.functional.binary_logistic import fit_columns
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.one_vs_rest import Odds, column_chunks, is_class, joined, odds
+from calibrant.posthoc.one_vs_rest import (
+    Kind,
+    Odds,
+    check_kind,
+    column_chunks,
+    is_class,
+    is_right,
+    joined,
+    kind_of,
+    odds,
+    top_odds,
+)
+from calibrant.posthoc.toplabel import Top, TopLabelMap, least, top_of
 from calibrant.types import Predictions
 
 IDENTITY = (1.0, 1.0, 0.0)
@@ -48,20 +61,50 @@ class BetaMap(FittedMap):
         return joined(torch.nn.functional.logsigmoid(a * o.log_p - b * o.log_rest + c), logits)
 
 
+@dataclass(frozen=True, eq=False)
+class BetaTopMap(TopLabelMap):
+    """σ(a ln p − b ln(1 − p) + c) of the predicted label."""
+
+    a: Tensor
+    b: Tensor
+    c: Tensor
+    method: ClassVar[str] = "beta_top"
+
+    def confidence(self, top: Top) -> Tensor:
+        o = top_odds(top)
+        a, b, c = (t.to(o.log_p.device) for t in (self.a, self.b, self.c))
+        return torch.sigmoid(a * o.log_p - b * o.log_rest + c)
+
+
 @dataclass(frozen=True)
 class Beta(Calibrator):
-    """Beta calibration, one-vs-rest (Kull 2017)."""
+    """Beta calibration, one-vs-rest or of the predicted label (Kull 2017).
+
+    `kind` is "one_vs_rest" or "top"; unsaid, one_vs_rest wherever there are logits.
+    """
 
     ridge: float = 0.5
+    kind: Kind | None = None
     name: ClassVar[str] = "beta"
     map: ClassVar[type[FittedMap]] = BetaMap
+    maps: ClassVar[tuple[type[FittedMap], ...]] = (BetaTopMap,)
+    takes_top1: ClassVar[bool] = True
     cost: ClassVar[int] = 2
+    candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "top"})
 
     def __post_init__(self) -> None:
+        check_kind(self.kind or "top")
         if not self.ridge > 0:
             raise InputError(f"ridge={self.ridge} must be positive: a separable class has no finite answer without it")
 
     def solve(self, p: Predictions) -> FittedMap:
+        if kind_of(self.kind, p, self.name) == "top":
+            top = top_of(p)
+            o = top_odds(top)
+            part = Odds(o.log_p.cpu()[:, None], o.log_rest.cpu()[:, None])
+            (theta,), worst = beta(part, is_right(top, p), self.ridge)
+            record = certified({"objective": "nll, predicted label", "decrement": worst})
+            return BetaTopMap(*(t.clone() for t in theta), floor=least(p.n), record=record)
         assert p.logits is not None
         o = odds(p.logits.double())
         parts, worst = [], 0.0

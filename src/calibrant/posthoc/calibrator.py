@@ -57,7 +57,7 @@ class Calibrator:
         if p.logits is None and not self.takes_top1:
             raise InputError(
                 f"{self.name} needs logits or probabilities, but {p.source or 'this set'} holds only "
-                "predicted and confidence; use histogram, histogram_mass or isotonic"
+                f"predicted and confidence; use one of auto, {', '.join(of_top1())}"
             )
         if p.logits is None or p.logits.ndim == 2 or self.takes_members:
             return self.solve(p)
@@ -66,6 +66,13 @@ class Calibrator:
 
     def settings(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+def of_top1() -> list[str]:
+    """Names of the calibrators that can be fitted on predicted and confidence alone."""
+    from calibrant.posthoc import CALIBRATORS
+
+    return [name for name, cls in CALIBRATORS.items() if cls.takes_top1]
 
 
 def refuse_test(p: Predictions, allow_reuse: bool) -> None:

@@ -17,6 +17,7 @@ from calibrant.functional.ranking import rank
 from calibrant.functional.scores import Scores, reduce
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.map import FittedMap, promises_label
+from calibrant.posthoc.toplabel import least
 from calibrant.types import Estimate, Predictions
 
 Z95 = 1.959963984540054
@@ -26,8 +27,7 @@ Z95 = 1.959963984540054
 class HeldOut:
     """Per item, on average over repeats: loss (−log p of the label) and influence on AUROC; counts beside them."""
 
-    loss: Tensor  # [N]; NaN where the predictions themselves called the label impossible, or have no probabilities
-    squared: Tensor  # [N]: (confidence − correct)², all that a top-1 set can be judged by
+    loss: Tensor  # [N]; NaN where the predictions themselves called the label impossible
     influence: Tensor  # [N]: of the item on AUROC − its mean, averaged over the folds that have one
     auroc: float | None
     degrees: float
@@ -56,7 +56,6 @@ def held_out(calibrator: Calibrator | None, p: Predictions, fold: Tensor) -> Hel
     """Fit on all folds but one, look at that one, for each; None is the identity."""
     p = replace(p, origin=p.origin or "cross-validation")  # nothing here is reported, so nothing need be hashed
     loss = torch.full((p.n,), torch.nan, dtype=torch.float64)
-    squared = torch.zeros(p.n, dtype=torch.float64)
     influence = torch.zeros(p.n, dtype=torch.float64)
     areas: list[tuple[float, int]] = []
     degrees, changed, bounds = 0.0, 0, []
@@ -72,9 +71,7 @@ def held_out(calibrator: Calibrator | None, p: Predictions, fold: Tensor) -> Hel
             if promises_label(fitted) and p.members == 1:
                 changed += int((after.predicted != before.predicted).sum())
             bounds += bounds_of(fitted)
-        if after.log_p_label is not None and before.log_p_label is not None:
-            loss[at] = torch.where(torch.isneginf(before.log_p_label), torch.nan, -after.log_p_label)
-        squared[at] = (after.confidence - after.correct.double()).square()
+        loss[at] = torch.where(torch.isinf(loss_of(before, p.n)), torch.nan, loss_of(after, p.n))
         area = auroc_influence(after)
         if area is not None:
             influence[at] = area[1]
@@ -82,7 +79,19 @@ def held_out(calibrator: Calibrator | None, p: Predictions, fold: Tensor) -> Hel
     weight = sum(n for _, n in areas)
     auroc = sum(a * n for a, n in areas) / weight if weight else None
     influence *= p.n / weight if weight else 0.0
-    return HeldOut(loss, squared, influence, auroc, degrees, changed, tuple(dict.fromkeys(bounds)))
+    return HeldOut(loss, influence, auroc, degrees, changed, tuple(dict.fromkeys(bounds)))
+
+
+def loss_of(scores: Scores, n: int) -> Tensor:
+    """[N]: −log p of the label; of a top-1 set, −log p of "the predicted label is right", or of its opposite.
+
+    There a bin without errors says exactly 1. No map of n items can know that, so every confidence counts as at least
+    `least(n)` away from 0 and 1.
+    """
+    if scores.log_p_label is not None:
+        return -scores.log_p_label
+    said = scores.confidence.clamp(least(n), 1 - least(n))
+    return -torch.log(torch.where(scores.correct, said, 1 - said))
 
 
 def repeated(calibrator: Calibrator | None, p: Predictions, folds: int, seeds: range) -> HeldOut:
@@ -95,7 +104,6 @@ def average(runs: list[HeldOut]) -> HeldOut:
     areas = [r.auroc for r in runs if r.auroc is not None]
     return HeldOut(
         loss=torch.stack([r.loss for r in runs]).mean(0),
-        squared=torch.stack([r.squared for r in runs]).mean(0),
         influence=torch.stack([r.influence for r in runs]).mean(0),
         auroc=sum(areas) / len(areas) if areas else None,
         degrees=sum(r.degrees for r in runs) / len(runs),

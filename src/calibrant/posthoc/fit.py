@@ -16,6 +16,7 @@ from calibrant.metrics.conventions import checked_seed
 from calibrant.posthoc.auto import Auto, Unchanged
 from calibrant.posthoc.calibrator import Calibrator, refuse_test
 from calibrant.posthoc.compose import Composition
+from calibrant.posthoc.crossval import loss_of
 from calibrant.posthoc.guard import Verdict, guard
 from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions, Split
@@ -73,15 +74,18 @@ def fit_predictions(
             "compose the methods (first+second), or say allow_reuse=True"
         )
     ranking: tuple[dict[str, Any], ...] = ()
+    cut = ""
     verdict: Verdict | None = None
     if isinstance(calibrator, Auto):
         refuse_test(p, allow_reuse)  # before minutes of cross-validation, not after
         choice = calibrator.choose(p, progress)
-        calibrator, ranking, verdict = choice.calibrator, choice.ranking, choice.verdict
+        calibrator, ranking, verdict, cut = choice.calibrator, choice.ranking, choice.verdict, choice.cut
     fitted = calibrator.fit(p, allow_reuse=allow_reuse)
     verdict = verdict or guard(calibrator, p, seed=seed)
     before, after = mean_nll(p, fitted.predictions(p))
-    record = replace(fitted.record, guard=verdict.to_dict(), nll_before=before, nll_after=after, ranking=ranking)
+    record = replace(
+        fitted.record, guard=verdict.to_dict(), nll_before=before, nll_after=after, ranking=ranking, cut=cut
+    )
     if strict and not verdict.ok:
         raise RefusedError(f"{record.calibrator} is refused (strict): {'; '.join(verdict.reasons)}")
     return fitted.with_record(record)
@@ -140,11 +144,9 @@ def known_settings(cls: type[Calibrator], settings: dict[str, Any], method: str)
 
 
 def mean_nll(before: Predictions, after: Predictions) -> tuple[float | None, float | None]:
-    """Mean −log p of the label of both, over items whose label was possible before; None without probabilities."""
-    a, b = (reduce(p, classwise=False).log_p_label for p in (before, after))
-    if a is None or b is None:
-        return None, None
-    possible = ~torch.isneginf(a)
+    """Mean loss of both (`crossval.loss_of`), over items whose label was possible before; None if there are none."""
+    a, b = (loss_of(reduce(p, classwise=False), p.n) for p in (before, after))
+    possible = ~torch.isinf(a)
     if not bool(possible.any()):
         return None, None
-    return float(0 - a[possible].mean()), float(0 - b[possible].mean())  # never −0.0
+    return float(0 + a[possible].mean()), float(0 + b[possible].mean())  # never −0.0

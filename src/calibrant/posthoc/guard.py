@@ -1,8 +1,8 @@
 """The guard on every fit: would this map make things worse on items it has not seen?
 
 By cross-validation inside the calibration set it asks three questions, each against the identity and paired:
-does NLL rise beyond noise (a top-1 set has none: the Brier score of its confidence), did a map that promised to
-keep labels change one, does AUROC of confidence fall beyond noise (and by more than 0.001, below which no
+does NLL rise beyond noise (of a top-1 set: the NLL of "the label is right"), did a map that promised to keep labels
+change one, does AUROC of confidence fall beyond noise (and by more than 0.001, below which no
 decision changes)? A reason makes `ok` false; `strict` refuses such a map, otherwise it is flagged wherever the
 map is shown.
 """
@@ -63,12 +63,6 @@ def judge(identity: HeldOut, after: HeldOut, p: Predictions, *, folds: int = FOL
     change = widened(mean_of(after.loss - identity.loss, group), folds)
     if change.value is not None and change.low is not None and change.low > 0:
         reasons.append(f"held-out NLL rises by {change.value:.4g} [{change.low:.4g}, {change.high:.4g}]")
-    if change.value is None:
-        square = widened(mean_of(after.squared - identity.squared, group), folds)
-        if square.low is not None and square.low > 0:
-            reasons.append(
-                f"held-out Brier score of confidence rises by {square.value:.4g} [{square.low:.4g}, {square.high:.4g}]"
-            )
     if after.labels_changed:
         reasons.append(f"{after.labels_changed} labels changed although the map promised to keep them")
     area = widened(auroc_change(identity, after, p), folds)

@@ -41,6 +41,7 @@ class FitRecord:
     nll_after: float | None = None
     reuse: bool = False  # fitted on a test split, on purpose
     ranking: tuple[Mapping[str, Any], ...] = ()  # what the automatic choice compared
+    cut: str = ""  # what its budget left out, in words
 
 
 @dataclass(frozen=True, eq=False)

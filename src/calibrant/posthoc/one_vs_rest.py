@@ -31,6 +31,13 @@ def check_kind(kind: str) -> None:
         raise InputError(f"kind={kind!r} is unknown; use 'top' or 'one_vs_rest'")
 
 
+def kind_of(kind: Kind | None, p: Predictions, name: str) -> Kind:
+    """The kind that was asked for; unsaid, every class wherever there are logits."""
+    if kind == "one_vs_rest":
+        every_class_of(p, name)
+    return kind or ("top" if p.logits is None else "one_vs_rest")
+
+
 def every_class_of(p: Predictions, name: str) -> Tensor:
     """The logits, which only a method of every class needs; a top-1 file has none."""
     if p.logits is None:
@@ -77,6 +84,11 @@ def column_chunks(n: int, k: int) -> list[slice]:
     """Classes in groups small enough that a few N × group tensors stay in memory."""
     width = max(1, 4 * CHUNK // n)
     return [slice(start, min(start + width, k)) for start in range(0, k, width)]
+
+
+def is_right(top: Top, p: Predictions) -> Tensor:
+    """[N, 1]: 1 where the predicted label is right."""
+    return (top.predicted.cpu() == p.labels.cpu()).double()[:, None]
 
 
 def is_class(labels: Tensor, columns: slice) -> Tensor:

@@ -1,8 +1,9 @@
 """Platt scaling: q = σ(a s + b) of the log-odds s, fitted to softened targets (Platt 1999, §2.2).
 
-Each class against the rest, then normalised; for two classes that is Platt's own binary map. With N₊ positives and
-N₋ negatives the targets are t₊ = (N₊ + 1)/(N₊ + 2) and t₋ = 1/(N₋ + 2): a flat prior on the outcome beyond the
-data, which also keeps a and b finite when a class is separable or absent.
+Each class against the rest, then normalised; for two classes that is Platt's own binary map. `kind="top"` is the binary
+map of "the predicted label is right", all that a top-1 file can be fitted with. With N₊ positives and N₋ negatives the
+targets are t₊ = (N₊ + 1)/(N₊ + 2) and t₋ = 1/(N₋ + 2): a flat prior on the outcome beyond the data, which also keeps a
+and b finite when a class is separable or absent.
 """
 
 from __future__ import annotations
@@ -16,7 +17,18 @@ from torch import Tensor
 from calibrant.functional.binary_logistic import fit_columns
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.one_vs_rest import column_chunks, is_class, joined, odds
+from calibrant.posthoc.one_vs_rest import (
+    Kind,
+    check_kind,
+    column_chunks,
+    is_class,
+    is_right,
+    joined,
+    kind_of,
+    odds,
+    top_odds,
+)
+from calibrant.posthoc.toplabel import Top, TopLabelMap, least, top_of
 from calibrant.types import Predictions
 
 RIDGE = 1e-6
@@ -41,15 +53,43 @@ class PlattMap(FittedMap):
         return joined(torch.nn.functional.logsigmoid(a * odds(logits).score + b), logits)
 
 
+@dataclass(frozen=True, eq=False)
+class PlattTopMap(TopLabelMap):
+    """σ(a s + b) of the predicted label's log-odds."""
+
+    a: Tensor
+    b: Tensor
+    method: ClassVar[str] = "platt_top"
+
+    def confidence(self, top: Top) -> Tensor:
+        score = top_odds(top).score
+        return torch.sigmoid(self.a.to(score.device) * score + self.b.to(score.device))
+
+
 @dataclass(frozen=True)
 class Platt(Calibrator):
-    """Platt scaling, one-vs-rest (Platt 1999)."""
+    """Platt scaling, one-vs-rest or of the predicted label (Platt 1999).
 
+    `kind` is "one_vs_rest" or "top"; unsaid, one_vs_rest wherever there are logits.
+    """
+
+    kind: Kind | None = None
     name: ClassVar[str] = "platt"
     map: ClassVar[type[FittedMap]] = PlattMap
+    maps: ClassVar[tuple[type[FittedMap], ...]] = (PlattTopMap,)
+    takes_top1: ClassVar[bool] = True
     cost: ClassVar[int] = 2
+    candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "top"})
+
+    def __post_init__(self) -> None:
+        check_kind(self.kind or "top")
 
     def solve(self, p: Predictions) -> FittedMap:
+        if kind_of(self.kind, p, self.name) == "top":
+            top = top_of(p)
+            (theta,), decrement = platt(top_odds(top).score.cpu()[:, None], is_right(top, p))
+            record = certified({"objective": "nll of softened targets, predicted label", "decrement": decrement})
+            return PlattTopMap(theta[0].clone(), theta[1].clone(), floor=least(p.n), record=record)
         assert p.logits is not None
         score = odds(p.logits.double()).score
         parts, worst = [], 0.0
