@@ -4,11 +4,17 @@ Sort by score; with t = i/N the running difference  h(t) = 1/N Σ_{j≤i} (corre
 Kolmogorov–Smirnov curve. A natural cubic spline with few knots is fitted to it by least squares, and because h' is
 accuracy minus score at that rank (their Prop. 4.1),
 
-    γ(score) = score + h'(t(score)),
+    γ(score) = score + h'(t(score)).
 
-linear between calibration scores, cut to [0, 1]. A calibrated model has h = 0 and is left alone. `within=r`
-calibrates the probability that the label is among the r highest classes (their within-top-r); r = 1 is the top
-label's confidence.
+A calibrated model has h = 0 and is left alone. `within=r` calibrates the probability that the label is among the r
+highest classes (their within-top-r); r = 1 is the top label's confidence.
+
+Differs from the paper, whose γ can fall while the score rises and can leave [0, 1]:
+
+- Scores where γ is less than half an item in N + 1 away from 0 or 1, or beyond, get the rate of being right among
+  them, by Laplace's rule (hits + 1)/(items + 2). So no confidence is exactly 0 or 1.
+- Then γ is made monotone by isotonic regression. As in `centred_isotonic.py`, a block becomes one point at its mean
+  score and γ is linear between the points, so that scores inside of a block are not tied.
 """
 
 from __future__ import annotations
@@ -39,7 +45,12 @@ class SplineMap(TopLabelMap):
 
     x: Tensor
     y: Tensor
+    knots: int
     method: ClassVar[str] = "spline"
+
+    @property
+    def degrees(self) -> int:
+        return self.knots  # the points are samples of the spline
 
     def confidence(self, top: Top) -> Tensor:
         return interpolate(top.confidence, self.x, self.y)
@@ -95,18 +106,19 @@ class Spline(Calibrator):
         if self.within == 1:
             top = top_of(p)
             x, y = cdf_spline(top.confidence.cpu().numpy(), (top.predicted == p.labels).cpu().numpy(), self.knots)
-            return SplineMap(x, y, floor=least(p.n), record=record)
+            return SplineMap(x, y, self.knots, floor=least(p.n), record=record)
         if p.logits is None or p.logits.shape[1] <= self.within:
             raise InputError(f"{self.name} with within={self.within} needs logits of more than {self.within} classes")
         high = torch.softmax(p.logits.double(), 1).topk(self.within, 1)
         hit = (high.indices == p.labels[:, None]).any(1)
         x, y = cdf_spline(high.values.sum(1).clamp_max(1.0).numpy(), hit.numpy(), self.knots)
-        return SplineWithinMap(x, y.clamp(least(p.n), 1 - least(p.n)), self.within, record=record)
+        return SplineWithinMap(x, y, self.within, record=record)
 
 
 def cdf_spline(score: NDArray[np.float64], correct: NDArray[np.bool_], knots: int) -> tuple[Tensor, Tensor]:
-    """(scores, γ) to interpolate between."""
+    """(scores, γ) to interpolate between; γ is non-decreasing and strictly between 0 and 1."""
     from scipy.interpolate import CubicSpline
+    from scipy.optimize import isotonic_regression
 
     n = len(score)
     score = settled(score)[0]
@@ -123,6 +135,12 @@ def cdf_spline(score: NDArray[np.float64], correct: NDArray[np.bool_], knots: in
     # the derivative over a run is the mean slope across it: h(t after) − h(t before), by the width
     before = t - size / n
     slope = (basis(t) - basis(before)) @ coefficients / (size / n)
-    keep = np.unique(np.linspace(0, len(value) - 1, POINTS).round().astype(int)) if len(value) > POINTS else slice(None)
-    gamma = np.clip(value + slope, 0, 1)
-    return torch.from_numpy(value[keep].copy()), torch.from_numpy(gamma[keep].copy())
+    gamma = value + slope
+    for outside in (gamma <= least(n), gamma >= 1 - least(n)):
+        gamma[outside] = (hits[outside].sum() + 1) / (size[outside].sum() + 2)
+    monotone = isotonic_regression(gamma, weights=size)
+    first = monotone.blocks[:-1]
+    centre = np.add.reduceat(size * value, first) / np.add.reduceat(size, first)
+    x, y = np.clip(centre, value[first], value[monotone.blocks[1:] - 1]), monotone.x[first]
+    keep = np.unique(np.linspace(0, len(x) - 1, min(POINTS, len(x))).round().astype(int))
+    return torch.from_numpy(x[keep]), torch.from_numpy(y[keep])
