@@ -248,7 +248,7 @@ def unpack(folder: Path, results: Path) -> int:
                 by_cell.setdefault(name, {})[array] = found[key]
         for name, content in by_cell.items():
             with atomic.file(results / f"{name}.npz") as to:
-                np.savez(to, **content)
+                np.savez_compressed(to, **content)
     return 0
 
 
