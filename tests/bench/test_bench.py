@@ -222,6 +222,28 @@ def test_differences_are_paired_by_seed() -> None:
     assert (d.mean, d.seeds, d.error) == (pytest.approx(0.1), 2, pytest.approx(0.0, abs=1e-12))
 
 
+def with_decay(made: Cell, decay: float, engine: str = "graph") -> Cell:
+    return replace(
+        made, settings={"recipe": {"optimiser": {"weight_decay": decay}, "engine": engine, "seed": made.seed}}
+    )
+
+
+def test_other_settings_are_another_row_and_never_further_seeds() -> None:
+    cells = [
+        with_decay(cell("a", 0, 0.1), 0.0),
+        with_decay(cell("a", 1, 0.3), 0.0, "compile"),
+        with_decay(cell("a", 0, 0.9), 5e-4),
+    ]
+    assert [(x.settings, x.mean, x.seeds) for x in lines(cells)] == [
+        ("optimiser.weight_decay=0.0", pytest.approx(0.2), 2),
+        ("optimiser.weight_decay=0.0005", 0.9, 1),
+    ]
+    [alone] = lines(cells[:2])
+    assert alone.settings == "", "seed and engine do not tell rows apart"
+    [d] = differences(cells, [with_decay(cell("b", 0, 0.15), 0.0)])
+    assert (d.mean, d.seeds, d.settings) == (pytest.approx(0.05), 1, "optimiser.weight_decay=0.0")
+
+
 def test_a_file_that_is_no_cell_is_named(tmp_path: Path) -> None:
     (tmp_path / "paper-0-abc.json").write_text("{}")
     with pytest.raises(FileError, match=r"paper-0-abc.json is not a cell"):

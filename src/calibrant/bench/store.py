@@ -1,7 +1,7 @@
 """The store of results: one JSON per cell, filed under its experiment and keyed by the content of its settings.
 
     results/PAPER/TABLE/ROW/SCALE-SEED-KEY.json        in git
-    results/PAPER/TABLE/ROW/SCALE-SEED-KEY.npz         the test predictions beside it, not in git
+    results/PAPER/TABLE/ROW/SCALE-SEED-KEY.npz         the predictions beside it
 
 A cell holds, for every number, {reported, measured, note}, with commit, environment, seconds, device and command.
 Failed runs are cells too. Writing is atomic; changed settings are another key, so nothing is ever overwritten by

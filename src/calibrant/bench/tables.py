@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from calibrant.bench.store import Cell, Store
 from calibrant.metrics import METRICS
@@ -32,23 +34,55 @@ class Line:
     of: str  # items (or what the cells resampled), seeds, seeds and items, or nothing
     seeds: int
     scale: str
+    settings: str  # what tells these cells from others of the same experiment and scale; mostly nothing
 
 
-Name = tuple[str, str, str, str]  # experiment, scale, variant, metric
+Name = tuple[str, str, str, str, str]  # experiment, scale, settings, variant, metric
+
+NOT_A_METHOD = ("seed", "engine", "precision")
+"""Settings in which the seeds of one row may differ and still be put together."""
+
+
+def differing(cells: Sequence[Cell]) -> list[str]:
+    """Settings in which cells differ. One that only some of them know came with a later version, and is none."""
+    flat = [dict(_flat(c.settings)) for c in cells]
+    known = set(flat[0]).intersection(*flat) if flat else set()
+    return sorted(
+        k for k in known if k.split(".")[-1] not in NOT_A_METHOD and len({json.dumps(f[k]) for f in flat}) > 1
+    )
+
+
+def told_by(cell: Cell, keys: Sequence[str]) -> str:
+    """`optimiser.weight_decay=0.0`, for the keys that `differing` found."""
+    flat = dict(_flat(cell.settings))
+    return ", ".join(f"{k.removeprefix('recipe.')}={json.dumps(flat[k])}" for k in keys if k in flat)
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
-    """Over the seeds of each (experiment, scale, variant, metric)."""
+    """Over the seeds of each (experiment, scale, settings, variant, metric): trainings of other settings, such as
+    another weight decay, are other rows, never further seeds of one."""
+    cells = [c for c in cells if c.status == "done"]
+    rows: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        rows[cell.experiment, cell.scale].append(cell)
+    apart = {row: differing(found) for row, found in rows.items()}
     values: dict[Name, list[float]] = defaultdict(list)
     bounds: dict[Name, list[tuple[float, float]]] = defaultdict(list)
     said: dict[Name, float | None] = {}
     units: dict[Name, str] = {}
     for cell in cells:
-        if cell.status != "done":
-            continue
+        settings = told_by(cell, apart[cell.experiment, cell.scale])
         for variant, row in cell.measured.items():
             for metric, value in row.items():
-                name = (cell.experiment, cell.scale, variant, metric)
+                name = (cell.experiment, cell.scale, settings, variant, metric)
                 said[name] = cell.reported.get(variant, {}).get(metric) if cell.scale == "paper" else None
                 if value is None:
                     continue
@@ -60,10 +94,24 @@ def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
     out = []
     for name, found in values.items():
         if said[name] is not None or not only_reported:
-            experiment, scale, variant, metric = name
+            experiment, scale, settings, variant, metric = name
             mean, deviation = moments(found)
             low, high, of = interval(found, bounds[name], within(metric), units[name])
-            out.append(Line(experiment, variant, metric, said[name], mean, deviation, low, high, of, len(found), scale))
+            line = (
+                experiment,
+                variant,
+                metric,
+                said[name],
+                mean,
+                deviation,
+                low,
+                high,
+                of,
+                len(found),
+                scale,
+                settings,
+            )
+            out.append(Line(*line))
     return out
 
 
@@ -148,25 +196,23 @@ class Difference:
     mean: float
     error: float | None
     seeds: int
+    settings: str
 
 
 def differences(a: Sequence[Cell], b: Sequence[Cell]) -> list[Difference]:
-    """Paired by seed: a claim about methods needs seeds, not items."""
-    first = {c.seed: c for c in a if c.status == "done"}
-    second = {c.seed: c for c in b if c.status == "done"}
-    pairs: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for seed in sorted(first.keys() & second.keys()):
-        for variant, row in first[seed].measured.items():
-            other = second[seed].measured.get(variant, {})
+    """Paired by seed, and by what tells trainings of one row apart: a claim about methods needs seeds, not items."""
+    keys = sorted({*differing(a), *differing(b)})
+    first, second = ({(told_by(c, keys), c.seed): c for c in side if c.status == "done"} for side in (a, b))
+    pairs: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+    for settings, seed in sorted(first.keys() & second.keys()):
+        for variant, row in first[settings, seed].measured.items():
+            other = second[settings, seed].measured.get(variant, {})
             for metric, value in row.items():
                 if value is not None and other.get(metric) is not None:
-                    pairs[variant, metric].append(float(other[metric] or 0.0) - value)
+                    pairs[settings, variant, metric].append(float(other[metric] or 0.0) - value)
     out = []
-    for (variant, metric), found in pairs.items():
+    for (settings, variant, metric), found in pairs.items():
         mean, deviation = moments(found)
-        out.append(
-            Difference(
-                variant, metric, mean, None if deviation is None else deviation / math.sqrt(len(found)), len(found)
-            )
-        )
+        error = None if deviation is None else deviation / math.sqrt(len(found))
+        out.append(Difference(variant, metric, mean, error, len(found), settings))
     return out

@@ -137,7 +137,10 @@ def compare(
     for r in rows:
         unit = metric_of(r.metric)
         error = "" if r.error is None else f" ± {signed(unit, r.error)[1:]} (standard error)"
-        typer.echo(f"{r.variant:<{wide}} {r.metric:<{metric}} {signed(unit, r.mean)}{error}, {r.seeds} seed(s)")
+        typer.echo(
+            f"{r.variant:<{wide}} {r.metric:<{metric}} {signed(unit, r.mean)}{error}, {r.seeds} seed(s)"
+            + (f", {r.settings}" if r.settings else "")
+        )
 
 
 def _lines(cells: list[Any]) -> None:
@@ -147,12 +150,12 @@ def _lines(cells: list[Any]) -> None:
     from calibrant.types import Estimate
 
     found = lines(cells)
-    for name, scale in dict.fromkeys((x.experiment, x.scale) for x in found):
-        rows = [x for x in found if (x.experiment, x.scale) == (name, scale)]
+    for name, scale, settings in dict.fromkeys((x.experiment, x.scale, x.settings) for x in found):
+        rows = [x for x in found if (x.experiment, x.scale, x.settings) == (name, scale, settings)]
         seeds = max(x.seeds for x in rows)
         runs = "single run" if seeds == 1 else f"{seeds} seeds"
         small = "" if scale == "paper" else f", scale {scale}: not to be held against the paper"
-        typer.echo(f"{name} ({runs}{small})")
+        typer.echo(f"{name} ({runs}{small}{', ' + settings if settings else ''})")
         wide, metric = (max(len(getattr(x, of)) for x in rows) for of in ("variant", "metric"))
         typer.echo(f"  {'':<{wide}} {'':<{metric}} {'paper':>9} {'measured':>9}  95 % interval")
         for x in rows:
