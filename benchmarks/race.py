@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import evaluate_scores
 from calibrant.posthoc import CALIBRATORS
 from calibrant.posthoc.auto import BENT
+from calibrant.posthoc.crossval import loss_of
 from calibrant.posthoc.fit import resolve
 from calibrant.types import Predictions
 
@@ -116,18 +118,26 @@ def load(path: Path) -> Predictions:
         return calibrant.predictions(probs=torch.from_numpy(data["probs"].astype(np.float64)), labels=labels)
 
 
-def race(path: Path, seed: int, runs: dict[str, Run], cache: Path, limit: int) -> None:
-    """Run what the cache does not hold yet."""
+def race(
+    file: str,
+    read: Callable[[], Predictions],
+    seed: int,
+    runs: dict[str, Run],
+    cache: Path,
+    limit: int,
+    most: int | None = None,
+) -> None:
+    """Run what the cache does not hold yet; fit on a half, or on `most` items of it."""
     whole: Predictions | None = None
     for name, run in runs.items():
-        out = cache / f"{path.stem}__{seed}__{name.replace(' ', '_').replace('/', '-')}.npz"
+        out = cache / f"{file}__{seed}__{name.replace(' ', '_').replace('/', '-')}.npz"
         if out.exists():
             continue
-        whole = load(path) if whole is None else whole
+        whole = read() if whole is None else whole
         order = torch.randperm(whole.n, generator=torch.Generator().manual_seed(seed))
         half = whole.n // 2
-        calibration, test = whole.take(order[:half]), whole.take(order[half:])
-        row: dict[str, Any] = {"set": path.stem, "seed": seed, "method": name, "k": whole.k, "n": half}
+        calibration, test = whole.take(order[: min(half, most or half)]), whole.take(order[half:])
+        row: dict[str, Any] = {"set": file, "seed": seed, "method": name, "k": whole.k, "n": calibration.n}
         loss = np.empty(0)
         try:
             if any(part in name for part in SMALL_ONLY) and (whole.k or 0) > 50:
@@ -137,8 +147,7 @@ def race(path: Path, seed: int, runs: dict[str, Run], cache: Path, limit: int) -
             scores = reduce(after)
             report = evaluate_scores(scores, metrics=METRICS)
             row |= {m: report[m].value for m in METRICS}
-            assert scores.log_p_label is not None
-            loss = -scores.log_p_label.clamp_min(np.log(1e-30)).numpy()
+            loss = loss_of(scores, calibration.n).clamp_max(-np.log(1e-30)).numpy()
             row["nll"] = float(loss.mean())
         except TooLong:
             row["failed"] = "too slow"
@@ -146,7 +155,7 @@ def race(path: Path, seed: int, runs: dict[str, Run], cache: Path, limit: int) -
             row["failed"] = f"{type(error).__name__}: {error}"[:160]
         with atomic.file(out) as whole_or_not:
             np.savez_compressed(whole_or_not, row=json.dumps(row), loss=loss, items=order[half:].numpy())
-        print(path.stem, seed, name, row.get("failed") or f"nll {row['nll']:.5f}  {row['seconds']:.2f} s", flush=True)
+        print(file, seed, name, row.get("failed") or f"nll {row['nll']:.5f}  {row['seconds']:.2f} s", flush=True)
 
 
 @contextmanager
@@ -183,7 +192,7 @@ def main() -> None:
     for seed in range(given.seeds):
         for name, path in sets(given.data):
             if given.only in name:
-                race(path, seed, runs, given.cache, given.limit)
+                race(name, partial(load, path), seed, runs, given.cache, given.limit)
     write(given.cache, given.write, budget=given.budget)
 
 

@@ -138,11 +138,11 @@ def test_repeats_are_made_of_all_that_are_near_or_of_none(monkeypatch: pytest.Mo
     assert "cross-validated 1 of 3 times" in record.cut and "not tried" not in record.cut
 
 
-def top1(n: int, seed: int) -> Predictions:
+def top1(n: int, seed: int, slope: float = 1 / 3, shift: float = -0.5) -> Predictions:
     """Predicted labels whose log-odds of being right are a third of what the file says, less a half."""
     g = torch.Generator().manual_seed(seed)
     score = 3 + 2 * torch.randn(n, generator=g, dtype=torch.float64)
-    right = torch.rand(n, generator=g, dtype=torch.float64) < torch.sigmoid(score / 3 - 0.5)
+    right = torch.rand(n, generator=g, dtype=torch.float64) < torch.sigmoid(slope * score + shift)
     predicted = torch.randint(5, (n,), generator=g)
     labels = torch.where(right, predicted, (predicted + 1) % 5)
     return calibrant.predictions(labels=labels, predicted=predicted, confidence=torch.sigmoid(score))
@@ -162,6 +162,13 @@ def test_a_top1_set_is_chosen_for_by_the_likelihood_of_being_right(whole_table: 
     row = next(r for r in m.record.ranking if r["status"] == "chosen")
     assert row["nll"]["value"] == pytest.approx(float(loss), abs=0.03)
     assert m.record.nll_after == pytest.approx(row["nll"]["value"], abs=0.01)
+
+
+def test_calibrated_top1_confidences_are_left_alone(whole_table: None) -> None:
+    p = top1(2000, 2, slope=1.0, shift=0.0)
+    m = calibrant.fit("auto", p)
+    assert m.record.calibrator == "identity" and m.record.guard["ok"]
+    assert torch.equal(m.predictions(p).confidence, p.confidence)  # type: ignore[arg-type]
 
 
 def test_the_hint_for_a_top1_set_lists_every_method_that_takes_one(whole_table: None) -> None:

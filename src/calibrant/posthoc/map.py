@@ -148,6 +148,11 @@ class Identity(FittedMap):
     def transform(self, logits: Tensor) -> Tensor:
         return logits
 
+    def predictions(self, p: Predictions) -> Predictions:
+        if p.logits is not None:
+            return super().predictions(p)
+        return replace(p, origin=self.origin(p), fitted_on=self.record.data or p.fitted_on)
+
 
 @dataclass(frozen=True, eq=False)
 class Pool(FittedMap):
