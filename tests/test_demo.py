@@ -89,4 +89,4 @@ def test_says_where_the_report_is(
 def test_a_file_where_the_folder_should_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "taken").write_text("")
     assert run(["demo", "-o", str(tmp_path / "taken")]) == 2
-    assert "taken: cannot be a folder" in capsys.readouterr().err
+    assert "taken is a file; name a folder" in capsys.readouterr().err

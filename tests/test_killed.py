@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -84,10 +83,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("k", "name"),
     [
-        (8, "vanilla/checkpoint/.00001.*.json"),
-        (15, "vanilla/robustness/ddn/train.*.parts/.robustness.*.json"),
-        (23, "checkpoint/.00001.*.json"),
-        (30, ".metrics.*.json"),
+        (8, "vanilla/checkpoint/.calibrant-*.00001.json"),
+        (15, "vanilla/robustness/ddn/train.*.parts/.calibrant-*.robustness.json"),
+        (23, "checkpoint/.calibrant-*.00001.json"),
+        (30, ".calibrant-*.metrics.json"),
     ],
 )
 def test_training_with_levels(trained: Path, tmp_path: Path, k: int, name: str) -> None:
@@ -97,9 +96,7 @@ def test_training_with_levels(trained: Path, tmp_path: Path, k: int, name: str) 
     train(read("ar-adals/digits", AR_ADALS), run, QUIET)
     a, b = held(trained), held(run)
     assert a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-    assert {p.relative_to(run) for p in visible(run, "**/*")} == {
-        p.relative_to(trained) for p in visible(trained, "**/*")
-    }
+    assert {p.relative_to(run) for p in run.rglob("*")} == {p.relative_to(trained) for p in trained.rglob("*")}
 
 
 SEARCH = ["epochs=1", "network.hidden=[8]", "selection={grid={'targets.epsilon'=[0.0, 0.3]}, criterion='ece'}"]
@@ -112,7 +109,7 @@ select(read("digits/smoothing", eval(sys.argv[2])), sys.argv[1], How(device="cpu
 
 def test_a_search(tmp_path: Path) -> None:
     leave(SEARCHES, 1, str(tmp_path / "run"), repr(SEARCH))
-    assert list((tmp_path / "run").glob(".recipe.*.json"))
+    assert list((tmp_path / "run").glob(".calibrant-*.recipe.json"))
     record = select(read("digits/smoothing", SEARCH), tmp_path / "run", QUIET)
     assert len(record["points"]) == 2 and (tmp_path / "run" / "selection.json").is_file()
 
@@ -128,7 +125,7 @@ def left_beside(target: Path) -> None:
     """What a kill leaves where `target` was to be."""
     target.parent.mkdir(parents=True, exist_ok=True)
     leave(WRITES, 1, str(target))
-    [left] = [p for p in target.parent.iterdir() if p.name.startswith(f".{target.stem}.")]
+    [left] = target.parent.glob(f".calibrant-*.{target.name}")
     assert left.suffix == target.suffix and not target.exists()
 
 
@@ -139,18 +136,16 @@ def test_the_epochs_of_a_run(tmp_path: Path) -> None:
 
 
 def test_checkpoints_are_tidied(tmp_path: Path) -> None:
-    """Leftovers of long ago go; what another process may be writing stays, and so does what is not ours."""
+    """What kills left goes, of every epoch; what another process is writing stays, and so does what is not ours."""
     left_beside(tmp_path / "00004.json")
     left_beside(tmp_path / "00007.safetensors")
-    [old], [new] = tmp_path.glob(".00004.*"), tmp_path.glob(".00007.*")
-    os.utime(old, (time.time() - 2 * atomic.ABANDONED,) * 2)
-    for name in (".gitignore", ".hash.checksum", ".00004.notes", "00002.safetensors"):  # the last: killed in tidying
+    for name in (".gitignore", ".00004.settings.json", "00002.safetensors"):  # the last: killed in tidying
         (tmp_path / name).write_text("")
-        os.utime(tmp_path / name, (0, 0))
-    for epoch in (4, 5, 6):
-        checkpoint.save(tmp_path, checkpoint.Checkpoint(epoch, {"w": torch.ones(1)}, {}))
-    kept = {f"0000{e}.{s}" for e in (5, 6) for s in ("json", "safetensors")}
-    assert {p.name for p in tmp_path.iterdir()} == {".gitignore", ".hash.checksum", ".00004.notes", new.name, *kept}
+    with atomic.file(tmp_path / "00009.json") as written:
+        for epoch in (4, 5, 6):
+            checkpoint.save(tmp_path, checkpoint.Checkpoint(epoch, {"w": torch.ones(1)}, {}))
+        kept = {f"0000{e}.{s}" for e in (5, 6) for s in ("json", "safetensors")}
+        assert {p.name for p in tmp_path.iterdir()} == {".gitignore", ".00004.settings.json", written.name, *kept}
 
 
 def test_chunks_of_a_finished_measurement_go(trained: Path) -> None:

@@ -328,7 +328,7 @@ def test_a_folder_of_something_else_is_left_alone(
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("mine")
     assert run(["stress", str(trained), "-o", str(tmp_path / "out"), *FEW]) == 2
-    assert "holds no stress run" in capsys.readouterr().err
+    assert "thesis.tex and is not a stress run" in capsys.readouterr().err
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
 

@@ -13,6 +13,10 @@ import pytest
 
 from calibrant.errors import FileError
 from calibrant.files import atomic
+from calibrant.files.outputs import Kind
+from tests.killed import leave
+
+ANY = Kind("anything", lambda folder: True, r".*")
 
 
 def names(folder: Path) -> list[str]:
@@ -31,7 +35,7 @@ def test_mode_follows_the_umask(tmp_path: Path) -> None:
     old = os.umask(0o027)
     try:
         atomic.write_bytes(tmp_path / "a", b"")
-        with atomic.folder(tmp_path / "d"):
+        with atomic.folder(tmp_path / "d", ANY):
             pass
     finally:
         os.umask(old)
@@ -46,7 +50,7 @@ def test_a_failing_block_leaves_the_old(tmp_path: Path) -> None:
         temporary.write_text("half")
         raise RuntimeError
     assert target.read_text() == "old"
-    with pytest.raises(RuntimeError), atomic.folder(tmp_path / "d") as temporary:
+    with pytest.raises(RuntimeError), atomic.folder(tmp_path / "d", ANY) as temporary:
         (temporary / "x").write_text("half")
         raise RuntimeError
     assert names(tmp_path) == ["a.txt"]
@@ -58,7 +62,7 @@ def test_folder_replaces_a_full_folder(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(atomic, "_exchange", lambda a, b: False)
     target = tmp_path / "d"
     for content in ("old", "new"):
-        with atomic.folder(target) as temporary:
+        with atomic.folder(target, ANY) as temporary:
             (temporary / content).mkdir()
             (temporary / content / "x").write_text(content)
     assert names(target) == ["new"]
@@ -71,10 +75,10 @@ def test_refuses_what_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "f").write_text("x")
     with pytest.raises(FileError, match="is a folder"):
         atomic.write_bytes(tmp_path / "d", b"")
-    with pytest.raises(FileError, match="is a file"), atomic.folder(tmp_path / "f"):
+    with pytest.raises(FileError, match="is a file"), atomic.folder(tmp_path / "f", ANY):
         pass
     for unnamed in (".", "..", "/"):
-        with pytest.raises(FileError, match="name a new folder"), atomic.folder(unnamed):
+        with pytest.raises(FileError, match="name a new folder"), atomic.folder(unnamed, ANY):
             pass
     with pytest.raises(FileError, match="does not exist"):
         atomic.write_bytes(tmp_path / "no" / "f", b"")
@@ -94,3 +98,36 @@ def test_a_kill_leaves_the_old_file(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(target)], check=False)
     assert done.returncode == -signal.SIGKILL
     assert target.read_text() == "old"
+
+
+WRITES = """
+import sys
+from calibrant.files import atomic
+atomic.write_bytes(sys.argv[1], b"half of it")
+"""
+
+
+def test_the_next_write_sweeps_what_a_kill_left(tmp_path: Path) -> None:
+    """Of this target only, and only what carries calibrant's own mark."""
+    for name in ("a.txt", "b.txt"):
+        leave(WRITES, 1, str(tmp_path / name))
+    (tmp_path / ".calibrant-12345678.d" / "inside").mkdir(parents=True)
+    for name in (".a.settings.txt", ".calibrant-notes.txt"):
+        (tmp_path / name).write_text("mine")
+    atomic.write_text(tmp_path / "a.txt", "whole")
+    with atomic.folder(tmp_path / "d", ANY):
+        pass
+    [other] = [n for n in names(tmp_path) if n.endswith(".b.txt")]
+    assert names(tmp_path) == sorted([".a.settings.txt", ".calibrant-notes.txt", other, "a.txt", "d"])
+
+
+def test_what_is_being_written_is_not_swept(tmp_path: Path) -> None:
+    """The first of two writers at once is not disturbed by the second; the last one to finish wins."""
+    with atomic.file(tmp_path / "a") as one, atomic.folder(tmp_path / "d", ANY) as two:
+        one.write_text("first")
+        atomic.write_text(tmp_path / "a", "second")
+        with atomic.folder(tmp_path / "d", ANY) as other:
+            (other / "second").write_text("")
+        assert one.is_file() and two.is_dir()
+    assert (tmp_path / "a").read_text() == "first"
+    assert names(tmp_path) == ["a", "d"] and names(tmp_path / "d") == []

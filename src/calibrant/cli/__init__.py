@@ -17,7 +17,7 @@ import typer
 
 from calibrant import __version__
 from calibrant.cli.failures import report
-from calibrant.cli.notes import first_process
+from calibrant.files.locks import first_process
 
 VERBS: dict[str, str] = {
     "apply": "apply",

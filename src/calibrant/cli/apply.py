@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from calibrant import files
-from calibrant.cli.fit import Bar, writable
+from calibrant.cli.fit import Bar
 from calibrant.errors import FileError
+from calibrant.files import outputs
 from calibrant.posthoc import load
 from calibrant.posthoc.fit import mean_nll
 from calibrant.posthoc.map import FittedMap
@@ -32,22 +33,21 @@ def apply(
     labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the file has none")] = None,
 ) -> None:
     """Apply a fitted map to predictions."""
+    one_file = out.suffix in files.FORMATS
+    outputs.check((out, outputs.FILE if one_file else outputs.PARTS), inputs=[map_folder, preds, labels])
     fitted = load(map_folder)
     files.existing(preds)
-    if out.suffix in files.FORMATS and not out.is_dir():
+    if one_file:
         p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
         after = fitted.predictions(p)
         files.write(out, after)
         before_nll, after_nll = mean_nll(p, after)
         found = _found(fitted, p.n, p.k, None, before_nll, after_nll, out) | {"overlap": fitted.overlap(p)}
     elif preds.is_dir() or preds.suffix == ".parquet":
-        writable(out)
         if out.suffix:
             raise FileError(
                 f"cannot write {out}: unknown format {out.suffix!r}; name a folder, or {', '.join(files.FORMATS)}"
             )
-        if preds.absolute() == out.absolute():
-            raise FileError(f"{out} is also the input; name another folder")
         with Bar("applying") as bar:
             done = apply_parts(fitted, preds, out, progress=lambda i, n: bar.share(f"{i:,} of {n:,} rows", i / n))
         found = _found(fitted, done.n, done.k, done.parts, done.nll_before, done.nll_after, out)

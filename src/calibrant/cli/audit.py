@@ -18,8 +18,8 @@ from calibrant.cli import gate
 from calibrant.cli.audit_advice import advice_for, after_audit, show
 from calibrant.cli.audit_doubts import doubts
 from calibrant.cli.audit_inputs import Audited, Options, audited, pairs
-from calibrant.errors import FileError, InputError
-from calibrant.files import atomic
+from calibrant.errors import InputError
+from calibrant.files import atomic, outputs
 from calibrant.files.arrays import Keys
 from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import choose, whole
@@ -74,7 +74,7 @@ def audit(
     if workers < 1:
         raise InputError(f"--workers {workers}; it must be 1 or more")
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]
-    _writable(html)
+    outputs.check((html, outputs.PAGE), inputs=[*preds, calibration, labels])
     options = Options(
         keys=Keys(logits_key, probs_key, labels_key, predicted_key, confidence_key),
         metrics=names,
@@ -128,14 +128,6 @@ def _about(text: str) -> Literal["top", "positive"]:
     if text == "positive":
         return "positive"
     raise InputError(f"--about {text!r} is unknown; use top or positive")
-
-
-def _writable(html: Path | None) -> None:
-    """Known before minutes are spent."""
-    if html is not None and html.is_dir():
-        raise FileError(f"--html {html} is a folder; name a file")
-    if html is not None and not html.parent.is_dir():
-        raise FileError(f"--html {html}: the folder {html.parent} does not exist")
 
 
 def _page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None, o: Options) -> str:

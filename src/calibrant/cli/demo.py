@@ -19,7 +19,7 @@ import typer
 
 from calibrant import files
 from calibrant.cli.compare import sentence
-from calibrant.errors import FileError
+from calibrant.files import atomic, outputs
 from calibrant.metrics import METRICS
 from calibrant.metrics.compare import Comparison, compare
 from calibrant.metrics.evaluate import evaluate
@@ -72,7 +72,8 @@ def demo(
     """The whole pipeline on bundled data: train three ways, recalibrate, one table, an HTML report."""
     from calibrant.report import html
 
-    _folder(out)
+    outputs.check((out, outputs.DEMO))
+    atomic.check_place(out, "write the demo to with -o")
     found = [one(name, recipe, out, seed, as_json) for name, recipe in TRAININGS.items()]
     first = found[0]
     written = {
@@ -200,10 +201,3 @@ def step(what: str, to_stderr: bool = False) -> Iterator[None]:
     with log.status(what):
         yield
     log.print(f"· {what} [dim]({time.perf_counter() - start:.1f} s)[/dim]")
-
-
-def _folder(out: Path) -> None:
-    try:
-        (out / "runs").mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"{out}: cannot be a folder to write to ({error.strerror}); name another with -o") from error

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from calibrant.errors import FileError
+from calibrant.files import outputs
 from calibrant.posthoc import load
 from calibrant.types import SCHEMA
 
@@ -21,6 +22,7 @@ def export(
     """Write a fitted map for other programs: formula and numbers (.json), or a graph (.onnx)."""
     if out.suffix not in (".json", ".onnx"):
         raise FileError(f"cannot write {out}: unknown format {out.suffix!r}; use .json or .onnx")
+    outputs.check((out, outputs.FORMULA if out.suffix == ".json" else outputs.FILE), inputs=[map_folder])
     fitted = load(map_folder)
     if out.suffix == ".json":
         from calibrant.posthoc.export import write_json

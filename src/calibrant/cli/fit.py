@@ -11,7 +11,8 @@ from typing import Annotated, Any
 import typer
 
 from calibrant import files
-from calibrant.errors import FileError, InputError
+from calibrant.errors import InputError
+from calibrant.files import outputs
 from calibrant.posthoc.fit import fit_predictions, resolve
 from calibrant.posthoc.guard import sentence
 from calibrant.posthoc.map import FittedMap
@@ -40,8 +41,7 @@ def fit(
     ignore_index: Annotated[int | None, typer.Option(help="label of items that do not count")] = None,
 ) -> None:
     """Fit a map that makes confidence honest, and check that it does."""
-    if out is not None:
-        writable(out)
+    outputs.check((out, outputs.MAP), inputs=[preds, labels])
     chosen = dict(setting(text) for text in settings or ())
     if budget is not None:
         if method != "auto":
@@ -126,14 +126,6 @@ def setting(text: str) -> tuple[str, Any]:
         return key.strip(), json.loads(value)
     except json.JSONDecodeError:
         return key.strip(), value.strip()
-
-
-def writable(folder: Path) -> None:
-    """Say before the work, not after it, that the result has no place."""
-    if folder.is_file():
-        raise FileError(f"{folder} is a file; name a folder for the map")
-    if not folder.absolute().parent.is_dir():
-        raise FileError(f"cannot write {folder}: the folder {folder.parent} does not exist")
 
 
 def ranked(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,9 +1,7 @@
-"""What a person should know of the models that were named, on stderr: unfinished runs, and runs of two recipes; and
-which of several processes says such things."""
+"""What a person should know of the models that were named, on stderr: unfinished runs, and runs of two recipes."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +11,6 @@ from calibrant.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.ensembles.reference import Reference
-
-
-def first_process() -> bool:
-    """Of those that train together (`--devices 2`), the one that speaks."""
-    return all(os.environ.get(rank, "0") == "0" for rank in ("LOCAL_RANK", "NODE_RANK"))
 
 
 def say_notes(found: Sequence[Reference]) -> None:

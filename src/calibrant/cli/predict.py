@@ -75,7 +75,7 @@ def predict(
     from calibrant.data.label_maps import IGNORED
     from calibrant.data.own import as_item
     from calibrant.ensembles.reference import resolve
-    from calibrant.files import atomic
+    from calibrant.files import atomic, outputs
     from calibrant.functional.border import as_split
     from calibrant.functional.output import logits_of
     from calibrant.train.rehearsal import answer as rehearsed
@@ -83,6 +83,7 @@ def predict(
     where = device_of(device)
     ensemble_options.checked(ensemble, members, sigma, p)
     fit_on = _possible(ensemble, save, html, keep_members, fit_on)
+    outputs.check((out, outputs.FILE), (save, outputs.ENSEMBLE), (html, outputs.PAGE), inputs=[*model, data])
     stream = only_with_stream(stream, ensemble, window=window, decay=decay, scene_cut=scene_cut)
     ensemble_options.kept(keep_members, ensemble, stream)
     moments = numbers(mean, "--mean"), numbers(std, "--std")
@@ -171,7 +172,7 @@ def _possible(
     ensemble: str | None, save: Path | None, html: Path | None, keep_members: bool, fit_on: str | None
 ) -> str:
     """What cannot be, known before anything is loaded or written; else the split that σ is fitted on."""
-    from calibrant.errors import FileError, SplitError
+    from calibrant.errors import SplitError
     from calibrant.functional.border import as_split
 
     held_out = as_split(fit_on or "calibration").value
@@ -183,8 +184,6 @@ def _possible(
         raise SplitError("--fit-on test: σ must be chosen on data that is not the test split; use calibration")
     if html is not None and keep_members:
         raise InputError("--html is about the pooled prediction; drop --keep-members")
-    if html is not None and (html.is_dir() or not html.parent.is_dir()):
-        raise FileError(f"--html {html} is a folder, or its folder does not exist; name a file")
     return held_out
 
 

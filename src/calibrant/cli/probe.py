@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrant.errors import FileError, InputError, unknown
+from calibrant.errors import InputError, unknown
+from calibrant.files import outputs
 from calibrant.types import SCHEMA, jsonable
 
 if TYPE_CHECKING:
@@ -134,8 +135,7 @@ def probe(
             raise unknown("probe", name, PROBES)
     if not names:
         raise InputError(f"--what is empty; name one of {', '.join(PROBES)}")
-    if html is not None and (html.is_dir() or not html.parent.is_dir()):
-        raise FileError(f"--html {html}: name a file in a folder that exists")
+    outputs.check((html, outputs.PAGE), inputs=[*models, *(runs or ()), data])
     options = {"ruler": ruler, "levels": levels, "variance": variance}
     request = _request([*models, *(runs or ())], data, data_root, split, limit, device, out, options)
     found = {name: import_module(f"calibrant.cli.{PROBES[name]}").probe(request) for name in names}

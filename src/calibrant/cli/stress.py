@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrant.errors import FileError, InputError
+from calibrant.errors import InputError
+from calibrant.files import outputs
 
 if TYPE_CHECKING:
     from calibrant.cli.stress_inputs import Ensembling, Setting
@@ -80,8 +81,8 @@ def stress(
     from calibrant.diagnostics.stress import Folder, planned
     from calibrant.diagnostics.stress.run import rehearsed, tried
 
-    if html is not None and (html.is_dir() or not html.parent.is_dir()):
-        raise FileError(f"--html {html} is a folder, or its folder does not exist; name a file")
+    read = [*model, data, corruptions, *(natural or ()), *(outside or ()), reference, map_]
+    outputs.check((out, outputs.STRESS), (html, outputs.PAGE), inputs=read)
     made = inputs.ensembling(ensemble, members, sigma, p, seed, calibration)
     choice = inputs.suite_of(suite, subset, types, severities, natural or (), corruptions)
     fitted = _loaded(map_)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.notes import first_process
+from calibrant.files.locks import first_process
 from calibrant.types import jsonable
 
 

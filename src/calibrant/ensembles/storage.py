@@ -18,7 +18,7 @@ from calibrant.ensembles.pep import PEP, Certificate
 from calibrant.ensembles.perturbation import Where
 from calibrant.ensembles.sigma import SigmaPoint
 from calibrant.errors import MapError
-from calibrant.files import atomic
+from calibrant.files import atomic, outputs
 from calibrant.files.damage import readable
 from calibrant.types import jsonable
 
@@ -29,7 +29,7 @@ def save(ensemble: PEP, folder: str | Path) -> Path:
     """Write the ensemble's settings to `folder`, whole or not at all."""
     body = {"version": VERSION, "ensemble": "pep", **jsonable(ensemble.describe())}
     text = json.dumps({"sha256": _digest(body), **body}, indent=2, ensure_ascii=False)
-    with atomic.folder(folder) as temporary:
+    with atomic.folder(folder, outputs.ENSEMBLE) as temporary:
         (temporary / "ensemble.json").write_text(text, encoding="utf-8")
     return Path(folder)
 

@@ -14,17 +14,16 @@ import re
 import secrets
 import shutil
 import sys
-import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from calibrant.errors import FileError
+from calibrant.files.locks import take
+from calibrant.files.outputs import FILE, Kind, check_target
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-ABANDONED = 3600.0  # seconds; what is being written is a few old
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
@@ -43,41 +42,33 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 def file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary file beside `path`, with its suffix; renamed to `path` when the block ends well, else removed."""
     target = Path(path)
-    _check_parent(target)
-    if target.is_dir():
-        raise FileError(f"{target} is a folder; name a file to write")
-    temporary = target.with_name(f".{target.stem}.{_token()}{target.suffix}")
-    try:  # from here on: a signal between making the file and this line would leave it
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    check_target(target, FILE)
+    with _temporary(target, lambda new: os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)) as temporary:
         yield temporary
         _sync(temporary)
         os.replace(temporary, target)
         _sync(target.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
-def folder(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary folder beside `path`; becomes `path` (replacing a folder there) when the block ends well."""
+def folder(path: str | os.PathLike[str], kind: Kind) -> Iterator[Path]:
+    """A temporary folder beside `path`; becomes `path`, replacing a folder of its kind, when the block ends well."""
     target = Path(path)
-    if target.name in ("", ".."):
-        raise FileError(f"{target} cannot be replaced by a folder that is written; name a new folder")
-    _check_parent(target)
-    if target.exists() and not target.is_dir():
-        raise FileError(f"{target} is a file; name a folder to write")
-    temporary = target.with_name(f".{target.name}.{_token()}")
-    try:
-        temporary.mkdir()
+    check_target(target, kind)
+
+    def make(new: Path) -> int:
+        new.mkdir()
+        return os.open(new, os.O_RDONLY)
+
+    with _temporary(target, make) as temporary:
         yield temporary
         for root, _, names in os.walk(temporary):
             for name in names:
                 _sync(Path(root) / name)
             _sync(Path(root))
+        check_target(target, kind)  # the work may have taken hours
         _become(temporary, target)
         _sync(target.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)  # the old content, after an exchange
 
 
 def check_place(path: Path, purpose: str) -> None:
@@ -107,18 +98,51 @@ def _nearest(path: Path) -> Path:
 
 
 def sweep(path: Path, names: str) -> None:
-    """Remove the temporary files of targets `names` (a regular expression) that killed writes left in a folder.
+    """Remove what killed writes of the targets `names` (a regular expression) left in a folder.
 
-    Only those of long ago: another process may be writing one now.
+    A process that is still writing holds a lock on its temporary file or folder; what is locked stays.
     """
-    stem, dot, suffix = names.partition(r"\.")
-    temporary = re.compile(rf"\.{stem}\.[-\w]{{8}}{dot}{suffix}")  # what `file` calls them
-    for name in os.listdir(path):
+    import fcntl
+
+    if not os.access(path, os.R_OK):
+        return
+    temporary = re.compile(rf"\.calibrant-[-\w]{{8}}\.(?:{names})")
+    for left in (path / name for name in os.listdir(path) if temporary.fullmatch(name)):
         try:
-            if temporary.fullmatch(name) and time.time() - (path / name).stat().st_mtime > ABANDONED:
-                (path / name).unlink()
-        except FileNotFoundError:  # it has got its name since, or somebody else swept it
+            handle = os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
+        except OSError:  # it has got its name since, or is another user's
             continue
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _remove(left)
+        except OSError:  # it is being written
+            continue
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def _temporary(target: Path, make: Callable[[Path], int]) -> Iterator[Path]:
+    """A new name beside the target, locked while the block runs and gone afterwards; earlier leftovers go first."""
+    sweep(target.parent, re.escape(target.name))
+    while True:
+        temporary = target.with_name(f".calibrant-{_token()}.{target.name}")
+        handle = make(temporary)
+        if take(handle) and temporary.exists():
+            break
+        os.close(handle)  # another process swept it before it was locked
+    try:
+        yield temporary
+    finally:
+        _remove(temporary)  # after an exchange, the old content
+        os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _become(temporary: Path, target: Path) -> None:
@@ -129,10 +153,11 @@ def _become(temporary: Path, target: Path) -> None:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
     if not _exchange(temporary, target):
-        aside = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}.old."))
-        os.rename(target, aside / "old")
+        aside = target.with_name(f".calibrant-old.{target.name}")
+        _remove(aside)  # of a write that was killed here; what it held has been replaced since
+        os.rename(target, aside)
         os.rename(temporary, target)
-        shutil.rmtree(aside, ignore_errors=True)
+        _remove(aside)
 
 
 def _exchange(a: Path, b: Path) -> bool:
@@ -144,13 +169,6 @@ def _exchange(a: Path, b: Path) -> bool:
         return False
     done: int = libc.renameat2(_AT_FDCWD, os.fsencode(a), _AT_FDCWD, os.fsencode(b), _RENAME_EXCHANGE)
     return done == 0
-
-
-def _check_parent(target: Path) -> None:
-    if not target.parent.is_dir():
-        raise FileError(f"cannot write {target}: the folder {target.parent} does not exist")
-    if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise FileError(f"cannot write {target}: no permission to write in {target.parent}")
 
 
 def _token() -> str:

@@ -45,6 +45,12 @@ def names(folder: Path) -> list[str]:
     return sorted(n for n in (os.listdir(folder) if folder.is_dir() else ()) if not n.startswith("."))
 
 
+def everything(folder: Path) -> list[str]:
+    """Hidden names too: for what is about to be replaced."""
+    _check(folder)
+    return sorted(os.listdir(folder))
+
+
 def _check(folder: Path) -> None:
     if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):  # `glob` would say that there is nothing in it
         raise FileError(f"no permission to list {folder}; make it readable")

@@ -24,7 +24,11 @@ def read(path: Path) -> Arrays:
 
 
 def write(path: Path, content: Content) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     lists = {name: json.dumps(list(values), ensure_ascii=False) for name, values in content.lists.items()}
-    save_file(dict(content.tensors), str(path), metadata={**content.texts, **lists})
+    try:
+        save_file(dict(content.tensors), str(path), metadata={**content.texts, **lists})
+    except SafetensorError as error:  # a full disk, which every other format reports like this
+        raise OSError(str(error)) from error

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.errors import FileError, MapError
-from calibrant.files import atomic
+from calibrant.files import atomic, outputs
 from calibrant.files.damage import readable
 from calibrant.posthoc.map import Chain, FitRecord, FittedMap
 from calibrant.types import jsonable
@@ -45,7 +45,7 @@ def save(fitted: FittedMap, folder: str | PathLike[str]) -> Path:
     header = jsonable(header)
     header["content"] = _content(header)
     path = Path(folder)
-    with atomic.folder(path) as temporary:
+    with atomic.folder(path, outputs.MAP) as temporary:
         (temporary / TENSORS).write_bytes(data)
         (temporary / HEADER).write_text(json.dumps(header, indent=2, ensure_ascii=False, allow_nan=False), "utf-8")
     return path

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import FileError
-from calibrant.files import atomic, parquet
+from calibrant.files import atomic, outputs, parquet
 from calibrant.files.arrays import content, join
 from calibrant.functional.scores import reduce
 from calibrant.posthoc.map import FittedMap
@@ -53,7 +53,7 @@ def apply_parts(
     origin, done, k = "", 0, None
     before = after = 0.0
     possible = 0
-    with atomic.folder(target) as temporary:
+    with atomic.folder(target, outputs.PARTS) as temporary:
         for i, p in enumerate(rows(where, numbers)):
             if not i:
                 origin = p.origin or fingerprint(where, total, numbers)

@@ -19,8 +19,7 @@ from torch import Tensor
 
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic
-from calibrant.files.listing import visible
+from calibrant.files import atomic, outputs
 from calibrant.types import SCHEMA, jsonable
 
 Arrays = dict[str, Tensor]
@@ -35,8 +34,7 @@ class Folder:
     @classmethod
     def begin(cls, path: Path, settings: Mapping[str, Any]) -> Folder:
         """The folder, new or with the same settings; else an error that names what differs."""
-        if path.exists() and not path.is_dir():
-            raise FileError(f"{path} is a file; name a folder for the cells")
+        outputs.check_target(path, outputs.STRESS)
         found = path / "settings.json"
         content = jsonable(dict(settings))
         if found.is_file():
@@ -49,8 +47,6 @@ class Folder:
             ]
             if differ:
                 raise InputError(f"{path} was begun with other settings ({'; '.join(differ)}); choose another folder")
-        elif visible(path):
-            raise FileError(f"{path} is not empty and holds no stress run; name a new folder")
         else:
             if not path.parent.is_dir():
                 raise FileError(f"cannot write {path}: the folder {path.parent} does not exist")

@@ -1,0 +1,74 @@
+"""Who may work in a folder: one command at a time, and of the processes of that command the first.
+
+The kernel takes a lock back when its process ends, however it ends: a kill leaves nothing to clear away by hand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from calibrant.errors import FileError
+
+LOCK = ".lock"
+
+
+def first_process() -> bool:
+    """Of those that train together (`--devices 2`), the one that writes and speaks."""
+    return all(os.environ.get(rank, "0") == "0" for rank in ("LOCAL_RANK", "NODE_RANK"))
+
+
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Make the folder and hold it while the block runs. What was made goes again if the block writes nothing."""
+    if not first_process():
+        yield
+        return
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    handle = _held(folder)
+    try:
+        yield
+    finally:
+        (folder / LOCK).unlink(missing_ok=True)  # before the lock is free: nobody takes a file that is about to go
+        os.close(handle)
+        for place in new:
+            try:
+                place.rmdir()
+            except OSError:  # there is something in it
+                break
+
+
+def _held(folder: Path) -> int:
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # the other process has ended, and has removed the folder
+            continue
+        if not take(handle):
+            owner = os.read(handle, 20).decode() or "another"
+            os.close(handle)
+            raise FileError(f"{folder} is in use by process {owner}; wait until it ends, or name another folder")
+        try:
+            if os.path.samestat(os.stat(folder / LOCK), os.fstat(handle)):
+                os.ftruncate(handle, 0)
+                os.write(handle, str(os.getpid()).encode())
+                return handle
+        except FileNotFoundError:
+            pass
+        os.close(handle)  # of a process that has ended, and has removed it
+
+
+def take(handle: int) -> bool:
+    """Whether this process now has the lock. A file system without locks does not stop anyone."""
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
