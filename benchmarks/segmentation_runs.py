@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -89,11 +89,11 @@ def variants(model: nn.Module, video: Footage, members: int, seed: int) -> dict[
     with evaluating(model) as network:
         found = {AS_TRAINED: video.measured(network)}
     if members == 1:
-        stream = TemporalSmoothing(model)
+        stream = TemporalSmoothing(model, class_axis=-1)
     else:
         dropout = MCDropout(model, members=members, seed=seed)
-        found["dropout"] = video.measured(dropout)
-        stream = TemporalSmoothing(dropout)  # member t mod M at frame t
+        found["dropout"] = video.measured(partial(dropout, class_axis=-1))
+        stream = TemporalSmoothing(dropout, class_axis=-1)  # member t mod M at frame t
     found[TEMPORAL] = video.measured(lambda x: stream(x, stream="video"))
     return found
 
@@ -202,7 +202,9 @@ class Measuring:
         }
         if time.time() < self.a.deadline:
             test = Footage(self.data, Split.TEST, self.device, limit=limit, bfloat16=bfloat16)
-            predictor: Any = MCDropout(model, members=unit.members, seed=unit.seed) if drop else evaluated(model)
+            predictor: Any = evaluated(model)
+            if drop:
+                predictor = partial(MCDropout(model, members=unit.members, seed=unit.seed), class_axis=-1)
             row = test.measured(predictor).report(resampling=RESAMPLING)
             # without consistency: its frames are a second apart
             extras["test"] = {m: e.to_dict() for m, e in row.items() if m != "consistency"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import calibrant
 from calibrant.ensembles import ENSEMBLES, PEP, MCDropout
 from calibrant.ensembles.assemble import assemble
 from calibrant.ensembles.deep import Deep
@@ -28,9 +30,19 @@ def network(seed: int = 0) -> nn.Module:
         return nn.Sequential(nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4))
 
 
+def relatives(model: nn.Module, n: int) -> list[nn.Module]:
+    """Other networks of its shape."""
+    out = [copy.deepcopy(model).eval() for _ in range(n)]
+    with torch.no_grad():
+        for s, other in enumerate(out):
+            for p in other.parameters():
+                p += 0.3 * torch.randn(p.shape, generator=torch.Generator().manual_seed(s))
+    return out
+
+
 def states(model: nn.Module, n: int = 4) -> list[dict[str, torch.Tensor]]:
-    """Checkpoints of the end of a training run: the model, and other networks of its shape."""
-    return [model.state_dict(), *(network(s).state_dict() for s in range(1, n))]
+    """Checkpoints of the end of a training run."""
+    return [model.state_dict(), *(other.state_dict() for other in relatives(model, n - 1))]
 
 
 def x(n: int = 12) -> torch.Tensor:
@@ -40,7 +52,7 @@ def x(n: int = 12) -> torch.Tensor:
 MAKE: dict[str, Callable[[nn.Module, int], Ensemble]] = {
     "pep": lambda model, m: PEP(model, 0.1, members=m),
     "dropout": lambda model, m: MCDropout(model, members=m),
-    "deep": lambda model, m: Deep([model, *(network(s).eval() for s in range(1, m))]),
+    "deep": lambda model, m: Deep([model, *relatives(model, m - 1)]),
     "swa": lambda model, m: SWA(model),
     "swag": lambda model, m: SWAG.fit(model, states(model), [x(32)], members=m),
     "snapshot": lambda model, m: Snapshot.fit(model, states(model, m)),
@@ -109,6 +121,95 @@ def test_a_loader_gives_predictions_pooled_or_by_member(name: str) -> None:
     assert torch.allclose(pooled.logits, ensemble(x()), atol=1e-6)
     assert kept.logits.shape == (ensemble.size, 12, 4) and torch.equal(kept.labels, y)
     assert not pooled.raw and kept.raw == (name != "temporal")  # whose one member is an average already
+
+
+def pixels() -> nn.Module:
+    """[N, 3, H, W] → [N, 4, H, W], as torch's convolutions have it."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Dropout(0.5), nn.Conv2d(8, 4, 1)).eval()
+
+
+class Turned(nn.Module):
+    """The network with its classes at another axis."""
+
+    def __init__(self, axis: int, flat: bool = False) -> None:
+        super().__init__()
+        self.network, self.to, self.flat = pixels(), axis, flat
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.network(x)
+        return (z.flatten(2) if self.flat else z).movedim(1, self.to)
+
+
+IMAGES = torch.randn(5, 3, 6, 4, generator=torch.Generator().manual_seed(2))  # as wide as there are classes
+MAPS = torch.randint(0, 4, (5, 6, 4), generator=torch.Generator().manual_seed(3))
+MAPS[0, :4] = MAPS[3, 1, 2] = 255
+
+
+def looped(ensemble: Ensemble, axis: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(what the members say, the mean of their probabilities), member after member, in float64."""
+    said = []
+    for j in range(ensemble.size):
+        with ensemble.member(j) as member, torch.no_grad():
+            said.append(member(IMAGES))
+    total = sum((torch.softmax(z.double(), axis) for z in said), torch.zeros((), dtype=torch.float64))
+    return torch.stack(said), total / len(said)
+
+
+@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize(
+    ("model", "said", "axis"),
+    [
+        (pixels, {}, 1),
+        (pixels, {"class_axis": 1}, 1),
+        (pixels, {"class_axis": -3}, 1),
+        (lambda: Turned(3), {"class_axis": -1}, 3),
+        (lambda: Turned(1, flat=True), {"class_axis": 1}, 1),
+        (lambda: Turned(2, flat=True), {"class_axis": -1}, 2),
+    ],
+    ids=["default", "1", "-3", "last", "three axes, 1", "three axes, last"],
+)
+def test_maps_are_pooled_over_their_classes(
+    name: str, model: Callable[[], nn.Module], said: dict[str, int], axis: int
+) -> None:
+    def ensemble() -> Ensemble:  # temporal smoothing remembers
+        return MAKE[name](model(), 3)
+
+    if name == "temporal":  # a member is a stream already, which has to know
+        members, mean = looped(replace(ensemble(), **said), axis)  # type: ignore[type-var]
+    else:
+        members, mean = looped(ensemble(), axis)
+    torch.testing.assert_close(ensemble()(IMAGES, **said).exp(), mean, atol=1e-6, rtol=0)
+    torch.testing.assert_close(ensemble().members(IMAGES, **said), members)
+    y = MAPS.flatten(1) if members.ndim == 4 else MAPS
+    kept = y != 255
+    loader = [(IMAGES, y)]
+    rows = mean.movedim(axis, -1)[kept]
+    options = {"ignore_index": 255, **said}
+    for pooled in (ensemble().predict(loader, **options), calibrant.predict(ensemble(), loader, **options)):
+        torch.testing.assert_close(pooled.logits.double().softmax(-1), rows, atol=1e-6, rtol=0)
+        assert torch.equal(pooled.labels, y[kept]) and len(pooled.group.unique()) == 5
+    each = ensemble().predict(loader, keep_members=True, **options)
+    torch.testing.assert_close(each.logits, torch.stack([m.movedim(axis, -1)[kept] for m in members]).to(each.logits))
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_three_axes_are_not_guessed(name: str) -> None:
+    ensemble, loader = MAKE[name](Turned(1, flat=True), 2), [(IMAGES, MAPS.flatten(1))]
+    asked: list[Callable[[], Any]] = [lambda: ensemble(IMAGES), lambda: ensemble.members(IMAGES)]
+    asked += [lambda: ensemble.predict(loader), lambda: ensemble.predict(loader, keep_members=True)]
+    for ask in asked:
+        with pytest.raises(InputError, match="three axes.*say class_axis=1 or class_axis=-1"):
+            ask()
+
+
+@pytest.mark.parametrize("name", MAKE)
+def test_a_network_may_state_its_class_axis(name: str) -> None:
+    model = Turned(3)
+    told = MAKE[name](model, 2)(IMAGES, class_axis=-1)
+    model.class_axis = -1
+    torch.testing.assert_close(MAKE[name](model, 2)(IMAGES), told)
 
 
 def ingredients(**settings: Any) -> Ingredients:

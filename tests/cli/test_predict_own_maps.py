@@ -140,6 +140,15 @@ def test_ensembles_of_maps(tmp_path: Path) -> None:
     assert np.load(out)["logits"].shape == (kept, K)
 
 
+def test_pep_chooses_sigma_on_maps_and_draws_its_curve(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, page = tmp_path / "pep.npz", tmp_path / "page.html"
+    assert predicted(VIDEO, out, "--ensemble", "pep", "--html", str(page), "--json") == 0
+    pep = json.loads(capsys.readouterr().out)["pep"]
+    assert np.load(out)["logits"].shape == (int((frames(classes=K - 1)[1] >= 0).sum()), K)
+    assert pep["certificate"]["nll_at_zero"] == pytest.approx(math.log(K), abs=0.2)  # labels are random
+    assert "σ" in page.read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("model", "data", "more", "says"),
     [
@@ -156,8 +165,6 @@ def test_ensembles_of_maps(tmp_path: Path) -> None:
         ("network", "none.npz", [], "no pixel has a class"),
         ("network", "floats.npz", [], "maps of labels are float64"),
         ("network", "few.npz", [], "12 images but 11 labels"),
-        ("network", VIDEO, ["--ensemble", "pep"], "say --sigma"),
-        ("network", VIDEO, ["--ensemble", "pep", "--sigma", "0.1", "--html", "page.html"], "drop --html"),
     ],
 )
 def test_what_does_not_fit_is_one_line_and_nothing_is_written(

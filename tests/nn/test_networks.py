@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.nn import MODELS, build, options_of
 from calibrant.nn.heads import Head
+from calibrant.nn.passes import Passes
 from calibrant.nn.surgery import smoothed, unsmooth
 from calibrant.nn.vgg import DROPOUT_AT
 
@@ -252,6 +253,32 @@ def test_training_passes_are_averaged_in_probability() -> None:
     assert torch.equal(model.eval()(x), inner(x))
     with pytest.raises(InputError, match="passes"):
         build("mlp", classes=4, passes=0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "said", "axis"),
+    [((2, 4, 5, 4), None, 1), ((2, 5, 4, 4), -1, 3), ((2, 4, 6), 1, 1), ((2, 6, 4), -1, 2), ((2, 4), None, 1)],
+)
+def test_training_passes_are_averaged_over_the_classes(shape: tuple[int, ...], said: int | None, axis: int) -> None:
+    x, each = torch.randn(shape), torch.randn(3, *shape)
+
+    class Drawn(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return each.flatten(0, 1).clone()
+
+    found = Passes(Drawn(), 3, class_axis=said)(x)
+    torch.testing.assert_close(found.exp(), each.double().softmax(axis + 1).mean(0).float())
+
+
+def test_training_passes_do_not_guess_of_three_axes() -> None:
+    with pytest.raises(InputError, match="class_axis=1 or class_axis=-1"):
+        Passes(nn.Identity(), 2)(torch.randn(2, 4, 6))
+
+
+def test_training_passes_of_our_unet_have_classes_last() -> None:
+    """Four axes by default mean [N, K, H, W], which this network's answer is not."""
+    model = build("unet", classes=4, width=4, size=(16, 16), passes=2)
+    assert torch.allclose(model.train()(torch.randn(1, 3, 16, 16)).exp().sum(-1), torch.ones(1, 16, 16), atol=1e-5)
 
 
 def test_mistakes_are_named() -> None:

@@ -58,10 +58,11 @@ def pooled(
             held_out=lambda: batches(Split.CALIBRATION),
             checkpoints=lambda: kept_weights(folder),
             training=lambda: (x for x, _, _ in batches(Split.TRAIN)),
+            class_axis=-1,  # of every network that was trained here
         ),
     )
     wanted = (Split.CALIBRATION, Split.TEST)
-    found = {s: made.predict(batches(s), device=device, split=s, classes=data.classes) for s in wanted}
+    found = {s: made.predict(batches(s), device=device, split=s, classes=data.classes, class_axis=-1) for s in wanted}
     said: dict[str, Any] = {"ensemble_size": made.size}
     if ensemble.name == "pep":
         said["sigma"] = made.sigma  # type: ignore[attr-defined]

@@ -25,16 +25,6 @@ def checked(
         raise InputError(f"--members is a setting of {of}, and changes nothing {given}; add one, or drop --members")
 
 
-def of_maps(ensemble: str | None, sigma: float | None, report: bool) -> None:
-    """What an ensemble cannot do with a class for each pixel: σ and its curve in the report need one label an item."""
-    if ensemble == "pep" and sigma is None:
-        raise InputError("--ensemble pep: σ is fitted on one label an item, and these labels are maps; say --sigma")
-    if ensemble == "pep" and report:
-        raise InputError(
-            "--html draws PEP's σ curve, which needs one label an item; these labels are maps: drop --html"
-        )
-
-
 def kept(keep_members: bool, ensemble: str | None, stream: bool) -> None:
     """Whether there are members to keep."""
     if not keep_members:

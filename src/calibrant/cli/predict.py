@@ -17,7 +17,6 @@ from calibrant.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.ensembles.ensemble import Ensemble
-    from calibrant.ensembles.reference import Reference
     from calibrant.types import Predictions
 
 SMALL_IMAGES = 1000 * 32 * 32
@@ -78,6 +77,7 @@ def predict(
     from calibrant.files import atomic, outputs
     from calibrant.functional.border import as_split
     from calibrant.functional.output import logits_of
+    from calibrant.functional.rows import classes_last
     from calibrant.train.rehearsal import answer as rehearsed
 
     where = device_of(device)
@@ -87,7 +87,7 @@ def predict(
     stream = only_with_stream(stream, ensemble, window=window, decay=decay, scene_cut=scene_cut)
     ensemble_options.kept(keep_members, ensemble, stream)
     moments = numbers(mean, "--mean"), numbers(std, "--std")
-    found = [turned(resolve(each), class_axis) for each in model]
+    found = [resolve(each) for each in model]
     say_notes(found)
     first = found[0]
     name = data_name(data, first)
@@ -116,20 +116,21 @@ def predict(
 
     networks = [m.to(where) for reference in found for m in reference.members]
     answers = {  # items may differ in size: then nobody knows before
-        text: logits_of(rehearsed(text, loaded, as_split(split), reference.members[0]))
+        text: classes_last(
+            logits_of(rehearsed(text, loaded, as_split(split), reference.members[0])), class_axis, f"{text}: logits"
+        )
         for text, reference in zip(model, found if loaded.shape else (), strict=False)
     }
     classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
     short = is_arrays(name) or (labels.ndim > 1 and ":" in name)  # a small file, a few maps, may lack the last ones
     known = classes if first.classes is not None or not short else None
     agree(answers, name, known, labels)
+    maps: dict[str, Any] = {"class_axis": class_axis, "ignore_index": IGNORED if labels.ndim > 1 else None}
     options: dict[str, Any] = {"device": where, "split": split, "classes": known, "progress": sys.stderr.isatty()}
-    if labels.ndim > 1:  # a class for each pixel, and pixels without one
-        options["ignore_index"] = IGNORED
-        ensemble_options.of_maps(ensemble, sigma, html is not None)
+    options |= maps
     made = None
     if ensemble is not None:
-        given = {"members": members, "sigma": sigma, "p": p, "seed": seed or 0}
+        given = {"members": members, "sigma": sigma, "p": p, "seed": seed or 0, **maps}
         made = assembled(ensemble, networks, first.name, given, batches, fit_on)
     if stream:
         made = streamed(made, networks, window, decay, scene_cut)
@@ -142,7 +143,7 @@ def predict(
         from calibrant.cli.predict_report import page
 
         alone = None if made is None else _alone(networks[:1], batches(split), options)
-        atomic.write_text(html, page(predicted, alone, made, lambda: batches(fit_on), out))
+        atomic.write_text(html, page(predicted, alone, made, lambda: batches(fit_on), out, maps))
     _say(predicted, out, made, save, html, as_json=json_)
 
 
@@ -157,15 +158,6 @@ def narrowed(p: Predictions, networks: Iterable[Any]) -> Predictions:
     if p.logits is None or p.logits.dtype != torch.float64 or torch.float64 in own:
         return p
     return replace(p, logits=p.logits.float())
-
-
-def turned(reference: Reference, class_axis: int) -> Reference:
-    """The model with its classes last, where they stand elsewhere."""
-    from calibrant.ensembles.classes_last import ClassesLast
-
-    if class_axis == -1:
-        return reference
-    return replace(reference, members=tuple(ClassesLast(m, class_axis) for m in reference.members))
 
 
 def _possible(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,21 +27,22 @@ def page(
     made: Ensemble | None,
     held_out: Callable[[], Iterable[Any]],
     out: Path,
+    maps: Mapping[str, Any],
 ) -> str:
-    """`alone` is the network by itself on the same items; `held_out` is where σ was fitted."""
+    """`alone` is the network by itself on the same items; `held_out` is where σ was fitted, read as `maps` says."""
     name = f"{out.stem} ({type(made).__name__} of {made.size})" if made is not None else out.stem
     sets = [] if alone is None else [replace(alone, source="the network alone")]
     sets.append(replace(predicted, source=name))
     audits = [html.Audit.of(p, evaluate(p), p.source) for p in sets]
     comparison = compare(sets[0], sets[1]) if alone is not None else None
-    panels = [_sigma(made, held_out)] if isinstance(made, PEP) else []
+    panels = [_sigma(made, held_out, maps)] if isinstance(made, PEP) else []
     return html.render(audits, command=provenance.command(), comparison=comparison, panels=panels)
 
 
-def _sigma(pep: PEP, held_out: Callable[[], Iterable[Any]]) -> Panel:
+def _sigma(pep: PEP, held_out: Callable[[], Iterable[Any]], maps: Mapping[str, Any]) -> Panel:
     """The search's probes and a few σ more, on the items that σ was fitted on."""
     seen = pep.certificate
     members = len(seen.curve[-1].members) if seen is not None and seen.curve and seen.curve[-1].members else pep.size
-    curve = sigma_curve(pep.at(0.0, members), held_out())
+    curve = sigma_curve(pep.at(0.0, members), held_out(), **maps)
     curve.seen |= {point.sigma: point for point in seen.curve} if seen is not None else {}
     return sigma_panel(pep, curve.points([0.0, *(share * pep.sigma for share in SHARES)]))

@@ -31,10 +31,10 @@ from calibrant.ensembles.dropping import (
 from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, evaluating, positive
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.passes import Passes
-from calibrant.ensembles.single import predict
+from calibrant.ensembles.single import predict, reading
 from calibrant.errors import InputError
 from calibrant.functional.noise import member_seed
-from calibrant.functional.output import logits_of
+from calibrant.functional.rows import classes_back
 from calibrant.nn.insertion import apart
 from calibrant.types import Predictions
 
@@ -93,23 +93,24 @@ class MCDropout(Ensemble):
         return self.count
 
     @torch.no_grad()
-    def members(self, x: Tensor) -> Tensor:
-        with closing(self._stream(x)) as stream:
-            return torch.cat(list(stream))
+    def members(self, x: Tensor, *, class_axis: int | None = None) -> Tensor:
+        axis = self.axis(class_axis)
+        with closing(self._stream(x, axis)) as stream:
+            return torch.stack([classes_back(logits, axis) for block in stream for logits in block])
 
     @torch.no_grad()
-    def __call__(self, *inputs: Any, **named: Any) -> Tensor:
-        pooled = LogMean()
+    def __call__(self, *inputs: Any, class_axis: int | None = None, **named: Any) -> Tensor:
+        axis, pooled = self.axis(class_axis), LogMean()
         if named or len(inputs) != 1 or not isinstance(inputs[0], Tensor):  # several: nothing is shared between members
             for j in range(self.count):
                 with self.member(j) as network:
-                    pooled.add(logits_of(network(*inputs, **named)))
-            return pooled.value()
+                    pooled.add(reading(network, axis)(*inputs, **named))
+            return classes_back(pooled.value(), axis)
         (x,) = inputs
-        with closing(self._stream(x)) as stream:
+        with closing(self._stream(x, axis)) as stream:
             for logits in stream:
                 pooled.extend(logits)
-        return pooled.value()
+        return classes_back(pooled.value(), axis)
 
     def predict(self, loader: Iterable[Any], *, keep_members: bool = False, **options: Any) -> Predictions:
         """As for every ensemble; pooled predictions go batch by batch, to share what precedes the dropout."""
@@ -118,8 +119,8 @@ class MCDropout(Ensemble):
         options = {"device": self.home, **{k: v for k, v in options.items() if v is not None}}
         return replace(predict(self, loader, **options), raw=False)
 
-    def _stream(self, x: Tensor) -> Generator[Tensor, None, None]:
-        """Members in order on one batch, blocks of [G, N, K]; what precedes the first active dropout runs once."""
+    def _stream(self, x: Tensor, axis: int | None) -> Generator[Tensor, None, None]:
+        """Members in order on one batch, blocks of [G, N, …, K]; what precedes the first active dropout runs once."""
         found, devices = list(chosen(self.model, self.where).values()), self._devices()
         active = [m for m in found if rate(m, self.p) > 0]
         seeds = [member_seed(self.seed, j) for j in range(self.count)]
@@ -128,7 +129,7 @@ class MCDropout(Ensemble):
             def call(j: int, x: Tensor) -> Any:
                 return self._seeded(network, seeds[j], devices)(x)
 
-            passes = Passes(self.model, x, active, call)
+            passes = Passes(self.model, x, active, call, axis)
             if self.count == 1 or not active:
                 yield from (passes.whole(j)[None] for j in range(self.count))
             else:

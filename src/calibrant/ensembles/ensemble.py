@@ -3,6 +3,9 @@
 Members are pooled in log space as they stream, log (1/M) Σ_m softmax(z_m), so that fifty members of a
 thousand classes need the memory of two. Over a whole data set members are the outer loop: each is
 made once, not once a batch.
+
+Networks may label pixels. Their classes are put last where a member's output enters (`checked`), so that all that
+follows pools over classes, and put back where a call returns.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.ensembles.inputs import Untouched
-from calibrant.ensembles.single import Inputs, predict
+from calibrant.ensembles.single import Inputs, predict, reading
 from calibrant.errors import CalibrantError, InputError
 from calibrant.functional.output import logits_of
+from calibrant.functional.rows import classes_back, classes_last
 from calibrant.types import Predictions, Split
 
 if TYPE_CHECKING:
@@ -34,7 +38,13 @@ TOGETHER = 2**24
 
 
 class Ensemble:
-    """Abstract: a method writes `size` and `member`. Calling pools; `members(x)` is [M, N, K]."""
+    """Abstract: a method writes `size` and `member`. Calling pools; `members(x)` is [M, N, K].
+
+    `class_axis` says where the networks' classes are, in calls and in `predict`. By default it is the last of two axes
+    and 1 of four and more ([N, K, H, W]); three axes could be either, so it must be said. A network may state its own
+    in an attribute `class_axis`, as calibrant's U-Net does. A call returns the layout of the network: [N, K, H, W], and
+    [M, N, K, H, W] from `members`. `predict` returns pixels as items, [N·H·W, K].
+    """
 
     @property
     def size(self) -> int:
@@ -53,44 +63,55 @@ class Ensemble:
         raise InputError(f"{cls.__name__} cannot be built by name: its class has no method `build`; make it in Python")
 
     @property
+    def networks(self) -> Sequence[Any]:
+        """Those inside."""
+        return getattr(self, "models", None) or [getattr(self, "model", None)]
+
+    def axis(self, class_axis: int | None = None) -> int | None:
+        """What was said, else what the first network states; None: by the number of axes."""
+        return getattr(self.networks[0], "class_axis", None) if class_axis is None else class_axis
+
+    @property
     def home(self) -> torch.device:
         """Where the networks are, and so where their input must be."""
-        networks = getattr(self, "models", None) or [getattr(self, "model", None)]
-        for network in networks:
+        for network in self.networks:
             if isinstance(network, nn.Module):
                 for parameter in network.parameters():
                     return parameter.device
         return torch.device("cpu")
 
     @torch.no_grad()
-    def members(self, x: Tensor) -> Tensor:
-        return torch.stack(list(self._each(x)))
+    def members(self, x: Tensor, *, class_axis: int | None = None) -> Tensor:
+        axis = self.axis(class_axis)
+        return torch.stack([classes_back(logits, axis) for logits in self._each(x, axis)])
 
     @torch.no_grad()
-    def __call__(self, x: Tensor) -> Tensor:
-        pooled = LogMean()
-        for logits in self._each(x):
+    def __call__(self, x: Tensor, *, class_axis: int | None = None) -> Tensor:
+        axis, pooled = self.axis(class_axis), LogMean()
+        for logits in self._each(x, axis):
             pooled.add(logits)
-        return pooled.value()
+        return classes_back(pooled.value(), axis)
 
     @torch.no_grad()
     def over(
         self,
-        batches: Iterable[Tensor] | Iterable[tuple[Inputs, int]],
+        batches: Iterable[Tensor] | Iterable[tuple[Inputs, Sequence[int]]],
         scope: AbstractContextManager[Any] | None = None,
+        class_axis: int | None = None,
     ) -> Iterator[Tensor]:
-        """Member after member, its logits [N, K] over all batches: tensors, or inputs and how many items they are.
+        """Member after member, its logits [N, K] over all batches: tensors, or inputs and their labels' shape.
 
-        `batches` is iterated M times.
+        Pixels are items: [N·H·W, K]. `batches` is iterated M times.
         """
-        untouched = Untouched()
+        axis, untouched = self.axis(class_axis), Untouched()
         for j in range(self.size):
             out = []
             with self.member(j) as network, scope or nullcontext():
                 for batch in batches:
-                    inputs, n = (((batch,), {}), len(batch)) if isinstance(batch, Tensor) else batch
+                    inputs, items = (((batch,), {}), len(batch)) if isinstance(batch, Tensor) else batch
                     with untouched(inputs):
-                        out.append(checked(network(*inputs[0], **inputs[1]), n, pixels=False))
+                        logits = checked(network(*inputs[0], **inputs[1]), items, axis)
+                    out.append(logits.reshape(-1, logits.shape[-1]))
             yield torch.cat(out)  # out here: whoever takes it may be interrupted, and the model must be as before then
 
     def predict(
@@ -101,19 +122,20 @@ class Ensemble:
         keep_members: bool = False,
         split: Split | str = Split.UNKNOWN,
         classes: Sequence[Any] | None = None,
+        class_axis: int | None = None,
         ignore_index: int | None = None,
         progress: bool = False,
     ) -> Predictions:
         """The whole loader, member after member: pooled [N, K], or [M, N, K] with `keep_members`."""
+        options: dict[str, Any] = {"split": split, "classes": classes, "ignore_index": ignore_index}
+        axis = self.axis(class_axis)
         place = device if device is not None else self.home
         kept: list[Tensor] = []
         pooled, last = LogMean(), None
         for j in steps(range(self.size), f"{type(self).__name__.lower()} members", show=progress):
             with self.member(j) as network:
                 try:
-                    now = predict(
-                        network, loader, device=place, split=split, classes=classes, ignore_index=ignore_index
-                    )
+                    now = predict(reading(network, axis), loader, device=place, **options)
                 except CalibrantError as error:
                     if j == 0:
                         raise
@@ -130,12 +152,12 @@ class Ensemble:
         logits = torch.stack(kept) if keep_members else pooled.value()
         return replace(last, logits=logits, raw=keep_members)
 
-    def _each(self, x: Tensor) -> Iterator[Tensor]:
-        """Member after member, its logits of one batch."""
+    def _each(self, x: Tensor, axis: int | None) -> Iterator[Tensor]:
+        """Member after member, its logits of one batch, classes last."""
         untouched = Untouched()
         for j in range(self.size):
             with self.member(j) as network, untouched(x):
-                logits = checked(network(x), len(x))
+                logits = checked(network(x), len(x), axis)
             if j == 0:
                 shape = logits.shape
             elif logits.shape != shape:
@@ -184,11 +206,19 @@ class LogMean:
         return self.sum - math.log(self.count)
 
 
-def checked(output: Any, n: int, *, pixels: bool = True) -> Tensor:
-    """[N, K] (or [N, H, W, K], a class a pixel) from what a network returned, or an error that says what it was."""
-    logits = logits_of(output)
-    if logits.ndim not in (2, 4 if pixels else 2) or len(logits) != n or logits.shape[-1] < 2:
-        raise InputError(f"the model returned shape {tuple(logits.shape)} for {n} items; expected [N, K] with K ≥ 2")
+def checked(output: Any, items: int | Sequence[int], class_axis: int | None = None) -> Tensor:
+    """[N, K] (or [N, H, W, K], a class a pixel) from what a network returned, or an error that says what it was.
+
+    `items`: how many went in, or the shape of their labels.
+    """
+    raw = logits_of(output)
+    logits = classes_last(raw, class_axis, "the model's output")
+    due = (items, *logits.shape[1:-1]) if isinstance(items, int) else tuple(items)
+    if logits.shape[:-1] != due or logits.shape[-1] < 2:
+        maps = not isinstance(items, int) and len(items) > 1
+        of = f"labels of shape {due}" if maps else f"{due[0]} items"
+        expected = "[N, K], of maps [N, K, H, W]," if maps else "[N, K]"
+        raise InputError(f"the model returned shape {tuple(raw.shape)} for {of}; expected {expected} with K ≥ 2")
     return logits
 
 

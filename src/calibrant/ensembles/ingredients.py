@@ -32,6 +32,8 @@ class Ingredients:
     checkpoints: Callable[[], Sequence[Mapping[str, Tensor]]] | None = None
     training: Callable[[], Iterable[Any]] | None = None
     progress: bool = False  # of what is fitted
+    class_axis: int | None = None  # of the networks
+    ignore_index: int | None = None  # held-out maps of labels: pixels without a class
 
     def network(self, method: str) -> nn.Module:
         """The one network of a method that takes one."""

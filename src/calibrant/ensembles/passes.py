@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -24,16 +25,24 @@ class Passes:
     """Passes of `model` over `x`, inside the scope that has its dropout on; `call(j, x)` is member j's whole pass."""
 
     def __init__(
-        self, model: nn.Module, x: Tensor, active: list[nn.Module], call: Callable[[int, Tensor], Tensor]
+        self,
+        model: nn.Module,
+        x: Tensor,
+        active: list[nn.Module],
+        call: Callable[[int, Tensor], Tensor],
+        class_axis: int | None = None,
     ) -> None:
-        self.model, self.x, self.active, self.call = model, x, active, call
+        self.model, self.x, self.active, self.call, self.class_axis = model, x, active, call, class_axis
         self.tape = Tape(x)
         self.alike = not compiled(model)  # so far every pass did the same operations
         self.untouched = Untouched()
 
+    def _logits(self, output: Any) -> Tensor:
+        return checked(output, len(self.x), self.class_axis)
+
     def whole(self, j: int) -> Tensor:
         with self.untouched(self.x):
-            return checked(self.call(j, self.x), len(self.x))
+            return self._logits(self.call(j, self.x))
 
     def replayed(self, j: int) -> Tensor:
         """Member j alone: the naive loop's numbers bit for bit."""
@@ -43,7 +52,7 @@ class Passes:
             return self._recorded(j)
         try:
             with self.untouched(self.x), shared(self.tape, self.active, whole=self.model):
-                logits = self.tape.keep(checked(self.call(j, self.x), len(self.x)))
+                logits = self.tape.keep(self._logits(self.call(j, self.x)))
             return logits.clone()  # without an active dropout the tape holds the logits itself
         except Exception:  # it does not do what it did before, or misses what a call that was not made leaves behind:
             self.alike = False  # run it whole, this time and later. An error of its own comes again there
@@ -53,7 +62,7 @@ class Passes:
         """The first pass, which also shows whether there may be another like it."""
         before, leaks = loose(self.model), Leaks(self.tape.moving)
         with self.untouched(self.x), shared(self.tape, self.active, whole=self.model), leaks:
-            logits = self.tape.keep(checked(self.call(j, self.x), len(self.x)))
+            logits = self.tape.keep(self._logits(self.call(j, self.x)))
         other = moved_on(before, self.model, self.tape.used)
         self.alike = not (self.tape.lasting or leaks.found or other)
         return logits.clone()
@@ -125,7 +134,7 @@ class Passes:
         with side_by_side(self.active, seeds, devices, self.tape):
             try:
                 with shared(self.tape, self.active, copies=copies, whole=self.model):
-                    logits = checked(network(tiled), copies * len(x))
+                    logits = checked(network(tiled), copies * len(x), self.class_axis)
                 return logits.reshape(copies, len(x), *logits.shape[1:])
             except Exception:  # other shapes, other operations, no memory for a batch so large: run them one by one
                 return None

@@ -96,7 +96,8 @@ class PEP(Ensemble):
             return cls(model, given.sigma, members, seed=given.seed)
         if given.held_out is None:
             raise InputError("PEP needs held-out data to choose σ; give it, or --sigma")
-        fitted = cls.fit(model, given.held_out(), seed=given.seed, progress=given.progress)
+        maps: dict[str, Any] = {"class_axis": given.class_axis, "ignore_index": given.ignore_index}
+        fitted = cls.fit(model, given.held_out(), seed=given.seed, progress=given.progress, **maps)
         more = (fitted.distribution, fitted.where, fitted.seed, fitted.antithetic, fitted.certificate)
         return cls(model, fitted.sigma, members, *more)
 
@@ -141,6 +142,8 @@ class PEP(Ensemble):
         seed: int = 0,
         device: torch.device | str | None = None,
         autocast: torch.dtype | None = None,
+        class_axis: int | None = None,
+        ignore_index: int | None = None,
         progress: bool = False,
     ) -> PEP:
         """The predictor at σ* (Eq. 8), found on held-out items; never on the test split.
@@ -148,13 +151,15 @@ class PEP(Ensemble):
         `calibration` is a loader of (x, y), or of dicts with `labels`, or a pair of tensors. `iterations` belongs to
         the golden search, `tolerance` (relative, in σ) to ours. `autocast=torch.float16` searches in mixed
         precision (bfloat16 would drown the noise), and the certificate notes that its likelihoods are of that.
+        Labels may be maps [N, H, W], of which pixels of `ignore_index` do not count; `class_axis` as in calls.
         """
         if autocast == torch.bfloat16:
             raise InputError("bfloat16 rounds weights more coarsely than σ; use autocast=torch.float16")
         positive("iterations", iterations)
         low, high = _ends(range)
         start = cls(model, 0.0, members, distribution, where, seed, antithetic=search == "bracket")
-        curve = sigma_curve(start, calibration, device=device, autocast=autocast)
+        maps: dict[str, Any] = {"class_axis": class_axis, "ignore_index": ignore_index}
+        curve = sigma_curve(start, calibration, device=device, autocast=autocast, **maps)
         with searching(show=progress) as curve.report:
             return cls._search(start, curve, low, high, iterations, search, tolerance)
 

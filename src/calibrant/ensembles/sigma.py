@@ -46,10 +46,20 @@ class Curve:
     """L(σ) on fixed data with fixed noise; `at` evaluates a σ once and remembers it."""
 
     def __init__(
-        self, ensemble: PEP, batches: Sequence[tuple[Inputs, Tensor]], autocast: torch.dtype | None = None
+        self,
+        ensemble: PEP,
+        batches: Sequence[tuple[Inputs, Tensor]],
+        autocast: torch.dtype | None = None,
+        class_axis: int | None = None,
+        ignore_index: int | None = None,
     ) -> None:
         self.ensemble, self.batches, self.autocast = ensemble, batches, autocast
-        self.labels = torch.cat([y for _, y in batches])
+        self.class_axis, self.ignore_index = class_axis, ignore_index
+        labels = torch.cat([y.reshape(-1) for _, y in batches])
+        self.kept = counted(labels, ignore_index).nonzero()[:, 0]  # of the rows that a pass gives
+        self.labels = labels[self.kept]
+        pixels = torch.tensor([y[0].numel() for _, y in batches for _ in y], device=labels.device)
+        self.image = torch.arange(len(pixels), device=labels.device).repeat_interleave(pixels)[self.kept]
         self.seen: dict[float, SigmaPoint] = {}
         self.passes = self.rejected = 0
         self.report: Callable[[float, int, int], None] | None = None  # (σ, member, of how many), after each pass
@@ -70,11 +80,13 @@ class Curve:
         """The same curve on the first `share` of the items and with fewer members: where to look."""
         few, left = [], max(1, round(share * len(self.labels)))
         for x, y in self.batches:
-            few.append((first(x, left), y[:left]))
-            left -= len(few[-1][1])
-            if left == 0:
+            labels = counted(y, self.ignore_index).reshape(len(y), -1).sum(1)
+            n = min(len(y), 1 + int((labels.cumsum(0) < left).sum()))  # whole images, until they have that many labels
+            few.append((first(x, n), y[:n]))
+            left -= int(labels[:n].sum())
+            if left <= 0:
                 break
-        curve = Curve(self.ensemble.at(0.0, members), few, self.autocast)
+        curve = Curve(self.ensemble.at(0.0, members), few, self.autocast, self.class_axis, self.ignore_index)
         curve.report = self.report
         return curve
 
@@ -84,16 +96,24 @@ class Curve:
             self._itself = item
         elif self._itself is None:
             self._evaluate(0.0)
-        gain = item - (item if self._itself is None else self._itself)
-        return float(gain.std() / len(gain) ** 0.5) if len(gain) > 1 else torch.nan
+        return self._error(item - (item if self._itself is None else self._itself))
+
+    def _error(self, values: Tensor) -> float:
+        """Standard error of the mean over labels; the pixels of an image are alike, so images are what was drawn."""
+        images = int(self.image.diff().count_nonzero()) + 1
+        if images < 2:
+            return torch.nan
+        total = values.new_zeros(int(self.image.max()) + 1).index_add_(0, self.image, values - values.mean())
+        return float((total.square().sum() * images / (images - 1)).sqrt() / len(values))
 
     def _evaluate(self, sigma: float) -> SigmaPoint:
         ensemble = self.ensemble.at(sigma, members=1 if sigma == 0 else None)  # at 0 all members are one
         singles: list[float] = []
         pooled = LogMean()
         lower = torch.autocast(self.labels.device.type, dtype=self.autocast, enabled=self.autocast is not None)
-        for logits in ensemble.over([(x, len(y)) for x, y in self.batches], lower):
+        for rows in ensemble.over([(x, y.shape) for x, y in self.batches], lower, self.class_axis):
             self.passes += 1
+            logits = rows[self.kept]
             if self.report is not None:
                 self.report(sigma, len(singles) + 1, ensemble.size)
             if not bool(torch.isfinite(logits).all()):
@@ -105,12 +125,11 @@ class Curve:
         panel = Panel(reduce(Predictions(labels=self.labels, logits=pooled.value(), raw=False)))
         item = panel.scores.log_p_label
         assert item is not None
-        spread = float(item.std() / len(item) ** 0.5) if len(item) > 1 else torch.nan
         both = METRICS["auroc"].missing(panel.scores) is None
         return SigmaPoint(
             sigma,
             float(item.mean()),
-            spread,
+            self._error(item),
             tuple(singles),
             ece=float(METRICS["ece"](panel)),
             brier=float(METRICS["brier"](panel)),
@@ -124,8 +143,14 @@ def sigma_curve(
     calibration: Iterable[Any] | tuple[Tensor, Tensor],
     device: torch.device | str | None = None,
     autocast: torch.dtype | None = None,
+    *,
+    class_axis: int | None = None,
+    ignore_index: int | None = None,
 ) -> Curve:
-    """The curve of an ensemble's noise on `calibration`: a loader of (x, y, …), or a pair of tensors."""
+    """The curve of an ensemble's noise on `calibration`: a loader of (x, y, …), or a pair of tensors.
+
+    Labels may be maps [N, H, W]; pixels of `ignore_index` do not count.
+    """
     if _is_test(calibration):
         raise SplitError(
             "calibration data is marked test; σ must be chosen on held-out data that is not the test split"
@@ -133,26 +158,32 @@ def sigma_curve(
     place = torch.device(device) if device is not None else ensemble.home
     pairs = _pairs(calibration, 1000 if place.type == "cuda" else 500)
     batches = [(moved(x, place), whole(y).to(place)) for x, y in pairs]
-    if not sum(len(y) for _, y in batches):
-        raise InputError("the calibration data is empty")
+    known = torch.cat([y[counted(y, ignore_index)] for _, y in batches] or [torch.zeros(0)])
+    if not len(known):
+        raise InputError("the calibration data is empty, or every label is ignored; give labelled items")
     with torch.no_grad(), ensemble.at(0.0).member(0) as network:
         inputs, labels = batches[0]
         args, kwargs = inputs
         with Untouched()(inputs):
-            k = checked(network(*args, **kwargs), len(labels)).shape[1]
-    known = torch.cat([y for _, y in batches])
+            k = checked(network(*args, **kwargs), labels.shape, ensemble.axis(class_axis)).shape[-1]
     lowest, highest = int(known.min()), int(known.max())
     if highest >= k or lowest < 0:
         wrong = f"reach {highest} but" if highest >= k else f"start at {lowest}, and"
-        raise InputError(f"labels {wrong} the model has {k} classes, 0 … {k - 1}")
-    return Curve(ensemble, batches, autocast)
+        remedy = "" if labels.ndim == 1 else "; say ignore_index= if that marks no class"
+        raise InputError(f"labels {wrong} the model has {k} classes, 0 … {k - 1}{remedy}")
+    return Curve(ensemble, batches, autocast, class_axis, ignore_index)
+
+
+def counted(labels: Tensor, ignore_index: int | None) -> Tensor:
+    """Which labels are those of a class."""
+    return torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels != ignore_index
 
 
 def whole(labels: Any) -> Tensor:
-    """Class numbers, one an item."""
+    """Class numbers, one an item or one a pixel."""
     y = torch.as_tensor(labels)
-    if y.ndim != 1:
-        raise InputError(f"labels have the shape {tuple(y.shape)}; expected [N], a class number an item")
+    if y.ndim < 1:
+        raise InputError("labels are a single number; expected [N], or maps [N, H, W]")
     if y.is_floating_point() and not bool((y == y.round()).all()):
         raise InputError("labels are not whole numbers; expected class numbers")
     return y.long()

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -52,7 +53,7 @@ def predict(
     device: torch.device | str | None = None,
     split: Split | str = Split.UNKNOWN,
     classes: Sequence[Any] | None = None,
-    class_axis: int = -1,
+    class_axis: int | None = None,
     ignore_index: int | None = None,
     autocast: torch.dtype | None = None,
     progress: bool = False,
@@ -62,7 +63,8 @@ def predict(
 
     `device` defaults to where the model's parameters are; a model moved there is moved back. A third
     integer entry of a batch becomes the items' ids. `autocast=torch.bfloat16` runs in mixed precision.
-    Images of labels: `class_axis=1` for logits [N, K, H, W]; pixels are items, each image is a group.
+    Images of labels: `class_axis=1` for logits [N, K, H, W]; pixels are items, each image is a group. By default the
+    classes are last, or where the model's attribute `class_axis` says; an ensemble has its own default (`Ensemble`).
     """
     many = isinstance(model, Sequence) and not isinstance(model, nn.Module)
     models: list[Model] = list(model) if many else [model]  # type: ignore[arg-type, list-item]
@@ -73,6 +75,7 @@ def predict(
             raise InputError(f"{type(each).__name__} is not a model: it cannot be called on a batch")
     # what remembers a stream (temporal smoothing) begins a new one for this loader, and ends it with it
     models = [m if (afresh := getattr(m, "afresh", None)) is None else afresh() for m in models]
+    networks = [_classes_last(m, class_axis) for m in models]
     where = torch.device(device) if device is not None else _home(models)
     logits: list[Tensor] = []
     labels: list[Tensor] = []
@@ -90,9 +93,9 @@ def predict(
             args, kwargs = moved(arguments, where), moved(keywords, where)
             truth = torch.as_tensor(y).detach().cpu()
             out = []
-            for m in models:
+            for m, network in zip(models, networks, strict=True):
                 with untouched((args, kwargs)):
-                    scores = classes_last(logits_of(m(*args, **kwargs)), class_axis, "logits")
+                    scores = network(*args, **kwargs)
                 out.append(_checked(scores, truth, m))
                 if out[-1].shape != out[0].shape:
                     raise InputError(
@@ -123,6 +126,21 @@ def predict(
         ignore_index=ignore_index,
         source=source,
     )
+
+
+def reading(network: Model, class_axis: int | None) -> Model:
+    """The network as a function that returns its logits, classes last."""
+    return lambda *args, **kwargs: classes_last(logits_of(network(*args, **kwargs)), class_axis, "the model's output")
+
+
+def _classes_last(model: Model, class_axis: int | None) -> Model:
+    from calibrant.ensembles.ensemble import Ensemble  # which imports this file
+
+    if isinstance(model, Ensemble):
+        axis = model.axis(class_axis)
+        return reading(partial(model, class_axis=axis), axis)
+    stated = getattr(model, "class_axis", None) if class_axis is None else class_axis
+    return reading(model, -1 if stated is None else stated)
 
 
 def _checked(logits: Tensor, labels: Tensor, model: Model) -> Tensor:

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Integral
 from typing import Any, Literal, SupportsFloat
 
@@ -26,7 +27,7 @@ from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.temporal_ids import UNNAMED, called, cut_of, each_frame, id_of, shown
 from calibrant.errors import InputError
 from calibrant.functional.output import logits_of
-from calibrant.functional.rows import classes_last
+from calibrant.functional.rows import classes_back
 from calibrant.types import Predictions
 
 WINDOW, DECAY = 5, math.exp(-0.8)
@@ -72,10 +73,10 @@ class Memory:
 class TemporalSmoothing(Ensemble):
     """The average of a stream's recent predictions, one pass a frame; for classes and for pixels.
 
-    `predictor` is a network, an ensemble or any callable that returns logits, classes last. Of an ensemble, frame t
+    `predictor` is a network, an ensemble or any callable that returns logits. Of an ensemble, frame t
     takes member t mod M alone (`rotate`), which is how VQ-BNN takes MC dropout's place; else its pooled prediction.
     `scene_cut`: forget when the mean total-variation distance between successive predictions exceeds this.
-    `class_axis=1`: the predictor returns [N, K, H, W]; what comes out has classes last, as all logits here.
+    `class_axis` is as in every ensemble, and may also be said here, once for all calls.
     """
 
     predictor: Any
@@ -84,7 +85,7 @@ class TemporalSmoothing(Ensemble):
     space: Space = "probability"
     rotate: bool = True
     scene_cut: float | None = None
-    class_axis: int = -1
+    class_axis: int | None = None
     memories: dict[Hashable, Memory] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -99,8 +100,6 @@ class TemporalSmoothing(Ensemble):
         if self.scene_cut is not None and not 0 < _number(self.scene_cut) <= 1:
             given = shown(self.scene_cut)
             raise InputError(f"scene_cut={given} must be one number in (0, 1], a total-variation distance")
-        if isinstance(self.class_axis, bool) or not isinstance(self.class_axis, Integral):
-            raise InputError(f"class_axis={shown(self.class_axis)} must be a whole number, such as 1 for [N, K, H, W]")
 
     @classmethod
     def build(cls, given: Ingredients) -> TemporalSmoothing:
@@ -109,7 +108,7 @@ class TemporalSmoothing(Ensemble):
     # -- one stream or many ----------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, stream: Any = None, cut: Any = None) -> Tensor:
+    def __call__(self, x: Tensor, stream: Any = None, cut: Any = None, *, class_axis: int | None = None) -> Tensor:
         """Smoothed log-probabilities of the frames x[0], x[1], …, in this order.
 
         `stream`: one id for all of them, a string or a whole number; or one id a frame, in a list, tuple, array or
@@ -124,7 +123,7 @@ class TemporalSmoothing(Ensemble):
         if cut is not None and np.ndim(cut) == 0:  # of the whole call: at the first frame of each stream
             first = {s: i for i, s in reversed(list(enumerate(streams)))}
             cuts = [c and first[s] == i for i, (s, c) in enumerate(zip(streams, cuts, strict=True))]
-        return self._smooth(x, streams, cuts, self.memories)
+        return self._told(class_axis)._smooth(x, streams, cuts, self.memories)
 
     def afresh(self) -> TemporalSmoothing:
         """The same with nothing remembered."""
@@ -136,6 +135,13 @@ class TemporalSmoothing(Ensemble):
             self.memories.clear()
         else:
             self.memories.pop(id_of(stream), None)
+
+    def _told(self, class_axis: int | None) -> TemporalSmoothing:
+        """The same, with the same memories, of a predictor whose classes are at `class_axis`."""
+        return self if class_axis is None else replace(self, class_axis=class_axis)
+
+    def axis(self, class_axis: int | None = None) -> int | None:
+        return super().axis(self.class_axis if class_axis is None else class_axis)
 
     def _smooth(
         self, x: Tensor, streams: Sequence[Hashable], cuts: Sequence[bool], memories: dict[Hashable, Memory]
@@ -164,7 +170,7 @@ class TemporalSmoothing(Ensemble):
             # a frame is a view of its batch, which would stay in memory whole
             out.append(self._step(memory, log_p.clone() if len(said) > 1 else log_p, cut)[None])
             memory.frame = tuple(x.shape[1:])
-        return torch.cat(out)
+        return classes_back(torch.cat(out), self.axis())
 
     def _empty(self) -> deque[Tensor]:
         return deque(maxlen=int(self.window) + 1)
@@ -180,30 +186,21 @@ class TemporalSmoothing(Ensemble):
         return smoothed(list(kept), self.decay, self.space)
 
     def _log_p(self, x: Tensor, turns: Sequence[int]) -> Tensor:
-        """What the predictor itself says of each frame."""
+        """What the predictor itself says of each frame, classes last."""
+        axis = self.axis()
         if isinstance(self.predictor, Ensemble) and self.rotate:
             each = []
             for frame, turn in zip(x, turns, strict=True):
                 with self.predictor.member(turn % self.predictor.size) as network:
-                    each.append(self._logits(network(frame[None]), frame[None]))
+                    each.append(checked(network(frame[None]), 1, axis))
             return torch.log_softmax(torch.cat(each).double(), -1)
         scope: AbstractContextManager[Callable[..., Any]] = nullcontext(self.predictor)
         if isinstance(self.predictor, nn.Module):
             scope = evaluating(self.predictor)
+        elif isinstance(self.predictor, Ensemble):
+            scope = nullcontext(partial(self.predictor, class_axis=axis))
         with scope as network:
-            return torch.log_softmax(self._logits(network(x), x).double(), -1)
-
-    def _logits(self, output: Any, x: Tensor) -> Tensor:
-        """Classes last; a map whose last axes are the frame's has them elsewhere: columns would pass for classes."""
-        logits = checked(classes_last(logits_of(output), self.class_axis, "logits"), len(x))
-        frame, found = x.shape[2:], logits.shape
-        wrong = found[2:] == frame and found[1:3] != frame and found != x.shape
-        if self.class_axis == -1 and x.ndim == logits.ndim == 4 and wrong:
-            raise InputError(
-                f"the predictor returned shape {tuple(found)} for frames of {frame[0]} × {frame[1]}: classes come last "
-                "here; say class_axis=1 (--class-axis 1) for [N, K, H, W]"
-            )
-        return logits
+            return torch.log_softmax(checked(network(x), len(x), axis).double(), -1)
 
     # -- as every ensemble -----------------------------------------------------------------------------------------
 
@@ -221,22 +218,22 @@ class TemporalSmoothing(Ensemble):
     def member(self, j: int) -> Iterator[Network]:
         """Batch after batch of one stream, from a clean start."""
         memories: dict[Hashable, Memory] = {}
-        if self.window == 0 and self.class_axis == -1 and isinstance(self.predictor, nn.Module):
+        if self.window == 0 and isinstance(self.predictor, nn.Module):
             # nothing to smooth: its own logits
             with evaluating(self.predictor) as network:
                 yield network
             return
         yield torch.no_grad()(lambda x: self._smooth(x, [None] * len(x), [False] * len(x), memories))
 
-    def predict(self, loader: Iterable[Any], **options: Any) -> Predictions:
+    def predict(self, loader: Iterable[Any], *, class_axis: int | None = None, **options: Any) -> Predictions:
         """As for every ensemble; the loader's items are one stream, in its order."""
-        found = super().predict(loader, **options)
+        found = super(TemporalSmoothing, self._told(class_axis)).predict(loader, **options)
         return replace(found, raw=found.raw and self.window == 0)
 
     @torch.no_grad()
-    def members(self, x: Tensor) -> Tensor:
+    def members(self, x: Tensor, *, class_axis: int | None = None) -> Tensor:
         """[1, N, K]: the frames x[0], x[1], … as one stream of their own."""
-        with self.member(0) as network:
+        with self._told(class_axis).member(0) as network:
             return logits_of(network(x))[None]
 
 

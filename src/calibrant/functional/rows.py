@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -12,12 +13,31 @@ from torch import Tensor
 from calibrant.errors import InputError
 
 
-def classes_last(scores: Tensor, class_axis: int, name: str, where: str = "") -> Tensor:
-    if class_axis in (-1, scores.ndim - 1):
-        return scores
-    if not -scores.ndim <= class_axis < scores.ndim:
-        raise InputError(f"{where}class_axis={class_axis} does not exist in {name} of shape {tuple(scores.shape)}")
-    return scores.movedim(class_axis, -1)
+def axis_of_classes(shape: Sequence[int], class_axis: int | None, name: str, where: str = "") -> int:
+    """`class_axis` counted from 0. None: the last of two axes, 1 of four and more; three axes could be either."""
+    if class_axis is None:
+        if len(shape) == 3:
+            raise InputError(
+                f"{where}{name} of shape {tuple(shape)}: with three axes the classes may be the second or the last; "
+                "say class_axis=1 or class_axis=-1"
+            )
+        class_axis = 1 if len(shape) > 3 else -1
+    if isinstance(class_axis, bool) or not isinstance(class_axis, Integral):
+        given = " ".join(repr(class_axis).split())
+        raise InputError(f"{where}class_axis={given} must be a whole number, such as 1 for [N, K, H, W]")
+    if not -len(shape) <= class_axis < len(shape):
+        raise InputError(f"{where}class_axis={class_axis} does not exist in {name} of shape {tuple(shape)}")
+    return int(class_axis) % len(shape)
+
+
+def classes_last(scores: Tensor, class_axis: int | None, name: str, where: str = "") -> Tensor:
+    axis = axis_of_classes(scores.shape, class_axis, name, where)
+    return scores if axis == scores.ndim - 1 else scores.movedim(axis, -1)
+
+
+def classes_back(logits: Tensor, class_axis: int | None) -> Tensor:
+    """What `classes_last` undid: logits with their classes last → with their classes at `class_axis`."""
+    return logits.movedim(-1, axis_of_classes(logits.shape, class_axis, "logits"))
 
 
 def rows(

@@ -148,7 +148,7 @@ def _finished(
             model = surgery(model, example=example, inplace=True, **settings)
     if relu6:
         model = bounded_copy(model, inplace=True)
-    return Passes(model, passes) if passes != 1 else model
+    return Passes(model, passes, class_axis=-1) if passes != 1 else model
 
 
 def _noted(key: str, made: Callable[..., nn.Module], used: set[str]) -> Callable[..., nn.Module]:

@@ -12,21 +12,28 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
+from calibrant.functional.rows import axis_of_classes
 
 
 class Passes(nn.Module):
-    """`model` with `n` passes in training."""
+    """`model` with `n` passes in training.
 
-    def __init__(self, model: nn.Module, n: int) -> None:
+    `class_axis`: where its classes are; by default the last of two axes and 1 of four and more ([N, K, H, W]). Three
+    axes could be either, so it must be said.
+    """
+
+    def __init__(self, model: nn.Module, n: int, class_axis: int | None = None) -> None:
         super().__init__()
         if n < 1:
             raise InputError(f"passes must be at least 1, got {n}")
         self.model, self.n = model, n
+        self.class_axis: int | None = getattr(model, "class_axis", None) if class_axis is None else class_axis
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.n == 1:
             out: Tensor = self.model(x)
             return out
         logits: Tensor = self.model(x.repeat(self.n, *[1] * (x.ndim - 1)))
-        members = torch.log_softmax(logits.float(), -1).reshape(self.n, x.shape[0], *logits.shape[1:])
+        axis = axis_of_classes(logits.shape, self.class_axis, "logits")
+        members = torch.log_softmax(logits.float(), axis).reshape(self.n, x.shape[0], *logits.shape[1:])
         return torch.logsumexp(members, 0) - math.log(self.n)

@@ -27,6 +27,8 @@ def twice(inputs: int, outputs: int, layers: Layers, *, drop: bool) -> nn.Sequen
 
 
 class UNet(nn.Module):
+    class_axis = -1  # for whoever reads its output: four axes would otherwise mean [N, K, H, W]
+
     def __init__(
         self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, width: int = WIDTHS[0]
     ) -> None:
