@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from calibrant.ensembles.pep import PEP as PEP
     from calibrant.ensembles.single import predict as predict
     from calibrant.ensembles.temporal import TemporalSmoothing as TemporalSmoothing
+    from calibrant.errors import CalibrantWarning as CalibrantWarning
     from calibrant.functional.border import predictions as predictions
     from calibrant.metrics.compare import compare as compare
     from calibrant.metrics.evaluate import evaluate as evaluate
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "Blur": "calibrant.nn.smoothing",
     "Bounds": "calibrant.attacks.bounds",
+    "CalibrantWarning": "calibrant.errors",
     "Estimate": "calibrant.types",
     "MCDropout": "calibrant.ensembles.dropout",
     "PEP": "calibrant.ensembles.pep",

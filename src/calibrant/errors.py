@@ -6,6 +6,8 @@ The command line turns any `CalibrantError` into one line on stderr and the exit
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -69,6 +71,21 @@ def out_of_memory(error: Exception) -> bool:
     """Whether memory ran out. torch has no class of its own for it on a CPU, and Rust's libraries have none at all."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or "allocate memory" in text or "out of memory" in text
+
+
+class CalibrantWarning(UserWarning):
+    """What is probably a slip: the numbers are computed as asked for, and may not mean what the caller hopes."""
+
+
+_NOT_THE_CALLER = ("calibrant", "contextlib", "torch", "torchmetrics")
+
+
+def warn(message: str) -> None:
+    """A `CalibrantWarning` at the caller's own line, the nearest outside this package and torch's."""
+    frame, level = sys._getframe(), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_CALLER:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, CalibrantWarning, stacklevel=level)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:

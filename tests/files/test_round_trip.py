@@ -129,14 +129,14 @@ def test_both_logits_and_probs_must_be_chosen(tmp_path: Path) -> None:
 
 
 def test_half_a_pair_beside_logits_is_left_alone(tmp_path: Path) -> None:
-    np.savez(tmp_path / "p.npz", logits=np.eye(2), labels=[0, 1], predicted=[1, 0])
+    np.savez(tmp_path / "p.npz", logits=2 * np.eye(2), labels=[0, 1], predicted=[1, 0])
     assert files.read(tmp_path / "p.npz").predicted is None
 
 
 def test_splits(tmp_path: Path) -> None:
-    np.savez(tmp_path / "p.npz", logits=np.eye(2), labels=[0, 1], split=np.array(["test", "test"]))
+    np.savez(tmp_path / "p.npz", logits=2 * np.eye(2), labels=[0, 1], split=np.array(["test", "test"]))
     assert files.read(tmp_path / "p.npz").split is Split.TEST
-    np.savez(tmp_path / "q.npz", logits=np.eye(2), labels=[0, 1], split=np.array(["test", "train"]))
+    np.savez(tmp_path / "q.npz", logits=2 * np.eye(2), labels=[0, 1], split=np.array(["test", "train"]))
     with pytest.raises(FileError, match="split holds test and train"):
         files.read(tmp_path / "q.npz")
     (tmp_path / "p.csv").write_text("label,logit_0,logit_1,split\n0,1,2,dev\n")
@@ -146,7 +146,7 @@ def test_splits(tmp_path: Path) -> None:
 
 def test_npy_pair(tmp_path: Path) -> None:
     np.save(tmp_path / "probs.npy", np.full((3, 4), 0.25))
-    np.save(tmp_path / "z.npy", np.eye(3))
+    np.save(tmp_path / "z.npy", 2 * np.eye(3))
     np.save(tmp_path / "y.npy", np.arange(3, dtype=np.uint8))
     assert not files.read(tmp_path / "probs.npy", labels=tmp_path / "y.npy").raw  # by its name
     assert files.read(tmp_path / "z.npy", labels=tmp_path / "y.npy").raw
@@ -158,7 +158,7 @@ def test_npy_pair(tmp_path: Path) -> None:
 
 
 def test_labels_kept_apart(tmp_path: Path) -> None:
-    np.savez(tmp_path / "p.npz", logits=np.eye(3))
+    np.savez(tmp_path / "p.npz", logits=2 * np.eye(3))
     np.save(tmp_path / "y.npy", np.array([2, 1, 0]))
     assert files.read(tmp_path / "p.npz", labels=tmp_path / "y.npy").labels.tolist() == [2, 1, 0]
 

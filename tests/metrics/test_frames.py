@@ -160,7 +160,7 @@ def test_a_refused_frame_leaves_the_rest_as_it_was_and_is_named() -> None:
     with pytest.raises(InputError, match="frame 0, of its labelled pixels: label in row 0 is 7"):
         frames.add(torch.zeros(2, 2, 5), labels + 7)
     for t in range(2):
-        frames.add(torch.eye(3)[labels + t], labels)  # three classes: five were never taken
+        frames.add(2 * torch.eye(3)[labels + t], labels)  # three classes: five were never taken
         with pytest.raises(InputError, match=f"frame {t + 1}.*nan"):
             frames.add(torch.full((2, 2, 3), torch.nan), labels, cut=True)
     assert frames.k == 3 and frames.report()["consistency"].value == 0  # the refused cut between them is none

@@ -67,7 +67,7 @@ def test_forward_gives_the_batch_and_a_collection_takes_it() -> None:
 
 def test_what_does_not_exist_is_nan_and_mistakes_are_named() -> None:
     panel = CalibrationPanel(3, metrics=["auroc"])
-    panel.update(torch.eye(3), torch.arange(3))
+    panel.update(2 * torch.eye(3), torch.arange(3))
     assert math.isnan(panel.compute()["auroc"])
     with pytest.raises(InputError, match="4 classes, the panel was made for 3"):
         panel.update(torch.zeros(2, 4), torch.zeros(2, dtype=torch.long))

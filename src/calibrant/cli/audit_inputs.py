@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from calibrant import files
-from calibrant.errors import FileError, InputError
+from calibrant.errors import CalibrantWarning, FileError, InputError
 from calibrant.files import parquet
 from calibrant.files.arrays import Keys
 from calibrant.metrics.conventions import Resampling
@@ -53,6 +54,7 @@ class Audited:
     report: Report
     predictions: Predictions | None = None
     sums: BinSums | None = None
+    warnings: tuple[str, ...] = ()  # what reading it made the library say
 
 
 def pairs(preds: Sequence[Path], labels: Path | None) -> list[tuple[Path, Path | None]]:
@@ -79,17 +81,19 @@ def audited(path: Path, labels: Path | None, o: Options) -> Audited:
     """Read and judge one input."""
     if streams(path, labels, o):
         return _streamed(path, o)
-    p = files.read(
-        path,
-        labels=labels,
-        logits_key=o.keys.logits,
-        probs_key=o.keys.probs,
-        labels_key=o.keys.labels,
-        predicted_key=o.keys.predicted,
-        confidence_key=o.keys.confidence,
-        class_axis=o.class_axis,
-        ignore_index=o.ignore_index,
-    )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always", CalibrantWarning)
+        p = files.read(
+            path,
+            labels=labels,
+            logits_key=o.keys.logits,
+            probs_key=o.keys.probs,
+            labels_key=o.keys.labels,
+            predicted_key=o.keys.predicted,
+            confidence_key=o.keys.confidence,
+            class_axis=o.class_axis,
+            ignore_index=o.ignore_index,
+        )
     report = evaluate(
         p,
         bins=o.bins,
@@ -99,7 +103,7 @@ def audited(path: Path, labels: Path | None, o: Options) -> Audited:
         about=o.about,
         allow_reuse=o.allow_reuse,
     )
-    return Audited(report, p)
+    return Audited(report, p, warnings=tuple(str(each.message) for each in said))
 
 
 def streams(path: Path, labels: Path | None, o: Options) -> bool:

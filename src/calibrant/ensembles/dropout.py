@@ -8,7 +8,6 @@ global generators are left as found.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
@@ -32,7 +31,7 @@ from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, evaluating,
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.passes import Passes
 from calibrant.ensembles.single import predict, reading
-from calibrant.errors import InputError
+from calibrant.errors import InputError, warn
 from calibrant.functional.noise import member_seed
 from calibrant.functional.rows import classes_back
 from calibrant.nn.insertion import apart
@@ -163,10 +162,9 @@ class MCDropout(Ensemble):
         with Watch(self.model) as watch:
             output = network(*args, **kwargs)
         if watch.found:
-            warnings.warn(
+            warn(
                 f"{type(self.model).__name__} calls a functional dropout {watch.found} time(s) a pass, which MC "
-                "dropout cannot reach: it stays as the forward pass has it; use nn.Dropout there",
-                stacklevel=2,
+                "dropout cannot reach: it stays as the forward pass has it; use nn.Dropout there"
             )
         return output
 

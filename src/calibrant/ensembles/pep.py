@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -28,7 +27,7 @@ from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.perturbation import Where, drowned, perturbed, select
 from calibrant.ensembles.sigma import Curve, SigmaPoint, searching, sigma_curve
 from calibrant.ensembles.sigma_search import FLAT, first_guess, golden_section
-from calibrant.errors import InputError
+from calibrant.errors import InputError, warn
 from calibrant.functional.noise import Distribution
 from calibrant.functional.search import Search, bracket
 
@@ -87,7 +86,7 @@ class PEP(Ensemble):
         for name, value in values.items():
             object.__setattr__(self, name, value)
         if certificate is None and (lost := drowned(self.parameters, sigma)):  # a fitted one's certificate notes it
-            warnings.warn(lost, stacklevel=2)
+            warn(lost)
 
     @classmethod
     def build(cls, given: Ingredients) -> PEP:

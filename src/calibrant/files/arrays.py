@@ -72,8 +72,9 @@ def join(
     ignore_index: int | None = None,
     split: Split | str | None = None,
     source: str | None = None,
+    doubt: bool = True,
 ) -> Predictions:
-    """Checked predictions out of named arrays; every error names the file."""
+    """Checked predictions out of named arrays; every error names the file. `doubt` is `predictions`'s."""
     keys = keys or Keys()
     name = str(arrays.path) if source is None else source
     roles = choose(arrays, keys)
@@ -94,6 +95,7 @@ def join(
         group=values.get("group"),
         raw=_flag(texts["raw"], True),
         source=name,
+        doubt=doubt,
     )
     return replace(
         built,

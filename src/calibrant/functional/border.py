@@ -16,14 +16,12 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.plain import floating, plain
+from calibrant.functional.probabilities import SUM_TOLERANCE, look_like_probabilities, warn_of_probabilities
 from calibrant.functional.rows import classes_last, rows
 from calibrant.types import Predictions, Split
 
 FLOOR = 1e-30
 """Probabilities below this count as this when they become logs."""
-
-SUM_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3, torch.float64: 1e-3}
-"""How far from 1 a row of probabilities may sum, by what its dtype can hold; the rest is renormalised."""
 
 
 def predictions(
@@ -42,11 +40,14 @@ def predictions(
     group: Any = None,
     raw: bool = True,
     source: str = "",
+    doubt: bool = True,
 ) -> Predictions:
     """Check and join arrays into `Predictions`; the error names the row.
 
     `logits` (or `probs`) is [N, K], [M, N, K] for members, or one column (`[N]`, `[N, 1]`) for a
     binary problem, read as the score of class 1. `predicted` + `confidence` alone make a top-1 set.
+    Raw logits that look like probabilities are taken as logits, with a `CalibrantWarning`; a caller that sees only a
+    part of the items says `doubt=False`.
     """
     where = f"{source}: " if source else ""
     if labels is None:
@@ -66,6 +67,8 @@ def predictions(
         _shape(scores, name, where)
         if name == "logits":
             _finite_logits(scores, where)
+            if doubt and raw and look_like_probabilities(scores, binary):
+                warn_of_probabilities(where)
         else:
             scores, raw = log_probabilities(scores, where), False
     elif predicted is None or confidence is None:

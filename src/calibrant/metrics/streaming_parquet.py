@@ -138,7 +138,7 @@ def batches(task: Task, settings: Settings, size: int) -> Iterator[tuple[int, Sc
     for offset, arrays in parquet.batches(task.part, size, task.groups):
         start = task.first + offset
         try:
-            p = join(arrays, settings.keys, ignore_index=settings.ignore_index)
+            p = join(arrays, settings.keys, ignore_index=settings.ignore_index, doubt=False)
         except CalibrantError as error:
             if settings.ignore_index is not None and "no items" in str(error):
                 continue

@@ -23,6 +23,7 @@ from torchmetrics import Metric
 
 from calibrant.errors import InputError
 from calibrant.functional.border import predictions
+from calibrant.functional.probabilities import look_like_probabilities, warn_of_probabilities
 from calibrant.functional.scores import Classwise, Scores, reduce
 from calibrant.metrics.evaluate import choose, point
 from calibrant.metrics.streaming import RUNGS, StreamState, state
@@ -48,6 +49,7 @@ class CalibrationPanel(Metric):
             raise InputError(f"num_classes={num_classes}; at least two are needed")
         self.num_classes, self.bins, self.exact = num_classes, bins, exact
         self.metrics = tuple(m.name for m in choose(metrics))
+        self._suspected = True  # of being given probabilities, until a batch shows that it is not
         if exact:
             for name in _ITEMS:
                 self.add_state(f"item_{name}", default=[], dist_reduce_fx="cat")
@@ -65,7 +67,10 @@ class CalibrationPanel(Metric):
 
     def update(self, logits: Tensor, labels: Tensor) -> None:
         """One batch: logits [N, K], labels [N]."""
-        scores = reduce(predictions(logits, labels), self.bins)
+        p = predictions(logits, labels, doubt=False)
+        assert p.logits is not None
+        self._suspected = self._suspected and look_like_probabilities(p.logits, p.binary)
+        scores = reduce(p, self.bins)
         if scores.k != self.num_classes:
             raise InputError(f"these logits have {scores.k} classes, the panel was made for {self.num_classes}")
         assert scores.classwise is not None
@@ -90,6 +95,8 @@ class CalibrationPanel(Metric):
         else:
             streamed = StreamPanel(self._state())
             values = {name: value(name, streamed)[0].value for name in self.metrics}
+        if self._suspected:
+            warn_of_probabilities()
         return {name: math.nan if found is None else found for name, found in values.items()}
 
     def _classwise(self) -> Classwise:

@@ -82,7 +82,7 @@ def rows(source: Path, numbers: int = NUMBERS) -> Iterator[Predictions]:
     for part in parquet.parts(source):
         size = max(1, numbers // parquet.width(part))
         for start, arrays in parquet.batches(part, size, everything=True):
-            p = join(arrays, source=f"{part} (from row {start})" if start else str(part))
+            p = join(arrays, source=f"{part} (from row {start})" if start else str(part), doubt=False)
             if "group" in arrays.names:
                 seen = np.asarray(arrays.load("group")).tolist()
                 p = replace(p, group=torch.tensor([groups.setdefault(g, len(groups)) for g in seen]))
