@@ -13,17 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from calibrant import files
-from calibrant.cli import audit_inputs, run
+from calibrant.cli import audit_advice, audit_inputs, run
 from calibrant.functional.border import predictions
 from calibrant.metrics import METRICS
+from calibrant.metrics.evaluate import evaluate
+from calibrant.posthoc.advise import Advice, advise, halves
+from calibrant.report import numbers
+from calibrant.report.explain import HEADLINE
 
 
-def write(path: Path, n: int = 400, seed: int = 0, sharpness: float = 3.0) -> Path:
+def write(path: Path, n: int = 400, seed: int = 0, sharpness: float = 3.0, split: str = "test") -> Path:
     """Overconfident by construction: labels follow a softer softmax than the logits say."""
     rng = np.random.default_rng(seed)
     z = rng.normal(size=(n, 4))
     y = (z + rng.gumbel(size=z.shape)).argmax(1)
-    return files.write(path, predictions((z * sharpness).astype(np.float32), y, split="test"))
+    return files.write(path, predictions((z * sharpness).astype(np.float32), y, split=split))
 
 
 @pytest.fixture
@@ -137,6 +141,33 @@ def test_html(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         run(["audit", "a.npz", "--html", "r.html", "--fail-if", "nll > 0"]) == 3
     )  # the report is written, then the gate
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_before_and_after_on_the_page_are_the_same_items(
+    here: Path, separate: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without other items a half is judged: its numbers, and not those of all items, stand on both sides."""
+    told: list[Advice] = []
+    monkeypatch.setattr(audit_advice, "advise", lambda *a, **kw: told.append(advise(*a, **kw)) or told[0])
+    write(here / "c.npz", seed=1, split="calibration")
+    assert run(["audit", "a.npz", "--html", "r.html", *(["--calibration", "c.npz"] if separate else [])]) == 0
+    page = (here / "r.html").read_text("utf-8")
+    judged = files.read("a.npz")
+    judged = judged if separate else halves(judged, 0)[1]
+    assert told[0].after is not None and judged.n == (400 if separate else 200)
+
+    table = page[page.index("Judged on ") :].partition("</table>")[0]
+    assert table.startswith(f"Judged on {judged.n} items")
+    cells = re.findall(r'<td class="num">\s*([^<\s]+)', table)
+    reports = [evaluate(x, intervals=False) for x in (judged, told[0].after)]
+    names = [name for name in HEADLINE if name in reports[0]]
+    assert cells == [numbers.value(name, r[name].value).split()[0] for name in names for r in reports]
+
+    figure = page[page.index("reliability before and after recalibration") :].partition("</svg>")[0]
+    tips = re.findall(r"confidence ([\d.]+) to [\d.]+: (\d+) items", figure)
+    second = next(i for i in range(1, len(tips)) if float(tips[i][0]) < float(tips[i - 1][0]))
+    assert [sum(int(n) for _, n in side) for side in (tips[:second], tips[second:])] == [judged.n, judged.n]
 
 
 def test_two_files_side_by_side_with_a_paired_comparison(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from calibrant.cli import gate
-from calibrant.cli.audit_advice import advice_for, after_audit, show
+from calibrant.cli.audit_advice import advice_for, before_and_after, show
 from calibrant.cli.audit_doubts import doubts
 from calibrant.cli.audit_inputs import Audited, Options, audited, pairs
 from calibrant.errors import InputError
@@ -140,7 +140,11 @@ def _page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None
         for a in found
     ]
     return html.render(
-        parts, command=provenance.command(), comparison=list(compared) or None, advice=told, after=after_audit(told, o)
+        parts,
+        command=provenance.command(),
+        comparison=list(compared) or None,
+        advice=told,
+        **before_and_after(told, o),
     )
 
 

@@ -49,15 +49,17 @@ def advice_for(
     return advise(p, held, seed=o.seed, budget=BUDGET, allow_reuse=o.allow_reuse)
 
 
-def after_audit(advice: Advice | None, o: Options) -> Any:
-    """The judged items after the recommended map, for the report's before and after."""
-    if advice is None or advice.after is None:
-        return None
+def before_and_after(advice: Advice | None, o: Options) -> dict[str, Any]:
+    """The judged items before and after the recommended map, for the report."""
+    if advice is None or advice.before is None or advice.after is None:
+        return {}
     from calibrant.metrics.evaluate import evaluate
     from calibrant.report import html
 
-    report = evaluate(advice.after, bins=o.bins, intervals=o.intervals, seed=o.seed, about=o.about)
-    return html.Audit.of(advice.after, report, f"after {advice.chosen}")
+    named = {"before": (advice.before, f"before {advice.chosen}"), "after": (advice.after, f"after {advice.chosen}")}
+    settings: dict[str, Any] = {"bins": o.bins, "intervals": o.intervals, "seed": o.seed, "about": o.about}
+    settings |= {"metrics": o.metrics, "allow_reuse": o.allow_reuse}
+    return {side: html.Audit.of(p, evaluate(p, **settings), name) for side, (p, name) in named.items()}
 
 
 def show(console: Any, advice: Advice) -> None:

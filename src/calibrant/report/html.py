@@ -53,13 +53,14 @@ def render(
     *,
     command: str,
     comparison: Any = None,
+    before: Audit | None = None,
     after: Audit | None = None,
     advice: Any = None,
     title: str | None = None,
     panels: Sequence[Panel] = (),
 ) -> str:
-    """The whole page. `comparison` is one paired comparison or several; `after` the same items, recalibrated;
-    `panels` are further sections of whoever knows more than the predictions."""
+    """The whole page. `comparison` is one paired comparison or several; `after` is `before` (else the first audit)
+    recalibrated, on the same items; `panels` are further sections of whoever knows more than the predictions."""
     from markupsafe import Markup
 
     if not audits:
@@ -67,7 +68,8 @@ def render(
     files = [a.name for a in audits if a.name == a.report.file]  # paths are shortened; a name that was given is kept
     called = dict(zip(files, short_names(files), strict=True))
     named = [replace(a, name=called.get(a.name, a.name)) for a in audits]
-    sections = [section(i, a, after if i == 0 else None) for i, a in enumerate(named)]
+    change = None if after is None else _same_items(before or audits[0], after)
+    sections = [section(i, a, change if i == 0 else None) for i, a in enumerate(named)]
     script = page.read("report.js")
     data = {s.key: s.points for s in sections if s.points is not None}
     text: str = (
@@ -80,7 +82,8 @@ def render(
             figures=overview_figures(sections) if len(sections) > 1 else {},
             comparisons=[_compared(c, called) for c in _list(comparison)],
             advice=None if advice is None else advised(advice),
-            after=None if after is None else {"report": after.report, "verdict": verdict(after.report)},
+            change=None if change is None else [a.report for a in change],
+            after=None if after is None else verdict(after.report),
             panels=drawn(panels),
             conventions=_conventions(audits[0].report.conventions),
             command=command,
@@ -103,6 +106,15 @@ def render(
 def write(path: str | os.PathLike[str], audits: Sequence[Audit], *, command: str, **options: Any) -> Path:
     """Render and write, whole or not at all; options are `render`'s."""
     return write_text(path, render(audits, command=command, **options))
+
+
+def _same_items(before: Audit, after: Audit) -> tuple[Audit, Audit]:
+    same = before.report.n == after.report.n
+    if same and before.scores is not None and after.scores is not None:
+        same = bool((before.scores.labels == after.scores.labels).all())
+    if not same:
+        raise InputError(f"{before.name} and {after.name} are not the same items; before and after must be")
+    return before, after
 
 
 def _scores(predictions: Predictions, report: Report) -> Scores:

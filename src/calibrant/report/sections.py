@@ -49,7 +49,8 @@ class Section:
     missing: list[str]  # what cannot be shown, in words
 
 
-def section(i: int, audit: Audit, after: Audit | None = None) -> Section:
+def section(i: int, audit: Audit, change: tuple[Audit, Audit] | None = None) -> Section:
+    """`change`: the items that a recalibration is judged on, before it and after it."""
     report, scores = audit.report, audit.scores
     key, missing = f"f{i}", []
     accuracy, gap = (getattr(report.metrics.get(n), "value", None) for n in ("accuracy", "gap"))
@@ -84,7 +85,7 @@ def section(i: int, audit: Audit, after: Audit | None = None) -> Section:
         says=None if accuracy is None or gap is None or not top else accuracy + gap,
         right=accuracy,
         p=test_p(report),
-        figures=_figures(key, audit, after, top),
+        figures=_figures(key, audit, change, top),
         points=None if points is None else _embedded(points),
         start={} if points is None else _start(points, accuracy),
         classes=None if scores is None else class_table(scores, _classes(audit)),
@@ -110,7 +111,7 @@ def overview_figures(sections: list[Section]) -> dict[str, Any]:
     return out
 
 
-def _figures(key: str, audit: Audit, after: Audit | None, top: bool) -> dict[str, Any]:
+def _figures(key: str, audit: Audit, change: tuple[Audit, Audit] | None, top: bool) -> dict[str, Any]:
     scores, sums = audit.scores, audit.sums
     out: dict[str, Any] = {}
     share = 1.0 if scores is None else effective_share(scores)
@@ -127,11 +128,9 @@ def _figures(key: str, audit: Audit, after: Audit | None, top: bool) -> dict[str
             out["accuracy"] = _svg(
                 plots.accuracy_coverage(scores, effective=share), "accuracy against coverage", key + "a"
             )
-    later = None if after is None else after.scores or after.sums
-    if drawn is not None and later is not None:
-        out["after"] = _svg(
-            plots.before_after(drawn, later)[0], "reliability before and after recalibration", key + "b"
-        )
+    then, now = (a.scores or a.sums for a in change) if change is not None else (None, None)
+    if then is not None and now is not None:
+        out["after"] = _svg(plots.before_after(then, now)[0], "reliability before and after recalibration", key + "b")
     return out
 
 
