@@ -35,6 +35,8 @@ def section(name: str, thing: Any) -> str:
 def signature(name: str, thing: Any) -> str:
     if inspect.isclass(thing) and issubclass(thing, StrEnum):
         return f"{name}: {' | '.join(thing)}"
+    if inspect.isclass(thing) and issubclass(thing, Warning):
+        return f"{name}({thing.__base__.__name__})"
     found = inspect.signature(thing)
     parts = list(arguments(found))
     result = "" if inspect.isclass(thing) else f" -> {annotation(found.return_annotation)}"

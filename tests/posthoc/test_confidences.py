@@ -193,7 +193,7 @@ def test_a_score_that_ranks_errors_first_is_flagged() -> None:
     y = torch.arange(n) % 2
     said = torch.where(torch.arange(n) % 3 == 0, 1 - y, y)
     p = calibrant.predictions(
-        torch.nn.functional.one_hot(said, 2).double(), y, features=torch.arange(n)[:, None].float()
+        2.0 * torch.nn.functional.one_hot(said, 2).double(), y, features=torch.arange(n)[:, None].float()
     )
     m = calibrant.fit("trust_score", p)
     assert isinstance(m, TrustScoreMap) and float(m.a) == 1.0 and float(m.b) == 0.0
