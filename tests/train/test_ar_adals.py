@@ -24,7 +24,6 @@ from calibrant.targets import ArAdaLS, Levels
 from calibrant.train import How, Recipe, distances, load, read, train
 from calibrant.train.checkpoint import latest
 from calibrant.train.levels import levels_of, vanilla
-from calibrant.train.origin import origin_of
 from calibrant.types import Split
 
 QUIET = How(device="cpu", quiet=True)
@@ -390,10 +389,10 @@ def test_pooled_members_are_attacked_as_one(tmp_path: Path) -> None:
     assert bool((cut(found, 4) < 4).all())
 
 
-def test_levels_are_told_from_the_runs_own_folder(
+def test_a_record_of_levels_is_never_followed(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The audit beside vanilla is there from wherever it is asked for, after both moved, and not of another network."""
+    """What lies outside a run is read where the user names it, wherever that has moved to, and nowhere else."""
     here = tmp_path / "here"
     shutil.copytree(run, here / "one")
     monkeypatch.chdir(here)
@@ -404,14 +403,13 @@ def test_levels_are_told_from_the_runs_own_folder(
     monkeypatch.chdir(tmp_path)
     again = ["train", "ar-adals/digits", "-o", "there/[/two]", *words]
     assert cli(again) == 0
-    assert "vanilla" in (said := capsys.readouterr()).out and "no audit" not in said.err
-    shutil.rmtree(tmp_path / "there" / "one" / "vanilla")
-    assert cli(again) == 0
-    assert "no audit beside vanilla: " in capsys.readouterr().err
-    other = small("seed=7")
-    train(vanilla(other), tmp_path / "there" / "one" / "vanilla", QUIET)  # another network in its place
-    assert cli(again) == 0
-    assert "no audit beside vanilla: " in capsys.readouterr().err
+    said = "no audit beside vanilla: the levels came from ../../one/vanilla, as seen from there/[/two]"
+    assert said in capsys.readouterr().err
+    assert cli([*again, "--levels", "there/one"]) == 0
+    assert "vanilla" in (shown := capsys.readouterr()).out and "no audit" not in shown.err
+    train(vanilla(small("seed=7")), tmp_path / "other", QUIET)  # another network
+    assert cli([*again, "--levels", "other"]) == 2
+    assert "was begun with other levels (from ../../one/vanilla" in capsys.readouterr().err
 
 
 def test_a_place_that_takes_no_files_is_said_before_anything_is_done(
@@ -441,33 +439,6 @@ def test_a_place_that_takes_no_files_is_said_before_anything_is_done(
     assert not (tmp_path / "r").exists()
 
 
-def test_where_levels_came_from_survives_links_moves_and_older_records(
-    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    shutil.copytree(run / "vanilla", tmp_path / "one")
-    (tmp_path / "far" / "away").mkdir(parents=True)
-    (tmp_path / "runs").symlink_to(tmp_path / "far" / "away")
-    train(small("epochs=1"), "runs/two", replace(QUIET, levels="one"))
-    one = tmp_path / "one"
-    assert {origin_of(p).resolve() for p in (Path("runs/two"), tmp_path / "far" / "away" / "two")} == {one}
-    (tmp_path / "far" / "away" / "two").rename(tmp_path / "alone")  # without its twin
-    assert origin_of(tmp_path / "alone") == one
-    record = tmp_path / "alone" / "levels.json"
-    (tmp_path / "elsewhere" / "one").mkdir(parents=True)  # not the twin, but called like it, where it would be
-    shutil.copytree(tmp_path / "alone", tmp_path / "elsewhere" / "two")
-    said = json.loads(record.read_text())
-    (tmp_path / "elsewhere" / "two" / "levels.json").write_text(json.dumps(said | {"from": "../one"}))
-    assert origin_of(tmp_path / "elsewhere" / "two") == one
-    damaged = tmp_path / "elsewhere" / "one"
-    shutil.copytree(one, damaged, dirs_exist_ok=True)
-    (damaged / "data.json").write_text("{")
-    assert origin_of(tmp_path / "elsewhere" / "two") == one
-    old = {k: v for k, v in said.items() if k not in ("at", "network")} | {"from": "one"}
-    record.write_text(json.dumps(old))
-    assert origin_of(Path("alone")).resolve() == one
-
-
 def test_levels_of_a_run_that_is_called_vanilla_are_not_taken_for_the_runs_own_twin(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -494,7 +465,7 @@ def test_a_damaged_record_of_levels_is_one_line(run: Path, tmp_path: Path, capsy
     (tmp_path / "r" / "levels.json").write_text("{")
     words = [w for s in SMALL for w in ("--set", s)] + ["--device", "cpu"]
     assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "r"), *words]) == 2
-    assert "levels.json is damaged" in capsys.readouterr().err
+    assert "levels.json is not valid JSON" in capsys.readouterr().err
 
 
 def test_a_run_that_was_begun_with_a_refresh_too_late_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from calibrant.files import sealed
 from calibrant.losses import CrossEntropy
 from calibrant.train import How, read, train
 from calibrant.train.optimiser import Optimiser, make
@@ -47,12 +47,12 @@ def test_a_run_goes_on_with_the_threads_it_was_begun_with(tmp_path: Path) -> Non
     how, run = How("cpu", quiet=True, listen=listen), tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         train(recipe, run, how)
-    where = json.loads((run / "environment.json").read_text())
+    where = sealed.read(run / "environment.json")
     assert threads_of(run) == where["threads"] == used[0] == 1
-    (run / "environment.json").write_text(json.dumps({**where, "threads": 2}))
+    sealed.write(run / "environment.json", {**where, "threads": 2})
     train(recipe, run, how)
     assert used == [1, 1, 2, 2] and threads_of(run) == 2 and torch.get_num_threads() == 2
-    (run / "environment.json").write_text("{")
+    (run / "environment.json").unlink()
     assert threads_of(run) is None
 
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from calibrant.attacks.behind import inside, modules
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic, tensors
+from calibrant.files import atomic, sealed, tensors
 from calibrant.files.arrays import Content
 from calibrant.files.listing import visible
 from calibrant.nn.antialias import blurpooled
@@ -63,6 +63,8 @@ class Store:
             distance: Tensor = held.load("distance")
         except FileError as error:
             raise FileError(f"{path}: truncated or edited; remove it, and its items are measured again") from error
+        if held.meta.get("sha256") not in (None, tensor_hash(distance)):  # those of version 0.1 have none
+            raise FileError(f"{path}: edited, its hash does not match; remove it, and its items are measured again")
         if held.meta.get("data") != data:
             raise InputError(
                 f"{path} holds distances of other data (another data set, split, order or normalisation); "
@@ -75,8 +77,9 @@ class Store:
         if not (self.folder / HEADER).is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
             atomic.write_text(self.folder / HEADER, json.dumps(self.header, indent=2, ensure_ascii=False))
+        meta = {"data": data, "sha256": tensor_hash(distance)}
         with atomic.file(self._path(number)) as path:
-            tensors.write(path, Content({"distance": distance.contiguous()}, {}, {"data": data}))
+            tensors.write(path, Content({"distance": distance.contiguous()}, {}, meta))
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:05d}.safetensors"
@@ -92,10 +95,10 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
             raise InputError(f"{folder} holds something else than distances (no {HEADER}); choose another store")
         return Store(folder, {"schema": SCHEMA, "edition": EDITION, **header, "chunk": chunk or default})
     try:
-        held = json.loads(path.read_text("utf-8"))
+        held = sealed.table(path)
         if (own := int(held["chunk"])) < 1:
             raise ValueError(f"chunk: {own}")
-    except (ValueError, KeyError, TypeError) as error:
+    except (FileError, ValueError, KeyError, TypeError) as error:
         raise FileError(f"{path}: not a header of distances ({error}); remove the folder and measure again") from error
     asked = {"edition": EDITION, **header}
     for name, words in _WORDS.items():
@@ -160,6 +163,14 @@ def tensor_hash(tensor: Tensor) -> str:
     plain = tensor.detach().cpu().contiguous()
     digest = hashlib.sha256(f"{tuple(plain.shape)}{plain.dtype}".encode())
     digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def tensors_hash(named: Mapping[str, Tensor], head: str = "") -> str:
+    """Of several by name, and of what is said of them."""
+    digest = hashlib.sha256(head.encode())
+    for name in sorted(named):
+        digest.update(f"{name}{tensor_hash(named[name])}".encode())
     return digest.hexdigest()
 
 

@@ -7,7 +7,6 @@ test items; a claim about a method needs several seeds, which `bench show` puts 
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,12 +19,14 @@ from calibrant.bench.store import KEY_LENGTH, Cell, Store
 from calibrant.data import Data
 from calibrant.errors import CalibrantError
 from calibrant.files import read as read_predictions
+from calibrant.files import sealed
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.posthoc.fit import fit
 from calibrant.train.environment import device_name, environment
 from calibrant.train.recipe import Recipe
 from calibrant.train.run import How, data_of, make_fabric, train
+from calibrant.train.run_folder import chosen
 from calibrant.train.selection import select
 from calibrant.train.settings import Choice
 from calibrant.types import Estimate, Predictions, Split
@@ -104,14 +105,14 @@ def _train(recipe: Recipe, run: Path, how: How, data: Data) -> dict[str, Any]:
         made = train(recipe, run, how, data)
         return {k: made[k] for k in ("train_seconds", "images_per_second", "epochs", "train_accuracy")}
     record = select(recipe, run, how, data)
-    each = [json.loads((run / p["folder"] / "metrics.json").read_text("utf-8")) for p in record["points"]]
-    chosen = {k: record[k] for k in ("criterion", "split", "oracle")}
-    chosen |= {k: record[k]["settings"] for k in ("chosen", "oracle_choice")}
+    each = [sealed.read(run / p["folder"] / "metrics.json") for p in record["points"]]
+    choice = {k: record[k] for k in ("criterion", "split", "oracle")}
+    choice |= {k: record[k]["settings"] for k in ("chosen", "oracle_choice")}
     return {
         "train_seconds": sum(m["train_seconds"] for m in each),
         "images_per_second": each[-1]["images_per_second"],
         "epochs": sum(m["epochs"] for m in each),
-        "selection": {**chosen, "points": len(each)},
+        "selection": {**choice, "points": len(each)},
     }
 
 
@@ -120,11 +121,8 @@ def _variants(
 ) -> tuple[Variants, dict[str, Any], Predictions]:
     """As trained; as an ensemble; the oracle's choice; and each of them after each calibrator."""
     found: dict[str, tuple[Predictions, Predictions]] = {AS_TRAINED: _written(run)}
-    record = run / "selection.json"
-    if record.is_file():
-        choice = json.loads(record.read_text("utf-8"))
-        if choice["chosen"]["folder"] != choice["oracle_choice"]["folder"]:
-            found[ORACLE] = _written(run / choice["oracle_choice"]["folder"])
+    if (oracle := chosen(run, which="oracle_choice")) != chosen(run):
+        found[ORACLE] = _written(oracle)
     extras: dict[str, Any] = {}
     if ensemble is not None:
         parts, said = pooled(ensemble, run, seed, device, data)

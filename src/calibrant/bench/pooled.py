@@ -5,7 +5,6 @@ The networks predict in float32, whatever precision they were trained in.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import unknown
 from calibrant.train.epochs import kept_weights
 from calibrant.train.run import load
+from calibrant.train.run_folder import chosen
 from calibrant.train.settings import Choice
 from calibrant.types import Predictions, Split
 
@@ -42,8 +42,7 @@ def pooled(
         if key not in OPTIONS:
             raise unknown(f"option of ensemble {ensemble.name!r}", key, OPTIONS)
     trained = load(run)
-    record = run / "selection.json"
-    folder = run / json.loads(record.read_text("utf-8"))["chosen"]["folder"] if record.is_file() else run
+    folder = chosen(run)
 
     def batches(split: Split) -> Batches:
         return Batches(data[split], BATCH, device=device, mean=trained.mean, std=trained.std)

@@ -113,7 +113,7 @@ def read(path: Path) -> Cell:
         bounds = {v: {m: (n["low"], n["high"]) for m, n in row.items() if "low" in n} for v, row in numbers.items()}
         intervals = {v: row for v, row in bounds.items() if row}
         return Cell(**body, measured=measured, reported=reported, intervals=intervals)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FileError(
             f"{path} is not a cell of results ({type(error).__name__}: {error}); delete it and run again"
         ) from error

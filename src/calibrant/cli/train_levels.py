@@ -6,13 +6,13 @@ parameter gives as well is no gain of the training.
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant import files
+from calibrant.files import sealed
 from calibrant.types import Predictions, Report, Split
 
 if TYPE_CHECKING:
@@ -52,21 +52,23 @@ def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
     from calibrant.metrics.compare import compare
     from calibrant.report import html, provenance
     from calibrant.report import robustness as section
-    from calibrant.train.origin import is_origin, origin_of
+    from calibrant.train import origin
+    from calibrant.train.levels import VANILLA, attacked_run
 
-    twin = origin_of(out)
-    there = is_origin(twin, out)
+    given = Path(how.levels) if how.levels is not None else None
+    twin = out / VANILLA if given is None else attacked_run(given) or given
+    there = origin.is_origin(twin, out)
     if there and (twin / "train.safetensors").is_file():  # levels without a network
         return None
     if not there or not (twin / "test.npz").is_file():
-        said = f"{twin}, which the levels came from, is not there any more, or is another network's"
+        said = f"the levels came from {origin.read(out)['from']}, as seen from {out}; name that by --levels"
         print(f"no audit beside vanilla: {said}", file=sys.stderr)
         return None
     runs = {"vanilla": twin, "AR-AdaLS": out}
     tests = {name: files.read(run / "test.npz") for name, run in runs.items()}
     rows = [row for name, run in runs.items() for row in _judged(name, run, tests[name])]
     found, ruler = _by_level(tests, twin, out, recipe, how)
-    targets = json.loads((out / "targets.json").read_text("utf-8"))
+    targets = sealed.read(out / "targets.json")
     reports = dict(rows)
     page = html.write(
         out / "report.html",

@@ -21,7 +21,7 @@ from safetensors.torch import save as serialise
 from torch import Tensor
 
 from calibrant.errors import FileError
-from calibrant.files import atomic
+from calibrant.files import atomic, sealed
 from calibrant.files.listing import visible
 from calibrant.train.recipe import digest
 from calibrant.types import SCHEMA
@@ -81,9 +81,9 @@ def read(folder: Path, epoch: int) -> Checkpoint:
     stem = folder / f"{epoch:05d}"
     head, tensors = stem.with_suffix(".json"), stem.with_suffix(".safetensors")
     try:
-        body = json.loads(head.read_text("utf-8"))
+        body = sealed.table(head)
         claimed = body.pop("sha256")
-    except (OSError, ValueError, AttributeError, KeyError) as error:
+    except (FileError, KeyError) as error:
         raise FileError(f"checkpoint {head} is unreadable or truncated") from error
     if claimed != digest(body):
         raise FileError(f"checkpoint {head} was edited: its hash does not match")
@@ -105,7 +105,7 @@ def split_state(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, 
 
 def epochs(folder: Path) -> list[int]:
     """Epochs that have a JSON, newest first."""
-    return sorted((int(p.stem) for p in visible(folder, "*.json") if p.stem.isdigit()), reverse=True)
+    return sorted((int(p.stem) for p in visible(folder, "*.json") if p.stem.isdecimal()), reverse=True)
 
 
 def _tidy(folder: Path) -> None:
@@ -114,7 +114,7 @@ def _tidy(folder: Path) -> None:
     for old in epochs(folder)[KEEP:]:
         (folder / f"{old:05d}.json").unlink(missing_ok=True)  # first: without it the tensors are nobody's
     for path in visible(folder, "*.safetensors"):
-        if path.stem.isdigit() and int(path.stem) < kept[-1]:
+        if path.stem.isdecimal() and int(path.stem) < kept[-1]:
             path.unlink(missing_ok=True)
     atomic.sweep(folder, r"\d{5}\.(json|safetensors)")
 

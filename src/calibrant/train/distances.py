@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from calibrant.attacks import RULERS, robustness
 from calibrant.attacks.behind import home
 from calibrant.attacks.bounds import ROUNDING
-from calibrant.attacks.store import EDITION, tensor_hash, weights_hash
+from calibrant.attacks.store import EDITION, tensor_hash, tensors_hash, weights_hash
 from calibrant.data import Batches, Data
 from calibrant.data.records import Part
 from calibrant.errors import FileError, InputError, unknown
@@ -190,7 +190,8 @@ def write(path: Path, found: Distances) -> Path:
     head = {"schema": SCHEMA, "data": found.data, "split": found.split.value, "items": found.items}
     head |= {"network": found.network, "ruler": found.ruler, "edition": found.edition}
     tensors = {"distance": found.distance.contiguous(), "index": found.index.contiguous()}
-    return atomic.write_bytes(path, save(tensors, metadata={"calibrant": json.dumps(head)}))
+    text = json.dumps(head)
+    return atomic.write_bytes(path, save(tensors, metadata={"calibrant": text, "sha256": tensors_hash(tensors, text)}))
 
 
 def read(path: Path) -> Distances:
@@ -204,8 +205,12 @@ def read(path: Path) -> Distances:
         raise FileError(f"no permission to read {path}")
     try:
         with safe_open(str(path), framework="pt") as stored:
-            head = json.loads(dict(stored.metadata() or {})["calibrant"])
+            said = dict(stored.metadata() or {})
+            head = json.loads(said["calibrant"])
             distance, index = stored.get_tensor("distance"), stored.get_tensor("index")
+        own = tensors_hash({"distance": distance, "index": index}, said["calibrant"])
+        if said.get("sha256", own) != own:  # those of version 0.1 have none
+            raise ValueError("it was edited: its hash does not match")
         names = {k: head[k] for k in ("data", "items", "network", "ruler")}
         # files of before editions were noted have none, and so another one than today's
         return Distances(distance, index, split=Split(head["split"]), edition=int(head.get("edition", 0)), **names)

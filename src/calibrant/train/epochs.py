@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from calibrant.attacks.store import tensors_hash
 from calibrant.errors import FileError
 from calibrant.files import atomic, write
 from calibrant.files.listing import visible
@@ -75,20 +76,24 @@ def keep_weights(run: Path, epoch: int, members: Sequence[nn.Module]) -> Path:
         for m, network in enumerate(members)
         for name, value in network.state_dict().items()
     }
-    return atomic.write_bytes(run / "epochs" / f"weights-{epoch:05d}.safetensors", save(tensors))
+    path = run / "epochs" / f"weights-{epoch:05d}.safetensors"
+    return atomic.write_bytes(path, save(tensors, metadata={"sha256": tensors_hash(tensors)}))
 
 
 def kept_weights(run: str | Path, member: int = 0) -> list[dict[str, Tensor]]:
     """State dicts of one member in the order of epochs; empty when none were kept."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
+    from safetensors import SafetensorError, safe_open
 
     prefix = f"member.{member}."
     out = []
     for path in visible(run, "epochs/weights-*.safetensors"):
         try:
-            held = load_file(path)
+            with safe_open(str(path), framework="pt") as stored:
+                held = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no dict
+                claimed = (stored.metadata() or {}).get("sha256")  # none in those of version 0.1
         except (SafetensorError, OSError) as error:
             raise FileError(f"{path} is truncated or not safetensors; delete it, or train again") from error
+        if claimed is not None and claimed != tensors_hash(held):
+            raise FileError(f"{path} was edited: its hash does not match; delete it, or train again")
         out.append({k.removeprefix(prefix): v for k, v in held.items() if k.startswith(prefix)})
     return out

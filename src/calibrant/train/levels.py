@@ -78,7 +78,7 @@ def _check_given(folder: Path, recipe: Recipe, data: Data) -> None:
     """Levels of other items are refused before a run is begun with them."""
     if not folder.is_dir():
         raise FileError(f"--levels {folder} is neither a run nor a folder of robustness")
-    run = _attacked_run(folder)
+    run = attacked_run(folder)
     if run is None:
         _read(folder, data, str(setting(recipe, "ruler")))
         return
@@ -102,7 +102,7 @@ def _check_given(folder: Path, recipe: Recipe, data: Data) -> None:
         )
 
 
-def _attacked_run(folder: Path) -> Path | None:
+def attacked_run(folder: Path) -> Path | None:
     """The run that --levels names: a run of AR-AdaLS is named for the twin that it holds; None: it is no run."""
     return next((run for run in (folder / VANILLA, folder) if (run / "recipe.json").is_file()), None)
 
@@ -162,7 +162,7 @@ class LevelSource:
         old = origin.read(self.folder) if begun and (self.folder / origin.RECORD).is_file() else record
         if old["distances"] != record["distances"]:
             raise InputError(
-                f"{self.folder} was begun with other levels (from {origin.origin_of(self.folder)}); "
+                f"{self.folder} was begun with other levels (from {old['from']}, as seen from there); "
                 "name those by --levels, or choose another folder"
             )
         for each in found:
@@ -196,7 +196,7 @@ class LevelSource:
             return self._of_run(twin), twin
         folder = Path(given)
         _check_given(folder, self.recipe, self.data)
-        run = _attacked_run(folder)
+        run = attacked_run(folder)
         found = _read(folder, self.data, self.ruler) if run is None else self._of_run(run)
         return found, folder if run is None else run
 

@@ -118,11 +118,10 @@ def _cut(log: Path, epoch: int) -> None:
     if not log.is_file():
         return
     kept = []
-    for line in log.read_text("utf-8").splitlines():
+    for line in log.read_text("utf-8", errors="replace").splitlines():
         try:
-            row = json.loads(line)
-        except json.JSONDecodeError:
+            if json.loads(line).get("epoch", 0) <= epoch:
+                kept.append(line + "\n")
+        except (ValueError, AttributeError, TypeError, RecursionError):
             continue
-        if row.get("epoch", 0) <= epoch:
-            kept.append(line + "\n")
     atomic.write_text(log, "".join(kept))

@@ -9,13 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from calibrant.errors import FileError, InputError, unknown
-from calibrant.files import existing
+from calibrant.files import existing, sealed
 from calibrant.metrics import METRICS
 from calibrant.train.optimiser import Optimiser, Schedule
 from calibrant.train.settings import Choice, assign, build, plain, setting
@@ -150,19 +150,26 @@ def _canonical(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def read(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
-    """A recipe by name, from a TOML file, or from a run's `recipe.json`, with `key=value` settings on top."""
+def read(
+    source: str | Path, settings: Iterable[str] = (), unsealed: Callable[[str], None] = lambda name: None
+) -> Recipe:
+    """A recipe by name, from a TOML file, or from a run's `recipe.json`, with `key=value` settings on top.
+
+    A `recipe.json` is checked against its hash; `unsealed` hears of one that has none.
+    """
     from calibrant.train.recipes import RECIPES
 
     text = str(source)
     if text in RECIPES:
         table = RECIPES[text].plain()
     elif text.endswith((".toml", ".json")):
-        table = _table(Path(text))
+        table = _toml(Path(text)) if text.endswith(".toml") else sealed.read(Path(text), unsealed)
     elif Path(text).is_dir() and (Path(text) / "recipe.json").is_file():
-        table = _table(Path(text) / "recipe.json")
+        table = sealed.read(Path(text) / "recipe.json", unsealed)
     else:
         raise unknown("recipe", text, RECIPES)
+    if not table:
+        raise FileError(f"{text} is empty; a recipe needs a network at least, or the base that it changes")
     where = f"{text}: " if text not in RECIPES else ""
     if text.endswith(".toml") and isinstance(table.get("base"), str):  # what a run stores is whole
         base = read(table.pop("base")).plain()
@@ -176,19 +183,15 @@ def read(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
     return recipe.with_settings(dict(setting(s) for s in settings))
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _toml(path: Path) -> dict[str, Any]:
     existing(path)
     try:
-        text = path.read_text("utf-8")
-        table = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+        table = tomllib.loads(path.read_text("utf-8"))
+        json.dumps(table)  # dates are in no setting, and have no JSON
     except OSError as error:
         raise FileError(f"cannot read the recipe {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # not UTF-8, not TOML, not JSON, brackets without end
-        raise FileError(f"{path} is not valid {path.suffix[1:].upper()}: {error}") from error
-    if not table:
-        raise FileError(f"{path} is empty; a recipe needs a network at least, or the base that it changes")
-    if not isinstance(table, dict):
-        raise FileError(f"{path} does not hold a table of settings")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FileError(f"{path} is not valid TOML of settings: {error}") from error
     return table
 
 

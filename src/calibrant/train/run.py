@@ -7,7 +7,6 @@ path of adaptive targets; where these want levels of robustness, levels.json and
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +21,7 @@ from calibrant.data import Data, stored_name
 from calibrant.data import load as load_data
 from calibrant.data.label_maps import no_mark_is_a_class
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic, write
+from calibrant.files import sealed, write
 from calibrant.nn import build as build_network
 from calibrant.train import board, levels, run_folder
 from calibrant.train import checkpoint as disk
@@ -79,7 +78,7 @@ def train(
     if how.tensorboard:
         board.check()
     folder = Path(out)
-    run_folder.check(folder, recipe)
+    said = run_folder.check(folder, recipe)
     fabric = make_fabric(recipe, how)
     loaded = data_of(recipe, how, data)
     run_folder.check_data(folder, loaded)
@@ -87,6 +86,8 @@ def train(
     with enough_threads(loaded.shape, recipe.batch, fabric.device, begun_with):
         loop = _loop(recipe, folder, how, loaded, fabric)  # what can be wrong is wrong here, before anything is written
         levels.check(recipe, how, loaded, begun=disk.exists(folder / "checkpoint"))
+        if said:
+            loop.progress.say(f"note: {said}")
         if fabric.is_global_zero:
             run_folder.describe(folder, recipe, loaded, fabric)
         fabric.barrier()
@@ -175,8 +176,8 @@ def _trained(loop: Loop, folder: Path) -> dict[str, Any]:
     if fabric.is_global_zero:
         record = getattr(loop.parts.policy, "record", None)
         if record is not None:
-            atomic.write_text(folder / "targets.json", json.dumps({"schema": SCHEMA, **record()}, indent=1))
-        atomic.write_text(folder / "metrics.json", json.dumps(jsonable(metrics), indent=2))
+            sealed.write(folder / "targets.json", {"schema": SCHEMA, **record()})
+        sealed.write(folder / "metrics.json", jsonable(metrics))
     fabric.barrier()
     return metrics
 
@@ -206,18 +207,19 @@ class Trained:
     shape: tuple[int, ...]
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
+    note: str = ""  # what a person should know of its files
 
 
 def load(run: str | Path) -> Trained:
     """The networks of a run's newest intact checkpoint, in evaluation mode on the CPU."""
-    folder = Path(run)
-    chosen = folder / "selection.json"
-    if chosen.is_file():
-        folder = folder / json.loads(chosen.read_text("utf-8"))["chosen"]["folder"]
+    unsealed: list[str] = []
+    folder = run_folder.chosen(Path(run), unsealed.append)
     if not (folder / "recipe.json").is_file() or not (folder / "data.json").is_file():
         raise FileError(f"{folder} is not a run: it has no recipe.json; give a folder that `calibrant train -o` wrote")
-    recipe = read(folder / "recipe.json")
-    about = json.loads((folder / "data.json").read_text("utf-8"))
+    recipe = read(folder / "recipe.json", unsealed=unsealed.append)
+    about = run_folder.about(folder, unsealed.append)
+    if about.name != recipe.data.name:
+        raise FileError(f"{folder}: data.json is of {about.name!r}, recipe.json of {recipe.data.name!r}: not one run")
     said: list[str] = []
     found = disk.latest(folder / "checkpoint", said.append)
     if found is None:
@@ -225,14 +227,19 @@ def load(run: str | Path) -> Trained:
     part = "average" if recipe.ema else "model"
     members = []
     for m in range(recipe.members):
-        network = build_network(
-            recipe.network.name, classes=len(about["classes"]), **_input(about["shape"]), **recipe.network.options
-        )
         prefix = f"member.{m}.{part}."
-        network.load_state_dict({k.removeprefix(prefix): t for k, t in found.tensors.items() if k.startswith(prefix)})
+        weights = {k.removeprefix(prefix): t for k, t in found.tensors.items() if k.startswith(prefix)}
+        try:
+            network = build_network(
+                recipe.network.name, classes=len(about.classes), **_input(about.shape), **recipe.network.options
+            )
+            network.load_state_dict(weights)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise FileError(f"the weights of {folder} do not fit its recipe.json and data.json: {why}") from error
         members.append(network.eval())
-    names = ("classes", "shape", "mean", "std")
-    return Trained(tuple(members), recipe, found.epoch, **{n: about[n] and tuple(about[n]) for n in names})
+    note = "; ".join(text for text in (*said, sealed.note(folder, unsealed)) if text)
+    return Trained(tuple(members), recipe, found.epoch, about.classes, about.shape, about.mean, about.std, note)
 
 
 def _input(shape: Sequence[int]) -> dict[str, Any]:

@@ -7,14 +7,14 @@ resumable because its runs are.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic
+from calibrant.files import atomic, sealed
+from calibrant.files.contained import check_links
 from calibrant.files.listing import visible
 from calibrant.metrics import METRICS
 from calibrant.train import board, levels
@@ -45,7 +45,7 @@ def select(
     for settings, each in grid:  # the last point's mistake is found before the first point trains
         components(each, {**known_of(loaded), **how.handed})
         levels.check(each, how, loaded, begun=disk.exists(_point(Path(out), settings) / "checkpoint"))
-    folder = _folder(Path(out), recipe)
+    folder = _folder(Path(out), recipe, say)
     points: list[Point] = []
     for settings, each in grid:
         point = _point(folder, settings)
@@ -71,7 +71,7 @@ def select(
             with atomic.file(folder / file.name) as temporary:
                 shutil.copyfile(file, temporary)
     atomic.write_text(folder / "metrics.json", (folder / chosen["folder"] / "metrics.json").read_text("utf-8"))
-    atomic.write_text(folder / "selection.json", json.dumps(jsonable(record), indent=2))
+    sealed.write(folder / "selection.json", jsonable(record))
     return record
 
 
@@ -95,13 +95,17 @@ def best(points: Sequence[Point], criterion: str, split: str) -> Point:
     return chosen
 
 
-def _folder(folder: Path, recipe: Recipe) -> Path:
+def _folder(folder: Path, recipe: Recipe, say: Callable[[str], None]) -> Path:
+    check_links(folder)
     there = folder / "recipe.json"
+    unsealed: list[str] = []
     if there.is_file():
-        if read(there).key() != recipe.key():
+        if read(there, unsealed=unsealed.append).key() != recipe.key():
             raise InputError(f"{folder} holds a run with other settings; choose another folder")
     elif any(p.name != "points" for p in visible(folder)):
         raise FileError(f"{folder} is not empty and not a run; name a new folder")
     (folder / "points").mkdir(parents=True, exist_ok=True)
-    atomic.write_text(there, json.dumps(recipe.plain(), indent=2))
+    if note := sealed.note(folder, unsealed):
+        say(f"note: {note}")
+    sealed.write(there, recipe.plain())
     return folder

@@ -6,13 +6,14 @@ begun with. It follows from the sizes alone, never from how busy the machine is,
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
+
+from calibrant.files import sealed
 
 FEW_NUMBERS = 1 << 16
 """Numbers in a batch below which one thread is as fast: digits at batch 64 have 4,096, CIFAR at 128 has 393,216."""
@@ -34,8 +35,6 @@ def enough_threads(
 
 def threads_of(run: Path) -> int | None:
     """Threads that the run in this folder was begun with, where it says."""
-    try:
-        found = json.loads((run / "environment.json").read_text("utf-8"))["threads"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    there = run / "environment.json"
+    found = sealed.read(there).get("threads") if there.is_file() else None
     return found if isinstance(found, int) and found > 0 else None

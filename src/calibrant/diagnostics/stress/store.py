@@ -19,7 +19,7 @@ from torch import Tensor
 
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic, outputs
+from calibrant.files import atomic, outputs, sealed
 from calibrant.types import SCHEMA, jsonable
 
 Arrays = dict[str, Tensor]
@@ -38,7 +38,7 @@ class Folder:
         found = path / "settings.json"
         content = jsonable(dict(settings))
         if found.is_file():
-            old = _read_json(found)
+            old = sealed.table(found)
             old.pop("schema", None)
             differ = [
                 f"{key} was {_short(old.get(key))}, is {_short(content.get(key))}"
@@ -62,7 +62,7 @@ class Folder:
         return cls(path)
 
     def settings(self) -> dict[str, Any]:
-        return _read_json(self.path / "settings.json")
+        return sealed.table(self.path / "settings.json")
 
     def file(self, key: str) -> Path:
         return self.path / "cells" / f"{key}.npz"
@@ -106,14 +106,6 @@ class Folder:
     def record(self, content: Mapping[str, Any]) -> Path:
         text = json.dumps(jsonable(dict(content)), indent=1, ensure_ascii=False, allow_nan=False)
         return atomic.write_text(self.path / "stress.json", text + "\n")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise FileError(f"{path} is not readable ({error}); choose another folder") from error
-    return dict(found)
 
 
 def _short(value: Any) -> str:
