@@ -220,6 +220,12 @@ def test_external_sort_of_equal_votes(tmp_path: Path, monkeypatch: pytest.Monkey
         assert abs(value - wanted[name].value) < 1e-12, name  # type: ignore[operator]
 
 
+def test_ids_and_features_are_passed_over(tmp_path: Path) -> None:
+    columns = {"label": [0, 1], "logit_0": [1.0, 0.0], "logit_1": [0.0, 1.0], "id": ["a", "b"], "feature_0": [1, 2]}
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    assert stream(tmp_path / "x.parquet", Settings()).state.n == 2
+
+
 def test_errors_name_the_row_of_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming_parquet, "NUMBERS", 100)
     z = np.zeros((1000, 3))

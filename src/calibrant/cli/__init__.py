@@ -10,8 +10,9 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Sequence
+from functools import cache
 from importlib import import_module
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -72,10 +73,16 @@ def app() -> typer.Typer:
     return root
 
 
+@cache
+def command() -> Any:
+    """What parses a command line. Typer takes a tenth of a second to build it, which in-process callers pay once."""
+    return typer.main.get_command(app())
+
+
 def run(argv: Sequence[str] | None = None) -> int:
     """Run and return the exit code. An exception becomes one line (`failures`), a traceback only on request."""
     try:
-        result = app()(args=list(argv) if argv is not None else None, prog_name="calibrant", standalone_mode=False)
+        result = command()(args=list(argv) if argv is not None else None, prog_name="calibrant", standalone_mode=False)
         code = int(result) if isinstance(result, int) else 0
         return _stopped("interrupted", argv) if code == INTERRUPTED else code  # typer's own end of a Ctrl-C
     except typer.Exit as leave:

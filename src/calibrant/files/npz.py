@@ -20,13 +20,19 @@ from calibrant.files.damage import readable
 def read(path: Path) -> Arrays:
     if not zipfile.is_zipfile(path):
         raise FileError(f"{path}: not a complete .npz archive (truncated, or another kind of file); save it again")
-    with readable(path, "this .npz archive"), np.load(path, allow_pickle=False) as archive:
+    with readable(path, "this .npz archive"), _archive(path) as archive:
         names = tuple(archive.files)
     return Arrays(path, names, lambda name: _member(path, name))
 
 
+@contextmanager
+def _archive(path: Path) -> Iterator[Any]:
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:  # NumPy leaves damaged ones open
+        yield archive
+
+
 def _member(path: Path, name: str) -> Any:
-    with unpickled(path, f"key {name!r}"), np.load(path, allow_pickle=False) as archive:
+    with unpickled(path, f"key {name!r}"), _archive(path) as archive:
         return archive[name]
 
 

@@ -1,0 +1,122 @@
+"""A case, how it is run, and what must be true of its end."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import os
+import signal
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from calibrant.cli import run
+
+LIMIT = 120
+"""Seconds after which a case hangs."""
+
+
+@dataclass(frozen=True)
+class End:
+    code: int
+    out: str
+    err: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, the exit codes that are right, and what else must be true of its end (a complaint, or None)."""
+
+    kind: str
+    what: str
+    argv: list[str]
+    codes: tuple[int, ...]
+    check: Callable[[End], str | None] = lambda end: None
+
+
+class Hangs(BaseException):
+    """No handler of exceptions may swallow this."""
+
+
+def _hangs(*_: object) -> None:
+    raise Hangs
+
+
+@contextlib.contextmanager
+def _guarded(folder: Path) -> Iterator[None]:
+    """In this folder, with a limit of time, and with warnings as a user would get them."""
+    before, handler = Path.cwd(), signal.signal(signal.SIGALRM, _hangs)
+    signal.alarm(LIMIT)
+    try:
+        os.chdir(folder)
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            for silent in (DeprecationWarning, ImportWarning, PendingDeprecationWarning, ResourceWarning):
+                warnings.simplefilter("ignore", silent)
+            yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, handler)
+        os.chdir(before)
+
+
+def call(argv: list[str], folder: Path) -> End:
+    out, err = io.StringIO(), io.StringIO()
+    with _guarded(folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(argv)
+    return End(code, out.getvalue(), err.getvalue())
+
+
+def complaint(case: Case, root: Path, folder: Path) -> str | None:
+    """What is wrong with the end of this case; None if it is as it must be. Outputs go to `folder/out`."""
+    (folder / "out").mkdir()
+    before = fingerprint(root, folder / "out")
+    try:
+        end = call(case.argv, folder)
+    except Hangs:
+        return f"hangs for {LIMIT} s"
+    except (Exception, SystemExit) as error:
+        return f"traceback: {type(error).__name__}: {error}"
+    return (
+        _said(case, end) or _touched(before, fingerprint(root, folder / "out")) or _left(end, folder) or case.check(end)
+    )
+
+
+def _said(case: Case, end: End) -> str | None:
+    if "Traceback" in end.err or "unexpected" in end.err:
+        return f"traceback: {end.err.strip()}"
+    if end.code not in case.codes:
+        return f"exit code {end.code}, not {' or '.join(map(str, case.codes))}: {end.err.strip()}"
+    lines = [line for line in end.err.splitlines() if not line.startswith("note")]
+    if len(lines) != (end.code != 0):
+        return f"{len(lines)} lines on stderr: {end.err.strip()}"
+    if end.code and end.out:
+        return f"stdout is not empty: {end.out.strip()}"
+    odd = {c for c in end.out + end.err if not c.isprintable() and c != "\n"}
+    return f"control characters {sorted(odd)!r} reach the terminal" if odd else None
+
+
+def _touched(before: dict[str, str], after: dict[str, str]) -> str | None:
+    changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    return f"touched {', '.join(changed)}" if changed else None
+
+
+def _left(end: End, folder: Path) -> str | None:
+    left = sorted(os.listdir(folder / "out"))
+    return f"left {', '.join(left)} in spite of exit code {end.code}" if end.code and left else None
+
+
+def fingerprint(root: Path, skip: Path) -> dict[str, str]:
+    """Path → content of everything below `root`, but for what is in `skip`; links and pipes are not followed."""
+    found = {}
+    for place, folders, files in os.walk(root):
+        folders[:] = [name for name in folders if Path(place) / name != skip]
+        for name in (*folders, *files):
+            path = Path(place) / name
+            plain = path.is_file() and not path.is_symlink()
+            found[str(path.relative_to(root))] = (
+                hashlib.md5(path.read_bytes()).hexdigest() if plain else str(path.lstat().st_mode)
+            )
+    return found
