@@ -348,7 +348,7 @@ def test_targets_at_their_neutral_setting_are_one_hot_to_the_bit(name: str) -> N
 
 def transform(name: str, **settings: Any) -> Any:
     if name == "ccat":
-        settings = {"attack": lambda model, x: x + 0.005 * x.sign(), **settings}
+        settings = {"attack": lambda model, x, labels: x + 0.005 * x.sign(), **settings}
     return TRANSFORMS[name](**settings)
 
 

@@ -275,7 +275,9 @@ def test_targets_are_reached_and_labels_are_left(name: str, victim: Victim) -> N
     assert name in ("fgsm", "frequency_fgsm", "deepfool") or to.success.float().mean() > 0.5
     wrong = (own + 1) % 10
     away = make(name, victim.bounds).run(victim.model, victim.x[:4], labels=wrong[:4])
-    assert bool(away.success.all()) and bool((away.distance == 0).all()) and bool((away.calls == 0).all())
+    assert bool(away.success.all())
+    spent = name in BUDGET  # a budget is spent on every item; the nearest success of an item that is wrong is itself
+    assert bool(((away.distance > 0) == spent).all()) and bool(((away.calls > 0) == spent).all())
 
 
 def test_gradient_evaluations_are_counted(victim: Victim) -> None:

@@ -15,7 +15,7 @@ from calibrant.attacks.measures import accuracy_under_attack, median_distance
 from calibrant.ensembles.deep import Deep
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.pep import PEP
-from calibrant.errors import InputError
+from calibrant.errors import InputError, UnknownNameError
 from calibrant.nn import build
 from calibrant.transforms import CCAT
 from tests.attacks.conftest import Victim
@@ -44,17 +44,56 @@ def test_fgsm_moves_items_whose_confidence_rounds_to_one() -> None:
     torch.testing.assert_close(FGSM(epsilon=0.05)(model, x), torch.tensor([[0.85, 0.15]]))
 
 
-def test_fgsm_takes_less_of_its_budget_where_all_of_it_goes_past_the_other_class() -> None:
-    """The other class lies at 0.3 … 0.5: eighths of one step by 1 are tried, the longest first."""
+class Window(nn.Module):
+    """The other class lies at 0.3 … 0.5."""
 
-    class Window(nn.Module):
-        def forward(self, x: Tensor) -> Tensor:
-            return torch.cat([torch.zeros_like(x), 1 - 10 * (x - 0.4).abs()], 1)
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([torch.zeros_like(x), 1 - 10 * (x - 0.4).abs()], 1)
 
+
+def test_fgsm_is_the_textbook_point_also_where_a_smaller_budget_would_succeed() -> None:
+    result = FGSM(epsilon=1.0).run(Window(), torch.zeros(1, 1))
+    assert result.adversarial.item() == 1.0 and not result.success.item()
+
+
+def test_fgsm_moves_items_that_are_wrong_already(victim: Victim) -> None:
+    """x + ε·sign for every item, as the textbook has it, and not only for those that the model gets right."""
+    with torch.no_grad():
+        wrong = (victim.model(victim.x).argmax(-1) + 1) % 10
+    x = victim.x.clone().requires_grad_()
+    nn.functional.cross_entropy(victim.model(x), wrong, reduction="sum").backward()  # type: ignore[no-untyped-call]
+    assert x.grad is not None
+    pixels = (victim.x * 0.4 + 0.3 + 0.03 * x.grad.sign()).clamp(0, 1)
+    ours = FGSM(bounds=victim.bounds, epsilon=0.03)(victim.model, victim.x, wrong) * 0.4 + 0.3
+    torch.testing.assert_close(ours, pixels)
+
+
+def test_the_search_takes_less_of_a_budget_that_goes_past_the_other_class() -> None:
+    """Eighths of one step by 1 are tried, the longest first."""
     for epsilon, reached in ((1.0, 0.375), (0.4, 0.4), (0.2, math.inf)):
-        result = FGSM(epsilon=epsilon).run(Window(), torch.zeros(1, 1))
+        result = FGSM(epsilon=epsilon, search=True).run(Window(), torch.zeros(1, 1))
         assert result.distance.item() == pytest.approx(reached)
         assert result.adversarial.item() == pytest.approx(min(epsilon, reached))
+
+
+def test_pgd_climbs_the_confidence_of_any_other_class(victim: Victim) -> None:
+    """Stutz 2020: x ← Π(x + α·sign ∇ max_{k ≠ y} log p_k), by hand from the same start."""
+    attack = PGD(bounds=victim.bounds, epsilon=0.05, iterations=4, maximise="confidence", random_start=False)
+    ours = attack.run(victim.model, victim.x, victim.y).adversarial * 0.4 + 0.3
+    start = victim.x * 0.4 + 0.3
+    point = start.clone()
+    rows = torch.arange(len(point))
+    for _ in range(4):
+        point = point.detach().requires_grad_()
+        p = torch.softmax(victim.model((point - 0.3) / 0.4), -1)
+        others = p.clone()
+        others[rows, victim.y] = 0
+        [gradient] = torch.autograd.grad(others.amax(-1).log().sum(), point)
+        point = (start + (point + 2.5 * 0.05 / 4 * gradient.sign() - start).clamp(-0.05, 0.05)).clamp(0, 1)
+    last = victim.model((point - 0.3) / 0.4).argmax(-1) != victim.y
+    torch.testing.assert_close(ours[last], point[last].detach(), atol=1e-5, rtol=0)
+    with pytest.raises(UnknownNameError, match="confidence"):
+        PGD(maximise="confidense")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("norm", [2.0, float("inf")])

@@ -64,7 +64,7 @@ def test_mixing_tokens_or_vectors_is_refused_where_it_has_no_meaning() -> None:
 
 
 def test_settings_out_of_range() -> None:
-    for make in (lambda: Mixup(alpha=-1), lambda: CutMix(probability=2), lambda: CCAT(lambda m, x: x, epsilon=0)):
+    for make in (lambda: Mixup(alpha=-1), lambda: CutMix(probability=2), lambda: CCAT(lambda m, x, y: x, epsilon=0)):
         with pytest.raises(InputError):
             make()
 
@@ -74,8 +74,8 @@ def test_ccat_targets_move_to_uniform_with_distance() -> None:
     distances = [0.0, 0.001, 0.005, 0.02]
     std = (0.5, 0.25)
 
-    def attack(model: nn.Module, x: Tensor) -> Tensor:
-        assert not model.training
+    def attack(model: nn.Module, x: Tensor, labels: Tensor) -> Tensor:
+        assert not model.training and labels.tolist() == [4, 5, 6, 7]
         moved = x.clone()
         for i, distance in enumerate(distances):
             moved[i, 1, 0, 0] += distance / std[1]  # a distance between pixels, in normalised units

@@ -60,6 +60,7 @@ class Attack(ABC):
     nearest: ClassVar[bool] = True  # keeps the nearest success; else the last one, or the last point
     looks: ClassVar[int] = 0  # classes whose linearised boundaries are tried too (`linear`), for the nearest
     most: ClassVar[int] = 9  # the same, where a less likely class may have the nearest
+    search: ClassVar[bool] = False  # tries smaller budgets where all of it is no success: a setting of FGSM
     period: ClassVar[int | None] = None  # steps between two looks at who is done; None: all take all steps
 
     def __post_init__(self) -> None:
@@ -96,8 +97,9 @@ class Attack(ABC):
         return task.odds(logits)
 
     @final
-    def __call__(self, predictor: Any, x: Tensor) -> Tensor:
-        return self.run(predictor, x).adversarial
+    def __call__(self, predictor: Any, x: Tensor, labels: Tensor | None = None) -> Tensor:
+        """The attacked inputs: away from `labels`, or from the predictor's own prediction."""
+        return self.run(predictor, x, labels).adversarial
 
     @final
     def run(
@@ -155,7 +157,8 @@ class Attack(ABC):
         reference = _reference(clean, labels, targets)
         task = Task(origin, reference, self.bounds, targets is not None, self.confident)
         margin, slack = task.margin(clean), noise.around(field, origin, clean, size)
-        away = ~(margin > slack)  # a label that rounding takes away is none that has flipped
+        # a label that rounding takes away has not flipped; a budget is spent on every item, as the textbooks have it
+        away = ~(margin > slack) | (not self.nearest)
         point, found = origin.clone(), ~away
         calls = torch.zeros(len(x), dtype=torch.long, device=x.device)
         if bool(away.any()):
@@ -163,8 +166,10 @@ class Attack(ABC):
             end = loop(chosen)
             settled = partial(settle, batch=size, search=self.nearest)
             seen = field.among(origin, rows)
-            best, success = settled(seen, chosen, end["best"], end["point"], margin[rows], slack[rows])
-            if self.steps == 1 and not self.nearest:
+            # one step has no other success to fall back on than the input itself
+            success_on_the_way = end["point"] if self.steps == 1 else end["best"]
+            best, success = settled(seen, chosen, success_on_the_way, end["point"], margin[rows], slack[rows])
+            if self.search:
                 self._sooner(field, origin, rows, chosen, best, success, slack[rows])
             easily = success.clone()
             # who seems to have arrived is asked for no gradient

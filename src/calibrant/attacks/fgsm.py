@@ -2,8 +2,8 @@
 
 x' = clip( x + ε · sign ∂/∂x (−log p_r(x)) )
 
-Ours: where that is no success, eighths of ε are tried, the longest first (`attack.EIGHTHS`); the success rate is never
-below that of the one step.
+With `search`, which is ours: where that is no success, eighths of ε are tried, the longest first (`attack.EIGHTHS`), so
+that a larger budget does not lose what a smaller one reaches.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ class FGSM(Attack):
     """One signed gradient step of size ε (Goodfellow 2015)."""
 
     epsilon: float = 8 / 255
+    search: bool = False
     norm: ClassVar[float] = float("inf")
     nearest: ClassVar[bool] = False
 

@@ -2,6 +2,9 @@
 
     L∞:  x ← clip( Π_ε( x + α · sign g ) )          L2:  x ← clip( Π_ε( x + α · g/‖g‖₂ ) )
 
+`maximise = "confidence"` climbs max_{k ≠ r} log p_k instead, the confidence of any other class: CCAT's attack (Stutz
+2020). The two differ where several classes share what the reference loses.
+
 It starts at a random point of the ball, the same offset for every item: drawn from the seed, so that an item's start
 does not depend on its neighbours.
 """
@@ -9,14 +12,14 @@ does not depend on its neighbours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from calibrant.attacks.attack import Attack
 from calibrant.attacks.task import Seen, State, Task, direction, norms, spread
-from calibrant.errors import InputError
+from calibrant.errors import InputError, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +30,7 @@ class PGD(Attack):
     alpha: float | None = None  # size of a step; None: 2.5 ε / iterations, which can cross the ball
     iterations: int = 40
     norm: float = float("inf")  # type: ignore[misc]  # a setting here, a constant elsewhere
+    maximise: Literal["loss", "confidence"] = "loss"
     random_start: bool = True
     seed: int = 0
     nearest: ClassVar[bool] = False
@@ -37,12 +41,17 @@ class PGD(Attack):
             raise InputError(f"norm={self.norm} is not one of PGD's; use 2 or float('inf')")
         if not self.epsilon >= 0 or self.iterations < 1:
             raise InputError(f"epsilon ≥ 0 and iterations ≥ 1, got {self.epsilon} and {self.iterations}")
+        if self.maximise not in ("loss", "confidence"):
+            raise unknown("objective", str(self.maximise), ("loss", "confidence"))
         if self.alpha is not None and not self.alpha > 0:
             raise InputError(f"alpha={self.alpha}, the size of a step, must be positive")
 
     @property
     def steps(self) -> int:
         return self.iterations
+
+    def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
+        return task.odds(logits) if self.maximise == "loss" else task.confidence(logits)
 
     def begin(self, task: Task) -> State:
         start = task.origin

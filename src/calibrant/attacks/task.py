@@ -40,6 +40,11 @@ class Task:
         """[N]; grows as the attack gets nearer."""
         return self._short(self._signed(self._others(logits).logsumexp(-1) - self._own(logits)))
 
+    def confidence(self, logits: Tensor) -> Tensor:
+        """[N]; log-probability of the likeliest class that is a success: any other, or the target."""
+        wanted = self._own(logits) if self.targeted else self._others(logits).amax(-1)
+        return wanted - logits.logsumexp(-1)
+
     def succeeded(self, logits: Tensor) -> Tensor:
         return self.margin(logits) > 0
 

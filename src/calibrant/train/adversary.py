@@ -1,7 +1,8 @@
 """The attack that CCAT trains against, as a recipe writes it: `attack = {name = "pgd", iterations = 10, alpha = 0.01}`.
 
-Its ε is CCAT's unless it says otherwise, in pixels of [0, 1]. It runs step by step, since a captured one would be
-captured anew for every batch, and starts from a point that the run's own generator draws.
+Its ε is CCAT's unless it says otherwise, in pixels of [0, 1]. PGD maximises the confidence of any class but the label
+(Stutz 2020) unless the recipe says `maximise = "loss"`. It runs step by step, since a captured one would be captured
+anew for every batch, and starts from a point that the run's own generator draws.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ ITERATIONS = 10
 
 @dataclass(frozen=True)
 class Adversary:
-    """(model, x) → x'; `seeded` gives the same attack from another starting point."""
+    """(model, x, labels) → x'; `seeded` gives the same attack from another starting point."""
 
     attack: Attack
 
-    def __call__(self, model: Any, x: Tensor) -> Tensor:
-        return self.attack(model, x)
+    def __call__(self, model: Any, x: Tensor, labels: Tensor) -> Tensor:
+        return self.attack(model, x, labels)
 
     def seeded(self, seed: int) -> Adversary:
         attack: Any = self.attack
@@ -51,6 +52,8 @@ def adversary(table: Mapping[str, Any] | str, epsilon: float, data: Data, key: s
         options.setdefault("epsilon", epsilon)
     if "iterations" in known:
         options.setdefault("iterations", ITERATIONS)
+    if "maximise" in known:
+        options.setdefault("maximise", "confidence")
     try:
         made = ATTACKS[name](bounds=Bounds(mean=data.mean, std=data.std), engine="eager", **options)
     except TypeError as error:

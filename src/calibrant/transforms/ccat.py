@@ -2,9 +2,9 @@
 
 For an example x' = x + δ the target moves from q to uniform with the distance:
     q' = λ(δ)·q + (1 − λ(δ))/K,   λ(δ) = (1 − min(1, ‖δ‖∞ / ε))^ρ
-The attack is handed in, (model, x) → x', or with `seeded(seed)`, which then starts where the run's generator says; it
-runs on the net in evaluation mode, so that statistics of adversarial batches do not enter BatchNorm before training
-sees them.
+The attack is handed in, (model, x, labels) → x'; one with `seeded(seed)` starts where the run's generator says. Stutz's
+maximises the confidence of any class but the label (`PGD(maximise="confidence")`). It runs on the net in evaluation
+mode, so that statistics of adversarial batches do not enter BatchNorm before training sees them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class CCAT:
     `std`: the per-channel scale that inputs were divided by; with it ε is a distance between pixels in [0, 1].
     """
 
-    attack: Callable[[Any, Tensor], Tensor]
+    attack: Callable[[Any, Tensor, Tensor], Tensor]
     epsilon: float = 0.01
     rho: float = 10.0
     fraction: float = 0.5
@@ -49,7 +49,7 @@ class CCAT:
         modes = [(module, module.training) for module in model.modules()]
         model.eval()
         try:
-            attacked = attack(model, original).detach()
+            attacked = attack(model, original, q[clean:].argmax(-1)).detach()
         finally:
             for module, training in modes:
                 module.training = training

@@ -18,7 +18,8 @@ from calibrant.train.settings import Choice
 
 HELD_OUT = {"validation": 2_500, "calibration": 2_500}
 LEVELS = 10
-CCAT = Choice("ccat", {"epsilon": 0.01, "attack": {"name": "pgd", "iterations": 10, "alpha": 0.025}})
+PGD = {"name": "pgd", "iterations": 10, "alpha": 0.025, "maximise": "confidence"}
+CCAT = Choice("ccat", {"epsilon": 0.01, "attack": PGD})
 """AR A.1: the step exceeds the bound, and the projection takes it back."""
 
 RESNET29 = Recipe(
