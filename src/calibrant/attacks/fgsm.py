@@ -23,7 +23,7 @@ class FGSM(Attack):
     """One signed gradient step of size ε (Goodfellow 2015)."""
 
     epsilon: float = 8 / 255
-    search: bool = False
+    search: bool = False  # type: ignore[misc]  # a setting here, a constant elsewhere
     norm: ClassVar[float] = float("inf")
     nearest: ClassVar[bool] = False
 

@@ -26,7 +26,7 @@ class FrequencyFGSM(Attack):
     frequency: float = 0.5
     width: float = 0.1
     l2: float | None = None
-    search: bool = False  # smaller budgets too, as in FGSM
+    search: bool = False  # type: ignore[misc]  # smaller budgets too, as in FGSM
     nearest: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
