@@ -118,7 +118,7 @@ def test_a_run_is_not_replaced(preds: Path, tmp_path: Path, capsys: pytest.Captu
     capsys.readouterr()
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("x")
-    for command in (["stress", made, "--suite", "ood"], ["demo"]):
+    for command in (["train", "digits/focal"], ["stress", made, "--suite", "ood"], ["demo"]):
         refused(capsys, tmp_path / "mine", "thesis.txt", *command, "-o", tmp_path / "mine")
 
 

@@ -229,7 +229,7 @@ def test_asking_for_what_cannot_be_is_an_error(tmp_path: Path) -> None:
             train(small(), tmp_path / "c", replace(QUIET, device="cuda"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("")
-    with pytest.raises(FileError, match="not empty and not a run"):
+    with pytest.raises(FileError, match="and is not a training run"):
         train(small(), tmp_path / "full", QUIET)
     train(small("epochs=1"), tmp_path / "e", QUIET)
     with pytest.raises(InputError, match=r"other settings \(epochs, seed\)"):

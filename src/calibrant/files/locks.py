@@ -44,7 +44,7 @@ def _held(folder: Path) -> int:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         except FileNotFoundError:  # the other process has ended, and has removed the folder
             continue
         if not take(handle):

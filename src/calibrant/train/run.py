@@ -77,7 +77,11 @@ def train(
         raise InputError("this recipe has a selection; use calibrant.train.select")
     if how.tensorboard:
         board.check()
-    folder = Path(out)
+    with run_folder.alone_in(Path(out)):
+        return _begun(recipe, Path(out), how, data)
+
+
+def _begun(recipe: Recipe, folder: Path, how: How, data: Given | None) -> dict[str, Any]:
     said = run_folder.check(folder, recipe)
     fabric = make_fabric(recipe, how)
     loaded = data_of(recipe, how, data)

@@ -5,16 +5,16 @@ A run is data that may come from anyone. Its records carry their hashes, and not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.data import Data
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic, sealed
+from calibrant.files import atomic, locks, outputs, sealed
 from calibrant.files.contained import check_links, inside
-from calibrant.files.listing import visible
 from calibrant.train import checkpoint as disk
 from calibrant.train.environment import command, environment
 from calibrant.train.recipe import Recipe, read
@@ -56,12 +56,20 @@ def chosen(folder: Path, unsealed: Callable[[str], None] = lambda name: None, wh
     return inside(folder, point.get("folder") if isinstance(point, dict) else None, record)
 
 
+@contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Hold the folder of a run, or of a search; refuse one that holds something else, or that another process holds."""
+    atomic.check_place(folder, "keep the run in")
+    outputs.check_target(folder, outputs.RUN)
+    check_links(folder)
+    with locks.alone_in(folder):
+        yield
+
+
 def check(folder: Path, recipe: Recipe) -> str:
     """Nothing is written yet. A folder that holds another recipe's training is refused, naming what differs.
 
     Returns what there is to be said about the folder."""
-    atomic.check_place(folder, "keep the run in")
-    check_links(folder)
     unsealed: list[str] = []
     there = folder / "recipe.json"
     if there.is_file():
@@ -70,8 +78,6 @@ def check(folder: Path, recipe: Recipe) -> str:
         # without a checkpoint there is nothing of the old run to lose: it failed before its first epoch's end
         if differ and disk.exists(folder / "checkpoint"):
             raise InputError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")
-    elif any(p.name != "log.jsonl" for p in visible(folder)):
-        raise FileError(f"{folder} is not empty and not a run; name a new folder")
     return sealed.note(folder, unsealed)
 
 

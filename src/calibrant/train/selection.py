@@ -12,12 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant.errors import FileError, InputError
+from calibrant.errors import InputError
 from calibrant.files import atomic, sealed
-from calibrant.files.contained import check_links
-from calibrant.files.listing import visible
 from calibrant.metrics import METRICS
-from calibrant.train import board, levels
+from calibrant.train import board, levels, run_folder
 from calibrant.train import checkpoint as disk
 from calibrant.train.components import components, known_of
 from calibrant.train.recipe import Recipe, digest, read
@@ -39,13 +37,18 @@ def select(
         raise InputError("this recipe has no selection; use calibrant.train.train")
     if how.tensorboard:
         board.check()
-    atomic.check_place(Path(out), "keep the runs in")
+    with run_folder.alone_in(Path(out)):
+        return _begun(recipe, Path(out), how, data, say)
+
+
+def _begun(recipe: Recipe, out: Path, how: How, data: Given | None, say: Callable[[str], None]) -> Point:
+    assert recipe.selection is not None
     loaded = data_of(recipe, how, data)  # once for all points, and before anything is written
     grid, s = recipe.points(), recipe.selection
     for settings, each in grid:  # the last point's mistake is found before the first point trains
         components(each, {**known_of(loaded), **how.handed})
-        levels.check(each, how, loaded, begun=disk.exists(_point(Path(out), settings) / "checkpoint"))
-    folder = _folder(Path(out), recipe, say)
+        levels.check(each, how, loaded, begun=disk.exists(_point(out, settings) / "checkpoint"))
+    folder = _folder(out, recipe, say)
     points: list[Point] = []
     for settings, each in grid:
         point = _point(folder, settings)
@@ -96,14 +99,10 @@ def best(points: Sequence[Point], criterion: str, split: str) -> Point:
 
 
 def _folder(folder: Path, recipe: Recipe, say: Callable[[str], None]) -> Path:
-    check_links(folder)
     there = folder / "recipe.json"
     unsealed: list[str] = []
-    if there.is_file():
-        if read(there, unsealed=unsealed.append).key() != recipe.key():
-            raise InputError(f"{folder} holds a run with other settings; choose another folder")
-    elif any(p.name != "points" for p in visible(folder)):
-        raise FileError(f"{folder} is not empty and not a run; name a new folder")
+    if there.is_file() and read(there, unsealed=unsealed.append).key() != recipe.key():
+        raise InputError(f"{folder} holds a run with other settings; choose another folder")
     (folder / "points").mkdir(parents=True, exist_ok=True)
     if note := sealed.note(folder, unsealed):
         say(f"note: {note}")
