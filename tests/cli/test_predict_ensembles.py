@@ -45,6 +45,16 @@ def test_pep_is_saved_and_members_are_kept(trained: Path, tmp_path: Path, capsys
     assert np.load(out)["logits"].shape[0] == 3
 
 
+def test_features_are_written_for_models_of_confidence(trained: Path, tmp_path: Path) -> None:
+    for split in ("calibration", "test"):
+        assert run(["predict", str(trained), "--split", split, "--features", "-o", str(tmp_path / f"{split}.npz")]) == 0
+    held = np.load(tmp_path / "test.npz")
+    assert held["features"].ndim == 2 and len(held["features"]) == len(held["labels"])
+    fit = ["fit", str(tmp_path / "calibration.npz"), "--method", "confidnet", "-o", str(tmp_path / "map")]
+    assert run(fit) == 0
+    assert run(["apply", str(tmp_path / "map"), str(tmp_path / "test.npz"), "-o", str(tmp_path / "out.npz")]) == 0
+
+
 def test_deep_takes_several_runs(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.npz"
     assert run(["predict", str(trained), str(trained), "-o", str(out), "--ensemble", "deep"]) == 0
@@ -58,6 +68,7 @@ def test_deep_takes_several_runs(trained: Path, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["--ensemble", "pepp"], "pep"),
+        (["--ensemble", "dropout", "--features"], "--features are of one network"),
         (["--ensemble", "deep"], "several networks"),
         (["--ensemble", "pep", "--fit-on", "test"], "test"),
         (["--ensemble", "pep", "--sigma", "-1"], "sigma"),

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import calibrant
 from calibrant.ensembles import Single
 from calibrant.errors import InputError
+from calibrant.nn import build
 from calibrant.protocols import Predictor
 
 
@@ -141,3 +142,27 @@ def test_images_of_labels_are_items_in_groups() -> None:
     assert calibrant.predict([net, net], [(x, y)], class_axis=1, ignore_index=255).members == 2
     with pytest.raises(InputError, match="class_axis=1"):
         calibrant.predict(net, [(x, y)])
+
+
+@pytest.mark.parametrize("name", ["mlp", "mnist_cnn", "resnet20", "resnet29v2", "vgg16", "densenet121"])
+def test_features_are_what_the_last_linear_layer_reads(name: str) -> None:
+    side = 28 if name == "mnist_cnn" else 32
+    model = build(name, classes=4, in_channels=1, size=side)
+    x = torch.randn(3, 1, side, side, generator=torch.Generator().manual_seed(0))
+    p = calibrant.predict(model, [(x[:2], torch.zeros(2)), (x[2:], torch.zeros(1))], features=True)
+    last = [m for m in model.modules() if isinstance(m, nn.Linear)][-1]
+    assert p.features is not None and p.logits is not None and p.features.shape == (3, last.in_features)
+    with torch.no_grad():
+        assert torch.allclose(last(p.features), p.logits, atol=1e-5)
+    assert not last._forward_hooks
+
+
+def test_features_that_cannot_be_had_are_one_line() -> None:
+    batch = [(torch.randn(2, 8), torch.zeros(2))]
+    pooled = nn.Sequential(nn.Linear(8, 6), nn.Unflatten(1, (3, 2)), nn.AvgPool1d(2), nn.Flatten())
+    with pytest.raises(InputError, match=r"logits \(2, 3\), and the last one gave \(2, 6\)"):
+        calibrant.predict(pooled, batch, features=True)
+    with pytest.raises(InputError, match="no nn.Linear ran"):
+        calibrant.predict(nn.Flatten(), batch, features=True)
+    with pytest.raises(InputError, match="features are of one network"):
+        calibrant.predict([nn.Linear(8, 2)] * 2, batch, features=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 import calibrant
 from calibrant.cli import run
@@ -16,7 +17,7 @@ from calibrant.errors import InputError, MapError
 from calibrant.functional.scores import reduce
 from calibrant.posthoc import CONFIDENCES, load
 from calibrant.posthoc.confidences import ConfidenceMap, ConfidenceModel
-from calibrant.posthoc.confidnet import ConfidNet, ConfidNetMap, mlp, true_class_probability
+from calibrant.posthoc.confidnet import ConfidNet, ConfidNetMap, auroc
 from calibrant.posthoc.trust_score import TrustScore, TrustScoreMap, high_density
 from calibrant.types import Predictions
 
@@ -66,17 +67,40 @@ def test_the_label_never_changes(model: ConfidenceModel) -> None:
     assert model.fit(calibrant.predictions(members.logits, new.labels, features=new.features)).k is None
 
 
-@each
-def test_a_top1_set_can_be_judged(model: ConfidenceModel) -> None:
+def test_trust_score_judges_a_top1_set_and_confidnet_says_why_it_does_not() -> None:
     new = telling(seed=3)
     scores = reduce(new)
-    m = model.fit(telling())
     alone = calibrant.predictions(
         labels=new.labels, predicted=scores.predicted, confidence=scores.confidence, features=new.features
     )
+    m = TrustScore().fit(telling())
     after = m.predictions(alone)
     assert after.logits is None
     assert torch.equal(reduce(after).confidence, reduce(m.predictions(new)).confidence)
+    with pytest.raises(MapError, match="a top-1 file does not have them"):
+        SMALL.fit(telling()).predictions(alone)
+
+
+def test_features_that_tell_nothing_do_not_cost_confidnet_the_ranking() -> None:
+    g = torch.Generator().manual_seed(0)
+    z = 2 * torch.randn(6000, 20, generator=g, dtype=torch.float64)
+    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
+    p = calibrant.predictions(2 * z, y, features=torch.randn(6000, 64, generator=g))
+    old, new = p.take(torch.arange(2000)), p.take(torch.arange(2000, 6000))
+    before = calibrant.evaluate(new, intervals=False)
+    m = ConfidNet().fit(old)
+    after = calibrant.evaluate(m.predictions(new), intervals=False)
+    assert after["auroc"].value > before["auroc"].value - 0.01
+    assert after["nll"].value < before["nll"].value and after["ece"].value < before["ece"].value
+    c = m.record.certificate
+    assert c["held_out_auroc"] >= c["held_out_auroc_before"]
+
+
+def test_auroc_is_that_of_scikit_learn() -> None:
+    g = torch.Generator().manual_seed(1)
+    score, right = torch.randint(9, (200,), generator=g).double(), torch.rand(200, generator=g) < 0.7
+    assert auroc(score, right) == pytest.approx(roc_auc_score(right, score))
+    assert auroc(score, torch.ones(200, dtype=torch.bool)) is None
 
 
 @each
@@ -105,7 +129,7 @@ def test_same_data_same_bits_and_no_global_randomness(model: ConfidenceModel) ->
 def test_bad_input_is_named(model: ConfidenceModel) -> None:
     p = telling()
     bare = calibrant.predictions(p.logits, p.labels)
-    with pytest.raises(InputError, match=f"{model.name} needs features, .* penultimate activations"):
+    with pytest.raises(InputError, match=f"{model.name} needs features, .* predict MODEL --features"):
         model.fit(bare)
     m = model.fit(p)
     assert isinstance(m, ConfidenceMap)
@@ -204,16 +228,16 @@ def test_confidnet_regresses_the_true_class_probability() -> None:
     p = telling(600)
     m = SMALL.fit(p)
     assert isinstance(m, ConfidNetMap) and p.features is not None and p.logits is not None
-    tcp = true_class_probability(p)
-    rows = torch.softmax(p.logits.double(), 1).tolist()
-    assert tcp.tolist() == pytest.approx([row[c] for row, c in zip(rows, p.labels.tolist(), strict=True)])
     c = m.record.certificate
-    assert c["held_out_loss"] < 0.8 * c["held_out_loss_of_a_constant"] and 0 < c["epoch"] <= c["epochs"] <= 40
-    # the network is the one that torch.nn would build
-    net = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)).double()
+    assert c["held_out_loss"] < 0.8 * c["held_out_loss_before"] and 0 < c["epoch"] <= c["epochs"] <= 40
+    # the network is the one that torch.nn would build, added to the log-odds of the highest of the three classes
+    net = torch.nn.Sequential(torch.nn.Linear(9, 16), torch.nn.ReLU(), torch.nn.Linear(16, 1)).double()
     torch.nn.utils.vector_to_parameters(m.theta, net.parameters())
-    x = (p.features.double() - m.mean) / m.scale
-    assert torch.allclose(net(x)[:, 0], mlp(x, m.theta, m.sizes), atol=1e-12)
+    prob = torch.softmax(p.logits.double(), 1)
+    x = torch.cat([p.features.double(), prob.sort(1, descending=True).values.log()], 1)
+    with torch.no_grad():
+        h = m.a * torch.logit(prob.amax(1)) + m.b + net((x - m.mean) / m.scale)[:, 0]
+    assert torch.allclose(m.predictions(p).confidence, torch.sigmoid(h), atol=1e-9)
 
 
 def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

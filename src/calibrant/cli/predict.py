@@ -39,6 +39,9 @@ def predict(
     fit_on: Annotated[str | None, typer.Option(help="PEP: the split that σ is fitted on; calibration")] = None,
     p: Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")] = None,
     keep_members: Annotated[bool, typer.Option(help="write [M, N, K] instead of the pooled prediction")] = False,
+    features: Annotated[
+        bool, typer.Option("--features", help="also write what the last linear layer reads: for confidnet, trust_score")
+    ] = False,
     stream: Annotated[
         bool, typer.Option("--stream", help="the items are frames of one stream: average each with those before it")
     ] = False,
@@ -86,6 +89,8 @@ def predict(
     outputs.check((out, outputs.FILE), (save, outputs.ENSEMBLE), (html, outputs.PAGE), inputs=[*model, data])
     stream = only_with_stream(stream, ensemble, window=window, decay=decay, scene_cut=scene_cut)
     ensemble_options.kept(keep_members, ensemble, stream)
+    if features and (ensemble is not None or stream or len(model) > 1):
+        raise InputError("--features are of one network; drop the option, or predict with one model alone")
     moments = numbers(mean, "--mean"), numbers(std, "--std")
     found = [resolve(each) for each in model]
     say_notes(found)
@@ -135,7 +140,7 @@ def predict(
     if stream:
         made = streamed(made, networks, window, decay, scene_cut)
     if made is None:
-        predicted = _alone(networks, batches(split), options)
+        predicted = _alone(networks, batches(split), {**options, "features": features})
     else:
         predicted = narrowed(made.predict(batches(split), keep_members=keep_members, **options), networks)
     files.write(out, predicted)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.ensembles.inputs import Untouched
+from calibrant.ensembles.penultimate import Penultimate
 from calibrant.errors import InputError
 from calibrant.functional.border import predictions
 from calibrant.functional.output import logits_of
@@ -56,6 +57,7 @@ def predict(
     class_axis: int | None = None,
     ignore_index: int | None = None,
     autocast: torch.dtype | None = None,
+    features: bool = False,
     progress: bool = False,
     source: str = "",
 ) -> Predictions:
@@ -65,6 +67,7 @@ def predict(
     integer entry of a batch becomes the items' ids. `autocast=torch.bfloat16` runs in mixed precision.
     Images of labels: `class_axis=1` for logits [N, K, H, W]; pixels are items, each image is a group. By default the
     classes are last, or where the model's attribute `class_axis` says; an ensemble has its own default (`Ensemble`).
+    `features=True` keeps what the last linear layer reads (`penultimate.py`), for ConfidNet and TrustScore.
     """
     many = isinstance(model, Sequence) and not isinstance(model, nn.Module)
     models: list[Model] = list(model) if many else [model]  # type: ignore[arg-type, list-item]
@@ -73,6 +76,8 @@ def predict(
     for each in models:
         if not callable(each):
             raise InputError(f"{type(each).__name__} is not a model: it cannot be called on a batch")
+    if features and len(models) > 1:
+        raise InputError(f"features are of one network, not of {len(models)}; predict with each of them alone")
     # what remembers a stream (temporal smoothing) begins a new one for this loader, and ends it with it
     models = [m if (afresh := getattr(m, "afresh", None)) is None else afresh() for m in models]
     networks = [_classes_last(m, class_axis) for m in models]
@@ -81,6 +86,7 @@ def predict(
     labels: list[Tensor] = []
     ids: list[Any] = []
     groups: list[Tensor] = []
+    kept: list[Tensor] = []
     seen, untouched = 0, Untouched()
     # a DataLoader draws a seed for its workers from the global generator each time it is iterated
     with (
@@ -88,6 +94,7 @@ def predict(
         _evaluating(models, where),
         torch.inference_mode(),
         _precision(where, autocast),
+        Penultimate(models[0] if features else None) as penultimate,
     ):
         for arguments, keywords, y, item in map(unpack, _bar(loader, progress)):
             args, kwargs = moved(arguments, where), moved(keywords, where)
@@ -97,6 +104,8 @@ def predict(
                 with untouched((args, kwargs)):
                     scores = network(*args, **kwargs)
                 out.append(_checked(scores, truth, m))
+                if features:
+                    kept.append(penultimate.features(scores))
                 if out[-1].shape != out[0].shape:
                     raise InputError(
                         f"model {len(out) - 1} has {out[-1].shape[-1]} classes and model 0 has {out[0].shape[-1]}; "
@@ -122,6 +131,7 @@ def predict(
         split=split,
         classes=classes,
         ids=ids if ids else None,
+        features=torch.cat(kept) if kept else None,
         group=torch.cat(groups) if groups else None,
         ignore_index=ignore_index,
         source=source,

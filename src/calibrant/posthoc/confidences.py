@@ -28,13 +28,8 @@ class ConfidenceMap(FittedMap):
     keeps_label: ClassVar[bool] = True
     floor: float = field(default=1e-6, kw_only=True)
 
-    @property
-    def width(self) -> int:
-        """Number of features that the map was fitted on."""
-        raise TypeError(f"{type(self).__name__} must define width")
-
-    def confidence(self, features: Tensor, predicted: Tensor) -> Tensor:
-        """[N, D] float64 and [N] → confidence of the predicted class, in [0, 1]."""
+    def confidence(self, features: Tensor, predicted: Tensor, logits: Tensor | None) -> Tensor:
+        """[N, D], [N] and, where there are any, [N, K] → confidence of the predicted class, in [0, 1]."""
         raise TypeError(f"{type(self).__name__} must define confidence")
 
     def __call__(self, logits: Any) -> Tensor:
@@ -45,19 +40,21 @@ class ConfidenceMap(FittedMap):
 
     def predictions(self, p: Predictions) -> Predictions:
         x = features_of(p, self.method)
-        if x.shape[1] != self.width:
+        width: int = self.width  # type: ignore[attr-defined]
+        if x.shape[1] != width:
             raise MapError(
-                f"this {self.method} map was fitted on {self.width} features an item, "
+                f"this {self.method} map was fitted on {width} features an item, "
                 f"{p.source or 'these predictions'} have {x.shape[1]}; take them from the same layer"
             )
+        if p.logits is not None:
+            self.check(p.logits)
         predicted = top_of(p).predicted
-        confidence = self.confidence(x, predicted.cpu()).clamp(0.0, 1.0)
+        pooled = None if p.logits is None else pooled_logits(p)
+        confidence = self.confidence(x, predicted.cpu(), pooled).clamp(0.0, 1.0)
         logits = p.logits
-        if logits is not None:
-            self.check(logits)
-            pooled = pool(logits) if logits.ndim == 3 else logits.double()
+        if pooled is not None and logits is not None:
             soft = confidence.clamp(self.floor, 1 - self.floor)
-            logits = spread(pooled, predicted, soft.to(pooled.device))
+            logits = spread(pooled, predicted.cpu(), soft).to(logits.device)
         return replace(
             p,
             logits=logits,
@@ -79,13 +76,19 @@ class ConfidenceModel(Calibrator):
     cost: ClassVar[int] = 3
 
 
+def pooled_logits(p: Predictions) -> Tensor:
+    """[N, K] float64 on the CPU."""
+    assert p.logits is not None
+    return (pool(p.logits) if p.logits.ndim == 3 else p.logits.double()).cpu()
+
+
 def features_of(p: Predictions, name: str) -> Tensor:
     """[N, D] float64 on the CPU, or the error that says how to get them."""
     where = p.source or "these predictions"
     if p.features is None:
         raise InputError(
-            f"{name} needs features, but {where} have none; store the network's penultimate activations as an array "
-            "'features' beside the logits, or pass calibrant.predictions(…, features=…)"
+            f"{name} needs features, but {where} have none; write them with `calibrant predict MODEL --features`, or "
+            "pass calibrant.predictions(…, features=…)"
         )
     x = p.features.detach().cpu().double().reshape(p.n, -1)
     bad = (~torch.isfinite(x)).any(1).nonzero()

@@ -59,7 +59,7 @@ class TrustScoreMap(ConfidenceMap):
         own, other = distances(features, predicted, self.points, self.owner)
         return log_ratio(other, own)
 
-    def confidence(self, features: Tensor, predicted: Tensor) -> Tensor:
+    def confidence(self, features: Tensor, predicted: Tensor, logits: Tensor | None = None) -> Tensor:
         return torch.sigmoid(self.a * self.score(features, predicted) + self.b)
 
     def summary(self) -> dict[str, Any]:
