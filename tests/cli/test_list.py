@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
+import sys
 
 import pytest
+import typer
 
-from calibrant.cli import run
+from calibrant.cli import VERBS, load, run
 from calibrant.cli.list_ import FAMILIES, summary
 from calibrant.metrics import METRICS
 
@@ -29,6 +32,20 @@ def test_every_family_answers(family: str, capsys: pytest.CaptureFixture[str]) -
     assert entries or "not in this version yet" in printed
     for entry in entries:  # a sentence that ends at an abbreviation's full stop leaves a bracket open
         assert entry["summary"].count("(") == entry["summary"].count(")"), entry
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_overview_says_of_a_verb_what_its_own_help_says(verb: str) -> None:
+    found = load(verb)
+    own = found.info.help if isinstance(found, typer.Typer) else " ".join(str(found.__doc__).split("\n\n")[0].split())
+    assert own == f"{VERBS[verb]}.", f"the line of {verb!r} in VERBS (cli/__init__.py) is not its docstring's"
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], []])
+def test_the_overview_needs_no_torch(words: list[str]) -> None:
+    code = f"import sys; from calibrant.cli import run; run({words!r}); print('torch' in sys.modules, file=sys.stderr)"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stderr.strip() == "False" and "calibrant" in ran.stdout
 
 
 def test_unknown_family_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

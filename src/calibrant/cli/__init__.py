@@ -18,23 +18,23 @@ import typer
 
 from calibrant import __version__
 from calibrant.cli.failures import report
-from calibrant.files.locks import first_process
 
 VERBS: dict[str, str] = {
-    "apply": "apply",
-    "audit": "audit",
-    "bench": "bench",
-    "compare": "compare",
-    "demo": "demo",
-    "export": "export",
-    "fit": "fit",
-    "list": "list_",
-    "predict": "predict",
-    "probe": "probe",
-    "stress": "stress",
-    "train": "train",
+    "apply": "Apply a fitted map to predictions",
+    "audit": "How trustworthy are these predictions, with intervals, and what to do next",
+    "bench": "Measure the papers' tables again, one cell at a time, and compare",
+    "compare": "Is the second better than the first, or is it noise? Paired, with Holm's correction over metrics",
+    "demo": "The whole pipeline on bundled data: train three ways, recalibrate, one table, an HTML report",
+    "export": "Write a fitted map for other programs: formula and numbers (.json), or a graph (.onnx)",
+    "fit": "Fit a map that makes confidence honest, and check that it does",
+    "list": "What this version has: the methods of a family, a line each",
+    "predict": "What a model says about a part of the data, alone or as an ensemble",
+    "probe": "Why a network behaves as it does: robustness to attacks and calibration by its levels",
+    "stress": "Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable",
+    "train": "Train by a recipe: resumable, recorded, with predictions that audit, fit and compare take",
 }
-"""Verb → the module in `calibrant.cli` that defines a function of the same name (`list` → `list_`)."""
+"""Verb → what it does. Its module in `calibrant.cli`, which has its name, loads when the verb is used: the overview and
+`--version` need neither torch nor any verb."""
 
 
 RESUMED = ("bench", "probe", "stress", "train")
@@ -43,8 +43,8 @@ INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
 """What shells call these ends."""
 
 
-def app() -> typer.Typer:
-    """All verbs, assembled from the table."""
+def app(asked: str | None = None) -> typer.Typer:
+    """All verbs from the table; only the one that is asked for is loaded, the others have a name and a line of help."""
     root = typer.Typer(
         name="calibrant",
         help="Makes a neural network's confidence trustworthy, and proves it.",
@@ -64,25 +64,37 @@ def app() -> typer.Typer:
         if context.invoked_subcommand is None:
             typer.echo(context.get_help())
 
-    for verb, module in VERBS.items():
-        loaded = import_module(f"calibrant.cli.{module}")
-        if isinstance(getattr(loaded, module), typer.Typer):
-            root.add_typer(getattr(loaded, module), name=verb)
+    for verb, about in VERBS.items():
+        found = load(verb) if verb == asked else _not_asked
+        if isinstance(found, typer.Typer):
+            root.add_typer(found, name=verb)
         else:
-            root.command(name=verb)(getattr(loaded, module))
+            root.command(name=verb, help=None if verb == asked else f"{about}.")(found)
     return root
 
 
+def load(verb: str) -> Any:
+    """The verb's function, or its group of commands."""
+    name = "list_" if verb == "list" else verb  # `list` is Python's own
+    return getattr(import_module(f"calibrant.cli.{name}"), name)
+
+
+def _not_asked() -> None:
+    raise AssertionError("a verb that is run is loaded first")
+
+
 @cache
-def command() -> Any:
+def command(asked: str | None) -> Any:
     """What parses a command line. Typer takes a tenth of a second to build it, which in-process callers pay once."""
-    return typer.main.get_command(app())
+    return typer.main.get_command(app(asked))
 
 
 def run(argv: Sequence[str] | None = None) -> int:
     """Run and return the exit code. An exception becomes one line (`failures`), a traceback only on request."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    asked = next((word for word in words if not word.startswith("-")), "")
     try:
-        result = command()(args=list(argv) if argv is not None else None, prog_name="calibrant", standalone_mode=False)
+        result = command(asked if asked in VERBS else None)(args=words, prog_name="calibrant", standalone_mode=False)
         code = int(result) if isinstance(result, int) else 0
         return _stopped("interrupted", argv) if code == INTERRUPTED else code  # typer's own end of a Ctrl-C
     except typer.Exit as leave:
@@ -100,6 +112,8 @@ def run(argv: Sequence[str] | None = None) -> int:
 def _stopped(how: str, argv: Sequence[str] | None) -> int:
     verb = next(iter(sys.argv[1:] if argv is None else argv), "")
     remedy = "; give the same command again to go on" if verb in RESUMED else ""
+    from calibrant.files.locks import first_process
+
     if first_process():
         print(f"calibrant: {how}{remedy}", file=sys.stderr)
     return TERMINATED if how == "terminated" else INTERRUPTED

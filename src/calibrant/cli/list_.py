@@ -53,7 +53,7 @@ def table(family: str) -> Mapping[str, Any]:
 
 def rows(family: str) -> list[tuple[str, str]]:
     """(name, one line about it), in the table's order."""
-    about = _verb if family == "verbs" else summary
+    about = str if family == "verbs" else summary
     return [(name, about(entry)) for name, entry in table(family).items()]
 
 
@@ -74,11 +74,6 @@ def summary(entry: Any) -> str:
         return ""
     paragraph = " ".join(text.split("\n\n")[0].split())
     return paragraph.split(". ")[0].rstrip(".")
-
-
-def _verb(module: str) -> str:
-    found = getattr(import_module(f"calibrant.cli.{module}"), module)
-    return str(found.info.help).rstrip(".") if isinstance(found, typer.Typer) else summary(found)
 
 
 def list_(
