@@ -2,6 +2,8 @@
 
     python -m benchmarks.coverage            # writes docs/coverage.md; about 15 minutes of two cores
     python -m benchmarks.coverage --trials 100 --only ece,ks
+    python -m benchmarks.coverage --accuracies 0.9,0.97 --sizes 100,200,300 --targets 0,0.03 \
+        --out docs/coverage_few.md   # few errors
 
 A world is a population of items with true class probabilities π; a calibrated predictor says π, a
 miscalibrated one says softmax(log π / T) (or, `bent`, too sure above 90 % and too timid below), with T
@@ -16,6 +18,7 @@ import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -31,15 +34,19 @@ from calibrant.types import Predictions
 
 TARGETS = (0.0, 0.01, 0.03, 0.1)
 SIZES = (500, 2000, 10000)
+MARGINS = {0.85: 6.5, 0.9: 7.66, 0.97: 10.25}
+"""Accuracy → mean margin of the top logit that gives it."""
 CLASSES = 10
-POPULATION = 400_000
+POPULATION = 100_000
 OUT = Path(__file__).parents[1] / "docs" / "coverage.md"
 
 
-Results = dict[tuple[str, float, int], dict[str, tuple[float, float, float]]]
+Key = tuple[str, float, float, int]
+"""Shape, accuracy, ECE, N."""
+Results = dict[Key, dict[str, tuple[float, float, float, float]]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class World:
     """What the predictor says (logits) and what is true (pi), for a whole population."""
 
@@ -47,10 +54,11 @@ class World:
     pi: Tensor
 
 
-def world(target: float, shape: str, size: int = POPULATION) -> World:
+@lru_cache(2)  # the sizes of one world follow each other
+def world(target: float, shape: str, accuracy: float = 0.85, size: int = POPULATION) -> World:
     """Bisection on T until the population's ECE is the target."""
     generator = torch.Generator().manual_seed(20)
-    margin = (6.5 + 3 * torch.randn(size, generator=generator, dtype=torch.float64)).abs()
+    margin = (MARGINS[accuracy] + 3 * torch.randn(size, generator=generator, dtype=torch.float64)).abs()
     z = 1.5 * torch.randn(size, CLASSES, generator=generator, dtype=torch.float64)
     z.scatter_add_(1, torch.randint(CLASSES, (size, 1), generator=generator), margin[:, None])
     pi = torch.softmax(z, 1)
@@ -79,7 +87,8 @@ def truth_bins(w: World) -> Tensor:
     return torch.bincount(equal_width(confidence, BINS), confidence - right, minlength=BINS) / len(right)
 
 
-def truths(w: World, names: Sequence[str]) -> dict[str, float]:
+@lru_cache(1)
+def truths(w: World, names: tuple[str, ...]) -> dict[str, float]:
     """True values: every metric on the population doubled into (item, right) and (item, wrong), weighted by π."""
     p = torch.softmax(w.logits, 1)
     top = p.argmax(1)
@@ -124,11 +133,13 @@ def largest_gap(w: World, held: Tensor) -> float:
     return float((truth_bins(w).abs() / mass)[held].max())
 
 
-def cell(job: tuple[str, float, int, int, int, tuple[str, ...], int]) -> dict[str, tuple[float, float, float]]:
-    """Metric → (covered, missed below, missed above) shares, for one world and N."""
-    shape, target, n, trials, replicates, names, seed = job
+def cell(
+    job: tuple[str, float, float, int, int, int, tuple[str, ...], int],
+) -> dict[str, tuple[float, float, float, float]]:
+    """Metric → (covered, missed below, missed above) of the trials with an interval, and the share of those."""
+    shape, accuracy, target, n, trials, replicates, names, seed = job
     torch.set_num_threads(1)
-    w = world(target, shape)
+    w = world(target, shape, accuracy)
     true = truths(w, names)
     generator = torch.Generator().manual_seed(1_000_003 * seed + n)
     counts = {name: [0, 0, 0, 0] for name in names}
@@ -152,21 +163,23 @@ def cell(job: tuple[str, float, int, int, int, tuple[str, ...], int]) -> dict[st
             tally[1] += value < e.low - slack
             tally[2] += value > e.high + slack
             tally[3] += 1
-    return {k: (a / max(m, 1), b / max(m, 1), c / max(m, 1)) for k, (a, b, c, m) in counts.items()}
+    return {k: (a / max(m, 1), b / max(m, 1), c / max(m, 1), m / trials) for k, (a, b, c, m) in counts.items()}
 
 
-def table(results: Results, names: Sequence[str], shape: str, targets: Sequence[float]) -> Iterator[str]:
-    head = [f"{'calibrated' if t == 0 else f'ECE {t:g}'}, N={n:,}" for t in targets for n in SIZES]
+def table(results: Results, names: Sequence[str], keys: Sequence[Key]) -> Iterator[str]:
+    head = [f"{'calibrated' if t == 0 else f'ECE {t:g}'}, N={n:,}" for _, _, t, n in keys]
     yield "| metric | " + " | ".join(head) + " |"
     yield "|---" * (len(head) + 1) + "|"
     for name in names:
-        shown = []
-        for t in targets:
-            for n in SIZES:
-                covered = results[shape, t, n][name][0]
-                mark = "" if 0.90 <= covered <= 0.99 else " ⚠" if covered < 0.90 else " ↑"
-                shown.append(f"{100 * covered:.1f}{mark}")
-        yield f"| {name} | " + " | ".join(shown) + " |"
+        yield f"| {name} | " + " | ".join(shown(*results[k][name]) for k in keys) + " |"
+
+
+def shown(covered: float, below: float, above: float, made: float) -> str:
+    """Coverage, marked where it is not what it says; in brackets how often there was an interval, if not always."""
+    if made < 0.1:
+        return "–"
+    mark = "" if 0.90 <= covered <= 0.99 else " ⚠" if covered < 0.90 else " ↑"
+    return f"{100 * covered:.1f}{mark}" + ("" if made > 0.95 else f" ({100 * made:.0f}%)")
 
 
 def main() -> None:
@@ -179,54 +192,61 @@ def main() -> None:
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--targets", default=",".join(map(str, TARGETS)))
+    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--accuracies", default="0.85", help=f"of {', '.join(map(str, MARGINS))}")
     a = parser.parse_args()
     names = tuple(a.only.split(",")) if a.only else tuple(METRICS)
-    shapes, targets = a.shapes.split(","), [float(t) for t in a.targets.split(",")]
-    keys = [(s, t, n) for s in shapes for t in targets for n in SIZES]
-    jobs = [(*k, a.trials, a.replicates, names, a.seed) for k in keys]
+    targets, accuracies = ([float(x) for x in given.split(",")] for given in (a.targets, a.accuracies))
+    sizes = [int(n) for n in a.sizes.split(",")]
+    sections = [(s, accuracy) for s in a.shapes.split(",") for accuracy in accuracies]
+    keys = {section: [(*section, t, n) for t in targets for n in sizes] for section in sections}
+    jobs = [(*k, a.trials, a.replicates, names, a.seed) for section in sections for k in keys[section]]
     results: Results = {}
     with ProcessPoolExecutor(a.processes) as pool:
-        for key, found in zip(keys, pool.map(cell, jobs), strict=True):
-            results[key] = found
-            print(*key, {k: tuple(round(100 * x, 1) for x in v) for k, v in found.items()}, flush=True)
-            done = [s for s in shapes if all((s, t, n) in results for t in targets for n in SIZES)]
+        for job, found in zip(jobs, pool.map(cell, jobs), strict=True):
+            results[job[:4]] = found
+            print(*job[:4], {k: tuple(round(100 * x, 1) for x in v) for k, v in found.items()}, flush=True)
+            done = {section: k for section, k in keys.items() if all(key in results for key in k)}
             if done:
-                a.out.write_text(page(results, names, done, targets, a))
+                a.out.write_text(page(results, names, done, a))
 
 
 def page(
-    results: Results, names: Sequence[str], shapes: Sequence[str], targets: Sequence[float], a: argparse.Namespace
+    results: Results, names: Sequence[str], sections: dict[tuple[str, float], list[Key]], a: argparse.Namespace
 ) -> str:
     noise = 196 * math.sqrt(0.95 * 0.05 / a.trials)
-    command = f"--shapes {','.join(shapes)} --trials {a.trials} --replicates {a.replicates} --seed {a.seed}"
+    given = ("accuracies", "sizes", "targets", "shapes", "trials", "replicates", "seed")
+    command = " ".join(f"--{name} {getattr(a, name)}" for name in given)
     lines = [
         "# Coverage of the intervals",
         "",
-        "Share of trials, in percent, in which the nominal 95 % interval holds the true value, made by",
+        "Share of trials, in percent, in which the nominal 95% interval holds the true value, made by",
         "",
         f"    python -m benchmarks.coverage {command}",
         "",
         f"{a.trials} trials a cell, so a cell is known to ±{noise:.1f}. ⚠ below 90, ↑ above 99 (wide, not wrong).",
+        "In brackets: the share of trials with an interval, where it is not all of them; – where there is none.",
         PREAMBLE,
     ]
-    for shape in shapes:
-        lines += ["", f"## {TITLES[shape]}", "", *table(results, names, shape, targets)]
+    for (shape, accuracy), keys in sections.items():
+        lines += ["", f"## {TITLES[shape]}, accuracy {accuracy:g}", "", *table(results, names, keys)]
     return "\n".join(lines) + "\n"
 
 
 TITLES = {
     "temperature": "Overconfident everywhere: a wrong temperature",
-    "bent": "Overconfident above 90 %, underconfident below",
+    "bent": "Overconfident above 90%, underconfident below",
 }
 
 PREAMBLE = """
 The truth is the population's value *with these bins*; for `ece_max` in those bins that hold items. Truth at
 the boundary (a calibrated model's ECE is 0; an overconfident model's `ece_under` is 0) is inside whenever the
-lower end is 0, so coverage there may exceed 99 %: no interval that contains the boundary can do less.
+lower end is 0, so coverage there may exceed 99%: no interval that contains the boundary can do less.
 The methods were chosen on the trials of seed 0; the table is of other trials, in the same kind of world.
 `calibrant.metrics.regimes.REGIMES` lists every regime that is not covered, and reports repeat it.
-Aggregates over corruptions and OOD detection have a page of their own, [coverage_shift.md](coverage_shift.md), and so
-have differences between two predictors, [coverage_paired.md](coverage_paired.md)."""
+Small sets with few errors have a page of their own, [coverage_few.md](coverage_few.md), whose command only names other
+sizes and accuracies. Aggregates over corruptions and OOD detection have [coverage_shift.md](coverage_shift.md), and
+differences between two predictors have [coverage_paired.md](coverage_paired.md)."""
 
 if __name__ == "__main__":
     main()

@@ -36,17 +36,14 @@ def classwise_interval(classwise: Classwise, n: int, level: float, design: float
     return low / k, max(low, _crossing(bottom, upper, seen)) / k
 
 
-def pivots(classwise: Classwise, n: int, design: float = 1.0) -> tuple[Curve, Curve]:
-    """z of the observed classwise ECE at each population's, along the line of the lower end and of the upper."""
+def pivot(classwise: Classwise, n: int, design: float = 1.0) -> Curve:
+    """z of the observed classwise ECE at each population's, along the line of the upper end."""
     k = len(classwise.count)
     cells = classwise_cells(classwise, n)
     seen = (cells.mass * cells.gap).abs().sum()
-    out = []
-    for shape in (concentrated(cells), cells.gap):
-        mean, sd, value = _moments(cells, shape, k, design)
-        z = ((seen - mean) / sd.clamp_min(1e-150)).clamp(-1e3, 1e3)
-        out.append(Curve(value.cummax(0).values / k, z.cummin(0).values))
-    return out[0], out[1]
+    mean, sd, value = _moments(cells, cells.gap, k, design)
+    z = ((seen - mean) / sd.clamp_min(1e-150)).clamp(-1e3, 1e3)
+    return Curve(value.cummax(0).values / k, z.cummin(0).values)
 
 
 def classwise_cells(classwise: Classwise, n: int) -> Cells:

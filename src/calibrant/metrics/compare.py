@@ -21,6 +21,7 @@ from calibrant.metrics import METRICS, paired
 from calibrant.metrics.bootstrap import bootstrap, units
 from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
 from calibrant.metrics.evaluate import choose, point, whole
+from calibrant.metrics.few_errors import rarer, too_few
 from calibrant.metrics.inversion import STATISTICS
 from calibrant.metrics.joint import Joint, turned
 from calibrant.metrics.table import Metric, Panel
@@ -138,8 +139,10 @@ def differences(
 ) -> tuple[Difference, ...]:
     """One row per metric, Holm's correction and verdict included."""
     points = {m.name: (point(m, panels[0]), point(m, panels[1])) for m in metrics}
+    rare = min(rarer(p.scores) for p in panels)
+    few = {m.name: too_few(m.name, rare, drawn=True) for m in metrics}
     known = [m for m in metrics if all(e.value is not None for e in points[m.name])]
-    drawn = [m for m in known if m.name != "ece_classwise" and not _of_gaps(m)]
+    drawn = [m for m in known if few[m.name] is None and m.name != "ece_classwise" and not _of_gaps(m)]
     turn = turned(panels)  # b against a mirrors a against b: the data say whose noise is drawn first
     joint = Joint(panels[::-1] if turn else panels, resampling)
     enough = units(panels[0].scores)[1] >= 2
@@ -156,19 +159,17 @@ def differences(
         row = Difference(m.name, a.value, b.value, reason=a.reason or b.reason)
         if a.value is not None and b.value is not None:
             change = abs(b.value) - abs(a.value) if m.better == "zero" else b.value - a.value
-            row = Difference(m.name, a.value, b.value, change, reason=None if enough else "one item: no interval")
-            if enough:
+            reason = few[m.name] if enough else "one item: no interval"
+            row = Difference(m.name, a.value, b.value, change, reason=reason)
+            if reason is None:
                 values = (a.value, b.value)
                 if m.name == "ece_classwise" or _of_gaps(m):
                     asked = (both[::-1], values[::-1]) if turn else (both, values)
                     error = _of_errors(m, asked[0], joint, asked[1], resampling.level)
-                    result: paired.Paired | None = error.mirrored() if turn else error
+                    result = error.mirrored() if turn else error
                 else:
                     result = _drawn(m, panels, values, (on_a, on_b), (reps_a, reps_b), resampling.level)
-                if result is None:
-                    row = Difference(m.name, a.value, b.value, change, reason="too few errors or correct answers")
-                else:
-                    found[m.name] = paired.agreed(result, least, resampling.level)
+                found[m.name] = paired.agreed(result, least, resampling.level)
         rows.append(row)
     adjusted = holm({name: result.p for name, result in found.items()})
     return tuple(_judged(row, found.get(row.metric), adjusted.get(row.metric), resampling.level) for row in rows)
@@ -189,7 +190,7 @@ def _drawn(
     on_cells: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]],
     replicates: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]],
     level: float,
-) -> paired.Paired | None:
+) -> paired.Paired:
     # what merging ranks into cells changed is taken off the replicates
     a, b = (r[m.name] + (v - float(on[m.name])) for r, v, on in zip(replicates, values, on_cells, strict=True))
     return paired.smooth(m, panels, values, (a, b), level)

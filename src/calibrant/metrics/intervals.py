@@ -1,7 +1,7 @@
 """A 95 % interval for every metric, each by the method that covers (docs/coverage.md).
 
-Proportions: Wilson. Calibration errors: inversion of a test (`inversion`, `classwise`). The rest: BCa
-over a bootstrap of items, or of groups when they are known. An interval that would be a guess is None,
+Proportions: Wilson. Calibration errors: inversion of a test (`inversion`, `classwise`). AUROC of few errors: Newcombe.
+The rest: BCa over a bootstrap of items, or of groups when they are known. An interval that would be a guess is None,
 with the reason.
 """
 
@@ -19,6 +19,7 @@ from calibrant.metrics.bca import acceleration, bca, design_effect, influence, w
 from calibrant.metrics.bootstrap import bootstrap, coarse, merged, units
 from calibrant.metrics.classwise import classwise_interval
 from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.few_errors import MANY, NEWCOMBE, newcombe, rarer, too_few
 from calibrant.metrics.gaps import Cells, cells, noise
 from calibrant.metrics.regimes import caveat
 from calibrant.metrics.table import Metric, Panel
@@ -44,15 +45,22 @@ def with_intervals(
         }
     known = [m for m in metrics if points[m.name].value is not None]
     gaps = gap_intervals(panel, {m.name for m in known}, resampling)
-    drawn = [m for m in known if m.name not in gaps and m.name != "accuracy"]
-    out = dict(points)
-    for name, (low, high) in gaps.items():
-        if name == "ks" and low == high:  # certain and right throughout: noise of the observed size is no noise at all
-            out[name] = replace(points[name], reason=UNMOVED)
-            continue
-        out[name] = replace(points[name], low=low, high=high, method=INVERSION)
-    if "accuracy" in (m.name for m in known):
-        out["accuracy"] = _accuracy(scores, points["accuracy"], resampling.level)
+    rare, grouped = rarer(scores), scores.group is not None
+    closed = {"accuracy": _accuracy} | ({} if grouped or rare >= MANY else {"auroc": _auroc})
+    out, drawn = dict(points), []
+    for m in known:
+        name, e = m.name, points[m.name]
+        if (reason := too_few(name, rare, drawn=grouped)) is not None:
+            out[name] = replace(e, reason=reason)
+        elif name in closed:
+            out[name] = closed[name](scores, e, resampling.level)
+        elif name in gaps:
+            low, high = gaps[name]
+            # certain and right throughout: noise of the observed size is no noise at all
+            unmoved = name == "ks" and low == high
+            out[name] = replace(e, reason=UNMOVED) if unmoved else replace(e, low=low, high=high, method=INVERSION)
+        else:
+            drawn.append(m)
     if drawn:
         out |= _bootstrapped(panel, drawn, points, resampling)
     return {name: caveat(name, e, scores) for name, e in out.items()}
@@ -68,6 +76,13 @@ def _accuracy(scores: Scores, point: Estimate, level: float) -> Estimate:
     return replace(point, low=low, high=high, method=method)
 
 
+def _auroc(scores: Scores, point: Estimate, level: float) -> Estimate:
+    assert point.value is not None
+    right = int(scores.correct.sum())
+    low, high = newcombe(point.value, scores.n - right, right, level)
+    return replace(point, low=low, high=high, method=NEWCOMBE)
+
+
 def _bootstrapped(
     panel: Panel, metrics: Sequence[Metric], points: Mapping[str, Estimate], resampling: Resampling
 ) -> dict[str, Estimate]:
@@ -80,9 +95,6 @@ def _bootstrapped(
         point, value, drawn = points[m.name], float(on_cells[m.name]), replicates[m.name]
         drawn = drawn[torch.isfinite(drawn)]  # a replicate without a single error has no AUROC
         assert point.value is not None
-        if len(drawn) < 0.9 * resampling.replicates:
-            out[m.name] = replace(point, reason="too few errors or correct answers for an interval")
-            continue
         if float(drawn.max() - drawn.min()) <= 1e-15 * max(1.0, abs(value)):
             out[m.name] = replace(point, reason=UNMOVED)
             continue

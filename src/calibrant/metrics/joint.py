@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -45,7 +44,7 @@ class Joint:
     def __init__(self, panels: tuple[Panel, Panel], resampling: Resampling) -> None:
         self.panels, self.resampling = panels, resampling
         self._couples: dict[str, Couple] = {}
-        self._lines: dict[tuple[str, str, str], tuple[inversion.Line, inversion.Line]] = {}
+        self._lines: dict[tuple[str, str], tuple[inversion.Line, inversion.Line]] = {}
 
     def couple(self, name: str) -> Couple:
         kind = name if name in ("ece_mass", "ks") else "width"
@@ -53,13 +52,13 @@ class Joint:
             self._couples[kind] = couple(self.panels, kind, self.resampling)
         return self._couples[kind]
 
-    def lines(self, name: str, end: Literal["low", "high"]) -> tuple[inversion.Line, inversion.Line]:
-        """The line of hypotheses along which each predictor's lower (or upper) end is sought."""
+    def lines(self, name: str) -> tuple[inversion.Line, inversion.Line]:
+        """The line of hypotheses of each predictor: that of its own upper end, for both ends of a difference."""
         side = inversion.STATISTICS[name][1]
-        key = (name if name == "ece_mass" else "width", side, end)
+        key = (name if name == "ece_mass" else "width", side)
         if key not in self._lines:
             c = self.couple(name)
-            a, b = (inversion.line(k, side, end, n) for k, n in zip(c.cells, c.noise, strict=True))
+            a, b = (inversion.line(k, side, "high", n) for k, n in zip(c.cells, c.noise, strict=True))
             self._lines[key] = (a, b)
         return self._lines[key]
 

@@ -5,10 +5,11 @@ the replicates' differences, and the p-value at which that interval would touch 
 
 Calibration errors: the plug-in is biased up, and more so where true gaps are small, so that a calibrated
 predictor's error is all bias and a miscalibrated one's is not; no bootstrap around the observed gaps knows.
-The interval is the range of differences that a test accepts (`profile`), over the same lines of population
-gaps that give each predictor's own interval (`inversion`) and the noise both share (`joint`): the lower end with b's
-gaps concentrated and a's spread, the upper end the other way round. It is cut to how far the predictors'
-gaps differ (‖v‖ − ‖u‖ ≤ ‖v − u‖), and always holds the observed difference. p is the level at which it would touch 0.
+The interval is the range of differences that a test accepts (`profile`), over the lines of population gaps that
+give each predictor's own upper end (`inversion`, *spread*) and the noise both share (`joint`). To take the worst of
+several shapes at each end, as one predictor's interval does, would cover 100% and see little. The interval is cut to
+how far the predictors' gaps differ (‖v‖ − ‖u‖ ≤ ‖v − u‖), and always holds the observed difference. p is the level
+at which it would touch 0. Coverage and power are in docs/coverage_paired.md.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from calibrant.functional.classwise import classwise_influence
 from calibrant.metrics import METRICS, inversion
 from calibrant.metrics.bca import acceleration, bca, design_effect, influence, normal_cdf, normal_quantile
 from calibrant.metrics.bootstrap import coarse
-from calibrant.metrics.classwise import classwise_cells, linear_and_rest, pivots
+from calibrant.metrics.classwise import classwise_cells, linear_and_rest, pivot
 from calibrant.metrics.joint import Joint, reach
 from calibrant.metrics.profile import Curve, Rho, chance, constant, correlation, critical, curve, profile, unrelated
 from calibrant.metrics.table import Metric, Panel
@@ -67,14 +68,11 @@ def smooth(
     values: tuple[float, float],
     replicates: tuple[Tensor, Tensor],
     level: float,
-) -> Paired | None:
-    """None when too many replicates have no value (no error drawn)."""
+) -> Paired:
     folded = metric.better == "zero"  # a gap is judged by its size
     a, b = (r.abs() for r in replicates) if folded else replicates
     observed = abs(values[1]) - abs(values[0]) if folded else values[1] - values[0]
-    drawn = (b - a)[torch.isfinite(b - a)]
-    if len(drawn) < 0.9 * len(a):
-        return None
+    drawn = (b - a)[torch.isfinite(b - a)]  # a replicate without a single error has no AUROC
     spread = float(drawn.std())
     if spread <= 1e-12 * max(1.0, *(abs(v) for v in values)):
         if abs(observed) < 1e-12:
@@ -124,44 +122,31 @@ def calibration(metric: Metric, joint: Joint, values: tuple[float, float], level
     if all(c.certain for c in couple.cells):  # only the confidences vary, and they are smooth
         return _around(METRICS[name], joint.panels, values, level)
     seen = [float(statistic(c.mass * c.gap, c)) for c in couple.cells]
-    curves = {}
-    for end in ("low", "high"):
-        for i, (c, line) in enumerate(zip(couple.cells, joint.lines(name, end), strict=True)):
-            curves[i, end] = curve(statistic(line.gap * c.mass, c), statistic(line.drawn, c), seen[i])
-    low, high = (curves[0, "high"], curves[1, "low"]), (curves[0, "low"], curves[1, "high"])
+    lines = zip(couple.cells, joint.lines(name), seen, strict=True)
+    a, b = (curve(statistic(line.gap * c.mass, c), statistic(line.drawn, c), at) for c, line, at in lines)
     far = reach(couple, name, normal_quantile((1 + level) / 2))
-    rho: tuple[Rho, Rho] | None = (correlation(*low), correlation(*high))
-    if side != "both" and min(float(c.z[0]) for c in curves.values()) < _CLEAR:
+    rho: Rho | None = correlation(a, b)
+    if side != "both" and min(float(a.z[0]), float(b.z[0])) < _CLEAR:
         # A walk's sign may be noise's: what raises one predictor's KS then lowers the other's, which no ρ describes.
-        # One-sided errors take gaps of the other sign as they are, or as 0: between the two, ρ is anyone's guess.
-        rho = None if side == "walk" else (constant(0.0), constant(0.0))
-    found = _accepted(low, high, rho, far, observed, level)
+        # Of one-sided errors near 0, the gaps of the other sign decide ρ, and they are noise.
+        rho = None if side == "walk" else constant(0.0)
+    found = _accepted(a, b, rho, far, observed, level)
     if any(c.certain for c in couple.cells):  # lines that end at an accuracy of 1 know nothing beyond
         plain = _around(METRICS[name], joint.panels, values, level)
         return Paired(min(found.low, plain.low), max(found.high, plain.high), max(found.p, plain.p), PROFILE)
     return found
 
 
-def _accepted(
-    low: tuple[Curve, Curve],
-    high: tuple[Curve, Curve],
-    rho: tuple[Rho, Rho] | None,
-    far: tuple[float, float],
-    observed: float,
-    level: float,
-) -> Paired:
-    """Each end from its own curves (a, b), cut to `far` (below, above), and the observed difference inside."""
+def _accepted(a: Curve, b: Curve, rho: Rho | None, far: tuple[float, float], observed: float, level: float) -> Paired:
+    """Both ends from the curves, cut to `far` (below, above), and the observed difference inside."""
     if far == (0.0, 0.0):
         return Paired(observed, observed, 1.0, ALIKE)
     if rho is None:
-        z = normal_quantile((1 + level) / 2)
-        least, _, not_above, _ = unrelated(*low, z)
-        _, most, _, not_below = unrelated(*high, z)
+        least, most, not_above, not_below = unrelated(a, b, normal_quantile((1 + level) / 2))
         p = math.erfc(abs(not_above - not_below) / math.sqrt(2))
     else:
-        least, _, not_above, _ = profile(*low, rho[0], critical(level))
-        _, most, _, not_below = profile(*high, rho[1], critical(level))
-        p = chance(abs(not_above - not_below))  # one of them is 0, unless the curves contradict each other
+        least, most, not_above, not_below = profile(a, b, rho, critical(level))
+        p = chance(abs(not_above - not_below))  # one of the two is 0, but for rounding
     least, most = min(max(least, -far[0]), observed), max(min(most, far[1]), observed)
     if least > 0 or most < 0:
         return Paired(least, most, min(p, 1 - level), PROFILE)
@@ -202,14 +187,12 @@ def classwise(
         variances.append(float(u.square().sum()) + float(rest) / k**2)
         moved.append(_by_unit(classwise_influence(p, apart, bins) / (n * k), group))
         signed = panel.scores.confidence - panel.scores.correct.double()
-        curves.append(pivots(table, n, 1.0 if group is None else max(1.0, design_effect(signed, group))))
+        curves.append(pivot(table, n, 1.0 if group is None else max(1.0, design_effect(signed, group))))
     scale = math.sqrt(variances[0] * variances[1])
     together = 0.0 if scale == 0 else float(influences[0] @ influences[1]) / scale
     error = math.sqrt(float((moved[1] - moved[0]).square().sum()))
     far = float((delta[1] - delta[0]).abs().sum()) + normal_quantile((1 + level) / 2) * error
-    (low_a, high_a), (low_b, high_b) = curves
-    rho = constant(together)
-    return _accepted((high_a, low_b), (low_a, high_b), (rho, rho), (far, far), values[1] - values[0], level)
+    return _accepted(curves[0], curves[1], constant(together), (far, far), values[1] - values[0], level)
 
 
 def _alike(panels: tuple[Panel, Panel]) -> bool:

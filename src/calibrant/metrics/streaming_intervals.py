@@ -23,6 +23,7 @@ from calibrant.metrics.bca import wilson
 from calibrant.metrics.calibration_test import outcome
 from calibrant.metrics.classwise import classwise_interval
 from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.few_errors import MANY, NEWCOMBE, newcombe, too_few
 from calibrant.metrics.gaps import Cells, noise, observed_gaps
 from calibrant.metrics.streaming_values import StreamPanel
 from calibrant.types import Estimate
@@ -61,11 +62,14 @@ def intervals(
             n: _without(e, f"intervals from sums need {_FEW} items or more, this stream has {state.n}")
             for n, e in estimates.items()
         }
+    rare = int(min(panel.good.sum(), panel.bad.sum()))
     found = {**_means(panel, resampling), **_binned(panel, resampling), **_ranked(panel, resampling)}
     out = {}
     for name, e in estimates.items():
         if e.value is None:
             out[name] = e
+        elif (reason := too_few(name, rare, drawn=False)) is not None:
+            out[name] = _without(e, reason)
         elif name not in found:
             out[name] = _without(e, "no interval from a stream")
         else:
@@ -157,7 +161,8 @@ def _merge(cell: Tensor, values: Tensor) -> Tensor:
 
 
 def _ranked(panel: StreamPanel, resampling: Resampling) -> Found:
-    if not (bool(panel.good.any()) and bool(panel.bad.any())):
+    errors, correct = int(panel.bad.sum()), int(panel.good.sum())
+    if min(errors, correct) == 0:
         return {}
     cell = _cell_of(panel.size, CELLS)
     good, bad = _merge(cell, panel.good), _merge(cell, panel.bad)
@@ -177,4 +182,6 @@ def _ranked(panel: StreamPanel, resampling: Resampling) -> Found:
         exact = float(compute(panel.good[None], panel.bad[None]))
         low, high = (exact - plain + torch.cat(drawn[name]).quantile(at)).tolist()
         out[name] = ((low, high), "Poisson bootstrap of the ladder")
+        if name == "auroc" and min(errors, correct) < MANY:
+            out[name] = (newcombe(exact, errors, correct, resampling.level), NEWCOMBE)
     return out

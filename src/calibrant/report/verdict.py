@@ -105,4 +105,5 @@ def _ranking(report: Report) -> str:
         return f"Its confidence is upside down: it is surer of its errors (only {share} of pairs are ordered rightly)."
     quality = next(word for least, word in QUALITY if auroc.value >= least)
     pairs = f"a correct answer is the surer one in {share} of pairs"
-    return f"Its confidence separates errors from correct answers {quality}: {pairs}."
+    unsure = f" ({auroc.reason})" if auroc.reason else ""
+    return f"Its confidence separates errors from correct answers {quality}: {pairs}{unsure}."
