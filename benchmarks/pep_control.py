@@ -79,7 +79,7 @@ def measure(model: nn.Module, x: Tensor, y: Tensor, members: int, noises: int) -
     alone = evaluate(itself, y, metrics=METRICS)
     out: dict[str, Any] = {"n": len(y), "itself": {m: alone[m].to_dict() for m in METRICS}, "noises": []}
     for seed in range(noises):
-        pep = PEP.fit(model, (x, y), members=members, seed=seed)
+        pep = PEP.fit(model, (x, y), members=members, search_members=members, seed=seed)
         assert pep.certificate is not None
         row: dict[str, Any] = {"sigma": pep.sigma, "nll_at_zero": pep.certificate.nll_at_zero}
         row |= {"nll": pep.certificate.nll, "passes": pep.certificate.passes, "notes": list(pep.certificate.notes)}

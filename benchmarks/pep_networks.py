@@ -62,8 +62,7 @@ def measure(name: str, root: str | None, device: str, halvings: int, members: in
         baseline = predictions(logits[judge.cpu()], y[judge].cpu(), split=Split.TEST)
         held = predictions(logits[fit.cpu()], y[fit].cpu(), split=Split.CALIBRATION)
         temperature = Temperature().fit(held)
-        found = PEP.fit(model, (x[fit], y[fit]), members=6, seed=seed)
-        pep = PEP(model, found.sigma, members, seed=seed, antithetic=True)
+        pep = PEP.fit(model, (x[fit], y[fit]), members=members, search_members=6, seed=seed)
         after = predictions(torch.cat([pep(b) for b in x[judge].split(2500)]).cpu(), y[judge].cpu(), split=Split.TEST)
         pooled = torch.cat([pep(b) for b in x[fit].split(2500)]).cpu()
         both = Temperature().fit(predictions(pooled, y[fit].cpu(), split=Split.CALIBRATION))
@@ -73,12 +72,12 @@ def measure(name: str, root: str | None, device: str, halvings: int, members: in
             "pep": summary(after, METRICS),
             "pep_then_temperature": summary(both.predictions(after), METRICS),
         }
-        assert found.certificate is not None
-        extras = {"sigma": found.sigma, "temperature": temperature.summary()["temperature"]}
-        extras |= {"passes": found.certificate.passes, "notes": list(found.certificate.notes)}
+        assert pep.certificate is not None
+        extras = {"sigma": pep.sigma, "temperature": temperature.summary()["temperature"]}
+        extras |= {"passes": pep.certificate.passes, "notes": list(pep.certificate.notes)}
         out[seed] = (measured, extras)
         row = {k: {m: round(v[m] or 0, 4) for m in ("nll", "ece", "auroc")} for k, v in measured.items()}
-        print(name, seed, f"σ* {found.sigma:.4g}", json.dumps(row), file=sys.stderr, flush=True)
+        print(name, seed, f"σ* {pep.sigma:.4g}", json.dumps(row), file=sys.stderr, flush=True)
     return out
 
 

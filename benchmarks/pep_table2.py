@@ -148,7 +148,7 @@ def measure_seed(row: Row, seed: int, known: Any) -> tuple[nn.Module, dict[str, 
     model = epochs[-1]
     held = row.predict(model, row.held_out, Split.CALIBRATION)
     temperature = Temperature().fit(held)
-    pep = replace_members(PEP.fit(model, row.held_out, members=10), 10)
+    pep = PEP.fit(model, row.held_out, members=10, search_members=10)
     swa = SWA.fit(
         model, [e.state_dict() for e in epochs[-SWA_EPOCHS:]], [x for x, _, _ in row._batches(Split.TRAIN, 1000)]
     )
@@ -166,16 +166,12 @@ def measure_seed(row: Row, seed: int, known: Any) -> tuple[nn.Module, dict[str, 
     return model, measured, extras
 
 
-def replace_members(pep: PEP, members: int) -> PEP:
-    return PEP(pep.model, pep.sigma, members, pep.distribution, pep.where, pep.seed, pep.antithetic, pep.certificate)
-
-
 def overfitting(row: Row, epochs: list[nn.Module]) -> list[dict[str, float]]:
     """PEP Fig. 3: at each epoch, the train–test NLL gap, σ* and the PEP effect on test."""
     out = []
     for number, model in enumerate(epochs, 1):
         train, test = (summary(row.predict(model, part), ("nll",))["nll"] for part in (row.train_sample, row.test))
-        pep = PEP.fit(model, row.held_out, members=6)
+        pep = PEP.fit(model, row.held_out, members=6, search_members=6)
         after = summary(row.predict(pep, row.test), ("nll",))["nll"]
         assert train is not None and test is not None and after is not None
         out.append({"epoch": number, "train_nll": train, "test_nll": test, "sigma": pep.sigma, "pep_nll": after})

@@ -55,6 +55,20 @@ def test_features_are_written_for_models_of_confidence(trained: Path, tmp_path: 
     assert run(["apply", str(tmp_path / "map"), str(tmp_path / "test.npz"), "-o", str(tmp_path / "out.npz")]) == 0
 
 
+def test_peps_kind_of_noise_and_search_can_be_chosen(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["predict", str(trained), "-o", str(tmp_path / "p.npz"), "--ensemble", "pep"]
+    chosen = ["--where", "all", "--distribution", "uniform", "--search", "golden", "--members", "3"]
+    capsys.readouterr()
+    assert run([*common, *chosen, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["pep"]
+    assert said["where"] == "all" and said["share"] == 1.0 and said["distribution"] == "uniform"
+    assert said["certificate"]["search"] == "golden" and said["members"] == 3 and said["certificate"]["members"] == 5
+    assert run([*common, "--sigma", "0.01", "--members", "2", "--where", "weights"]) == 0
+    assert "% of the weights (--where weights)" in capsys.readouterr().out
+
+
 def test_deep_takes_several_runs(trained: Path, tmp_path: Path) -> None:
     out = tmp_path / "p.npz"
     assert run(["predict", str(trained), str(trained), "-o", str(out), "--ensemble", "deep"]) == 0
@@ -73,6 +87,11 @@ def test_deep_takes_several_runs(trained: Path, tmp_path: Path) -> None:
         (["--ensemble", "pep", "--fit-on", "test"], "test"),
         (["--ensemble", "pep", "--sigma", "-1"], "sigma"),
         (["--ensemble", "dropout", "--p", "2"], "p=2"),
+        (["--ensemble", "dropout", "--where", "nowhere"], "nowhere"),
+        (["--ensemble", "pep", "--where", "biases"], "--where biases is unknown; use auto, conv, weights or all"),
+        (["--ensemble", "pep", "--distribution", "cauchy"], "use gaussian or uniform"),
+        (["--ensemble", "pep", "--search", "grid"], "use bracket or golden"),
+        (["--ensemble", "pep", "--search", "golden", "--sigma", "0.1"], "drop one of them"),
         (["--ensemble", "dropout", "--members", "2", "--save", "x"], "--save"),
         (["--device", "tpu"], "use auto, cpu or cuda"),
     ],
@@ -142,6 +161,9 @@ def test_a_setting_of_another_method_is_named(
         (["--fit-on", "validation"], "--fit-on is a setting of --ensemble pep; add that, or drop --fit-on"),
         (["--fit-on", "validation", "--ensemble", "dropout"], "--fit-on is a setting of --ensemble pep"),
         (["--sigma", "0.1"], "--sigma is a setting of --ensemble pep; add that, or drop --sigma"),
+        (["--search", "golden"], "--search is a setting of --ensemble pep; add that, or drop --search"),
+        (["--distribution", "uniform", "--ensemble", "swag"], "--distribution is a setting of --ensemble pep"),
+        (["--where", "all", "--ensemble", "deep"], "--where is a setting of --ensemble pep and dropout"),
         (["--p", "0.1"], "--p is a setting of --ensemble dropout; add that, or drop --p"),
         (["--save", "folder"], "--save is for PEP"),
     ],

@@ -36,11 +36,11 @@ def test_eq_8_as_a_loop_over_items_and_members(overfitted) -> None:
 def test_a_member_is_the_model_at_theta_plus_sigma_times_its_noise(overfitted) -> None:
     model, x = overfitted.model, overfitted.test[0][:8]
     original = model[0].weight.detach().clone()
-    pep = PEP(model, 0.1, members=2)
+    pep = PEP(model, 0.1, members=2, where="conv")
     with pep.member(1) as network:
         noise = (model[0].weight.detach() - original) / 0.1
         inside = network(x)
-    assert set(pep.parameters) == {"0.weight"}  # auto: convolutions only
+    assert set(pep.parameters) == {"0.weight"}
     assert noise.mean().abs() < 0.3 and 0.7 < noise.std() < 1.3
     assert torch.equal(inside, pep.members(x)[1])
 
@@ -57,6 +57,35 @@ def test_both_searches_find_the_same_sigma_and_improve_held_out_likelihood(overf
         assert nn.functional.nll_loss(pep(x), y).item() < baseline
     assert found["bracket"].certificate.passes < found["golden"].certificate.passes
     assert found["bracket"].sigma == pytest.approx(found["golden"].sigma, rel=0.35)  # other noise, flat top
+
+
+def test_the_search_and_the_predictor_have_their_own_numbers_of_members(overfitted) -> None:
+    pep = PEP.fit(overfitted.model, overfitted.calibration, members=7, search_members=4)
+    assert pep.certificate is not None
+    assert pep.size == len(pep.members(overfitted.test[0][:2])) == 7 and pep.certificate.members == 4
+    assert {len(point.members) for point in pep.certificate.curve if point.sigma} == {4}
+
+
+def test_the_default_is_ten_members_and_the_same_predictor_from_its_sigma(overfitted) -> None:
+    pep, x = PEP.fit(overfitted.model, overfitted.calibration), overfitted.test[0][:8]
+    assert pep.size == 10
+    assert torch.equal(PEP(overfitted.model, pep.sigma)(x), pep(x))
+
+
+def test_the_default_is_within_a_hundredth_of_25_plain_members(overfitted) -> None:
+    """Each at its own σ, over three draws of the noise: 5 members of the search, without the rest, are not."""
+    x, y = overfitted.test
+    nll: dict[str, list[float]] = {"default": [], "plain": []}
+    for seed in range(3):
+        default = PEP.fit(overfitted.model, overfitted.calibration, seed=seed)
+        curve = sigma_curve(PEP(overfitted.model, 0.0, 25, seed=seed, antithetic=False), overfitted.calibration)
+        best = max(
+            (default.sigma * share for share in (0.7, 0.85, 1.0, 1.2, 1.4)), key=lambda s: curve.at(s).log_likelihood
+        )
+        plain = PEP(overfitted.model, best, 25, seed=seed, antithetic=False)
+        for name, pep in (("default", default), ("plain", plain)):
+            nll[name].append(nn.functional.nll_loss(pep(x), y).item())
+    assert sum(nll["default"]) / 3 <= sum(nll["plain"]) / 3 + 0.01
 
 
 def test_golden_section_looks_beyond_a_range_that_ends_before_the_gain_begins() -> None:
@@ -136,6 +165,37 @@ def test_shared_weights_are_perturbed_once_and_objects_with_logits_work() -> Non
     with pep.member(0):
         assert torch.equal(pep.model.a.weight, pep.model.b.weight)
     assert pep(torch.ones(3, 4)).shape == (3, 4)
+
+
+class TinyTransformer(nn.Module):
+    """Patches by a convolution, two encoder layers, a head: as a ViT, the convolution is a small part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, 16, 4, stride=4)
+        layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(16, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.encoder(self.patches(x).flatten(2).transpose(1, 2)).mean(1))
+
+
+def test_auto_perturbs_kernels_of_a_convolutional_network_and_all_matrices_of_others() -> None:
+    from calibrant.nn import build
+
+    resnet = PEP(build("resnet20", classes=10, in_channels=3), 0.1)
+    assert all("fc" not in name for name in resnet.parameters) and resnet.share > 0.9
+    for model in (TinyTransformer(), nn.Sequential(nn.Linear(64, 20), nn.ReLU(), nn.Linear(20, 10))):
+        pep = PEP(model, 0.1)
+        assert set(pep.parameters) == {n for n, p in model.named_parameters() if p.ndim >= 2}
+        expected = sum(p.numel() for p in model.parameters() if p.ndim >= 2) / sum(
+            p.numel() for p in model.parameters()
+        )
+        assert pep.share == pytest.approx(expected) and pep.describe()["share"] == pep.share
+        assert f"where=auto: {expected:.1%} of the weights" in repr(pep)
+    assert PEP(TinyTransformer(), 0.1, where="conv").share < 0.1  # what auto did: next to nothing, without a word
+    assert PEP(TinyTransformer(), 0.1, members=2)(torch.ones(3, 1, 8, 8)).shape == (3, 10)
 
 
 def test_uniform_noise_has_the_variance_of_the_gaussian() -> None:

@@ -54,7 +54,7 @@ def test_small_sigmas_keep_their_digits_in_the_figure(model: nn.Module) -> None:
 
 
 def test_a_rejected_probe_is_shown_as_such(model: nn.Module) -> None:
-    seen = Certificate("bracket", 1.0, 0.9, (0.1, 0.2), True, (), 1, 5, ("1 probe(s) rejected",))
+    seen = Certificate("bracket", 5, 1.0, 0.9, (0.1, 0.2), True, (), 1, 5, ("1 probe(s) rejected",))
     points = (*sigma_curve(PEP(model, 0.0, 2), (X, Y)).points([0.0, 0.1]), SigmaPoint(9.0, -math.inf, math.nan, ()))
     panel = sigma_panel(PEP(model, 0.1, 2, certificate=seen), points)
     assert panel.tables[0].rows[-1][1] == "not finite" and "1 probe(s) rejected" in panel.notes

@@ -21,7 +21,7 @@ from calibrant.train.settings import Choice
 from calibrant.types import Predictions, Split
 
 AVERAGING = ("swa", "swag", "snapshot")
-OPTIONS = ("members", "sigma", "p", "where", "epochs")
+OPTIONS = ("members", "sigma", "p", "where", "distribution", "search", "epochs")
 """What an experiment's ensemble may set; `epochs`: how many of the last ones leave weights to average."""
 
 BATCH = 500

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from calibrant.errors import InputError, unknown
 
-COUNTED = ("pep", "dropout", "deep", "swag")
-"""Methods whose number of members can be asked for; SWA is one network, snapshots are those that were kept."""
+METHODS = {
+    "members": ("pep", "dropout", "deep", "swag"),  # SWA is one network, snapshots are those that were kept
+    "where": ("pep", "dropout"),
+    "sigma": ("pep",),
+    "distribution": ("pep",),
+    "search": ("pep",),
+    "p": ("dropout",),
+}
+"""Which methods have a setting; by its name in `Ingredients`, with `--` on the command line."""
 
 
-def checked(
-    ensemble: str | None, members: int | None = None, sigma: float | None = None, p: float | None = None
-) -> None:
-    """The method exists, and every setting that was given is one of its own."""
+def checked(ensemble: str | None, **given: Any) -> dict[str, Any]:
+    """What was given: the method exists, and every setting is one of its own, with a value that it knows."""
     from calibrant.ensembles import ENSEMBLES
+    from calibrant.ensembles.perturbation import WHERE
+    from calibrant.ensembles.sigma_search import SEARCHES
+    from calibrant.functional.noise import DISTRIBUTIONS
 
     if ensemble is not None and ensemble not in ENSEMBLES:
         raise unknown("ensemble", ensemble, ENSEMBLES)
-    for setting, value, method in (("--sigma", sigma, "pep"), ("--p", p, "dropout")):
-        if value is not None and ensemble != method:
-            raise InputError(f"{setting} is a setting of --ensemble {method}; add that, or drop {setting}")
-    if members is not None and ensemble not in COUNTED:
-        of = f"--ensemble {', '.join(COUNTED[:-1])} and {COUNTED[-1]}"
-        given = "without an ensemble" if ensemble is None else f"with {ensemble}"
-        raise InputError(f"--members is a setting of {of}, and changes nothing {given}; add one, or drop --members")
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in given:
+        methods = METHODS[name]
+        if ensemble not in methods:
+            nothing = "without an ensemble" if ensemble is None else f"with {ensemble}"
+            of = methods[0] if len(methods) == 1 else f"{', '.join(methods[:-1])} and {methods[-1]}"
+            rest = "; add that" if len(methods) == 1 else f", and changes nothing {nothing}; add one"
+            raise InputError(f"--{name} is a setting of --ensemble {of}{rest}, or drop --{name}")
+    if ensemble == "pep":
+        for name, known in (("where", WHERE), ("distribution", DISTRIBUTIONS), ("search", SEARCHES)):
+            if given.get(name, known[0]) not in known:
+                raise InputError(f"--{name} {given[name]} is unknown; use {', '.join(known[:-1])} or {known[-1]}")
+        if "search" in given and "sigma" in given:
+            raise InputError("--search looks for σ, and --sigma gives it; drop one of them")
+    return given
 
 
 def kept(keep_members: bool, ensemble: str | None, stream: bool) -> None:

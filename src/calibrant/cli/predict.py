@@ -36,6 +36,14 @@ def predict(
     ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag, snapshot or temporal")] = None,
     members: Annotated[int | None, typer.Option(min=1, help="how many; by default the method's own number")] = None,
     sigma: Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="PEP: perturb auto, conv, weights or all; MC dropout: the dropouts below this name"),
+    ] = None,
+    distribution: Annotated[str | None, typer.Option(help="PEP's noise: gaussian or uniform; gaussian")] = None,
+    search: Annotated[
+        str | None, typer.Option(help="PEP's search for σ: bracket, or the paper's golden; bracket")
+    ] = None,
     fit_on: Annotated[str | None, typer.Option(help="PEP: the split that σ is fitted on; calibration")] = None,
     p: Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")] = None,
     keep_members: Annotated[bool, typer.Option(help="write [M, N, K] instead of the pooled prediction")] = False,
@@ -83,8 +91,10 @@ def predict(
     from calibrant.functional.rows import classes_last
     from calibrant.train.rehearsal import answer as rehearsed
 
-    where = device_of(device)
-    ensemble_options.checked(ensemble, members, sigma, p)
+    place = device_of(device)
+    given = ensemble_options.checked(
+        ensemble, members=members, where=where, sigma=sigma, distribution=distribution, search=search, p=p
+    )
     fit_on = _possible(ensemble, save, html, keep_members, fit_on)
     outputs.check((out, outputs.FILE), (save, outputs.ENSEMBLE), (html, outputs.PAGE), inputs=[*model, data])
     stream = only_with_stream(stream, ensemble, window=window, decay=decay, scene_cut=scene_cut)
@@ -114,12 +124,12 @@ def predict(
         return Batches(
             loaded[as_split(part)],
             batch or max(1, SMALL_IMAGES // max(math.prod(loaded.shape[1:]), 1024)),
-            device=where,
+            device=place,
             mean=moments[0] or first.mean or loaded.mean,
             std=moments[1] or first.std or loaded.std,
         )
 
-    networks = [m.to(where) for reference in found for m in reference.members]
+    networks = [m.to(place) for reference in found for m in reference.members]
     answers = {  # items may differ in size: then nobody knows before
         text: classes_last(
             logits_of(rehearsed(text, loaded, as_split(split), reference.members[0])), class_axis, f"{text}: logits"
@@ -131,12 +141,11 @@ def predict(
     known = classes if first.classes is not None or not short else None
     agree(answers, name, known, labels)
     maps: dict[str, Any] = {"class_axis": class_axis, "ignore_index": IGNORED if labels.ndim > 1 else None}
-    options: dict[str, Any] = {"device": where, "split": split, "classes": known, "progress": sys.stderr.isatty()}
+    options: dict[str, Any] = {"device": place, "split": split, "classes": known, "progress": sys.stderr.isatty()}
     options |= maps
     made = None
     if ensemble is not None:
-        given = {"members": members, "sigma": sigma, "p": p, "seed": seed or 0, **maps}
-        made = assembled(ensemble, networks, first.name, given, batches, fit_on)
+        made = assembled(ensemble, networks, first.name, {**given, "seed": seed or 0, **maps}, batches, fit_on)
     if stream:
         made = streamed(made, networks, window, decay, scene_cut)
     if made is None:
@@ -242,8 +251,12 @@ def _say(
     typer.echo(f"{out}: {predicted.n} items, {predicted.k} classes{who}, split {predicted.split}")
     if isinstance(pep, PEP):
         seen = pep.certificate
-        gain = f": NLL {seen.nll_at_zero:.4f} → {seen.nll:.4f} where it was fitted" if seen else ""
-        typer.echo(f"σ = {pep.sigma:.4g}{gain}")
+        gain = (
+            f": NLL {seen.nll_at_zero:.4f} → {seen.nll:.4f} of {seen.members} members, where it was fitted"
+            if seen
+            else ""
+        )
+        typer.echo(f"σ = {pep.sigma:.4g} on {pep.share:.1%} of the weights (--where {pep.where}){gain}")
         for note in seen.notes if seen else ():
             typer.echo(f"note: {note}")
     if html is not None:

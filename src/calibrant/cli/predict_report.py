@@ -42,7 +42,7 @@ def page(
 def _sigma(pep: PEP, held_out: Callable[[], Iterable[Any]], maps: Mapping[str, Any]) -> Panel:
     """The search's probes and a few σ more, on the items that σ was fitted on."""
     seen = pep.certificate
-    members = len(seen.curve[-1].members) if seen is not None and seen.curve and seen.curve[-1].members else pep.size
+    members = pep.size if seen is None else seen.members
     curve = sigma_curve(pep.at(0.0, members), held_out(), **maps)
     curve.seen |= {point.sigma: point for point in seen.curve} if seen is not None else {}
     return sigma_panel(pep, curve.points([0.0, *(share * pep.sigma for share in SHARES)]))

@@ -61,6 +61,14 @@ def stress(
     ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag or snapshot")] = None,
     members: Annotated[int | None, typer.Option(min=1, help="how many; by default the method's own number")] = None,
     sigma: Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(help="PEP: perturb auto, conv, weights or all; MC dropout: the dropouts below this name"),
+    ] = None,
+    distribution: Annotated[str | None, typer.Option(help="PEP's noise: gaussian or uniform; gaussian")] = None,
+    search: Annotated[
+        str | None, typer.Option(help="PEP's search for σ: bracket, or the paper's golden; bracket")
+    ] = None,
     p: Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")] = None,
     html: Annotated[Path | None, typer.Option(help="write the report for a browser here")] = None,
     limit: Annotated[int | None, typer.Option(min=2, help="at most so many items, spread over the set")] = None,
@@ -83,7 +91,8 @@ def stress(
 
     read = [*model, data, corruptions, *(natural or ()), *(outside or ()), reference, map_]
     outputs.check((out, outputs.STRESS), (html, outputs.PAGE), inputs=read)
-    made = inputs.ensembling(ensemble, members, sigma, p, seed, calibration)
+    given = {"members": members, "where": where, "sigma": sigma, "distribution": distribution, "search": search, "p": p}
+    made = inputs.ensembling(ensemble, given, seed, calibration)
     choice = inputs.suite_of(suite, subset, types, severities, natural or (), corruptions)
     fitted = _loaded(map_)
     moments = (numbers(mean, "--mean"), numbers(std, "--std"))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,9 +23,7 @@ class Ensembling:
     """The options that make an ensemble, as in `calibrant predict`."""
 
     name: str | None = None
-    members: int | None = None
-    sigma: float | None = None
-    p: float | None = None
+    given: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     fit_on: str = "calibration"
 
@@ -33,21 +31,13 @@ class Ensembling:
         return None if self.name is None else vars(self)
 
 
-def ensembling(
-    name: str | None,
-    members: int | None,
-    sigma: float | None,
-    p: float | None,
-    seed: int,
-    fit_on: str,
-) -> Ensembling:
+def ensembling(name: str | None, given: Mapping[str, Any], seed: int, fit_on: str) -> Ensembling:
     """The options as they belong together; one that would change nothing is refused, as in `calibrant predict`."""
     from calibrant.cli.ensemble_options import checked
 
     if name == "temporal":
         raise InputError("--ensemble temporal averages the frames of a stream, and test items are no stream; drop it")
-    checked(name, members, sigma, p)
-    return Ensembling(name, members, sigma, p, seed, fit_on)
+    return Ensembling(name, checked(name, **given), seed, fit_on)
 
 
 @dataclass(frozen=True)
@@ -119,7 +109,7 @@ def subject_of(setting: Setting, made: Ensembling, batch: int) -> Subject:
 
     predictor: Any = setting.networks[0]
     if made.name is not None:
-        given = {"members": made.members, "sigma": made.sigma, "p": made.p, "seed": made.seed}
+        given = {**made.given, "seed": made.seed}
         predictor = assembled(made.name, setting.networks, setting.first.name, given, batches, made.fit_on)
     elif len(setting.networks) > 1:
         predictor = Deep(setting.networks)

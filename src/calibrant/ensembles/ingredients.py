@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
-    from calibrant.ensembles.dropping import Where
+    from calibrant.functional.noise import Distribution
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,9 @@ class Ingredients:
     members: int | None = None
     sigma: float | None = None  # PEP: given, nothing is fitted
     p: float | None = None  # MC dropout: override of every rate
-    where: Where = None  # MC dropout: the dropouts that are active, by default all
+    where: Any = None  # PEP: the weights that are perturbed; MC dropout: the dropouts that are active, by default all
+    distribution: Distribution | None = None  # of PEP's noise
+    search: Literal["bracket", "golden"] | None = None  # PEP's, for σ
     seed: int = 0
     held_out: Callable[[], Iterable[Any]] | None = None
     checkpoints: Callable[[], Sequence[Mapping[str, Tensor]]] | None = None

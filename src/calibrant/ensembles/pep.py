@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, evaluating, positive
 from calibrant.ensembles.ingredients import Ingredients
-from calibrant.ensembles.perturbation import Where, drowned, perturbed, select
+from calibrant.ensembles.perturbation import Where, drowned, perturbed, select, share
 from calibrant.ensembles.sigma import Curve, SigmaPoint, searching, sigma_curve
 from calibrant.ensembles.sigma_search import FLAT, first_guess, golden_section
 from calibrant.errors import InputError, warn
@@ -40,6 +40,7 @@ class Certificate:
     """What the search saw: enough to check σ* without running it again."""
 
     search: str
+    members: int  # of the search, whose likelihoods these are; the predictor may have more
     nll_at_zero: float
     nll: float
     interval: tuple[float, float]  # σ* lies inside, to the search's tolerance
@@ -61,7 +62,7 @@ class PEP(Ensemble):
     distribution: Distribution = "gaussian"
     where: Where = "auto"
     seed: int = 0
-    antithetic: bool = False
+    antithetic: bool = True
     certificate: Certificate | None = None
     parameters: Mapping[str, nn.Parameter] = field(init=False, repr=False)
 
@@ -73,7 +74,7 @@ class PEP(Ensemble):
         distribution: Distribution = "gaussian",
         where: Where = "auto",
         seed: int = 0,
-        antithetic: bool = False,
+        antithetic: bool = True,
         certificate: Certificate | None = None,
     ) -> None:
         _finite(sigma)
@@ -91,18 +92,28 @@ class PEP(Ensemble):
     @classmethod
     def build(cls, given: Ingredients) -> PEP:
         model, members = given.network("pep"), given.members or 10
+        kind: dict[str, Any] = {"distribution": given.distribution or "gaussian", "where": given.where or "auto"}
         if given.sigma is not None:
-            return cls(model, given.sigma, members, seed=given.seed)
+            return cls(model, given.sigma, members, seed=given.seed, **kind)
         if given.held_out is None:
             raise InputError("PEP needs held-out data to choose σ; give it, or --sigma")
-        maps: dict[str, Any] = {"class_axis": given.class_axis, "ignore_index": given.ignore_index}
-        fitted = cls.fit(model, given.held_out(), seed=given.seed, progress=given.progress, **maps)
-        more = (fitted.distribution, fitted.where, fitted.seed, fitted.antithetic, fitted.certificate)
-        return cls(model, fitted.sigma, members, *more)
+        kind |= {"class_axis": given.class_axis, "ignore_index": given.ignore_index, "progress": given.progress}
+        search: Any = given.search or "bracket"
+        return cls.fit(model, given.held_out(), members=members, search=search, seed=given.seed, **kind)
+
+    def __repr__(self) -> str:
+        where = "a choice" if callable(self.where) else self.where
+        what = f"{type(self.model).__name__}, sigma={self.sigma:.4g}, members={self.count}, {self.distribution}"
+        return f"PEP({what}, where={where}: {self.share:.1%} of the weights)"
 
     @property
     def size(self) -> int:
         return self.count
+
+    @property
+    def share(self) -> float:
+        """Which share of the network's parameters is perturbed."""
+        return share(self.model, self.parameters)
 
     @contextmanager
     def member(self, j: int) -> Iterator[Network]:
@@ -131,9 +142,10 @@ class PEP(Ensemble):
         model: nn.Module,
         calibration: Iterable[Any] | tuple[Tensor, Tensor],
         range: tuple[float, float] = (5e-5, 5e-3),
-        members: int = 5,
+        members: int = 10,
         iterations: int = 7,
         *,
+        search_members: int = 5,
         search: Literal["bracket", "golden"] = "bracket",
         tolerance: float = 0.05,
         distribution: Distribution = "gaussian",
@@ -147,6 +159,8 @@ class PEP(Ensemble):
     ) -> PEP:
         """The predictor at σ* (Eq. 8), found on held-out items; never on the test split.
 
+        The search averages `search_members` perturbed networks for every σ it tries, the predictor that is returned
+        averages `members` (5 and 10, as in PEP §3.1).
         `calibration` is a loader of (x, y), or of dicts with `labels`, or a pair of tensors. `iterations` belongs to
         the golden search, `tolerance` (relative, in σ) to ours. `autocast=torch.float16` searches in mixed
         precision (bfloat16 would drown the noise), and the certificate notes that its likelihoods are of that.
@@ -155,17 +169,20 @@ class PEP(Ensemble):
         if autocast == torch.bfloat16:
             raise InputError("bfloat16 rounds weights more coarsely than σ; use autocast=torch.float16")
         positive("iterations", iterations)
+        positive("members", members)
+        positive("search_members", search_members)
         low, high = _ends(range)
-        start = cls(model, 0.0, members, distribution, where, seed, antithetic=search == "bracket")
+        start = cls(model, 0.0, search_members, distribution, where, seed, antithetic=search == "bracket")
         maps: dict[str, Any] = {"class_axis": class_axis, "ignore_index": ignore_index}
         curve = sigma_curve(start, calibration, device=device, autocast=autocast, **maps)
         with searching(show=progress) as curve.report:
-            return cls._search(start, curve, low, high, iterations, search, tolerance)
+            found, certificate = cls._search(start, curve, low, high, iterations, search, tolerance)
+        return cls(model, found, members, distribution, where, seed, start.antithetic, certificate)
 
     @classmethod
     def _search(
         cls, start: PEP, curve: Curve, low: float, high: float, iterations: int, search: str, tolerance: float
-    ) -> PEP:
+    ) -> tuple[float, Certificate]:
         zero, top = curve.at(0.0), high * GROWTH
         if not math.isfinite(zero.log_likelihood):
             raise InputError(
@@ -189,6 +206,7 @@ class PEP(Ensemble):
         best = curve.at(sigma)
         certificate = Certificate(
             search=search,
+            members=start.count,
             nll_at_zero=-zero.log_likelihood,
             nll=-best.log_likelihood,
             interval=found.interval,
@@ -199,8 +217,7 @@ class PEP(Ensemble):
             notes=_notes(start, found, sigma, curve, low),
             curve=curve.points(),
         )
-        settings = (start.count, start.distribution, start.where, start.seed, start.antithetic)
-        return cls(start.model, sigma, *settings, certificate)
+        return sigma, certificate
 
     def save(self, folder: str | Path) -> Path:
         """σ, seeds, where and certificate, as `ensemble.json` in `folder`; never weights or noise."""
@@ -222,6 +239,7 @@ class PEP(Ensemble):
         else:
             where = self.where
         out = {"sigma": self.sigma, "members": self.count, "distribution": self.distribution, "where": where}
+        out |= {"share": self.share}
         out |= {"seed": self.seed, "antithetic": self.antithetic, "parameters": sorted(self.parameters)}
         return out | {"certificate": asdict(self.certificate) if self.certificate else None}
 

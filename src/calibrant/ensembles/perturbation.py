@@ -19,6 +19,7 @@ from calibrant.ensembles.ensemble import module
 from calibrant.errors import InputError
 from calibrant.functional.noise import Distribution, perturb_
 
+WHERE = ("auto", "conv", "weights", "all")
 Where = Literal["auto", "conv", "weights", "all"] | Callable[[str, nn.Parameter], bool]
 
 _CONV = nn.modules.conv._ConvNd
@@ -28,20 +29,19 @@ def select(model: nn.Module, where: Where = "auto") -> dict[str, nn.Parameter]:
     """The parameters to perturb, by name, each tensor once.
 
     `conv`: convolution weights (what PEP perturbs); `weights`: every matrix and kernel (two or more
-    axes); `all`: every floating parameter; `auto`: `conv`, or `weights` when there are none.
+    axes); `all`: every floating parameter; `auto`: `conv` where most layers are convolutions (ResNet, VGG), and
+    `weights` elsewhere (an MLP, or a transformer, whose one convolution cuts the image into patches).
     """
-    named = {n: p for n, p in module(model).named_parameters() if p.is_floating_point()}  # shared ones come once
+    named = _floating(model)
+    kernels = {id(p) for m in model.modules() if isinstance(m, _CONV) for p in _kernel(m)}
+    conv = {n: p for n, p in named.items() if id(p) in kernels}
+    weights = {n: p for n, p in named.items() if p.ndim >= 2}
     if callable(where):
         chosen = {n: p for n, p in named.items() if where(n, p)}
-    elif where == "all":
-        chosen = named
-    elif where == "weights":
-        chosen = {n: p for n, p in named.items() if p.ndim >= 2}
-    elif where in ("conv", "auto"):
-        kernels = {id(p) for m in model.modules() if isinstance(m, _CONV) for p in _kernel(m)}
-        chosen = {n: p for n, p in named.items() if id(p) in kernels}
-        if where == "auto":
-            chosen = chosen or {n: p for n, p in named.items() if p.ndim >= 2}
+    elif where == "auto":
+        chosen = conv if 2 * len(conv) > len(weights) else weights
+    elif where in WHERE:
+        chosen = {"conv": conv, "weights": weights, "all": named}[where]
     else:
         raise InputError(
             f"where={where!r} is unknown; use auto, conv, weights, all, or a function (name, parameter) -> bool"
@@ -52,6 +52,15 @@ def select(model: nn.Module, where: Where = "auto") -> dict[str, nn.Parameter]:
             f"no parameter matches where={where!r}; the model's layers with parameters: {', '.join(kinds) or 'none'}"
         )
     return chosen
+
+
+def share(model: nn.Module, parameters: Mapping[str, nn.Parameter]) -> float:
+    """How much of the network is perturbed: numbers in `parameters` over all floating parameters."""
+    return sum(p.numel() for p in parameters.values()) / sum(p.numel() for p in _floating(model).values())
+
+
+def _floating(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {n: p for n, p in module(model).named_parameters() if p.is_floating_point()}  # shared ones come once
 
 
 def _kernel(conv: nn.Module) -> list[nn.Parameter]:

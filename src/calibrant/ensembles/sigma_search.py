@@ -12,6 +12,8 @@ from dataclasses import replace
 from calibrant.ensembles.sigma import Curve
 from calibrant.functional.search import Search, crest, golden
 
+SEARCHES = ("bracket", "golden")
+
 FLAT = 1e-5
 """Nats an item: two σ whose likelihoods differ by less are equally good, and the search is over. So is σ = 0, then."""
 

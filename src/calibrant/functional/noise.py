@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 Distribution = Literal["gaussian", "uniform"]
+DISTRIBUTIONS = ("gaussian", "uniform")
 
 
 def member_seed(seed: int, member: int) -> int:

@@ -67,11 +67,14 @@ def _number(value: float) -> str:
 
 
 def _lead(pep: PEP) -> str:
-    where = f"{len(pep.parameters)} weight tensors" if len(pep.parameters) > 1 else "one weight tensor"
-    said = f"PEP averages {pep.count} copies of the network, each with {pep.distribution} noise on {where}. "
+    said = f"PEP averages {pep.count} copies of the network, each with {pep.distribution} noise on {pep.share:.1%} of "
+    said += "its weights. "
     if pep.certificate is None:
         return said + f"σ = {pep.sigma:.3g} was given, not fitted."
     before, after = pep.certificate.nll_at_zero, pep.certificate.nll
     if pep.sigma == 0:
         return said + f"Here no σ beats the network itself (NLL {before:.4f}): σ = 0, and PEP changes nothing."
-    return said + f"σ* = {pep.sigma:.3g} maximises their likelihood: NLL {before:.4f} → {after:.4f} on held-out items."
+    found = (
+        f"σ* = {pep.sigma:.3g} maximises the likelihood of {pep.certificate.members} such copies on held-out items: "
+    )
+    return said + found + f"NLL {before:.4f} → {after:.4f}."
