@@ -49,7 +49,7 @@ class Fuzzer:
         if number % FOLDERS == FOLDERS - 1:
             return folders.case(folder, rng, self.templates)
         kinds = (files.good_case, files.bad_case, files.damaged_case)
-        return kinds[number % 3](folder, rng, self.templates.map)
+        return kinds[number % 3](folder, rng, self.templates / "map")
 
 
 def failures(fuzzer: Fuzzer, numbers: range, counts: Counter[str]) -> Iterator[str]:

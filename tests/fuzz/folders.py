@@ -1,4 +1,4 @@
-"""Cases of folders that calibrant wrote (a training run, a fitted map) with one file changed."""
+"""Cases of folders that calibrant wrote (runs, maps, stress cells) with one file changed: read, or gone on with."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,63 +15,80 @@ from tests.fuzz.files import damage
 from tests.fuzz.good import Rng
 from tests.fuzz.oracle import Case, End, call
 
-TRAIN = ["train", "digits/cross_entropy", "--set", "epochs=1", "--set", "network.hidden=[8]", "--device", "cpu"]
+TRAIN = ["train", "digits/cross_entropy", "--device", "cpu", "--set", "epochs=1", "--set", "network.hidden=[8]"]
+GRID = ["--set", "selection={grid={seed=[0,1]}}"]
+STRESS = [
+    *["--types", "gaussian_noise", "--severities", "1", "--limit", "20", "--calibrators", "none", "--no-intervals"]
+]
+MADE: dict[str, list[str]] = {
+    "map": ["fit", "cal.npz", "--method", "temperature", "-o", "map"],
+    "run": [*TRAIN, "-o", "run"],
+    "grid": [*TRAIN, *GRID, "-o", "grid"],
+    "stress": ["stress", "run", "-o", "stress", *STRESS],
+}
+"""Folder → the command that writes it, in this order."""
+READ: dict[str, list[str]] = {
+    "map": ["apply", "map", "../templates/cal.npz", "-o", "out/p.npz"],
+    "run": ["predict", "run", "-o", "out/p.npz"],
+    "grid": ["predict", "grid", "-o", "out/p.npz"],
+}
+RESUMED: dict[str, list[str]] = {
+    "run": [*TRAIN, "-o", "out/run"],
+    "grid": [*TRAIN, *GRID, "-o", "out/grid"],
+    "stress": ["stress", "../templates/run", "-o", "out/stress", *STRESS],
+}
+"""Folder → the command that reads it, and the one that goes on in it; run in the folder of a case."""
+RECORDS = ("recipe.json", "data.json")
+"""What the numbers of a run depend on, beside its weights."""
 
 
-@dataclass(frozen=True)
-class Templates:
-    """Whole folders, and what predictions come of them."""
-
-    run: Path
-    map: Path
-    preds: Path
-    predicted: dict[str, Any]
-    applied: dict[str, Any]
-
-
-def templates(root: Path) -> Templates:
-    """Made once: a small training, a map fitted on three classes, and their outputs."""
-    root.mkdir()
+def templates(root: Path) -> Path:
+    """Whole folders, made once, and in `truth` what is read from them."""
+    (root / "truth" / "out").mkdir(parents=True)
     rng = np.random.default_rng(0)
-    z, y = rng.normal(size=(40, 3)), rng.integers(0, 3, 40)
-    np.savez(root / "cal.npz", logits=3 * z, labels=y)
-    for words in (
-        [*TRAIN, "-o", "run"],
-        ["predict", "run", "-o", "predicted.npz"],
-        ["fit", "cal.npz", "--method", "temperature", "-o", "map"],
-        ["apply", "map", "cal.npz", "-o", "applied.npz"],
-    ):
+    np.savez(root / "cal.npz", logits=3 * rng.normal(size=(40, 3)), labels=rng.integers(0, 3, 40))
+    for words in MADE.values():
         end = call(words, root)
         assert end.code == 0, end.err
-    held = [_arrays(root / name) for name in ("predicted.npz", "applied.npz")]
-    return Templates(root / "run", root / "map", root / "cal.npz", *held)
+    for name, (verb, _, *more) in READ.items():
+        source = more.pop(0) if verb == "apply" else None
+        words = [verb, f"../{name}", *([f"../{source}"] if source else []), "-o", f"out/{name}.npz"]
+        end = call(words, root / "truth")
+        assert end.code == 0, end.err
+    return root
 
 
-def _arrays(path: Path) -> dict[str, Any]:
-    with np.load(path) as archive:
-        return {name: archive[name].tolist() for name in ("logits", "labels")}
-
-
-def case(folder: Path, rng: Rng, t: Templates) -> Case:
-    is_map = rng.random() < 0.25
-    target = folder / ("map" if is_map else "run")
-    shutil.copytree(t.map if is_map else t.run, target)
+def case(folder: Path, rng: Rng, root: Path) -> Case:
+    resumes = rng.random() < 0.3
+    commands = RESUMED if resumes else READ
+    kind = str(rng.choice(tuple(commands)))
+    target = folder / "out" / kind if resumes else folder / kind
+    shutil.copytree(root / kind, target)
     files = [path for path in sorted(target.rglob("*")) if path.is_file()]
     path = files[int(rng.integers(len(files)))]
     changes = {**CHANGES, **(JSON if path.suffix == ".json" else {})}
     change = str(rng.choice(tuple(changes)))
     changes[change](path, rng)
-    what = f"{path.relative_to(folder)}: {change}"
-    if is_map:
-        words, truth = ["apply", "map", str(t.preds), "-o", "out/p.npz"], t.applied
-    else:
-        words, truth = ["predict", "run", "-o", "out/p.npz"], t.predicted
-    return Case("folder", what, words, (0, 2), lambda end: _same(end, folder / "out" / "p.npz", truth))
+    what = f"{'resumed ' if resumes else ''}{path.relative_to(target.parent)}: {change}"
+    codes = (0,) if "beside" in change else (2,) if not resumes and _spoilt(path, change) else (0, 2)
+    truth = root / "truth" / "out" / f"{kind}.npz"
+    return Case("folder", what, commands[kind], codes, lambda end: _same(end, folder / "out" / "p.npz", truth), resumes)
 
 
-def _same(end: End, out: Path, truth: dict[str, Any]) -> str | None:
+def _spoilt(path: Path, change: str) -> bool:
+    """Whether a record of a run is no longer what was written, and says so itself."""
+    if path.name not in RECORDS or path.parent.name != "run" or change == "bytes changed":
+        return False
+    return not change.startswith("edited") or b'sha256"' in path.read_bytes()
+
+
+def _same(end: End, out: Path, truth: Path) -> str | None:
     """A folder that was changed is refused, or gives what it gave before."""
-    return "other numbers than before the change" if end.code == 0 and _arrays(out) != truth else None
+    if end.code or not out.exists():
+        return None
+    with np.load(out) as found, np.load(truth) as whole:
+        same = all(np.array_equal(found[name], whole[name]) for name in ("logits", "labels"))
+    return None if same else "other numbers than before the change"
 
 
 def _missing(path: Path, rng: Rng) -> None:

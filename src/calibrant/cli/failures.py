@@ -50,7 +50,10 @@ def explain(error: Exception) -> tuple[str, int]:
         at = getattr(getattr(error, "ctx", None), "command_path", "calibrant")
         return f"{error.format_message()} (`{at} --help` says more)", 2
     if out_of_memory(error):
-        return f"out of memory ({error or 'MemoryError'}); use fewer items or smaller batches, or stream Parquet", 1
+        return (
+            f"out of memory ({str(error) or 'MemoryError'}); use fewer items or smaller batches, or stream Parquet",
+            1,
+        )
     if isinstance(error, BrokenProcessPool):
         return "a worker process was killed, often for lack of memory; try fewer --workers", 1
     if isinstance(error, OSError):

@@ -33,7 +33,7 @@ def read(path: Path, unsealed: Callable[[str], None] = lambda name: None) -> dic
     claimed = body.pop(KEY, None)
     if claimed is None:
         unsealed(path.name)
-    elif _hash(data.replace(str(claimed).encode(), BLANK, 1)) != str(claimed).encode():
+    elif _hash(data.replace(json.dumps(claimed).strip('"').encode(), BLANK, 1)).decode() != claimed:
         raise FileError(f"{path} was edited or damaged: its hash does not match; restore it, or make it anew elsewhere")
     return body
 
