@@ -192,7 +192,7 @@ def test_what_cannot_be_attached_is_refused_by_name() -> None:
         def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
             return x, x
 
-    with pytest.raises(InputError, match="the model returns tuple"):
+    with pytest.raises(InputError, match="the model returned tuple"):
         attach(Two(), m)(torch.zeros(2, 4))
 
 

@@ -2,7 +2,8 @@
 
     logits[m, i] = model_m(x_i),   in the loader's order, in eval mode, without gradients
 
-A model may return a tensor [N, K], or an object or a dict with `logits` (as transformers do). A batch
+A model may return a tensor [N, K] (a binary one also [N] or [N, 1], the logit of class 1), or an object or a dict with
+`logits` (as transformers do). A batch
 may be (x, y), (x, y, index, …) or a dict with `labels`. Each module's training flag is put back as found.
 """
 
@@ -154,6 +155,7 @@ def _classes_last(model: Model, class_axis: int | None) -> Model:
 
 
 def _checked(logits: Tensor, labels: Tensor, model: Model) -> Tensor:
+    logits = logits[:, None] if logits.ndim == 1 else logits  # one logit an item: a binary model
     if logits.ndim < 2 or logits.shape[0] != len(labels) or (logits.ndim > 2 and logits.shape[:-1] != labels.shape):
         name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the model")
         raise InputError(

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.output import both_classes
 from calibrant.functional.plain import floating, plain
 from calibrant.functional.probabilities import SUM_TOLERANCE, look_like_probabilities, warn_of_probabilities
 from calibrant.functional.rows import classes_last, rows
@@ -207,7 +208,7 @@ def _binary(scores: Tensor, name: str, where: str, y: Tensor) -> tuple[Tensor, b
     if scores.ndim != 1:
         return scores, False
     if name == "logits":
-        return torch.stack([torch.zeros_like(scores), scores], -1), True
+        return both_classes(scores), True
     p = scores.double()
     bad = ~((p >= 0) & (p <= 1))
     if bool(bad.any()):

@@ -1,10 +1,14 @@
-"""What a model returned → the tensor of its scores: itself, `.logits` (transformers), or `["logits"]`."""
+"""What a model returned → the tensor of its scores: itself, `.logits` (transformers), or `["logits"]`.
+
+A binary model may have one logit an item, that of class 1; the other class then has 0.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
@@ -21,3 +25,9 @@ def logits_of(output: Any) -> Tensor:
         f"the model returned {type(output).__name__}; expected a tensor [N, K] or an object with .logits "
         "(wrap the model: lambda x: model(x)[0])"
     )
+
+
+def both_classes(logits: Tensor) -> Tensor:
+    """One column, [N] or [..., 1], the logit of class 1 → [..., 2]."""
+    one = logits if logits.ndim == 1 else logits[..., 0]
+    return torch.stack([torch.zeros_like(one), one], -1)

@@ -1,6 +1,8 @@
 """`attach(model, map)`: one `nn.Module` that is the model with its calibration baked in, ready to be exported.
 
-Its output is `map(model(x))`: logits whose softmax are the calibrated probabilities. For a map of the top label that
+It returns `map(model(x))`: logits whose softmax are the calibrated probabilities. The model may be whatever
+`calibrant.predict` takes: it may return `.logits` or a dict, take inputs by name, or have one logit an item ([N] or
+[N, 1], of class 1), of which two come out. For a map of the top label that
 softmax gives the label the model predicted its new confidence (`toplabel.py`); the label itself is the argmax of the
 model's own logits. Arithmetic is float64 whatever the model's precision, and the map's buffers keep their digits
 under `.half()` or `.to(torch.bfloat16)`: only their device follows the model.
@@ -20,6 +22,8 @@ from torch import Tensor, nn
 from calibrant.errors import InputError, MapError
 from calibrant.functional.binning import EDGE_SNAP
 from calibrant.functional.border import FLOOR
+from calibrant.functional.output import logits_of
+from calibrant.functional.rows import classes_back, classes_last
 from calibrant.posthoc import layers
 from calibrant.posthoc.bbq import BbqMap, BbqRestMap
 from calibrant.posthoc.confidences import ConfidenceMap
@@ -43,17 +47,13 @@ class Calibrated(nn.Module):
         self.class_axis = class_axis
         self.train(model.training)
 
-    def forward(self, x: Any, *args: Any, **kwargs: Any) -> Tensor:
-        logits = self.model(x, *args, **kwargs)
-        if not isinstance(logits, Tensor):
-            raise InputError(
-                f"the model returns {type(logits).__name__}, not a tensor of logits; wrap it in a module that does"
-            )
-        if self.class_axis == -1:
-            out: Tensor = self.calibration(logits)
-        else:
-            out = self.calibration(logits.movedim(self.class_axis, -1)).movedim(-1, self.class_axis)
-        return out
+    def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:  # x: the only input has no name in exports
+        return classes_back(self.calibration(self.logits(x, *args, **kwargs)), self.class_axis)
+
+    def logits(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+        """What the model itself says, classes last."""
+        output = self.model(*args, **kwargs) if x is None else self.model(x, *args, **kwargs)
+        return classes_last(logits_of(output), self.class_axis, "the model's output")
 
 
 class Exact(nn.Module):
@@ -65,8 +65,7 @@ class Exact(nn.Module):
         self.fitted = fitted
 
     def forward(self, logits: Tensor) -> Tensor:
-        self.fitted.check(logits)
-        out: Tensor = self.layer(logits.double())
+        out: Tensor = self.layer(self.fitted.columns(logits).double())
         return out.to(torch.promote_types(logits.dtype, torch.float32))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:

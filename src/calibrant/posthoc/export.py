@@ -101,7 +101,7 @@ def map_to_json(fitted: FittedMap) -> dict[str, Any]:
             "format": FORMAT,
             "version": VERSION,
             "method": fitted.method,
-            "classes": fitted.record.k if fitted.k is None else fitted.k,
+            "classes": fitted.classes,
             "formula": formula,
             "impossible_stays": stays,
             "parameters": parameters,

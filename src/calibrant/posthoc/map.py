@@ -19,6 +19,7 @@ from torch import Tensor
 
 from calibrant.errors import MapError
 from calibrant.functional.border import as_tensor
+from calibrant.functional.output import both_classes
 from calibrant.functional.pooling import pool
 from calibrant.posthoc import overlap
 from calibrant.types import Predictions
@@ -67,10 +68,12 @@ class FittedMap:
         return sum(t.numel() for t in self.tensors().values())
 
     def __call__(self, logits: Any) -> Tensor:
-        """Tensor or array of logits → float64 logits."""
+        """Tensor or array of logits → float64 logits.
+
+        Of two classes the logits may be one column ([N] or [N, 1]), that of class 1, and come out as two.
+        """
         z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
-        self.check(z)
-        return self.transform(z.double())
+        return self.transform(self.columns(z).double())
 
     def predictions(self, p: Predictions) -> Predictions:
         """The same items after the map. Top-label maps override this to set `predicted`/`confidence`."""
@@ -97,9 +100,21 @@ class FittedMap:
         """Share of the items that the map was fitted on that are among these; 0 where that cannot be told."""
         return overlap.share(self.record.items, p)
 
+    @property
+    def classes(self) -> int | None:
+        """How many it was fitted for, even where the map could be applied to any number."""
+        return self.record.k if self.k is None else self.k
+
+    def columns(self, logits: Tensor) -> Tensor:
+        """[..., K], checked; one column is read as `predict` reads it where the map is of two classes."""
+        if self.classes == 2 and (logits.ndim == 1 or logits.shape[-1] == 1):
+            logits = both_classes(logits)
+        self.check(logits)
+        return logits
+
     def check(self, logits: Tensor) -> None:
-        """Refuse another class count than the map was fitted for, even where the map could be applied to any."""
-        expected = self.record.k if self.k is None else self.k
+        """Refuse another class count than the map was fitted for."""
+        expected = self.classes
         if expected is not None and logits.shape[-1] != expected:
             raise MapError(
                 f"this {self.record.calibrator or self.method} map was fitted for {expected} classes, "

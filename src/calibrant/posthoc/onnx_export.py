@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from os import PathLike
@@ -26,6 +26,9 @@ from calibrant.files import atomic
 from calibrant.posthoc.attach import Calibrated
 from calibrant.posthoc.map import FittedMap
 
+Example = Tensor | Mapping[str, Tensor]
+"""The input of a model, or its inputs by name."""
+
 TOLERANCE = 1e-5
 """Largest difference of a probability between onnxruntime and eager."""
 DRAWS = 32
@@ -33,33 +36,51 @@ DRAWS = 32
 
 
 def write_onnx(
-    path: str | PathLike[str], model: nn.Module, fitted: FittedMap, example: Tensor, *, class_axis: int = -1
+    path: str | PathLike[str], model: nn.Module, fitted: FittedMap, example: Example, *, class_axis: int = -1
 ) -> Path:
-    """`attach(model, fitted)` as an ONNX file: input `x` like `example` with any batch, output `logits`."""
-    if example.shape[0] < 2:
+    """`attach(model, fitted)` as an ONNX file: input `x` like `example` with any batch, output `logits`.
+
+    A dict is of a model that takes its inputs by name; they keep their names in the file.
+    """
+    if any(len(t) < 2 for t in _inputs(example).values()):
         raise InputError("the example needs two items or more: a batch of one would be exported as a batch of one only")
     return _write(path, Calibrated(model, fitted, class_axis).eval(), example)
 
 
 def write_map_onnx(path: str | PathLike[str], fitted: FittedMap) -> Path:
     """The map alone: input `x`, the logits [N, K] of any network of K classes, output `logits`."""
-    k = fitted.record.k if fitted.k is None else fitted.k
-    if k is None:
+    if fitted.classes is None:
         raise MapError(f"this {fitted.method} map does not know its number of classes; export it with its model")
-    example = 3 * torch.randn(64, k, generator=torch.Generator().manual_seed(64))
+    example = 3 * torch.randn(64, fitted.classes, generator=torch.Generator().manual_seed(64))
     return _write(path, Calibrated(nn.Identity(), fitted), example)
 
 
-def _write(path: str | PathLike[str], module: Calibrated, example: Tensor) -> Path:
+class ByName(nn.Module):
+    """Inputs in order → the module's inputs by name: the exporter wants a fixed order."""
+
+    def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        self.module, self.names = module, tuple(names)
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        out: Tensor = self.module(**dict(zip(self.names, inputs, strict=True)))
+        return out
+
+
+def _inputs(example: Example) -> dict[str, Tensor]:
+    return {"x": example} if isinstance(example, Tensor) else dict(example)
+
+
+def _write(path: str | PathLike[str], module: Calibrated, example: Example) -> Path:
     need_onnx()
-    batch = torch.export.Dim("batch", min=1)
+    inputs, batch = _inputs(example), torch.export.Dim("batch", min=1)
     with quiet(), torch.no_grad():
         program = torch.onnx.export(
-            module,
-            (example,),
+            ByName(module, list(inputs)),
+            tuple(inputs.values()),
             dynamo=True,
-            dynamic_shapes=({0: batch},),
-            input_names=["x"],
+            dynamic_shapes=(({0: batch},) * len(inputs),),
+            input_names=list(inputs),
             output_names=["logits"],
             verbose=False,
         )
@@ -88,10 +109,10 @@ def quiet() -> Iterator[None]:
         logger.disabled = was
 
 
-def disagreement(module: Calibrated, x: Tensor, logits: Tensor) -> float:
+def disagreement(module: Calibrated, example: Example, logits: Tensor) -> float:
     """How far the probabilities of `logits` lie outside of what eager gives for logits moved by TOLERANCE."""
     with torch.no_grad():
-        z = module.model(x).movedim(module.class_axis, -1).double()
+        z = module.logits(**_inputs(example)).double()
         generator = torch.Generator().manual_seed(DRAWS)
         low = high = torch.softmax(module.calibration(z), -1)
         for _ in range(DRAWS):
@@ -102,13 +123,14 @@ def disagreement(module: Calibrated, x: Tensor, logits: Tensor) -> float:
     return float(torch.maximum(low - p, p - high).max())
 
 
-def run_onnx(path: str | PathLike[str], x: Tensor) -> Tensor:
-    """Output of an ONNX file of one input, by onnxruntime on the CPU."""
+def run_onnx(path: str | PathLike[str], x: Example) -> Tensor:
+    """Output of an ONNX file, by onnxruntime on the CPU; several inputs come as a dict."""
     need_onnx()
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    out: Any = session.run(None, {session.get_inputs()[0].name: x.detach().cpu().numpy()})[0]
+    inputs = {session.get_inputs()[0].name: x} if isinstance(x, Tensor) else x
+    out: Any = session.run(None, {name: t.detach().cpu().numpy() for name, t in inputs.items()})[0]
     return torch.from_numpy(out)
 
 
