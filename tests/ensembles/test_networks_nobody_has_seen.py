@@ -98,6 +98,16 @@ def test_a_class_for_each_pixel_keeps_its_shape_side_by_side(together: int | Non
     torch.testing.assert_close(ensemble(x), expected.double().softmax(-1).mean(0).log(), atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("together", [None, 2, 3])
+def test_classes_in_front_of_the_pixels_side_by_side(together: int | None) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Dropout(0.3), nn.Conv2d(8, 6, 1)).eval()
+    x = torch.randn(2, 3, 4, 6)
+    expected = naive(model, x, 7)
+    ensemble = MCDropout(model, 7, together=together)
+    torch.testing.assert_close(ensemble.members(x), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(ensemble(x), expected.double().softmax(2).mean(0).log(), atol=1e-5, rtol=1e-4)
+
+
 def test_rate_zero_is_the_transformer_itself() -> None:
     model = Transformer().eval()
     with torch.no_grad():

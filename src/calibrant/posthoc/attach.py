@@ -47,7 +47,8 @@ class Calibrated(nn.Module):
         self.class_axis = class_axis
         self.train(model.training)
 
-    def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:  # x: the only input has no name in exports
+    def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+        # not *args alone, whose dynamic shapes torch.export wants one level deeper
         return classes_back(self.calibration(self.logits(x, *args, **kwargs)), self.class_axis)
 
     def logits(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
