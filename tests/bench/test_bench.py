@@ -143,6 +143,19 @@ def test_an_ensemble_is_measured_beside_the_network_it_is_made_of(
         measure(wrong, 0, "small", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
 
 
+def test_models_of_confidence_are_measured_on_the_features_of_the_run(tmp_path: Path) -> None:
+    experiment = replace(EXPERIMENT, calibrators=("confidnet", "trust_score"))
+    store = Store(tmp_path / "results")
+    found = measure(experiment, 0, "small", store, tmp_path / "runs", QUIET)
+    assert set(found.measured) == {AS_TRAINED, "confidnet", "trust_score"}
+    auroc = {name: row["auroc"] for name, row in found.measured.items()}
+    assert auroc["confidnet"] > auroc[AS_TRAINED] - 0.02 and auroc["trust_score"] != auroc[AS_TRAINED]
+    assert files.read(store.path(experiment, 0, "small").with_suffix(".npz")).features is None
+    both = replace(experiment, recipe=recipe("digits/cross_entropy", ["network.hidden=[16]", "epochs=20", "members=2"]))
+    with pytest.raises(InputError, match="features are of one network"):
+        measure(both, 0, "small", store, tmp_path / "runs", QUIET)
+
+
 def test_a_selection_is_measured_with_the_oracles_choice_beside_it(tmp_path: Path) -> None:
     grid = Selection({"loss.gamma": (0.0, 9.0)}, "ece", "validation")
     base = recipe("digits/focal", ["network.hidden=[16]", "epochs=20"])

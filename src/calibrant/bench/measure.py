@@ -10,9 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from calibrant.bench.features import featured
 from calibrant.bench.pooled import checkpoints_wanted, pooled
 from calibrant.bench.shifted import on_shifted, shifted_sets
 from calibrant.bench.store import KEY_LENGTH, Cell, Store
@@ -22,6 +24,7 @@ from calibrant.files import read as read_predictions
 from calibrant.files import sealed
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, Scale
+from calibrant.posthoc import CONFIDENCES
 from calibrant.posthoc.fit import fit
 from calibrant.train.environment import device_name, environment
 from calibrant.train.recipe import Recipe
@@ -120,9 +123,10 @@ def _variants(
     experiment: Experiment, ensemble: Choice | None, run: Path, seed: int, device: Any, data: Data
 ) -> tuple[Variants, dict[str, Any], Predictions]:
     """As trained; as an ensemble; the oracle's choice; and each of them after each calibrator."""
-    found: dict[str, tuple[Predictions, Predictions]] = {AS_TRAINED: _written(run)}
+    read = partial(featured, device=device, data=data) if CONFIDENCES.keys() & experiment.calibrators else _written
+    found: dict[str, tuple[Predictions, Predictions]] = {AS_TRAINED: read(run)}
     if (oracle := chosen(run, which="oracle_choice")) != chosen(run):
-        found[ORACLE] = _written(oracle)
+        found[ORACLE] = read(oracle)
     extras: dict[str, Any] = {}
     if ensemble is not None:
         parts, said = pooled(ensemble, run, seed, device, data)
@@ -137,7 +141,7 @@ def _variants(
             out[variant] = evaluate(fitted.predictions(test), metrics=experiment.metrics)
             if calibrator == "temperature":
                 extras["temperature" if name == AS_TRAINED else f"{name}+temperature"] = fitted.summary()["temperature"]
-    return out, extras, found[AS_TRAINED][1]
+    return out, extras, replace(found[AS_TRAINED][1], features=None)
 
 
 def _shifted(experiment: Experiment, run: Path, sets: Mapping[str, Data], device: Any) -> Variants:
