@@ -455,7 +455,7 @@ def test_a_place_that_lets_nobody_look_is_one_line(
     def looked(path: Path) -> bool:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("calibrant.train.run_folder.visible", lambda folder: looked(folder))
+    monkeypatch.setattr("calibrant.train.run_folder.visible", lambda folder, pattern: looked(folder))
     assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "r")]) == 2
     assert f"no permission to use {tmp_path / 'r'}" in capsys.readouterr().err
 

@@ -66,29 +66,41 @@ def predict(run: str) -> list[str]:
 
 
 EDITS: list[tuple[str, str, Callable[[dict[str, Any]], object]]] = [
+    ("run", "metrics.json", lambda body: body["metrics"]["test"].update(accuracy=1.0)),
+    ("run", "environment.json", lambda body: body.update(threads=7)),
+    ("search", "recipe.json", lambda body: body.update(epochs=7)),
     ("run", "data.json", lambda body: body.update(mean=[0.9])),
     ("run", "recipe.json", lambda body: body["data"].update(seed=3)),
     ("search", "selection.json", lambda body: body.update(chosen=body["points"][0], criterion="ece")),
 ]
 
 
-@pytest.mark.parametrize(("run", "name", "change"), EDITS, ids=[name for _, name, _ in EDITS])
+@pytest.mark.parametrize(("run", "name", "change"), EDITS, ids=[f"{run}/{name}" for run, name, _ in EDITS])
 def test_an_edited_record_is_one_line(
     runs: Path, run: str, name: str, change: Callable[[dict[str, Any]], object], capsys: pytest.CaptureFixture[str]
 ) -> None:
     edit(runs / run / name, change)
     for verb in (predict(run), ["stress", f"runs/{run}", "-o", "s"], ["probe", f"runs/{run}"]):
-        refused(verb, f"{name} was edited", capsys)
+        refused(verb, f"runs/{run}/{name} was edited", capsys)
     assert not Path("p.npz").exists() and not Path("s").exists()
 
 
-@pytest.mark.parametrize("name", ["data.json", "recipe.json", "environment.json"])
+@pytest.mark.parametrize("name", ["data.json", "recipe.json", "environment.json", "metrics.json"])
 def test_an_edited_run_is_not_trained_on(runs: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     edit(runs / "run" / name, lambda body: body.update(about="mine"))
     words = ["train", "digits/smoothing", *(w for s in SMALL for w in ("--set", s)), "--device", "cpu"]
     refused([*words, "-o", "runs/run"], f"{name} was edited", capsys)
     if name == "recipe.json":
         refused(["train", "runs/run", "-o", "again"], f"{name} was edited", capsys)
+
+
+def test_the_points_of_a_search_count(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for point in (runs / "search" / "points").iterdir():  # the one that was chosen, and the other
+        whole = (point / "metrics.json").read_text()
+        (point / "metrics.json").write_text(whole.replace("1", "2"))
+        refused(predict("search"), f"{point.name}/metrics.json was edited", capsys)
+        (point / "metrics.json").write_text(whole)
+    load(runs / "search")
 
 
 def test_one_byte_is_an_edit(runs: Path) -> None:
@@ -109,8 +121,7 @@ def test_a_damaged_record_is_one_line(
     runs: Path, name: str, content: bytes, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (runs / "run" / name).write_bytes(content)
-    if name != "environment.json":
-        refused(predict("run"), name, capsys)
+    refused(predict("run"), name, capsys)
     words = ["train", "digits/smoothing", *(w for s in SMALL for w in ("--set", s)), "--device", "cpu"]
     refused([*words, "-o", "runs/run"], name, capsys)
 
@@ -163,15 +174,15 @@ def test_a_run_of_version_0_1_opens_with_a_line(runs: Path, capsys: pytest.Captu
     assert "note" not in capsys.readouterr().err
     before = np.load("p.npz")["logits"]
     without_hash(runs)
-    for run, names in (("run", "recipe.json, data.json"), ("search", "selection.json, recipe.json, data.json")):
+    for run in ("run", "search"):
         assert cli(predict(run)) == 0
         [line] = capsys.readouterr().err.strip().splitlines()
-        assert line.startswith("note: runs/") and f"no hash in {names} (calibrant 0.1 wrote none)" in line
+        assert line.startswith(f"note: runs/{run}: ") and "records without a hash (calibrant 0.1 wrote none)" in line
     assert cli(predict("run")) == 0 and np.array_equal(np.load("p.npz")["logits"], before)
     capsys.readouterr()
     words = ["train", "digits/smoothing", *(w for s in SMALL for w in ("--set", s)), "--device", "cpu"]
     assert cli([*words, "-o", "runs/run"]) == 0
-    assert capsys.readouterr().err.count("no hash in recipe.json") == 1
+    assert capsys.readouterr().err.count("records without a hash") == 1
     assert load(runs / "run").note == "", "it has hashes now"
 
 

@@ -43,11 +43,6 @@ def table(path: Path) -> dict[str, Any]:
     return _table(_bytes(path), path)
 
 
-def note(folder: Path, names: list[str]) -> str:
-    """What a person is told of records without a hash; nothing, if there are none."""
-    return f"{folder}: no hash in {', '.join(names)} (calibrant 0.1 wrote none); taken as they are" if names else ""
-
-
 def _bytes(path: Path) -> bytes:
     existing(path)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -150,22 +150,17 @@ def _canonical(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def read(
-    source: str | Path, settings: Iterable[str] = (), unsealed: Callable[[str], None] = lambda name: None
-) -> Recipe:
-    """A recipe by name, from a TOML file, or from a run's `recipe.json`, with `key=value` settings on top.
-
-    A `recipe.json` is checked against its hash; `unsealed` hears of one that has none.
-    """
+def read(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
+    """A recipe by name, from a TOML file, or from a run's `recipe.json`, with `key=value` settings on top."""
     from calibrant.train.recipes import RECIPES
 
     text = str(source)
     if text in RECIPES:
         table = RECIPES[text].plain()
     elif text.endswith((".toml", ".json")):
-        table = _toml(Path(text)) if text.endswith(".toml") else sealed.read(Path(text), unsealed)
+        table = _toml(Path(text)) if text.endswith(".toml") else sealed.read(Path(text))
     elif Path(text).is_dir() and (Path(text) / "recipe.json").is_file():
-        table = sealed.read(Path(text) / "recipe.json", unsealed)
+        table = sealed.read(Path(text) / "recipe.json")
     else:
         raise unknown("recipe", text, RECIPES)
     if not table:

@@ -216,16 +216,15 @@ class Trained:
 
 def load(run: str | Path) -> Trained:
     """The networks of a run's newest intact checkpoint, in evaluation mode on the CPU."""
-    unsealed: list[str] = []
-    folder = run_folder.chosen(Path(run), unsealed.append)
+    notes = [run_folder.opened(Path(run))]
+    folder = run_folder.chosen(Path(run))
     if not (folder / "recipe.json").is_file() or not (folder / "data.json").is_file():
         raise FileError(f"{folder} is not a run: it has no recipe.json; give a folder that `calibrant train -o` wrote")
-    recipe = read(folder / "recipe.json", unsealed=unsealed.append)
-    about = run_folder.about(folder, unsealed.append)
+    recipe = read(folder / "recipe.json")
+    about = run_folder.about(folder)
     if about.name != recipe.data.name:
         raise FileError(f"{folder}: data.json is of {about.name!r}, recipe.json of {recipe.data.name!r}: not one run")
-    said: list[str] = []
-    found = disk.latest(folder / "checkpoint", said.append)
+    found = disk.latest(folder / "checkpoint", notes.append)
     if found is None:
         raise FileError(f"{folder} has no checkpoint yet; run `calibrant train` on it first")
     part = "average" if recipe.ema else "model"
@@ -242,7 +241,7 @@ def load(run: str | Path) -> Trained:
             why = " ".join(str(error).split())[:200]
             raise FileError(f"the weights of {folder} do not fit its recipe.json and data.json: {why}") from error
         members.append(network.eval())
-    note = "; ".join(text for text in (*said, sealed.note(folder, unsealed)) if text)
+    note = "; ".join(text for text in notes if text)
     return Trained(tuple(members), recipe, found.epoch, about.classes, about.shape, about.mean, about.std, note)
 
 

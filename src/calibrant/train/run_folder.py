@@ -5,7 +5,7 @@ A run is data that may come from anyone. Its records carry their hashes, and not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from calibrant.data import Data
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, locks, outputs, sealed
 from calibrant.files.contained import check_links, inside
+from calibrant.files.listing import visible
 from calibrant.train import checkpoint as disk
 from calibrant.train.environment import command, environment
 from calibrant.train.recipe import Recipe, read
@@ -38,21 +39,36 @@ class About:
     schema: int = SCHEMA
 
 
-def about(folder: Path, unsealed: Callable[[str], None] = lambda name: None) -> About:
+RECORDS = ("selection", "recipe", "data", "environment", "levels", "targets", "metrics")
+
+
+def opened(folder: Path) -> str:
+    """Refuse a run with a record that was edited or damaged, or a link that leads outside, whatever is read of it then.
+
+    Those of its points and its twin count as well. Returns what a person should know of the run."""
+    check_links(folder)
+    unsealed: list[str] = []
+    for path in visible(folder, "**/*.json"):
+        if path.stem in RECORDS:
+            sealed.read(path, unsealed.append)
+    said = f"{folder}: {len(unsealed)} records without a hash (calibrant 0.1 wrote none); they are taken as they are"
+    return said if unsealed else ""
+
+
+def about(folder: Path) -> About:
     path = folder / "data.json"
     try:
-        return build(About, sealed.read(path, unsealed))
+        return build(About, sealed.read(path))
     except (InputError, KeyError) as error:  # only where there is no hash
         raise FileError(f"{path}: {error}") from error
 
 
-def chosen(folder: Path, unsealed: Callable[[str], None] = lambda name: None, which: str = "chosen") -> Path:
-    """The folder of the run itself: of a search, the point that was chosen. Nothing in it leads outside."""
-    check_links(folder)
+def chosen(folder: Path, which: str = "chosen") -> Path:
+    """The folder of the run itself: of a search, the point that was chosen, which lies inside."""
     record = folder / "selection.json"
     if not record.is_file():
         return folder
-    point = sealed.read(record, unsealed).get(which)
+    point = sealed.read(record).get(which)
     return inside(folder, point.get("folder") if isinstance(point, dict) else None, record)
 
 
@@ -70,15 +86,15 @@ def check(folder: Path, recipe: Recipe) -> str:
     """Nothing is written yet. A folder that holds another recipe's training is refused, naming what differs.
 
     Returns what there is to be said about the folder."""
-    unsealed: list[str] = []
+    said = opened(folder)
     there = folder / "recipe.json"
     if there.is_file():
-        old, new = read(there, unsealed=unsealed.append).plain(), recipe.plain()
+        old, new = read(there).plain(), recipe.plain()
         differ = sorted(k for k in new if k not in ("name", "about") and old.get(k) != new[k])
         # without a checkpoint there is nothing of the old run to lose: it failed before its first epoch's end
         if differ and disk.exists(folder / "checkpoint"):
             raise InputError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")
-    return sealed.note(folder, unsealed)
+    return said
 
 
 def check_data(folder: Path, data: Data) -> None:

@@ -99,12 +99,12 @@ def best(points: Sequence[Point], criterion: str, split: str) -> Point:
 
 
 def _folder(folder: Path, recipe: Recipe, say: Callable[[str], None]) -> Path:
+    note = run_folder.opened(folder)
     there = folder / "recipe.json"
-    unsealed: list[str] = []
-    if there.is_file() and read(there, unsealed=unsealed.append).key() != recipe.key():
+    if there.is_file() and read(there).key() != recipe.key():
         raise InputError(f"{folder} holds a run with other settings; choose another folder")
     (folder / "points").mkdir(parents=True, exist_ok=True)
-    if note := sealed.note(folder, unsealed):
+    if note:
         say(f"note: {note}")
     sealed.write(there, recipe.plain())
     return folder
