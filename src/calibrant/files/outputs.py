@@ -74,7 +74,7 @@ RUN = Kind(
     "a training run",
     _begun_run,
     r"(recipe|data|environment|metrics|selection|targets|levels)\.json|log\.jsonl|(validation|calibration|test)\.npz"
-    "|checkpoint|epochs|points|robustness|tensorboard|vanilla",
+    r"|report\.html|checkpoint|epochs|points|robustness|tensorboard|vanilla",
     grows=True,
 )
 STRESS = Kind("a stress run", lambda f: (f / "settings.json").is_file(), r"(settings|stress)\.json|cells", grows=True)
