@@ -88,6 +88,25 @@ def warn(message: str) -> None:
     warnings.warn(message, CalibrantWarning, stacklevel=level)
 
 
+_STEERING = (
+    *range(0x20),
+    *range(0x7F, 0xA0),  # delete, and the C1 controls: U+009B is ESC [ in one character
+    *(0x061C, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2066, 0x206A)),  # ends of line, turns of direction
+    *range(0xD800, 0xE000),  # bytes of a file name that are no text
+)
+_SHOWN = {code: f"\\x{code:02x}" if code < 0x20 else f"\\u{code:04x}" for code in _STEERING}
+_SHOWN |= {ord(character): repr(character)[1:-1] for character in "\t\n\r"}
+_SHOWN_IN_LINES = {code: shown for code, shown in _SHOWN.items() if chr(code) != "\n"}
+
+
+def escaped(text: str, *, lines: bool = False) -> str:
+    """Somebody's text to look at: characters that steer a terminal are spelled out, as \\x1b and \\u202e.
+
+    So are line breaks, unless `lines` says that they are ours. JSON stays JSON: it has escaped what is below U+0020.
+    """
+    return text.translate(_SHOWN_IN_LINES if lines else _SHOWN)
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """The error for a name in no table: names the nearest valid one, else lists them all."""
     names = sorted(known)

@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import typer
 
 from calibrant import __version__
+from calibrant.cli.console import block, say, warnings_as_notes
 from calibrant.cli.failures import report
 
 VERBS: dict[str, str] = {
@@ -59,10 +60,10 @@ def app(asked: str | None = None) -> typer.Typer:
     ) -> None:
         """Makes a neural network's confidence trustworthy, and proves it."""
         if version:
-            typer.echo(f"calibrant {__version__}")
+            say(f"calibrant {__version__}")
             raise typer.Exit()
         if context.invoked_subcommand is None:
-            typer.echo(context.get_help())
+            block(context.get_help())
 
     for verb, about in VERBS.items():
         found = load(verb) if verb == asked else _not_asked
@@ -94,7 +95,9 @@ def run(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     asked = next((word for word in words if not word.startswith("-")), "")
     try:
-        result = command(asked if asked in VERBS else None)(args=words, prog_name="calibrant", standalone_mode=False)
+        with warnings_as_notes():
+            program = command(asked if asked in VERBS else None)
+            result = program(args=words, prog_name="calibrant", standalone_mode=False)
         code = int(result) if isinstance(result, int) else 0
         return _stopped("interrupted", argv) if code == INTERRUPTED else code  # typer's own end of a Ctrl-C
     except typer.Exit as leave:
@@ -115,7 +118,7 @@ def _stopped(how: str, argv: Sequence[str] | None) -> int:
     from calibrant.files.locks import first_process
 
     if first_process():
-        print(f"calibrant: {how}{remedy}", file=sys.stderr)
+        say(f"calibrant: {how}{remedy}", err=True)
     return TERMINATED if how == "terminated" else INTERRUPTED
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from calibrant import files
+from calibrant.cli.console import block_json
 from calibrant.cli.fit import Bar
 from calibrant.errors import FileError
 from calibrant.files import outputs
@@ -17,7 +17,7 @@ from calibrant.posthoc.fit import mean_nll
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.overlap import WORTH_SAYING
 from calibrant.posthoc.stream import apply_parts
-from calibrant.types import SCHEMA, jsonable
+from calibrant.types import SCHEMA
 
 
 def apply(
@@ -56,7 +56,7 @@ def apply(
             f"cannot write {out}: only Parquet goes into a folder of parts; end the name in {', '.join(files.FORMATS)}"
         )
     if as_json:
-        typer.echo(json.dumps(jsonable(found), indent=2, ensure_ascii=False, allow_nan=False))
+        block_json(found)
         return
     _show(found)
 
@@ -78,16 +78,14 @@ def _found(
 
 
 def _show(found: dict[str, Any]) -> None:
-    from rich.console import Console
+    from calibrant.cli.layout import Console
 
     console = Console()
-    console.print(f"[bold]{found['method']}[/bold] applied to {found['n']:,} items", highlight=False)
+    console.headed(found["method"], f" applied to {found['n']:,} items")
     if found["nll_before"] is not None:
         console.print(f"NLL {found['nll_before']:.4f} → {found['nll_after']:.4f}", highlight=False)
     if found["guard"]["ok"] is False:
-        console.print(
-            f"this map was flagged when it was fitted: {'; '.join(found['guard']['reasons'])}", style="bold red"
-        )
+        console.say(f"this map was flagged when it was fitted: {'; '.join(found['guard']['reasons'])}", "bold red")
     if found.get("overlap", 0.0) >= WORTH_SAYING:
         console.print(
             f"about {found['overlap']:.0%} of the items that the map was fitted on are among these: numbers on them "
@@ -95,4 +93,4 @@ def _show(found: dict[str, Any]) -> None:
             style="yellow",
         )
     where = f"written to {found['out']}" + (f" ({found['parts']} parts)" if found["parts"] else "")
-    console.print(where, highlight=False, markup=False, soft_wrap=True)
+    console.say(where)

@@ -6,7 +6,6 @@ one line on stderr and nothing else.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -18,6 +17,7 @@ from calibrant.cli import gate
 from calibrant.cli.audit_advice import advice_for, before_and_after, show
 from calibrant.cli.audit_doubts import doubts
 from calibrant.cli.audit_inputs import Audited, Options, audited, pairs
+from calibrant.cli.console import block_json, say
 from calibrant.errors import InputError
 from calibrant.files import atomic, outputs
 from calibrant.files.arrays import Keys
@@ -26,7 +26,7 @@ from calibrant.metrics.evaluate import choose, whole
 from calibrant.metrics.streaming_report import bounds_line
 from calibrant.posthoc.advise import Advice
 from calibrant.report import provenance
-from calibrant.types import Report, jsonable
+from calibrant.types import Report
 
 
 def audit(
@@ -95,15 +95,15 @@ def audit(
     if html is not None:
         atomic.write_text(html, _page(found, compared, told, options))
     if as_json:
-        objects = [jsonable(a.report.to_dict()) | _notes(a) | {"made": provenance.made()} for a in found]
+        objects: list[dict[str, Any]] = [a.report.to_dict() | _notes(a) | {"made": provenance.made()} for a in found]
         if told is not None and (advise or calibration is not None):
-            objects[0]["advice"] = jsonable(told.to_dict())
-        typer.echo(json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False))
+            objects[0]["advice"] = told.to_dict()
+        block_json(objects)
     else:
         _show(found, compared, told, html)
     passed = gate.check(gates, [a.report for a in found])
     if passed and not as_json:
-        typer.echo(passed)
+        say(passed)
 
 
 def _notes(each: Audited) -> dict[str, list[str]]:
@@ -149,8 +149,7 @@ def _page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None
 
 
 def _show(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None, html: Path | None) -> None:
-    from rich.console import Console
-
+    from calibrant.cli.layout import Console
     from calibrant.report import terminal
 
     console = Console()
@@ -160,8 +159,9 @@ def _show(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None
         lines = [conventions_line(each.report), bounds_line(each.report)]
         console.print("\n".join(line for line in lines if line), style="dim", highlight=False, markup=False)
         for doubt in doubts(each):
-            console.print(f"note  {doubt}", highlight=False, markup=False)
-        console.print(f"next  {next_line(each.report)}\n", highlight=False, markup=False, soft_wrap=True)
+            console.say(f"note  {doubt}")
+        console.say(f"next  {next_line(each.report)}")
+        console.print()
     if told is not None:
         show(console, told)
     if len(found) > 1:
@@ -169,7 +169,7 @@ def _show(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None
     for comparison in compared:
         console.print(terminal.compare_table(comparison))
     if html is not None:
-        console.print(f"the report, for a browser: {html}", highlight=False, markup=False, soft_wrap=True)
+        console.say(f"the report, for a browser: {html}")
 
 
 def next_line(report: Report) -> str:

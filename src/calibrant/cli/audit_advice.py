@@ -73,5 +73,6 @@ def show(console: Any, advice: Advice) -> None:
         for row in advice.rows
     ]
     console.print(terminal.records_table(rows, chosen=advice.chosen))
-    console.print(advice.how, style="dim", highlight=False, markup=False)
-    console.print(advice.sentence + "\n", style="bold", highlight=False, markup=False)
+    console.say(advice.how, "dim")
+    console.say(advice.sentence, "bold")
+    console.print()

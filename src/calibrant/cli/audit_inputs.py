@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from calibrant import files
-from calibrant.errors import CalibrantWarning, FileError, InputError
+from calibrant.errors import CalibrantWarning, FileError, InputError, escaped
 from calibrant.files import parquet
 from calibrant.files.arrays import Keys
 from calibrant.metrics.conventions import Resampling
@@ -174,10 +174,11 @@ def _progress(name: str) -> Iterator[Callable[[int, int], None]]:
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return
-    from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    from calibrant.cli.layout import Console
+
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(name, total=None)
+        task = bar.add_task(escaped(name), total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

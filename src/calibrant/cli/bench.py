@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from calibrant.cli.console import block_json, say
 from calibrant.errors import InputError
-from calibrant.types import SCHEMA, jsonable
+from calibrant.types import SCHEMA
 
 bench = typer.Typer(help="Measure the papers' tables again, one cell at a time, and compare.", no_args_is_help=True)
 
@@ -52,7 +52,7 @@ def run(
     for i, (experiment, seed) in enumerate(todo, 1):
         words = f"calibrant bench run {experiment.name} --seeds {seed + 1} --scale {scale}"
         command = " ".join([words, *(f"--set {s}" for s in settings or ())])
-        print(f"{experiment.name}, seed {seed}, {scale} ({i} of {len(todo)})", file=sys.stderr)
+        say(f"{experiment.name}, seed {seed}, {scale} ({i} of {len(todo)})", err=True)
         cells.append(measure(experiment, seed, size, store, runs, how, overrides=overrides, command=command))
     if as_json:
         _json({"cells": [c.to_dict() for c in cells]})
@@ -80,7 +80,7 @@ def status(
         return
     wide = max(len(r.experiment) for r in rows)
     for r in rows:
-        typer.echo(
+        say(
             f"{r.experiment:<{wide}} {r.done}/{r.wanted} done"
             + (f", {r.failed} failed" if r.failed else "")
             + (f" ({r.done - r.exact} with other settings)" if r.exact < r.done else "")
@@ -132,12 +132,12 @@ def compare(
     if as_json:
         _json({"differences": [asdict(r) for r in rows]})
         return
-    typer.echo(f"{b} − {a}")
+    say(f"{b} − {a}")
     wide, metric = (max(len(getattr(r, of)) for r in rows) for of in ("variant", "metric"))
     for r in rows:
         unit = metric_of(r.metric)
         error = "" if r.error is None else f" ± {signed(unit, r.error)[1:]} (standard error)"
-        typer.echo(
+        say(
             f"{r.variant:<{wide}} {r.metric:<{metric}} {signed(unit, r.mean)}{error}, {r.seeds} seed(s)"
             + (f", {r.settings}" if r.settings else "")
         )
@@ -155,20 +155,20 @@ def _lines(cells: list[Any]) -> None:
         seeds = max(x.seeds for x in rows)
         runs = "single run" if seeds == 1 else f"{seeds} seeds"
         small = "" if scale == "paper" else f", scale {scale}: not to be held against the paper"
-        typer.echo(f"{name} ({runs}{small}{', ' + settings if settings else ''})")
+        say(f"{name} ({runs}{small}{', ' + settings if settings else ''})")
         wide, metric = (max(len(getattr(x, of)) for x in rows) for of in ("variant", "metric"))
-        typer.echo(f"  {'':<{wide}} {'':<{metric}} {'paper':>9} {'measured':>9}  95 % interval")
+        say(f"  {'':<{wide}} {'':<{metric}} {'paper':>9} {'measured':>9}  95 % interval")
         for x in rows:
             unit = metric_of(x.metric)
             reported, mean = (f"{numbers.value(unit, v):>9}" for v in (x.reported, x.mean))
             known = x.low is not None and x.high is not None
             bounds = f"{numbers.interval(unit, Estimate(x.mean, x.low, x.high))} of {x.of}" if known else numbers.DASH
-            typer.echo(f"  {x.variant:<{wide}} {x.metric:<{metric}} {reported} {mean}  {bounds}")
+            say(f"  {x.variant:<{wide}} {x.metric:<{metric}} {reported} {mean}  {bounds}")
     for of in dict.fromkeys(x.of for x in found if x.seeds == 1 and x.of != "nothing"):
-        typer.echo(f"an interval of {of} says how sure one trained network's number is, and nothing about the method")
+        say(f"an interval of {of} says how sure one trained network's number is, and nothing about the method")
     for cell in cells:
         if cell.status == "failed":
-            typer.echo(f"{cell.experiment} seed {cell.seed} failed: {cell.error}")
+            say(f"{cell.experiment} seed {cell.seed} failed: {cell.error}")
 
 
 def _known(what: str) -> None:
@@ -193,4 +193,4 @@ def _scale(text: str) -> Literal["smoke", "small", "paper"]:
 
 
 def _json(content: dict[str, Any]) -> None:
-    typer.echo(json.dumps(jsonable({"schema": SCHEMA, **content}), indent=2, ensure_ascii=False))
+    block_json({"schema": SCHEMA, **content})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -10,11 +9,11 @@ import typer
 
 from calibrant import files
 from calibrant.cli.audit_inputs import pairs as with_labels
+from calibrant.cli.console import block_json
 from calibrant.errors import InputError
 from calibrant.metrics.compare import CAUTION, Comparison, compare_all
 from calibrant.metrics.evaluate import choose
 from calibrant.report import provenance
-from calibrant.types import jsonable
 
 
 def compare(
@@ -61,22 +60,21 @@ def compare(
         raise InputError("compare needs two files of predictions or more; one was given")
     found = compare_all(sets, pairs=pairs, metrics=names, bins=bins, seed=seed, replicates=replicates)
     if as_json:
-        objects = [jsonable(c.to_dict()) | {"made": provenance.made()} for c in found]
-        typer.echo(json.dumps(objects, indent=2, ensure_ascii=False, allow_nan=False))
+        block_json([c.to_dict() | {"made": provenance.made()} for c in found])
     else:
         _show(found)
 
 
 def _show(found: list[Comparison]) -> None:
-    from rich.console import Console
-
+    from calibrant.cli.layout import Console
     from calibrant.report import terminal
 
     console = Console()
     for each in found:
-        console.print(f"{each.b} against {each.a}, {each.n:,} items", highlight=False, markup=False, soft_wrap=True)
+        console.say(f"{each.b} against {each.a}, {each.n:,} items")
         console.print(terminal.compare_table(each))
-        console.print(sentence(each) + "\n", highlight=False, markup=False, soft_wrap=True)
+        console.say(sentence(each))
+        console.print()
     console.print(CAUTION, style="dim", highlight=False)
 
 

@@ -7,7 +7,6 @@ are the cross-entropy network's. Trainings are kept under `runs/`, by the conten
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import typer
 
 from calibrant import files
 from calibrant.cli.compare import sentence
+from calibrant.cli.console import block_json
 from calibrant.files import atomic, outputs
 from calibrant.metrics import METRICS
 from calibrant.metrics.compare import Comparison, compare
@@ -26,7 +26,7 @@ from calibrant.metrics.evaluate import evaluate
 from calibrant.posthoc.fit import fit
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.storage import save
-from calibrant.types import SCHEMA, Predictions, Report, jsonable
+from calibrant.types import SCHEMA, Predictions, Report
 
 SHOWN = ("accuracy", "nll", "brier", "ece", "gap", "auroc", "aurc")
 """Enough for a first look, calibration and refinement side by side; the report has all of them."""
@@ -96,9 +96,7 @@ def demo(
         )
     if as_json:
         names = {name: str(path) for name, path in written.items()}
-        typer.echo(
-            json.dumps(jsonable(_record(found, comparison, names)), indent=2, ensure_ascii=False, allow_nan=False)
-        )
+        block_json(_record(found, comparison, names))
     else:
         _show(found, sentence(comparison).removeprefix(f"{called[1]}: "), out)
 
@@ -141,9 +139,9 @@ def _record(found: Sequence[Trained], comparison: Comparison, written: dict[str,
 
 
 def _show(found: Sequence[Trained], difference: str, out: Path) -> None:
-    from rich.console import Console
     from rich.table import Table
 
+    from calibrant.cli.layout import Console
     from calibrant.report import verdict
 
     console = Console(highlight=False)
@@ -154,11 +152,9 @@ def _show(found: Sequence[Trained], difference: str, out: Path) -> None:
         sentences.add_row(f"[bold]{t.name}[/bold]", verdict.verdict(replace(t.audited, file=t.name)))
     sentences.add_row(f"[bold]{first.name}, recalibrated[/bold]", difference)
     console.print("", sentences, sep="\n")
-    for line in (
-        f"\nthe report, for a browser:  {out / 'report.html'}",
-        f"the same by hand:           calibrant audit {out / 'test.npz'}",
-    ):
-        console.print(line, markup=False, soft_wrap=True)
+    console.print()
+    console.say(f"the report, for a browser:  {out / 'report.html'}")
+    console.say(f"the same by hand:           calibrant audit {out / 'test.npz'}")
 
 
 def joint(rows: Sequence[tuple[str, Report]]) -> Any:
@@ -194,7 +190,7 @@ def _cost(name: str, report: Report) -> float:
 @contextmanager
 def step(what: str, to_stderr: bool = False) -> Iterator[None]:
     """A line that says what is going on, then how long it took."""
-    from rich.console import Console
+    from calibrant.cli.layout import Console
 
     log = Console(stderr=to_stderr, highlight=False)
     start = time.perf_counter()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from calibrant.cli.console import block_json, say
 from calibrant.errors import FileError
 from calibrant.files import outputs
 from calibrant.posthoc import load
@@ -34,6 +34,6 @@ def export(
         write_map_onnx(out, fitted)
     method = fitted.record.calibrator or fitted.method
     if as_json:
-        typer.echo(json.dumps({"schema": SCHEMA, "method": method, "out": str(out)}, ensure_ascii=False))
+        block_json({"schema": SCHEMA, "method": method, "out": str(out)}, indent=None)
     else:
-        typer.echo(f"{method} written to {out}")
+        say(f"{method} written to {out}")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 import traceback
 from concurrent.futures.process import BrokenProcessPool
 
+from calibrant.cli.console import say
 from calibrant.errors import CalibrantError, out_of_memory
 
 DEBUG = "CALIBRANT_DEBUG"
@@ -35,10 +35,11 @@ def report(error: Exception) -> int:
     if os.environ.get(DEBUG, "") not in ("", "0"):
         traceback.print_exception(error)
     said, code = explain(error)
-    line = " ".join(said.split())
+    # our own messages are one line, and a line break in them is part of a name; others' may have several
+    line = said if isinstance(error, CalibrantError) else " ".join(said.split())
     if len(line) > LONGEST:
         line = f"{line[: LONGEST * 2 // 3]} … {line[-LONGEST // 3 :]}"
-    print(f"calibrant: {line}", file=sys.stderr)
+    say(f"calibrant: {line}", err=True)
     return code
 
 

@@ -11,12 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from calibrant import files
+from calibrant.cli.console import block_json
 from calibrant.errors import InputError
 from calibrant.files import outputs
 from calibrant.posthoc.fit import fit_predictions, resolve
 from calibrant.posthoc.guard import sentence
 from calibrant.posthoc.map import FittedMap
-from calibrant.types import SCHEMA, jsonable
+from calibrant.types import SCHEMA
 
 
 def fit(
@@ -62,7 +63,7 @@ def fit(
     if out is not None:
         fitted.save(out)
     if as_json:
-        typer.echo(json.dumps(jsonable(described(fitted, out)), indent=2, ensure_ascii=False, allow_nan=False))
+        block_json(described(fitted, out))
     else:
         show(fitted, out)
 
@@ -91,30 +92,29 @@ def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
 
 
 def show(fitted: FittedMap, out: Path | None) -> None:
-    from rich.console import Console
-
+    from calibrant.cli.layout import Console
     from calibrant.report import terminal
 
     console, r = Console(), fitted.record
     if r.ranking:
         console.print(terminal.records_table([ranked(row) for row in r.ranking], chosen="chosen"))
         if r.cut:
-            console.print(f"{r.cut}; the choice may change with a larger --budget", style="bold red", highlight=False)
+            console.say(f"{r.cut}; the choice may change with a larger --budget", "bold red")
         console.print()
     parameters = ", ".join(
         f"{name} {value:.6g}" for name, value in fitted.summary().items() if isinstance(value, float)
     )
-    console.print(f"[bold]{r.calibrator}[/bold]" + (f": {parameters}" if parameters else ""), highlight=False)
+    console.headed(r.calibrator, f": {parameters}" if parameters else "")
     if r.nll_before is not None and r.nll_after is not None:
         console.print(
             f"NLL on the {r.n:,} items it was fitted on: {r.nll_before:.4f} → {r.nll_after:.4f}", highlight=False
         )
     guarded = r.guard
-    console.print(f"guard: {sentence(guarded)}", style="" if guarded.get("ok") else "bold red", highlight=False)
+    console.say(f"guard: {sentence(guarded)}", "" if guarded.get("ok") else "bold red")
     if r.reuse:
         console.print("fitted on a test split, on purpose (--allow-reuse)", style="bold red")
     written = f"written to {out}" if out is not None else "not written: name a folder with -o"
-    console.print(written, highlight=False, markup=False, soft_wrap=True)
+    console.say(written)
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -162,8 +162,9 @@ class Bar:
     """A progress bar on stderr that appears only when the work takes longer than two seconds."""
 
     def __init__(self, title: str) -> None:
-        from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        from calibrant.cli.layout import Console
 
         console = Console(stderr=True)
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())

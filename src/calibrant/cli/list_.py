@@ -7,7 +7,6 @@ entry: the first line of its docstring. `docs/methods.md` is made from the same 
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
@@ -15,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from calibrant.cli.console import block_json, say
 from calibrant.errors import unknown
 from calibrant.types import SCHEMA
 
@@ -87,16 +87,16 @@ def list_(
         lines = [(name, str(len(table(name))), what) for name, (_, _, what) in FAMILIES.items()]
         if as_json:
             counts = [{"name": name, "count": int(count), "summary": what} for name, count, what in lines]
-            typer.echo(json.dumps({"schema": SCHEMA, "families": counts}, indent=2, ensure_ascii=False))
+            block_json({"schema": SCHEMA, "families": counts})
         else:
             _print(lines, ("family", "entries", "what they are"))
         return
     entries = rows(family)
     if as_json:
         found = [{"name": name, "summary": text} for name, text in entries]
-        typer.echo(json.dumps({"schema": SCHEMA, "family": family, "entries": found}, indent=2, ensure_ascii=False))
+        block_json({"schema": SCHEMA, "family": family, "entries": found})
     elif not entries:
-        typer.echo(f"{family}: not in this version yet")
+        say(f"{family}: not in this version yet")
     else:
         _print(entries, ("name", "what it is"))
 
@@ -106,4 +106,4 @@ def _print(lines: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> None:
     widths = [max(len(line[i]) for line in (head, *lines)) for i in range(len(head) - 1)]
     for line in (head, *lines):
         cells = (cell.rjust(w) if cell.isdigit() else cell.ljust(w) for cell, w in zip(line, widths, strict=False))
-        typer.echo("  ".join((*cells, line[-1])))
+        say("  ".join((*cells, line[-1])))

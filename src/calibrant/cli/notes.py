@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from calibrant.cli.console import say
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def say_notes(found: Sequence[Reference]) -> None:
     for reference in found:
         if reference.note:
-            print(f"note: {reference.note}", file=sys.stderr)
+            say(f"note: {reference.note}", err=True)
 
 
 def check_runs(models: Sequence[str], found: Sequence[Reference]) -> None:
@@ -28,4 +28,4 @@ def check_runs(models: Sequence[str], found: Sequence[Reference]) -> None:
     for text, other in zip(models, found, strict=True):
         if other.recipe != found[0].recipe:
             said = "what varies between them is not the seed alone"
-            print(f"note: {text} was trained by another recipe than {models[0]}: {said}", file=sys.stderr)
+            say(f"note: {text} was trained by another recipe than {models[0]}: {said}", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibrant.cli.console import block_json, say
 from calibrant.cli.model_data import data_name, is_arrays, model_data
 from calibrant.errors import InputError
 
@@ -230,7 +230,7 @@ def _say(
     from calibrant.ensembles import ENSEMBLES
     from calibrant.ensembles.pep import PEP
     from calibrant.ensembles.storage import save as save_ensemble
-    from calibrant.types import SCHEMA, jsonable
+    from calibrant.types import SCHEMA
 
     said: dict[str, Any] = {"schema": SCHEMA, "file": str(out), "n": predicted.n, "k": predicted.k}
     said |= {"members": predicted.members, "split": str(predicted.split)}
@@ -245,10 +245,10 @@ def _say(
     if html is not None:
         said["html"] = str(html)
     if as_json:
-        print(json.dumps(jsonable(said), ensure_ascii=False))
+        block_json(said, indent=None)
         return
     who = "" if made is None else f", {said['ensemble']} of {made.size}"
-    typer.echo(f"{out}: {predicted.n} items, {predicted.k} classes{who}, split {predicted.split}")
+    say(f"{out}: {predicted.n} items, {predicted.k} classes{who}, split {predicted.split}")
     if isinstance(pep, PEP):
         seen = pep.certificate
         gain = (
@@ -256,11 +256,11 @@ def _say(
             if seen
             else ""
         )
-        typer.echo(f"σ = {pep.sigma:.4g} on {pep.share:.1%} of the weights (--where {pep.where}){gain}")
+        say(f"σ = {pep.sigma:.4g} on {pep.share:.1%} of the weights (--where {pep.where}){gain}")
         for note in seen.notes if seen else ():
-            typer.echo(f"note: {note}")
+            say(f"note: {note}")
     if html is not None:
-        typer.echo(f"the report, for a browser: {html}")
+        say(f"the report, for a browser: {html}")
 
 
 def numbers(text: str | None, option: str) -> tuple[float, ...] | None:

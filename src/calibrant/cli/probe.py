@@ -6,7 +6,6 @@ compute beside the run, and returns what to print, what JSON holds and a section
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibrant.cli.console import block_json
 from calibrant.errors import InputError, unknown
 from calibrant.files import outputs
-from calibrant.types import SCHEMA, jsonable
+from calibrant.types import SCHEMA
 
 if TYPE_CHECKING:
     import torch
@@ -143,16 +143,16 @@ def probe(
         _page(html, found)
     if as_json:
         record = {"schema": SCHEMA, **{name: each.record for name, each in found.items()}}
-        typer.echo(json.dumps(jsonable(record), indent=2, ensure_ascii=False, allow_nan=False))
+        block_json(record)
         return
-    from rich.console import Console
+    from calibrant.cli.layout import Console
 
     console = Console(highlight=False)
     for each in found.values():
         for shown in each.shown:
             console.print(shown, markup=False, soft_wrap=isinstance(shown, str))
     if html is not None:
-        console.print(f"the report, for a browser: {html}", soft_wrap=True, markup=False)
+        console.say(f"the report, for a browser: {html}")
 
 
 def _request(

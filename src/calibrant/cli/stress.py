@@ -6,13 +6,13 @@ in OUT/cells/*.npz (`calibrant audit` takes those with labels), what it all mean
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibrant.cli.console import block, block_json, say
 from calibrant.errors import InputError
 from calibrant.files import outputs
 
@@ -269,13 +269,11 @@ def _told(report: StressReport, folder: Folder, html: Path | None, as_json: bool
         audit = Audit.of(clean, report.outcome.clean, name)
         write(html, [audit], command=provenance.command(), panels=panels(report))
     if as_json:
-        from calibrant.types import jsonable
-
-        print(json.dumps(jsonable(record), ensure_ascii=False, allow_nan=False))
+        block_json(record, indent=None)
         return
-    typer.echo(report.table())
+    block(report.table())
     for note in report.outcome.notes:
-        typer.echo(f"note: {note}")
-    typer.echo(f"logits: {folder.path}/cells, record: {folder.path}/stress.json")
+        say(f"note: {note}")
+    say(f"logits: {folder.path}/cells, record: {folder.path}/stress.json")
     if html is not None:
-        typer.echo(f"the report, for a browser: {html}")
+        say(f"the report, for a browser: {html}")

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from calibrant.cli.console import block, block_json, say
 from calibrant.files.locks import first_process
-from calibrant.types import jsonable
 
 
 def train(
@@ -60,25 +60,26 @@ def train(
     if chosen.selection is None:
         result = run(chosen, out, how)
     else:
-        result = select(chosen, out, how, say=lambda text: print(text, file=sys.stderr))
+        result = select(chosen, out, how, say=lambda text: say(text, err=True))
     if not first_process():
         return
     both = train_levels.audited(out, chosen, how) if train_levels.wanted(chosen) else None
     if both is not None:
         result = {**result, "levels": both.record}
     if as_json:
-        typer.echo(json.dumps(jsonable(result), indent=2))
+        block_json(result)
         return
     if chosen.selection is not None:
-        typer.echo(choice(result))
+        block(choice(result))
         result = {**result, "metrics": result["chosen"]["metrics"]}
-    typer.echo(table(result["metrics"]))
+    block(table(result["metrics"]))
     if both is not None:
         both.show()
     steps = [("audit", "test", ""), ("fit", "calibration", " -o MAP")]
     files = [(verb, out / f"{part}.npz", rest) for verb, part, rest in steps]
     if said := [f"calibrant {verb} {shlex.quote(str(path))}{rest}" for verb, path, rest in files if path.is_file()]:
-        typer.echo(f"\nnext: {'; '.join(said)}")
+        say()
+        say(f"next: {'; '.join(said)}")
 
 
 def table(metrics: dict[str, dict[str, Any]]) -> str:

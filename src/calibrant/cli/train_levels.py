@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant import files
+from calibrant.cli.console import say
 from calibrant.files import sealed
 from calibrant.types import Predictions, Report, Split
 
@@ -36,15 +37,15 @@ class Both:
     page: Path
 
     def show(self) -> None:
-        from rich.console import Console
-
         from calibrant.cli.demo import joint
+        from calibrant.cli.layout import Console
 
         console = Console(highlight=False)
         console.print("", joint(self.rows), sep="\n")
         for line in self.record["says"]:
-            console.print(line, soft_wrap=True, markup=False)
-        console.print(f"\nthe report, for a browser:  {self.page}", soft_wrap=True, markup=False)
+            console.say(line)
+        console.print()
+        console.say(f"the report, for a browser:  {self.page}")
 
 
 def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
@@ -62,7 +63,7 @@ def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
         return None
     if not there or not (twin / "test.npz").is_file():
         said = f"the levels came from {origin.read(out)['from']}, as seen from {out}; name that by --levels"
-        print(f"no audit beside vanilla: {said}", file=sys.stderr)
+        say(f"no audit beside vanilla: {said}", err=True)
         return None
     runs = {"vanilla": twin, "AR-AdaLS": out}
     tests = {name: files.read(run / "test.npz") for name, run in runs.items()}

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from calibrant.errors import escaped
+
 
 def short_names(names: Sequence[str]) -> list[str]:
     """['run/a/test.npz', 'run/b/test.npz'] → ['a/test.npz', 'b/test.npz']; equal ones are numbered."""
+    names = [escaped(name) for name in names]
     parts = [[part for part in name.replace("\\", "/").split("/") if part] or [name] for name in names]
     distinct = len(set(names))
     short = list(names)

@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from calibrant.errors import escaped
 from calibrant.metrics import METRICS
 from calibrant.report import numbers
 from calibrant.report.cells import cell
@@ -29,7 +30,7 @@ def verdict_line(report: Report) -> Text:
     v = judge(report)
     text = Text()
     if report.file:
-        text.append(f"{report.file}\n", style="dim")
+        text.append(f"{escaped(report.file)}\n", style="dim")
     text.append(v.sentence, style=f"bold {COLOUR[v.kind]}")
     for more in (v.reason, v.ranking):
         if more:
@@ -109,7 +110,7 @@ def records_table(records: Sequence[dict[str, Any]], chosen: str | None = None) 
     columns = list(dict.fromkeys(key for record in records for key in record))
     table = _table(*[(column, "left" if i == 0 else "right") for i, column in enumerate(columns)])
     for record in records:
-        cells = [Text(cell(record.get(column), column), overflow="fold") for column in columns]
+        cells = [Text(escaped(cell(record.get(column), column)), overflow="fold") for column in columns]
         picked = chosen is not None and chosen in record.values()
         table.add_row(*cells, style="bold green" if picked else "")
     return table

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from calibrant.attacks import levels as cut
 from calibrant.data import Data
-from calibrant.errors import FileError, InputError
+from calibrant.errors import FileError, InputError, escaped
 from calibrant.files import atomic
 from calibrant.targets import TARGETS, Levels
 from calibrant.train import checkpoint, distances, origin
@@ -167,7 +167,7 @@ class LevelSource:
             )
         for each in found:
             if each.unmoved and not self.how.quiet:
-                print(f"{self.ruler} found no other prediction for {each.far()}", file=sys.stderr)
+                print(escaped(f"{self.ruler} found no other prediction for {each.far()}"), file=sys.stderr)
         self.first = levels_of(*found, self.data, self.count)
         origin.write(self.folder, record)
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from calibrant.errors import escaped
 from calibrant.files import atomic
 from calibrant.train.board import Board
 from calibrant.types import jsonable
@@ -53,13 +54,15 @@ class Progress:
         from rich.progress import Progress as Rich
 
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             TextColumn("{task.fields[says]}"),
             TimeRemainingColumn(),
         )
         self._rich = Rich(*columns, console=Console(file=sys.stderr))
-        self._task = self._rich.add_task(self.name, total=self.epochs * steps, completed=epoch * steps, says="")
+        self._task = self._rich.add_task(
+            escaped(self.name), total=self.epochs * steps, completed=epoch * steps, says=""
+        )
         self._rich.start()
 
     def step(self, done: int, images: int, seconds: float) -> None:
@@ -85,15 +88,18 @@ class Progress:
         self._last = " ".join(words)
         if not self.quiet and self._rich is None:
             rate = row.get("images_per_second") or 0.0
-            print(f"{self.name} epoch {row['epoch']}/{self.epochs} {self._last} {rate:,.0f} img/s", file=sys.stderr)
+            self._print(f"{self.name} epoch {row['epoch']}/{self.epochs} {self._last} {rate:,.0f} img/s")
 
     def say(self, text: str) -> None:
-        if self._rich is not None:
-            self._rich.console.print(text, highlight=False, markup=False)
-        else:
-            print(text, file=sys.stderr)
+        self._print(text)
         if self.log is not None and self.log.parent.is_dir():
             _append(self.log, {"event": text})
+
+    def _print(self, line: str) -> None:
+        if self._rich is not None:
+            self._rich.console.print(escaped(line), highlight=False, markup=False)
+        else:
+            print(escaped(line), file=sys.stderr)
 
     def end(self) -> None:
         if self.board is not None:

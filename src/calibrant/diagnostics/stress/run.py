@@ -10,7 +10,7 @@ from calibrant.diagnostics.stress.cells import Cell
 from calibrant.diagnostics.stress.material import Material, limited
 from calibrant.diagnostics.stress.store import Arrays, Folder
 from calibrant.diagnostics.stress.subject import Subject
-from calibrant.errors import CalibrantError, InputError
+from calibrant.errors import CalibrantError, InputError, escaped
 
 
 def run(
@@ -87,10 +87,15 @@ def _bar(cells: Sequence[Cell], show: bool) -> Iterable[Cell]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description:<28}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
         task = bar.add_task("stress", total=len(cells))
         for cell in cells:
-            bar.update(task, description=cell.title[:28])
+            bar.update(task, description=escaped(cell.title[:28]))
             yield cell
             bar.advance(task)

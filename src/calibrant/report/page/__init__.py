@@ -9,6 +9,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from calibrant.errors import escaped
 from calibrant.types import jsonable
 
 
@@ -32,10 +33,19 @@ def json_for_html(value: Any) -> str:
 
 @cache
 def environment() -> Any:
-    """jinja2, everything escaped unless it is Markup; an undefined name is an error, not an empty string."""
+    """jinja2, everything escaped unless it is Markup, control characters too; an undefined name is an error."""
     import jinja2
+    from markupsafe import Markup
+
+    def finalize(value: Any) -> Any:
+        return escaped(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
     loader = jinja2.FunctionLoader(read)
     return jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=loader,
+        autoescape=True,
+        finalize=finalize,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )

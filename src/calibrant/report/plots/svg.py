@@ -12,6 +12,7 @@ import re
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from calibrant.errors import escaped
 from calibrant.report.plots.style import COLOURS, figure_of
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def to_svg(ax: Axes, label: str, salt: str = "calibrant") -> str:
     with matplotlib.rc_context(options):
         canvas: Any = FigureCanvasSVG(figure)
         canvas.print_svg(buffer, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    text = buffer.getvalue()
+    text = escaped(buffer.getvalue(), lines=True)
     return _themed(_small(text[text.index("<svg") :]), label, _frame(ax))
 
 
