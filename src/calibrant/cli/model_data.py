@@ -7,6 +7,7 @@ each pixel, where the verb can use them.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from calibrant.ensembles.reference import Reference
 
 ARRAYS = (".npz", ".npy")
+OWN = "own"
+"""What `--mean` and `--std` take besides numbers: the data's own."""
+
+Moment = tuple[float, ...] | None
 
 
 def data_name(asked: str | None, model: Reference) -> str:
@@ -26,6 +31,56 @@ def data_name(asked: str | None, model: Reference) -> str:
     if asked is None and model.data is None:
         raise InputError("--data is missing: this model does not say what it was trained on")
     return asked or stored_name(model.data or "", model.name)
+
+
+def moment(text: str | None, option: str) -> Moment | str:
+    """`--mean` or `--std`: numbers separated by commas, or `own`."""
+    if text is None or text == OWN:
+        return text
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"{option} {text!r} is not numbers separated by commas, nor 'own'") from None
+    if not all(math.isfinite(value) for value in found):
+        raise InputError(f"{option} {text!r}: every number must be finite")
+    if option == "--std" and min(found) <= 0:
+        raise InputError(f"--std {text!r}: images are divided by it, so every number must be greater than 0")
+    return found
+
+
+def fed(
+    model: Reference, data: Data, name: str, asked: tuple[Moment | str, Moment | str] = (None, None)
+) -> tuple[Moment, Moment]:
+    """(mean, std) that inputs are normalised by.
+
+    As asked; else by the model's own constants; else by those of a data set of the table. What somebody's own code or
+    files hold goes to the network as it is: only they know what it was trained on.
+    """
+    import torch
+
+    from calibrant.data import is_named
+    from calibrant.data.records import channel_moments
+
+    part = next(iter(data.splits.values()))
+    own: tuple[Moment, Moment] = (data.mean, data.std)
+    if OWN in asked and (data.mean is None or Path(name).is_dir()):  # a folder's are ImageNet's
+        if part.items is not None or part.x.dtype == torch.long:
+            raise InputError(f"{name}: its own mean and std are not known; give --mean and --std as numbers")
+        own = channel_moments(part.x)
+    known = own if is_named(name) else (None, None)
+    mean, std = (
+        mine if word == OWN else word or theirs or usual
+        for word, mine, theirs, usual in zip(asked, own, (model.mean, model.std), known, strict=True)
+    )
+    assert not isinstance(mean, str) and not isinstance(std, str)
+    return mean, std
+
+
+def inputs_of(data: Data, mean: Moment, std: Moment) -> str:
+    """What is done to the data before the network sees it, in words: every verb says it beside its results."""
+    from calibrant.data.batches import normalisation
+
+    return normalisation(next(iter(data.splits.values())), mean, std)
 
 
 def is_arrays(name: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import block_json, say
-from calibrant.cli.model_data import data_name, is_arrays, model_data
+from calibrant.cli.model_data import data_name, fed, inputs_of, is_arrays, model_data, moment
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def predict(
     ] = None,
     data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
     mean: Annotated[
-        str | None, typer.Option(help="per channel, as 0.5,0.5,0.5; else the model's, else the data's")
+        str | None,
+        typer.Option(help="per channel, as 0.5,0.5,0.5, or own; else the model's, else a named data set's, else none"),
     ] = None,
     std: Annotated[str | None, typer.Option(help="per channel; as --mean")] = None,
     batch: Annotated[int | None, typer.Option(min=1, help="items at once; by default 1000 small images")] = None,
@@ -101,7 +102,7 @@ def predict(
     ensemble_options.kept(keep_members, ensemble, stream)
     if features and (ensemble is not None or stream or len(model) > 1):
         raise InputError("--features are of one network; drop the option, or predict with one model alone")
-    moments = numbers(mean, "--mean"), numbers(std, "--std")
+    moments = moment(mean, "--mean"), moment(std, "--std")
     found = [resolve(each) for each in model]
     say_notes(found)
     first = found[0]
@@ -112,21 +113,23 @@ def predict(
     if part.items is None:  # the frames as they are, which a data set's own constants need not be
         loaded = replace(loaded, shape=tuple(part.x.shape[1:]))
 
-    for option, moment in zip(("--mean", "--std"), moments, strict=True):
-        if moment is None:
+    for option, asked in zip(("--mean", "--std"), moments, strict=True):
+        if asked is None or isinstance(asked, str):
             continue
         shape = loaded.shape if part.items is None or loaded.shape else as_item(part.items[0], 0)[0].shape
         channels = shape[0] if shape else 1  # items of many sizes: the first's; single numbers have no axis
-        if len(moment) not in (1, channels):
-            raise InputError(f"{option} has {len(moment)} numbers; {loaded.name} has {channels} channel(s)")
+        if len(asked) not in (1, channels):
+            raise InputError(f"{option} has {len(asked)} numbers; {loaded.name} has {channels} channel(s)")
+
+    normalised = fed(first, loaded, name, moments)
 
     def batches(part: str) -> Batches:
         return Batches(
             loaded[as_split(part)],
             batch or max(1, SMALL_IMAGES // max(math.prod(loaded.shape[1:]), 1024)),
             device=place,
-            mean=moments[0] or first.mean or loaded.mean,
-            std=moments[1] or first.std or loaded.std,
+            mean=normalised[0],
+            std=normalised[1],
         )
 
     networks = [m.to(place) for reference in found for m in reference.members]
@@ -158,7 +161,7 @@ def predict(
 
         alone = None if made is None else _alone(networks[:1], batches(split), options)
         atomic.write_text(html, page(predicted, alone, made, lambda: batches(fit_on), out, maps))
-    _say(predicted, out, made, save, html, as_json=json_)
+    _say(predicted, out, made, save, html, inputs_of(loaded, *normalised), as_json=json_)
 
 
 def narrowed(p: Predictions, networks: Iterable[Any]) -> Predictions:
@@ -225,15 +228,26 @@ def assembled(
 
 
 def _say(
-    predicted: Predictions, out: Path, made: Ensemble | None, save: Path | None, html: Path | None, *, as_json: bool
+    predicted: Predictions,
+    out: Path,
+    made: Ensemble | None,
+    save: Path | None,
+    html: Path | None,
+    inputs: str,
+    *,
+    as_json: bool,
 ) -> None:
     from calibrant.ensembles import ENSEMBLES
     from calibrant.ensembles.pep import PEP
     from calibrant.ensembles.storage import save as save_ensemble
+    from calibrant.metrics.evaluate import evaluate
+    from calibrant.report import numbers
     from calibrant.types import SCHEMA
 
     said: dict[str, Any] = {"schema": SCHEMA, "file": str(out), "n": predicted.n, "k": predicted.k}
     said |= {"members": predicted.members, "split": str(predicted.split)}
+    said["inputs"] = inputs
+    said["accuracy"] = evaluate(predicted, metrics=["accuracy"], intervals=False)["accuracy"].value
     if made is not None:
         name = next((key for key, kind in ENSEMBLES.items() if kind is type(made)), type(made).__name__.lower())
         said |= {"ensemble": name, "size": made.size}
@@ -249,6 +263,8 @@ def _say(
         return
     who = "" if made is None else f", {said['ensemble']} of {made.size}"
     say(f"{out}: {predicted.n} items, {predicted.k} classes{who}, split {predicted.split}")
+    say(f"inputs: {inputs}")
+    say(f"accuracy {numbers.value('accuracy', said['accuracy'])}")
     if isinstance(pep, PEP):
         seen = pep.certificate
         gain = (
@@ -261,17 +277,3 @@ def _say(
             say(f"note: {note}")
     if html is not None:
         say(f"the report, for a browser: {html}")
-
-
-def numbers(text: str | None, option: str) -> tuple[float, ...] | None:
-    if text is None:
-        return None
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise InputError(f"{option} {text!r} is not numbers separated by commas") from None
-    if not all(math.isfinite(value) for value in found):
-        raise InputError(f"{option} {text!r}: every number must be finite")
-    if option == "--std" and min(found) <= 0:
-        raise InputError(f"--std {text!r}: images are divided by it, so every number must be greater than 0")
-    return found

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import block_json
+from calibrant.cli.model_data import inputs_of, moment
 from calibrant.errors import InputError, unknown
 from calibrant.files import outputs
 from calibrant.types import SCHEMA
@@ -37,7 +38,7 @@ PROBES: dict[str, str] = {"robustness": "probe_robustness"}
 class Request:
     """What was asked, resolved: networks (the first is the one that is probed), data, and every option."""
 
-    models: tuple[Reference, ...]
+    models: tuple[Reference, ...]  # with the mean and std that their inputs are normalised by
     data: Data
     splits: tuple[str, ...]
     limit: int | None
@@ -75,8 +76,8 @@ class Request:
                     )
 
     def inputs(self, model: Reference) -> Data:
-        """The data as the model is fed it: normalised by the model's own constants where it has some."""
-        return replace(self.data, mean=model.mean or self.data.mean, std=model.std or self.data.std)
+        """The data as the model is fed it."""
+        return replace(self.data, mean=model.mean, std=model.std)
 
     def predictions(self, model: Reference, split: str) -> Predictions:
         """What a model says about these items; several members as [M, N, K]."""
@@ -123,6 +124,11 @@ def probe(
     ] = "true",
     data: Annotated[str | None, typer.Option(help="a data set; a run knows its own")] = None,
     data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
+    mean: Annotated[
+        str | None,
+        typer.Option(help="per channel, as 0.5,0.5,0.5, or own; else the model's, else a named data set's, else none"),
+    ] = None,
+    std: Annotated[str | None, typer.Option(help="per channel; as --mean")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="where results are kept; a run keeps its own")] = None,
     html: Annotated[Path | None, typer.Option(help="write the report for a browser here")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
@@ -137,12 +143,14 @@ def probe(
         raise InputError(f"--what is empty; name one of {', '.join(PROBES)}")
     outputs.check((html, outputs.PAGE), inputs=[*models, *(runs or ()), data])
     options = {"ruler": ruler, "levels": levels, "variance": variance}
-    request = _request([*models, *(runs or ())], data, data_root, split, limit, device, out, options)
+    moments = moment(mean, "--mean"), moment(std, "--std")
+    request = _request([*models, *(runs or ())], data, data_root, split, limit, device, out, moments, options)
     found = {name: import_module(f"calibrant.cli.{PROBES[name]}").probe(request) for name in names}
     if html is not None:
         _page(html, found)
+    inputs = [inputs_of(request.data, model.mean, model.std) for model in request.models]
     if as_json:
-        record = {"schema": SCHEMA, **{name: each.record for name, each in found.items()}}
+        record = {"schema": SCHEMA, "inputs": inputs, **{name: each.record for name, each in found.items()}}
         block_json(record)
         return
     from calibrant.cli.layout import Console
@@ -151,6 +159,8 @@ def probe(
     for each in found.values():
         for shown in each.shown:
             console.print(shown, markup=False, soft_wrap=isinstance(shown, str))
+    for words in dict.fromkeys(inputs):
+        console.say(f"inputs: {words}")
     if html is not None:
         console.say(f"the report, for a browser: {html}")
 
@@ -163,10 +173,11 @@ def _request(
     limit: int | None,
     device: str,
     out: Path | None,
+    moments: tuple[Any, Any],
     options: dict[str, Any],
 ) -> Request:
     from calibrant.cli.device import device_of
-    from calibrant.cli.model_data import data_name
+    from calibrant.cli.model_data import data_name, fed
     from calibrant.cli.notes import check_runs, say_notes
     from calibrant.data import load
     from calibrant.data.label_maps import one_label_each
@@ -195,6 +206,8 @@ def _request(
     _check_store(store, first, loaded, splits, str(options["ruler"]), limit)
     check_runs(models, found)
     say_notes(found)
+    fed_by = (fed(model, loaded, name, moments) for model in found)
+    found = tuple(replace(model, mean=mean, std=std) for model, (mean, std) in zip(found, fed_by, strict=True))
     return Request(
         found,
         loaded,

@@ -75,7 +75,8 @@ def stress(
     intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95 % intervals")] = True,
     data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
     mean: Annotated[
-        str | None, typer.Option(help="per channel, as 0.5,0.5,0.5; else the model's, else the data's")
+        str | None,
+        typer.Option(help="per channel, as 0.5,0.5,0.5, or own; else the model's, else a named data set's, else none"),
     ] = None,
     std: Annotated[str | None, typer.Option(help="per channel; as --mean")] = None,
     batch: Annotated[int, typer.Option(min=1)] = 500,
@@ -85,7 +86,7 @@ def stress(
 ) -> None:
     """Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable."""
     from calibrant.cli import stress_inputs as inputs
-    from calibrant.cli.predict import numbers
+    from calibrant.cli.model_data import inputs_of, moment
     from calibrant.diagnostics.stress import Folder, planned
     from calibrant.diagnostics.stress.run import rehearsed, tried
 
@@ -95,7 +96,7 @@ def stress(
     made = inputs.ensembling(ensemble, given, seed, calibration)
     choice = inputs.suite_of(suite, subset, types, severities, natural or (), corruptions)
     fitted = _loaded(map_)
-    moments = (numbers(mean, "--mean"), numbers(std, "--std"))
+    moments = (moment(mean, "--mean"), moment(std, "--std"))
     setting = inputs.opened(model, data, data_root, device, moments, None)
     names = [] if calibrators == "none" else [name.strip() for name in calibrators.split(",") if name.strip()]
     held, notes = _held(setting, calibration, split, names)
@@ -124,7 +125,7 @@ def stress(
     report = _judged(
         subject, material, plan, folder, names, fitted, against, notes + more, seed if intervals else None, setting
     )
-    _told(report, folder, html, as_json)
+    _told(report, folder, html, inputs_of(setting.data, setting.mean, setting.std), as_json)
 
 
 def _loaded(folder: Path | None) -> dict[str, FittedMap]:
@@ -255,10 +256,10 @@ def _judged(
     return StressReport(outcome, folder.settings())
 
 
-def _told(report: StressReport, folder: Folder, html: Path | None, as_json: bool) -> None:
+def _told(report: StressReport, folder: Folder, html: Path | None, fed: str, as_json: bool) -> None:
     from calibrant.report import provenance
 
-    record = {**report.to_dict(), "made": provenance.made()}
+    record = {**report.to_dict(), "inputs": fed, "made": provenance.made()}
     folder.record(record)
     if html is not None:
         from calibrant.report.html import Audit, write
@@ -272,6 +273,7 @@ def _told(report: StressReport, folder: Folder, html: Path | None, as_json: bool
         block_json(record, indent=None)
         return
     block(report.table())
+    say(f"inputs: {fed}")
     for note in report.outcome.notes:
         say(f"note: {note}")
     say(f"logits: {folder.path}/cells, record: {folder.path}/stress.json")

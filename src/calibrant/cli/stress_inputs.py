@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.model_data import data_name, is_arrays, model_data
+from calibrant.cli.model_data import data_name, fed, is_arrays, model_data
 from calibrant.errors import FileError, InputError, unknown
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def opened(
         raise InputError(f"--data {data} holds corruptions, not a data set; say --corruptions {data}")
     name = data_name(data, first)
     loaded = model_data(name, first, root, seed)
-    mean, std = moments[0] or first.mean or loaded.mean, moments[1] or first.std or loaded.std
+    mean, std = fed(first, loaded, name, moments)
     networks = [m.to(where) for reference in found for m in reference.members]
     if is_arrays(name) and first.classes is None:
         loaded = _all_classes(loaded, Subject(networks[0], mean, std, device=where), first.name, name)

@@ -75,7 +75,12 @@ def load(
 
 def is_factory(name: str) -> bool:
     """Whether the name is code, `package.module:factory`: neither in the table nor a folder."""
-    return ":" in name and _in_table(name)[0] not in DATASETS and not os.path.isdir(name)
+    return ":" in name and not is_named(name) and not os.path.isdir(name)
+
+
+def is_named(name: str) -> bool:
+    """Whether the name is in the table: then its mean and deviation are constants that everybody uses."""
+    return _in_table(name)[0] in DATASETS
 
 
 def stored_name(name: str, where: str, typed: str | None = None) -> str:

@@ -171,6 +171,18 @@ class Batches:
         return DataLoader(self.part.items, batch_sampler=batches, num_workers=self.workers, collate_fn=_stack)
 
 
+def normalisation(part: Part, mean: Sequence[float] | None, std: Sequence[float] | None) -> str:
+    """What `Batches` do to the inputs of a part, in words."""
+    dtype = (part.x if part.items is None else as_item(part.items[int(part.index[0])], 0)[0]).dtype
+    if dtype == torch.long:
+        return "as they are (numbers of tokens)"
+    parts = ["divided by 255"] if dtype == torch.uint8 else []
+    for word, values in (("minus mean", mean), ("divided by std", std)):
+        if values is not None:
+            parts.append(f"{word} {','.join(f'{value:.4g}' for value in values)}")
+    return ", ".join(parts) or "as they are"
+
+
 def _grid(down: Tensor, right: Tensor, flip: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
     """Rows [B, H] and columns [B, W] of the padded image that each crop takes, columns reversed where it is flipped."""
     row = torch.arange(height, device=down.device)

@@ -88,14 +88,15 @@ class Progress:
         self._last = " ".join(words)
         if not self.quiet and self._rich is None:
             rate = row.get("images_per_second") or 0.0
-            self._print(f"{self.name} epoch {row['epoch']}/{self.epochs} {self._last} {rate:,.0f} img/s")
+            self.line(f"{self.name} epoch {row['epoch']}/{self.epochs} {self._last} {rate:,.0f} img/s")
 
     def say(self, text: str) -> None:
-        self._print(text)
+        self.line(text)
         if self.log is not None and self.log.parent.is_dir():
             _append(self.log, {"event": text})
 
-    def _print(self, line: str) -> None:
+    def line(self, line: str) -> None:
+        """For people alone; nothing is logged."""
         if self._rich is not None:
             self._rich.console.print(escaped(line), highlight=False, markup=False)
         else:

@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 
 from calibrant.data import Data, stored_name
 from calibrant.data import load as load_data
+from calibrant.data.batches import normalisation
 from calibrant.data.label_maps import no_mark_is_a_class
 from calibrant.errors import FileError, InputError
 from calibrant.files import sealed, write
@@ -151,6 +152,8 @@ def _loop(recipe: Recipe, folder: Path, how: How, loaded: Data, fabric: Fabric) 
         progress,
     )
     rehearse(recipe.network.name, loaded, loop.members[0].model, loop.parts.criterion)
+    if not progress.quiet:
+        progress.line(f"inputs: {normalisation(loaded[Split.TRAIN], loaded.mean, loaded.std)}")
     return loop
 
 
