@@ -163,12 +163,12 @@ def test_a_folder_that_is_no_map_says_what_it_is(tmp_path: Path) -> None:
 
 
 def test_images_are_not_divided_by_nothing(said: Said) -> None:
-    from calibrant.cli.predict import numbers
+    from calibrant.cli.model_data import moment
 
     for text, word in (("0,0,0", "greater than 0"), ("0.2,-1,0.2", "greater than 0"), ("nan", "finite")):
         with pytest.raises(InputError, match=word):
-            numbers(text, "--std")
-    assert numbers("0,0.5", "--mean") == (0.0, 0.5)
+            moment(text, "--std")
+    assert moment("0,0.5", "--mean") == (0.0, 0.5)
     code, _, err = said("stress", "nowhere", "-o", "out", "--std", "0,0,0")
     assert code == 2 and "--std '0,0,0'" in err and not Path("out").exists()
 

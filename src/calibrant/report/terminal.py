@@ -110,7 +110,7 @@ def records_table(records: Sequence[dict[str, Any]], chosen: str | None = None) 
     columns = list(dict.fromkeys(key for record in records for key in record))
     table = _table(*[(column, "left" if i == 0 else "right") for i, column in enumerate(columns)])
     for record in records:
-        cells = [Text(escaped(cell(record.get(column), column)), overflow="fold") for column in columns]
+        cells = [Text(escaped(cell(record.get(column), column), lines=True), overflow="fold") for column in columns]
         picked = chosen is not None and chosen in record.values()
         table.add_row(*cells, style="bold green" if picked else "")
     return table
