@@ -66,9 +66,9 @@ def test_the_search_and_the_predictor_have_their_own_numbers_of_members(overfitt
     assert {len(point.members) for point in pep.certificate.curve if point.sigma} == {4}
 
 
-def test_the_default_is_ten_members_and_the_same_predictor_from_its_sigma(overfitted) -> None:
+def test_the_default_predicts_with_twenty_and_is_the_same_predictor_from_its_sigma(overfitted) -> None:
     pep, x = PEP.fit(overfitted.model, overfitted.calibration), overfitted.test[0][:8]
-    assert pep.size == 10
+    assert pep.size == 20 and pep.certificate is not None and pep.certificate.members == 5
     assert torch.equal(PEP(overfitted.model, pep.sigma)(x), pep(x))
 
 
