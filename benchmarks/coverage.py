@@ -2,7 +2,7 @@
 
     python -m benchmarks.coverage            # writes docs/coverage.md; about 15 minutes of two cores
     python -m benchmarks.coverage --trials 100 --only ece,ks
-    python -m benchmarks.coverage --accuracies 0.9,0.97 --sizes 100,200,300 --targets 0,0.03 \
+    python -m benchmarks.coverage --accuracies 0.97,0.9 --sizes 100,200,300 --targets 0,0.03 \
         --out docs/coverage_few.md   # few errors
 
 A world is a population of items with true class probabilities π; a calibrated predictor says π, a

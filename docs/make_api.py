@@ -81,6 +81,7 @@ def prose(thing: Any) -> str:
 
 MEASURED = {
     "coverage.md": "Do the intervals cover?",
+    "coverage_few.md": "… of few errors",
     "coverage_paired.md": "… of differences",
     "coverage_shift.md": "… under shift",
     "race.md": "The race of calibrators",

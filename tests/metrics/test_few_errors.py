@@ -9,6 +9,7 @@ import calibrant
 from calibrant.functional.scores import reduce
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.few_errors import NEWCOMBE, newcombe
+from calibrant.metrics.regimes import caveats_line
 from calibrant.metrics.streaming import state
 from calibrant.metrics.streaming_report import report
 from calibrant.report.verdict import judge
@@ -91,10 +92,12 @@ def test_a_report_says_which_of_these_intervals_to_trust() -> None:
     few = calibrant.evaluate(probs=p, labels=y)
     assert str(few["auroc"].method).startswith(NEWCOMBE)
     assert "may cover less than 90%" in str(few["aurc"].method)
+    line = str(caveats_line(few))
+    assert "nll" in line and "aurc" in line and "auroc" not in line and "less than 90%" in line
     p, y = file(400, 100)
     many = calibrant.evaluate(probs=p, labels=y)
     assert "bootstrap" in str(many["auroc"].method)
-    assert not any("less than" in str(many[name].method) for name in ("auroc", *DRAWN))
+    assert caveats_line(many) is None
 
 
 def test_differences_of_rankings_of_few_errors_are_null() -> None:

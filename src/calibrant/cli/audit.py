@@ -23,6 +23,7 @@ from calibrant.files import atomic, outputs
 from calibrant.files.arrays import Keys
 from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import choose, whole
+from calibrant.metrics.regimes import caveats_line
 from calibrant.metrics.streaming_report import bounds_line
 from calibrant.posthoc.advise import Advice
 from calibrant.report import provenance
@@ -156,7 +157,7 @@ def _show(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None
     for each in found:
         shown = terminal.audit(each.report) if len(found) == 1 else terminal.verdict_line(each.report)
         console.print(shown)
-        lines = [conventions_line(each.report), bounds_line(each.report)]
+        lines = [caveats_line(each.report), conventions_line(each.report), bounds_line(each.report)]
         console.print("\n".join(line for line in lines if line), style="dim", highlight=False, markup=False)
         for doubt in doubts(each):
             console.say(f"note  {doubt}")

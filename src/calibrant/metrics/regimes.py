@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from calibrant.functional.scores import Scores
-from calibrant.metrics.few_errors import LEAST, NEWCOMBE, rarer
-from calibrant.types import Estimate
+from calibrant.metrics.few_errors import LEAST, MANY, NEWCOMBE, rarer
+from calibrant.types import Estimate, Report
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,7 @@ class Regime:
     words: str
 
 
-SOME = 30
-"""Errors (or correct answers) below which skewed means and rankings are not covered."""
+FEW, SHORT = f"fewer than {MANY} errors or correct answers", "may cover less than 90%"
 
 REGIMES: tuple[Regime, ...] = (
     Regime(
@@ -29,9 +28,15 @@ REGIMES: tuple[Regime, ...] = (
         "few errors: wide, may cover more than 99%",
     ),
     Regime(
-        frozenset(LEAST) | {"nll", "brier", "gap", "ks"},
-        lambda scores, estimate: estimate.method != NEWCOMBE and rarer(scores) < SOME,
-        f"fewer than {SOME} errors or correct answers: may cover less than 90%",
+        frozenset({"fpr95"}),
+        lambda scores, estimate: rarer(scores) < MANY,
+        "a share of few errors moves in steps: may cover more than 99%",
+    ),
+    Regime(
+        (frozenset(LEAST) - {"fpr95"})
+        | {"nll", "brier", "gap", "ece", "ece_debiased", "ece_classwise", "ece_max", "ece_over", "oe", "ks"},
+        lambda scores, estimate: estimate.method != NEWCOMBE and rarer(scores) < MANY,
+        f"{FEW}: {SHORT}",
     ),
     Regime(
         frozenset({"ece", "ece_mass", "ece_l2", "ece_over", "ece_under", "oe", "ece_debiased", "ks"}),
@@ -49,10 +54,19 @@ REGIMES: tuple[Regime, ...] = (
         "lower end valid for all bins at once: may cover more than 99%",
     ),
 )
-"""From the coverage table: every cell outside 90–99% has a line here, and a test checks that."""
+"""From the coverage tables: every cell outside 90–99% has a line here, and a test checks that. The first that holds is
+said."""
 
 
 def caveat(name: str, estimate: Estimate, scores: Scores) -> Estimate:
     """The estimate with a note in its `method` when its interval is in a regime that does not cover."""
-    notes = [r.words for r in REGIMES if name in r.metrics and estimate.low is not None and r.holds(scores, estimate)]
-    return replace(estimate, method="; ".join([estimate.method or "", *notes])) if notes else estimate
+    if estimate.low is None:
+        return estimate
+    words = next((r.words for r in REGIMES if name in r.metrics and r.holds(scores, estimate)), None)
+    return estimate if words is None else replace(estimate, method=f"{estimate.method}; {words}")
+
+
+def caveats_line(report: Report) -> str | None:
+    """Which intervals of a report are known to be too short, for people; None where none is."""
+    names = [name for name, e in report.metrics.items() if SHORT in (e.method or "")]
+    return f"{FEW}: the intervals of {', '.join(names)} {SHORT}" if names else None
