@@ -17,9 +17,7 @@ from tests.fuzz.oracle import Case, End, call
 
 TRAIN = ["train", "digits/cross_entropy", "--device", "cpu", "--set", "epochs=1", "--set", "network.hidden=[8]"]
 GRID = ["--set", "selection={grid={seed=[0,1]}}"]
-STRESS = [
-    *["--types", "gaussian_noise", "--severities", "1", "--limit", "20", "--calibrators", "none", "--no-intervals"]
-]
+STRESS = ["--types", "gaussian_noise", "--severities", "1", "--limit", "20", "--calibrators=none", "--no-intervals"]
 MADE: dict[str, list[str]] = {
     "map": ["fit", "cal.npz", "--method", "temperature", "-o", "map"],
     "run": [*TRAIN, "-o", "run"],
@@ -28,34 +26,41 @@ MADE: dict[str, list[str]] = {
 }
 """Folder → the command that writes it, in this order."""
 READ: dict[str, list[str]] = {
-    "map": ["apply", "map", "../templates/cal.npz", "-o", "out/p.npz"],
+    "map": ["apply", "map", "{root}/cal.npz", "-o", "out/p.npz"],
     "run": ["predict", "run", "-o", "out/p.npz"],
     "grid": ["predict", "grid", "-o", "out/p.npz"],
 }
 RESUMED: dict[str, list[str]] = {
     "run": [*TRAIN, "-o", "out/run"],
     "grid": [*TRAIN, *GRID, "-o", "out/grid"],
-    "stress": ["stress", "../templates/run", "-o", "out/stress", *STRESS],
+    "stress": ["stress", "{root}/run", "-o", "out/stress", *STRESS],
 }
-"""Folder → the command that reads it, and the one that goes on in it; run in the folder of a case."""
+"""Folder → the command that reads it, and the one that goes on in it."""
 RECORDS = ("recipe.json", "data.json")
 """What the numbers of a run depend on, beside its weights."""
 
 
 def templates(root: Path) -> Path:
     """Whole folders, made once, and in `truth` what is read from them."""
-    (root / "truth" / "out").mkdir(parents=True)
+    root.mkdir()
     rng = np.random.default_rng(0)
     np.savez(root / "cal.npz", logits=3 * rng.normal(size=(40, 3)), labels=rng.integers(0, 3, 40))
     for words in MADE.values():
-        end = call(words, root)
-        assert end.code == 0, end.err
-    for name, (verb, _, *more) in READ.items():
-        source = more.pop(0) if verb == "apply" else None
-        words = [verb, f"../{name}", *([f"../{source}"] if source else []), "-o", f"out/{name}.npz"]
-        end = call(words, root / "truth")
-        assert end.code == 0, end.err
+        _done(words, root)
+    for name, words in READ.items():
+        shutil.copytree(root / name, root / "truth" / name / name)
+        (root / "truth" / name / "out").mkdir()
+        _done(_rooted(words, root), root / "truth" / name)
     return root
+
+
+def _done(words: list[str], folder: Path) -> None:
+    end = call(words, folder)
+    assert end.code == 0, end.err
+
+
+def _rooted(words: list[str], root: Path) -> list[str]:
+    return [word.replace("{root}", str(root)) for word in words]
 
 
 def case(folder: Path, rng: Rng, root: Path) -> Case:
@@ -71,8 +76,8 @@ def case(folder: Path, rng: Rng, root: Path) -> Case:
     changes[change](path, rng)
     what = f"{'resumed ' if resumes else ''}{path.relative_to(target.parent)}: {change}"
     codes = (0,) if "beside" in change else (2,) if not resumes and _spoilt(path, change) else (0, 2)
-    truth = root / "truth" / "out" / f"{kind}.npz"
-    return Case("folder", what, commands[kind], codes, lambda end: _same(end, folder / "out" / "p.npz", truth), resumes)
+    argv, truth = _rooted(commands[kind], root), root / "truth" / kind / "out" / "p.npz"
+    return Case("folder", what, argv, codes, lambda end: _same(end, folder / "out" / "p.npz", truth), resumes)
 
 
 def _spoilt(path: Path, change: str) -> bool:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import os
 import signal
+import unicodedata
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,6 +16,10 @@ from calibrant.cli import run
 
 LIMIT = 120
 """Seconds after which a case hangs."""
+
+
+NOTICES = ("note", "inputs of ")
+"""How lines begin that are no errors."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +94,14 @@ def _said(case: Case, end: End) -> str | None:
         return f"traceback: {end.err.strip()}"
     if end.code not in case.codes:
         return f"exit code {end.code}, not {' or '.join(map(str, case.codes))}: {end.err.strip()}"
-    lines = [line for line in end.err.splitlines() if not line.startswith("note")]
+    lines = [line for line in end.err.splitlines() if not line.startswith(NOTICES)]
     if case.argv[0] == "train":  # tells of its epochs and checkpoints
         lines = [line for line in lines if line.startswith("calibrant: ")]
     if len(lines) != (end.code != 0):
         return f"{len(lines)} lines on stderr: {end.err.strip()}"
     if end.code and end.out and not case.resumes:
         return f"stdout is not empty: {end.out.strip()}"
-    odd = {c for c in end.out + end.err if not c.isprintable() and c != "\n"}
+    odd = {c for c in end.out + end.err if unicodedata.category(c) == "Cc" and c != "\n"}
     return f"control characters {sorted(odd)!r} reach the terminal" if odd else None
 
 
@@ -112,13 +116,11 @@ def _left(end: End, folder: Path) -> str | None:
 
 
 def fingerprint(root: Path, skip: Path) -> dict[str, str]:
-    """Path → content of everything below `root`, but for what is in `skip`; links and pipes are not followed."""
+    """Path → size, time and kind of everything below `root`, but for what is in `skip`; links are not followed."""
     found = {}
     for place, folders, files in os.walk(root):
         folders[:] = [name for name in folders if Path(place) / name != skip]
-        for name in (*folders, *files):
-            path = Path(place) / name
-            plain = path.is_file() and not path.is_symlink()
-            content = path.read_bytes() if plain else str(path.lstat().st_mode).encode()
-            found[str(path.relative_to(root))] = hashlib.md5(content).hexdigest()
+        for name in files:
+            at = os.lstat(os.path.join(place, name))
+            found[os.path.join(place, name)] = f"{at.st_mode} {at.st_size} {at.st_mtime_ns} {at.st_ino}"
     return found
