@@ -31,9 +31,9 @@ from calibrant.diagnostics.levels import calibration_by_level
 from calibrant.errors import InputError
 from calibrant.papers import Experiment, experiments
 from calibrant.papers.ar import MEMBERS, OOD, SECTION55, TABLE5
-from calibrant.train import distances
-from calibrant.train.environment import device_name, environment
-from calibrant.train.recipe import digest
+from calibrant.training import distances
+from calibrant.training.environment import device_name, environment
+from calibrant.training.recipe import digest
 from calibrant.types import Predictions
 
 TYPE = "type_"

@@ -38,9 +38,9 @@ from benchmarks.workers import ROOT, OutOfTime
 from calibrant.data import Data, load
 from calibrant.files import atomic
 from calibrant.papers.ar import MEMBERS
-from calibrant.train import distances
-from calibrant.train.run import How, train
-from calibrant.train.run import load as load_run
+from calibrant.training import distances
+from calibrant.training.run import How, train
+from calibrant.training.run import load as load_run
 
 FAST = ("engine=graph", "precision=bfloat16")
 CHECKPOINT_EVERY = 3

@@ -21,10 +21,10 @@ from calibrant.data import Data
 from calibrant.papers import experiments
 from calibrant.papers.ar import FIGURE5, MEMBERS, TABLE3
 from calibrant.shifts import SEVERITIES, SUBSETS
-from calibrant.train import distances
-from calibrant.train.recipe import Recipe, digest
-from calibrant.train.recipes import RECIPES
-from calibrant.train.settings import Choice, setting
+from calibrant.training import distances
+from calibrant.training.recipe import Recipe, digest
+from calibrant.training.recipes import RECIPES
+from calibrant.training.settings import Choice, setting
 from calibrant.types import Split
 
 VANILLA = "vanilla"

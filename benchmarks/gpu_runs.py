@@ -32,9 +32,9 @@ from calibrant.bench.store import KEY_LENGTH, Cell, Store, read
 from calibrant.files import atomic
 from calibrant.files.listing import visible
 from calibrant.papers import Experiment, Scale, experiments
-from calibrant.train import checkpoint
-from calibrant.train.epochs import kept_top_logits
-from calibrant.train.settings import setting
+from calibrant.training import checkpoint
+from calibrant.training.epochs import kept_top_logits
+from calibrant.training.settings import setting
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -121,7 +121,7 @@ def cell_of(store: Store, job: Job) -> Cell | None:
 def one(name: str, seed: int, scale: Scale, a: argparse.Namespace) -> int:
     """One cell in this process, given up at the deadline (its training can go on in a later call)."""
     from calibrant.bench.measure import measure
-    from calibrant.train.run import How
+    from calibrant.training.run import How
 
     def watch(epoch: int, validation: object) -> None:
         if time.time() > a.deadline:

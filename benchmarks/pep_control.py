@@ -31,8 +31,8 @@ from calibrant.ensembles.reference import resolve
 from calibrant.errors import CalibrantError, FileError, InputError
 from calibrant.files.listing import visible
 from calibrant.papers.pep import PAPER
-from calibrant.train.environment import environment
-from calibrant.train.recipe import digest
+from calibrant.training.environment import environment
+from calibrant.training.recipe import digest
 
 LITE = ((127 / 255,) * 3, (128 / 255,) * 3)
 """What EfficientNet-lite was trained on: (pixel − 127) / 128."""

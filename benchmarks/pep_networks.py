@@ -26,9 +26,9 @@ from calibrant.functional.border import predictions
 from calibrant.nn import build, load_weights
 from calibrant.papers.pep import PAPER
 from calibrant.posthoc.temperature import Temperature
-from calibrant.train.environment import environment
-from calibrant.train.evaluate import summary
-from calibrant.train.recipe import digest
+from calibrant.training.environment import environment
+from calibrant.training.evaluate import summary
+from calibrant.training.recipe import digest
 from calibrant.types import Split
 
 METRICS = ("accuracy", "nll", "brier", "ece", "ece_mass", "auroc", "aurc", "gap")

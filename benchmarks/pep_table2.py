@@ -37,9 +37,9 @@ from calibrant.nn import build
 from calibrant.papers import AS_TRAINED
 from calibrant.papers.pep import ROWS, experiment
 from calibrant.posthoc.temperature import Temperature
-from calibrant.train.environment import environment
-from calibrant.train.evaluate import summary
-from calibrant.train.recipe import digest
+from calibrant.training.environment import environment
+from calibrant.training.evaluate import summary
+from calibrant.training.recipe import digest
 from calibrant.types import Predictions, Split
 
 METRICS = ("accuracy", "nll", "brier", "ece", "ece_mass", "auroc", "aurc", "gap")

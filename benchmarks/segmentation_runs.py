@@ -47,11 +47,11 @@ from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.frames import Frames
 from calibrant.papers import AS_TRAINED, Experiment, experiments
 from calibrant.papers.ss_camvid import TEMPORAL
-from calibrant.train.environment import environment
-from calibrant.train.recipe import Recipe, digest
-from calibrant.train.run import How
-from calibrant.train.run import load as load_run
-from calibrant.train.settings import setting
+from calibrant.training.environment import environment
+from calibrant.training.recipe import Recipe, digest
+from calibrant.training.run import How
+from calibrant.training.run import load as load_run
+from calibrant.training.settings import setting
 from calibrant.types import Report, Split, jsonable
 
 WATCHED = 4

@@ -32,7 +32,7 @@ from calibrant.losses.cross_entropy import CrossEntropy
 from calibrant.nn import build
 from calibrant.nn.smoothing import Smooth, reference
 from calibrant.nn.surgery import smooth as with_smoothing
-from calibrant.train.step import Member, Step
+from calibrant.training.step import Member, Step
 
 KERNELS = ((1, 1), (1, 2, 1), (1, 4, 6, 4, 1))
 LAYOUTS = {"channels_last": torch.channels_last, "nchw": torch.contiguous_format}

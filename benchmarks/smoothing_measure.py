@@ -27,8 +27,8 @@ from calibrant.functional.border import predictions
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.compare import compare
 from calibrant.metrics.conventions import Resampling
-from calibrant.train.evaluate import summary
-from calibrant.train.recipe import digest
+from calibrant.training.evaluate import summary
+from calibrant.training.recipe import digest
 from calibrant.types import Predictions, Split
 
 METRICS = ("nll", "accuracy", "ece", "auroc")

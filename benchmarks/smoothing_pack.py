@@ -25,7 +25,7 @@ from calibrant.files.listing import visible
 from calibrant.functional.border import predictions
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, experiments
-from calibrant.train.recipe import digest
+from calibrant.training.recipe import digest
 from calibrant.types import Predictions, Split, jsonable
 
 Done = tuple[Path, tuple[Experiment, ...], int, str]

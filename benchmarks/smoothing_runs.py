@@ -40,10 +40,10 @@ from calibrant.data import Data, load
 from calibrant.files import atomic
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED
-from calibrant.train.environment import environment
-from calibrant.train.recipe import Recipe, digest
-from calibrant.train.run import How
-from calibrant.train.run import load as load_run
+from calibrant.training.environment import environment
+from calibrant.training.recipe import Recipe, digest
+from calibrant.training.run import How
+from calibrant.training.run import load as load_run
 from calibrant.types import Split, jsonable
 
 SHIFT_SIZES = (1, 2, 5, 10)

@@ -18,8 +18,8 @@ from benchmarks.workers import Foldered, begun, scale_of, squeezed
 from calibrant.bench.store import KEY_LENGTH
 from calibrant.files.listing import visible
 from calibrant.papers import Experiment, experiments
-from calibrant.train.recipe import Recipe, digest
-from calibrant.train.settings import Choice, setting
+from calibrant.training.recipe import Recipe, digest
+from calibrant.training.settings import Choice, setting
 
 FAST = ("engine=graph", "precision=bfloat16")
 VARIANTS = ("", "_smooth", "_dropout", "_dropout_smooth")

@@ -39,11 +39,11 @@ from calibrant.metrics.conventions import Resampling
 from calibrant.papers import AS_TRAINED, experiments
 from calibrant.report.stress import calibrator_maps
 from calibrant.shifts import SUBSETS
-from calibrant.train.environment import environment
-from calibrant.train.recipe import Recipe, digest
-from calibrant.train.recipes import RECIPES
-from calibrant.train.run import How, train
-from calibrant.train.run import load as load_run
+from calibrant.training.environment import environment
+from calibrant.training.recipe import Recipe, digest
+from calibrant.training.recipes import RECIPES
+from calibrant.training.run import How, train
+from calibrant.training.run import load as load_run
 from calibrant.types import Estimate
 
 NAMES = ("accuracy", "nll", "ece", "auroc")

@@ -32,10 +32,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from calibrant.data import Data, Part
 from calibrant.nn import build
-from calibrant.train.loop import Loop
-from calibrant.train.recipe import Recipe
-from calibrant.train.recipes import RECIPES
-from calibrant.train.run import How, make_fabric, networks
+from calibrant.training.loop import Loop
+from calibrant.training.recipe import Recipe
+from calibrant.training.recipes import RECIPES
+from calibrant.training.run import How, make_fabric, networks
 from calibrant.types import Split
 
 

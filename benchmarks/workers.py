@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from benchmarks.locks import claimed, released
 from calibrant.bench.store import KEY_LENGTH
 from calibrant.data import Data
-from calibrant.train import checkpoint
-from calibrant.train.recipe import Recipe
-from calibrant.train.run import How, train
+from calibrant.training import checkpoint
+from calibrant.training.recipe import Recipe
+from calibrant.training.run import How, train
 
 ROOT = Path(__file__).resolve().parents[1]
 POLL = 1.0

@@ -30,7 +30,7 @@ ORDER = [
     {"data", "nn"},
     {"targets", "losses", "transforms"},
     {"attacks", "shifts"},
-    {"train"},
+    {"training"},
     {"ensembles"},
     {"diagnostics"},
     {"report"},

@@ -27,7 +27,7 @@ from calibrant.data.shifted import CorruptionFolder
 from calibrant.errors import FileError
 from calibrant.files import atomic
 from calibrant.files.listing import visible
-from calibrant.train import How, checkpoint, distances, load, read, select, train
+from calibrant.training import How, checkpoint, distances, load, read, select, train
 from calibrant.types import Split
 from tests.killed import leave
 
@@ -64,7 +64,7 @@ AR_ADALS = [
 ]
 TRAINS = """
 import sys
-from calibrant.train import How, read, train
+from calibrant.training import How, read, train
 train(read("ar-adals/digits", eval(sys.argv[2])), sys.argv[1], How(device="cpu", quiet=True))
 """
 
@@ -102,7 +102,7 @@ def test_training_with_levels(trained: Path, tmp_path: Path, k: int, name: str) 
 SEARCH = ["epochs=1", "network.hidden=[8]", "selection={grid={'targets.epsilon'=[0.0, 0.3]}, criterion='ece'}"]
 SEARCHES = """
 import sys
-from calibrant.train import How, read, select
+from calibrant.training import How, read, select
 select(read("digits/smoothing", eval(sys.argv[2])), sys.argv[1], How(device="cpu", quiet=True))
 """
 

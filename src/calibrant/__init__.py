@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from calibrant.posthoc.fit import fit as fit
     from calibrant.posthoc.storage import load as load
     from calibrant.report.stress import stress as stress
+    from calibrant.training.run import train as train
     from calibrant.types import Estimate as Estimate
     from calibrant.types import Predictions as Predictions
     from calibrant.types import Report as Report
@@ -66,13 +67,14 @@ _PUBLIC = {
     "smooth": "calibrant.nn.surgery",
     "smoothed": "calibrant.nn.surgery",
     "stress": "calibrant.report.stress",
+    "train": "calibrant.training.run",
     "unsmooth": "calibrant.nn.surgery",
 }
 """Public name → the module that defines it, sorted. A test compares it with what the modules hold."""
 
 _PACKAGES = (
     "attacks", "bench", "data", "diagnostics", "ensembles", "errors", "files", "functional", "losses", "metrics", "nn",
-    "papers", "posthoc", "report", "shifts", "targets", "train", "transforms", "types",
+    "papers", "posthoc", "report", "shifts", "targets", "training", "transforms", "types",
 )  # fmt: skip
 """Families that `calibrant.NAME` reaches after a bare `import calibrant`, loaded on first use."""
 

@@ -20,9 +20,9 @@ from calibrant.errors import CalibrantError, DivergedError, FileError, InputErro
 from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
-from calibrant.train import How, Selection
-from calibrant.train import read as recipe
-from calibrant.train.settings import Choice
+from calibrant.training import How, Selection
+from calibrant.training import read as recipe
+from calibrant.training.settings import Choice
 
 QUIET = How(device="cpu", quiet=True)
 EXPERIMENT = Experiment(

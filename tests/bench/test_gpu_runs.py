@@ -14,8 +14,8 @@ from calibrant.bench import Store
 from calibrant.bench.measure import measure
 from calibrant.bench.store import KEY_LENGTH, read
 from calibrant.papers import Experiment
-from calibrant.train import How
-from calibrant.train import read as recipe
+from calibrant.training import How
+from calibrant.training import read as recipe
 
 EXPERIMENT = Experiment("test", "t1", "digits", recipe("digits/cross_entropy", ["network.hidden=[8]"]))
 

@@ -19,7 +19,7 @@ from benchmarks import smoothing_runs
 from benchmarks.locks import claimed, released, taken
 from benchmarks.workers import OutOfTime, once, scale_of, schedule_note, squeezed, work
 from calibrant.files.listing import visible
-from calibrant.train.recipes import RECIPES
+from calibrant.training.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -12,7 +12,7 @@ import pytest
 from calibrant.cli import run
 from calibrant.errors import InputError
 from calibrant.nn import build
-from calibrant.train import How, read, train
+from calibrant.training import How, read, train
 
 SMALL = ["--set", "epochs=1", "--set", "network.hidden=[8]", "--device", "cpu"]
 MODULE = """

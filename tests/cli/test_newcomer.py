@@ -153,7 +153,7 @@ def test_a_folder_that_is_no_map_says_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "file.npz").write_text("")
     for folder, words in (
         (ensemble, "calibrant.PEP.load("),
-        (tmp_path / "run", "calibrant.train.load("),
+        (tmp_path / "run", "calibrant.training.load("),
         (tmp_path / "empty", "holds no fitted map: map.json is missing"),
         (tmp_path / "file.npz", "is a file, not a folder"),
     ):

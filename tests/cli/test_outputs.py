@@ -17,7 +17,7 @@ from calibrant import PEP, files
 from calibrant.cli import run
 from calibrant.errors import FileError
 from calibrant.files import outputs
-from calibrant.train import How, read, train
+from calibrant.training import How, read, train
 
 
 @pytest.fixture

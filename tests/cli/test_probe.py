@@ -13,8 +13,8 @@ import torch
 from calibrant.attacks import Bounds, levels, robustness
 from calibrant.cli import run
 from calibrant.data import Batches, load
-from calibrant.train import How, distances, read, train
-from calibrant.train import load as load_run
+from calibrant.training import How, distances, read, train
+from calibrant.training import load as load_run
 
 SETTINGS = ["epochs=40", "network={name='mlp', hidden=[32], batch_norm=false}"]
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset, TensorDataset
 
 from calibrant.cli import run
-from calibrant.train import read
+from calibrant.training import read
 
 FRAMES, EDGE = 6, 16
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant.train import How, load, read, train
+from calibrant.training import How, load, read, train
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 CUDA = How(device="cuda", quiet=True)

@@ -26,12 +26,12 @@ from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.posthoc import CONFIDENCES
 from calibrant.posthoc.fit import fit
-from calibrant.train.environment import device_name, environment
-from calibrant.train.recipe import Recipe
-from calibrant.train.run import How, data_of, make_fabric, train
-from calibrant.train.run_folder import chosen
-from calibrant.train.selection import select
-from calibrant.train.settings import Choice
+from calibrant.training.environment import device_name, environment
+from calibrant.training.recipe import Recipe
+from calibrant.training.run import How, data_of, make_fabric, train
+from calibrant.training.run_folder import chosen
+from calibrant.training.selection import select
+from calibrant.training.settings import Choice
 from calibrant.types import Estimate, Predictions, Split
 
 ORACLE = "oracle"

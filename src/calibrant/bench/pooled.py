@@ -14,10 +14,10 @@ from calibrant.data import Batches, Data
 from calibrant.ensembles.assemble import assemble
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import unknown
-from calibrant.train.epochs import kept_weights
-from calibrant.train.run import load
-from calibrant.train.run_folder import chosen
-from calibrant.train.settings import Choice
+from calibrant.training.epochs import kept_weights
+from calibrant.training.run import load
+from calibrant.training.run_folder import chosen
+from calibrant.training.settings import Choice
 from calibrant.types import Predictions, Split
 
 AVERAGING = ("swa", "swag", "snapshot")

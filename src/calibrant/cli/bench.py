@@ -41,8 +41,8 @@ def run(
     from calibrant.bench.measure import measure
     from calibrant.bench.store import Store
     from calibrant.papers import experiments
-    from calibrant.train.run import How
-    from calibrant.train.settings import setting, typed
+    from calibrant.training.run import How
+    from calibrant.training.settings import setting, typed
 
     store, size = Store(results), _scale(scale)
     overrides = dict(setting(s) for s in settings or ())

@@ -103,7 +103,7 @@ def demo(
 
 def one(name: str, recipe: str, out: Path, seed: int, as_json: bool) -> Trained:
     """Train, audit, let the automatic choice fit on the calibration part, audit again."""
-    from calibrant.train import How, read, train
+    from calibrant.training import How, read, train
 
     chosen = read(recipe).with_settings({**OVERTRAINED, "seed": seed, "data.seed": seed})
     run = out / "runs" / f"{recipe.split('/')[1]}-{chosen.key()[:8]}"

@@ -34,7 +34,7 @@ FAMILIES: dict[str, tuple[str, str, str]] = {
     "diagnostics": ("calibrant.diagnostics", "DIAGNOSTICS", "why a network behaves as it does"),
     "models": ("calibrant.nn", "MODELS", "the papers' networks"),
     "datasets": ("calibrant.data", "DATASETS", "data that this version can read"),
-    "recipes": ("calibrant.train", "RECIPES", "trainings by name"),
+    "recipes": ("calibrant.training", "RECIPES", "trainings by name"),
     "papers": ("calibrant.papers", "PAPERS", "papers whose tables can be measured again"),
     "verbs": ("calibrant.cli", "VERBS", "what the command line can do"),
 }

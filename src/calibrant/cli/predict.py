@@ -90,7 +90,7 @@ def predict(
     from calibrant.functional.border import as_split
     from calibrant.functional.output import logits_of
     from calibrant.functional.rows import classes_last
-    from calibrant.train.rehearsal import answer as rehearsed
+    from calibrant.training.rehearsal import answer as rehearsed
 
     place = device_of(device)
     given = ensemble_options.checked(
@@ -212,7 +212,7 @@ def assembled(
 ) -> Ensemble:
     from calibrant.ensembles.assemble import assemble
     from calibrant.ensembles.ingredients import Ingredients
-    from calibrant.train.epochs import kept_weights
+    from calibrant.training.epochs import kept_weights
 
     return assemble(
         name,

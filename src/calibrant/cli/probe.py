@@ -59,7 +59,7 @@ class Request:
     def rehearse(self) -> None:
         """Refuse a network that cannot read this data, or answers with other classes, before anything is computed."""
         from calibrant.functional.output import logits_of
-        from calibrant.train.rehearsal import answer
+        from calibrant.training.rehearsal import answer
         from calibrant.types import Split
 
         for model in self.models:
@@ -225,7 +225,7 @@ def _check_store(
 ) -> None:
     """What is to be measured needs a place, before anything is computed; what is kept already does not."""
     from calibrant.files import atomic
-    from calibrant.train import distances
+    from calibrant.training import distances
     from calibrant.types import Split
 
     folder, parts = store / distances.FOLDER, [Split(split) for split in splits if Split(split) in data.splits]

@@ -11,7 +11,7 @@ from calibrant.diagnostics.levels import calibration_by_level
 from calibrant.diagnostics.stability import Of
 from calibrant.errors import InputError, unknown
 from calibrant.report import robustness as section
-from calibrant.train import distances
+from calibrant.training import distances
 from calibrant.types import Split
 
 

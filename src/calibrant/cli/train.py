@@ -39,9 +39,9 @@ def train(
 ) -> None:
     """Train by a recipe: resumable, recorded, with predictions that audit, fit and compare take."""
     from calibrant.cli import train_levels
-    from calibrant.train import How, read, select
-    from calibrant.train import train as run
-    from calibrant.train.settings import setting, typed
+    from calibrant.training import How, read, select
+    from calibrant.training import train as run
+    from calibrant.training.settings import setting, typed
 
     words = [*(settings or ()), *(() if data is None else (f"data.name={json.dumps(data)}",))]
     chosen = read(recipe, words)

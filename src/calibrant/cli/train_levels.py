@@ -17,13 +17,13 @@ from calibrant.files import sealed
 from calibrant.types import Predictions, Report, Split
 
 if TYPE_CHECKING:
-    from calibrant.train.recipe import Recipe
-    from calibrant.train.run import How
+    from calibrant.training.recipe import Recipe
+    from calibrant.training.run import How
 
 
 def wanted(recipe: Recipe) -> bool:
     """Whether the targets of this recipe want levels (and there is one run, not a grid of them)."""
-    from calibrant.train import levels
+    from calibrant.training import levels
 
     return recipe.selection is None and levels.wanted(recipe)
 
@@ -53,8 +53,8 @@ def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
     from calibrant.metrics.compare import compare
     from calibrant.report import html, provenance
     from calibrant.report import robustness as section
-    from calibrant.train import origin
-    from calibrant.train.levels import VANILLA, attacked_run
+    from calibrant.training import origin
+    from calibrant.training.levels import VANILLA, attacked_run
 
     given = Path(how.levels) if how.levels is not None else None
     twin = out / VANILLA if given is None else attacked_run(given) or given
@@ -104,8 +104,8 @@ def _by_level(tests: dict[str, Predictions], twin: Path, out: Path, recipe: Reci
     from calibrant.attacks import levels as cut
     from calibrant.diagnostics.levels import calibration_by_level
     from calibrant.files import atomic
-    from calibrant.train import distances, levels
-    from calibrant.train.run import data_of, load, make_fabric
+    from calibrant.training import distances, levels
+    from calibrant.training.run import data_of, load, make_fabric
 
     ruler = str(levels.setting(recipe, "ruler"))
     members, data, store = load(twin).members, data_of(recipe, how), twin / distances.FOLDER

@@ -21,7 +21,7 @@ from torch import nn
 from calibrant.data.factory import made
 from calibrant.errors import InputError, MissingDependencyError
 from calibrant.nn import load_weights
-from calibrant.train.run import load as load_run
+from calibrant.training.run import load as load_run
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from calibrant.papers.experiment import AS_TRAINED, Experiment, Paper
-from calibrant.train.recipe import Recipe
-from calibrant.train.recipes import RECIPES
-from calibrant.train.settings import Choice
+from calibrant.training.recipe import Recipe
+from calibrant.training.recipes import RECIPES
+from calibrant.training.settings import Choice
 
 HALVED = "one held-out set of 5,000 in the paper, halved here"
 CORRUPTIONS = "corruptions"

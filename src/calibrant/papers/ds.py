@@ -7,7 +7,7 @@ Temperature scaling is the paper's row TS on the baseline network (T = 1.5 there
 from __future__ import annotations
 
 from calibrant.papers.experiment import AS_TRAINED, Experiment, Paper
-from calibrant.train.recipes import RECIPES
+from calibrant.training.recipes import RECIPES
 
 METHODS = {"baseline": "", "entropy": "_entropy", "smoothing": "_smoothing", "mixup": "_mixup", "focal": "_focal"}
 

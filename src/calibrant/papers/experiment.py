@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from calibrant.train.recipe import Recipe, digest
-from calibrant.train.settings import Choice, plain
+from calibrant.training.recipe import Recipe, digest
+from calibrant.training.settings import Choice, plain
 
 Scale = Literal["smoke", "small", "paper"]
 """`smoke`: one epoch on a few hundred items, to see that it runs; `small`: a tenth of the epochs; `paper`: all."""

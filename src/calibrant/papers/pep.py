@@ -7,8 +7,8 @@ MC dropout, SWA, deep ensembles) share its trainings and are measured by `benchm
 from __future__ import annotations
 
 from calibrant.papers.experiment import AS_TRAINED, Experiment, Paper
-from calibrant.train.recipes import RECIPES
-from calibrant.train.settings import Choice
+from calibrant.training.recipes import RECIPES
+from calibrant.training.settings import Choice
 
 ROWS = ("mnist_mlp", "mnist_cnn", "fashion_cnn", "cifar10_cnn", "cifar100_cnn")
 

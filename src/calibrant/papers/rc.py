@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from calibrant.papers.experiment import AS_TRAINED, Experiment, Paper
-from calibrant.train.recipes import RECIPES
+from calibrant.training.recipes import RECIPES
 
 NETWORKS = {"svhn": "resnet32", "cifar10": "resnet32", "cifar100": "resnet32", "news20": "text_cnn"}
 

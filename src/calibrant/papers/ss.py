@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from calibrant.papers import ss_camvid, ss_studies
 from calibrant.papers.experiment import AS_TRAINED, Experiment, Paper
-from calibrant.train.recipes import RECIPES
-from calibrant.train.recipes.ss import DROPOUT, passes, suffix
+from calibrant.training.recipes import RECIPES
+from calibrant.training.recipes.ss import DROPOUT, passes, suffix
 
 # Table E.1: (data, network) → NLL, ACC %, ECE % of the four variants: plain, smoothing, MC dropout, both
 E1 = {

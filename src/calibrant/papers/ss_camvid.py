@@ -8,9 +8,9 @@ frame at a time, on the validation part: the only one that is a continuous video
 from __future__ import annotations
 
 from calibrant.papers.experiment import AS_TRAINED, Experiment
-from calibrant.train.recipes import RECIPES
-from calibrant.train.recipes.ss import PASSES, suffix
-from calibrant.train.settings import Choice
+from calibrant.training.recipes import RECIPES
+from calibrant.training.recipes.ss import PASSES, suffix
+from calibrant.training.settings import Choice
 
 TEMPORAL = "temporal"
 """The variant that averages the current frame and the 5 before it."""

@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from calibrant.papers.experiment import AS_TRAINED, Experiment
-from calibrant.train.recipes import RECIPES
-from calibrant.train.recipes.ss import DROPOUT, SMOOTH, as_authors, passes, suffix
-from calibrant.train.settings import Choice
+from calibrant.training.recipes import RECIPES
+from calibrant.training.recipes.ss import DROPOUT, SMOOTH, as_authors, passes, suffix
+from calibrant.training.settings import Choice
 
 Row = tuple[float, float, float]
 """NLL, ACC %, ECE %."""

@@ -134,8 +134,8 @@ def _is_a_map(path: Path) -> None:
         )
     if (path / "recipe.json").exists():
         raise MapError(
-            f"{path} holds a training run, not a fitted map; read it with calibrant.train.load({str(path)!r}), or fit "
-            f"a map with `calibrant fit {path / 'calibration.npz'} -o MAP/`"
+            f"{path} holds a training run, not a fitted map; read it with calibrant.training.load({str(path)!r}), or "
+            f"fit a map with `calibrant fit {path / 'calibration.npz'} -o MAP/`"
         )
     raise MapError(f"{path} holds no fitted map: {HEADER} is missing; `calibrant fit … -o MAP/` makes one")
 

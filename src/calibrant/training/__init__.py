@@ -1,0 +1,29 @@
+"""Training: one loop, recipes that say what it computes, checkpoints that survive anything.
+
+calibrant.train("digits/focal", "RUN/")
+calibrant.training.load("RUN/").members
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from calibrant.training.recipe import Recipe, Selection, read
+from calibrant.training.recipes import RECIPES
+
+if TYPE_CHECKING:
+    from calibrant.training.run import How, load, train
+    from calibrant.training.selection import select
+
+_LATER = {"How": "run", "load": "run", "select": "selection", "train": "run"}
+
+__all__ = ["RECIPES", "How", "Recipe", "Selection", "load", "read", "select", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    """What needs data and networks loads when it is used: reading a recipe should cost nothing."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'calibrant.training' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"calibrant.training.{_LATER[name]}"), name)

@@ -1,0 +1,199 @@
+"""A recipe: everything that decides what a run computes, in one frozen record. The run is its consequence.
+
+Read from a TOML file or from the table of named recipes, changed by `--set key=value`, written to `RUN/recipe.json`.
+Its `key()` is the content hash that the store files a result under.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from calibrant.errors import FileError, InputError, unknown
+from calibrant.files import existing, sealed
+from calibrant.metrics import METRICS
+from calibrant.training.optimiser import Optimiser, Schedule
+from calibrant.training.settings import Choice, assign, build, plain, setting
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    name: str = "digits"
+    seed: int = 0  # of the splits: separate from the run's, so that runs share their test and calibration sets
+    sizes: Mapping[str, Any] | None = None  # {"validation": 2500, …}, items or shares; None: the data set's own
+    shape: tuple[int, ...] | None = None  # what a folder's images become; None: [3, 224, 224]
+    ignore_index: int | None = None  # marks pixels without a class in maps of labels, besides −1 and −100
+
+
+@dataclass(frozen=True)
+class AugmentSettings:
+    crop_padding: int = 4
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        if self.crop_padding < 0:
+            raise InputError(f"augment.crop_padding is {self.crop_padding}; it must be 0 or more")
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Train every point of a grid, keep the best by `criterion` on `split`. On `test` it is an oracle's choice."""
+
+    grid: Mapping[str, tuple[Any, ...]]  # dotted key of the recipe → values
+    criterion: str = "nll"
+    split: Literal["validation", "calibration", "test"] = "validation"
+
+    def __post_init__(self) -> None:
+        if self.criterion not in METRICS:
+            raise unknown("metric", self.criterion, METRICS)
+        if not self.grid or not all(self.grid.values()):
+            raise InputError("selection.grid needs at least one key with at least one value")
+
+    @property
+    def oracle(self) -> bool:
+        return self.split == "test"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    network: Choice
+    name: str = ""
+    about: str = ""  # what is the paper's and what is ours
+    data: DataSettings = field(default_factory=DataSettings)
+    loss: Choice = field(default_factory=lambda: Choice("cross_entropy"))
+    penalties: tuple[Choice, ...] = ()
+    targets: Choice = field(default_factory=lambda: Choice("one_hot"))
+    transforms: tuple[Choice, ...] = ()
+    augment: AugmentSettings | None = None
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    schedule: Schedule = field(default_factory=Schedule)
+    epochs: int = 10
+    batch: int = 128
+    precision: Literal["float32", "bfloat16"] = "float32"
+    engine: Literal["eager", "graph", "compile", "compile+graph"] = "eager"
+    channels_last: bool = False
+    ema: float = 0.0  # decay of the averaged weights, which then predict; 0: none
+    seed: int = 0
+    members: int = 1
+    selection: Selection | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "members"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if not 0 <= self.ema < 1:
+            raise InputError(f"ema is {self.ema}; it must be in [0, 1)")
+
+    @property
+    def title(self) -> str:
+        """The line of `calibrant list recipes`."""
+        return self.about
+
+    def plain(self) -> dict[str, Any]:
+        out: dict[str, Any] = plain(self)
+        for name in ("shape", "ignore_index"):  # said by folders and maps alone; keys of all others stay what they were
+            if getattr(self.data, name) is None:
+                del out["data"][name]
+        return out
+
+    def key(self) -> str:
+        """Content hash of the settings; the name and the remarks do not count."""
+        content = {k: v for k, v in self.plain().items() if k not in ("name", "about")}
+        return digest(content)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
+        """Dotted keys set: `recipe.with_settings({"optimiser.lr": 0.1})`."""
+        table = self.plain()
+        for key, value in settings.items():
+            table = assign(table, key, value)
+        return build(Recipe, table)
+
+    def scaled(self, epochs: int) -> Recipe:
+        """The same schedule squeezed into fewer (or stretched over more) epochs, levels on the fly with it."""
+        targets = self.targets
+        if after := targets.options.get("refresh_after"):
+            targets = replace(targets, options={**targets.options, "refresh_after": self._moved(after, epochs)})
+        return replace(self, epochs=epochs, schedule=self.schedule.scaled(epochs / self.epochs), targets=targets)
+
+    def _moved(self, after: Sequence[int], epochs: int) -> tuple[int, ...]:
+        """Those that come to lie after the last epoch would change nothing."""
+        moved = {max(1, round(epoch * epochs / self.epochs)) for epoch in after}
+        return tuple(sorted(epoch for epoch in moved if epoch < epochs))
+
+    def points(self) -> list[tuple[dict[str, Any], Recipe]]:
+        """The grid of the selection: what each point sets, and its recipe (without a selection)."""
+        if self.selection is None:
+            return [({}, self)]
+        settings: list[dict[str, Any]] = [{}]
+        for key, values in self.selection.grid.items():
+            settings = [{**s, key: v} for s in settings for v in values]
+        bare = replace(self, selection=None)
+        return [(s, bare.with_settings(s)) for s in settings]
+
+
+def digest(content: Any) -> str:
+    """sha256 of canonical JSON; 2.0 and 2 are one number."""
+    text = json.dumps(_canonical(content), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _canonical(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _canonical(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_canonical(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def read(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
+    """A recipe by name, from a TOML file, or from a run's `recipe.json`, with `key=value` settings on top."""
+    from calibrant.training.recipes import RECIPES
+
+    text = str(source)
+    if text in RECIPES:
+        table = RECIPES[text].plain()
+    elif text.endswith((".toml", ".json")):
+        table = _toml(Path(text)) if text.endswith(".toml") else sealed.read(Path(text))
+    elif Path(text).is_dir() and (Path(text) / "recipe.json").is_file():
+        table = sealed.read(Path(text) / "recipe.json")
+    else:
+        raise unknown("recipe", text, RECIPES)
+    if not table:
+        raise FileError(f"{text} is empty; a recipe needs a network at least, or the base that it changes")
+    where = f"{text}: " if text not in RECIPES else ""
+    if text.endswith(".toml") and isinstance(table.get("base"), str):  # what a run stores is whole
+        base = read(table.pop("base")).plain()
+        for key, value in _flat(table):
+            base = assign(base, key, value)
+        table = base
+    try:
+        recipe = build(Recipe, table)
+    except (InputError, KeyError) as error:
+        raise type(error)(f"{where}{error}") from None
+    return recipe.with_settings(dict(setting(s) for s in settings))
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    existing(path)
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+        json.dumps(table)  # dates are in no setting, and have no JSON
+    except OSError as error:
+        raise FileError(f"cannot read the recipe {path}: {error.strerror}") from error
+    except (ValueError, TypeError, RecursionError) as error:
+        raise FileError(f"{path} is not valid TOML of settings: {error}") from error
+    return table
+
+
+def _flat(table: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
+    """Leaves of nested tables by dotted key; a table with a name of its own replaces a choice whole."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and "name" not in value and key != "grid":
+            yield from _flat(value, f"{path}{key}.")
+        else:
+            yield path + key, value

@@ -1,0 +1,110 @@
+"""Choosing among trainings: every point of a grid is a run of its own, the best on the named split is the result.
+
+`RUN/selection.json` records every point, what was chosen by which criterion on which split, and, beside it, what an
+oracle (who sees test) would have chosen. A choice made on test *is* the oracle's, and is called that. The search is
+resumable because its runs are.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from calibrant.errors import InputError
+from calibrant.files import atomic, sealed
+from calibrant.metrics import METRICS
+from calibrant.training import board, levels, run_folder
+from calibrant.training import checkpoint as disk
+from calibrant.training.components import components, known_of
+from calibrant.training.recipe import Recipe, digest, read
+from calibrant.training.run import PREDICTED, Given, How, data_of, train
+from calibrant.types import SCHEMA, Split, jsonable
+
+Point = dict[str, Any]
+
+
+def select(
+    recipe: Recipe,
+    out: str | Path,
+    how: How = How(),  # noqa: B008
+    data: Given | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Point:
+    """Train every point of the grid under `out/points/`, choose, and put the chosen run's results into `out`."""
+    if recipe.selection is None:
+        raise InputError("this recipe has no selection; use calibrant.train")
+    if how.tensorboard:
+        board.check()
+    with run_folder.alone_in(Path(out)):
+        return _begun(recipe, Path(out), how, data, say)
+
+
+def _begun(recipe: Recipe, out: Path, how: How, data: Given | None, say: Callable[[str], None]) -> Point:
+    assert recipe.selection is not None
+    loaded = data_of(recipe, how, data)  # once for all points, and before anything is written
+    grid, s = recipe.points(), recipe.selection
+    for settings, each in grid:  # the last point's mistake is found before the first point trains
+        components(each, {**known_of(loaded), **how.handed})
+        levels.check(each, how, loaded, begun=disk.exists(_point(out, settings) / "checkpoint"))
+    folder = _folder(out, recipe, say)
+    points: list[Point] = []
+    for settings, each in grid:
+        point = _point(folder, settings)
+        say(f"{recipe.name}: {', '.join(f'{k} = {v}' for k, v in settings.items())}")
+        metrics = train(each, point, how, loaded)
+        there = point.relative_to(folder).as_posix()
+        points.append({"settings": settings, "folder": there, "metrics": metrics["metrics"]})
+    chosen = best(points, s.criterion, s.split)
+    record = {
+        "schema": SCHEMA,
+        "recipe": recipe.name,
+        "key": recipe.key(),
+        "criterion": s.criterion,
+        "split": s.split,
+        "oracle": s.oracle,
+        "chosen": chosen,
+        "oracle_choice": best(points, s.criterion, Split.TEST),
+        "points": points,
+    }
+    for split in PREDICTED:
+        file = folder / chosen["folder"] / f"{split.value}.npz"
+        if file.is_file():
+            with atomic.file(folder / file.name) as temporary:
+                shutil.copyfile(file, temporary)
+    atomic.write_text(folder / "metrics.json", (folder / chosen["folder"] / "metrics.json").read_text("utf-8"))
+    sealed.write(folder / "selection.json", jsonable(record))
+    return record
+
+
+def _point(folder: Path, settings: Mapping[str, Any]) -> Path:
+    return folder / "points" / digest(settings)[:12]
+
+
+def best(points: Sequence[Point], criterion: str, split: str) -> Point:
+    """The point whose criterion on `split` is best; the first of equals; points without a value lose."""
+    better = METRICS[criterion].better
+
+    def cost(point: Mapping[str, Any]) -> float:
+        value = point["metrics"].get(str(split), {}).get(criterion)
+        if value is None:
+            return float("inf")
+        return -float(value) if better == "high" else abs(float(value)) if better == "zero" else float(value)
+
+    chosen = min(points, key=cost)
+    if cost(chosen) == float("inf"):
+        raise InputError(f"no point of the grid has {criterion!r} on {str(split)!r}; choose another criterion or split")
+    return chosen
+
+
+def _folder(folder: Path, recipe: Recipe, say: Callable[[str], None]) -> Path:
+    note = run_folder.opened(folder)
+    there = folder / "recipe.json"
+    if there.is_file() and read(there).key() != recipe.key():
+        raise InputError(f"{folder} holds a run with other settings; choose another folder")
+    (folder / "points").mkdir(parents=True, exist_ok=True)
+    if note:
+        say(f"note: {note}")
+    sealed.write(there, recipe.plain())
+    return folder

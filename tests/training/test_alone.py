@@ -1,0 +1,79 @@
+"""Two trainings on one folder: the second is refused with the first one's process id; a kill frees the folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from calibrant.cli import run
+from calibrant.errors import FileError, InputError
+from calibrant.files import locks
+from calibrant.training import How, read, select, train
+
+SETTINGS = ["epochs=2", "network.hidden=[4]"]
+QUIET = How(device="cpu", quiet=True)
+WAITS = f"""
+import sys, time
+from calibrant.training import How, read, train
+def wait(epoch, validation):
+    print("an epoch is done", flush=True)
+    time.sleep(600)
+train(read("digits/focal", {SETTINGS!r}), sys.argv[1], How(device="cpu", quiet=True, listen=wait))
+"""
+
+
+def test_the_second_training_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    settings = [word for text in SETTINGS for word in ("--set", text)]
+    again = ["train", "digits/focal", "-o", str(folder), "--device", "cpu", *settings]
+    with subprocess.Popen([sys.executable, "-c", WAITS, str(folder)], stdout=subprocess.PIPE) as first:
+        try:
+            assert first.stdout is not None and first.stdout.readline() == b"an epoch is done\n"
+            assert run(again) == 2
+            said = capsys.readouterr().err
+            assert said.count("\n") == 1 and f"in use by process {first.pid};" in said
+            with pytest.raises(FileError, match=f"process {first.pid}"):
+                select(read("digits/focal", ["selection={grid={seed=[0, 1]}}"]), folder, QUIET)
+        finally:
+            first.kill()
+    assert (folder / locks.LOCK).is_file()  # what the kill left holds nobody up
+    assert run(again) == 0
+    assert not (folder / locks.LOCK).exists() and (folder / "metrics.json").is_file()
+
+
+def test_a_refused_training_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown device"):
+        train(read("digits/focal", SETTINGS), tmp_path / "deep" / "run", How(device="tpu"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    """Many that come and go at once: never two inside, and some get in."""
+    inside, most, refused = 0, 0, 0
+    count = threading.Lock()
+
+    def visit() -> None:
+        nonlocal inside, most, refused
+        for _ in range(200):
+            try:
+                with locks.alone_in(tmp_path):
+                    with count:
+                        inside += 1
+                        most = max(most, inside)
+                    with count:
+                        inside -= 1
+            except FileError:
+                with count:
+                    refused += 1
+
+    threads = [threading.Thread(target=visit) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1 and refused < 800
+    assert list(tmp_path.iterdir()) == []

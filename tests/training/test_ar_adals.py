@@ -1,0 +1,493 @@
+"""AR-AdaLS from nothing: a vanilla twin, its robustness, levels, training; stages resume, mix-ups are refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from calibrant.attacks import levels as cut
+from calibrant.cli import run as cli
+from calibrant.data import load as load_data
+from calibrant.errors import FileError, InputError
+from calibrant.functional.pooling import pool
+from calibrant.targets import ArAdaLS, Levels
+from calibrant.training import How, Recipe, distances, load, read, train
+from calibrant.training.checkpoint import latest
+from calibrant.training.levels import levels_of, vanilla
+from calibrant.types import Split
+
+QUIET = How(device="cpu", quiet=True)
+SMALL = (
+    "epochs=3",
+    "network={name='mlp', hidden=[16], batch_norm=false}",
+    "data.sizes={train=60, validation=40, calibration=20, test=40}",
+    "targets={name='ar_adals', alpha=0.5, levels=4, ruler='ddn'}",
+)
+
+
+def small(*more: str) -> Recipe:
+    return read("ar-adals/digits", [*SMALL, *more])
+
+
+def policy_of(run: Path) -> dict[str, Tensor]:
+    found = latest(run / "checkpoint", pytest.fail)
+    assert found is not None
+    return {k.removeprefix("policy."): v for k, v in found.tensors.items() if k.startswith("policy.")}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("ar") / "run"
+    train(small(), out, QUIET)
+    return out
+
+
+def test_the_run_holds_the_twin_its_robustness_and_the_path_of_epsilon(run: Path) -> None:
+    twin = read(run / "vanilla")
+    assert twin.targets.name == "one_hot" and twin.members == 1 and twin.transforms == ()
+    assert replace(twin, targets=small().targets, name=small().name, about=small().about) == small()
+    data = load_data("digits", sizes=small().data.sizes)
+    for split in (Split.TRAIN, Split.VALIDATION):
+        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split.value}.safetensors")
+        found.check(data, split, "mine")
+        assert torch.equal(found.index, data[split].index) and bool((found.distance > 0).all())
+    path = json.loads((run / "targets.json").read_text())
+    assert len(path["epsilon"]) == 3 + 1 and all(len(row) == 4 for row in path["epsilon"])
+    assert path["epsilon"][0] == [0.0] * 4 and max(path["epsilon"][-1]) > 0
+    for p, e in zip(path["p_true"][-1], path["epsilon"][-1], strict=True):
+        assert e == pytest.approx((p - 1) * 10 / (1 - 10))  # Eq. 4
+    assert json.loads((run / "levels.json").read_text())["from"] == "vanilla"
+
+
+def test_levels_are_equal_cuts_of_the_twins_distances(run: Path) -> None:
+    """Sorted by hand: the k-th smallest distance of n has level floor(k·R/n)."""
+    held = policy_of(run)
+    found = distances.read(run / "vanilla" / "robustness" / "ddn" / "train.safetensors")
+    order = sorted(range(60), key=lambda i: (found.distance[i].item(), i))
+    for rank, i in enumerate(order):
+        assert held["train"][found.index[i]].item() == rank * 4 // 60
+    assert int((held["train"] >= 0).sum()) == 60, "an index that is no training item has level −1"
+    assert torch.bincount(held["validation"]).tolist() == [10] * 4
+
+
+def test_the_policy_followed_algorithm_1(run: Path, tmp_path: Path) -> None:
+    """ε after training again with every epoch's validation predictions kept, by the pseudo-code's loop."""
+    train(small(), tmp_path / "kept", replace(QUIET, keep_epochs=True, levels=run))
+    held = policy_of(tmp_path / "kept")
+    assert torch.equal(held["trajectory"], policy_of(run)["trajectory"])
+    from calibrant import files
+
+    soft = [1.0] * 4
+    for epoch in (1, 2, 3):
+        p = files.read(tmp_path / "kept" / "epochs" / f"validation-{epoch:05d}.npz")
+        assert p.logits is not None
+        for r in range(4):
+            confidence = accuracy = count = 0.0
+            for i in range(p.n):
+                if held["validation"][i] == r:
+                    probs = torch.softmax(p.logits[i].double(), -1).tolist()
+                    confidence += max(probs)
+                    accuracy += probs.index(max(probs)) == int(p.labels[i])
+                    count += 1
+            soft[r] = min(1.0, max(1 / 10 + 1e-3, soft[r] - 0.5 * (confidence / count - accuracy / count)))
+        assert held["trajectory"][epoch].tolist() == pytest.approx(soft, abs=1e-9)
+
+
+def test_nothing_is_repeated(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stamps = {p: p.stat().st_mtime_ns for p in run.rglob("*.safetensors")}
+    monkeypatch.setattr(distances, "robustness", lambda *a, **k: pytest.fail("attacked again"))
+    train(small(), run, QUIET)
+    assert {p: p.stat().st_mtime_ns for p in run.rglob("*.safetensors")} == stamps
+
+
+KILLED = """
+import os, sys, signal
+from calibrant.attacks.store import Store
+from calibrant.training import How, read, train
+
+recipe, out, where = read("ar-adals/digits", eval(sys.argv[2])), sys.argv[1], sys.argv[3]
+
+def die(*a, **k):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if where == "chunk":
+    put = Store.put
+    Store.put = lambda self, *a: (put(self, *a), die())
+    sys.modules["calibrant.attacks.robustness"].CHUNK["cpu"] = 16
+else:
+    listen = lambda epoch, validation: die() if epoch == int(where) else None
+    train(recipe, out, How(device="cpu", quiet=True, listen=listen))
+train(recipe, out, How(device="cpu", quiet=True))
+"""
+
+
+@pytest.mark.parametrize("where", ["chunk", "2"])
+def test_killed_at_any_stage_ends_in_the_same_weights(run: Path, tmp_path: Path, where: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "run"), repr(list(SMALL)), where],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == -9, done.stderr
+    train(small(), tmp_path / "run", QUIET)
+    a, b = (latest(r / "checkpoint", pytest.fail) for r in (run, tmp_path / "run"))
+    assert a is not None and b is not None and a.tensors.keys() == b.tensors.keys()
+    assert all(torch.equal(a.tensors[k], b.tensors[k]) for k in a.tensors)
+    assert not list((tmp_path / "run").rglob("*.parts")), "finished chunks are joined and gone"
+
+
+def test_on_the_fly_levels_are_of_the_network_in_training(run: Path, tmp_path: Path) -> None:
+    recipe = small("targets.refresh_after=[2]")
+    train(recipe, tmp_path / "fly", replace(QUIET, levels=run / "vanilla" / "robustness" / "ddn", keep_weights=3))
+    held = policy_of(tmp_path / "fly")
+    stored = tmp_path / "fly" / "robustness" / "epoch-00002" / "ddn"
+    data = load_data("digits", sizes=recipe.data.sizes)
+    found = [distances.read(stored / f"{s}.safetensors") for s in ("train", "validation")]
+    expected = levels_of(found[0], found[1], data, 4)
+    assert torch.equal(held["train"], expected.train) and torch.equal(held["validation"], expected.validation)
+    assert not torch.equal(held["train"], policy_of(run)["train"])
+    # the attacked weights are those after two epochs, not the last ones
+    from calibrant.attacks.store import weights_hash
+    from calibrant.training.epochs import kept_weights
+
+    network = load(tmp_path / "fly").members[0]
+    network.load_state_dict(kept_weights(tmp_path / "fly")[1])
+    assert found[0].network == weights_hash(network) != weights_hash(load(tmp_path / "fly").members[0])
+
+
+def test_of_ensemble_learns_from_the_pooled_prediction(run: Path, tmp_path: Path) -> None:
+    """Members in lock-step share soft labels; the gap is that of the mean probability (AR §5.3)."""
+    from calibrant import files
+
+    train(small("members=3"), tmp_path / "of", replace(QUIET, levels=run, keep_epochs=True))
+    held = policy_of(tmp_path / "of")
+    first = files.read(tmp_path / "of" / "epochs" / "validation-00001.npz")
+    assert first.logits is not None and first.logits.shape == (3, 40, 10)
+    confidence, predicted = pool(first.logits).exp().max(-1)
+    for r in range(4):
+        mine = held["validation"] == r
+        gap = (confidence[mine].mean() - (predicted == first.labels)[mine].double().mean()).item()
+        assert held["trajectory"][1, r].item() == pytest.approx(min(1.0, 1 - 0.5 * gap))
+    alone = policy_of(run)["trajectory"]
+    assert not torch.equal(held["trajectory"], alone)
+
+
+def test_ensemble_of_ar_adals_is_independent_runs_pooled(run: Path, tmp_path: Path) -> None:
+    from calibrant import files
+    from calibrant.cli import run as command
+
+    train(small("seed=1"), tmp_path / "one", replace(QUIET, levels=run))
+    assert torch.equal(policy_of(run)["train"], policy_of(tmp_path / "one")["train"]), "levels of one twin serve all"
+    out = tmp_path / "both.npz"
+    words = ["predict", str(run), str(tmp_path / "one"), "--ensemble", "deep", "-o", str(out), "--device", "cpu"]
+    assert command(words) == 0
+    each = [files.read(r / "test.npz").logits for r in (run, tmp_path / "one")]
+    both = files.read(out).logits
+    assert both is not None
+    stacked = torch.stack([z for z in each if z is not None])
+    torch.testing.assert_close(torch.softmax(both, -1), pool(stacked).exp(), atol=1e-5, rtol=1e-4, check_dtype=False)
+
+
+# -- what can go wrong -----------------------------------------------------------------------------------------------
+
+
+def refused(recipe: Recipe, out: Path, how: How) -> str:
+    with pytest.raises((InputError, FileError)) as caught:
+        train(recipe, out, how)
+    return str(caught.value)
+
+
+def test_more_levels_than_items(tmp_path: Path) -> None:
+    assert "41 levels of 40 validation items" in refused(small("targets.levels=41"), tmp_path / "r", QUIET)
+    assert not (tmp_path / "r").exists(), "nothing is written"
+
+
+def test_validation_levels_missing(run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "train only"
+    folder.mkdir()
+    source = run / "vanilla" / "robustness" / "ddn" / "train.safetensors"
+    (folder / "train.safetensors").write_bytes(source.read_bytes())
+    said = refused(small(), tmp_path / "r", replace(QUIET, levels=folder))
+    assert "validation.safetensors is missing" in said and "--split validation" in said
+    no_validation = "data.sizes={train=60, validation=0, calibration=20, test=40}"
+    assert "has no validation part" in refused(small(no_validation), tmp_path / "s", QUIET)
+    with pytest.raises(InputError, match="validation levels miss"):
+        ArAdaLS(classes=10, levels=2).refresh(Levels(torch.tensor([0, 1]), torch.tensor([], dtype=torch.long)))
+
+
+def test_robustness_of_another_split_or_data_set(run: Path, tmp_path: Path) -> None:
+    stored = run / "vanilla" / "robustness" / "ddn"
+    swapped = tmp_path / "swapped"
+    swapped.mkdir()
+    for a, b in (("train", "validation"), ("validation", "train")):
+        (swapped / f"{a}.safetensors").write_bytes((stored / f"{b}.safetensors").read_bytes())
+    said = refused(small(), tmp_path / "a", replace(QUIET, levels=swapped))
+    assert "the train part of digits, but of the validation part of digits" in said
+    said = refused(small("data.seed=1"), tmp_path / "b", replace(QUIET, levels=stored))
+    assert "another seed or other sizes" in said
+    said = refused(small("data.seed=1"), tmp_path / "c", replace(QUIET, levels=run))
+    assert "was trained on digits (seed 0" in said and "(seed 1" in said
+    (swapped / "train.safetensors").write_bytes((stored / "train.safetensors").read_bytes()[:-8])
+    assert "truncated" in refused(small(), tmp_path / "d", replace(QUIET, levels=swapped))
+    assert "neither a run nor" in refused(small(), tmp_path / "e", replace(QUIET, levels=tmp_path / "nowhere"))
+    assert not any(tmp_path.glob("[a-e]")), "nothing is written"
+
+
+def test_the_record_names_the_ruler_that_measured(run: Path, tmp_path: Path) -> None:
+    """Files say what measured them. A recipe that names another would write that into recipe, levels and targets."""
+    stored = run / "vanilla" / "robustness" / "ddn"
+    said = refused(small("targets.ruler=cw"), tmp_path / "a", replace(QUIET, levels=stored))
+    assert "train.safetensors was measured by ddn, and this recipe's ruler is cw; add --set targets.ruler=ddn" in said
+    assert not (tmp_path / "a").exists(), "nothing is written"
+    train(small("epochs=1"), tmp_path / "b", replace(QUIET, levels=stored))
+    for name in ("levels.json", "targets.json"):
+        assert json.loads((tmp_path / "b" / name).read_text())["ruler"] == "ddn"
+
+
+def test_levels_of_training_and_validation_are_of_one_network(run: Path, tmp_path: Path) -> None:
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    for split, network in (("train", "a"), ("validation", "b")):
+        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
+        distances.write(mixed / f"{split}.safetensors", replace(found, network=network))
+    said = refused(small(), tmp_path / "r", replace(QUIET, levels=mixed))
+    assert "are of two networks" in said and "--split train,validation" in said and not (tmp_path / "r").exists()
+
+
+def test_levels_of_training_and_validation_are_of_one_edition_of_the_ruler(run: Path, tmp_path: Path) -> None:
+    mixed = tmp_path / "mixed"
+    mixed.mkdir()
+    for split, edition in (("train", 7), ("validation", 8)):
+        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
+        distances.write(mixed / f"{split}.safetensors", replace(found, edition=edition))
+    said = refused(small(), tmp_path / "r", replace(QUIET, levels=mixed))
+    assert "are of two editions of ddn" in said and not (tmp_path / "r").exists()
+
+
+def test_what_an_earlier_edition_of_the_ruler_measured_is_measured_again(run: Path, tmp_path: Path) -> None:
+    members, data = load(run / "vanilla").members, load_data("digits", sizes=small().data.sizes)
+    fresh = distances.measured(members, data, "test", tmp_path, ruler="ddn")
+    path = tmp_path / "ddn" / "test.safetensors"
+    for edition in (fresh.edition, fresh.edition - 1):
+        distances.write(path, replace(fresh, distance=2 * fresh.distance, edition=edition))
+        found = distances.measured(members, data, "test", tmp_path, ruler="ddn")
+        kept = 2.0 if edition == fresh.edition else 1.0
+        assert torch.equal(found.distance, kept * fresh.distance)
+    assert distances.read(path).edition == fresh.edition
+
+
+def test_a_file_that_notes_no_edition_is_of_an_earlier_one(run: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    source, path = run / "vanilla" / "robustness" / "ddn" / "train.safetensors", tmp_path / "train.safetensors"
+    found = distances.read(source)
+    head = {"data": found.data, "split": "train", "items": found.items, "network": found.network, "ruler": "ddn"}
+    save_file(load_file(source), path, {"calibrant": json.dumps(head)})
+    assert distances.read(path).edition < found.edition
+
+
+def test_a_run_keeps_the_levels_it_was_begun_with(run: Path, tmp_path: Path) -> None:
+    train(small("seed=5"), tmp_path / "other", QUIET)
+    out = tmp_path / "mine"
+    train(small("seed=7"), out, replace(QUIET, levels=run))
+    said = refused(small("seed=7"), out, replace(QUIET, levels=tmp_path / "other"))
+    assert "was begun with other levels" in said
+    train(small("seed=7"), out, QUIET)  # without saying which, it goes on with its own
+
+
+def test_chunks_of_the_rulers_former_settings_are_in_nobodys_way(run: Path, tmp_path: Path) -> None:
+    """A measurement that was killed before the ruler's defaults changed is begun anew, and leaves nothing behind."""
+    members, data = load(run / "vanilla").members, load_data("digits", sizes=small().data.sizes)
+    weights = distances.weights_hash(members[0])
+    for former in (f"test.{weights[:8]}.parts", f"test.{weights[:8]}-00000000.parts"):
+        left = tmp_path / "ddn" / former
+        left.mkdir(parents=True)
+        (left / "robustness.json").write_text(
+            json.dumps({"chunk": 256, "model": weights, "settings": {"iterations": 9}})
+        )
+    distances.measured(members, data, "test", tmp_path, ruler="ddn")
+    assert [path.name for path in (tmp_path / "ddn").iterdir()] == ["test.safetensors"]
+
+
+def test_items_that_no_attack_moved_are_named(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their distance is infinite: of the most robust level, and if they are many, cut by their order alone."""
+    folder = tmp_path / "far"
+    folder.mkdir()
+    for split in ("train", "validation"):
+        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
+        count = 7 if split == "train" else 0
+        far = torch.where(torch.arange(len(found.distance)) < count, torch.inf, found.distance)
+        distances.write(folder / f"{split}.safetensors", replace(found, distance=far))
+    places = ", ".join(map(str, distances.read(folder / "train.safetensors").index[:5].tolist()))
+    train(small("epochs=1"), tmp_path / "r", How(device="cpu", levels=folder))
+    said = capsys.readouterr().err
+    assert f"ddn found no other prediction for 7 of 60 train items (places {places}, …)" in said
+    assert "validation items" not in said
+
+
+def test_levels_are_for_targets_that_want_them(tmp_path: Path) -> None:
+    said = refused(read("digits/focal"), tmp_path / "r", replace(QUIET, levels=tmp_path))
+    assert "--levels is for targets that want levels" in said and not (tmp_path / "r").exists()
+
+
+def test_an_item_without_a_level_stops_the_training_by_name(tmp_path: Path) -> None:
+    from calibrant.errors import DivergedError
+
+    data = load_data("digits", sizes=small().data.sizes)
+
+    def holes(members: object, epoch: int) -> Levels:
+        level = torch.full((int(data[Split.TRAIN].index.max()) + 1,), -1)
+        level[data[Split.TRAIN].index[1:]] = torch.arange(59) % 4
+        return Levels(level, torch.arange(40) % 4)
+
+    with pytest.raises(DivergedError, match=rf"\b{int(data[Split.TRAIN].index[0])}\b"):
+        train(small(), tmp_path / "r", replace(QUIET, refresh=holes))
+
+
+def test_the_twin_of_an_ensemble_with_mixup_is_one_plain_network() -> None:
+    twin = vanilla(read("ar-adals/cifar10_of_ensemble", ["transforms=['mixup']"]))
+    assert (twin.members, twin.targets.name, twin.transforms) == (1, "one_hot", ())
+    assert twin.network == read("ar/cifar10_resnet29").network
+
+
+def test_pooled_members_are_attacked_as_one(tmp_path: Path) -> None:
+    """The ensemble's distance on linear members is that of the mean probability's boundary, found by looking around."""
+    rng = torch.Generator().manual_seed(0)
+    members = []
+    for _ in range(2):
+        layer = nn.Linear(2, 2)
+        with torch.no_grad():
+            layer.weight.copy_(4 * torch.randn(2, 2, generator=rng))
+            layer.bias.copy_(-layer.weight @ torch.tensor([0.5, 0.5]))
+        members.append(layer.eval())
+    from calibrant.attacks import robustness
+
+    x = torch.rand(8, 2, generator=rng) * 0.2 + 0.4
+    found = robustness(distances.Pooled(members), x, "cw")
+
+    def label(points: Tensor) -> Tensor:
+        with torch.no_grad():
+            return pool(torch.stack([m(points) for m in members])).argmax(-1)
+
+    angles = torch.linspace(0, 2 * torch.pi, 721)[:-1]
+    around = torch.stack([angles.cos(), angles.sin()], -1)
+    radii = torch.linspace(0, 0.6, 1201)[1:]
+    for i in range(len(x)):
+        flips = [r.item() for r in radii if bool((label(x[i] + r * around) != label(x[i : i + 1])).any())]
+        assert found[i].item() == pytest.approx(flips[0], rel=0.03, abs=1e-3)
+    assert bool((cut(found, 4) < 4).all())
+
+
+def test_a_record_of_levels_is_never_followed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What lies outside a run is read where the user names it, wherever that has moved to, and nowhere else."""
+    here = tmp_path / "here"
+    shutil.copytree(run, here / "one")
+    monkeypatch.chdir(here)
+    words = [w for s in SMALL for w in ("--set", s)] + ["--device", "cpu"]
+    assert cli(["train", "ar-adals/digits", "-o", "[/two]", "--levels", "one", *words]) == 0
+    assert f"{Path('[/two]') / 'report.html'}" in capsys.readouterr().out
+    here.rename(tmp_path / "there")
+    monkeypatch.chdir(tmp_path)
+    again = ["train", "ar-adals/digits", "-o", "there/[/two]", *words]
+    assert cli(again) == 0
+    said = "no audit beside vanilla: the levels came from ../../one/vanilla, as seen from there/[/two]"
+    assert said in capsys.readouterr().err
+    assert cli([*again, "--levels", "there/one"]) == 0
+    assert "vanilla" in (shown := capsys.readouterr()).out and "no audit" not in shown.err
+    train(vanilla(small("seed=7")), tmp_path / "other", QUIET)  # another network
+    assert cli([*again, "--levels", "other"]) == 2
+    assert "was begun with other levels (from ../../one/vanilla" in capsys.readouterr().err
+
+
+def test_a_place_that_takes_no_files_is_said_before_anything_is_done(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    allowed = os.access
+    closed = tmp_path / "closed"
+    shutil.copytree(run / "vanilla", closed)
+
+    def access(path: str | Path, mode: int) -> bool:  # root may everything
+        return not (mode & os.W_OK and closed in (Path(path), *Path(path).parents)) and allowed(path, mode)
+
+    monkeypatch.setattr(os, "access", access)
+    assert "no permission to write in" in refused(small(), closed / "r", QUIET)
+    words = [w for s in (*SMALL, "epochs=1") for w in ("--set", s)] + ["--levels", str(closed), "--device", "cpu"]
+    (closed / "robustness" / "ddn" / "test.safetensors").write_text("junk")  # the audit wants it, and cannot mend it
+    assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "kept"), *words]) == 0
+    assert (tmp_path / "kept" / "report.html").is_file(), "audited, with distances of its own keeping"
+    assert (tmp_path / "kept" / "robustness" / "vanilla" / "ddn" / "test.safetensors").is_file()
+    for split in ("train", "validation"):  # of another edition: they would be measured again
+        path, stale = closed / "robustness" / "ddn" / f"{split}.safetensors", tmp_path / f"{split}.safetensors"
+        distances.write(stale, replace(distances.read(path), edition=0))
+        shutil.copy(stale, path)
+    assert "ddn distances of" in refused(small(), tmp_path / "r", replace(QUIET, levels=closed))
+    said = refused(small("targets.ruler=cw"), tmp_path / "r", replace(QUIET, levels=closed))
+    assert "cw distances of" in said and f"calibrant probe {closed} --ruler cw --split train,validation -o" in said
+    assert not (tmp_path / "r").exists()
+
+
+def test_levels_of_a_run_that_is_called_vanilla_are_not_taken_for_the_runs_own_twin(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(run / "vanilla", "vanilla")
+    words = [w for s in (*SMALL, "epochs=1") for w in ("--set", s)] + ["--levels", "vanilla", "--device", "cpu"]
+    assert cli(["train", "ar-adals/digits", "-o", "two", *words]) == 0
+    assert json.loads(Path("two/levels.json").read_text())["from"] == "../vanilla" and Path("two/report.html").is_file()
+
+
+def test_a_place_that_lets_nobody_look_is_one_line(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def looked(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr("calibrant.training.run_folder.visible", lambda folder, pattern: looked(folder))
+    assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "r")]) == 2
+    assert f"no permission to use {tmp_path / 'r'}" in capsys.readouterr().err
+
+
+def test_a_damaged_record_of_levels_is_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copytree(run, tmp_path / "r")
+    (tmp_path / "r" / "levels.json").write_text("{")
+    words = [w for s in SMALL for w in ("--set", s)] + ["--device", "cpu"]
+    assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "r"), *words]) == 2
+    assert "levels.json is not valid JSON" in capsys.readouterr().err
+
+
+def test_a_run_that_was_begun_with_a_refresh_too_late_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = small("targets.refresh_after=[9]")
+    with monkeypatch.context() as before:
+        before.setattr("calibrant.training.levels._check_refreshes", lambda recipe: None)
+        train(late, tmp_path / "old", QUIET)
+    train(late, tmp_path / "old", QUIET)
+    assert "after 9 levels would not be cut anew" in refused(late, tmp_path / "new", QUIET)
+
+
+def test_a_callers_own_parts_are_not_cut_by_a_recipe(tmp_path: Path) -> None:
+    part = load_data("digits")["train"]
+    mine = TensorDataset(part.x[:200], part.y[:200])
+
+    def sizes() -> dict[str, int]:
+        return dict(json.loads((tmp_path / "r" / "data.json").read_text())["sizes"])
+
+    train(small("epochs=1"), tmp_path / "r", QUIET, {"train": mine, "test": mine})
+    assert sizes()["test"] == 200 and sizes()["train"] == 200 - 40 - 20
+    fewer = TensorDataset(part.x[:150], part.y[:150])
+    with pytest.raises(InputError, match="was begun with other data .train 140, now 90.;"):
+        train(small("epochs=1"), tmp_path / "r", QUIET, {"train": fewer, "test": mine})
+    train(small("epochs=1"), tmp_path / "r", QUIET, {"train": mine, "test": fewer})  # judged on other items
+    assert sizes()["test"] == 150

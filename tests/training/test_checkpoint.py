@@ -1,0 +1,94 @@
+"""Checkpoints: whole or not at all, two kept, and any damage found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from calibrant.errors import FileError
+from calibrant.training import checkpoint
+from calibrant.training.checkpoint import Checkpoint, latest, save
+
+
+def sample(epoch: int) -> Checkpoint:
+    tensors = {"w": torch.arange(6.0).reshape(2, 3) + epoch, "n": torch.tensor(epoch), "half": torch.ones(3).bfloat16()}
+    return Checkpoint(epoch, tensors, {"history": [{"loss": 0.1, "none": None}], "word": "ä"})
+
+
+def test_round_trip_bit_for_bit_and_two_are_kept(tmp_path: Path) -> None:
+    for epoch in (1, 2, 3):
+        save(tmp_path, sample(epoch))
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        f"0000{e}.{s}" for e in (2, 3) for s in ("json", "safetensors")
+    ]
+    found = latest(tmp_path, pytest.fail)
+    assert found is not None and found.epoch == 3 and found.plain == sample(3).plain
+    for name, t in sample(3).tensors.items():
+        assert torch.equal(found.tensors[name], t) and found.tensors[name].dtype == t.dtype
+
+
+def test_tensors_may_share_memory_and_lie_anyhow(tmp_path: Path) -> None:
+    w = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0)).to(memory_format=torch.channels_last)
+    save(tmp_path, Checkpoint(1, {"a": w, "b": w, "t": w[0, 0].T}, {}))
+    found = latest(tmp_path, pytest.fail)
+    assert found is not None and torch.equal(found.tensors["b"], w) and torch.equal(found.tensors["t"], w[0, 0].T)
+
+
+def test_none_where_there_never_was_one(tmp_path: Path) -> None:
+    assert latest(tmp_path, pytest.fail) is None
+    assert latest(tmp_path / "nothing", pytest.fail) is None
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_damage_is_found_and_the_one_before_is_used(tmp_path: Path, data: st.DataObject) -> None:
+    for epoch in (1, 2):
+        save(tmp_path, sample(epoch))
+    victim = tmp_path / data.draw(st.sampled_from(["00002.json", "00002.safetensors"]))
+    content = bytearray(victim.read_bytes())
+    if data.draw(st.booleans()):
+        content = content[: data.draw(st.integers(0, len(content) - 1))]  # truncated
+    else:
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place] ^= data.draw(st.integers(1, 255))  # edited
+    victim.write_bytes(content)
+    said: list[str] = []
+    found = latest(tmp_path, said.append)
+    # a flipped byte may leave the JSON's meaning as it is (white space, an escaped letter): then nothing is lost
+    if found is not None and found.epoch == 2:
+        assert victim.suffix == ".json" and found.plain == sample(2).plain
+        return
+    assert found is not None and found.epoch == 1
+    assert len(said) == 1 and "00002" in said[0] and "before it" in said[0]
+
+
+def test_a_missing_tensor_file_is_found(tmp_path: Path) -> None:
+    for epoch in (1, 2):
+        save(tmp_path, sample(epoch))
+    (tmp_path / "00002.safetensors").unlink()
+    said: list[str] = []
+    found = latest(tmp_path, said.append)
+    assert found is not None and found.epoch == 1 and "missing" in said[0]
+
+
+def test_nothing_intact_is_an_error_not_a_fresh_start(tmp_path: Path) -> None:
+    save(tmp_path, sample(1))
+    (tmp_path / "00001.safetensors").write_bytes(b"")
+    with pytest.raises(FileError, match="no checkpoint .* is intact"):
+        latest(tmp_path, lambda text: None)
+
+
+def test_tensors_without_their_json_are_nobodys(tmp_path: Path) -> None:
+    """What a kill between the two writes leaves."""
+    save(tmp_path, sample(1))
+    (tmp_path / "00002.safetensors").write_bytes(b"half")
+    found = latest(tmp_path, pytest.fail)
+    assert found is not None and found.epoch == 1
+    save(tmp_path, sample(2))
+    again = latest(tmp_path, pytest.fail)
+    assert again is not None and again.epoch == 2
+    assert checkpoint.KEEP == 2

@@ -1,0 +1,182 @@
+"""Before anything is written: what cannot train is refused whole; and what a recipe, or a caller, may hand in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch.utils.data import TensorDataset
+
+from calibrant.data import Batches, load
+from calibrant.errors import CalibrantError, DivergedError, InputError
+from calibrant.training import How, Recipe, read, select, train
+from calibrant.training import load as load_run
+from calibrant.training.components import components, known_of
+from calibrant.training.run import networks
+from calibrant.types import Split
+
+QUIET = How(device="cpu", quiet=True)
+
+
+def small(*settings: str) -> Recipe:
+    return read("digits/cross_entropy", ["epochs=2", "network.hidden=[32]", *settings])
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["penalties=['ranking']", "transforms=['mixup']"], "'ranking' needs each item's label, and mixup mixes"),
+        (["penalties=['mmce']", "transforms=['cutmix']"], "'mmce' needs each item's label"),
+        (["engine=graph"], "needs a CUDA device"),
+        (["network=timm:nothing"], "timm"),
+        (["transforms=[{name='ccat', attack={name='pgd', itertions=3}}]"], "ccat|attack.iterations"),
+        (["data.sizes={validation=0}"], "no validation part.*sizes={'validation': N}"),
+        (["data.sizes={train=1}"], "training part has 1 item"),
+        (["network.dropout=1.5"], "dropout is 1.5; it must be a rate"),
+        (["network.act=relu6"], "act='relu6' must be a layer's class"),
+        (["network.hidden=200"], "'mlp' cannot be made with hidden=200"),
+        (["network.hidden=[-3]"], "'mlp' cannot be made with hidden"),
+        (["network=unet"], "'unet' cannot read digits .1×8×8.: .*too small"),
+        (["network=text_cnn"], "'text_cnn' cannot read digits"),
+        (["loss.class_weights=[1.0, 2.0]"], "2 class weights for 10 classes"),
+        (["loss={name='focal', gamma=nan}"], "gamma must be 0 or more"),
+        (["loss={name='inverse_focal', gamma=inf}"], "gamma must be 0 or more"),
+        (["penalties=[{name='mmce', width=0.0}]"], "width must be positive"),
+        (["targets={name='ar_adals', ruler='linf'}"], "unknown ruler 'linf'; known: cw, ddn"),
+        (["targets={name='ar_adals', levels='ten'}"], "levels must be a whole number, 1 or more, got 'ten'"),
+        (["targets={name='ar_adals', levels=2.5}"], "levels must be a whole number, 1 or more, got 2.5"),
+        (["targets={name='ar_adals', refresh_after=3}"], "refresh_after lists numbers of finished epochs"),
+        (["targets={name='ar_adals', refresh_after=['a']}"], "refresh_after lists numbers of finished epochs"),
+        (["targets={name='ar_adals', refresh_after=[-1]}"], "refresh_after lists numbers of finished epochs"),
+        (["targets={name='ar_adals', refresh_after=[1, 2]}"], r"after is .1, 2. and the run ends after 2 .*after=.1."),
+        (
+            ["targets={name='ar_adals', levels=999999}"],
+            "levels of .* train items; lower targets.levels, or train on more",
+        ),
+    ],
+)
+def test_what_cannot_train_leaves_nothing_behind(tmp_path: Path, settings: list[str], says: str) -> None:
+    with pytest.raises(CalibrantError, match=says):
+        train(small(*settings), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("split", [Split.TRAIN, Split.VALIDATION])
+def test_a_label_of_no_class_is_seen_before_the_first_step(tmp_path: Path, split: Split) -> None:
+    data = load("digits")
+    y = data[split].y.clone()
+    y[3] = 10
+    wrong = replace(data, splits={**data.splits, split: replace(data[split], y=y)})
+    says = rf"the {split} part of digits has the label 10, and its 10 classes are 0 … 9"
+    with pytest.raises(InputError, match=says):
+        train(small(), tmp_path / "run", QUIET, wrong)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["augment.crop_padding=-3", "optimiser.lr=inf", "optimiser.beta1=1.5", "schedule.warmup=-1", "schedule.gamma=nan"],
+)
+def test_numbers_out_of_range_are_refused_when_the_recipe_is_read(setting: str) -> None:
+    with pytest.raises(InputError, match=setting.split("=")[0].split(".")[1]):
+        small(setting)
+
+
+def test_a_run_needs_a_process(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="at least one process"):
+        train(small(), tmp_path / "run", replace(QUIET, devices=0))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_last_point_of_a_grid_is_judged_before_the_first_one_trains(tmp_path: Path) -> None:
+    grid = "selection={grid={'targets.epsilon'=[0.1, 2.0]}}"
+    with pytest.raises(InputError, match="epsilon"):
+        select(small("targets=smoothing", grid), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("axis", "said"), [("'targets.refresh_after'=[[], [99]]", "after 99 levels"), ("'targets.levels'=[2, 999]", "999")]
+)
+def test_so_are_its_levels(tmp_path: Path, axis: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        select(small("targets=ar_adals", f"selection={{grid={{{axis}}}}}"), tmp_path / "run", QUIET)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_may_be_begun_anew(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match="no checkpoint was written yet"):
+        train(small("optimiser={name='sgd', lr=1e30}"), tmp_path / "run", QUIET)
+    train(small(), tmp_path / "run", QUIET)
+    assert load_run(tmp_path / "run").recipe == small()
+    with pytest.raises(InputError, match="optimiser"):
+        train(small("optimiser.lr=1"), tmp_path / "run", QUIET)
+
+
+def test_a_dataset_of_ones_own_goes_straight_in(tmp_path: Path) -> None:
+    rng = torch.Generator().manual_seed(0)
+    mine = TensorDataset(torch.randn(90, 6, generator=rng), torch.arange(90) % 3)
+    made = train(small("data.seed=4"), tmp_path / "run", QUIET, data=mine)
+    assert made["metrics"]["test"]["n"] == 18 and load_run(tmp_path / "run").shape == (6,)
+
+
+def test_pixels_that_no_attack_may_start_from_are_refused_before_the_twin_is_trained(tmp_path: Path) -> None:
+    rng = torch.Generator().manual_seed(0)
+    mine = TensorDataset(torch.randn(90, 6, generator=rng), torch.arange(90) % 3)
+    recipe = small("targets={name='ar_adals', levels=2}")
+    with pytest.raises(
+        InputError, match=r"of the train part of TensorDataset reach from -.*outside the bounds \[0, 1\]"
+    ):
+        train(recipe, tmp_path / "run", QUIET, data=mine)
+    words = TensorDataset(torch.randint(9, (90, 6), generator=rng), torch.arange(90) % 3)
+    with pytest.raises(InputError, match="robustness needs images held in memory|cannot read"):
+        train(recipe, tmp_path / "run", QUIET, data=words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_of_images_is_trained_on_by_worker_processes(tmp_path: Path) -> None:
+    """The same pixels as PNG files and as arrays end in the same weights."""
+    data, folder = load("digits", sizes={"train": 120, "validation": 40, "calibration": 0, "test": 40}), tmp_path / "x"
+    for split in ("train", "validation", "test"):
+        order = data[split].y.argsort(stable=True)
+        for place, i in enumerate(order.tolist()):
+            to = folder / ("val" if split == "validation" else split) / str(int(data[split].y[i]))
+            to.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(data[split].x[i, 0].numpy()).save(to / f"{place:03}.png")
+    zero = "data.sizes={calibration=0}"
+    recipe = small(f"data.name='{folder}'", "data.shape=[1, 8, 8]", zero, "batch=60")
+    train(recipe, tmp_path / "files", QUIET)
+    images = load(str(folder), shape=(1, 8, 8), sizes={"calibration": 0})
+    assert Batches(images["train"], 60).workers > 0
+    held = {
+        split: replace(part, x=torch.cat([x for x, _, _ in Batches(part, 500)]).mul(255).round().byte(), items=None)
+        for split, part in images.splits.items()
+    }
+    train(small(zero, "batch=60"), tmp_path / "arrays", QUIET, data=replace(images, splits=held))
+    a, b = (load_run(tmp_path / name).members[0].state_dict() for name in ("files", "arrays"))
+    assert all(torch.equal(v, b[k]) for k, v in a.items())
+    assert load_run(tmp_path / "files").classes == tuple(str(i) for i in range(10))
+
+
+def test_ccat_by_the_recipe_alone(tmp_path: Path) -> None:
+    """Half of a batch moves within ε of its pixels, its targets towards uniform; the run repeats itself."""
+    recipe = read("digits/ccat", ["epochs=1", "network.hidden=[16]", "transforms.0.attack={name='pgd', iterations=2}"])
+    runs = [train(recipe, tmp_path / name, QUIET)["metrics"] for name in ("a", "b")]
+    assert runs[0] == runs[1]
+    a, b = (load_run(tmp_path / name).members[0].state_dict() for name in ("a", "b"))
+    assert all(torch.equal(v, b[k]) for k, v in a.items())
+    data = load("digits")
+    [network] = networks(recipe, data)
+    [ccat] = components(recipe, known_of(data)).transforms
+    x, y, index = next(iter(Batches(data["train"], 32, mean=data.mean, std=data.std)))
+    q = F.one_hot(y, 10).float()
+    moved, soft = ccat(network, x, q, index, torch.Generator().manual_seed(1))
+    other, _ = ccat(network, x, q, index, torch.Generator().manual_seed(2))
+    assert torch.equal(moved[:16], x[:16]) and torch.equal(soft[:16], q[:16])
+    distance = (moved - x)[16:].abs().flatten(1).amax(1) * data.std[0]
+    assert 0 < distance.max() <= 0.03 + 1e-6 and not torch.equal(moved, other)
+    assert (soft[16:].amax(1) < 1).all() and torch.allclose(soft.sum(1), torch.ones(32))

@@ -1,0 +1,225 @@
+"""A run may come from anyone: edited records, paths that lead outside, damaged files; and runs of version 0.1 open."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from calibrant.cli import run as cli
+from calibrant.errors import FileError
+from calibrant.files import sealed
+from calibrant.training import How, load, read, select, train
+from calibrant.training.epochs import kept_weights
+
+QUIET = How(device="cpu", quiet=True, keep_weights=1)
+SMALL = ["epochs=1", "network.hidden=[8]", "data.sizes={train=100, validation=40, calibration=20, test=40}"]
+SEARCH = [*SMALL, "selection={grid={'targets.epsilon'=[0.0, 0.3]}, criterion='nll'}"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run and a search, of which each test takes a copy."""
+    folder = tmp_path_factory.mktemp("made")
+    train(read("digits/smoothing", SMALL), folder / "run", QUIET)
+    select(read("digits/smoothing", SEARCH), folder / "search", QUIET)
+    return folder
+
+
+@pytest.fixture
+def runs(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "runs"
+
+
+def without_hash(folder: Path) -> None:
+    """As version 0.1 wrote it."""
+    for path in folder.rglob("*.json"):
+        if path.parent.name != "checkpoint":
+            path.write_text(json.dumps(sealed.read(path), indent=2))
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    body = json.loads(path.read_text())
+    change(body)
+    path.write_text(json.dumps(body, indent=2))
+
+
+def refused(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    capsys.readouterr()
+    assert cli(words) == 2
+    error = capsys.readouterr().err
+    assert says in error and len(error.strip().splitlines()) == 1, error
+
+
+def predict(run: str) -> list[str]:
+    return ["predict", f"runs/{run}", "--device", "cpu", "-o", "p.npz"]
+
+
+EDITS: list[tuple[str, str, Callable[[dict[str, Any]], object]]] = [
+    ("run", "metrics.json", lambda body: body["metrics"]["test"].update(accuracy=1.0)),
+    ("run", "environment.json", lambda body: body.update(threads=7)),
+    ("search", "recipe.json", lambda body: body.update(epochs=7)),
+    ("run", "data.json", lambda body: body.update(mean=[0.9])),
+    ("run", "recipe.json", lambda body: body["data"].update(seed=3)),
+    ("search", "selection.json", lambda body: body.update(chosen=body["points"][0], criterion="ece")),
+]
+
+
+@pytest.mark.parametrize(("run", "name", "change"), EDITS, ids=[f"{run}/{name}" for run, name, _ in EDITS])
+def test_an_edited_record_is_one_line(
+    runs: Path, run: str, name: str, change: Callable[[dict[str, Any]], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(runs / run / name, change)
+    for verb in (predict(run), ["stress", f"runs/{run}", "-o", "s"], ["probe", f"runs/{run}"]):
+        refused(verb, f"runs/{run}/{name} was edited", capsys)
+    assert not Path("p.npz").exists() and not Path("s").exists()
+
+
+@pytest.mark.parametrize("name", ["data.json", "recipe.json", "environment.json", "metrics.json"])
+def test_an_edited_run_is_not_trained_on(runs: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(runs / "run" / name, lambda body: body.update(about="mine"))
+    words = ["train", "digits/smoothing", *(w for s in SMALL for w in ("--set", s)), "--device", "cpu"]
+    refused([*words, "-o", "runs/run"], f"{name} was edited", capsys)
+    if name == "recipe.json":
+        refused(["train", "runs/run", "-o", "again"], f"{name} was edited", capsys)
+
+
+def test_the_points_of_a_search_count(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for point in (runs / "search" / "points").iterdir():  # the one that was chosen, and the other
+        whole = (point / "metrics.json").read_text()
+        (point / "metrics.json").write_text(whole.replace("1", "2"))
+        refused(predict("search"), f"{point.name}/metrics.json was edited", capsys)
+        (point / "metrics.json").write_text(whole)
+    load(runs / "search")
+
+
+def test_one_byte_is_an_edit(runs: Path) -> None:
+    """Wherever it is, but in the four letters that name the hash it may turn up as another complaint."""
+    path = runs / "run" / "data.json"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(FileError, match=r"data\.json"):
+            load(runs / "run")
+    path.write_bytes(whole)
+    load(runs / "run")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe{}", b"[" * 100_000], ids=repr)
+@pytest.mark.parametrize("name", ["recipe.json", "data.json", "environment.json"])
+def test_a_damaged_record_is_one_line(
+    runs: Path, name: str, content: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (runs / "run" / name).write_bytes(content)
+    refused(predict("run"), name, capsys)
+    words = ["train", "digits/smoothing", *(w for s in SMALL for w in ("--set", s)), "--device", "cpu"]
+    refused([*words, "-o", "runs/run"], name, capsys)
+
+
+@pytest.mark.parametrize("content", [b"\xff = 1", b"seed = ", b"network = 2020-01-01", b"a = " + b"[" * 100_000])
+def test_a_damaged_recipe_file_is_one_line(tmp_path: Path, content: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(content)
+    refused(["train", str(path), "-o", str(tmp_path / "r")], "mine.toml is not valid TOML", capsys)
+
+
+@pytest.mark.parametrize("where", ["../run", "{}/run", "points/out", "\0", "a" * 5000, 3, None])
+def test_no_stored_path_leads_outside(runs: Path, where: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a good hash, which anyone can write."""
+    path = runs / "search" / "selection.json"
+    (runs / "search" / "points" / "out").symlink_to(runs / "run")
+    body = sealed.read(path)
+    folder = where.format(runs) if isinstance(where, str) else where
+    sealed.write(path, {**body, "chosen": {**body["chosen"], "folder": folder}})
+    refused(predict("search"), "search", capsys)
+
+
+@pytest.mark.parametrize("name", ["data.json", "checkpoint", "robustness", "epochs"])
+def test_no_link_leads_outside(runs: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    outside = runs.parent / "outside"
+    there = runs / "run" / name
+    if there.exists():
+        there.rename(outside)
+    else:
+        outside.mkdir()
+    there.symlink_to(outside)
+    refused(predict("run"), f"{name} is a link that leads out of runs/run", capsys)
+    words = ["train", "digits/smoothing", *(w for s in SMALL for w in ("--set", s)), "-o", "runs/run"]
+    refused(words, f"{name} is a link that leads out of runs/run", capsys)
+    there.unlink()
+    there.symlink_to("metrics.json")  # inside: of no use here, and no harm
+    (runs / "link").symlink_to(runs / "search")
+    load(runs / "link")  # the folder itself may be reached by one
+
+
+def test_a_pipe_is_not_waited_for(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("data.json", "recipe.json"):
+        (runs / "run" / name).unlink()
+        os.mkfifo(runs / "run" / name)
+        refused(predict("run"), "runs/run", capsys)
+
+
+def test_a_run_of_version_0_1_opens_with_a_line(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli(predict("run")) == 0
+    assert "note" not in capsys.readouterr().err
+    before = np.load("p.npz")["logits"]
+    without_hash(runs)
+    for run in ("run", "search"):
+        assert cli(predict(run)) == 0
+        [line] = capsys.readouterr().err.strip().splitlines()
+        assert line.startswith(f"note: runs/{run}: ") and "records without a hash (calibrant 0.1 wrote none)" in line
+    assert cli(predict("run")) == 0 and np.array_equal(np.load("p.npz")["logits"], before)
+    capsys.readouterr()
+    words = ["train", "digits/smoothing", *(w for s in SMALL for w in ("--set", s)), "--device", "cpu"]
+    assert cli([*words, "-o", "runs/run"]) == 0
+    assert capsys.readouterr().err.count("records without a hash") == 1
+    assert load(runs / "run").note == "", "it has hashes now"
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("data.json", lambda body: body.update(shape=[2, 9, 9])),
+        ("data.json", lambda body: body.update(shape=[])),
+        ("data.json", lambda body: body.update(shape="abc")),
+        ("data.json", lambda body: body.update(classes=7)),
+        ("data.json", lambda body: body.update(name="cifar10")),
+        ("data.json", lambda body: body.pop("mean")),
+        ("recipe.json", lambda body: body["network"].update(hidden=[9])),
+        ("recipe.json", lambda body: body["network"].update(hidden="x")),
+        ("recipe.json", lambda body: body.update(members=3)),
+        ("recipe.json", lambda body: body.update(data="digits")),
+        ("recipe.json", lambda body: body.pop("network")),
+    ],
+)
+def test_an_edited_run_of_version_0_1_is_one_line(
+    runs: Path, name: str, change: Callable[[dict[str, Any]], object], capsys: pytest.CaptureFixture[str]
+) -> None:
+    without_hash(runs)
+    edit(runs / "run" / name, change)
+    refused(predict("run"), "runs/run", capsys)
+
+
+def test_kept_weights_carry_their_hash(runs: Path) -> None:
+    [path] = (runs / "run" / "epochs").glob("weights-*")
+    [held] = kept_weights(runs / "run")
+    assert all(torch.equal(held[k], v) for k, v in load(runs / "run").members[0].state_dict().items())
+    tensors, [name] = load_file(path), [k for k in load_file(path) if k.endswith("0.bias")][:1]
+    data = path.read_bytes()
+    old = tensors[name].numpy().tobytes()
+    assert data.count(old) == 1
+    path.write_bytes(data.replace(old, bytes(len(old))))
+    with pytest.raises(FileError, match="was edited"):
+        kept_weights(runs / "run")
+    save_file(tensors, path)  # as version 0.1 wrote them
+    assert len(kept_weights(runs / "run")) == 1

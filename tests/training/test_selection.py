@@ -1,0 +1,68 @@
+"""A grid, a criterion, a split: the record says what was chosen on what, and calls an oracle an oracle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from calibrant.errors import InputError
+from calibrant.training import How, load, read, select, train
+from calibrant.training.selection import best
+
+QUIET = How(device="cpu", quiet=True)
+GRID = "selection={grid={'targets.epsilon'=[0.0, 0.3]}, criterion='ece', split='%s'}"
+
+
+def recipe(split: str = "validation") -> object:
+    return read("digits/smoothing", ["epochs=3", "network.hidden=[32]", GRID % split])
+
+
+def test_the_best_on_validation_is_chosen_and_the_oracle_stands_beside_it(tmp_path: Path) -> None:
+    record = select(recipe(), tmp_path / "run", QUIET)  # type: ignore[arg-type]
+    assert [p["settings"] for p in record["points"]] == [{"targets.epsilon": 0.0}, {"targets.epsilon": 0.3}]
+    eces = [p["metrics"]["validation"]["ece"] for p in record["points"]]
+    assert record["chosen"]["metrics"]["validation"]["ece"] == min(eces)
+    tests = [p["metrics"]["test"]["ece"] for p in record["points"]]
+    assert record["oracle_choice"]["metrics"]["test"]["ece"] == min(tests)
+    assert not record["oracle"] and record["split"] == "validation"
+    folder = tmp_path / "run"
+    chosen = folder / record["chosen"]["folder"]
+    assert (folder / "test.npz").read_bytes() == (chosen / "test.npz").read_bytes()
+    assert json.loads((folder / "selection.json").read_text())["chosen"]["settings"] == record["chosen"]["settings"]
+    assert load(folder).recipe.targets.options == {"epsilon": record["chosen"]["settings"]["targets.epsilon"]}
+
+
+def test_a_search_that_was_stopped_goes_on(tmp_path: Path) -> None:
+    whole = select(recipe(), tmp_path / "a", QUIET)  # type: ignore[arg-type]
+    first = recipe().points()[0][1]  # type: ignore[attr-defined]
+    name = Path(whole["points"][0]["folder"]).name
+    train(first, tmp_path / "b" / "points" / name, QUIET)  # what a kill after the first point leaves
+    again = select(recipe(), tmp_path / "b", QUIET)  # type: ignore[arg-type]
+    assert again["chosen"] == whole["chosen"] and again["key"] == whole["key"]
+    with pytest.raises(InputError, match="other settings"):
+        select(recipe("test"), tmp_path / "b", QUIET)  # type: ignore[arg-type]
+
+
+def test_a_choice_on_test_is_an_oracles(tmp_path: Path) -> None:
+    record = select(recipe("test"), tmp_path / "run", QUIET)  # type: ignore[arg-type]
+    assert record["oracle"] and record["chosen"] == record["oracle_choice"]
+
+
+def test_directions_and_absent_values() -> None:
+    points = [
+        {"metrics": {"validation": {"auroc": a, "gap": g}}, "i": i}
+        for i, (a, g) in enumerate([(0.8, -0.1), (0.9, 0.2), (None, 0.05)])
+    ]
+    assert best(points, "auroc", "validation")["i"] == 1
+    assert best(points, "gap", "validation")["i"] == 2
+    with pytest.raises(InputError, match="no point"):
+        best(points, "auroc", "test")
+
+
+def test_a_selection_is_not_a_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has a selection"):
+        train(recipe(), tmp_path, QUIET)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="no selection"):
+        select(read("digits/focal"), tmp_path, QUIET)

@@ -1,0 +1,71 @@
+"""Threads: one for tiny batches, those it was begun with for a run that goes on, as before afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.files import sealed
+from calibrant.losses import CrossEntropy
+from calibrant.training import How, read, train
+from calibrant.training.optimiser import Optimiser, make
+from calibrant.training.step import Member, Step
+from calibrant.training.threads import enough_threads, threads_of
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize(
+    ("shape", "batch", "begun_with", "expected"),
+    [((1, 8, 8), 64, None, 1), ((3, 32, 32), 128, None, 2), ((1, 8, 8), 64, 3, 3), ((3, 32, 32), 128, 1, 1)],
+)
+def test_enough(shape: tuple[int, ...], batch: int, begun_with: int | None, expected: int) -> None:
+    with enough_threads(shape, batch, "cpu", begun_with):
+        assert torch.get_num_threads() == expected
+    assert torch.get_num_threads() == 2
+
+
+def test_a_run_goes_on_with_the_threads_it_was_begun_with(tmp_path: Path) -> None:
+    used: list[int] = []
+
+    def listen(epoch: int, validation: object) -> None:
+        used.append(torch.get_num_threads())
+        if epoch == 2 and len(used) == 2:
+            raise KeyboardInterrupt
+
+    recipe = read("digits/cross_entropy", ["network.hidden=[8]", "epochs=3", "batch=512"])
+    how, run = How("cpu", quiet=True, listen=listen), tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(recipe, run, how)
+    where = sealed.read(run / "environment.json")
+    assert threads_of(run) == where["threads"] == used[0] == 1
+    sealed.write(run / "environment.json", {**where, "threads": 2})
+    train(recipe, run, how)
+    assert used == [1, 1, 2, 2] and threads_of(run) == 2 and torch.get_num_threads() == 2
+    (run / "environment.json").unlink()
+    assert threads_of(run) is None
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_a_step_on_the_cpu_leaves_autograds_threads_as_the_caller_has_them(enabled: bool) -> None:
+    seen: list[bool] = []
+
+    def backward(loss: torch.Tensor) -> None:
+        seen.append(torch._C._is_multithreading_enabled())
+        loss.backward()  # type: ignore[no-untyped-call]
+
+    model = nn.Linear(3, 2)
+    step = Step(Member(model, make(Optimiser("sgd", 0.1), model), model), CrossEntropy(), backward=backward)
+    with torch.autograd.set_multithreading_enabled(enabled):
+        step(torch.ones(4, 3), torch.eye(2)[[0, 1, 0, 1]], None, torch.arange(4), 4)
+    assert seen == [enabled]
