@@ -29,9 +29,9 @@ from calibrant.ensembles.perturbation import perturbed, select
 from calibrant.functional.border import predictions
 from calibrant.nn import build, load_weights
 from calibrant.papers.pep import PAPER
-from calibrant.train.environment import environment
-from calibrant.train.evaluate import summary
-from calibrant.train.recipe import digest
+from calibrant.training.environment import environment
+from calibrant.training.evaluate import summary
+from calibrant.training.recipe import digest
 from calibrant.types import Predictions, Split
 
 METRICS = ("accuracy", "nll", "ece", "auroc")
