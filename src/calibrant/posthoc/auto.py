@@ -12,7 +12,7 @@ A top-1 set has no probability of the label; there the loss is that of "the pred
 candidates are those that can be fitted on it.
 
 What the budget cut is listed as skipped and said in `Choice.cut`. Apart from that, the result depends on data and seed
-alone. docs/race.md has what choosing costs on real predictions.
+alone. docs/race_auto.md has what choosing costs on real predictions.
 """
 
 from __future__ import annotations
