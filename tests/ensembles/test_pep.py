@@ -73,7 +73,7 @@ def test_the_default_predicts_with_twenty_and_is_the_same_predictor_from_its_sig
 
 
 def test_the_default_is_within_a_hundredth_of_25_plain_members(overfitted) -> None:
-    """Each at its own σ, over three draws of the noise: 5 members of the search, without the rest, are not."""
+    """Each at its own σ, in the mean over three draws of the noise."""
     x, y = overfitted.test
     nll: dict[str, list[float]] = {"default": [], "plain": []}
     for seed in range(3):
