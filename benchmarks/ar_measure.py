@@ -30,7 +30,7 @@ from calibrant.data.records import Part
 from calibrant.diagnostics.stability import variance_over_runs
 from calibrant.errors import FileError
 from calibrant.files import atomic
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.functional.pooling import entropy, pool
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import evaluate, evaluate_scores

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from calibrant.diagnostics.stress.analysis import steadiness
 from calibrant.functional import novelty
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.corruption import CorruptionReport, Key, corruption_report

@@ -26,7 +26,7 @@ from calibrant.data import data_root, load
 from calibrant.data.batches import Batches
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.perturbation import perturbed, select
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.nn import build, load_weights
 from calibrant.papers.pep import PAPER
 from calibrant.training.environment import environment

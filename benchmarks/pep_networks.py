@@ -22,7 +22,7 @@ from calibrant.bench.store import Cell, Store
 from calibrant.data import data_root, load
 from calibrant.data.batches import Batches
 from calibrant.ensembles.pep import PEP
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.nn import build, load_weights
 from calibrant.papers.pep import PAPER
 from calibrant.posthoc.temperature import Temperature

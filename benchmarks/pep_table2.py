@@ -32,7 +32,7 @@ from calibrant.ensembles.deep import Deep
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.swa import SWA
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.nn import build
 from calibrant.papers import AS_TRAINED
 from calibrant.papers.pep import ROWS, experiment

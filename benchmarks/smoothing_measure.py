@@ -23,7 +23,7 @@ from calibrant.data import Data
 from calibrant.data.batches import Batches
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.ensemble import LogMean, evaluating
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.compare import compare
 from calibrant.metrics.conventions import Resampling

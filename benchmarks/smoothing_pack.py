@@ -22,7 +22,7 @@ from benchmarks.smoothing_measure import FEW, MANY, Curve, claim, claim_over_see
 from calibrant.bench.store import Cell, Store, read
 from calibrant.files import atomic
 from calibrant.files.listing import visible
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, experiments
 from calibrant.training.recipe import digest

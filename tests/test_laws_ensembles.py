@@ -200,7 +200,7 @@ def test_three_axes_are_not_guessed(name: str) -> None:
     asked: list[Callable[[], Any]] = [lambda: ensemble(IMAGES), lambda: ensemble.members(IMAGES)]
     asked += [lambda: ensemble.predict(loader), lambda: ensemble.predict(loader, keep_members=True)]
     for ask in asked:
-        with pytest.raises(InputError, match="three axes.*say class_axis=1 or class_axis=-1"):
+        with pytest.raises(InputError, match="three axes.*pass class_axis=1 or class_axis=-1"):
             ask()
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from calibrant.ensembles.single import predict as predict
     from calibrant.ensembles.temporal import TemporalSmoothing as TemporalSmoothing
     from calibrant.errors import CalibrantWarning as CalibrantWarning
-    from calibrant.functional.border import predictions as predictions
+    from calibrant.functional.inputs import predictions as predictions
     from calibrant.metrics.compare import compare as compare
     from calibrant.metrics.evaluate import evaluate as evaluate
     from calibrant.nn.smoothing import Blur as Blur
@@ -61,7 +61,7 @@ _PUBLIC = {
     "levels": "calibrant.attacks.levels",
     "load": "calibrant.posthoc.storage",
     "predict": "calibrant.ensembles.single",
-    "predictions": "calibrant.functional.border",
+    "predictions": "calibrant.functional.inputs",
     "reference": "calibrant.nn.smoothing",
     "robustness": "calibrant.attacks.robustness",
     "smooth": "calibrant.nn.surgery",

@@ -14,7 +14,7 @@ import pytest
 
 from calibrant import files
 from calibrant.cli import audit_advice, audit_inputs, run
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import evaluate
 from calibrant.posthoc.advise import Advice, advise, halves

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from calibrant.errors import InputError
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.corruption import Key, corruption_report

@@ -11,7 +11,7 @@ from scipy import stats
 from sklearn.metrics import jaccard_score
 
 from calibrant.errors import InputError
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.metrics.blocks import missed
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.evaluate import evaluate

@@ -8,7 +8,7 @@ import torch
 
 import calibrant
 from calibrant.functional import ranking
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, bootstrap
 from calibrant.metrics.bootstrap import coarse, counts, draw, weights

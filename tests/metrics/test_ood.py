@@ -13,7 +13,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 
 from calibrant.errors import InputError
 from calibrant.functional import novelty
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.functional.pooling import disagreement
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.entropy_divergence import Binning, entropy_divergence

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.errors import CalibrantError, SplitError
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS, streaming_exact, streaming_parquet
 from calibrant.metrics.conventions import Resampling
@@ -293,7 +293,7 @@ def test_memory_does_not_grow_with_rows(tmp_path: Path) -> None:
 REDUCE = """
 import json, torch
 from pathlib import Path
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import evaluate_scores
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import calibrant
 from calibrant.errors import InputError, MapError
-from calibrant.functional.output import logits_of
+from calibrant.functional.model_output import logits_of
 from calibrant.posthoc import attach
 from calibrant.posthoc.onnx_export import run_onnx, write_onnx
 

@@ -16,7 +16,7 @@ import calibrant
 from calibrant import files
 from calibrant.cli import run
 from calibrant.errors import SplitError
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.posthoc import overlap
 from calibrant.types import Predictions, Split
 

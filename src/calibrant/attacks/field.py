@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from calibrant.attacks.behind import modules
 from calibrant.attacks.bounds import Bounds
 from calibrant.errors import InputError
-from calibrant.functional.output import logits_of
+from calibrant.functional.model_output import logits_of
 
 FEWEST = 8
 """Rows of a forward pass; fewer are filled up. Libraries choose other kernels for very small batches (a product with

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.functional.border import as_tensor
+from calibrant.functional.tensors import as_tensor
 
 
 def levels(distance: Any, R: int = 10) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibrant.cli.audit_inputs import Audited
-from calibrant.functional.border import FLOOR
+from calibrant.functional.probabilities import FLOOR
 
 
 def doubts(each: Audited) -> list[str]:

@@ -87,9 +87,9 @@ def predict(
     from calibrant.data.own import as_item
     from calibrant.ensembles.reference import resolve
     from calibrant.files import atomic, outputs
-    from calibrant.functional.border import as_split
-    from calibrant.functional.output import logits_of
-    from calibrant.functional.rows import classes_last
+    from calibrant.functional.inputs import as_split
+    from calibrant.functional.model_output import logits_of
+    from calibrant.functional.segmentation import classes_last
     from calibrant.training.rehearsal import answer as rehearsed
 
     place = device_of(device)
@@ -182,7 +182,7 @@ def _possible(
 ) -> str:
     """What cannot be, known before anything is loaded or written; else the split that σ is fitted on."""
     from calibrant.errors import SplitError
-    from calibrant.functional.border import as_split
+    from calibrant.functional.inputs import as_split
 
     held_out = as_split(fit_on or "calibration").value
     if fit_on is not None and ensemble != "pep":

@@ -58,7 +58,7 @@ class Request:
 
     def rehearse(self) -> None:
         """Refuse a network that cannot read this data, or answers with other classes, before anything is computed."""
-        from calibrant.functional.output import logits_of
+        from calibrant.functional.model_output import logits_of
         from calibrant.training.rehearsal import answer
         from calibrant.types import Split
 
@@ -182,7 +182,7 @@ def _request(
     from calibrant.data import load
     from calibrant.data.label_maps import one_label_each
     from calibrant.ensembles.reference import resolve
-    from calibrant.functional.border import as_split
+    from calibrant.functional.inputs import as_split
 
     splits = tuple(as_split(s.strip()).value for s in split.split(",") if s.strip())
     if not splits:

@@ -138,7 +138,7 @@ def _loaded(folder: Path | None) -> dict[str, FittedMap]:
 
 def _held(setting: Setting, calibration: str, split: str, names: list[str]) -> tuple[str | None, list[str]]:
     """The split that calibrators are fitted on, and what must be said about it."""
-    from calibrant.functional.border import as_split
+    from calibrant.functional.inputs import as_split
     from calibrant.posthoc.fit import resolve
 
     for name in names:

@@ -19,7 +19,7 @@ from torch import Tensor
 from calibrant.attacks.measures import median_distance
 from calibrant.diagnostics.stability import Of, variance_over_runs
 from calibrant.errors import InputError
-from calibrant.functional.border import as_tensor
+from calibrant.functional.tensors import as_tensor
 from calibrant.metrics.conventions import BINS
 from calibrant.metrics.evaluate import evaluate
 from calibrant.types import SCHEMA, Estimate, Predictions

@@ -33,7 +33,7 @@ from calibrant.ensembles.passes import Passes
 from calibrant.ensembles.single import predict, reading
 from calibrant.errors import InputError, warn
 from calibrant.functional.noise import member_seed
-from calibrant.functional.rows import classes_back
+from calibrant.functional.segmentation import classes_back
 from calibrant.nn.insertion import apart
 from calibrant.types import Predictions
 

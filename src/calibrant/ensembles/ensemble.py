@@ -24,8 +24,8 @@ from torch import Tensor, nn
 from calibrant.ensembles.inputs import Untouched
 from calibrant.ensembles.single import Inputs, predict, reading
 from calibrant.errors import CalibrantError, InputError
-from calibrant.functional.output import logits_of
-from calibrant.functional.rows import classes_back, classes_last
+from calibrant.functional.model_output import logits_of
+from calibrant.functional.segmentation import classes_back, classes_last
 from calibrant.types import Predictions, Split
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from calibrant.ensembles.inputs import Untouched
 from calibrant.ensembles.penultimate import Penultimate
 from calibrant.errors import InputError
-from calibrant.functional.border import predictions
-from calibrant.functional.output import logits_of
-from calibrant.functional.rows import classes_last
+from calibrant.functional.inputs import predictions
+from calibrant.functional.model_output import logits_of
+from calibrant.functional.segmentation import classes_last
 from calibrant.types import Predictions, Split
 
 Model = Callable[..., Any]

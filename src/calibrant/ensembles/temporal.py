@@ -26,8 +26,8 @@ from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.temporal_ids import UNNAMED, called, cut_of, each_frame, id_of, shown
 from calibrant.errors import InputError
-from calibrant.functional.output import logits_of
-from calibrant.functional.rows import classes_back
+from calibrant.functional.model_output import logits_of
+from calibrant.functional.segmentation import classes_back
 from calibrant.types import Predictions
 
 WINDOW, DECAY = 5, math.exp(-0.8)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.errors import FileError
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.types import Predictions, Split
 
 ROLES: dict[str, tuple[str, ...]] = {

@@ -1,9 +1,10 @@
 """Pure tensors → tensors: binning, scores, ranking, pooling, decomposition. No models, no files."""
 
 from calibrant.functional.binning import BinSums, bin_sums, equal_mass, equal_width
-from calibrant.functional.border import FLOOR, predictions
 from calibrant.functional.decomposition import Identity, Murphy, ece_identity, murphy_brier, murphy_nll
+from calibrant.functional.inputs import predictions
 from calibrant.functional.pooling import Disagreement, disagreement, entropy, pool
+from calibrant.functional.probabilities import FLOOR
 from calibrant.functional.ranking import Ranking, rank, run_weights
 from calibrant.functional.scores import Classwise, Scores, merge, reduce
 

@@ -1,23 +1,52 @@
-"""Probabilities where logits belong, the commonest slip: a softmax too many. It is said, and the values are kept."""
+"""Probabilities → logs with one floor, and a warning for probabilities passed as logits (one softmax too many)."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from calibrant.errors import warn
+from calibrant.errors import InputError, warn
+
+FLOOR = 1e-30
+"""Probabilities below this count as this when they become logs."""
 
 SUM_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3, torch.float64: 1e-3}
-"""How far from 1 a row of probabilities may sum, by what its dtype can hold."""
+"""How far from 1 the sum of a row of probabilities may be, by dtype."""
 
 FEW = 100
-"""Rows that are looked at first; they settle it for almost all logits."""
+"""Rows to check first; they decide for almost all logits."""
+
+
+def log_probabilities(probs: Tensor, where: str = "") -> Tensor:
+    """Checked probabilities [..., N, K] → log-probabilities in float64, floored at 1e-30."""
+    p = probs.to(torch.float64, copy=True)  # the one copy: it becomes the result in place
+    total, low = p.sum(-1), p.amin(-1)
+    if not bool(torch.isfinite(total).all()):
+        bad = ~torch.isfinite(p)
+        if bool(bad.any()):
+            row, value = int(bad.nonzero()[0][-2]), p[bad][0].item()
+            raise InputError(f"{where}probs in row {row} has {value}; they must be finite")
+    bad = low < 0
+    if bool(bad.any()):
+        at = tuple(bad.nonzero()[0].tolist())
+        raise InputError(
+            f"{where}probs in row {at[-1]} has the negative value {low[at].item():.4g}; "
+            "if these are logits, pass them as logits"
+        )
+    bad = ~((total - 1).abs() <= SUM_TOLERANCE.get(probs.dtype, 1e-3))
+    if bool(bad.any()):
+        at = tuple(bad.nonzero()[0].tolist())
+        raise InputError(
+            f"{where}probs in row {at[-1]} sum to {total[at].item():.6g}, not 1; "
+            "if these are logits, pass them as logits, else normalise them"
+        )
+    return p.clamp_min_(FLOOR).log_()
 
 
 def look_like_probabilities(logits: Tensor, binary: bool) -> bool:
     """Whether every value of [..., N, K] lies in 0…1 and every row sums to 1; `binary`: columns 0 and z, z in 0…1.
 
-    A column of zeros is no such case: that is what a last layer gives that was initialised with zeros.
+    A column of zeros does not count: a last layer initialised with zeros returns that.
     """
     close = SUM_TOLERANCE.get(logits.dtype, 1e-3)
     for rows in (logits[..., :FEW, :], logits):

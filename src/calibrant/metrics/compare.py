@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from calibrant.errors import InputError
-from calibrant.functional.border import predictions as checked
+from calibrant.functional.inputs import predictions as checked
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, paired
 from calibrant.metrics.bootstrap import bootstrap, units

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.errors import InputError
-from calibrant.functional.border import FLOOR
+from calibrant.functional.probabilities import FLOOR
 
 LEVEL = 0.95
 """Nominal coverage of every interval."""

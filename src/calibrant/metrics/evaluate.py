@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from calibrant.errors import InputError, SplitError, unknown
-from calibrant.functional.border import predictions as checked
+from calibrant.functional.inputs import predictions as checked
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.bootstrap import units

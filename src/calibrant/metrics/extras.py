@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.functional.border import FLOOR
 from calibrant.functional.decomposition import ece_identity, murphy_brier, murphy_nll
 from calibrant.functional.pooling import Disagreement
+from calibrant.functional.probabilities import FLOOR
 from calibrant.functional.ranking import accuracy_coverage, auroc
 from calibrant.metrics.calibration_test import calibration_test
 from calibrant.metrics.conventions import Resampling

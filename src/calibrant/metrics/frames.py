@@ -21,7 +21,7 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional import ranking
 from calibrant.functional.binning import equal_width
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.bca import acceleration, bca, wilson
 from calibrant.metrics.blocks import block_length, few_blocks, missed

@@ -22,7 +22,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from calibrant.errors import InputError
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.functional.probabilities import look_like_probabilities, warn_of_probabilities
 from calibrant.functional.scores import Classwise, Scores, reduce
 from calibrant.metrics.evaluate import choose, point

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
-from calibrant.functional.rows import axis_of_classes
+from calibrant.functional.segmentation import axis_of_classes
 
 
 class Passes(nn.Module):

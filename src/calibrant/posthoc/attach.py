@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError, MapError
 from calibrant.functional.binning import EDGE_SNAP
-from calibrant.functional.border import FLOOR
-from calibrant.functional.output import logits_of
-from calibrant.functional.rows import classes_back, classes_last
+from calibrant.functional.model_output import logits_of
+from calibrant.functional.probabilities import FLOOR
+from calibrant.functional.segmentation import classes_back, classes_last
 from calibrant.posthoc import layers
 from calibrant.posthoc.bbq import BbqMap, BbqRestMap
 from calibrant.posthoc.confidences import ConfidenceMap

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError, MapError
-from calibrant.functional.border import FLOOR
+from calibrant.functional.probabilities import FLOOR
 from calibrant.posthoc.calibrator import at_least, certified
 from calibrant.posthoc.confidences import ConfidenceMap, ConfidenceModel, features_of, pooled_logits
 from calibrant.posthoc.map import FittedMap

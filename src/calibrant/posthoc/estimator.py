@@ -25,7 +25,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.functional.border import FLOOR, predictions
+from calibrant.functional.inputs import predictions
+from calibrant.functional.probabilities import FLOOR
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.fit import fit_predictions, resolve
 from calibrant.posthoc.map import FittedMap

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from calibrant.errors import InputError, RefusedError, SplitError, unknown
-from calibrant.functional.border import predictions as checked
+from calibrant.functional.inputs import predictions as checked
 from calibrant.functional.scores import reduce
 from calibrant.metrics.conventions import checked_seed
 from calibrant.posthoc.auto import Auto, Unchanged

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.functional.border import FLOOR
+from calibrant.functional.probabilities import FLOOR
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.isotonic import interpolate, pava
 from calibrant.posthoc.map import FittedMap

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from calibrant.functional.border import FLOOR
+from calibrant.functional.probabilities import FLOOR
 from calibrant.posthoc.irm import IrmMap
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.one_vs_rest import joined, odds, top_odds

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import MapError
-from calibrant.functional.border import as_tensor
-from calibrant.functional.output import both_classes
+from calibrant.functional.model_output import both_classes
 from calibrant.functional.pooling import pool
+from calibrant.functional.tensors import as_tensor
 from calibrant.posthoc import overlap
 from calibrant.types import Predictions
 

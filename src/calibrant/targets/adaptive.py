@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError, SplitError, unknown
-from calibrant.functional.border import as_tensor
 from calibrant.functional.pooling import pool
+from calibrant.functional.tensors import as_tensor
 from calibrant.targets.encoding import check_classes, check_number, soft_labels
 from calibrant.types import Predictions, Split
 

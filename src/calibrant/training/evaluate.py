@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.data.label_maps import IGNORED
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.functional.pooling import pool
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS

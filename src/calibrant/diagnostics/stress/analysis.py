@@ -17,7 +17,7 @@ from torch import Tensor
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.diagnostics.stress.store import Arrays
 from calibrant.functional import novelty
-from calibrant.functional.border import predictions
+from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics import consistency
 from calibrant.metrics.conventions import Resampling

@@ -1,6 +1,6 @@
-"""What a model returned → the tensor of its scores: itself, `.logits` (transformers), or `["logits"]`.
+"""What a model returned → its logits: the tensor itself, `.logits` (transformers), or `["logits"]`.
 
-A binary model may have one logit an item, that of class 1; the other class then has 0.
+A binary model may return one logit per item, that of class 1; the logit of class 0 is then 0.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from calibrant.errors import InputError
 
 
 def logits_of(output: Any) -> Tensor:
-    """The tensor of scores in whatever a model returned."""
+    """The logits in whatever a model returned."""
     if isinstance(output, Tensor):
         return output
     inner = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)

@@ -1,8 +1,8 @@
-"""The border: a user's arrays → checked `Predictions`. Nothing is guessed from values.
+"""A user's arrays → checked `Predictions`. Nothing is guessed from the values.
 
-Logits and probabilities are told apart by the argument's name alone. Probabilities become logs here,
-in float64, with one floor: below 1e-30 counts as 1e-30. −inf logits stay impossible classes.
-Images of labels enter by `class_axis` and `ignore_index` and leave as rows.
+Only the name of the argument tells logits from probabilities. Probabilities become logs (`probabilities`); a logit of
+−inf marks an impossible class. Images of labels come in with `class_axis` and `ignore_index` and become rows
+(`segmentation`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,11 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.functional.output import both_classes
-from calibrant.functional.plain import floating, plain
-from calibrant.functional.probabilities import SUM_TOLERANCE, look_like_probabilities, warn_of_probabilities
-from calibrant.functional.rows import classes_last, rows
+from calibrant.functional.model_output import both_classes
+from calibrant.functional.probabilities import log_probabilities, look_like_probabilities, warn_of_probabilities
+from calibrant.functional.segmentation import classes_last, flatten
+from calibrant.functional.tensors import as_tensor, floating
 from calibrant.types import Predictions, Split
-
-FLOOR = 1e-30
-"""Probabilities below this count as this when they become logs."""
 
 
 def predictions(
@@ -43,12 +40,11 @@ def predictions(
     source: str = "",
     doubt: bool = True,
 ) -> Predictions:
-    """Check and join arrays into `Predictions`; the error names the row.
+    """Check arrays and join them into `Predictions`; an error names the row.
 
-    `logits` (or `probs`) is [N, K], [M, N, K] for members, or one column (`[N]`, `[N, 1]`) for a
-    binary problem, read as the score of class 1. `predicted` + `confidence` alone make a top-1 set.
-    Raw logits that look like probabilities are taken as logits, with a `CalibrantWarning`; a caller that sees only a
-    part of the items says `doubt=False`.
+    `logits` (or `probs`) is [N, K], [M, N, K] for members, or one column (`[N]`, `[N, 1]`) with the score of class 1 in
+    a binary problem. `predicted` and `confidence` alone make a top-1 set. Raw logits that look like probabilities count
+    as logits, with a `CalibrantWarning`; a caller that passes only some of the items sets `doubt=False`.
     """
     where = f"{source}: " if source else ""
     if labels is None:
@@ -62,7 +58,7 @@ def predictions(
         name = "logits" if logits is not None else "probs"
         scores = floating(as_tensor(logits if logits is not None else probs, name, where))
         scores = classes_last(scores, class_axis, name, where)
-    scores, y, beside = rows(scores, y, beside, ignore_index, where)
+    scores, y, beside = flatten(scores, y, beside, ignore_index, where)
     if scores is not None:
         scores, binary = _binary(scores, name, where, y)
         _shape(scores, name, where)
@@ -80,7 +76,7 @@ def predictions(
         raise InputError(f"{where}there are no items (N = 0)")
     if len(y) != n:
         turned = scores is not None and scores.ndim == 2 and scores.shape[1] == len(y)
-        remedy = "the scores look transposed: a row is an item" if turned else "they must be of equal length"
+        remedy = "the scores look transposed: pass one row per item" if turned else "they must be of equal length"
         raise InputError(f"{where}{n} rows of scores but {len(y)} labels; {remedy}")
     guess, sure = _top1(beside["predicted"], beside["confidence"], n, where)
     return Predictions(
@@ -97,27 +93,6 @@ def predictions(
         binary=binary,
         source=source,
     )
-
-
-def as_tensor(values: Any, name: str, where: str = "") -> Tensor:
-    """A tensor of numbers; text, objects and ragged lists are refused by name."""
-    if isinstance(values, Tensor):
-        return plain(values, name, where)
-    try:
-        array = np.asarray(values)
-    except ValueError as error:
-        raise InputError(f"{where}{name} is ragged: every row must have the same length") from error
-    if array.dtype.kind not in "fiub":
-        remedy = "; number the classes from 0, in the order of the scores" if name in ("labels", "predicted") else ""
-        raise InputError(f"{where}{name} holds {array.dtype}, not numbers{remedy}")
-    if array.dtype == np.longdouble and array.dtype.itemsize > 8:
-        array = array.astype(np.float64)
-    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    array = np.ascontiguousarray(array) if array.ndim else array.reshape(1)
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
 
 
 def integer_labels(labels: Tensor, k: int | None, where: str = "") -> Tensor:
@@ -149,38 +124,13 @@ def integer_labels(labels: Tensor, k: int | None, where: str = "") -> Tensor:
 
 
 def _remedy(labels: Tensor, bad: Tensor, k: int | None) -> str:
-    """What such labels usually are. It is said, never done: whether class 1 is the first column, the user knows."""
+    """What such labels usually mean. Only the user knows whether class 1 is the first column, so nothing is changed."""
     low, high, odd = int(labels.min()), int(labels.max()), labels[bad]
     if k is not None and (low, high) == (1, k):
         return f"; these run from 1 to {k}: subtract 1"
     if bool((odd == odd[0]).all()) and (int(odd[0]) < 0 or int(odd[0]) == 255):
-        return f"; if it marks items that do not count, say ignore_index={int(odd[0])} (--ignore-index)"
+        return f"; if it marks items that do not count, pass ignore_index={int(odd[0])} (--ignore-index)"
     return ""
-
-
-def log_probabilities(probs: Tensor, where: str = "") -> Tensor:
-    """Checked probabilities [..., K] → log-probabilities in float64, floored at 1e-30."""
-    p = probs.to(torch.float64, copy=True)  # the one copy: it becomes the result in place
-    total, low = p.sum(-1), p.amin(-1)
-    if not bool(torch.isfinite(total).all()):
-        bad = ~torch.isfinite(p)
-        if bool(bad.any()):
-            raise InputError(f"{where}probs in row {_row(bad)} has {p[bad][0].item()}; they must be finite")
-    bad = low < 0
-    if bool(bad.any()):
-        at = tuple(bad.nonzero()[0].tolist())
-        raise InputError(
-            f"{where}probs in row {at[-1]} has the negative value {low[at].item():.4g}; "
-            "if these are logits, pass them as logits"
-        )
-    bad = ~((total - 1).abs() <= SUM_TOLERANCE.get(probs.dtype, 1e-3))
-    if bool(bad.any()):
-        at = tuple(bad.nonzero()[0].tolist())
-        raise InputError(
-            f"{where}probs in row {at[-1]} sum to {total[at].item():.6g}, not 1; "
-            "if these are logits, pass them as logits, else normalise them"
-        )
-    return p.clamp_min_(FLOOR).log_()
 
 
 def as_split(split: Split | str, where: str = "") -> Split:
@@ -192,17 +142,17 @@ def as_split(split: Split | str, where: str = "") -> Split:
 
 
 def _row(bad: Tensor) -> int:
-    """The item (not the member, not the class) of the first offence."""
+    """The item (not the member, not the class) of the first bad value."""
     return int(bad.nonzero()[0][-2 if bad.ndim > 1 else 0])
 
 
 def _binary(scores: Tensor, name: str, where: str, y: Tensor) -> tuple[Tensor, bool]:
-    """One column means the score of class 1: logits [0, z], probabilities [1 − p, p]."""
+    """One column is the score of class 1: logits [0, z], probabilities [1 − p, p]."""
     if scores.ndim == 2 and scores.shape[1] == 1:
         if len(y) and not bool(y.any()):
             raise InputError(
-                f"{where}one class only: {name} of shape {tuple(scores.shape)}, every label 0; two are needed at least "
-                f"(the scores of class 1 in a binary problem go in as {name} of shape ({len(scores)},))"
+                f"{where}one class only: {name} of shape {tuple(scores.shape)}, every label 0; at least two are needed "
+                f"(for a binary problem, pass the scores of class 1 as {name} of shape ({len(scores)},))"
             )
         scores = scores[:, 0]
     if scores.ndim != 1:
@@ -223,7 +173,7 @@ def _shape(scores: Tensor, name: str, where: str) -> None:
     if scores.ndim not in (2, 3):
         raise InputError(
             f"{where}{name} has shape {tuple(scores.shape)}; expected [N, K] or [M, N, K] "
-            "(for images of labels say class_axis=1)"
+            "(for images of labels pass class_axis=1)"
         )
     if scores.shape[-2] == 0 or scores.shape[0] == 0:
         raise InputError(f"{where}there are no items (N = 0)")
@@ -284,7 +234,7 @@ def _aligned(values: Any, n: int, name: str, where: str) -> Tensor | None:
 
 
 def _groups(group: Any, n: int, where: str) -> Tensor | None:
-    """Any labels of groups (numbers or text) → dense ids 0…G−1."""
+    """Group labels of any kind (numbers or text) → dense ids 0…G−1."""
     if group is None:
         return None
     values = group.cpu().numpy() if isinstance(group, Tensor) else np.asarray(group)
@@ -292,5 +242,5 @@ def _groups(group: Any, n: int, where: str) -> Tensor | None:
         raise InputError(f"{where}group has shape {values.shape}; give one entry for each of the {n} items")
     empty = [v is None or v != v for v in values] if values.dtype.kind == "O" else values != values
     if np.any(empty):
-        raise InputError(f"{where}group has an empty entry (None or NaN); say which group each item belongs to")
+        raise InputError(f"{where}group has an empty entry (None or NaN); give the group of every item")
     return torch.from_numpy(np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64))

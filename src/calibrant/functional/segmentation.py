@@ -1,4 +1,7 @@
-"""Images of labels → rows of items, and items that do not count leave, with everything that belongs to them."""
+"""Semantic segmentation: scores [N, K, H, W] and images of labels [N, H, W] → rows of items, one per pixel.
+
+Items whose label is `ignore_index` are left out, with everything that belongs to them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ def axis_of_classes(shape: Sequence[int], class_axis: int | None, name: str, whe
         if len(shape) == 3:
             raise InputError(
                 f"{where}{name} of shape {tuple(shape)}: with three axes the classes may be the second or the last; "
-                "say class_axis=1 or class_axis=-1"
+                "pass class_axis=1 or class_axis=-1"
             )
         class_axis = 1 if len(shape) > 3 else -1
     if isinstance(class_axis, bool) or not isinstance(class_axis, Integral):
@@ -36,16 +39,16 @@ def classes_last(scores: Tensor, class_axis: int | None, name: str, where: str =
 
 
 def classes_back(logits: Tensor, class_axis: int | None) -> Tensor:
-    """What `classes_last` undid: logits with their classes last → with their classes at `class_axis`."""
+    """The inverse of `classes_last`: logits with their classes last → with their classes at `class_axis`."""
     return logits.movedim(-1, axis_of_classes(logits.shape, class_axis, "logits"))
 
 
-def rows(
+def flatten(
     scores: Tensor | None, y: Tensor, beside: Mapping[str, Any], ignore_index: int | None, where: str = ""
 ) -> tuple[Tensor | None, Tensor, dict[str, Any]]:
     """(scores [N, K], labels [N], the columns beside them); each image of labels becomes a group.
 
-    What is given once an image (`ids`, `group`) is said of each of its pixels.
+    What is given once per image (`ids`, `group`) applies to each of its pixels.
     """
     out = dict(beside)
     shape = tuple(np.shape(out["predicted"])) if scores is None else tuple(scores.shape[:-1])
@@ -53,7 +56,7 @@ def rows(
         image = torch.arange(len(y), device="cpu").reshape(-1, *[1] * (y.ndim - 1)).expand(y.shape).reshape(-1)
         for name in ("ids", "group"):
             if out[name] is not None and len(out[name]) == len(y):
-                out[name] = picked(out[name], image)
+                out[name] = select(out[name], image)
         if out["group"] is None:
             out["group"] = image
         for name in ("predicted", "confidence"):
@@ -74,12 +77,12 @@ def rows(
         raise InputError(f"{where}{scores.shape[axis]} rows of scores but {total} labels; they must be of equal length")
     keep = (y.reshape(total, -1)[:, 0] != ignore_index).nonzero()[:, 0]
     for name, column in out.items():
-        if column is not None and len(column) == total:  # another length is an error, said where it is checked
-            out[name] = picked(column, keep.cpu())
+        if column is not None and len(column) == total:  # any other length is refused later
+            out[name] = select(column, keep.cpu())
     return None if scores is None else scores.index_select(axis, keep.to(scores.device)), y[keep], out
 
 
-def picked(column: Any, index: Tensor) -> Any:
+def select(column: Any, index: Tensor) -> Any:
     """The entries at `index` (on the CPU) of a tensor, an array or a sequence of text."""
     if isinstance(column, Tensor):
         return column[index.to(column.device)]
