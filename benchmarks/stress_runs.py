@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from calibrant.bench.store import Cell as ResultCell
 from calibrant.bench.store import Store
 from calibrant.data import Batches, load
-from calibrant.data.outside import outside, usual
+from calibrant.data.ood import ood_images, usual_ood
 from calibrant.diagnostics.stress import Choice, Folder, Material, Outcome, Subject, analyse, planned, run
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.diagnostics.stress.material import images_only, limited
@@ -90,7 +90,7 @@ def stressed(path: Path, a: argparse.Namespace, choice: Choice, pep: bool) -> tu
         predictors["pep_"] = fitted
     part = limited(images_only(data["test"], data.name), a.limit)
     if "ood" in choice.suites:
-        names, notes = usual(data, a.data_root)
+        names, notes = usual_ood(data, a.data_root)
         if find_spec("sklearn") is None:  # a bare GPU machine
             names.remove("photographs")
             notes.append("photographs are left out: they come with scikit-learn, which is not here")
@@ -101,7 +101,7 @@ def stressed(path: Path, a: argparse.Namespace, choice: Choice, pep: bool) -> tu
             part,
             data.shape,
             data["calibration"],
-            outside=lambda name: outside(name, data.shape, n=part.n, root=a.data_root),
+            outside=lambda name: ood_images(name, data.shape, n=part.n, root=a.data_root),
             batch=a.batch,
             device=a.device,
         )

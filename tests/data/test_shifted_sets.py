@@ -11,7 +11,7 @@ import torch
 from calibrant.data import load
 from calibrant.data.collected import read_part
 from calibrant.data.corruption_images import corruption_folder
-from calibrant.data.outside import LUMA, fitted, outside, usual
+from calibrant.data.ood import LUMA, fit_shape, ood_images, usual_ood
 from calibrant.data.shifted import CorruptionFolder, read_set
 from calibrant.data.subsets import class_numbers, complement, split_name
 from calibrant.errors import CalibrantError, FileError, InputError
@@ -41,31 +41,31 @@ def test_names_and_the_others() -> None:
 
 def test_foreign_images_fit_and_it_is_said() -> None:
     colour = torch.randint(256, (5, 3, 32, 32), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
-    small, said = fitted(colour, (1, 8, 8))
+    small, said = fit_shape(colour, (1, 8, 8))
     assert small.shape == (5, 1, 8, 8) and small.dtype == torch.uint8
     assert "grey by luma" in said and "32×32 to 8×8" in said
-    grey, _ = fitted(colour, (1, 32, 32))
+    grey, _ = fit_shape(colour, (1, 32, 32))
     want = sum(w * colour[:, i].double() for i, w in enumerate(LUMA))
     assert (grey[:, 0].double() - want).abs().max() <= 0.51
-    back, said = fitted(grey, (3, 32, 32))
+    back, said = fit_shape(grey, (3, 32, 32))
     assert torch.equal(back[:, 0], back[:, 2]) and "repeated" in said
-    assert fitted(colour, (3, 32, 32))[1] == "as it is"
+    assert fit_shape(colour, (3, 32, 32))[1] == "as it is"
     with pytest.raises(InputError, match="4 channels"):
-        fitted(torch.zeros(2, 4, 8, 8, dtype=torch.uint8), (3, 8, 8))
+        fit_shape(torch.zeros(2, 4, 8, 8, dtype=torch.uint8), (3, 8, 8))
 
 
 @pytest.mark.parametrize("name", ["photographs", "noise_uniform", "noise_gaussian", "digits[5-9]"])
 def test_foreign_sets_that_need_no_file(name: str) -> None:
-    a, b, c = (outside(name, (1, 8, 8), n=20, seed=s) for s in (0, 0, 1))
+    a, b, c = (ood_images(name, (1, 8, 8), n=20, seed=s) for s in (0, 0, 1))
     assert a.x.shape == (20, 1, 8, 8) and a.x.dtype == torch.uint8 and torch.equal(a.x, b.x) and a.said
     assert a.x.double().std() > 10 and (name == "digits[5-9]" or not torch.equal(a.x, c.x))
 
 
 def test_what_is_foreign_to_what() -> None:
-    assert usual(load("digits[0-4]"), None)[0][0] == "digits[5,6,7,8,9]"
-    assert usual(load("digits"), None)[0] == ["photographs", "noise_uniform", "noise_gaussian"]
+    assert usual_ood(load("digits[0-4]"), None)[0][0] == "digits[5,6,7,8,9]"
+    assert usual_ood(load("digits"), None)[0] == ["photographs", "noise_uniform", "noise_gaussian"]
     with pytest.raises(InputError, match="images"):
-        outside("photographs", (500,), n=3)
+        ood_images("photographs", (500,), n=3)
 
 
 def test_a_folder_of_corruptions_with_labels_once_or_in_every_block(tmp_path: Path) -> None:
@@ -124,12 +124,12 @@ def test_foreign_images_of_ones_own_need_no_labels(tmp_path: Path) -> None:
         (tmp_path / "folder" / str(i % 2)).mkdir(parents=True, exist_ok=True)
         Image.fromarray(picture).save(tmp_path / "folder" / str(i % 2) / f"{i}.png")
     for name in ("mine.npz", "mine.npy"):
-        found = outside(str(tmp_path / name), (3, 8, 8), n=5)
+        found = ood_images(str(tmp_path / name), (3, 8, 8), n=5)
         assert torch.equal(found.x.permute(0, 2, 3, 1), torch.from_numpy(x[:5])) and found.said == "as it is"
-    folder = outside(str(tmp_path / "folder"), (3, 8, 8), n=6).x.permute(0, 2, 3, 1).numpy()
+    folder = ood_images(str(tmp_path / "folder"), (3, 8, 8), n=6).x.permute(0, 2, 3, 1).numpy()
     np.testing.assert_array_equal(folder, x[[0, 2, 4, 1, 3, 5]])
-    assert outside(str(tmp_path / "folder"), (3, 8, 8), n=2).x.shape == (2, 3, 8, 8)
-    assert outside(str(tmp_path / "mine.npz"), (1, 4, 4), n=9).x.shape == (6, 1, 4, 4)
+    assert ood_images(str(tmp_path / "folder"), (3, 8, 8), n=2).x.shape == (2, 3, 8, 8)
+    assert ood_images(str(tmp_path / "mine.npz"), (1, 4, 4), n=9).x.shape == (6, 1, 4, 4)
 
 
 def image_corruptions(folder: Path, n: int = 24, classes: int = 12, group: str = "") -> tuple[np.ndarray, np.ndarray]:

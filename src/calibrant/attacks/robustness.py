@@ -28,7 +28,7 @@ from calibrant.attacks.fgsm import FGSM
 from calibrant.attacks.settings import whole
 from calibrant.attacks.store import Store, open_store, tensor_hash, weights_hash
 from calibrant.data.batches import Batches
-from calibrant.data.own import as_item
+from calibrant.data.torch_dataset import as_item
 from calibrant.errors import InputError, NoGradientError, unknown
 from calibrant.types import Split, jsonable
 

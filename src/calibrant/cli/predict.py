@@ -84,7 +84,7 @@ def predict(
     from calibrant.cli.predict_stream import only_with_stream, streamed
     from calibrant.data import Batches
     from calibrant.data.label_maps import IGNORED
-    from calibrant.data.own import as_item
+    from calibrant.data.torch_dataset import as_item
     from calibrant.ensembles.reference import resolve
     from calibrant.files import atomic, outputs
     from calibrant.functional.inputs import as_split

@@ -162,7 +162,7 @@ def _completed(
     """The types of a folder and the foreign sets that are usual for the data, where none were named."""
     from dataclasses import replace
 
-    from calibrant.data.outside import usual
+    from calibrant.data.ood import usual_ood
 
     notes: list[str] = []
     if material.corruptions is not None and "corruptions" in choice.suites:
@@ -174,7 +174,7 @@ def _completed(
                 raise InputError(f"{material.corruptions.path}: {name} has severities {said}; say --severities {said}")
         choice = replace(choice, types=types)
     if "ood" in choice.suites:
-        names, notes = (list(outside), []) if outside else usual(setting.data, root)
+        names, notes = (list(outside), []) if outside else usual_ood(setting.data, root)
         choice = replace(choice, outside=tuple(names))
         for name in choice.outside:  # a name that is none is refused before anything is written
             material.foreign(name)

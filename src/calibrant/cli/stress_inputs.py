@@ -173,7 +173,7 @@ def material_of(
 ) -> Material:
     """The images of all cells, and the calibration items (None: no calibrators)."""
     from calibrant.data.corruption_images import corruption_folder
-    from calibrant.data.outside import outside
+    from calibrant.data.ood import ood_images
     from calibrant.diagnostics.stress import Material
     from calibrant.diagnostics.stress.material import images_only, limited
 
@@ -184,7 +184,7 @@ def material_of(
         shape,
         None if calibration is None else images_only(setting.data[calibration], setting.name),
         None if corruptions is None else corruption_folder(corruptions, _names(setting), tuple(shape)),
-        lambda name: outside(name, shape, n=limit or part.n, root=root, seed=seed),
+        lambda name: ood_images(name, shape, n=limit or part.n, root=root, seed=seed),
         {name: shifted_part(name, setting, root) for name in choice.natural},
         seed,
         batch,

@@ -18,11 +18,11 @@ from torch.utils.data import Dataset
 from calibrant.data.batches import Augment, Batches
 from calibrant.data.folder import IMAGENET_SHAPE, parts_of_folder
 from calibrant.data.label_maps import ignoring
-from calibrant.data.own import imported, parts_of
 from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered
 from calibrant.data.registry import DATASETS, IMAGENET_MOMENTS
 from calibrant.data.splits import cut, split_parts
 from calibrant.data.subsets import class_numbers, restricted, scaled, split_name
+from calibrant.data.torch_dataset import imported, parts_of
 from calibrant.errors import FileError, InputError, unknown
 from calibrant.types import Split
 

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant.data.label_maps import IGNORED
-from calibrant.data.own import as_item
 from calibrant.data.records import Part
+from calibrant.data.torch_dataset import as_item
 from calibrant.errors import InputError
 
 

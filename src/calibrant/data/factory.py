@@ -1,7 +1,7 @@
-"""`package.module:factory`: what it makes, called without arguments (a model, a data set). Only here names become code.
+"""`package.module:factory`: import the factory and call it without arguments, for a model or a data set.
 
-Only a name that the user typed or passed in Python comes here. A name that stands in a file (a run, a recipe, a map) is
-data: `calibrant.data.stored_name` refuses it unless the user repeats it.
+This is the only place where a name becomes code, and only names that the user typed or passed in Python come here. A
+name in a file (a run, a recipe, a map) is data: `calibrant.data.stored_name` refuses it unless the user repeats it.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from calibrant.errors import InputError
 
 
-def made(module: str, name: str, what: str) -> Any:
-    """`module` is found on the path or in the current folder; `what` names it in errors, as "model 'my:net'"."""
+def call_factory(module: str, name: str, what: str) -> Any:
+    """Looks for `module` on the path and in the current folder; `what` names it in errors, as in "model 'my:net'"."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:

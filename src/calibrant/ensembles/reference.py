@@ -18,7 +18,7 @@ from typing import Any
 
 from torch import nn
 
-from calibrant.data.factory import made
+from calibrant.data.factory import call_factory
 from calibrant.errors import InputError, MissingDependencyError
 from calibrant.nn import load_weights
 from calibrant.training.run import load as load_run
@@ -73,7 +73,7 @@ def _unfinished(run: str, epoch: int, epochs: int) -> str:
 
 
 def _factory(module: str, name: str, text: str) -> nn.Module:
-    model = made(module, name, f"model {text!r}")
+    model = call_factory(module, name, f"model {text!r}")
     if not isinstance(model, nn.Module):
         raise InputError(f"{text!r} returned {type(model).__name__}, not a torch.nn.Module")
     return model

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from calibrant.data.collected import read_part
 from calibrant.data.corruption_images import CorruptionImages, corruption_folder
-from calibrant.data.outside import MADE, Outside, outside
+from calibrant.data.ood import GENERATED, OODImages, ood_images
 from calibrant.data.records import Part, numbered
 from calibrant.data.shifted import CorruptionFolder
 from calibrant.diagnostics.stress import Choice, Folder, Material, Outcome, Subject, analyse, planned, run
@@ -141,7 +141,7 @@ def stress(
         if some is not None and not 0 <= int(some.y.min()) <= int(some.y.max()) < k:
             raise InputError(f"{name}: labels are {int(some.y.min())} … {int(some.y.max())}, the model's 0 … {k - 1}")
     files = None if corruptions is None else corruption_folder(Path(corruptions), k, shape)
-    choice = _chosen(suite, types, severities, files, (*foreign, *MADE), tuple(sets))
+    choice = _chosen(suite, types, severities, files, (*foreign, *GENERATED), tuple(sets))
     against = None if reference is None else Folder.existing(Path(reference))
     compared = None if against is None else against.corruptions(choice.types, choice.severities)
     material = Material(
@@ -151,7 +151,7 @@ def stress(
         files,
         natural=sets,
         limit=limit,
-        outside=lambda name: foreign.get(name) or outside(name, shape, n=part.n, seed=seed),
+        outside=lambda name: foreign.get(name) or ood_images(name, shape, n=part.n, seed=seed),
         seed=seed,
         batch=batch,
         device=where,
@@ -244,8 +244,8 @@ def _collected(given: tuple[Any, Any] | str | Path, k: int, shape: tuple[int, ..
     return read_part(Path(given), numbered(k), shape)
 
 
-def _foreign(name: str, x: Any) -> Outside:
-    return Outside(name, of_arrays(x, torch.zeros(len(x), dtype=torch.long)).x, "as it is")
+def _foreign(name: str, x: Any) -> OODImages:
+    return OODImages(name, of_arrays(x, torch.zeros(len(x), dtype=torch.long)).x, "as it is")
 
 
 def _home(model: Any) -> torch.device:

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from calibrant.data.corruption_images import CorruptionImages
 from calibrant.data.folder import ImageFolder
-from calibrant.data.outside import Outside
-from calibrant.data.own import as_item
+from calibrant.data.ood import OODImages
 from calibrant.data.records import Part
 from calibrant.data.shifted import CorruptionFolder
+from calibrant.data.torch_dataset import as_item
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.errors import InputError
 from calibrant.shifts import PERTURBATIONS, corrupt, perturb
@@ -36,7 +36,7 @@ class Material:
     shape: tuple[int, ...]
     calibration: Part | None = None
     corruptions: CorruptionFolder | CorruptionImages | None = None  # None: made here
-    outside: Callable[[str], Outside] | None = None
+    outside: Callable[[str], OODImages] | None = None
     natural: Mapping[str, Part] = field(default_factory=dict)
     seed: int = 0
     batch: int = 500
@@ -97,11 +97,11 @@ class Material:
             return limited(part, self.limit)
         return self.part
 
-    def foreign(self, name: str) -> Outside:
+    def foreign(self, name: str) -> OODImages:
         assert self.outside is not None
         if name not in self.made:
             self.made[name] = self.outside(name)
-        found: Outside = self.made[name]
+        found: OODImages = self.made[name]
         self._fits(found.x, name)
         return found
 

@@ -1,8 +1,8 @@
-"""A user's own `torch.utils.data.Dataset` wherever a data set's name does; in a recipe, as `package.module:factory`.
+"""A user's own `torch.utils.data.Dataset`, or a mapping of them, as parts; in a recipe, `package.module:factory`.
 
-One Dataset is split in four like digits; a mapping {"train": …, "test": …} keeps its parts official. Items are (x, y)
-with x a PIL image, a tensor or an array ([C, H, W], [H, W] or [D]) and y a class number, or a map of them [H, W], −1
-where a pixel has no class (`label_maps`). Equal-sized items are stacked once and live on the device; others stay in the
+One Dataset is split in four, as digits are; a mapping {"train": …, "test": …} keeps its parts. Items are (x, y): x is a
+PIL image, a tensor or an array ([C, H, W], [H, W] or [D]); y is a class number, or a map of them [H, W] with −1 where a
+pixel has no class (`label_maps`). Items of equal size are stacked once and kept on the device; others stay in the
 Dataset and are fetched batch by batch.
 """
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from calibrant.data.factory import made
+from calibrant.data.factory import call_factory
 from calibrant.data.label_maps import as_map
 from calibrant.data.records import Part
 from calibrant.errors import InputError, unknown
@@ -28,9 +28,9 @@ QUIET_BELOW = 5000
 
 
 def imported(text: str) -> Dataset[Any] | Mapping[str, Dataset[Any]]:
-    """What `package.module:factory` makes, called without arguments; found on the path or in the current folder."""
+    """What `package.module:factory` returns."""
     module, _, name = text.partition(":")
-    given = made(module, name, f"data {text!r}")
+    given = call_factory(module, name, f"data {text!r}")
     if not isinstance(given, (Dataset, Mapping)):
         raise InputError(f"{text!r} returned {type(given).__name__}, not a torch Dataset or a mapping of them")
     return given
@@ -46,11 +46,9 @@ def parts_of(given: Dataset[Any] | Mapping[str, Dataset[Any]]) -> dict[Split, Pa
 
 
 def convert(dataset: Dataset[Any], split: Split) -> Part:
-    """Reads every item once. Sizes decide whether they are stacked or stay where they are."""
+    """Reads every item once. Items of equal size are stacked; others stay in the Dataset."""
     if not hasattr(dataset, "__len__"):
-        raise InputError(
-            f"{type(dataset).__name__} has no length; a data set of calibrant needs __len__ and __getitem__"
-        )
+        raise InputError(f"{type(dataset).__name__} has no length; a data set needs __len__ and __getitem__")
     n = len(dataset)
     if n == 0:
         raise InputError(f"the {split} data set is empty")
@@ -74,7 +72,7 @@ def convert(dataset: Dataset[Any], split: Split) -> Part:
 
 
 def _alike(y: int | Tensor, first: int | Tensor, place: int, split: Split) -> None:
-    """All labels are numbers, or maps of one size."""
+    """All labels must be numbers, or maps of one size."""
     here, there = (f"a map of {tuple(v.shape)}" if isinstance(v, Tensor) else "one class number" for v in (y, first))
     if here != there:
         raise InputError(f"{split}: the label of item {place} is {here}, that of item 0 {there}; make them alike")
@@ -101,7 +99,7 @@ def as_item(item: Any, place: int) -> tuple[Tensor, int | Tensor]:
 
 
 def _shown(label: Any) -> str:
-    """In one line, however large it is."""
+    """The label on one line, shortened if it is long."""
     if isinstance(label, (Tensor, np.ndarray)) and label.ndim > 1:
         return f"{type(label).__name__} of shape {tuple(label.shape)}, {label.dtype}"
     text = " ".join(repr(label).split())

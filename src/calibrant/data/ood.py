@@ -1,7 +1,7 @@
-"""Items that a classifier should not know: held-out classes, another data set, photographs, noise. For OOD detection.
+"""Out-of-distribution (OOD) images for a classifier: held-out classes, another data set, photographs, noise.
 
-Whatever comes in is brought to the shape of the classifier's own images, and what was done to it is said: colour to
-grey by luma (Rec. 601), grey to colour by repetition, another size by antialiased bilinear interpolation.
+All images are brought to the shape of the classifier's own: colour to grey by luma (Rec. 601), grey to colour by
+repetition, another size by antialiased bilinear interpolation. A note says what was done.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant.data import data_root, load
-from calibrant.data.own import as_item
 from calibrant.data.records import Data
 from calibrant.data.registry import DATASETS
 from calibrant.data.shifted import read_images
 from calibrant.data.subsets import complement, split_name
+from calibrant.data.torch_dataset import as_item
 from calibrant.errors import InputError
 from calibrant.types import Split
 
@@ -32,20 +32,20 @@ USUAL: dict[str, tuple[str, ...]] = {
     "fashion_mnist": ("mnist",),
     "svhn": ("cifar10",),
 }
-"""Which other data set is foreign to one (AR §5.5: CIFAR-100 for CIFAR-10)."""
+"""Which other data sets are foreign to one (AR §5.5: CIFAR-100 for CIFAR-10)."""
 
 
 @dataclass(frozen=True)
-class Outside:
-    """Foreign images, uint8 [N, C, H, W], and what was done to make them fit."""
+class OODImages:
+    """OOD images, uint8 [N, C, H, W], and what was done to make them fit."""
 
     name: str
     x: Tensor
     said: str
 
 
-def usual(data: Data, root: str | Path | None) -> tuple[list[str], list[str]]:
-    """(names of foreign sets for this data set, why others are left out): held-out classes and another set first."""
+def usual_ood(data: Data, root: str | Path | None) -> tuple[list[str], list[str]]:
+    """(names of OOD sets for this data set, why others are left out); held-out classes and another set come first."""
     base, chosen = split_name(data.name)
     names, notes = [], []
     if chosen is not None and base in DATASETS:
@@ -56,7 +56,7 @@ def usual(data: Data, root: str | Path | None) -> tuple[list[str], list[str]]:
             names.append(other)
         else:
             notes.append(f"{other} is left out: its files are not under the data root")
-    return names + list(MADE), notes
+    return names + list(GENERATED), notes
 
 
 def present(name: str, root: str | Path | None) -> bool:
@@ -67,16 +67,16 @@ def present(name: str, root: str | Path | None) -> bool:
     )
 
 
-def outside(
+def ood_images(
     name: str, shape: Sequence[int], *, n: int, root: str | Path | None = None, seed: int = 0, split: str = "test"
-) -> Outside:
-    """At most `n` foreign images of this shape [C, H, W]: of `MADE`, of a data set's `split`, of a file or a folder."""
+) -> OODImages:
+    """At most `n` OOD images of this shape [C, H, W]: from `GENERATED`, a data set's `split`, a file or a folder."""
     if len(shape) != 3:
         raise InputError(f"foreign images are for classifiers of images [C, H, W], not of {tuple(shape)}")
-    if name in MADE:
-        return MADE[name](name, tuple(shape), n, seed)
+    if name in GENERATED:
+        return GENERATED[name](name, tuple(shape), n, seed)
     if Path(name).suffix in (".npz", ".npy"):
-        return Outside(name, *fitted(read_images(Path(name))[:n], shape))
+        return OODImages(name, *fit_shape(read_images(Path(name))[:n], shape))
     if Path(name).is_dir():
         return _decoded(name, shape, n)
     data = load(name, root=root)
@@ -88,20 +88,20 @@ def outside(
     x = part.x[:n]
     if x.dtype != torch.uint8:
         x = (x.clamp(0, 1) * 255).round().to(torch.uint8)
-    return Outside(name, *fitted(x, shape))
+    return OODImages(name, *fit_shape(x, shape))
 
 
-def _decoded(name: str, shape: Sequence[int], n: int) -> Outside:
+def _decoded(name: str, shape: Sequence[int], n: int) -> OODImages:
     """Images of a folder, FOLDER/CLASS/*.jpg, spread over its classes."""
     parts = load(name, shape=tuple(shape)).splits
     part = parts.get(Split.TEST) or next(iter(parts.values()))
     chosen = torch.arange(min(n, part.n)) * part.n // min(n, part.n)
     x = torch.stack([as_item(part.items[int(i)], int(i))[0] for i in part.index[chosen]]) if part.items else part.x
-    return Outside(name, *fitted(x[:n], shape))
+    return OODImages(name, *fit_shape(x[:n], shape))
 
 
-def fitted(x: Tensor, shape: Sequence[int]) -> tuple[Tensor, str]:
-    """uint8 images brought to `shape`, and what that took."""
+def fit_shape(x: Tensor, shape: Sequence[int]) -> tuple[Tensor, str]:
+    """uint8 images brought to `shape`, and what was done to them."""
     said = []
     channels, height, width = shape
     if x.shape[1] == 3 and channels == 1:
@@ -123,22 +123,22 @@ def fitted(x: Tensor, shape: Sequence[int]) -> tuple[Tensor, str]:
     return x.contiguous(), "; ".join(said) or "as it is"
 
 
-def _uniform(name: str, shape: tuple[int, ...], n: int, seed: int) -> Outside:
+def _uniform(name: str, shape: tuple[int, ...], n: int, seed: int) -> OODImages:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randint(256, (n, *shape), generator=generator, dtype=torch.int16).to(torch.uint8)
-    return Outside(name, x, "every byte uniform")
+    return OODImages(name, x, "every byte uniform")
 
 
-def _gaussian(name: str, shape: tuple[int, ...], n: int, seed: int) -> Outside:
+def _gaussian(name: str, shape: tuple[int, ...], n: int, seed: int) -> OODImages:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn((n, *shape), generator=generator) * 0.25 + 0.5
-    return Outside(
+    return OODImages(
         name, (x.clamp(0, 1) * 255).round().to(torch.uint8), "mean 0.5, deviation 0.25 of full scale, clipped"
     )
 
 
-def _photographs(name: str, shape: tuple[int, ...], n: int, seed: int) -> Outside:
-    """Crops of the two photographs that scikit-learn carries, each a random square of a third to all of the height."""
+def _photographs(name: str, shape: tuple[int, ...], n: int, seed: int) -> OODImages:
+    """Random square crops, a third to all of the height, of the two photographs that come with scikit-learn."""
     from sklearn.datasets import load_sample_images
 
     generator = torch.Generator().manual_seed(seed)
@@ -150,13 +150,13 @@ def _photographs(name: str, shape: tuple[int, ...], n: int, seed: int) -> Outsid
         side = int(torch.randint(height // 3, height + 1, (1,), generator=generator))
         top = int(torch.randint(height - side + 1, (1,), generator=generator))
         left = int(torch.randint(width - side + 1, (1,), generator=generator))
-        out.append(fitted(picture[None, :, top : top + side, left : left + side], shape)[0])
-    return Outside(name, torch.cat(out), "square crops of two photographs (scikit-learn's), scaled to fit")
+        out.append(fit_shape(picture[None, :, top : top + side, left : left + side], shape)[0])
+    return OODImages(name, torch.cat(out), "square crops of two photographs (scikit-learn's), scaled to fit")
 
 
-MADE: dict[str, Callable[[str, tuple[int, ...], int, int], Outside]] = {
+GENERATED: dict[str, Callable[[str, tuple[int, ...], int, int], OODImages]] = {
     "photographs": _photographs,
     "noise_uniform": _uniform,
     "noise_gaussian": _gaussian,
 }
-"""Foreign images that need no file."""
+"""OOD images that need no file."""
