@@ -27,6 +27,7 @@ ORDER = [
     {"files"},
     {"metrics"},
     {"posthoc"},
+    {"decisions"},
     {"data", "nn"},
     {"targets", "losses", "transforms"},
     {"attacks", "shifts"},

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from calibrant.attacks.bounds import Bounds as Bounds
     from calibrant.attacks.levels import levels as levels
     from calibrant.attacks.robustness import robustness as robustness
+    from calibrant.decisions.choose import decide as decide
+    from calibrant.decisions.storage import load as load
     from calibrant.diagnostics.levels import calibration_by_level as calibration_by_level
     from calibrant.ensembles.dropout import MCDropout as MCDropout
     from calibrant.ensembles.pep import PEP as PEP
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     from calibrant.nn.surgery import smoothed as smoothed
     from calibrant.nn.surgery import unsmooth as unsmooth
     from calibrant.posthoc.fit import fit as fit
-    from calibrant.posthoc.storage import load as load
     from calibrant.report.stress import stress as stress
     from calibrant.training.run import train as train
     from calibrant.types import Estimate as Estimate
@@ -56,10 +57,11 @@ _PUBLIC = {
     "TemporalSmoothing": "calibrant.ensembles.temporal",
     "calibration_by_level": "calibrant.diagnostics.levels",
     "compare": "calibrant.metrics.compare",
+    "decide": "calibrant.decisions.choose",
     "evaluate": "calibrant.metrics.evaluate",
     "fit": "calibrant.posthoc.fit",
     "levels": "calibrant.attacks.levels",
-    "load": "calibrant.posthoc.storage",
+    "load": "calibrant.decisions.storage",
     "predict": "calibrant.ensembles.single",
     "predictions": "calibrant.functional.inputs",
     "reference": "calibrant.nn.smoothing",
@@ -73,8 +75,8 @@ _PUBLIC = {
 """Public name → the module that defines it, sorted. A test compares it with what the modules hold."""
 
 _PACKAGES = (
-    "attacks", "bench", "data", "diagnostics", "ensembles", "errors", "files", "functional", "losses", "metrics", "nn",
-    "papers", "posthoc", "report", "shifts", "targets", "training", "transforms", "types",
+    "attacks", "bench", "data", "decisions", "diagnostics", "ensembles", "errors", "files", "functional", "losses",
+    "metrics", "nn", "papers", "posthoc", "report", "shifts", "targets", "training", "transforms", "types",
 )  # fmt: skip
 """Families that `calibrant.NAME` reaches after a bare `import calibrant`, loaded on first use."""
 

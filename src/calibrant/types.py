@@ -50,6 +50,7 @@ class Predictions:
     classes: tuple[str, ...] | None = None
     features: Tensor | None = None
     group: Tensor | None = None
+    group_names: tuple[str, ...] | None = None  # what `group` numbers
     binary: bool = False  # K = 2 written as one column: the report says what the number is about
     source: str = ""
     fitted_on: str = ""  # content hash of the data that a map in the history of these was fitted on

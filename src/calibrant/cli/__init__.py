@@ -21,10 +21,11 @@ from calibrant.cli.console import block, say, warnings_as_notes
 from calibrant.cli.failures import report
 
 VERBS: dict[str, str] = {
-    "apply": "Apply a fitted map to predictions",
+    "apply": "Apply a fitted map or a rule to predictions",
     "audit": "How trustworthy are these predictions, with intervals, and what to do next",
     "bench": "Measure the papers' tables again, one cell at a time, and compare",
     "compare": "Is the second better than the first, or is it noise? Paired, with Holm's correction over metrics",
+    "decide": "Which answers to accept, with a guarantee: a rule for an accuracy, a share, sets or costs",
     "demo": "The whole pipeline on bundled data: train three ways, recalibrate, one table, an HTML report",
     "export": "Write a fitted map for other programs: formula and numbers (.json), or a graph (.onnx)",
     "fit": "Fit a map that makes confidence honest, and check that it does",

@@ -1,27 +1,30 @@
-"""`calibrant apply MAP/ PREDS -o OUT`: predictions after a fitted map; Parquet folders stream, part by part."""
+"""`calibrant apply MAP/ PREDS -o OUT`: predictions after a fitted map, or with the decisions of a rule beside them.
+
+Parquet folders stream through a map, part by part."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from calibrant import files
-from calibrant.cli.console import block_json
+from calibrant.cli.console import block_json, say
 from calibrant.cli.fit import Bar
+from calibrant.decisions import Rule, load
 from calibrant.errors import FileError
 from calibrant.files import outputs
-from calibrant.posthoc import load
 from calibrant.posthoc.fit import mean_nll
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.overlap import WORTH_SAYING
 from calibrant.posthoc.stream import apply_parts
-from calibrant.types import SCHEMA
+from calibrant.types import SCHEMA, Predictions
 
 
 def apply(
-    map_folder: Annotated[Path, typer.Argument(metavar="MAP", help="folder that `calibrant fit` wrote")],
+    map_folder: Annotated[Path, typer.Argument(metavar="MAP", help="folder that `calibrant fit` or `decide` wrote")],
     preds: Annotated[Path, typer.Argument(help="a file of predictions, or a folder of Parquet parts")],
     out: Annotated[
         Path, typer.Option("-o", "--out", help="file to write (.npz, .safetensors, .parquet, .csv) or folder")
@@ -32,11 +35,19 @@ def apply(
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
     labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the file has none")] = None,
 ) -> None:
-    """Apply a fitted map to predictions."""
+    """Apply a fitted map or a rule to predictions."""
     one_file = out.suffix in files.FORMATS
     outputs.check((out, outputs.FILE if one_file else outputs.PARTS), inputs=[map_folder, preds, labels])
     fitted = load(map_folder)
     files.existing(preds)
+    if isinstance(fitted, Rule):
+        if not one_file:
+            raise FileError(
+                f"cannot write {out}: decisions go into one file; end the name in {', '.join(files.FORMATS)}"
+            )
+        p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
+        _decided(fitted, p, out, as_json)
+        return
     if one_file:
         p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
         after = fitted.predictions(p)
@@ -59,6 +70,32 @@ def apply(
         block_json(found)
         return
     _show(found)
+
+
+def _decided(rule: Rule, p: Predictions, out: Path, as_json: bool) -> None:
+    """The predictions after the rule's map, with what it decides in columns beside them."""
+    after = rule.mapped(p)
+    d = rule.decide(after)
+    if after.predicted is None:
+        after = replace(after, predicted=d.predicted)
+    columns = {"accepted": d.accepted, "sets": d.sets, "action": d.action}
+    files.write(out, after, {name: column for name, column in columns.items() if column is not None})
+    found: dict[str, Any] = {
+        "schema": SCHEMA,
+        "rule": rule.kind,
+        "n": p.n,
+        "k": p.k,
+        "accepted": float(d.accepted.double().mean()),
+    }
+    if d.sets is not None:
+        found["set_size"] = float(d.sets.sum(1).double().mean())
+    if as_json:
+        block_json(found | {"out": str(out)})
+        return
+    say(f"{p.n:,} items: {100 * found['accepted']:.1f}% accepted, the others are handed to a person")
+    if d.sets is not None:
+        say(f"{found['set_size']:.2f} classes in a set on average")
+    say(f"written to {out}")
 
 
 def _found(

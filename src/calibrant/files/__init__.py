@@ -7,8 +7,12 @@ scores with a `.npy` of labels. This package stands right of `functional` and le
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
+
+from torch import Tensor
 
 from calibrant.errors import FileError
 from calibrant.files import arrays, atomic, csv, npz, parquet, tensors
@@ -55,14 +59,15 @@ def read(
     return arrays.join(found, keys, class_axis=class_axis, ignore_index=ignore_index, split=split)
 
 
-def write(path: str | os.PathLike[str], predictions: Predictions) -> Path:
-    """Predictions to a file of the format that its suffix names, whole or not at all."""
+def write(path: str | os.PathLike[str], predictions: Predictions, beside: Mapping[str, Tensor] | None = None) -> Path:
+    """Predictions (and columns `beside` them) to a file of the format that its suffix names, whole or not at all."""
     target = Path(path)
     chosen = FORMATS.get(target.suffix)
     if chosen is None:
         raise FileError(f"cannot write {target}: unknown format {target.suffix!r}; use one of {', '.join(FORMATS)}")
     with atomic.file(target) as temporary:
-        chosen.write(temporary, arrays.content(predictions))
+        content = arrays.content(predictions)
+        chosen.write(temporary, replace(content, tensors={**content.tensors, **(beside or {})}))
     return target
 
 

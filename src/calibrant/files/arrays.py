@@ -7,12 +7,14 @@ never loaded, so that a file may carry whatever else its owner likes.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from calibrant.errors import FileError
 from calibrant.functional.inputs import predictions
@@ -92,7 +94,7 @@ def join(
         ids=_listed(arrays, values.get("ids"), "ids"),
         classes=_listed(arrays, values.get("classes"), "classes"),
         features=values.get("features"),
-        group=values.get("group"),
+        group=values["group"] if "group" in values else _listed(arrays, None, "group"),
         raw=_flag(texts["raw"], True),
         source=name,
         doubt=doubt,
@@ -208,10 +210,16 @@ class Content:
 def content(p: Predictions) -> Content:
     tensors = {
         role: getattr(p, role).detach().cpu().contiguous()
-        for role in ("logits", "labels", "predicted", "confidence", "features", "group")
+        for role in ("logits", "labels", "predicted", "confidence", "features")
         if getattr(p, role) is not None
     }
     lists = {role: getattr(p, role) for role in ("ids", "classes") if getattr(p, role) is not None}
+    if p.group is not None:
+        names = p.group_names or tuple(map(str, range(int(p.group.max()) + 1)))
+        if all(re.fullmatch(r"-?\d{1,18}", name) for name in names):
+            tensors["group"] = torch.tensor([int(name) for name in names])[p.group.cpu()]
+        else:
+            lists["group"] = tuple(names[i] for i in p.group.tolist())
     texts = {"split": p.split.value}
     if p.logits is not None and not p.raw:
         texts["raw"] = "false"

@@ -114,14 +114,14 @@ def write(path: Path, content: Content) -> None:
     for role, tensor in content.tensors.items():
         if tensor.ndim > 2 or (role == "logits" and tensor.ndim != 2):
             raise FileError(f"a .csv cannot hold {role} of shape {tuple(tensor.shape)}; write .npz or .parquet")
-        name = ROLES[role][-1]
+        name = ROLES.get(role, (role,))[-1]
         header += [name] if tensor.ndim == 1 else [f"{name}_{j}" for j in range(tensor.shape[1])]
         blocks.append(tensor.reshape(len(tensor), -1).tolist())
     n = len(content.tensors["labels"])
     lists = dict(content.lists)
-    if "ids" in lists:
-        header.append("id")
-        blocks.append([[i] for i in lists.pop("ids")])
+    for role in [r for r in ("ids", "group") if r in lists]:
+        header.append(ROLES[role][-1])
+        blocks.append([[text] for text in lists.pop(role)])
     header.append("split")
     blocks.append([[content.texts["split"]]] * n)
     once = {k: v for k, v in content.texts.items() if k != "split"}

@@ -68,6 +68,9 @@ FILE = Kind("a file", lambda path: True)
 PAGE = Kind("an HTML page", lambda path: _opening(path).lower().startswith(b"<!doctype html"))
 FORMULA = Kind("an exported map", lambda path: _says(path, "format", "calibrant closed form"))
 MAP = Kind("a fitted map", lambda f: _says(f / "map.json", "format", "calibrant map"), r"map\.(json|safetensors)")
+RULE = Kind(
+    "a decision rule", lambda f: _says(f / "rule.json", "format", "calibrant rule"), r"rule\.(json|safetensors)"
+)
 ENSEMBLE = Kind("an ensemble", lambda f: _says(f / "ensemble.json", "ensemble", "pep"), r"ensemble\.json")
 PARTS = Kind("predictions in parts", _our_parts, r"part-\d{6}\.parquet")
 RUN = Kind(
@@ -84,7 +87,7 @@ DEMO = Kind(
     r"runs|map|(calibration|test|calibrated|focal|smoothing)\.npz|report\.html",
     grows=True,
 )
-FOLDERS = (MAP, ENSEMBLE, PARTS, RUN, STRESS, DEMO)
+FOLDERS = (MAP, RULE, ENSEMBLE, PARTS, RUN, STRESS, DEMO)
 
 
 def check(*outputs: tuple[Path | None, Kind], inputs: Iterable[str | Path | None] = ()) -> None:

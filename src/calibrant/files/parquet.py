@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.errors import FileError
-from calibrant.files.arrays import Arrays, Content
+from calibrant.files.arrays import ROLES, Arrays, Content
 from calibrant.files.columns import is_score, stacked, stems
 from calibrant.files.damage import readable
 from calibrant.files.listing import visible
@@ -99,8 +99,8 @@ def write(path: Path, content: Content) -> None:
         "label" if role == "labels" else role: _column(t, role) for role, t in content.tensors.items()
     }
     lists = dict(content.lists)
-    if "ids" in lists:
-        fields["id"] = pa.array(lists.pop("ids"))
+    for role in [r for r in ("ids", "group") if r in lists]:
+        fields[ROLES[role][-1]] = pa.array(lists.pop(role))
     fields["split"] = pa.array([content.texts["split"]] * len(fields["label"])).dictionary_encode()
     meta = {k: v for k, v in content.texts.items() if k != "split"}
     meta |= {name: json.dumps(list(values), ensure_ascii=False) for name, values in lists.items()}

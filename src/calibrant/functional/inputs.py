@@ -78,6 +78,7 @@ def predictions(
         turned = scores is not None and scores.ndim == 2 and scores.shape[1] == len(y)
         remedy = "the scores look transposed: pass one row per item" if turned else "they must be of equal length"
         raise InputError(f"{where}{n} rows of scores but {len(y)} labels; {remedy}")
+    group_ids, group_names = numbered_groups(beside["group"], n, where)
     guess, sure = _top1(beside["predicted"], beside["confidence"], n, where)
     return Predictions(
         labels=y,
@@ -89,7 +90,8 @@ def predictions(
         ids=_texts(beside["ids"], n, "ids", where),
         classes=_texts(classes, None if scores is None else int(scores.shape[-1]), "classes", where),
         features=_aligned(beside["features"], n, "features", where),
-        group=_groups(beside["group"], n, where),
+        group=group_ids,
+        group_names=group_names,
         binary=binary,
         source=source,
     )
@@ -233,14 +235,16 @@ def _aligned(values: Any, n: int, name: str, where: str) -> Tensor | None:
     return tensor
 
 
-def _groups(group: Any, n: int, where: str) -> Tensor | None:
-    """Group labels of any kind (numbers or text) → dense ids 0…G−1."""
+def numbered_groups(group: Any, n: int, where: str = "") -> tuple[Tensor | None, tuple[str, ...] | None]:
+    """Group labels of any kind (numbers or text) → dense ids 0…G−1, and the labels that they number."""
     if group is None:
-        return None
+        return None, None
     values = group.cpu().numpy() if isinstance(group, Tensor) else np.asarray(group)
     if values.shape != (n,):
         raise InputError(f"{where}group has shape {values.shape}; give one entry for each of the {n} items")
     empty = [v is None or v != v for v in values] if values.dtype.kind == "O" else values != values
     if np.any(empty):
         raise InputError(f"{where}group has an empty entry (None or NaN); give the group of every item")
-    return torch.from_numpy(np.unique(values, return_inverse=True)[1].reshape(-1).astype(np.int64))
+    names, ids = np.unique(values, return_inverse=True)
+    texts = tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names.tolist())
+    return torch.from_numpy(ids.reshape(-1).astype(np.int64)), texts

@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -78,14 +76,14 @@ def apply_parts(
 
 def rows(source: Path, numbers: int = NUMBERS) -> Iterator[Predictions]:
     """Checked predictions, a batch at a time; group names get the same number in every batch."""
-    groups: dict[Any, int] = {}
+    groups: dict[str, int] = {}
     for part in parquet.parts(source):
         size = max(1, numbers // parquet.width(part))
         for start, arrays in parquet.batches(part, size, everything=True):
             p = join(arrays, source=f"{part} (from row {start})" if start else str(part), doubt=False)
-            if "group" in arrays.names:
-                seen = np.asarray(arrays.load("group")).tolist()
-                p = replace(p, group=torch.tensor([groups.setdefault(g, len(groups)) for g in seen]))
+            if p.group is not None and p.group_names is not None:
+                own = torch.tensor([groups.setdefault(name, len(groups)) for name in p.group_names])
+                p = replace(p, group=own[p.group], group_names=tuple(groups))
             yield p
 
 

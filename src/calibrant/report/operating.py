@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrant.functional.binning import equal_width
+from calibrant.functional.binomial import Floats, exact_lower, wilson
 from calibrant.functional.scores import Scores
-from calibrant.report.binomial import Floats, exact_lower, wilson
 
 QUANTILES = 600
 TARGETS = (*(i / 100 for i in range(50, 100)), 0.995, 0.999)

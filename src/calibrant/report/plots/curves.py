@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from calibrant.functional.binomial import Floats, wilson
 from calibrant.functional.ranking import accuracy_coverage as curve
 from calibrant.functional.ranking import rank, run_weights
 from calibrant.functional.scores import Scores
-from calibrant.report.binomial import Floats, wilson
 from calibrant.report.plots.style import COLOURS, legend, new_axes, percent_axis, shown
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from calibrant.functional.binning import BinSums, bin_sums, equal_width
+from calibrant.functional.binomial import clopper_pearson, wilson
 from calibrant.functional.scores import Scores
-from calibrant.report.binomial import clopper_pearson, wilson
 from calibrant.report.plots.style import COLOURS, dress, legend, new_axes, percent_axis, shown
 
 if TYPE_CHECKING:

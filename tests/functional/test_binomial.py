@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from calibrant.report.binomial import clopper_pearson, exact_lower, wilson
+from calibrant.functional.binomial import clopper_pearson, exact_lower, wilson
 
 CASES = [(0, 1), (1, 1), (0, 12), (12, 12), (3, 7), (499, 1000), (9999, 10000)]
 

@@ -1,0 +1,94 @@
+"""`calibrant decide CALIBRATION --accuracy 0.95 -o RULE/`: a rule that keeps its promise on new items."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from calibrant import files
+from calibrant.cli.console import block_json, say
+from calibrant.decisions.choose import decide as choose
+from calibrant.errors import FileError, InputError
+from calibrant.files import outputs
+from calibrant.posthoc import load
+from calibrant.types import SCHEMA
+
+
+def decide(
+    preds: Annotated[Path, typer.Argument(help="predictions on items that neither model nor map was fitted on")],
+    accuracy: Annotated[float | None, typer.Option(help="accept what is right at least this often")] = None,
+    accept: Annotated[float | None, typer.Option(help="accept the surest items, this share of them")] = None,
+    risk: Annotated[float | None, typer.Option(help="accept what has at most this mean loss")] = None,
+    loss: Annotated[Path | None, typer.Option(help="for --risk: a .csv of K × K losses, a row per true class")] = None,
+    guarantee: Annotated[float | None, typer.Option(help="probability that the promise is kept (0.95)")] = None,
+    by: Annotated[str | None, typer.Option(help="a promise for each 'class' or 'group'")] = None,
+    map_folder: Annotated[Path | None, typer.Option("--map", help="a fitted map to apply first")] = None,
+    out: Annotated[Path | None, typer.Option("-o", "--out", help="folder for the rule")] = None,
+    allow_reuse: Annotated[bool, typer.Option(help="choose on a test split, or on what the map was fitted on")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
+    probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
+    labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
+    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the file has none")] = None,
+) -> None:
+    """Which answers to accept, with a guarantee: a rule for an accuracy, a share, sets or costs."""
+    outputs.check((out, outputs.RULE), inputs=[preds, labels, map_folder, loss])
+    fitted = None if map_folder is None else load(map_folder)
+    p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
+    rule = choose(
+        p,
+        accuracy=accuracy,
+        accept=accept,
+        risk=risk,
+        loss=None if loss is None else table(loss)[1],
+        guarantee=guarantee,
+        by=by,
+        map=fitted,
+        allow_reuse=allow_reuse,
+    )
+    if out is not None:
+        rule.save(out)
+    if as_json:
+        block_json({"schema": SCHEMA, **rule.to_dict(), "out": None if out is None else str(out)})
+        return
+    say(rule.sentence)
+    say(f"written to {out}" if out is not None else "not written: name a folder with -o")
+
+
+def table(path: Path) -> tuple[list[str] | None, np.ndarray[Any, Any]]:
+    """(names of the columns, numbers) of a CSV of numbers: a header and a first column of class names may be there."""
+    try:
+        with files.existing(path).open(newline="", encoding="utf-8-sig") as stream:
+            rows = [row for row in csv.reader(stream) if any(cell.strip() for cell in row)]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise FileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
+    if not rows:
+        raise FileError(f"{path}: empty; give one row of numbers for each class")
+    header = None if all(map(_numeric, rows[0])) else [cell.strip() for cell in rows.pop(0)]
+    named = bool(rows) and not any(_numeric(row[0]) for row in rows)
+    numbers = []
+    for i, row in enumerate(rows):
+        cells = row[1:] if named else row
+        wrong = next((cell for cell in cells if not _numeric(cell)), None)
+        if wrong is not None or len(row) != len(rows[0]):
+            why = f"has {len(row)} cells, the first has {len(rows[0])}" if wrong is None else f"has {wrong!r}"
+            raise FileError(f"{path}: row {i} {why}; give one number for each column")
+        numbers.append([float(cell) for cell in cells])
+    if not numbers or not numbers[0]:
+        raise FileError(f"{path}: no numbers; give one row for each class")
+    if header is not None and len(header) == len(numbers[0]) + 1 and named:
+        header = header[1:]
+    if header is not None and len(header) != len(numbers[0]):
+        raise InputError(f"{path}: {len(header)} names in the header but {len(numbers[0])} numbers in a row")
+    return header, np.array(numbers)
+
+
+def _numeric(cell: str) -> bool:
+    try:
+        return bool(np.isfinite(float(cell)))
+    except ValueError:
+        return False

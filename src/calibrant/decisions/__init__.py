@@ -1,0 +1,19 @@
+"""Decisions: from honest confidence to a rule with a guarantee. Thresholds, prediction sets, costs.
+
+A rule stands after the map and, like a map, is frozen and saved without pickle. A new kind of rule is one file with a
+subclass of `Rule`, and one line in `RULES`.
+"""
+
+from __future__ import annotations
+
+from calibrant.decisions.choose import decide
+from calibrant.decisions.rule import Decisions, Rule
+from calibrant.decisions.storage import load
+from calibrant.decisions.threshold import Threshold
+
+_TABLE: tuple[type[Rule], ...] = (Threshold,)
+
+RULES: dict[str, type[Rule]] = {r.kind: r for r in _TABLE}
+"""Kind in a saved header → rule class."""
+
+__all__ = ["RULES", "Decisions", "Rule", "decide", "load"]

@@ -1,0 +1,181 @@
+"""A rule: what to do with each item, from its logits. Like a map it is frozen, and saved without pickle.
+
+A subclass is a frozen dataclass of tensors (its numbers) and plain JSON values (its settings); it writes `decide`. The
+map in front, if there is one, belongs to the rule: map and rule are one artefact. A rule may have one number for all
+items, one for each class, or one for each group of items (`by`).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from os import PathLike
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError, SplitError
+from calibrant.functional.inputs import numbered_groups
+from calibrant.functional.tensors import as_tensor
+from calibrant.posthoc import overlap
+from calibrant.posthoc.map import FitRecord, FittedMap
+from calibrant.types import Predictions
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """One entry per item. `sets` and `action` are None where the rule has none."""
+
+    accepted: Tensor  # bool: act on the answer; False: hand it to a person
+    predicted: Tensor  # the likeliest class
+    sets: Tensor | None = None  # [N, K] bool: the classes that may be the truth
+    action: Tensor | None = None  # index into the rule's actions
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """Abstract: add numbers and settings as fields, write `decide` and `sentence`."""
+
+    kind: ClassVar[str]
+    needs_logits: ClassVar[bool] = True
+    map: FittedMap | None = field(default=None, kw_only=True)
+    by: str | None = field(default=None, kw_only=True)  # None, "class" or "group": what has a number of its own
+    groups: tuple[str, ...] = field(default=(), kw_only=True)
+    record: FitRecord = field(default_factory=FitRecord, kw_only=True)
+
+    def decide(self, p: Predictions) -> Decisions:
+        """Decisions about predictions that the map has been applied to."""
+        raise TypeError(f"{type(self).__name__} must define decide")
+
+    @property
+    def sentence(self) -> str:
+        """What the rule does and what it promises."""
+        raise TypeError(f"{type(self).__name__} must define sentence")
+
+    def __call__(self, logits: Any, *, group: Any = None) -> Decisions:
+        """Decisions about logits, [N, K] or [M, N, K] for members; a rule by group needs each item's `group`."""
+        z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
+        if z.ndim not in (2, 3):
+            raise InputError(f"logits have shape {tuple(z.shape)}; a rule takes [N, K], or [M, N, K] for members")
+        ids, names = numbered_groups(group, z.shape[-2])
+        nothing = torch.zeros(z.shape[-2], dtype=torch.long, device=z.device)
+        # an origin spares the map the hash of the logits, which only a report would look at
+        return self.decisions(Predictions(nothing, z, group=ids, group_names=names, origin="applied"))
+
+    def decisions(self, p: Predictions) -> Decisions:
+        """Decisions about predictions as they are before the map."""
+        return self.decide(self.mapped(p))
+
+    def mapped(self, p: Predictions) -> Predictions:
+        where = f"{p.source}: " if p.source else ""
+        if p.logits is None and self.needs_logits:
+            raise InputError(
+                f"{where}a rule of {self.kind} needs the probabilities of all classes, and this is a top-1 set"
+            )
+        if p.k is not None and self.record.k is not None and p.k != self.record.k:
+            raise InputError(
+                f"{where}the rule was chosen for {self.record.k} classes, these predictions have {p.k}; "
+                "choose one on predictions of the same classes"
+            )
+        return p if self.map is None else self.map.predictions(p)
+
+    def cell(self, p: Predictions, predicted: Tensor) -> Tensor:
+        """[N]: which of the rule's numbers is an item's; `predicted` where the rule is by class."""
+        if self.by == "class":
+            return predicted
+        if self.by is None:
+            return torch.zeros(p.n, dtype=torch.long)
+        where = f"{p.source}: " if p.source else ""
+        if p.group is None:
+            raise InputError(f"{where}the rule is by group; say which group each item belongs to (group)")
+        place = {name: i for i, name in enumerate(self.groups)}
+        names = group_names(p)
+        present = torch.unique(p.group).tolist()
+        unseen = [names[i] for i in present if names[i] not in place]
+        if unseen:
+            raise InputError(
+                f"{where}group {unseen[0]!r} was not among the {len(place)} groups that the rule was chosen on; "
+                "choose the rule on items of that group too, or without groups"
+            )
+        return torch.tensor([place.get(name, -1) for name in names])[p.group.cpu()]
+
+    def refuse_reuse(self, p: Predictions, allow_reuse: bool = False) -> None:
+        """Judging a rule on the items it was chosen on is an error."""
+        own = p.origin or p.fingerprint()
+        same = p.n == self.record.n and overlap.share(self.record.items, p) >= overlap.SAME
+        if (own == self.record.data or same) and not allow_reuse:
+            raise SplitError(
+                f"{p.source or 'these predictions'}: the rule was chosen on these very items; judge it on other items, "
+                "or say allow_reuse=True (--allow-reuse)"
+            )
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
+
+    def settings(self) -> dict[str, Any]:
+        skip = {"map", "record", *self.tensors()}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in skip}
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`: what it is, its numbers and what it promises."""
+        return {
+            "rule": self.kind,
+            "sentence": self.sentence,
+            **self.settings(),
+            **{name: t.tolist() for name, t in self.tensors().items()},
+            "map": None if self.map is None else self.map.record.calibrator or self.map.method,
+            "promise": dict(self.record.certificate),
+            "n": self.record.n,
+            "k": self.record.k,
+            "split": self.record.split,
+            "allow_reuse": self.record.reuse,
+        }
+
+    def save(self, folder: str | PathLike[str]) -> Path:
+        """Write the rule and its map to a folder, whole or not at all; `calibrant.load(folder)` restores it."""
+        from calibrant.decisions.storage import save  # storage restores rules, so it stands right of them
+
+        return save(self, folder)
+
+
+def group_names(p: Predictions) -> tuple[str, ...]:
+    assert p.group is not None
+    return p.group_names or tuple(str(i) for i in range(int(p.group.max()) + 1))
+
+
+def percent(share: float) -> str:
+    """What was seen, one decimal: 78.2%."""
+    return f"{100 * share:.1f}%"
+
+
+def asked(share: float) -> str:
+    """What a user asked for, all its digits: 99.95%."""
+    return f"{100 * share:.6g}%"
+
+
+def floor(share: float) -> str:
+    """A lower bound, never rounded up: 93.17%."""
+    return asked(math.floor(share * 1e4 + 1e-7) / 1e4)
+
+
+def probability(name: str, value: Any) -> float:
+    """The number, checked to lie in (0, 1)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+        raise InputError(f"{name}={value!r}; it must lie between 0 and 1, such as 0.95")
+    return float(value)
+
+
+def cells_of(by: str | None, p: Predictions, predicted: Tensor) -> tuple[Tensor, tuple[str, ...]]:
+    """([N] cell of each item, names of the cells) at choice time."""
+    if by is None:
+        return torch.zeros(p.n, dtype=torch.long), ("",)
+    if by == "class":
+        count = p.k if p.k is not None else int(max(predicted.max(), p.labels.max())) + 1
+        return predicted.cpu(), tuple(p.classes or (str(i) for i in range(count)))
+    if by == "group":
+        if p.group is None:
+            raise InputError(f"{p.source or 'these predictions'} have no groups; add `group`, or drop --by group")
+        return p.group.cpu(), group_names(p)
+    raise InputError(f"by={by!r} is unknown; use 'class' or 'group'")

@@ -1,0 +1,211 @@
+"""Accept an answer when its confidence is at least t: the largest coverage whose answers are right often enough.
+
+The promise is about new items: with probability 1 − δ over the items that t was chosen on, P(wrong | confidence ≥ t) is
+at most the risk that was asked for. It holds for any model and any distribution, because
+
+* candidates are chosen without the labels. The candidate of size m is t, just above x, the (m + 1)-th largest
+  confidence. Given x, the m items above it are independent draws from all items above x, so the errors of those with
+  confidence ≥ t are Binomial(count, risk(t)), and P(Bin(count, risk) ≤ errors) is an exact p-value for "t is too risky"
+  (Clopper & Pearson 1934; Geifman & El-Yaniv 2017). Other losses in [0, 1] have Hoeffding–Bentkus's (Bates 2021);
+* candidates are tested from the safest to the boldest. δ is divided among a few starts; a candidate that passes hands
+  what it holds to the next, so that along a sequence nothing is paid for the search (learn then test, Angelopoulos
+  2021; the fallback procedure of Wiens 2003). The chance that any candidate passes wrongly is at most δ.
+
+Items must be independent draws from where the rule will be used. By class or group, each has its promise of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
+from itertools import pairwise
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from calibrant.decisions.rule import Decisions, Rule, asked, floor, percent
+from calibrant.functional.binomial import Floats
+from calibrant.functional.scores import reduce
+from calibrant.types import Predictions
+
+STARTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
+"""Shares of the items at which δ enters. More starts go on where a safer candidate failed, and cost a part of δ."""
+STEPS = 20
+"""Candidates from one start to the next."""
+DIGITS = 4
+"""Of a threshold: 0.8312, 0.99876."""
+
+
+@dataclass(frozen=True, eq=False)
+class Threshold(Rule):
+    """Accept when the confidence in the predicted class is at least `threshold` (infinite: never)."""
+
+    threshold: Tensor  # [1], or one entry for each class or group
+    kind: ClassVar[str] = "threshold"
+    needs_logits: ClassVar[bool] = False
+
+    def decide(self, p: Predictions) -> Decisions:
+        scores = reduce(p, classwise=False)
+        least = self.threshold[self.cell(p, scores.predicted)]
+        return Decisions(accepted=scores.confidence >= least, predicted=scores.predicted)
+
+    @property
+    def sentence(self) -> str:
+        c = self.record.certificate
+        if self.by is None:
+            what = f"accept when confidence ≥ {float(self.threshold):.12g}: {percent(c['coverage'])} of items"
+        else:
+            what = f"accept by a threshold for each {self.by}: {percent(c['coverage'])} of items"
+            if none := int(self.threshold.isinf().sum()):
+                what += f" (none of {none} of the {len(self.threshold)})"
+        if c["new"] is not None:
+            what += f" (of new ones {percent(c['new'][0])} to {percent(c['new'][1])})"
+        sure, each = asked(c["guarantee"]), "" if self.by is None else f" in each {self.by}"
+        if c["loss"] is None:
+            promised = f"accepted answers are right at least {floor(1 - c['risk'])} of the time{each}"
+            seen = f"{percent(1 - c['seen'])} seen"
+        else:
+            promised = f"the mean {c['loss']} of accepted answers is at most {c['risk'] * c['scale']:.4g}{each}"
+            seen = f"{c['seen'] * c['scale']:.4g} seen"
+        return f"{what}; {promised} (guaranteed with {sure} confidence; {seen})"
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Thresholds from the safest to the boldest, what each accepts, and the share of δ that enters there."""
+
+    threshold: Floats
+    count: NDArray[np.int64]
+    share: Floats
+
+
+def candidates(confidence: Floats, starts: int) -> Candidates:
+    """Of confidences in falling order; δ enters at the `starts` boldest of STARTS. No label is looked at."""
+    n = len(confidence)
+    chosen = [max(1, round(n * s)) for s in STARTS[-starts:]]
+    sizes = [chosen[0]]
+    for low, high in pairwise(chosen):
+        sizes += np.unique(np.linspace(low, high, STEPS + 1).round().astype(int)[1:]).tolist()
+    sizes = sorted(set(sizes))
+    x = [-np.inf if m == n else float(confidence[m]) for m in sizes]
+    threshold = np.array([just_above(value) for value in x])
+    return Candidates(
+        threshold,
+        np.searchsorted(-confidence, -threshold, side="right"),
+        np.array([chosen.count(m) / len(chosen) for m in sizes]),
+    )
+
+
+def just_above(x: float) -> float:
+    """A short decimal above x, a function of x alone: DIGITS digits of x or of 1 − x, whichever is smaller."""
+    if x < 0:
+        return 0.0
+    if x >= 1:
+        return float("inf")
+    exact = Decimal(x)
+    near = min(exact, 1 - exact) or Decimal("1e-12")
+    unit = Decimal(1).scaleb(near.adjusted() - DIGITS + 1)
+    t = float(((exact / unit).to_integral_value(ROUND_FLOOR) + 1) * unit)
+    return t if x < t <= 1 else float(np.nextafter(x, 2))
+
+
+def binomial_p(errors: Floats, count: NDArray[np.int64], risk: float) -> Floats:
+    """P(Bin(count, risk) ≤ errors): small where so few errors would be luck if the true risk were higher."""
+    from scipy.special import bdtr
+
+    return np.asarray(np.where(count > 0, bdtr(errors, np.maximum(count, 1), risk), 1.0))
+
+
+def hoeffding_bentkus_p(total: Floats, count: NDArray[np.int64], risk: float) -> Floats:
+    """For losses in [0, 1] with this total: the smaller of Hoeffding's and Bentkus's tail."""
+    from scipy.special import xlogy
+
+    size = np.maximum(count, 1)
+    mean = np.minimum(total / size, risk)
+    divergence = xlogy(mean, mean / risk) + xlogy(1 - mean, (1 - mean) / (1 - risk))
+    bentkus = np.e * binomial_p(np.ceil(total - 1e-9), count, risk)
+    return np.asarray(np.where(count > 0, np.minimum(np.exp(-size * divergence), np.minimum(bentkus, 1.0)), 1.0))
+
+
+def passes(p: Floats, share: Floats, delta: float) -> NDArray[np.bool_]:
+    """[..., candidates]: the fallback procedure. What passes hands on all it holds; what fails loses it."""
+    out = np.zeros(p.shape, bool)
+    held = np.zeros(p.shape[:-1])
+    for i in range(p.shape[-1]):
+        held = held + delta * share[i]
+        out[..., i] = p[..., i] <= held
+        held = np.where(out[..., i], held, 0.0)
+    return out
+
+
+def usable_starts(n: int, risk: float, delta: float) -> int:
+    """As many starts as can pass with their own part of δ if all their answers are right; 0: too few items."""
+    fine = [j for j in range(1, len(STARTS) + 1) if (1 - risk) ** max(1, round(n * STARTS[-j])) <= delta / j]
+    return max(fine, default=0)
+
+
+def needed(risk: float, delta: float) -> int:
+    """The fewest items with which anything can be promised."""
+    return int(np.ceil(np.log(delta) / np.log1p(-risk)))
+
+
+PValue = Callable[[Floats, NDArray[np.int64], float], Floats]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A threshold, how many items it accepts and what they lost in all; infinite, 0 and 0 where none passes."""
+
+    threshold: float = float("inf")
+    count: int = 0
+    total: float = 0.0
+
+
+@dataclass(frozen=True)
+class Ordered:
+    """Items of one class or group, the surest first: confidence, and the total loss of the first 0, 1, … of them."""
+
+    confidence: Floats
+    total: Floats
+    p_value: PValue
+
+    @classmethod
+    def of(cls, confidence: Floats, loss: Floats, p_value: PValue = binomial_p) -> Ordered:
+        order = np.argsort(-confidence, kind="stable")
+        return cls(confidence[order], np.concatenate([[0.0], np.cumsum(loss[order])]), p_value)
+
+    def choose(self, risk: float, delta: float) -> Chosen:
+        """The largest coverage that passes."""
+        starts = usable_starts(len(self.confidence), risk, delta)
+        if starts == 0:
+            return Chosen()
+        c = candidates(self.confidence, starts)
+        total = self.total[c.count]
+        good = np.flatnonzero(passes(self.p_value(total, c.count, risk), c.share, delta))
+        if not len(good):
+            return Chosen()
+        best = good[np.argmax(c.count[good])]
+        return Chosen(float(c.threshold[best]), int(c.count[best]), float(total[best]))
+
+    def least_risk(self, delta: float) -> float:
+        """The smallest risk that some threshold can be promised to keep (1: none can)."""
+        low, high = 0.0, 1.0
+        for _ in range(20):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self.choose(middle, delta).count else (middle, high)
+        return high
+
+    def surest(self, share: float) -> Chosen:
+        """What accepts as near to this share of the items as ties allow; no label is looked at."""
+        n = len(self.confidence)
+        m = max(1, round(n * share))
+        x = -1.0 if m >= n else float(self.confidence[m])
+        below = self.confidence[np.searchsorted(-self.confidence, -x, side="right") :]
+        found = []
+        for t in (just_above(x), just_above(float(below[0]) if len(below) else -1.0)):
+            count = int(np.searchsorted(-self.confidence, -t, side="right"))
+            found.append(Chosen(t, count, float(self.total[count])))
+        return min((c for c in found if c.count), key=lambda c: abs(c.count - m))

@@ -1,0 +1,114 @@
+"""A folder with tensors (`NAME.safetensors`) and a JSON header (`NAME.json`): fitted maps, rules. No pickle, ever.
+
+The header holds the SHA-256 of the tensors' file and of its own content: what was truncated or edited is refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from calibrant.errors import MapError
+from calibrant.files import atomic, outputs
+from calibrant.files.damage import readable
+from calibrant.types import jsonable
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What kind of folder this is; `again` is the remedy for a damaged one."""
+
+    name: str  # of both files, and in the header's `format`
+    kind: outputs.Kind
+    version: int  # a newer one is refused; older ones are read
+    again: str
+
+    @property
+    def tensors(self) -> str:
+        return f"{self.name}.safetensors"
+
+    @property
+    def header(self) -> str:
+        return f"{self.name}.json"
+
+
+def write(layout: Layout, folder: str | PathLike[str], body: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Path:
+    """Header and tensors, whole or not at all."""
+    from safetensors.torch import save as to_bytes
+
+    import calibrant
+
+    data = to_bytes({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+    header = jsonable(
+        {
+            "format": f"calibrant {layout.name}",
+            "version": layout.version,
+            "calibrant": calibrant.__version__,
+            **body,
+            "tensors": hashlib.sha256(data).hexdigest(),
+        }
+    )
+    header["content"] = _content(header)
+    path = Path(folder)
+    with atomic.folder(path, layout.kind) as temporary:
+        (temporary / layout.tensors).write_bytes(data)
+        text = json.dumps(header, indent=2, ensure_ascii=False, allow_nan=False)
+        (temporary / layout.header).write_text(text, "utf-8")
+    return path
+
+
+def read(layout: Layout, path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """(header, tensors), both checked against their hashes."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load as from_bytes
+
+    header = _header(layout, path / layout.header)
+    where = path / layout.tensors
+    data = _bytes(layout, where)
+    if hashlib.sha256(data).hexdigest() != header.get("tensors"):
+        raise MapError(f"{where} was truncated or edited: its hash is not the header's; {layout.again}")
+    try:
+        return header, from_bytes(data)
+    except SafetensorError as error:
+        raise MapError(f"{where} holds no tensors ({error}); {layout.again}") from error
+
+
+def _header(layout: Layout, where: Path) -> dict[str, Any]:
+    text = _bytes(layout, where)
+    try:
+        header = json.loads(text.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise MapError(f"{where} is truncated or not JSON; {layout.again}") from error
+    if not isinstance(header, dict) or header.get("format") != f"calibrant {layout.name}":
+        raise MapError(f"{where} is not the header of {layout.kind.called}")
+    version = header.get("version")
+    if isinstance(version, int) and version > layout.version:
+        raise MapError(
+            f"{where} has version {version}, newer than {layout.version}, which this calibrant reads; upgrade calibrant"
+        )
+    said = header.pop("content", None)
+    if said is None or said != _content(header):
+        raise MapError(f"{where} was edited: its content does not have the hash it was written with; {layout.again}")
+    return header
+
+
+def _content(header: Mapping[str, Any]) -> str | None:
+    try:
+        text = json.dumps(header, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return hashlib.sha256(text.encode("utf-8")).hexdigest()
+    except ValueError:  # NaN is not JSON, half a surrogate pair is not UTF-8: Python reads both, we never wrote them
+        return None
+
+
+def _bytes(layout: Layout, path: Path) -> bytes:
+    if not path.exists():
+        raise MapError(f"{path} is missing: the {layout.name}'s folder is incomplete; {layout.again}")
+    with readable(path, f"this part of a {layout.name}"):
+        return path.read_bytes()

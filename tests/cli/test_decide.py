@@ -1,0 +1,85 @@
+"""`calibrant decide` and what takes its rule: one sentence, JSON, folders that are replaced only by their kind."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import calibrant
+from tests.cli.test_fit_apply import call, make
+
+
+@pytest.fixture
+def preds(tmp_path: Path) -> Path:
+    return make(tmp_path / "calibration.npz", 0, "calibration", n=3000)
+
+
+def test_decide_and_apply(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "decide", preds, "--accuracy", 0.7, "-o", tmp_path / "rule")
+    assert code == 0 and out.startswith("accept when confidence ≥ ") and f"written to {tmp_path / 'rule'}" in out
+    code, out, _ = call(capsys, "decide", preds, "--accuracy", 0.7, "-o", tmp_path / "rule", "--json")
+    found = json.loads(out)
+    assert code == 0 and found["rule"] == "threshold" and found["promise"]["guarantee"] == 0.95
+    test = make(tmp_path / "test.npz", 1, "test")
+    for name in ("o.npz", "o.safetensors", "o.parquet", "o.csv"):
+        code, out, _ = call(capsys, "apply", tmp_path / "rule", test, "-o", tmp_path / name, "--json")
+        assert code == 0 and 0 < json.loads(out)["accepted"] < 1
+    written = np.load(tmp_path / "o.npz")
+    assert written["accepted"].dtype == bool and written["accepted"].mean() == json.loads(out)["accepted"]
+    z = np.load(test)["logits"]
+    rule = calibrant.load(tmp_path / "rule")
+    assert (rule(z).accepted.numpy() == written["accepted"]).all()
+
+
+def test_folders_keep_to_their_kind(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "map")[0] == 0
+    code, _, err = call(capsys, "decide", preds, "--accept", 0.5, "-o", tmp_path / "map")
+    assert code == 2 and "holds a fitted map, not a decision rule" in err
+    assert call(capsys, "decide", preds, "--accept", 0.5, "-o", tmp_path / "rule")[0] == 0
+    code, _, err = call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "rule")
+    assert code == 2 and "holds a decision rule, not a fitted map" in err
+    code, _, err = call(capsys, "decide", preds, "--accept", 0.5, "--map", tmp_path / "rule")
+    assert code == 2 and "holds a decision rule, not a fitted map" in err
+    header = tmp_path / "rule" / "rule.json"
+    header.write_text(header.read_text().replace('"n": 3000', '"n": 3001'))
+    code, _, err = call(capsys, "apply", tmp_path / "rule", preds, "-o", tmp_path / "o.npz")
+    assert code == 2 and "was edited" in err and "choose the rule again" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "say one of"),
+        (("--accuracy", "1.5"), "accuracy=1.5"),
+        (("--accuracy", "0.99"), "the best reachable"),
+        (("--accuracy", "0.9999"), "are needed"),
+        (("--accuracy", "0.7", "--by", "group"), "no groups"),
+    ],
+)
+def test_one_line_and_exit_2(
+    preds: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+) -> None:
+    code, out, err = call(capsys, "decide", preds, *words)
+    assert code == 2 and out == "" and err.count("\n") == 1 and message in err
+
+
+def test_a_loss_file(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    losses = tmp_path / "loss.csv"
+    losses.write_text("truth,a,b,c\na,0,1,2\nb,1,0,1\nc,2,1,0\n")
+    code, out, _ = call(capsys, "decide", preds, "--risk", 0.6, "--loss", losses)
+    assert code == 0 and "mean loss of accepted answers is at most 0.6" in out
+    losses.write_text("0,1\n1,x\n")
+    code, _, err = call(capsys, "decide", preds, "--risk", 0.6, "--loss", losses)
+    assert code == 2 and "row 1 has 'x'" in err
+
+
+def test_names_of_groups_survive_a_file(tmp_path: Path) -> None:
+    z, y = np.random.default_rng(0).normal(size=(6, 3)), [0, 1, 2, 0, 1, 2]
+    p = calibrant.predictions(z, y, group=["b", "a", "b", "c", "c", "a"])
+    for suffix in ("npz", "safetensors", "parquet", "csv"):
+        path = calibrant.files.write(tmp_path / f"p.{suffix}", p)
+        again = calibrant.files.read(path)
+        assert again.group_names == ("a", "b", "c") and again.group.tolist() == p.group.tolist()
