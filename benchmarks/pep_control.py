@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from calibrant import compare, evaluate
 from calibrant.bench.store import Cell, Store
-from calibrant.data.folder import SUFFIXES, decode
+from calibrant.data.image_folder import SUFFIXES, decode
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.reference import resolve
 from calibrant.errors import CalibrantError, FileError, InputError

@@ -477,4 +477,4 @@ def test_a_corruption_set_as_folders_of_images(
     assert run(asked) == 2 and "darker has severities 1,2,3,5; say --severities 1,2,3,5" in capsys.readouterr().err
     assert run([*asked, "--severities", "1,5"]) == 0
     shutil.copytree(tmp_path / "images" / "darker", tmp_path / "images" / "light" / "darker")
-    assert run(asked) == 2 and "are one type by their names" in capsys.readouterr().err
+    assert run(asked) == 2 and "have the same type name" in capsys.readouterr().err

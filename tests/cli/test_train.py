@@ -116,7 +116,7 @@ def test_predict_on_a_folder_of_images(tmp_path: Path, capsys: pytest.CaptureFix
     (folder / "7").rename(folder / "seven")
     capsys.readouterr()
     assert run(predict) == 2
-    assert "'seven' is no class of the model" in capsys.readouterr().err
+    assert "'seven' is not a class of the model" in capsys.readouterr().err
 
 
 def test_nothing_is_unpickled(

@@ -12,10 +12,10 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from calibrant.data import Augment, Batches, load
-from calibrant.data.collected import file_set
+from calibrant.data.image_arrays import load_file
 from calibrant.data.label_maps import as_map, marked, no_mark_is_a_class
 from calibrant.errors import FileError, InputError
-from tests.data.test_own import Items
+from tests.data.test_torch_dataset import Items
 
 X = torch.zeros(3, 4, 4)
 MAP = torch.tensor([[0, 1, 2, -1]] * 4)
@@ -91,7 +91,7 @@ def test_a_label_that_no_class_can_have_is_refused_before_classes_are_numbered(t
     labels[1, 2, 3] = 10**9
     np.savez(tmp_path / "huge.npz", images=images, labels=labels)
     with pytest.raises(InputError, match=r"label 1000000000 in map 1, row 2, column 3"):
-        file_set(tmp_path / "huge.npz", None, maps=True)
+        load_file(tmp_path / "huge.npz", None, maps=True)
     pairs = Items([(torch.zeros(3, 4, 4), torch.from_numpy(one)) for one in labels])
     with pytest.raises(InputError, match=r"a label is 1000000000, which would make .* classes.*ignore_index"):
         load({"train": pairs, "test": pairs})
@@ -104,14 +104,14 @@ def test_the_largest_unsigned_numbers_are_no_marks(tmp_path: Path) -> None:
         labels[0, 0, 0] = value
         np.savez(tmp_path / "u.npz", images=np.zeros((2, 4, 4, 3), np.uint8), labels=labels)
         with pytest.raises(FileError, match=f"label {value}"):
-            file_set(tmp_path / "u.npz", None, maps=True)
+            load_file(tmp_path / "u.npz", None, maps=True)
         assert as_map(labels[0]) is None
 
 
 def test_maps_with_an_axis_of_one_and_in_another_order_of_bytes(tmp_path: Path) -> None:
     labels = np.arange(32).reshape(2, 1, 4, 4) % 5
     np.savez(tmp_path / "m.npz", images=np.zeros((2, 4, 4, 3), np.uint8), labels=labels.astype(">i4"))
-    assert torch.equal(file_set(tmp_path / "m.npz", None, maps=True)["test"].y, torch.from_numpy(labels[:, 0]))
+    assert torch.equal(load_file(tmp_path / "m.npz", None, maps=True)["test"].y, torch.from_numpy(labels[:, 0]))
     found = as_map(labels[0, 0].astype(">i4"))
     assert found is not None and torch.equal(found, torch.from_numpy(labels[0, 0]))
 

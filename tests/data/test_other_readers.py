@@ -16,8 +16,8 @@ from scipy.io import savemat
 
 from calibrant.data import Batches, load
 from calibrant.data.camvid import ZIP
-from calibrant.data.corrupted import corrupted, corruptions, perturbed
-from calibrant.data.news import FILE, encode, vocabulary, words
+from calibrant.data.cifar_shifts import cifar_c, cifar_p
+from calibrant.data.news20 import FILE, encode, vocabulary, words
 from calibrant.errors import FileError, InputError, UnknownNameError
 from calibrant.types import Split
 
@@ -65,23 +65,26 @@ def test_new_cifar_tests(tmp_path: Path) -> None:
 def test_cifar_c(tmp_path: Path) -> None:
     folder = tmp_path / "CIFAR-10-C"
     with pytest.raises(FileError, match=r"unpack CIFAR-10-C\.tar"):
-        corrupted("cifar10", tmp_path, "fog", 1)
+        cifar_c("cifar10", tmp_path)
+    with pytest.raises(UnknownNameError, match="published corruptions"):
+        cifar_c("mnist", tmp_path)
     folder.mkdir()
     x, y = pictures(20), np.tile(np.arange(4), 5)
     np.save(folder / "fog.npy", x)
     np.save(folder / "labels.npy", y)
+    published = cifar_c("cifar10", tmp_path)
     for severity in range(1, 6):
-        images, labels = corrupted("cifar10", tmp_path, "fog", severity)
+        images, labels = published.cell("fog", severity)
         assert np.array_equal(images.permute(0, 2, 3, 1).numpy(), x[4 * severity - 4 : 4 * severity])
         assert labels.tolist() == [0, 1, 2, 3]
-    assert corruptions("cifar10", tmp_path) == ["fog"]
+    assert published.types == ("fog",)
     with pytest.raises(UnknownNameError, match="did you mean 'fog'"):
-        corrupted("cifar10", tmp_path, "fogg", 1)
-    with pytest.raises(InputError, match="severity"):
-        corrupted("cifar10", tmp_path, "fog", 6)
+        published.cell("fogg", 1)
+    with pytest.raises(InputError, match="severities 1 … 5, not 6"):
+        published.cell("fog", 6)
     np.save(folder / "fog.npy", x[:-1])
-    with pytest.raises(FileError, match="not five equal severities"):
-        corrupted("cifar10", tmp_path, "fog", 1)
+    with pytest.raises(FileError, match="19 images do not come in whole blocks of the 20 labels"):
+        published.cell("fog", 1)
 
 
 def test_cifar_p(tmp_path: Path) -> None:
@@ -89,8 +92,10 @@ def test_cifar_p(tmp_path: Path) -> None:
     folder.mkdir()
     x = pictures(4, 3)
     np.save(folder / "tilt.npy", x)
-    assert np.array_equal(perturbed("cifar100", tmp_path, "tilt").permute(0, 1, 3, 4, 2).numpy(), x)
-    assert perturbed("cifar100", tmp_path, "tilt", slice(1, 3)).shape == (2, 3, 3, 32, 32)
+    assert np.array_equal(cifar_p("cifar100", tmp_path, "tilt").permute(0, 1, 3, 4, 2).numpy(), x)
+    assert cifar_p("cifar100", tmp_path, "tilt", slice(1, 3)).shape == (2, 3, 3, 32, 32)
+    with pytest.raises(UnknownNameError, match="did you mean 'tilt'"):
+        cifar_p("cifar100", tmp_path, "tilts")
 
 
 def scene(archive: zipfile.ZipFile, name: str, image: np.ndarray, mode: str) -> None:

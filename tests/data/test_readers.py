@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 from calibrant.data import load
-from calibrant.data.cifar_files import CIFAR10_FILES, CIFAR100_FILES
-from calibrant.data.idx import read_idx
-from calibrant.data.packed import arrays, tiles
+from calibrant.data.cifar import CIFAR10_FILES, CIFAR100_FILES, tiles
+from calibrant.data.image_arrays import read_arrays
+from calibrant.data.mnist import read_idx
 from calibrant.errors import FileError
 from calibrant.types import Split
 
@@ -103,7 +103,7 @@ def test_cifar_pickles(tmp_path: Path, name: str) -> None:
 
 
 def test_old_pickles_name_numpy_by_its_old_module(tmp_path: Path) -> None:
-    from calibrant.data.cifar_files import unpickle
+    from calibrant.data.cifar import unpickle
 
     raw = pickle.dumps({b"data": planes(1), b"labels": [3]}, protocol=4)
     old = raw.replace(b"\x16numpy._core.multiarray", b"\x15numpy.core.multiarray")
@@ -187,4 +187,4 @@ def test_a_text_file_named_npz_is_not_taken_for_pickled_objects(tmp_path: Path) 
     file = tmp_path / "notes.npz"
     file.write_text("images are elsewhere\n")
     with pytest.raises(FileError, match=r"notes\.npz: not a complete \.npz archive"):
-        arrays(file, ("images",))
+        read_arrays(file, ("images",))

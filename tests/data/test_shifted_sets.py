@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from calibrant.data import load
-from calibrant.data.collected import read_part
-from calibrant.data.corruption_images import corruption_folder
+from calibrant.data.corruption_folder import CorruptionFolder, corruption_folder
+from calibrant.data.image_arrays import read_set
+from calibrant.data.image_folder import read_part
 from calibrant.data.ood import LUMA, fit_shape, ood_images, usual_ood
-from calibrant.data.shifted import CorruptionFolder, read_set
 from calibrant.data.subsets import class_numbers, complement, split_name
 from calibrant.errors import CalibrantError, FileError, InputError
 
@@ -172,7 +172,7 @@ def test_folders_of_images_with_classes_by_name(tmp_path: Path) -> None:
         (cell / "1").rename(cell / "cat")
     part = corruption_folder(tmp_path / "c", ["bird", "dog", "cat"], (3, 8, 8)).part("anything", 3)
     assert part.y.tolist() == [2] * 12 + [1] * 12  # cat comes first in the folder, and is 2 to the model
-    with pytest.raises(InputError, match="'cat' is no class of the model"):
+    with pytest.raises(InputError, match="'cat' is not a class of the model"):
         corruption_folder(tmp_path / "c", ["bird", "dog"], (3, 8, 8)).part("anything", 3)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from benchmarks.shifts_reference import Legacy, apply
-from calibrant.data.packed import tiles
+from calibrant.data.cifar import tiles
 from calibrant.nn import build, load_weights
 from calibrant.shifts import corrupt
 from calibrant.shifts.constants import CONSTANTS

@@ -98,21 +98,21 @@ def model_data(
     ignore_index: int | None = None,
 ) -> Data:
     from calibrant.data import load
-    from calibrant.data.collected import file_set, native
+    from calibrant.data.image_arrays import load_file
+    from calibrant.data.image_folder import common_shape, match_classes
     from calibrant.data.label_maps import one_label_each
-    from calibrant.data.relabelled import relabelled
 
     path, own = Path(name), name == model.data
     if is_arrays(name):
-        return file_set(path, model.classes, maps=maps, ignore_index=ignore_index)
+        return load_file(path, model.classes, maps=maps, ignore_index=ignore_index)
     loaded = load(
         name,
         root=root,
         seed=seed if seed is not None else model.data_seed if own else 0,
         sizes=model.sizes if own else None,
-        shape=model.shape or native(path),
+        shape=model.shape or common_shape(path),
         ignore_index=model.ignore_index if ignore_index is None and own else ignore_index,
     )
     if not maps:
         one_label_each(loaded.splits, name)
-    return relabelled(loaded, model.classes) if path.is_dir() and model.classes is not None else loaded
+    return match_classes(loaded, model.classes) if path.is_dir() and model.classes is not None else loaded

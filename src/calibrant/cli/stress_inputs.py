@@ -60,7 +60,7 @@ def opened(
     """The model (or the members of several) and the data, on the device."""
     from calibrant.cli.device import device_of
     from calibrant.cli.notes import say_notes
-    from calibrant.data.corruption_images import type_folders
+    from calibrant.data.corruption_folder import type_folders
     from calibrant.diagnostics.stress import Subject
     from calibrant.ensembles.reference import resolve
     from calibrant.files.listing import visible
@@ -84,12 +84,12 @@ def _all_classes(loaded: Data, subject: Subject, model: str, name: str) -> Data:
     """As many classes as the network has, where nobody names them: a small file may lack the last ones."""
     from dataclasses import replace
 
-    from calibrant.data.records import numbered
+    from calibrant.data.records import numbered_classes
     from calibrant.diagnostics.stress import Material
     from calibrant.diagnostics.stress.run import tried
 
     k = tried(subject, Material(loaded["test"], loaded.shape, device=subject.device), model, name)
-    return replace(loaded, classes=numbered(k)) if k > loaded.k else loaded
+    return replace(loaded, classes=numbered_classes(k)) if k > loaded.k else loaded
 
 
 def _names(setting: Setting) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ def material_of(
     batch: int,
 ) -> Material:
     """The images of all cells, and the calibration items (None: no calibrators)."""
-    from calibrant.data.corruption_images import corruption_folder
+    from calibrant.data.corruption_folder import corruption_folder
     from calibrant.data.ood import ood_images
     from calibrant.diagnostics.stress import Material
     from calibrant.diagnostics.stress.material import images_only, limited
@@ -196,7 +196,7 @@ def material_of(
 def shifted_part(name: str, setting: Setting, root: Path | None) -> Part:
     """A natural-shift set: a data set's name (`cifar10_1`), a file of images and labels, or a folder of classes."""
     from calibrant.data import DATASETS, load
-    from calibrant.data.collected import read_part
+    from calibrant.data.image_folder import read_part
     from calibrant.data.subsets import split_name
 
     known = name.replace(".", "_") if split_name(name.replace(".", "_"))[0] in DATASETS else name

@@ -16,10 +16,11 @@ import torch
 from torch.utils.data import Dataset
 
 from calibrant.data.batches import Augment, Batches
-from calibrant.data.folder import IMAGENET_SHAPE, parts_of_folder
+from calibrant.data.image_folder import parts_of_folder
+from calibrant.data.imagenet import IMAGENET
 from calibrant.data.label_maps import ignoring
-from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered
-from calibrant.data.registry import DATASETS, IMAGENET_MOMENTS
+from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered_classes
+from calibrant.data.registry import DATASETS
 from calibrant.data.splits import cut, split_parts
 from calibrant.data.subsets import class_numbers, restricted, scaled, split_name
 from calibrant.data.torch_dataset import imported, parts_of
@@ -55,7 +56,7 @@ def load(
     name, chosen = _in_table(name_or_dataset)
     if name not in DATASETS:
         if os.path.isdir(name_or_dataset):  # also a name too long for a path
-            found = _folder(Path(name_or_dataset), seed, sizes or {}, shape or IMAGENET_SHAPE)
+            found = _folder(Path(name_or_dataset), seed, sizes or {}, shape or IMAGENET.shape)
             return replace(found, splits=ignoring(found.splits, ignore_index, name_or_dataset))
         raise unknown("data set", name, DATASETS)
     spec = DATASETS[name]
@@ -150,7 +151,7 @@ def _folder(folder: Path, seed: int, sizes: Mapping[str, Size], shape: Sequence[
     """
     split = any(size for name, size in sizes.items() if name != Split.TEST)
     official, classes = parts_of_folder(folder, shape, Split.TRAIN if split else Split.TEST)
-    moments = IMAGENET_MOMENTS if shape[0] == 3 else ((0.5,), (0.25,))
+    moments = (IMAGENET.mean, IMAGENET.std) if shape[0] == 3 else ((0.5,), (0.25,))
     return Data(folder.name, cut(official, _wanted_sizes(official, sizes), seed), classes, tuple(shape), *moments)
 
 
@@ -175,7 +176,7 @@ def _own(
     k = 1 + max(int(part.y.max()) for part in official.values())
     tokens = train.x.dtype == torch.long
     mean, std = (None, None) if tokens or train.items is not None else channel_moments(train.x)
-    return Data(called, splits, numbered(k), tuple(train.x.shape[1:]), mean, std)
+    return Data(called, splits, numbered_classes(k), tuple(train.x.shape[1:]), mean, std)
 
 
 __all__ = ["DATASETS", "Augment", "Batches", "Data", "DatasetSpec", "Part", "data_root", "load", "stored_name"]

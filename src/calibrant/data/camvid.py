@@ -1,8 +1,7 @@
 """CamVid (Brostow 2008) in SegNet's split: road scenes with a class for each pixel, from one zip.
 
 `{train,val,test}/NAME.webp` and `{train,val,test}annot/NAME.png`; label 11 is "unlabelled" and becomes −1, which
-targets turn into a row of zeros. Frames come in the order of their names: the validation part is one run of 101 frames
-at 15 Hz.
+targets turn into a row of zeros. Frames are sorted by name: the validation part is one run of 101 frames at 15 Hz.
 """
 
 from __future__ import annotations
@@ -16,14 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.data.records import Layout, Raw
+from calibrant.data.records import DatasetSpec, Layout, Raw
 from calibrant.errors import FileError
 from calibrant.types import Split
 
 ZIP = "camvid/camvid_180x240_webp95.zip"
-CLASSES = (
-    "Sky", "Building", "Pole", "Road", "Pavement", "Tree", "SignSymbol", "Fence", "Car", "Pedestrian", "Bicyclist",
-)  # fmt: skip
 UNLABELLED = 11
 FOLDERS = {Split.TRAIN: "train", Split.VALIDATION: "val", Split.TEST: "test"}
 
@@ -61,4 +57,14 @@ def _pixels(archive: ZipFile, name: str, mode: str) -> NDArray[np.uint8]:
         return np.array(image if mode == "L" else image.convert(mode))
 
 
-CAMVID = Layout((ZIP,), read_camvid, "SegNet's CamVid, 180 × 240, as one zip")
+CAMVID = DatasetSpec(
+    name="camvid",
+    title="701 road scenes of 180 × 240 with a class for each pixel (SS A.2)",
+    layouts=(Layout((ZIP,), read_camvid, "SegNet's CamVid, 180 × 240, as one zip"),),
+    classes=(
+        "Sky", "Building", "Pole", "Road", "Pavement", "Tree", "SignSymbol", "Fence", "Car", "Pedestrian", "Bicyclist",
+    ),
+    shape=(3, 180, 240),
+    mean=(0.4117, 0.4251, 0.4322),
+    std=(0.3022, 0.3062, 0.3023),
+)  # fmt: skip

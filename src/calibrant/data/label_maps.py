@@ -110,7 +110,7 @@ def one_label_each(parts: Mapping[Split, Part], name: str) -> None:
         if part.y.ndim > 1:
             size = " × ".join(map(str, part.y.shape[1:]))
             raise InputError(
-                f"{name}: its labels are maps of {size}, and this needs one class an item; "
+                f"{name}: its labels are maps of {size}, and this needs one class per item; "
                 "maps are for `calibrant predict` (--class-axis 1) and `calibrant train`"
             )
 

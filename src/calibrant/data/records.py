@@ -1,8 +1,11 @@
-"""What loading gives: `Data`, whose `splits` are disjoint `Part`s, each tagged and traceable to the original items."""
+"""What loading returns: `Data`, whose `splits` are disjoint `Part`s, and what a reader of a data set has to provide.
+
+A data set is a `DatasetSpec`: its constants, and one `Layout` for each way its files may lie on disk.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,9 @@ from calibrant.types import Split
 Size = int | float
 """Number of items, or a fraction of the official training set."""
 
+HELD_OUT: Mapping[str, Size] = {"validation": 5000, "calibration": 5000}
+"""What is usually cut from a training set of 50,000 items or more."""
+
 
 @dataclass(frozen=True, eq=False)
 class Part:
@@ -25,7 +31,7 @@ class Part:
     y: Tensor  # long [N], or [N, H, W] for labelled images, negative where a pixel is to be ignored
     index: Tensor
     split: Split = Split.UNKNOWN
-    items: Any = None  # a torch Dataset whose items are not equal-sized or too many to hold; item i of it has place i
+    items: Any = None  # a torch Dataset whose items differ in size or do not fit in memory; its item i has index i
 
     @property
     def n(self) -> int:
@@ -35,14 +41,14 @@ class Part:
         return self.n
 
     def take(self, chosen: Tensor, split: Split) -> Part:
-        """The items at `chosen` under another tag; `index` keeps pointing at the original ones."""
+        """The items at `chosen`, tagged as `split`; `index` still refers to the original items."""
         lazy = self.items is not None
         return Part(self.x if lazy else self.x[chosen], self.y[chosen], self.index[chosen], split, self.items)
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A data set, split. `mean` and `std` are per channel, of bytes scaled to [0, 1] or of floats as they are."""
+    """A data set, split. `mean` and `std` are per channel: of bytes scaled to [0, 1], or of unscaled floats."""
 
     name: str
     splits: Mapping[Split, Part]
@@ -59,16 +65,16 @@ class Data:
         if Split(split) not in self.splits:
             held = ", ".join(self.splits)
             raise InputError(
-                f"{self.name} has no {split} part (it has {held}); ask for one by sizes={{{str(split)!r}: N}}"
+                f"{self.name} has no {split} part (it has {held}); ask for one with sizes={{{str(split)!r}: N}}"
             )
         return self.splits[Split(split)]
 
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """What a reader returns: the official parts, (x, y) each, and the names of classes if the files carry them.
+    """What a reader returns: (x, y) of each official part, and the names of the classes if the files have them.
 
-    Parts that are too large to hold are `lazy` ones instead.
+    Parts that do not fit in memory are `lazy` instead.
     """
 
     parts: Mapping[Split, tuple[Tensor, Tensor]]
@@ -78,11 +84,26 @@ class Raw:
 
 @dataclass(frozen=True)
 class Layout:
-    """One way a data set lies on disk: `files` under the root, what reads them, where they come from."""
+    """One way a data set may lie on disk: `files` under the root, the function that reads them, where to get them."""
 
     files: tuple[str, ...]
     read: Callable[[Path], Raw]
     source: str
+
+
+def one_reader(
+    folder: str, files: Mapping[Split, Sequence[str]], read: Callable[[Path], tuple[Tensor, Tensor]], source: str
+) -> Layout:
+    """The layout of files that each hold images and labels: `read` returns (x, y) of one; a part joins its files."""
+
+    def read_all(root: Path) -> Raw:
+        parts = {}
+        for split, names in files.items():
+            pairs = [read(root / folder / name) for name in names]
+            parts[split] = (torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]))
+        return Raw(parts)
+
+    return Layout(tuple(f"{folder}/{name}" for names in files.values() for name in names), read_all, source)
 
 
 @dataclass(frozen=True)
@@ -100,14 +121,15 @@ class DatasetSpec:
 
 
 MOST_CLASSES = 1 << 20
-"""Beyond this a label is a mark or a mistake, and not the number of a class."""
+"""A larger label is a mark or a mistake, not the number of a class."""
 
 
-def numbered(k: int) -> tuple[str, ...]:
+def numbered_classes(k: int) -> tuple[str, ...]:
+    """The names "0", "1", … of k classes."""
     if k > MOST_CLASSES:
         raise InputError(
             f"a label is {k - 1}, which would make {k:,} classes; number them 0, 1, …, or, if it marks pixels "
-            f"without a class, say ignore_index={k - 1} (--ignore-index)"
+            f"without a class, pass ignore_index={k - 1} (--ignore-index)"
         )
     return tuple(str(i) for i in range(k))
 

@@ -8,15 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.records import Layout, Raw
+from calibrant.data.records import HELD_OUT, DatasetSpec, numbered_classes, one_reader
 from calibrant.errors import FileError
 from calibrant.types import Split
-
-FILES = {Split.TRAIN: "svhn/train_32x32.mat", Split.TEST: "svhn/test_32x32.mat"}
-
-
-def read_svhn(root: Path) -> Raw:
-    return Raw({split: read_mat(root / name) for split, name in FILES.items()})
 
 
 def read_mat(path: Path) -> tuple[Tensor, Tensor]:
@@ -35,4 +29,20 @@ def read_mat(path: Path) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(images), torch.from_numpy(np.where(y == 10, 0, y))
 
 
-SVHN = Layout(tuple(FILES.values()), read_svhn, "the cropped digits (format 2) of ufldl.stanford.edu/housenumbers")
+SVHN = DatasetSpec(
+    name="svhn",
+    title="99,289 street-view digits of 32 × 32 (RC §3.1)",
+    layouts=(
+        one_reader(
+            "svhn",
+            {Split.TRAIN: ("train_32x32.mat",), Split.TEST: ("test_32x32.mat",)},
+            read_mat,
+            "the cropped digits (format 2) of ufldl.stanford.edu/housenumbers",
+        ),
+    ),
+    classes=numbered_classes(10),
+    shape=(3, 32, 32),
+    mean=(0.4377, 0.4438, 0.4728),
+    std=(0.1980, 0.2010, 0.1970),
+    sizes=HELD_OUT,
+)

@@ -36,9 +36,10 @@ def _member(path: Path, name: str) -> Any:
         return archive[name]
 
 
-def read_npy(path: Path) -> Any:
+def read_npy(path: Path, *, mapped: bool = False) -> Any:
+    """One array, never pickled objects; `mapped` leaves it on disk until parts of it are read."""
     with unpickled(path, "this array"):
-        return np.load(path, allow_pickle=False)
+        return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
 
 
 def read_pair(scores: Path, labels: Path) -> Arrays:

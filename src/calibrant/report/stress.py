@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.data.collected import read_part
-from calibrant.data.corruption_images import CorruptionImages, corruption_folder
+from calibrant.data.corruption_folder import CorruptionFolder, CorruptionImages, corruption_folder
+from calibrant.data.image_folder import read_part
 from calibrant.data.ood import GENERATED, OODImages, ood_images
-from calibrant.data.records import Part, numbered
-from calibrant.data.shifted import CorruptionFolder
+from calibrant.data.records import Part, numbered_classes
 from calibrant.diagnostics.stress import Choice, Folder, Material, Outcome, Subject, analyse, planned, run
 from calibrant.diagnostics.stress.analysis import Broken, predictions_of
 from calibrant.diagnostics.stress.cells import Cell, chosen_suites
@@ -241,7 +240,7 @@ def _collected(given: tuple[Any, Any] | str | Path, k: int, shape: tuple[int, ..
     """A re-collected set from arrays, from a file of images and labels, or from a folder of numbered classes."""
     if not isinstance(given, str | Path):
         return of_arrays(*given)
-    return read_part(Path(given), numbered(k), shape)
+    return read_part(Path(given), numbered_classes(k), shape)
 
 
 def _foreign(name: str, x: Any) -> OODImages:

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.data.corruption_images import CorruptionImages
-from calibrant.data.folder import ImageFolder
+from calibrant.data.corruption_folder import CorruptionFolder, CorruptionImages
+from calibrant.data.image_folder import ImageFolder
 from calibrant.data.ood import OODImages
 from calibrant.data.records import Part
-from calibrant.data.shifted import CorruptionFolder
 from calibrant.data.torch_dataset import as_item
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.errors import InputError

@@ -1,8 +1,8 @@
-"""20 Newsgroups "bydate" (RC §3.1): one JSON object a line, xz-compressed, with split, label, group, id, text.
+"""20 Newsgroups "bydate" (RC §3.1): one JSON object per line, xz-compressed, with split, label, group, id, text.
 
-Words are runs of letters or of digits, lower-cased. The vocabulary is the most frequent words of the official
-*training* texts (test words it has not seen are unknown); 0 pads, 1 is the unknown word. RC's tokeniser is not in our
-copy.
+Words are runs of letters or of digits, in lower case. The vocabulary is the most frequent words of the official
+*training* texts; words that occur only in test texts are unknown. 0 pads, 1 is the unknown word. RC does not describe
+its tokeniser.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.records import Layout, Raw
+from calibrant.data.records import DatasetSpec, Layout, Raw, numbered_classes
 from calibrant.errors import FileError
 from calibrant.types import Split
 
@@ -49,7 +49,7 @@ def words(text: str) -> list[str]:
 
 
 def vocabulary(texts: Iterable[Sequence[str]], size: int = VOCABULARY) -> dict[str, int]:
-    """Word → number, from 2 on, the frequent ones first; equally frequent ones by the alphabet."""
+    """Word → number, starting at 2, most frequent first; ties in alphabetical order."""
     counts = Counter(word for text in texts for word in text)
     ranked = sorted(counts, key=lambda word: (-counts[word], word))[: size - 2]
     return {word: number for number, word in enumerate(ranked, 2)}
@@ -72,4 +72,11 @@ def _lines(path: Path) -> Iterable[dict[str, str]]:
         raise FileError(f"{path}: not readable JSON lines in xz ({error}); fetch it again") from error
 
 
-NEWS = Layout((FILE,), read_news, "the bydate split as JSON lines, xz-compressed")
+NEWS20 = DatasetSpec(
+    name="news20",
+    title="18,846 messages of 20 Newsgroups as 500 tokens each (RC §3.1)",
+    layouts=(Layout((FILE,), read_news, "the bydate split as JSON lines, xz-compressed"),),
+    classes=numbered_classes(20),
+    shape=(LENGTH,),
+    sizes={"validation": 1000, "calibration": 1000},
+)
