@@ -168,6 +168,15 @@ def test_import_is_light() -> None:
     assert out.strip() == "[]", f"`import calibrant` loads {out.strip()}"
 
 
+def test_a_report_on_saved_predictions_loads_nothing_that_needs_a_model() -> None:
+    code = """
+import sys, calibrant.cli.audit, calibrant.report.html
+print(*{name.split(".")[1] for name in sys.modules if name.startswith("calibrant.")})
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert not set(out.split()) & {"attacks", "data", "diagnostics", "ensembles", "nn", "training"}, out
+
+
 def test_no_path_of_one_machine() -> None:
     machine = re.compile(r"(?<![\w.])/(root|home|work|Users|mnt|opt|tmp)/\w")
     for path in [*FILES, *sorted((ROOT / "docs").rglob("*.md")), *sorted(ROOT.glob("*.md"))]:

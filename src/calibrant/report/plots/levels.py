@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from calibrant.diagnostics.levels import ByLevel
 from calibrant.errors import InputError
 from calibrant.report.plots.style import COLOURS, SERIES, legend, new_axes, percent_axis, shown
 from calibrant.types import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from calibrant.diagnostics.levels import ByLevel
 
 AXIS = "robustness level, from easily attacked to robust"
 MOST_NAMED = 12

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibrant.ensembles.sigma import SigmaPoint
 from calibrant.report.plots.style import COLOURS, legend, new_axes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from calibrant.ensembles.sigma import SigmaPoint
 
 
 def sigma_likelihood(points: Sequence[SigmaPoint], *, ax: Axes | None = None) -> Axes:
