@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.shifts_reference import Legacy, apply
 from calibrant.shifts import SEVERITIES, SHIFTS, corrupt
-from calibrant.shifts.constants import CONSTANTS, SMALL
+from calibrant.shifts.corruption import SMALL
 
 
 def images(n: int, size: int) -> torch.Tensor:
@@ -47,7 +47,7 @@ def seconds(f: Callable[[], Any], clock: Callable[[], float] = time.perf_counter
 
 def against_reference(name: str, severity: int, x: torch.Tensor, repeats: int) -> dict[str, float]:
     """Microseconds an image on both sides, and how many times faster ours is."""
-    constant = CONSTANTS[name][32 if x.shape[-1] <= SMALL else 224][severity - 1]
+    constant = SHIFTS[name].strengths[32 if x.shape[-1] <= SMALL else 224][severity - 1]
     few = x[: max(4, len(x) // 16)].permute(0, 2, 3, 1).numpy().copy()
     numbers = Legacy(0)
 

@@ -28,12 +28,11 @@ from benchmarks.shifts_reference import Legacy, apply, frost
 from calibrant.data import load
 from calibrant.nn import build, load_weights
 from calibrant.shifts import SEVERITIES, SHIFTS, corrupt
-from calibrant.shifts.constants import CONSTANTS
 from calibrant.types import Split
 
 
 def reference(name: str, severity: int, x: Tensor, pictures: list[Any]) -> Tensor:
-    constant, numbers = CONSTANTS[name][32][severity - 1], Legacy(severity)
+    constant, numbers = SHIFTS[name].strengths[32][severity - 1], Legacy(severity)
     made = []
     for image in x.permute(0, 2, 3, 1).numpy():
         if name == "frost":

@@ -11,8 +11,7 @@ import torch
 from benchmarks.shifts_reference import Legacy, apply
 from calibrant.data.cifar import tiles
 from calibrant.nn import build, load_weights
-from calibrant.shifts import corrupt
-from calibrant.shifts.constants import CONSTANTS
+from calibrant.shifts import SHIFTS, corrupt
 
 ITEMS = 100
 
@@ -30,7 +29,7 @@ def test_accuracy_drop(big_data: Path, name: str, least: float) -> None:
             return float((model((images / 255 - mean) / std).argmax(1) == labels).double().mean())
 
     numbers = Legacy(0)
-    made = [apply(name, image, CONSTANTS[name][32][4], numbers) for image in x.permute(0, 2, 3, 1).numpy()]
+    made = [apply(name, image, SHIFTS[name].strengths[32][4], numbers) for image in x.permute(0, 2, 3, 1).numpy()]
     theirs = accuracy(torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2))
     ours = accuracy(corrupt(x, name, 5))
     assert ours < accuracy(x) - least

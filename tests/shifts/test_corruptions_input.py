@@ -17,7 +17,7 @@ def test_unknown_corruption_names_the_nearest() -> None:
 
 
 def test_floats_up_to_255_are_refused_with_the_remedy() -> None:
-    with pytest.raises(InputError, match=r"must lie in \[0, 1\], got 0 … 255; divide by 255 or hand in uint8"):
+    with pytest.raises(InputError, match=r"must lie in \[0, 1\], got 0 … 255; divide by 255 or pass uint8"):
         corrupt(torch.linspace(0, 255, 2 * 3 * 32 * 32).view(2, 3, 32, 32), "fog", 1)
 
 

@@ -11,7 +11,6 @@ import torch
 
 from calibrant.shifts import SEVERITIES, SHIFTS, SUBSETS, corrupt
 from calibrant.shifts.blur import zoom_factors
-from calibrant.shifts.constants import CONSTANTS
 from tests.shifts.pictures import pictures
 
 NAMES = list(SHIFTS)
@@ -39,13 +38,14 @@ def global_state_untouched() -> Iterator[None]:
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_the_table_is_the_published_one() -> None:
-    assert len(SHIFTS) == 19 and set(SHIFTS) == set(CONSTANTS)
-    assert tuple(SHIFTS) == SUBSETS["19"]
-    assert [len(SUBSETS[k]) for k in ("15", "17", "19")] == [15, 17, 19]
-    assert set(SUBSETS["15"]) < set(SUBSETS["19"]) and set(SUBSETS["17"]) < set(SUBSETS["19"])
+def test_the_subsets_are_the_published_ones() -> None:
+    assert all(len(names) == len(set(names)) == int(size) for size, names in SUBSETS.items())
+    assert set(SUBSETS["15"]) < set(SUBSETS["19"]) and set(SUBSETS["17"]) < set(SUBSETS["19"]) <= set(SHIFTS)
+
+
+def test_every_corruption_has_its_name_and_five_strengths() -> None:
     assert all(SHIFTS[name].name == name for name in SHIFTS)
-    assert all(len(CONSTANTS[name][size]) == SEVERITIES for name in SHIFTS for size in (32, 224))
+    assert all(len(SHIFTS[name].strengths[size]) == SEVERITIES for name in SHIFTS for size in (32, 224))
 
 
 def test_zoom_factors_are_the_published_ranges() -> None:
@@ -54,7 +54,7 @@ def test_zoom_factors_are_the_published_ranges() -> None:
         224: [(1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)],
     }
     for size, published in ends.items():
-        for (end, step), constant in zip(published, CONSTANTS["zoom_blur"][size], strict=True):
+        for (end, step), constant in zip(published, SHIFTS["zoom_blur"].strengths[size], strict=True):
             assert zoom_factors(*constant) == np.arange(1, end, step).tolist()
 
 

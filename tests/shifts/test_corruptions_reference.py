@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks.shifts_reference import apply
 from calibrant.shifts import SHIFTS, corrupt
-from calibrant.shifts.constants import CONSTANTS
 from tests.shifts.pictures import pictures
 from tests.shifts.replay import replay
 
@@ -41,7 +40,7 @@ def test_glass_with_sources_that_have_moved_already(severity: int) -> None:
 
 def check(name: str, severity: int, side: int, n: int) -> None:
     x = pictures(n, side, side, seed=1)
-    constant = CONSTANTS[name][32 if side == 32 else 224][severity - 1]
+    constant = SHIFTS[name].strengths[32 if side == 32 else 224][severity - 1]
     ours = corrupt(x, name, severity, seed=5, index=40).permute(0, 2, 3, 1).numpy().astype(int)
     rounds = constant[2] if name == "glass_blur" else 1
     theirs = [

@@ -11,7 +11,7 @@ from scipy import stats
 
 from calibrant.shifts.counter import GAMMA, draws, item_numbers, mix_
 from calibrant.shifts.frost import PANES, panes
-from calibrant.shifts.poisson import poisson
+from calibrant.shifts.noise import poisson
 
 CPU = torch.device("cpu")
 

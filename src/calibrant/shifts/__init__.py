@@ -1,23 +1,21 @@
 """Shifts: images that drift from the training data (Hendrycks & Dietterich 2019; SS §2.2, §3, App. E).
 
 `SHIFTS` holds the corruptions, (x, severity, rng, index=) → x'; `PERTURBATIONS` the sequences, (x, frames, rng, index=)
-→ [T, N, C, H, W]; `frequency` the noise of one band. Randomness is by item: item 7 of seed 0 looks the same alone, in
-any batch and on any device, so results never depend on the batch size (`counter`).
+→ [T, N, C, H, W]; `frequency` the noise of one band. Randomness is per item: item 7 with seed 0 looks the same alone,
+in any batch and on any device, so results never depend on the batch size (`counter`).
 """
 
 from torch import Tensor
 
 from calibrant.errors import unknown
-from calibrant.shifts.blur import DefocusBlur, GaussianBlur, ZoomBlur
+from calibrant.shifts.blur import DefocusBlur, GaussianBlur, MotionBlur, ZoomBlur
 from calibrant.shifts.colour import Brightness, Contrast, Saturate
-from calibrant.shifts.constants import SEVERITIES, SUBSETS
-from calibrant.shifts.corruption import Corruption
+from calibrant.shifts.corruption import SEVERITIES, Corruption
 from calibrant.shifts.elastic import ElasticTransform
 from calibrant.shifts.frequency import FrequencyNoise, accuracy_against_frequency
 from calibrant.shifts.frost import Frost
 from calibrant.shifts.glass import GlassBlur
 from calibrant.shifts.jpeg import JpegCompression
-from calibrant.shifts.motion import MotionBlur
 from calibrant.shifts.noise import GaussianNoise, ImpulseNoise, ShotNoise, SpeckleNoise
 from calibrant.shifts.perturbation import Perturbation
 from calibrant.shifts.pixelate import Pixelate
@@ -58,6 +56,25 @@ SHIFTS: dict[str, type[Corruption]] = {
 }
 """Name → class, in the published order: the benchmark's fifteen, then the four extra ones."""
 
+MAIN = (
+    "gaussian_noise", "shot_noise", "impulse_noise",
+    "defocus_blur", "glass_blur", "motion_blur", "zoom_blur",
+    "snow", "frost", "fog", "brightness",
+    "contrast", "elastic_transform", "pixelate", "jpeg_compression",
+)  # fmt: skip
+"""The fifteen of the benchmark: noise, blur, weather, digital."""
+
+EXTRA = ("speckle_noise", "gaussian_blur", "spatter", "saturate")
+"""Published with them, for validation."""
+
+SUBSETS: dict[str, tuple[str, ...]] = {
+    "15": MAIN,
+    "17": tuple(name for name in (*MAIN, *EXTRA) if name not in ("motion_blur", "snow")),
+    "19": (*MAIN, *EXTRA),
+}
+"""15: SS on CIFAR-100-C, AR on ImageNet-C. 17: AR on CIFAR-100-C; the paper does not name them, and these are the 17
+that google/uncertainty-baselines (AR's authors' group) lists for CIFAR-100-C. 19: AR on CIFAR-10-C."""
+
 PERTURBATIONS: dict[str, type[Perturbation]] = {
     "gaussian_noise": GaussianNoiseSequence,
     "shot_noise": ShotNoiseSequence,
@@ -80,8 +97,8 @@ PERTURBATIONS: dict[str, type[Perturbation]] = {
 def corrupt(x: Tensor, name: str, severity: int, seed: int = 0, *, index: Tensor | int | None = None) -> Tensor:
     """Images [N, C, H, W] (uint8, or floating in [0, 1]) under one corruption, in the same dtype and range.
 
-    `index` numbers the items, so that a stream of batches gets the noise the whole set would get: the first item's
-    number, or one number an item. By default 0 … N − 1.
+    `index` numbers the items, so that a stream of batches gets the noise that the whole set would get: the number of
+    the first item, or one number per item. By default 0 … N − 1.
     """
     if name not in SHIFTS:
         raise unknown("corruption", name, SHIFTS)

@@ -1,47 +1,85 @@
-"""Blurs by a fixed kernel: gaussian, defocus (a disk), zoom."""
+"""Blurs: gaussian, defocus (a disk), zoom, motion.
+
+Motion blur follows ImageMagick's `MotionBlurImage`, which made the published files: every pixel is the mean of the
+2 · radius + 1 pixels along a line that starts in it, with weights exp(−i² / 2σ²); tap i is the pixel nearest to i steps
+along the angle, and pixels of the border are repeated.
+"""
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from calibrant.shifts.corruption import Corruption
+from calibrant.shifts.corruption import Corruption, Strengths
 from calibrant.shifts.counter import Draws
 from calibrant.shifts.separable import clipped_zoom, gaussian, inside
+
+NEGLIGIBLE = 1e-5
+"""Smaller weights of the motion blur change no byte."""
 
 
 class GaussianBlur(Corruption):
     """Gaussian blur."""
 
     name: ClassVar[str] = "gaussian_blur"
+    strengths: ClassVar[Strengths] = {32: (0.4, 0.6, 0.7, 0.8, 1), 224: (1, 2, 3, 4, 6)}
+    """Standard deviation."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        return gaussian(x, self.constant(x, severity))
+        return gaussian(x, self.strength(x, severity))
 
 
 class DefocusBlur(Corruption):
-    """Blur by a disk, as a lens out of focus gives."""
+    """Blur by a disk, as from a lens out of focus."""
 
     name: ClassVar[str] = "defocus_blur"
+    strengths: ClassVar[Strengths] = {
+        32: ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+        224: ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
+    }
+    """(radius of the disk, standard deviation of its anti-aliasing)."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        return correlate(x, *self.constant(x, severity))
+        return correlate(x, *self.strength(x, severity))
 
 
 class ZoomBlur(Corruption):
-    """Mean of the image and its enlargements, as of a camera that moves towards it."""
+    """Mean of the image and its enlargements, as from a camera that moves towards it."""
 
     name: ClassVar[str] = "zoom_blur"
+    strengths: ClassVar[Strengths] = {
+        32: ((7, 0.01), (12, 0.01), (16, 0.01), (21, 0.01), (26, 0.01)),
+        224: ((12, 0.01), (16, 0.01), (11, 0.02), (13, 0.02), (11, 0.03)),
+    }
+    """(number of zoom factors, their distance); the first is 1. Published as numpy.arange(1, end, step), which by
+    rounding includes the ends 1.06 and 1.11, but not 1.16."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        count, step = self.constant(x, severity)
+        count, step = self.strength(x, severity)
         total = x * 2  # the image itself, and its enlargement by 1
         for factor in zoom_factors(count, step)[1:]:
             total += clipped_zoom(x, factor)
         return total.div_(count + 1)
+
+
+class MotionBlur(Corruption):
+    """Blur along a line at a random angle within 45° of the horizontal."""
+
+    name: ClassVar[str] = "motion_blur"
+    nearest: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = {
+        32: ((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+        224: ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
+    }
+    """(radius, standard deviation)."""
+
+    def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
+        radius, sigma = self.strength(x, severity)
+        return motion(x, radius, sigma, numbers.between(-45, 45))
 
 
 def zoom_factors(count: int, step: float) -> list[float]:
@@ -51,19 +89,22 @@ def zoom_factors(count: int, step: float) -> list[float]:
 
 
 def correlate(x: Tensor, radius: float, alias: float) -> Tensor:
-    """The image under the disk, borders mirrored; by Fourier transform, since a disk of radius 10 has 300 pixels."""
+    """The image blurred by the disk, borders mirrored; by Fourier transform, as a disk of radius 10 has 300 pixels."""
     h, w = x.shape[-2:]
     reach = disk(radius, alias).shape[0] // 2
     size = [fast_length(n + 2 * reach) for n in (h, w)]
     rows, columns = (inside(torch.arange(-reach, n + reach, device=x.device), n, "mirror") for n in (h, w))
     padded = x[..., rows, :][..., columns]
-    blurred = filtered(padded, transfer(radius, alias, size[0], size[1], x.device), size)
+    blurred = fft_filter(padded, transfer(radius, alias, size[0], size[1], x.device), size)
     return blurred[..., 2 * reach : 2 * reach + h, 2 * reach : 2 * reach + w]
 
 
-def filtered(x: Tensor, factor: Tensor, size: list[int]) -> Tensor:
-    """F⁻¹(F(x) ⊙ factor), x [N, C, H, W]. A plane alone takes another path than one of many on a CPU, and differs in
-    its last bit: it is given company, so that a result never depends on the batch."""
+def fft_filter(x: Tensor, factor: Tensor, size: list[int]) -> Tensor:
+    """F⁻¹(F(x) ⊙ factor), x [N, C, H, W].
+
+    On a CPU, a single plane takes another path than several and differs in its last bit. So a single plane is doubled,
+    and the result never depends on the batch.
+    """
     alone = x.shape[0] * x.shape[1] == 1
     given = x.expand(2, -1, -1, -1) if alone else x
     made: Tensor = torch.fft.irfft2(torch.fft.rfft2(given, s=size) * factor, s=size)
@@ -108,3 +149,24 @@ def fast_length(n: int) -> int:
         if rest == 1:
             return n
         n += 1
+
+
+def motion(x: Tensor, radius: int, sigma: float, degrees: Tensor) -> Tensor:
+    """x [N, C, H, W], each image blurred along its own angle of `degrees` [N]."""
+    n, c, h, w = x.shape
+    weights = torch.exp(-0.5 / sigma**2 * torch.arange(2 * radius + 1, dtype=torch.float64) ** 2)
+    weights /= weights.sum()
+    weights = weights[: int((weights > NEGLIGIBLE).sum())]
+    angle = degrees.double() * (math.pi / 180)
+    step = torch.arange(len(weights), device=x.device)
+    down = (step * angle.sin()[:, None] - 0.5).ceil().long()  # [N, taps]
+    right = (step * angle.cos()[:, None] - 0.5).ceil().long()
+    rows, columns = torch.arange(h, device=x.device), torch.arange(w, device=x.device)
+    flat = x.reshape(n, c, h * w)
+    total = x * float(weights[0])
+    for i in range(1, len(weights)):
+        at_row = (rows + down[:, i, None]).clamp_(0, h - 1).mul_(w)
+        at_column = (columns + right[:, i, None]).clamp_(0, w - 1)
+        place = (at_row[:, :, None] + at_column[:, None, :]).view(n, 1, h * w).expand(n, c, h * w)
+        total.view(n, c, -1).add_(flat.gather(2, place), alpha=float(weights[i]))
+    return total.div_(float(weights.sum()))

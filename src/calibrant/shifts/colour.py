@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.shifts.corruption import Corruption
+from calibrant.shifts.corruption import Corruption, Strengths
 from calibrant.shifts.counter import Draws
 
 LUMA = (0.299, 0.587, 0.114)
@@ -21,18 +21,22 @@ class Brightness(Corruption):
     """The value of HSV raised."""
 
     name: ClassVar[str] = "brightness"
+    strengths: ClassVar[Strengths] = {32: (0.05, 0.1, 0.15, 0.2, 0.3), 224: (0.1, 0.2, 0.3, 0.4, 0.5)}
+    """Added to the value of HSV."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        return brighten(x, self.constant(x, severity))
+        return brighten(x, self.strength(x, severity))
 
 
 class Contrast(Corruption):
     """Every channel drawn towards its mean."""
 
     name: ClassVar[str] = "contrast"
+    strengths: ClassVar[Strengths] = {32: (0.75, 0.5, 0.4, 0.3, 0.15), 224: (0.4, 0.3, 0.2, 0.1, 0.05)}
+    """What is left of the contrast."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        left = self.constant(x, severity)
+        left = self.strength(x, severity)
         return x.mul_(left).add_(x.mean((2, 3), keepdim=True), alpha=(1 - left) / left)
 
 
@@ -40,9 +44,14 @@ class Saturate(Corruption):
     """The saturation of HSV scaled and raised; grey counts as a red without colour, as the published code has it."""
 
     name: ClassVar[str] = "saturate"
+    strengths: ClassVar[Strengths] = {
+        32: ((0.3, 0), (0.1, 0), (1.5, 0), (2, 0.1), (2.5, 0.2)),
+        224: ((0.3, 0), (0.1, 0), (2, 0), (5, 0.1), (20, 0.2)),
+    }
+    """Saturation of HSV: (factor, addend)."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        factor, addend = self.constant(x, severity)
+        factor, addend = self.strength(x, severity)
         if x.shape[1] == 1:
             return grey(saturate(x.expand(-1, 3, -1, -1), factor, addend))
         return saturate(x, factor, addend)

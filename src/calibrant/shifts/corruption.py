@@ -1,15 +1,15 @@
-"""What all corruptions share: one `__call__` owns the checks, severity 0, the range, the dtype and the randomness.
+"""What all corruptions share: one `__call__` does the checks, severity 0, the range, the dtype and the randomness.
 
-A corruption writes only `distort`: float32 images in [0, 1] to float32 images, which are clipped afterwards. Bytes come
-back as bytes: cut down, as the published files were (`numpy.uint8(255 · x)`), except where those came from an image
-library, which rounds to the nearest.
+A corruption has its published `strengths` and one method, `distort`: float32 images in [0, 1] → float32 images, which
+are clipped afterwards. Bytes come back as bytes: rounded down, as the published files were (`numpy.uint8(255 · x)`),
+or to the nearest if an image library made those.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from numbers import Integral
@@ -19,28 +19,41 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.shifts.constants import CONSTANTS, SEVERITIES, SMALL
 from calibrant.shifts.counter import Draws, draws
 
+SEVERITIES = 5
+
+Strengths = Mapping[int, tuple[Any, ...]]
+"""Image size (32 or 224) → the published strength of each severity, 1 … 5 (Hendrycks & Dietterich 2019).
+
+32 is what made CIFAR-10-C and CIFAR-100-C (`make_cifar_c.py`), 224 what made ImageNet-C (`make_imagenet_c.py`), both in
+the authors' repository hendrycks/robustness. Lengths are in pixels and are not scaled to other sizes, except those of
+`elastic_transform`, which are published as shares of the side.
+"""
+
+SMALL = 96
+"""Images whose shorter side is at most this take the strengths for 32 × 32, larger ones those for 224 × 224."""
+
 SMALLEST = 8
-"""Below this side no corruption means anything. A kernel larger than the image is fine: borders repeat as needed."""
+"""The smallest side for which corruptions make sense. A kernel may be larger than the image: borders are repeated."""
 
 SLACK = 1e-4
-"""Of a byte's step: keeps 254.99999 (a float32 255) from being cut down to 254."""
+"""Of a byte's step: keeps 254.99999 (a float32 255) from being rounded down to 254."""
 
 CACHED = 1 << 19
-"""Values of a batch that a CPU works on at a time: two MiB as float32. Less costs calls, more costs its cache."""
+"""Values that a CPU processes at a time: two MiB of float32, which its cache holds."""
 
 
 @dataclass(frozen=True)
 class Corruption(ABC):
-    """(x, severity, rng) → x'. `size` forces the constants for 32 or 224; by default the image's side chooses."""
+    """(x, severity, rng) → x'. `size` forces the strengths for 32 or 224; by default the image's side decides."""
 
     size: int | None = None
     name: ClassVar[str]
+    strengths: ClassVar[Strengths]
     nearest: ClassVar[bool] = False
     bytewise: ClassVar[bool] = False
-    """Works on whole values 0 … 255, as a file format does; what it returns is clipped and cut down to such."""
+    """Works on whole values 0 … 255, as a file format does; its result is clipped and rounded down to them."""
 
     def __post_init__(self) -> None:
         if self.size not in (None, 32, 224):
@@ -51,8 +64,9 @@ class Corruption(ABC):
     ) -> Tensor:
         """Images [N, C, H, W], uint8 or floating in [0, 1], C 1 or 3; severity 0 … 5 (0: unchanged).
 
-        Randomness is by item: pass the items' numbers as `index` ([N], or the first one's) and a batch may be cut
-        anywhere; without it they are 0 … N − 1. Of `rng` only the seed is read (`counter.draws`).
+        Randomness is per item: pass the numbers of the items as `index` ([N], or that of the first), and the result
+        does not depend on how the data is batched. By default they are 0 … N − 1. Only the seed of `rng` is used
+        (`counter.draws`).
         """
         check_images(x)
         check_severity(severity)
@@ -74,20 +88,20 @@ class Corruption(ABC):
 
     @abstractmethod
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        """float32 in [0, 1] (0 … 255 if `bytewise`) to float32. `x` is the corruption's own: it may change in place."""
+        """float32 in [0, 1] (0 … 255 if `bytewise`) → float32. `x` is a copy and may be changed in place."""
 
-    def constant(self, x: Tensor, severity: int) -> Any:
+    def strength(self, x: Tensor, severity: int) -> Any:
         """The published strength for images of this size."""
-        return CONSTANTS[self.name][32 if self.small(x) else 224][severity - 1]
+        return self.strengths[32 if self.small(x) else 224][severity - 1]
 
     def small(self, x: Tensor) -> bool:
-        """Whether the constants for 32 × 32 apply."""
+        """Whether the strengths for 32 × 32 apply."""
         return self.size == 32 if self.size else min(x.shape[-2:]) <= SMALL
 
 
 @contextmanager
 def exact(device: torch.device) -> Iterator[None]:
-    """No gradients, and products in full float32 whatever the caller set: bytes need more than autocast or TF32."""
+    """No gradients, and products in full float32 whatever the caller set: autocast and TF32 are too coarse."""
     before = torch.backends.cuda.matmul.fp32_precision
     try:
         if device.type == "cuda":
@@ -100,7 +114,7 @@ def exact(device: torch.device) -> Iterator[None]:
 
 
 def pieces(x: Tensor) -> list[slice]:
-    """The batch on a GPU; on a CPU as many images at a time as its cache holds, which changes nothing but the time."""
+    """The whole batch on a GPU; on a CPU as many images at a time as its cache holds, which only saves time."""
     n = x.shape[0]
     step = n if x.device.type != "cpu" else max(1, CACHED // x[0].numel())
     return [slice(start, start + step) for start in range(0, n, step)]
@@ -113,7 +127,7 @@ def check_severity(severity: int) -> None:
 
 
 def check_images(x: Tensor) -> None:
-    """Refuses what cannot be images [N, 1 or 3, H, W] of bytes or of floats in [0, 1]."""
+    """Refuse anything but images [N, 1 or 3, H, W] of bytes or of floats in [0, 1]."""
     if not isinstance(x, Tensor):
         raise InputError(f"images must be a torch tensor, got {type(x).__name__}; torch.as_tensor(x) makes one")
     shape = tuple(x.shape)
@@ -130,12 +144,12 @@ def check_images(x: Tensor) -> None:
     if not (math.isfinite(low) and math.isfinite(high)):
         raise InputError("float images must lie in [0, 1], got NaN or infinity; replace those values")
     if low < -1e-6 or high > 1 + 1e-6:
-        remedy = "divide by 255 or hand in uint8" if low >= 0 and high > 2 else "undo mean and std first"
+        remedy = "divide by 255 or pass uint8" if low >= 0 and high > 2 else "undo mean and std first"
         raise InputError(f"float images must lie in [0, 1], got {low:.4g} … {high:.4g}; {remedy}")
 
 
 def unit(x: Tensor, white: float = 1.0) -> Tensor:
-    """A dense float32 copy in 0 … white; of 255, whole bytes."""
+    """A dense float32 copy in 0 … white; for 255, whole numbers."""
     copied = x.detach().to(torch.float32, copy=True, memory_format=torch.contiguous_format)
     if x.dtype == torch.uint8:
         return copied if white == 255 else copied.mul_(white / 255.0)
@@ -151,7 +165,7 @@ def as_given(y: Tensor, x: Tensor, nearest: bool) -> Tensor:
 
 
 def as_bytes(y: Tensor) -> Tensor:
-    """Clipped and cut down to bytes; on a CPU by way of int16, as torch converts floats to bytes one by one there."""
+    """Clipped and rounded down to bytes; on a CPU via int16, because torch converts floats to bytes slowly there."""
     if y.device.type != "cpu":
         return y.clamp_(0, 255).to(torch.uint8)
     return y.to(torch.int16).clamp_(0, 255).to(torch.uint8)

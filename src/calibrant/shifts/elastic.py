@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.shifts.corruption import Corruption
+from calibrant.shifts.corruption import Corruption, Strengths
 from calibrant.shifts.counter import Draws
 from calibrant.shifts.separable import gaussian
 
@@ -17,9 +17,15 @@ class ElasticTransform(Corruption):
     """A random affine map and a smooth random displacement."""
 
     name: ClassVar[str] = "elastic_transform"
+    strengths: ClassVar[Strengths] = {
+        32: ((0, 0, 0.08), (0.05, 0.2, 0.07), (0.08, 0.06, 0.06), (0.1, 0.04, 0.05), (0.1, 0.03, 0.03)),
+        224: ((2, 0.7, 0.1), (2, 0.08, 0.2), (0.05, 0.01, 0.02), (0.07, 0.01, 0.02), (0.12, 0.01, 0.02)),
+    }
+    """Shares of the side: (displacement, its smoothness, reach of the affine map); 224 is published with 244, see
+    there."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        displacement, smoothness, reach = self.constant(x, severity)
+        displacement, smoothness, reach = self.strength(x, severity)
         n, _, h, w = x.shape
         side = float(min(h, w))
         if not self.small(x):

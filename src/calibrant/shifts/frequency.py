@@ -45,7 +45,10 @@ class FrequencyNoise:
         check_images(x)
         with exact(x.device):
             noise = draws(rng, self.name, 0, x.shape[0], x.device, index).normal(*x.shape[1:])
-            if noise.shape[:2] == (1, 1):  # a plane alone takes another path through the transform (see blur.filtered)
+            if noise.shape[:2] == (
+                1,
+                1,
+            ):  # a single plane would differ in its last bit (see blur.fft_filter)
                 noise = noise.expand(2, -1, -1, -1)
             noise = band_pass(noise, self.frequency, self.width)[: x.shape[0]]
             if self.l2 is not None:

@@ -15,9 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.shifts.blur import fast_length, filtered
+from calibrant.shifts.blur import fast_length, fft_filter
 from calibrant.shifts.colour import grey
-from calibrant.shifts.corruption import Corruption
+from calibrant.shifts.corruption import Corruption, Strengths
 from calibrant.shifts.counter import Draws
 
 # mean of R, G, B; deviation within a piece of R, G, B; for 32 and 224: deviation of a piece's mean, and the slope
@@ -38,9 +38,14 @@ class Frost(Corruption):
     """Ice on the lens, generated."""
 
     name: ClassVar[str] = "frost"
+    strengths: ClassVar[Strengths] = {
+        32: ((1, 0.2), (1, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45)),
+        224: ((1, 0.4), (0.8, 0.6), (0.7, 0.7), (0.65, 0.7), (0.6, 0.75)),
+    }
+    """(share of the image, share of the frost)."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        kept, added = self.constant(x, severity)
+        kept, added = self.strength(x, severity)
         h, w = x.shape[2:]
         ice = panes(numbers, h, w, 32 if self.small(x) else 224)
         return x.mul_(kept).add_(ice if x.shape[1] == 3 else grey(ice), alpha=added)
@@ -70,7 +75,7 @@ def crystals(numbers: Draws, h: int, w: int, slopes: tuple[float, ...], chosen: 
     tall, wide = fast_length(h * 5 // 4), fast_length(w * 5 // 4)
     noise = numbers.normal(1, tall, wide, stream=1)
     factor = amplitudes(tall, wide, slopes, noise.device)[chosen][:, None]
-    field = filtered(noise, factor, [tall, wide])[..., :h, :w]
+    field = fft_filter(noise, factor, [tall, wide])[..., :h, :w]
     coarse = numbers.normal(1, 6, 6, stream=3).mul_(PATCHES)
     field = field * F.interpolate(coarse, size=(h, w), mode="bilinear", align_corners=True).exp_()
     field = field - field.mean((2, 3), keepdim=True)

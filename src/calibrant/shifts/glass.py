@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.shifts.corruption import SLACK, Corruption
+from calibrant.shifts.corruption import SLACK, Corruption, Strengths
 from calibrant.shifts.counter import Draws
 from calibrant.shifts.separable import gaussian
 
@@ -25,9 +25,14 @@ class GlassBlur(Corruption):
     """Pixels displaced at random, as behind frosted glass."""
 
     name: ClassVar[str] = "glass_blur"
+    strengths: ClassVar[Strengths] = {
+        32: ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+        224: ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+    }
+    """(standard deviation of the blur, reach of a displacement, rounds)."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        sigma, reach, rounds = self.constant(x, severity)
+        sigma, reach, rounds = self.strength(x, severity)
         n, c, h, w = x.shape
         x = gaussian(x, sigma).mul(255.0).add_(SLACK).floor_().div_(255.0)
         flat = x.view(n, c, h * w)

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.shifts.corruption import Corruption
+from calibrant.shifts.corruption import Corruption, Strengths
 from calibrant.shifts.counter import Draws
 
 LUMINANCE = (
@@ -51,9 +51,11 @@ class JpegCompression(Corruption):
 
     name: ClassVar[str] = "jpeg_compression"
     bytewise: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = {32: (80, 65, 58, 50, 40), 224: (25, 18, 15, 10, 7)}
+    """Quality."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        return jpeg(x, self.constant(x, severity))
+        return jpeg(x, self.strength(x, severity))
 
 
 def jpeg(x: Tensor, quality: int) -> Tensor:

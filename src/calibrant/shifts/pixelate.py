@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.shifts.corruption import Corruption
+from calibrant.shifts.corruption import Corruption, Strengths
 from calibrant.shifts.counter import Draws
 
 
@@ -17,9 +17,11 @@ class Pixelate(Corruption):
 
     name: ClassVar[str] = "pixelate"
     bytewise: ClassVar[bool] = True
+    strengths: ClassVar[Strengths] = {32: (0.95, 0.9, 0.85, 0.75, 0.65), 224: (0.6, 0.5, 0.4, 0.3, 0.25)}
+    """Side of the small image as a share."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        share = self.constant(x, severity)
+        share = self.strength(x, severity)
         h, w = x.shape[2:]
         small = max(1, int(h * share)), max(1, int(w * share))
         # Pillow averages along the rows first; rows that lie in memory one after the other are faster to add

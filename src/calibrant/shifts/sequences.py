@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.shifts.blur import motion
 from calibrant.shifts.colour import brighten, tint
 from calibrant.shifts.counter import Draws
-from calibrant.shifts.motion import motion
+from calibrant.shifts.noise import poisson
 from calibrant.shifts.perturbation import Perturbation
-from calibrant.shifts.poisson import poisson
 from calibrant.shifts.separable import gaussian
 from calibrant.shifts.spatter import WATER, sheen
 from calibrant.shifts.weather import flakes, snowfall

@@ -7,10 +7,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from calibrant.shifts.blur import motion
 from calibrant.shifts.colour import grey
-from calibrant.shifts.corruption import Corruption
+from calibrant.shifts.corruption import Corruption, Strengths
 from calibrant.shifts.counter import Draws
-from calibrant.shifts.motion import motion
 from calibrant.shifts.separable import clipped_zoom
 
 
@@ -18,9 +18,27 @@ class Snow(Corruption):
     """Flakes blurred along their fall, over a whitened image."""
 
     name: ClassVar[str] = "snow"
+    strengths: ClassVar[Strengths] = {
+        32: (
+            (0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+            (0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+            (0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+            (0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+            (0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+        ),
+        224: (
+            (0.1, 0.3, 3, 0.5, 10, 4, 0.8),
+            (0.2, 0.3, 2, 0.5, 12, 4, 0.7),
+            (0.55, 0.3, 4, 0.9, 12, 8, 0.7),
+            (0.55, 0.3, 4.5, 0.85, 12, 8, 0.65),
+            (0.55, 0.3, 2.5, 0.85, 12, 12, 0.55),
+        ),
+    }
+    """(mean and deviation of the flakes, their zoom, threshold, radius and deviation of the motion, share of the
+    image)."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        mean, deviation, zoom, threshold, radius, sigma, share = self.constant(x, severity)
+        mean, deviation, zoom, threshold, radius, sigma, share = self.strength(x, severity)
         layer = flakes(numbers, x.shape[2], x.shape[3], mean, deviation, zoom, threshold)
         return snowfall(x, layer, radius, sigma, numbers.between(-135, -45, stream=1), share)
 
@@ -29,9 +47,14 @@ class Fog(Corruption):
     """A fractal haze."""
 
     name: ClassVar[str] = "fog"
+    strengths: ClassVar[Strengths] = {
+        32: ((0.2, 3), (0.5, 3), (0.75, 2.5), (1, 2), (1.5, 1.75)),
+        224: ((1.5, 2), (2, 2), (2.5, 1.7), (2.5, 1.5), (3, 1.4)),
+    }
+    """(strength, decay of the fractal's detail)."""
 
     def distort(self, x: Tensor, severity: int, numbers: Draws) -> Tensor:
-        strength, decay = self.constant(x, severity)
+        strength, decay = self.strength(x, severity)
         h, w = x.shape[2:]
         brightest = x.amax((1, 2, 3), keepdim=True)
         haze = plasma(numbers, max(h, w), decay)[:, None, :h, :w]
