@@ -38,7 +38,7 @@ from calibrant.metrics.ood import ood
 from calibrant.papers import AS_TRAINED, experiments
 from calibrant.papers.ar import CORRUPTIONS, OOD
 from calibrant.posthoc.fit import fit
-from calibrant.training.run import load as load_run
+from calibrant.training.run_folder import load as load_run
 from calibrant.types import Estimate, Predictions, Split, jsonable
 
 BATCH = 2_500

@@ -40,7 +40,7 @@ from calibrant.files import atomic
 from calibrant.papers.ar import MEMBERS
 from calibrant.training import distances
 from calibrant.training.run import How, train
-from calibrant.training.run import load as load_run
+from calibrant.training.run_folder import load as load_run
 
 FAST = ("engine=graph", "precision=bfloat16")
 CHECKPOINT_EVERY = 3

@@ -181,7 +181,7 @@ def rulers(
     from calibrant.data.batches import Batches
 
     if run is not None:
-        from calibrant.training.run import load as load_run
+        from calibrant.training.run_folder import load as load_run
 
         loaded = load_run(run)
         model, mean, std = loaded.members[0], loaded.mean, loaded.std

@@ -50,7 +50,7 @@ from calibrant.papers.ss_camvid import TEMPORAL
 from calibrant.training.environment import environment
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.run import How
-from calibrant.training.run import load as load_run
+from calibrant.training.run_folder import load as load_run
 from calibrant.training.settings import setting
 from calibrant.types import Report, Split, jsonable
 

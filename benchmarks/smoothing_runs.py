@@ -43,7 +43,7 @@ from calibrant.papers import AS_TRAINED
 from calibrant.training.environment import environment
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.run import How
-from calibrant.training.run import load as load_run
+from calibrant.training.run_folder import load as load_run
 from calibrant.types import Split, jsonable
 
 SHIFT_SIZES = (1, 2, 5, 10)

@@ -43,7 +43,7 @@ from calibrant.training.environment import environment
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.recipes import RECIPES
 from calibrant.training.run import How, train
-from calibrant.training.run import load as load_run
+from calibrant.training.run_folder import load as load_run
 from calibrant.types import Estimate
 
 NAMES = ("accuracy", "nll", "ece", "auroc")

@@ -287,16 +287,6 @@ def test_what_an_earlier_edition_of_the_ruler_measured_is_measured_again(run: Pa
     assert distances.read(path).edition == fresh.edition
 
 
-def test_a_file_that_notes_no_edition_is_of_an_earlier_one(run: Path, tmp_path: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
-    source, path = run / "vanilla" / "robustness" / "ddn" / "train.safetensors", tmp_path / "train.safetensors"
-    found = distances.read(source)
-    head = {"data": found.data, "split": "train", "items": found.items, "network": found.network, "ruler": "ddn"}
-    save_file(load_file(source), path, {"calibrant": json.dumps(head)})
-    assert distances.read(path).edition < found.edition
-
-
 def test_a_run_keeps_the_levels_it_was_begun_with(run: Path, tmp_path: Path) -> None:
     train(small("seed=5"), tmp_path / "other", QUIET)
     out = tmp_path / "mine"
@@ -403,7 +393,7 @@ def test_a_record_of_levels_is_never_followed(
     monkeypatch.chdir(tmp_path)
     again = ["train", "ar-adals/digits", "-o", "there/[/two]", *words]
     assert cli(again) == 0
-    said = "no audit beside vanilla: the levels came from ../../one/vanilla, as seen from there/[/two]"
+    said = "no audit beside vanilla: the levels came from ../../one/vanilla, relative to there/[/two]"
     assert said in capsys.readouterr().err
     assert cli([*again, "--levels", "there/one"]) == 0
     assert "vanilla" in (shown := capsys.readouterr()).out and "no audit" not in shown.err

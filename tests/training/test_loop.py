@@ -22,9 +22,8 @@ from calibrant.errors import DivergedError, FileError, InputError
 from calibrant.functional import pool
 from calibrant.nn.surgery import smoothed
 from calibrant.targets import Levels
-from calibrant.training import How, Recipe, read, train
+from calibrant.training import How, Recipe, checkpoint, read, train
 from calibrant.training import load as load_run
-from calibrant.training import loop as loop_module
 from calibrant.training.epochs import kept_top_logits
 from calibrant.training.evaluate import summary
 from calibrant.training.loop import Loop
@@ -188,7 +187,7 @@ def test_a_bad_loss_stops_and_names_its_items(tmp_path: Path, monkeypatch: pytes
     x[poison] = torch.nan
     ill = replace(data, splits={**data.splits, Split.TRAIN: replace(data["train"], x=x)})
     run = tmp_path / "run"
-    monkeypatch.setattr(loop_module.state, "save", _stop_after(loop_module.state.save, 1))
+    monkeypatch.setattr(checkpoint, "save_training", _stop_after(checkpoint.save_training, 1))
     with pytest.raises(KeyboardInterrupt):
         train(recipe, run, QUIET, data=healthy)
     monkeypatch.undo()

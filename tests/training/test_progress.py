@@ -38,7 +38,7 @@ def test_a_line_per_epoch_without_a_terminal(capsys: pytest.CaptureFixture[str])
     progress.epoch(row(1))
     progress.end()
     captured = capsys.readouterr()
-    assert captured.out == "" and "run epoch 1/5 loss 0.5000 accuracy 90.00 % ece 1.00 % 1,234 img/s" in captured.err
+    assert captured.out == "" and "run epoch 1/5 loss 0.5000 accuracy 90.00% ece 1.00% 1,234 img/s" in captured.err
 
 
 def test_a_bar_with_the_latest_numbers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def small(*settings: str) -> Recipe:
         (["targets={name='ar_adals', refresh_after=3}"], "refresh_after lists numbers of finished epochs"),
         (["targets={name='ar_adals', refresh_after=['a']}"], "refresh_after lists numbers of finished epochs"),
         (["targets={name='ar_adals', refresh_after=[-1]}"], "refresh_after lists numbers of finished epochs"),
-        (["targets={name='ar_adals', refresh_after=[1, 2]}"], r"after is .1, 2. and the run ends after 2 .*after=.1."),
+        (["targets={name='ar_adals', refresh_after=[1, 2]}"], r"after is .1, 2., but the run ends after 2 .*after=.1."),
         (
             ["targets={name='ar_adals', levels=999999}"],
             "levels of .* train items; lower targets.levels, or train on more",
@@ -71,7 +71,7 @@ def test_a_label_of_no_class_is_seen_before_the_first_step(tmp_path: Path, split
     y = data[split].y.clone()
     y[3] = 10
     wrong = replace(data, splits={**data.splits, split: replace(data[split], y=y)})
-    says = rf"the {split} part of digits has the label 10, and its 10 classes are 0 … 9"
+    says = rf"the {split} part of digits has the label 10, but its 10 classes are 0 … 9"
     with pytest.raises(InputError, match=says):
         train(small(), tmp_path / "run", QUIET, wrong)
     assert not (tmp_path / "run").exists()

@@ -12,9 +12,9 @@ from torch import nn
 from calibrant.files import sealed
 from calibrant.losses import CrossEntropy
 from calibrant.training import How, read, train
+from calibrant.training.environment import enough_threads, recorded_threads
 from calibrant.training.optimiser import Optimiser, make
 from calibrant.training.step import Member, Step
-from calibrant.training.threads import enough_threads, threads_of
 
 
 @pytest.fixture(autouse=True)
@@ -26,16 +26,16 @@ def two_threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("shape", "batch", "begun_with", "expected"),
+    ("shape", "batch", "recorded", "expected"),
     [((1, 8, 8), 64, None, 1), ((3, 32, 32), 128, None, 2), ((1, 8, 8), 64, 3, 3), ((3, 32, 32), 128, 1, 1)],
 )
-def test_enough(shape: tuple[int, ...], batch: int, begun_with: int | None, expected: int) -> None:
-    with enough_threads(shape, batch, "cpu", begun_with):
+def test_enough(shape: tuple[int, ...], batch: int, recorded: int | None, expected: int) -> None:
+    with enough_threads(shape, batch, "cpu", recorded):
         assert torch.get_num_threads() == expected
     assert torch.get_num_threads() == 2
 
 
-def test_a_run_goes_on_with_the_threads_it_was_begun_with(tmp_path: Path) -> None:
+def test_a_run_goes_on_with_the_threads_it_was_recorded(tmp_path: Path) -> None:
     used: list[int] = []
 
     def listen(epoch: int, validation: object) -> None:
@@ -48,12 +48,12 @@ def test_a_run_goes_on_with_the_threads_it_was_begun_with(tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         train(recipe, run, how)
     where = sealed.read(run / "environment.json")
-    assert threads_of(run) == where["threads"] == used[0] == 1
+    assert recorded_threads(run) == where["threads"] == used[0] == 1
     sealed.write(run / "environment.json", {**where, "threads": 2})
     train(recipe, run, how)
-    assert used == [1, 1, 2, 2] and threads_of(run) == 2 and torch.get_num_threads() == 2
+    assert used == [1, 1, 2, 2] and recorded_threads(run) == 2 and torch.get_num_threads() == 2
     (run / "environment.json").unlink()
-    assert threads_of(run) is None
+    assert recorded_threads(run) is None
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -8,7 +8,7 @@ import torch
 
 from calibrant.data import Batches, Data
 from calibrant.ensembles.single import predict
-from calibrant.training.run import load
+from calibrant.training.run_folder import load
 from calibrant.types import Predictions, Split
 
 BATCH = 500

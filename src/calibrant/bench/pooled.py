@@ -15,8 +15,7 @@ from calibrant.ensembles.assemble import assemble
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import unknown
 from calibrant.training.epochs import kept_weights
-from calibrant.training.run import load
-from calibrant.training.run_folder import chosen
+from calibrant.training.run_folder import chosen, load
 from calibrant.training.settings import Choice
 from calibrant.types import Predictions, Split
 

@@ -11,7 +11,7 @@ from calibrant.data import DATASETS, Batches, Data, load
 from calibrant.data.subsets import split_name
 from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
-from calibrant.training.run import load as load_run
+from calibrant.training.run_folder import load as load_run
 from calibrant.types import Predictions, Split
 
 BATCH = 500

@@ -90,7 +90,7 @@ def predict(
     from calibrant.functional.inputs import as_split
     from calibrant.functional.model_output import logits_of
     from calibrant.functional.segmentation import classes_last
-    from calibrant.training.rehearsal import answer as rehearsed
+    from calibrant.training.compatibility import blank_logits
 
     place = device_of(device)
     given = ensemble_options.checked(
@@ -135,7 +135,7 @@ def predict(
     networks = [m.to(place) for reference in found for m in reference.members]
     answers = {  # items may differ in size: then nobody knows before
         text: classes_last(
-            logits_of(rehearsed(text, loaded, as_split(split), reference.members[0])), class_axis, f"{text}: logits"
+            logits_of(blank_logits(text, loaded, as_split(split), reference.members[0])), class_axis, f"{text}: logits"
         )
         for text, reference in zip(model, found if loaded.shape else (), strict=False)
     }

@@ -59,12 +59,12 @@ class Request:
     def rehearse(self) -> None:
         """Refuse a network that cannot read this data, or answers with other classes, before anything is computed."""
         from calibrant.functional.model_output import logits_of
-        from calibrant.training.rehearsal import answer
+        from calibrant.training.compatibility import blank_logits
         from calibrant.types import Split
 
         for model in self.models:
             for network in model.members:
-                logits = logits_of(answer(model.name, self.data, Split(self.splits[0]), network))
+                logits = logits_of(blank_logits(model.name, self.data, Split(self.splits[0]), network))
                 if logits.ndim != 2:
                     raise InputError(
                         f"{model.name} answers {tuple(logits.shape)} to two items of {self.data.name}; "
@@ -231,7 +231,7 @@ def _check_store(
     folder, parts = store / distances.FOLDER, [Split(split) for split in splits if Split(split) in data.splits]
     if atomic.takes_files(folder / ruler):
         return
-    if distances.to_measure(model.members, data, parts, folder, ruler=ruler, limit=limit):
+    if distances.missing(model.members, data, parts, folder, ruler=ruler, limit=limit):
         atomic.check_place(folder / ruler, "keep the results in by -o")  # it is made with what is kept in it
 
 

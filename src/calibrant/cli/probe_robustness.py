@@ -26,7 +26,7 @@ def probe(request: Request) -> Probed:
     for split in request.splits:
         if count > request.part(split).n:
             raise InputError(f"--levels {count} of {request.part(split).n} {split} items; ask for fewer levels")
-        distances.attackable(request.data, Split(split))
+        distances.check_attackable(request.data, Split(split))
     request.rehearse()
     # every forward pass before the first attack: what it refuses has then cost and left nothing
     said = {split: [request.predictions(model, split) for model in request.models] for split in request.splits}
@@ -52,7 +52,7 @@ def probe(request: Request) -> Probed:
             "items_sha256": found.items,
             **{k: v for k, v in by_level.to_dict().items() if k != "schema"},
         }
-        far = [f"{ruler.upper()} found no other prediction for {found.far()}."] if found.unmoved else []
+        far = [f"{ruler.upper()} found no other prediction for {found.describe_unmoved()}."] if found.unmoved else []
         shown += [f"{split}: {section.lead(by_level)}", table(by_level), *by_level.notes(), *far]
         panels.append(section.levels_panel([by_level], ruler=ruler, attacked=first.name, further=far))
         audited += said[split][:1]

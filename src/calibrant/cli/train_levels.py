@@ -53,16 +53,15 @@ def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
     from calibrant.metrics.compare import compare
     from calibrant.report import html, provenance
     from calibrant.report import robustness as section
-    from calibrant.training import origin
-    from calibrant.training.levels import VANILLA, attacked_run
+    from calibrant.training import levels
 
     given = Path(how.levels) if how.levels is not None else None
-    twin = out / VANILLA if given is None else attacked_run(given) or given
-    there = origin.is_origin(twin, out)
+    twin = out / levels.VANILLA if given is None else levels.attacked_run(given) or given
+    there = levels.is_source(twin, out)
     if there and (twin / "train.safetensors").is_file():  # levels without a network
         return None
     if not there or not (twin / "test.npz").is_file():
-        said = f"the levels came from {origin.read(out)['from']}, as seen from {out}; name that by --levels"
+        said = f"the levels came from {levels.read_record(out)['from']}, relative to {out}; pass that with --levels"
         say(f"no audit beside vanilla: {said}", err=True)
         return None
     runs = {"vanilla": twin, "AR-AdaLS": out}
@@ -105,11 +104,12 @@ def _by_level(tests: dict[str, Predictions], twin: Path, out: Path, recipe: Reci
     from calibrant.diagnostics.levels import calibration_by_level
     from calibrant.files import atomic
     from calibrant.training import distances, levels
-    from calibrant.training.run import data_of, load, make_fabric
+    from calibrant.training.run import data_of, make_fabric
+    from calibrant.training.run_folder import load
 
-    ruler = str(levels.setting(recipe, "ruler"))
+    ruler = str(levels.option(recipe, "ruler"))
     members, data, store = load(twin).members, data_of(recipe, how), twin / distances.FOLDER
-    if not atomic.takes_files(store / ruler) and distances.to_measure(members, data, [Split.TEST], store, ruler=ruler):
+    if not atomic.takes_files(store / ruler) and distances.missing(members, data, [Split.TEST], store, ruler=ruler):
         store = out / distances.FOLDER / levels.VANILLA
     measured = distances.measured(
         members,
@@ -120,5 +120,5 @@ def _by_level(tests: dict[str, Predictions], twin: Path, out: Path, recipe: Reci
         device=make_fabric(recipe, how).device,
         progress=not how.quiet and sys.stderr.isatty(),
     )
-    level = cut(measured.distance, min(int(levels.setting(recipe, "levels")), len(measured.distance)))
+    level = cut(measured.distance, min(int(levels.option(recipe, "levels")), len(measured.distance)))
     return [calibration_by_level(p, level, distance=measured.distance, name=n) for n, p in tests.items()], ruler

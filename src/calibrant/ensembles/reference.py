@@ -21,7 +21,7 @@ from torch import nn
 from calibrant.data.factory import call_factory
 from calibrant.errors import InputError, MissingDependencyError
 from calibrant.nn import load_weights
-from calibrant.training.run import load as load_run
+from calibrant.training.run_folder import load as load_run
 
 
 @dataclass(frozen=True)

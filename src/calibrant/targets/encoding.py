@@ -15,7 +15,7 @@ def soft_labels(labels: Tensor, classes: int, epsilon: Tensor | float) -> Tensor
     """[N] → [N, K] float32. A negative label (a pixel to ignore) gets a row of zeros: it costs nothing anywhere.
 
     A label of no class is an error. An accelerator would have to wait for that look: there `encoded` alone says so, and
-    a training looks at its labels before it begins (`train.rehearsal`).
+    a training looks at its labels before it begins (`training.compatibility`).
     """
     if labels.device.type == "cpu" and labels.numel() and (highest := int(labels.max())) >= classes:
         raise InputError(f"label {highest} with classes={classes}: labels must be 0 … {classes - 1}")

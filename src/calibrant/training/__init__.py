@@ -1,4 +1,4 @@
-"""Training: one loop, recipes that say what it computes, checkpoints that survive anything.
+"""Training: one loop, recipes that say what it computes, and checkpoints to resume from at any time.
 
 calibrant.train("digits/focal", "RUN/")
 calibrant.training.load("RUN/").members
@@ -12,16 +12,17 @@ from calibrant.training.recipe import Recipe, Selection, read
 from calibrant.training.recipes import RECIPES
 
 if TYPE_CHECKING:
-    from calibrant.training.run import How, load, train
+    from calibrant.training.run import How, train
+    from calibrant.training.run_folder import load
     from calibrant.training.selection import select
 
-_LATER = {"How": "run", "load": "run", "select": "selection", "train": "run"}
+_LATER = {"How": "run", "load": "run_folder", "select": "selection", "train": "run"}
 
 __all__ = ["RECIPES", "How", "Recipe", "Selection", "load", "read", "select", "train"]
 
 
 def __getattr__(name: str) -> Any:
-    """What needs data and networks loads when it is used: reading a recipe should cost nothing."""
+    """Load what needs data and networks on first use, so that reading a recipe stays cheap."""
     if name not in _LATER:
         raise AttributeError(f"module 'calibrant.training' has no attribute {name!r}")
     from importlib import import_module

@@ -1,18 +1,19 @@
-"""Where a run stands, on disk: `NNNN.safetensors` (every tensor) and `NNNN.json` (the rest, and the hashes).
+"""The state of a training on disk: `NNNNN.safetensors` (all tensors) and `NNNNN.json` (the rest, and the hashes).
 
-The tensors are written first and the JSON, which carries their sha256 and its own, last: a kill between the two leaves
-the previous checkpoint in charge. Two are kept. A file that was truncated or edited fails its hash; the one
-before it is used, and that is said. Nothing is pickled.
+A checkpoint holds all that changes in training: members, optimisers, averages, target policy, penalties, history. The
+tensors are written first. The JSON follows with their sha256 and its own, so a kill between the two leaves the previous
+checkpoint in use. The last two are kept. A file that was truncated or edited fails its hash; then the checkpoint before
+it is used, and the run says so. Nothing is pickled.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import SafetensorError
@@ -20,11 +21,19 @@ from safetensors.torch import load_file
 from safetensors.torch import save as serialise
 from torch import Tensor
 
-from calibrant.errors import FileError
+from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, sealed
 from calibrant.files.listing import visible
-from calibrant.training.recipe import digest
-from calibrant.types import SCHEMA
+from calibrant.protocols import Stateful
+from calibrant.training.recipe import Recipe, digest
+from calibrant.types import SCHEMA, jsonable
+
+if TYPE_CHECKING:
+    from calibrant.training.components import Components
+    from calibrant.training.step import Member
+
+Row = dict[str, Any]
+"""The numbers of one epoch."""
 
 KEEP = 2
 """Checkpoints kept: the last and the one before it."""
@@ -32,18 +41,63 @@ KEEP = 2
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """After `epoch` whole epochs: named tensors and plain JSON values."""
+    """The state after `epoch` whole epochs: named tensors and plain JSON values."""
 
     epoch: int
     tensors: Mapping[str, Tensor]
     plain: Mapping[str, Any]
 
 
+# -- a training's state in and out ---------------------------------------------------------------------------------
+
+
+def save_training(
+    folder: Path, epoch: int, recipe: Recipe, members: Sequence[Member], parts: Components, history: list[Row]
+) -> None:
+    """Write the state after `epoch` epochs."""
+    tensors: dict[str, Tensor] = {}
+    for i, member in enumerate(members):
+        tensors |= {f"member.{i}.{k}": v for k, v in member.tensors().items()}
+    plain: Row = {"history": jsonable(history), "recipe": recipe.key(), "states": {}}
+    for name, thing in _stateful(parts).items():
+        state = thing.state()
+        tensors |= {f"{name}.{k}": v for k, v in state.items() if isinstance(v, Tensor)}
+        plain["states"][name] = {k: v for k, v in state.items() if not isinstance(v, Tensor)}
+    save(folder, Checkpoint(epoch, tensors, plain))
+
+
+def resume_training(
+    folder: Path, recipe: Recipe, members: Sequence[Member], parts: Components, say: Callable[[str], None]
+) -> tuple[int, list[Row]]:
+    """Load the newest intact checkpoint into the members; returns (finished epochs, their rows), or (0, [])."""
+    found = latest(folder, say)
+    if found is None:
+        return 0, []
+    if found.plain["recipe"] != recipe.key():
+        raise InputError(f"the checkpoints in {folder} belong to another recipe; choose another folder")
+    for i, member in enumerate(members):
+        member.load(dict(found.tensors), f"member.{i}.")
+    for name, thing in _stateful(parts).items():
+        mine = {k.removeprefix(f"{name}."): t for k, t in found.tensors.items() if k.startswith(f"{name}.")}
+        thing.load({**mine, **found.plain["states"][name]})
+    return found.epoch, list(found.plain["history"])
+
+
+def _stateful(parts: Components) -> dict[str, Stateful]:
+    things: dict[str, Any] = {"policy": parts.policy}
+    for m, penalties in enumerate(parts.penalties):
+        things |= {f"penalty.{m}.{i}": p for i, p in enumerate(penalties)}
+    return {name: thing for name, thing in things.items() if isinstance(thing, Stateful)}
+
+
+# -- files ---------------------------------------------------------------------------------------------------------
+
+
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write, verify nothing is half there, and drop all but the last two. Returns the JSON's path."""
+    """Write the checkpoint and remove all but the last two. Returns the path of the JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{checkpoint.epoch:05d}"
-    # safetensors refuses tensors that share memory, and wants them dense
+    # safetensors refuses tensors that share memory or are not dense
     tensors = {
         name: t.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
         for name, t in checkpoint.tensors.items()
@@ -54,12 +108,12 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     body = {"schema": SCHEMA, "epoch": checkpoint.epoch, "tensors_sha256": sha256, "plain": checkpoint.plain}
     text = json.dumps({**body, "sha256": digest(body)}, allow_nan=False)
     atomic.write_text(stem.with_suffix(".json"), text)
-    _tidy(folder)
+    _remove_old(folder)
     return stem.with_suffix(".json")
 
 
 def latest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
-    """The newest intact checkpoint; None if there never was one. What is passed over is said, with the reason."""
+    """The newest intact checkpoint; None if there is none. `say` hears which ones were skipped, and why."""
     there = epochs(folder)
     for epoch in there:
         try:
@@ -72,7 +126,7 @@ def latest(folder: Path, say: Callable[[str], None]) -> Checkpoint | None:
 
 
 def exists(folder: Path) -> bool:
-    """Whether there is one, intact or not."""
+    """Whether the folder has a checkpoint, intact or not."""
     return bool(epochs(folder))
 
 
@@ -93,28 +147,22 @@ def read(folder: Path, epoch: int) -> Checkpoint:
         raise FileError(f"checkpoint {tensors} is truncated or edited: its hash does not match")
     try:
         return Checkpoint(body["epoch"], load_file(tensors), body["plain"])
-    except SafetensorError as error:  # the hash matched, so this was written by something else
+    except SafetensorError as error:  # the hash matches, so another program wrote it
         raise FileError(f"checkpoint {tensors} is not a safetensors file: {error}") from error
 
 
-def split_state(state: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A `Stateful`'s state into what safetensors holds and what JSON holds."""
-    tensors = {k: v for k, v in state.items() if isinstance(v, Tensor)}
-    return tensors, {k: v for k, v in state.items() if not isinstance(v, Tensor)}
-
-
 def epochs(folder: Path) -> list[int]:
-    """Epochs that have a JSON, newest first."""
+    """Epochs that have a JSON file, newest first."""
     return sorted((int(p.stem) for p in visible(folder, "*.json") if p.stem.isdecimal()), reverse=True)
 
 
-def _tidy(folder: Path) -> None:
-    """Drop all but the last two, and what kills left: a machine that is taken away often would fill the disk."""
-    kept = epochs(folder)[:KEEP]
-    for old in epochs(folder)[KEEP:]:
-        (folder / f"{old:05d}.json").unlink(missing_ok=True)  # first: without it the tensors are nobody's
+def _remove_old(folder: Path) -> None:
+    """Remove all but the last two checkpoints, and what killed writes left, so that the disk does not fill up."""
+    found = epochs(folder)
+    for old in found[KEEP:]:
+        (folder / f"{old:05d}.json").unlink(missing_ok=True)  # first: without it, nothing refers to the tensors
     for path in visible(folder, "*.safetensors"):
-        if path.stem.isdecimal() and int(path.stem) < kept[-1]:
+        if path.stem.isdecimal() and int(path.stem) < found[:KEEP][-1]:
             path.unlink(missing_ok=True)
     atomic.sweep(folder, r"\d{5}\.(json|safetensors)")
 

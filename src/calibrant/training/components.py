@@ -1,39 +1,50 @@
-"""Names of a recipe → objects: network, criterion, penalties, targets, transforms, each from its family's table.
+"""From the names in a recipe to objects: criterion, penalties, targets, transforms, each from its family's table.
 
-Options are checked against the signature of what they configure, so a typo is an error naming the nearest valid option.
-What only the run knows (`classes`, `items`, `std`, an `attack`) is handed in where a signature asks for it.
+Options are checked against the signature of what they configure, so that a typo is an error naming the nearest option.
+What only the run knows (`classes`, `items`, `std`, an `attack`) is passed in where a signature asks for it.
+
+CCAT's attack is written in the recipe: `attack = {name = "pgd", iterations = 10, alpha = 0.01}`. Its ε is CCAT's unless
+the recipe sets another, in pixels of [0, 1]. PGD maximises the confidence of any class except the label (Stutz 2020)
+unless the recipe says `maximise = "loss"`. The attack runs eagerly, because a captured one would have to be captured
+again for every batch. It starts from a point drawn by the run's own generator.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from calibrant.attacks import ATTACKS, Attack, Bounds
 from calibrant.data import Data
 from calibrant.errors import InputError, unknown
 from calibrant.losses import LOSSES, PENALTIES
 from calibrant.protocols import BatchTransform, Criterion, Penalty, TargetPolicy
 from calibrant.targets import TARGETS
-from calibrant.training.adversary import adversary
 from calibrant.training.recipe import Recipe
 from calibrant.training.settings import Choice
 from calibrant.transforms import TRANSFORMS
 from calibrant.types import Split
 
 MEDIAN_FREQUENCY = "median_frequency"
-"""What `class_weights` of a loss may say instead of numbers."""
+"""What a recipe may write as a loss's `class_weights` instead of numbers."""
 
 ADVERSARY = "adversary"
+
+ATTACK_ITERATIONS = 10
+"""Default for an attack in training (AR A.1)."""
+
+RUN_OPTIONS = ("bounds", "engine", "batch", "reduced")
+"""Options of an attack that the run sets, not the recipe."""
 
 
 @dataclass(frozen=True)
 class Components:
-    """What one run trains with. Penalties may keep a history of their member, so each member has its own."""
+    """What one run trains with. Penalties may keep a history, so each member has its own."""
 
     criterion: Criterion
     penalties: tuple[tuple[Penalty, ...], ...]
@@ -42,12 +53,12 @@ class Components:
 
     @property
     def mixes(self) -> bool:
-        """Whether a transform leaves items without one plain label."""
+        """Whether a transform mixes labels, so that an item no longer has exactly one."""
         return any(getattr(t, "mixes_labels", True) for t in self.transforms)
 
 
 def known_of(data: Data) -> dict[str, Any]:
-    """What a run knows and a recipe cannot write."""
+    """What the run knows and a recipe cannot write."""
     train = data[Split.TRAIN]
     return {
         "classes": data.k,
@@ -59,9 +70,9 @@ def known_of(data: Data) -> dict[str, Any]:
 
 
 def median_frequency(labels: Tensor, classes: int) -> tuple[float, ...]:
-    """w_c = median(f) / f_c (Eigen 2015; SS A.2), f_c: the share of class c in the images that hold it.
+    """w_c = median(f) / f_c (Eigen 2015; SS A.2), where f_c is the share of class c in the images that contain it.
 
-    For plain labels f_c is the class's share of all items. A class that never occurs weighs 0.
+    For plain labels f_c is the class's share of all items. A class that never occurs has weight 0.
     """
     rows = labels.reshape(1 if labels.ndim == 1 else len(labels), -1)
     counts = torch.stack([torch.bincount(row[row >= 0], minlength=classes) for row in rows]).double()
@@ -71,7 +82,7 @@ def median_frequency(labels: Tensor, classes: int) -> tuple[float, ...]:
 
 
 def components(recipe: Recipe, known: Mapping[str, Any]) -> Components:
-    """Everything but the networks; `known` holds what only the run knows."""
+    """Everything except the networks; `known` holds what only the run knows."""
     made = Components(
         criterion=make(LOSSES, recipe.loss, "loss", known),
         penalties=tuple(
@@ -89,7 +100,7 @@ def components(recipe: Recipe, known: Mapping[str, Any]) -> Components:
 
 
 def make(table: Mapping[str, Callable[..., Any]], choice: Choice, key: str, known: Mapping[str, Any]) -> Any:
-    """The thing that `choice` names, built with its options and what the run knows."""
+    """What `choice` names, built with its options and what the run knows."""
     if choice.name not in table:
         raise unknown(key.split(".")[0], choice.name, table)
     target = table[choice.name]
@@ -107,8 +118,43 @@ def make(table: Mapping[str, Callable[..., Any]], choice: Choice, key: str, know
     handed = {name: known[name] for name in names if name in known and name not in given}
     missing = [n for n in names if parameters[n].default is inspect.Parameter.empty and n not in {**given, **handed}]
     if missing:
-        raise InputError(f"{key} {choice.name!r} needs {', '.join(missing)}, which a recipe cannot write; hand it in")
+        raise InputError(
+            f"{key} {choice.name!r} needs {', '.join(missing)}, which a recipe cannot write; pass How(handed=…)"
+        )
     try:
         return target(**given, **handed)
     except TypeError as error:
         raise InputError(f"{key} {choice.name!r} cannot be made with {dict(choice.options)}: {error}") from error
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """(model, x, labels) → x'; `seeded` gives the same attack from another starting point."""
+
+    attack: Attack
+
+    def __call__(self, model: Any, x: Tensor, labels: Tensor) -> Tensor:
+        return self.attack(model, x, labels)
+
+    def seeded(self, seed: int) -> Adversary:
+        attack: Any = self.attack
+        return Adversary(replace(attack, seed=seed)) if hasattr(attack, "seed") else self
+
+
+def adversary(table: Mapping[str, Any] | str, epsilon: float, data: Data, key: str) -> Adversary:
+    """The attack that the recipe's table describes."""
+    options: dict[str, Any] = {"name": table} if isinstance(table, str) else dict(table)
+    name = options.pop("name", "pgd")
+    if name not in ATTACKS:
+        raise unknown("attack", str(name), ATTACKS)
+    known = [p for p in inspect.signature(ATTACKS[name]).parameters if p not in RUN_OPTIONS]
+    for option in options:
+        if option not in known:
+            raise unknown("key", f"{key}.attack.{option}", [f"{key}.attack.{n}" for n in known])
+    defaults = {"epsilon": epsilon, "iterations": ATTACK_ITERATIONS, "maximise": "confidence"}
+    options |= {k: v for k, v in defaults.items() if k in known and k not in options}
+    try:
+        made = ATTACKS[name](bounds=Bounds(mean=data.mean, std=data.std), engine="eager", **options)
+    except TypeError as error:
+        raise InputError(f"{key}.attack {name!r} cannot be made with {options}: {error}") from error
+    return Adversary(made)

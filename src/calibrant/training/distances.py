@@ -1,11 +1,11 @@
-"""Adversarial robustness of the items of a split, kept beside the network that was attacked (AR §3).
+"""Adversarial robustness of the items of a split, stored beside the attacked network (AR §3).
 
-    RUN/robustness/RULER/SPLIT.safetensors      distance[N], index[N]; whose they are stands in the header
-    RUN/robustness/RULER/SPLIT.….parts/         finished chunks, while it is being measured
+    RUN/robustness/RULER/SPLIT.safetensors      distance[N], index[N]; the header says of which items and network
+    RUN/robustness/RULER/SPLIT.….parts/         finished chunks, while the measurement runs
 
-Distances are L2 in pixels of [0, 1], to another prediction than the network's own. The header carries the content
-hash of the items and of the weights: nobody trains with the robustness of another data set, split or network. What
-an earlier edition of the rulers measured is measured again, for two editions' distances rank in no common order.
+A distance is L2, in pixels of [0, 1], to the nearest input with another prediction. The header carries content hashes
+of items and weights, so that nobody trains with the robustness of another data set, split or network. Distances of an
+earlier edition of the rulers are measured again, because distances of two editions cannot be ranked together.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from calibrant.errors import FileError, InputError, unknown
 from calibrant.files import atomic
 from calibrant.files.listing import visible
 from calibrant.functional.pooling import pool
-from calibrant.training.threads import enough_threads
+from calibrant.training.environment import enough_threads
 from calibrant.types import SCHEMA, Split
 
 FOLDER = "robustness"
@@ -41,7 +41,7 @@ BATCH = 1000
 
 @dataclass(frozen=True, eq=False)
 class Distances:
-    """Distance to another prediction of each item, in the split's order, and what was measured on what."""
+    """Each item's distance to another prediction, in the split's order, and what was measured."""
 
     distance: Tensor  # float64 [N]
     index: Tensor  # place in the data set, as in `Part.index`
@@ -50,27 +50,27 @@ class Distances:
     items: str  # content hash of the items
     network: str  # content hash of the weights
     ruler: str
-    edition: int = EDITION  # of the rulers, which measure a little differently in each
+    edition: int = EDITION  # of the rulers; each edition measures slightly differently
 
     @property
     def unmoved(self) -> int:
-        """Items on which the attack found no other prediction: infinitely far, so of the most robust level."""
+        """Number of items without another prediction in reach. Their distance is infinite: the most robust level."""
         return int(torch.isinf(self.distance).sum())
 
-    def far(self) -> str:
-        """Which items those are, for a sentence: the first few by their places in the data set."""
+    def describe_unmoved(self) -> str:
+        """Which items those are, for a message: the first few by their places in the data set."""
         where = self.index[torch.isinf(self.distance)].tolist()
         named = ", ".join(map(str, where[:5])) + (", …" if len(where) > 5 else "")
         return (
             f"{len(where)} of {len(self.distance)} {self.split} items (places {named}); they count as the most robust, "
-            "among themselves by their order"
+            "ranked by their order"
         )
 
     def sha256(self) -> str:
         return hashlib.sha256(self.distance.double().contiguous().numpy().tobytes()).hexdigest()
 
     def check(self, data: Data, split: Split, source: str) -> None:
-        """Refuse distances that are not of just these items."""
+        """Refuse distances of other items."""
         if self.items != items_hash(data[split]):
             of = f"the {self.split} part of {self.data}"
             other = "another seed or other sizes of its splits" if (self.data, self.split) == (data.name, split) else of
@@ -91,20 +91,17 @@ def measured(
     device: torch.device | str = "cpu",
     progress: bool = False,
 ) -> Distances:
-    """From `folder` (RUN/robustness) where these items, weights and edition lie, else attacked, chunk by chunk."""
+    """The distances stored under `folder` (RUN/robustness) for these items, weights and edition, or a new attack."""
     if ruler not in RULERS:
         raise unknown("ruler", ruler, RULERS)
     name = Split(split)
-    part = data[name]
-    attackable(data, name)
-    if limit is not None and limit < part.n:
-        part = part.take(torch.arange(limit), name)
-    path = file_of(folder, data, name, ruler, limit)
+    check_attackable(data, name)
+    part, path = _items_and_file(data, name, folder, ruler, limit)
     items, weights = items_hash(part), network_hash(members)
-    if (found := _kept(path, items, weights, ruler)) is not None:
-        _drop_chunks(path)  # a kill may have left some of them
+    if (found := _stored(path, items, weights, ruler)) is not None:
+        _remove_chunks(path)  # a kill may have left some
         return found
-    # chunks of a network that was trained on since, or of the ruler's former settings or edition, are no use
+    # chunks of other weights, or of the ruler's former settings or edition, are never reused
     settings = hashlib.sha256(f"{RULERS[ruler]()!r}{EDITION}".encode()).hexdigest()
     chunks = path.with_suffix(f".{weights[:8]}-{settings[:8]}.parts")
     with enough_threads(data.shape, 64, device):
@@ -112,20 +109,11 @@ def measured(
     out = Distances(distance.double().cpu(), part.index.cpu(), data.name, name, items, weights, ruler)
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, out)
-    _drop_chunks(path)
+    _remove_chunks(path)
     return out
 
 
-def _kept(path: Path, items: str, weights: str, ruler: str) -> Distances | None:
-    """What is kept there, if it is of these items and weights, by this ruler in its present edition."""
-    if not path.is_file():
-        return None
-    found = read(path)
-    same = (found.items, found.network, found.ruler, found.edition) == (items, weights, ruler, EDITION)
-    return found if same else None
-
-
-def to_measure(
+def missing(
     members: Sequence[nn.Module],
     data: Data,
     splits: Sequence[Split],
@@ -134,29 +122,37 @@ def to_measure(
     ruler: str,
     limit: int | None = None,
 ) -> bool:
-    """Would `measured` attack anything, and so need a place to write to?"""
+    """Whether `measured` would have to attack, and so need a folder it can write to."""
     weights = network_hash(members)
     for split in splits:
-        part = data[split]
-        if limit is not None and limit < part.n:
-            part = part.take(torch.arange(limit), split)
+        part, path = _items_and_file(data, split, folder, ruler, limit)
         try:
-            found = _kept(file_of(folder, data, split, ruler, limit), items_hash(part), weights, ruler)
-        except (FileError, PermissionError):  # of no use: it would be measured again, elsewhere or once it is deleted
-            return True
-        if found is None:
+            if _stored(path, items_hash(part), weights, ruler) is None:
+                return True
+        except (FileError, PermissionError):  # unreadable: it would have to be measured again
             return True
     return False
 
 
-def file_of(folder: Path, data: Data, split: Split, ruler: str, limit: int | None = None) -> Path:
-    """Where the distances of a part, or of its first items, are kept below `folder` (RUN/robustness)."""
-    whole = limit is None or limit >= data[split].n
-    return folder / ruler / f"{split.value if whole else f'{split.value}-first-{limit}'}.safetensors"
+def _items_and_file(data: Data, split: Split, folder: Path, ruler: str, limit: int | None) -> tuple[Part, Path]:
+    """A part, or its first `limit` items, and the file for its distances."""
+    part, name = data[split], split.value
+    if limit is not None and limit < part.n:
+        part, name = part.take(torch.arange(limit), split), f"{name}-first-{limit}"
+    return part, folder / ruler / f"{name}.safetensors"
+
+
+def _stored(path: Path, items: str, weights: str, ruler: str) -> Distances | None:
+    """The stored distances, if they are of these items and weights, by this ruler in its present edition."""
+    if not path.is_file():
+        return None
+    found = read(path)
+    same = (found.items, found.network, found.ruler, found.edition) == (items, weights, ruler, EDITION)
+    return found if same else None
 
 
 def network_hash(members: Sequence[nn.Module]) -> str:
-    """Of what is attacked: a network, or the pool of several."""
+    """Content hash of what is attacked: a network, or the pool of several."""
     return weights_hash(_one(members))
 
 
@@ -164,23 +160,23 @@ def _one(members: Sequence[nn.Module]) -> Any:
     return members[0] if len(members) == 1 else Pooled(members)
 
 
-def _drop_chunks(path: Path) -> None:
-    """They are joined in `path`, or of a network that was trained on since."""
+def _remove_chunks(path: Path) -> None:
+    """Remove chunks that are joined in `path`, or that belong to other weights."""
     for done in visible(path.parent, f"{path.stem}.*.parts"):
         shutil.rmtree(done, ignore_errors=True)
 
 
-def attackable(data: Data, split: Split) -> None:
-    """Refuse items that no distance is measured of, or whose pixels lie outside the bounds of the attacks."""
+def check_attackable(data: Data, split: Split) -> None:
+    """Refuse items that the attacks cannot measure: not images in memory, or pixels outside [0, 1]."""
     part = data[split]
     if part.x.dtype == torch.long or part.items is not None or part.y.ndim > 1:
-        raise InputError(f"robustness needs images held in memory with one label each; {data.name} is not of that kind")
+        raise InputError(f"robustness needs images held in memory with one label each, which {data.name} does not have")
     if part.x.is_floating_point():
         low, high = (float(end) for end in torch.aminmax(part.x))
         if not (low >= -ROUNDING and high <= 1 + ROUNDING):
             raise InputError(
                 f"pixels of the {split} part of {data.name} reach from {low:.4g} to {high:.4g}, outside the bounds "
-                "[0, 1] that robustness is measured in; hand in pixels of [0, 1], which are normalised afterwards"
+                "[0, 1] that robustness is measured in; pass pixels in [0, 1], they are normalised afterwards"
             )
 
 
@@ -195,7 +191,7 @@ def write(path: Path, found: Distances) -> Path:
 
 
 def read(path: Path) -> Distances:
-    """Distances from their file; what is not one is an error naming it."""
+    """Distances from their file; anything else is an error that names the file."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -209,22 +205,21 @@ def read(path: Path) -> Distances:
             head = json.loads(said["calibrant"])
             distance, index = stored.get_tensor("distance"), stored.get_tensor("index")
         own = tensors_hash({"distance": distance, "index": index}, said["calibrant"])
-        if said.get("sha256", own) != own:  # those of version 0.1 have none
+        if said.get("sha256", own) != own:  # version 0.1 wrote none
             raise ValueError("it was edited: its hash does not match")
-        names = {k: head[k] for k in ("data", "items", "network", "ruler")}
-        # files of before editions were noted have none, and so another one than today's
-        return Distances(distance, index, split=Split(head["split"]), edition=int(head.get("edition", 0)), **names)
+        names = {k: head[k] for k in ("data", "items", "network", "ruler", "edition")}
+        return Distances(distance, index, split=Split(head["split"]), **names)
     except (SafetensorError, KeyError, ValueError, TypeError) as error:
         raise FileError(f"{path} is not a file of robustness, or was truncated ({error}); delete it") from error
 
 
 def items_hash(part: Part) -> str:
-    """sha256 over the inputs, their labels and their places."""
+    """sha256 over inputs, labels and places."""
     return hashlib.sha256("".join(tensor_hash(t) for t in (part.x, part.y, part.index)).encode()).hexdigest()
 
 
 class Pooled(nn.Module):
-    """Members in lock-step as the one network that is attacked: log of the mean probability."""
+    """Several members as the one network that is attacked: the log of their mean probability."""
 
     def __init__(self, members: Sequence[nn.Module]) -> None:
         super().__init__()

@@ -1,8 +1,8 @@
-"""What single epochs leave beside a run, one file per epoch.
+"""Files that single epochs leave in a run's folder.
 
 RUN/epochs/validation-00012.npz           the validation predictions
-RUN/epochs/train-00012.npz                of every training item: predicted class and largest logit
-RUN/epochs/weights-00012.safetensors      weights, members as `member.0.…`: what SWA, SWAG and snapshots average
+RUN/epochs/train-00012.npz                predicted class and largest logit of every training item
+RUN/epochs/weights-00012.safetensors      weights, members as `member.0.…`, for SWA, SWAG and snapshots
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from calibrant.types import Predictions
 
 @dataclass(frozen=True)
 class TopLogits:
-    """The training part after one epoch, without augmentation: what RC's learned epochs and Figure 5 are made from.
+    """The training part after one epoch, without augmentation. RC's learned epochs and Figure 5 are made from it.
 
     With several members, `predicted` and `largest_logit` have a first axis for them.
     """
@@ -41,8 +41,8 @@ def keep_validation(run: Path, epoch: int, validation: Predictions) -> None:
 
 
 def keep_top_logits(run: Path, epoch: int, top: TopLogits, classes: int) -> None:
-    """Class numbers are stored in the smallest type that holds them: 200 epochs of CIFAR take 90 MB instead of 216."""
-    small = np.uint8 if classes <= 255 else np.int32  # -1, the mark of pixels without a label, becomes 255
+    """Class numbers are stored in a small integer type: 200 epochs of CIFAR take 90 MB instead of 216."""
+    small = np.uint8 if classes <= 255 else np.int32  # -1, which marks pixels without a label, becomes 255
     arrays = {
         "predicted": top.predicted.numpy().astype(small),
         "largest_logit": top.largest_logit.numpy().astype(np.float32),
@@ -54,7 +54,7 @@ def keep_top_logits(run: Path, epoch: int, top: TopLogits, classes: int) -> None
 
 
 def kept_top_logits(run: str | Path) -> dict[int, TopLogits]:
-    """Epoch → the training part after it; empty when `--keep-epochs` was not given."""
+    """Epoch → the training part after it; empty without `--keep-epochs`."""
     out = {}
     for path in visible(run, "epochs/train-*.npz"):
         try:
@@ -68,7 +68,7 @@ def kept_top_logits(run: str | Path) -> dict[int, TopLogits]:
 
 
 def keep_weights(run: Path, epoch: int, members: Sequence[nn.Module]) -> Path:
-    """Write every member's weights after `epoch`, whole or not at all."""
+    """Write every member's weights after `epoch`, in one atomic step."""
     from safetensors.torch import save
 
     tensors = {
@@ -81,7 +81,7 @@ def keep_weights(run: Path, epoch: int, members: Sequence[nn.Module]) -> Path:
 
 
 def kept_weights(run: str | Path, member: int = 0) -> list[dict[str, Tensor]]:
-    """State dicts of one member in the order of epochs; empty when none were kept."""
+    """State dicts of one member in epoch order; empty if none were kept."""
     from safetensors import SafetensorError, safe_open
 
     prefix = f"member.{member}."
@@ -89,8 +89,8 @@ def kept_weights(run: str | Path, member: int = 0) -> list[dict[str, Tensor]]:
     for path in visible(run, "epochs/weights-*.safetensors"):
         try:
             with safe_open(str(path), framework="pt") as stored:
-                held = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - it is no dict
-                claimed = (stored.metadata() or {}).get("sha256")  # none in those of version 0.1
+                held = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a dict
+                claimed = (stored.metadata() or {}).get("sha256")  # version 0.1 wrote none
         except (SafetensorError, OSError) as error:
             raise FileError(f"{path} is truncated or not safetensors; delete it, or train again") from error
         if claimed is not None and claimed != tensors_hash(held):

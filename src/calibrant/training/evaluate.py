@@ -1,4 +1,4 @@
-"""Members on a part of the data → Predictions and the metrics of an epoch."""
+"""Predictions of the members on a part of the data, and the metrics of an epoch."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def outputs(
     autocast: Callable[[], AbstractContextManager[Any]],
     keep: Callable[[Tensor], Tensor] = lambda logits: logits,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Logits [M, N, K] (float32, on the device), labels and indices, in the batches' order; modes are put back.
+    """Logits [M, N, K] (float32, on the device), labels and indices, in the batches' order; modes are restored.
 
-    `keep` reduces each batch's logits, where all of them at once would need too much memory."""
+    `keep` reduces the logits of each batch, for data whose full logits would not fit into memory."""
     flags = [(sub, sub.training) for m in models for sub in m.modules()]
     logits: list[list[Tensor]] = [[] for _ in models]
     labels, indices = [], []
@@ -61,7 +61,7 @@ def as_predictions(
     """One member gives [N, K], more give [M, N, K]; an item's id is its index in the data set."""
     scores = logits[0] if len(logits) == 1 else logits
     if labels.ndim > 1 and len(logits) > 1:
-        scores = pool(logits.flatten(1, -2)).reshape(logits.shape[1:])  # of label images, members are pooled here
+        scores = pool(logits.flatten(1, -2)).reshape(logits.shape[1:])  # members of label images are pooled here
     ids = [f"{i}" for i in index.tolist()] if labels.ndim == 1 else None
     # inference tensors cannot enter autograd later; a copy on the CPU can
     found = predictions(
@@ -71,14 +71,14 @@ def as_predictions(
 
 
 def pooled(p: Predictions) -> Predictions:
-    """What a policy observes: members in lock-step as one predictor."""
+    """All members as one predictor, which is what a target policy observes."""
     if p.members == 1 or p.logits is None:
         return p
     return replace(p, logits=pool(p.logits), raw=False)
 
 
 def summary(p: Predictions, names: Sequence[str] = EPOCH_METRICS) -> dict[str, float | None]:
-    """Values of the named metrics; None where one does not exist (AUROC when all are correct)."""
+    """Values of the named metrics; None if one is undefined (AUROC when all are correct)."""
     scores = reduce(p)
     panel = Panel(scores)
     return {n: float(METRICS[n](panel)[0]) if METRICS[n].missing(scores) is None else None for n in names}

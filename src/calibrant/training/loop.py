@@ -1,10 +1,10 @@
-"""The loop: members in lock-step, one epoch after the other, each epoch whole or not at all.
+"""The loop: members in lock-step, epoch by epoch; a killed epoch is repeated from its start.
 
     for each epoch:  for each batch, each member:  q = targets(labels);  x, q = transforms(x, q);  update(x, q)
                      validation = all members on the validation part;  targets.observe;  checkpoint
 
-Every random number of an epoch comes from (seed, purpose, epoch), so a run that is killed and started again ends in
-the same weights bit for bit. Lightning Fabric supplies device, precision and processes; checkpoints are ours.
+Every random number of an epoch comes from (seed, purpose, epoch), so a run that is killed and resumed ends with the
+same weights bit for bit. Lightning Fabric provides device, precision and processes; checkpoints are our own.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from calibrant.data import Data
 from calibrant.data.batches import Augment, Batches
 from calibrant.errors import DivergedError, InputError
-from calibrant.training import checkpoint as disk
-from calibrant.training import state
+from calibrant.training import checkpoint
 from calibrant.training.components import Components, components, known_of
 from calibrant.training.epochs import TopLogits
 from calibrant.training.evaluate import as_predictions, outputs, pooled, summary, top
@@ -39,24 +38,24 @@ if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
 Refresh = Callable[[Sequence[nn.Module], int], Any]
-"""(members, finished epochs) → what the target policy's `refresh` takes: levels of robustness, say."""
+"""(members, finished epochs) → what the target policy's `refresh` takes, such as robustness levels."""
 
 CHECK_EVERY = 64
-"""Steps between looks at the loss on an accelerator: each look waits for the device."""
+"""Steps between checks of the loss on an accelerator: each check waits for the device."""
 
 EVALUATION_PIXELS = 1000 * 32 * 32
-"""In a batch of predictions: a thousand small images, a few large ones."""
+"""Pixels in a batch of predictions: a thousand small images, or a few large ones."""
 
 
 @dataclass
 class Loop:
-    """One training. `run()` goes from the last checkpoint to the end; `predict` uses the members as they are."""
+    """One training. `run()` trains from the last checkpoint to the end; `predict` uses the members as they are."""
 
     recipe: Recipe
     data: Data
     fabric: Fabric
     networks: Sequence[nn.Module]
-    folder: Path | None = None  # of checkpoints; None: nothing is saved
+    folder: Path | None = None  # for checkpoints; None: nothing is saved
     every: int = 1  # epochs between checkpoints
     refresh: Refresh | None = None
     handed: Mapping[str, Any] = field(default_factory=dict)  # what a recipe cannot write: an attack for CCAT
@@ -78,7 +77,7 @@ class Loop:
         if "graph" in r.engine and self.device.type != "cuda":
             raise InputError(f"engine {r.engine!r} needs a CUDA device, not {self.device.type}; --set engine=eager")
         if (n := self.data[Split.TRAIN].n) < 2 * self.fabric.world_size:
-            raise InputError(f"the training part has {n} item(s), fewer than two a process; ask for more by data.sizes")
+            raise InputError(f"the training part has {n} item(s), fewer than two per process; raise data.sizes")
         self.augment = None if r.augment is None else Augment(r.augment.crop_padding, r.augment.flip)
 
     def _member(self, network: nn.Module) -> Member:
@@ -96,8 +95,12 @@ class Loop:
     # -- the run ---------------------------------------------------------------------------------------------------
 
     def run(self) -> list[dict[str, Any]]:
-        """Train what is left to train; returns a row of numbers per epoch."""
-        done, self.history = state.resume(self.folder, self.recipe, self.members, self.parts, self.progress)
+        """Train the remaining epochs; returns one row of numbers per epoch."""
+        done, self.history = 0, []
+        if self.folder is not None:
+            done, self.history = checkpoint.resume_training(
+                self.folder, self.recipe, self.members, self.parts, self.progress.say
+            )
         self.progress.begin(done, len(self._batches(Split.TRAIN, learn=True)))
         try:
             if done == 0:
@@ -108,12 +111,14 @@ class Loop:
                 self.parts.policy.observe(epoch + 1, pooled(validation))
                 self._refresh(epoch + 1)
                 if self.fabric.is_global_zero:
-                    # the checkpoint last: a kill before it repeats the epoch and writes the rest again
+                    # the checkpoint comes last: after a kill before it, the epoch and its files are made again
                     if self.listen is not None:
                         self.listen(epoch + 1, validation)
                     self.progress.epoch(row)
                     if self.folder is not None and ((epoch + 1) % self.every == 0 or epoch + 1 == self.recipe.epochs):
-                        state.save(self.folder, epoch + 1, self.recipe, self.members, self.parts, self.history)
+                        checkpoint.save_training(
+                            self.folder, epoch + 1, self.recipe, self.members, self.parts, self.history
+                        )
         finally:
             self.progress.end()
         return self.history
@@ -184,25 +189,25 @@ class Loop:
         return first
 
     def _check(self, losses: Tensor, seen: list[list[Tensor]], epoch: int, done: int) -> None:
-        """Stop at a loss that is not finite, naming the items of its batch; forget the batches that were fine."""
+        """Stop at a loss that is not finite, naming the items of its batch; forget the batches that passed."""
         first = done - len(seen)
         latest = losses[first:done]
-        if self.fabric.world_size > 1:  # all processes stop together, or the others would wait for ever
+        if self.fabric.world_size > 1:  # all processes must stop together, or the others would wait forever
             latest = cast(Tensor, self.fabric.all_reduce(latest.clone(), reduce_op="sum"))
         bad = (~torch.isfinite(latest)).nonzero()
         if len(bad):
             step, member = int(bad[0][0]), int(bad[0][1])
             items = seen[step][member].tolist()
-            saved = self.folder is not None and disk.exists(self.folder)
-            kept = f"the last good checkpoint in {self.folder} stands" if saved else "no checkpoint was written yet"
+            saved = self.folder is not None and checkpoint.exists(self.folder)
+            kept = f"the last good checkpoint in {self.folder} is kept" if saved else "no checkpoint was written yet"
             raise DivergedError(
                 f"the loss is {float(latest[step, member])} in epoch {epoch + 1}, step {first + step + 1}, "
-                f"member {member}, items {items}; {kept}: lower optimiser.lr or look at these items"
+                f"member {member}, items {items}; {kept}: lower optimiser.lr or check these items"
             )
         seen.clear()
 
     def predict(self, split: Split) -> Predictions:
-        """All members (their averages, with EMA) on one part of the data, in its order."""
+        """Predictions of all members (their averages, with EMA) on one part of the data, in its order."""
         with guarded(self.device, self.recipe.seed, "predict"):  # worker processes of a loader draw a seed
             found = outputs([m.predictor for m in self.members], self._batches(split), self.fabric.autocast)
         return as_predictions(*found, split, self.data.classes)
@@ -219,8 +224,9 @@ class Loop:
     # -- batches, rates, refreshes ---------------------------------------------------------------------------------
 
     def _batches(self, split: Split, member: int = 0, epoch: int = 0, learn: bool = False) -> Batches:
-        """The part lives on the device once; members and epochs differ in the generator alone. To `learn` from a part,
-        its items are shuffled, augmented and shared between processes; else they come as they are, in their order."""
+        """Batches of a part, which is kept on the device once; members and epochs differ only in the generator.
+
+        With `learn`, items are shuffled, augmented and shared between processes; otherwise they keep their order."""
         if (split, learn) not in self._resident:
             part = self.data[split]
             pixels = math.prod(self.data.shape[1:]) if len(self.data.shape) == 3 else 1
@@ -251,7 +257,5 @@ class Loop:
             return
         if self.refresh is None:
             name = self.recipe.targets.name
-            raise InputError(
-                f"targets {name!r} want levels after {epoch} epochs; hand in refresh=, which computes them"
-            )
+            raise InputError(f"targets {name!r} want levels after {epoch} epochs; pass refresh=, which computes them")
         self.parts.policy.refresh(self.refresh([m.predictor for m in self.members], epoch))

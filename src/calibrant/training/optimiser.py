@@ -3,8 +3,8 @@
     lr(step) = lr · warm(step) · f(t),   t = step / steps per epoch
     multistep: f = γ^#{milestones ≤ t}, or the factor named for the last one passed;   cosine: f = (1 + cos πt/T)/2
 
-Because the rate depends on the step alone, a resumed run needs no scheduler state. On CUDA the rate is a tensor
-and the optimiser fused and capturable, so that a captured step reads a new rate without being captured again.
+Because the rate depends only on the step, a resumed run needs no scheduler state. On CUDA the rate is a tensor and the
+optimiser is fused and capturable, so that a captured step reads a new rate without being captured again.
 """
 
 from __future__ import annotations
@@ -45,21 +45,21 @@ class Schedule:
     name: Literal["constant", "multistep", "cosine"] = "constant"
     milestones: tuple[float, ...] = ()  # epochs
     gamma: float = 0.1
-    factors: tuple[float, ...] = ()  # of the initial rate, one a milestone; empty: powers of gamma
+    factors: tuple[float, ...] = ()  # of the initial rate, one per milestone; empty: powers of gamma
     warmup: float = 0.0  # epochs, linear (Goyal 2017)
 
     def __post_init__(self) -> None:
         if self.name == "multistep" and not self.milestones:
             raise InputError("schedule 'multistep' needs schedule.milestones, the epochs after which the rate drops")
         if list(self.milestones) != sorted(self.milestones):
-            raise InputError(f"schedule.milestones must rise, but are {list(self.milestones)}")
+            raise InputError(f"schedule.milestones must increase, but are {list(self.milestones)}")
         if self.factors and len(self.factors) != len(self.milestones):
             raise InputError(f"{len(self.factors)} schedule.factors for {len(self.milestones)} schedule.milestones")
         if not all(0 <= x < math.inf for x in (self.gamma, self.warmup, *self.factors)):
             raise InputError("schedule.gamma, schedule.warmup and schedule.factors must be 0 or more")
 
     def factor(self, step: int, steps: int, epochs: int) -> float:
-        """What the initial rate is multiplied with in `step` (from 0), with `steps` an epoch."""
+        """The factor on the initial rate at `step` (from 0), with `steps` steps per epoch."""
         t = step / steps
         rise = min(1.0, (step + 1) / max(1.0, self.warmup * steps)) if self.warmup else 1.0
         if self.name == "cosine":
@@ -72,15 +72,15 @@ class Schedule:
         return rise
 
     def scaled(self, share: float) -> Schedule:
-        """The same shape over `share` of the epochs."""
+        """The same schedule over `share` of the epochs."""
         return replace(self, milestones=tuple(m * share for m in self.milestones), warmup=self.warmup * min(1.0, share))
 
 
 def make(settings: Optimiser, model: nn.Module) -> torch.optim.Optimizer:
-    """torch's optimiser with all of its state present from the start, so that saving never meets a gap."""
+    """torch's optimiser with all of its state allocated, so that it can be saved before the first step."""
     parameters = [p for p in model.parameters() if p.requires_grad]
     if not parameters:
-        raise InputError("the network has no parameter to train")
+        raise InputError("the network has no parameters to train")
     device = parameters[0].device
     cuda = device.type == "cuda"
     lr: float | Tensor = torch.tensor(settings.lr, device=device) if cuda else settings.lr
@@ -124,6 +124,6 @@ def set_rate(optimiser: torch.optim.Optimizer, lr: float) -> None:
 
 
 def state_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Every tensor of the optimiser's state by a stable name; the very tensors, not copies."""
+    """Every tensor of the optimiser's state by a stable name; the tensors themselves, not copies."""
     parameters = [p for group in optimiser.param_groups for p in group["params"]]
     return {f"{i}.{key}": value for i, p in enumerate(parameters) for key, value in sorted(optimiser.state[p].items())}

@@ -1,9 +1,9 @@
-"""Every stream of random numbers of a run, derived from its seed and what it is for.
+"""Every random stream of a run, derived from its seed and its purpose.
 
     stream(seed, "order", member, epoch)
 
-A stream that depends on the epoch alone needs no saving: a run killed anywhere repeats its epoch with the same
-numbers. Dropout draws from torch's global generators; inside `guarded` they are seeded, and left as found.
+No stream needs to be saved: a killed run repeats its epoch with the same numbers. Dropout draws from torch's global
+generators; inside `guarded` they are seeded, and afterwards they are restored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 
 def stream(seed: int, *purpose: str | int) -> int:
-    """A 63-bit seed: the head of sha256 over the run's seed and the purpose."""
+    """A 63-bit seed: the start of sha256 over the run's seed and the purpose."""
     text = "/".join(map(str, (seed, *purpose)))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -27,10 +27,10 @@ def generator(device: torch.device | str, seed: int, *purpose: str | int) -> tor
 
 @contextmanager
 def guarded(device: torch.device, seed: int, *purpose: str | int) -> Iterator[None]:
-    """Global generators (CPU, and the device's) seeded inside, as they were outside."""
+    """Seed the global generators (CPU and the device's) inside, and restore them afterwards."""
     cuda = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):
-        # torch.manual_seed would also reseed devices that are none of ours
+        # torch.manual_seed would also reseed devices that this run does not use
         torch.default_generator.manual_seed(stream(seed, *purpose))
         if cuda:
             with torch.cuda.device(device):

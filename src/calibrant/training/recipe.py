@@ -1,7 +1,7 @@
-"""A recipe: everything that decides what a run computes, in one frozen record. The run is its consequence.
+"""A recipe: everything that decides what a run computes, in one frozen record.
 
-Read from a TOML file or from the table of named recipes, changed by `--set key=value`, written to `RUN/recipe.json`.
-Its `key()` is the content hash that the store files a result under.
+It is read from a TOML file or from the table of named recipes, changed by `--set key=value`, and written to
+`RUN/recipe.json`. Its `key()` is the content hash under which the store files a result.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from calibrant.training.settings import Choice, assign, build, plain, setting
 @dataclass(frozen=True)
 class DataSettings:
     name: str = "digits"
-    seed: int = 0  # of the splits: separate from the run's, so that runs share their test and calibration sets
-    sizes: Mapping[str, Any] | None = None  # {"validation": 2500, …}, items or shares; None: the data set's own
-    shape: tuple[int, ...] | None = None  # what a folder's images become; None: [3, 224, 224]
-    ignore_index: int | None = None  # marks pixels without a class in maps of labels, besides −1 and −100
+    seed: int = 0  # of the splits, separate from the run's, so that runs share their test and calibration sets
+    sizes: Mapping[str, Any] | None = None  # {"validation": 2500, …}, items or shares; None: the data set's defaults
+    shape: tuple[int, ...] | None = None  # size to which a folder's images are brought; None: [3, 224, 224]
+    ignore_index: int | None = None  # marks pixels without a class in label maps, besides −1 and −100
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class AugmentSettings:
 
 @dataclass(frozen=True)
 class Selection:
-    """Train every point of a grid, keep the best by `criterion` on `split`. On `test` it is an oracle's choice."""
+    """Train every point of a grid and keep the best by `criterion` on `split`. On `test` it is an oracle choice."""
 
     grid: Mapping[str, tuple[Any, ...]]  # dotted key of the recipe → values
     criterion: str = "nll"
@@ -63,7 +63,7 @@ class Selection:
 class Recipe:
     network: Choice
     name: str = ""
-    about: str = ""  # what is the paper's and what is ours
+    about: str = ""  # what comes from the paper and what is ours
     data: DataSettings = field(default_factory=DataSettings)
     loss: Choice = field(default_factory=lambda: Choice("cross_entropy"))
     penalties: tuple[Choice, ...] = ()
@@ -77,7 +77,7 @@ class Recipe:
     precision: Literal["float32", "bfloat16"] = "float32"
     engine: Literal["eager", "graph", "compile", "compile+graph"] = "eager"
     channels_last: bool = False
-    ema: float = 0.0  # decay of the averaged weights, which then predict; 0: none
+    ema: float = 0.0  # decay of averaged weights, which are then used to predict; 0: none
     seed: int = 0
     members: int = 1
     selection: Selection | None = None
@@ -96,37 +96,37 @@ class Recipe:
 
     def plain(self) -> dict[str, Any]:
         out: dict[str, Any] = plain(self)
-        for name in ("shape", "ignore_index"):  # said by folders and maps alone; keys of all others stay what they were
+        for name in ("shape", "ignore_index"):  # left out unless set, so that other recipes keep their keys
             if getattr(self.data, name) is None:
                 del out["data"][name]
         return out
 
     def key(self) -> str:
-        """Content hash of the settings; the name and the remarks do not count."""
+        """Content hash of the settings, without name and remarks."""
         content = {k: v for k, v in self.plain().items() if k not in ("name", "about")}
         return digest(content)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
-        """Dotted keys set: `recipe.with_settings({"optimiser.lr": 0.1})`."""
+        """A copy with dotted keys set: `recipe.with_settings({"optimiser.lr": 0.1})`."""
         table = self.plain()
         for key, value in settings.items():
             table = assign(table, key, value)
         return build(Recipe, table)
 
     def scaled(self, epochs: int) -> Recipe:
-        """The same schedule squeezed into fewer (or stretched over more) epochs, levels on the fly with it."""
+        """The same schedule over another number of epochs, including the refreshes of robustness levels."""
         targets = self.targets
         if after := targets.options.get("refresh_after"):
             targets = replace(targets, options={**targets.options, "refresh_after": self._moved(after, epochs)})
         return replace(self, epochs=epochs, schedule=self.schedule.scaled(epochs / self.epochs), targets=targets)
 
     def _moved(self, after: Sequence[int], epochs: int) -> tuple[int, ...]:
-        """Those that come to lie after the last epoch would change nothing."""
+        """Refreshes that would fall after the last epoch are dropped, since they would change nothing."""
         moved = {max(1, round(epoch * epochs / self.epochs)) for epoch in after}
         return tuple(sorted(epoch for epoch in moved if epoch < epochs))
 
     def points(self) -> list[tuple[dict[str, Any], Recipe]]:
-        """The grid of the selection: what each point sets, and its recipe (without a selection)."""
+        """The points of the selection's grid: what each sets, and its recipe without a selection."""
         if self.selection is None:
             return [({}, self)]
         settings: list[dict[str, Any]] = [{}]
@@ -137,7 +137,7 @@ class Recipe:
 
 
 def digest(content: Any) -> str:
-    """sha256 of canonical JSON; 2.0 and 2 are one number."""
+    """sha256 of canonical JSON; 2.0 and 2 count as the same number."""
     text = json.dumps(_canonical(content), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -164,9 +164,9 @@ def read(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
     else:
         raise unknown("recipe", text, RECIPES)
     if not table:
-        raise FileError(f"{text} is empty; a recipe needs a network at least, or the base that it changes")
+        raise FileError(f"{text} is empty; a recipe needs at least a network, or a base to change")
     where = f"{text}: " if text not in RECIPES else ""
-    if text.endswith(".toml") and isinstance(table.get("base"), str):  # what a run stores is whole
+    if text.endswith(".toml") and isinstance(table.get("base"), str):  # a run's own recipe.json is complete
         base = read(table.pop("base")).plain()
         for key, value in _flat(table):
             base = assign(base, key, value)

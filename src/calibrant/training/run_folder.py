@@ -1,22 +1,25 @@
-"""The folder of a run: whether it may be used, what is written into it before the first step, and how it is read.
+"""The folder of a run: whether it may be used, what is written before the first step, and how networks are read back.
 
-A run is data that may come from anyone. Its records carry their hashes, and nothing in it leads outside.
+A run is data that may come from anyone. Its records carry hashes, and nothing in it leads outside the folder.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 from calibrant.data import Data
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, locks, outputs, sealed
 from calibrant.files.contained import check_links, inside
 from calibrant.files.listing import visible
-from calibrant.training import checkpoint as disk
+from calibrant.nn import build as build_network
+from calibrant.training import checkpoint
 from calibrant.training.environment import command, environment
 from calibrant.training.recipe import Recipe, read
 from calibrant.training.settings import build
@@ -25,10 +28,12 @@ from calibrant.types import SCHEMA, Split, jsonable
 if TYPE_CHECKING:
     from lightning.fabric import Fabric
 
+RECORDS = ("selection", "recipe", "data", "environment", "levels", "targets", "metrics")
+
 
 @dataclass(frozen=True)
 class About:
-    """`data.json`: what the networks of a run take and say."""
+    """`data.json`: what the networks of a run take and predict."""
 
     name: str
     classes: tuple[str, ...]
@@ -39,32 +44,85 @@ class About:
     schema: int = SCHEMA
 
 
-RECORDS = ("selection", "recipe", "data", "environment", "levels", "targets", "metrics")
+@dataclass(frozen=True)
+class Trained:
+    """A run's networks as they predict (their averages, with EMA), and what their inputs look like."""
+
+    members: tuple[nn.Module, ...]
+    recipe: Recipe
+    epoch: int
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+    note: str = ""  # what a person should know about the run's files
 
 
-def opened(folder: Path) -> str:
-    """Refuse a run with a record that was edited or damaged, or a link that leads outside, whatever is read of it then.
+# -- reading -------------------------------------------------------------------------------------------------------
 
-    Those of its points and its twin count as well. Returns what a person should know of the run."""
+
+def load(run: str | Path) -> Trained:
+    """The networks of a run's newest intact checkpoint, in evaluation mode on the CPU."""
+    notes = [check_records(Path(run))]
+    folder = chosen(Path(run))
+    if not (folder / "recipe.json").is_file() or not (folder / "data.json").is_file():
+        raise FileError(f"{folder} is not a run: it has no recipe.json; give a folder that `calibrant train -o` wrote")
+    recipe = read(folder / "recipe.json")
+    about = read_about(folder)
+    if about.name != recipe.data.name:
+        raise FileError(
+            f"{folder}: data.json is of {about.name!r}, but recipe.json of {recipe.data.name!r}; they are of two runs"
+        )
+    found = checkpoint.latest(folder / "checkpoint", notes.append)
+    if found is None:
+        raise FileError(f"{folder} has no checkpoint yet; run `calibrant train` on it first")
+    part = "average" if recipe.ema else "model"
+    members = []
+    for m in range(recipe.members):
+        prefix = f"member.{m}.{part}."
+        weights = {k.removeprefix(prefix): t for k, t in found.tensors.items() if k.startswith(prefix)}
+        try:
+            network = network_of(recipe, len(about.classes), about.shape)
+            network.load_state_dict(weights)
+        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+            why = " ".join(str(error).split())[:200]
+            raise FileError(f"the weights of {folder} do not fit its recipe.json and data.json: {why}") from error
+        members.append(network.eval())
+    note = "; ".join(text for text in notes if text)
+    return Trained(tuple(members), recipe, found.epoch, about.classes, about.shape, about.mean, about.std, note)
+
+
+def network_of(recipe: Recipe, classes: int, shape: Sequence[int], **options: Any) -> nn.Module:
+    """The recipe's network for inputs of this shape: [C, H, W] images, [D] features or [L] tokens."""
+    size = (shape[1], shape[2]) if len(shape) == 3 else (1, 1)
+    return build_network(
+        recipe.network.name, classes=classes, in_channels=shape[0], size=size, **options, **recipe.network.options
+    )
+
+
+def check_records(folder: Path) -> str:
+    """Refuse a run with an edited or damaged record, or a link that leads outside, whatever is read from it later.
+
+    Covers the run's grid points and its vanilla twin too. Returns what a person should know about the run."""
     check_links(folder)
     unsealed: list[str] = []
     for path in visible(folder, "**/*.json"):
         if path.stem in RECORDS:
             sealed.read(path, unsealed.append)
-    said = f"{folder}: {len(unsealed)} records without a hash (calibrant 0.1 wrote none); they are taken as they are"
-    return said if unsealed else ""
+    note = f"{folder}: {len(unsealed)} records without a hash (calibrant 0.1 wrote none); they are taken as they are"
+    return note if unsealed else ""
 
 
-def about(folder: Path) -> About:
+def read_about(folder: Path) -> About:
     path = folder / "data.json"
     try:
         return build(About, sealed.read(path))
-    except (InputError, KeyError) as error:  # only where there is no hash
+    except (InputError, KeyError) as error:  # only possible where there is no hash
         raise FileError(f"{path}: {error}") from error
 
 
 def chosen(folder: Path, which: str = "chosen") -> Path:
-    """The folder of the run itself: of a search, the point that was chosen, which lies inside."""
+    """The folder of the run itself. For a search, that is the chosen point inside it."""
     record = folder / "selection.json"
     if not record.is_file():
         return folder
@@ -72,9 +130,12 @@ def chosen(folder: Path, which: str = "chosen") -> Path:
     return inside(folder, point.get("folder") if isinstance(point, dict) else None, record)
 
 
+# -- writing -------------------------------------------------------------------------------------------------------
+
+
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Hold the folder of a run, or of a search; refuse one that holds something else, or that another process holds."""
+    """Lock the folder of a run or a search. Refuse one that holds something else or that another process uses."""
     atomic.check_place(folder, "keep the run in")
     outputs.check_target(folder, outputs.RUN)
     check_links(folder)
@@ -82,30 +143,32 @@ def alone_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def check(folder: Path, recipe: Recipe) -> str:
-    """Nothing is written yet. A folder that holds another recipe's training is refused, naming what differs.
+def check_recipe(folder: Path, recipe: Recipe) -> str:
+    """Refuse a folder with another recipe's training, naming what differs. Nothing is written yet.
 
-    Returns what there is to be said about the folder."""
-    said = opened(folder)
+    Returns what a person should know about the folder."""
+    note = check_records(folder)
     there = folder / "recipe.json"
     if there.is_file():
         old, new = read(there).plain(), recipe.plain()
         differ = sorted(k for k in new if k not in ("name", "about") and old.get(k) != new[k])
-        # without a checkpoint there is nothing of the old run to lose: it failed before its first epoch's end
-        if differ and disk.exists(folder / "checkpoint"):
+        # without a checkpoint nothing of the old run can be lost: it failed before the end of its first epoch
+        if differ and checkpoint.exists(folder / "checkpoint"):
             raise InputError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")
-    return said
+    return note
 
 
 def check_data(folder: Path, data: Data) -> None:
-    """A run that was begun goes on with classes, inputs and parts of the sizes that it learned from."""
-    if not (folder / "data.json").exists() or not disk.exists(folder / "checkpoint"):
+    """Refuse to resume with other classes, inputs or sizes of the parts that the run learns from.
+
+    The parts that it is judged on may differ."""
+    if not (folder / "data.json").exists() or not checkpoint.exists(folder / "checkpoint"):
         return
-    old, new = _learned(about(folder)), _learned(_about(data, ""))
-    differ = [key for key in new if old[key] is not None and old[key] != new[key]]
+    old, new = _learned(read_about(folder)), _learned(_about(data, ""))
+    differ = [key for key in new if old[key] != new[key]]
     if differ:
-        said = ", ".join(key if key == "classes" else f"{key} {old[key]}, now {new[key]}" for key in differ)
-        raise InputError(f"{folder} was begun with other data ({said}); choose another folder")
+        words = ", ".join(key if key == "classes" else f"{key} {old[key]}, now {new[key]}" for key in differ)
+        raise InputError(f"{folder} was begun with other data ({words}); choose another folder")
 
 
 def _about(data: Data, name: str) -> About:
@@ -114,16 +177,15 @@ def _about(data: Data, name: str) -> About:
 
 
 def _learned(about: About) -> dict[str, Any]:
-    """Of what `data.json` says, that which a network learns from: it may be judged on as many items as one likes."""
     sizes = {s.value: about.sizes.get(s.value) for s in (Split.TRAIN, Split.VALIDATION)}
     return {"classes": about.classes, "shape": list(about.shape), **sizes}
 
 
 def describe(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:
-    """What is about to run, with what, on what."""
+    """Record what is about to run, with what, and on what data."""
     folder.mkdir(parents=True, exist_ok=True)
     where = environment(fabric.device) | {"command": command(), "processes": fabric.world_size}
-    # the recipe first: a folder is a run from the moment it is there
+    # the recipe first: the folder counts as a run as soon as it is there
     sealed.write(folder / "recipe.json", recipe.plain())
     sealed.write(folder / "data.json", jsonable(vars(_about(data, recipe.data.name))))
     sealed.write(folder / "environment.json", where)

@@ -1,8 +1,8 @@
-"""Choosing among trainings: every point of a grid is a run of its own, the best on the named split is the result.
+"""Choose among trainings: every point of a grid is its own run, and the best one on the named split is the result.
 
-`RUN/selection.json` records every point, what was chosen by which criterion on which split, and, beside it, what an
-oracle (who sees test) would have chosen. A choice made on test *is* the oracle's, and is called that. The search is
-resumable because its runs are.
+`RUN/selection.json` records every point, what was chosen by which criterion on which split, and what an oracle (who
+sees the test labels) would have chosen. A choice made on test is called an oracle choice. A search can be resumed
+because its runs can.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from calibrant.errors import InputError
 from calibrant.files import atomic, sealed
 from calibrant.metrics import METRICS
-from calibrant.training import board, levels, run_folder
-from calibrant.training import checkpoint as disk
+from calibrant.training import checkpoint, levels, run_folder
 from calibrant.training.components import components, known_of
+from calibrant.training.progress import TensorBoard
 from calibrant.training.recipe import Recipe, digest, read
 from calibrant.training.run import PREDICTED, Given, How, data_of, train
 from calibrant.types import SCHEMA, Split, jsonable
@@ -36,19 +36,19 @@ def select(
     if recipe.selection is None:
         raise InputError("this recipe has no selection; use calibrant.train")
     if how.tensorboard:
-        board.check()
+        TensorBoard.check_installed()
     with run_folder.alone_in(Path(out)):
-        return _begun(recipe, Path(out), how, data, say)
+        return _search(recipe, Path(out), how, data, say)
 
 
-def _begun(recipe: Recipe, out: Path, how: How, data: Given | None, say: Callable[[str], None]) -> Point:
+def _search(recipe: Recipe, folder: Path, how: How, data: Given | None, say: Callable[[str], None]) -> Point:
     assert recipe.selection is not None
-    loaded = data_of(recipe, how, data)  # once for all points, and before anything is written
+    loaded = data_of(recipe, how, data)  # once for all points, before anything is written
     grid, s = recipe.points(), recipe.selection
-    for settings, each in grid:  # the last point's mistake is found before the first point trains
+    for settings, each in grid:  # find a mistake in any point before the first one trains
         components(each, {**known_of(loaded), **how.handed})
-        levels.check(each, how, loaded, begun=disk.exists(_point(out, settings) / "checkpoint"))
-    folder = _folder(out, recipe, say)
+        levels.check(each, how, loaded, started=checkpoint.exists(_point(folder, settings) / "checkpoint"))
+    _prepare(folder, recipe, say)
     points: list[Point] = []
     for settings, each in grid:
         point = _point(folder, settings)
@@ -83,7 +83,7 @@ def _point(folder: Path, settings: Mapping[str, Any]) -> Path:
 
 
 def best(points: Sequence[Point], criterion: str, split: str) -> Point:
-    """The point whose criterion on `split` is best; the first of equals; points without a value lose."""
+    """The point with the best criterion on `split`; ties go to the first, points without a value come last."""
     better = METRICS[criterion].better
 
     def cost(point: Mapping[str, Any]) -> float:
@@ -98,8 +98,8 @@ def best(points: Sequence[Point], criterion: str, split: str) -> Point:
     return chosen
 
 
-def _folder(folder: Path, recipe: Recipe, say: Callable[[str], None]) -> Path:
-    note = run_folder.opened(folder)
+def _prepare(folder: Path, recipe: Recipe, say: Callable[[str], None]) -> None:
+    note = run_folder.check_records(folder)
     there = folder / "recipe.json"
     if there.is_file() and read(there).key() != recipe.key():
         raise InputError(f"{folder} holds a run with other settings; choose another folder")
@@ -107,4 +107,3 @@ def _folder(folder: Path, recipe: Recipe, say: Callable[[str], None]) -> Path:
     if note:
         say(f"note: {note}")
     sealed.write(there, recipe.plain())
-    return folder

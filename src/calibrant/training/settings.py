@@ -2,8 +2,8 @@
 
     build(Recipe, {"epochs": 5, "optimiser": {"lr": 0.1}})     plain(recipe)     assign(table, "optimiser.lr=0.1")
 
-A key that does not exist is an error naming the nearest valid one; a value of the wrong type is an error
-naming the key, what was expected and what was given. Nothing is coerced but an integer to a float.
+An unknown key is an error that names the nearest valid one. A value of the wrong type is an error that names the key,
+what was expected and what was given. Nothing is converted except an integer to a float.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Choice:
-    """A name in one of the tables, and the settings of what it names.
+    """A name in one of the tables, and its options.
 
-    Written `"focal"` or `{name = "focal", gamma = 3}`; lists become tuples, as in the records they configure.
+    Written `"focal"` or `{name = "focal", gamma = 3}`. Lists become tuples, as in the records they configure.
     """
 
     name: str
@@ -70,7 +70,7 @@ def assign(table: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     head, _, rest = key.partition(".")
     out = dict(table)
     if not rest:
-        # `--set loss=focal` on a choice replaces the whole choice: options of the old one do not carry over
+        # `--set loss=focal` replaces the whole choice: options of the old one do not carry over
         out[head] = value
         return out
     inner = out.get(head)
@@ -101,7 +101,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def typed(settings: Mapping[str, Any], key: str) -> Any:
-    """What the settings of a command line give the dotted key, alone or in a table; None: nothing."""
+    """The value that command-line settings give to the dotted key, alone or inside a table; None if they do not."""
     table: Any = {}
     for name, value in settings.items():
         table = assign(table, name, value)
@@ -117,7 +117,7 @@ def _as_table(value: Any, key: str) -> Mapping[str, Any]:
         return {"name": value}
     if isinstance(value, Mapping):
         return value
-    raise InputError(f"key {key!r} goes into {value!r}, which has no keys")
+    raise InputError(f"key {key!r} is inside {value!r}, which has no keys")
 
 
 def _value(hint: Any, value: Any, path: str) -> Any:
@@ -158,7 +158,7 @@ def _choice(value: Any, path: str) -> Choice:
 
 
 def _scalar(hint: Any, value: Any, path: str) -> Any:
-    # bool is an int to Python; `epochs = true` is a mistake all the same
+    # bool is an int in Python, but `epochs = true` is a mistake
     if hint is float and isinstance(value, (int, float)) and not isinstance(value, bool):
         return float(value)
     if hint is int and isinstance(value, int) and not isinstance(value, bool):

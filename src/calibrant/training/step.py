@@ -1,10 +1,10 @@
 """One update of one member: forward, loss, backward, optimiser, average. Eager, compiled, or captured as a CUDA graph.
 
-    loss = Σ_i criterion(f(x_i), q_i) / N + Σ_j penalty_j(f(x), batch)          (pixels are items, in images of labels)
+    loss = Σ_i criterion(f(x_i), q_i) / N + Σ_j penalty_j(f(x), batch)          (in label images, pixels are items)
 
-The step reads static buffers and writes its loss and hits to tensors on the device, so nothing waits for the
-host. At batch 128 a small network's eager step is bound by kernel launches; a captured one replays them at once.
-Capturing leaves weights, optimiser and generator as they were before it. What cannot be captured is an error.
+A step leaves its loss and hits in tensors on the device, so that nothing waits for the host. At batch 128 the eager
+step of a small network is limited by kernel launches; a captured step replays all of them at once. Capturing leaves
+weights, optimiser and generator unchanged. A step that cannot be captured is an error.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from calibrant.protocols import Batch, Criterion, Penalty, Stateful
 from calibrant.training.optimiser import state_tensors
 
 WARM_STEPS = 3
-"""Eager steps on a side stream before capture: libraries choose algorithms and allocate workspaces in them."""
+"""Eager steps on a side stream before capture, in which libraries choose algorithms and allocate workspaces."""
 
 
 @dataclass
 class Member:
-    """One network in training, with its optimiser, its average (or None) and what its forward pass goes through."""
+    """One network in training, with its optimiser, its average (or None) and its forward pass."""
 
     model: nn.Module
     optimiser: torch.optim.Optimizer
@@ -40,7 +40,7 @@ class Member:
         return self.model if self.average is None else self.average
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that changes in training, by stable names; the very tensors, not copies."""
+        """Everything that changes in training, by stable names; the tensors themselves, not copies."""
         out = {f"model.{k}": v for k, v in self.model.state_dict().items()}
         out |= {f"optimiser.{k}": v for k, v in state_tensors(self.optimiser).items()}
         if self.average is not None:
@@ -55,7 +55,7 @@ class Member:
 
 @contextmanager
 def tuned(device: torch.device) -> Iterator[None]:
-    """cuDNN measures its algorithms once per shape; the shapes of a training never change. CUDA only, undone after."""
+    """Let cuDNN time its algorithms once per shape, since shapes never change in training. CUDA only; undone after."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = before or device.type == "cuda"
     try:
@@ -65,7 +65,7 @@ def tuned(device: torch.device) -> Iterator[None]:
 
 
 def averaged(model: nn.Module) -> nn.Module:
-    """A copy that never learns: where the exponential moving average of the weights lives."""
+    """A copy without gradients, for the exponential moving average of the weights."""
     return copy.deepcopy(model).requires_grad_(False)
 
 
@@ -80,20 +80,20 @@ class Step:
     autocast: Callable[[], AbstractContextManager[Any]] = lambda: torch.autocast("cpu", enabled=False)
     backward: Callable[[Tensor], None] = lambda loss: loss.backward()  # type: ignore[no-untyped-call]
     world: int = 1  # processes that share the batch
-    alone: bool = True  # autograd in the calling thread, where that can be
+    alone: bool = True  # run autograd in the calling thread where possible
 
     def __call__(self, x: Tensor, q: Tensor, labels: Tensor | None, index: Tensor, total: int) -> tuple[Tensor, Tensor]:
-        """`total`: size of the whole batch. DDP averages gradients over processes whose shares may differ by one."""
+        """`total`: size of the whole batch. DDP averages gradients over processes, whose shares may differ by one."""
         m = self.member
         m.optimiser.zero_grad(set_to_none=True)
         with self.autocast():
             logits = m.forward(x)
-        # loss in float32 whatever the network computed in: log p of a confident class needs the digits
+        # the loss is always float32: log p of a confident class needs the digits
         logits = logits.float()
         items = self.criterion(logits, q)
         if items.ndim == 1:
             loss = items.sum() * (self.world / total)
-        else:  # images of labels: the mean over pixels that have one
+        else:  # label images: the mean over pixels that have a label
             labelled = q.sum(-1) > 0
             loss = items.sum() / labelled.sum()
         for penalty in self.penalties:
@@ -104,12 +104,13 @@ class Step:
         if m.average is not None:
             _average(m.average, m.model, self.ema)
         hits = logits.detach().argmax(-1) == q.argmax(-1)
-        # of an image of labels, its share of right pixels
+        # a label image counts as its share of correct pixels
         return loss.detach(), hits.sum() if hits.ndim == 1 else (hits & labelled).sum() / labelled.sum() * len(x)
 
     def _threads(self, loss: Tensor) -> AbstractContextManager[Any]:
-        """For a CUDA device autograd wakes a thread of its own, which an eager step that is bound by its launches waits
-        for: on an H200 a ResNet-18's takes Python 5.7 ms in the calling thread instead of 6.4 (batch 512)."""
+        """On CUDA, autograd starts its own thread, and an eager step that is limited by its launches waits for it.
+
+        On an H200 a ResNet-18's step takes Python 5.7 ms in the calling thread instead of 6.4 (batch 512)."""
         alone = self.alone and loss.is_cuda and self.world == 1
         return torch.autograd.set_multithreading_enabled(False) if alone else nullcontext()
 
@@ -128,9 +129,10 @@ class Captured:
                 raise InputError(
                     f"engine 'graph' cannot capture the penalty {name}, which keeps a history; use 'eager'"
                 )
-        # libraries keep handles by thread, and none can be made while recording: autograd's has to be the same before
+        # libraries keep handles per thread and cannot create one while recording, so autograd must use the same thread
+        # as in the warm-up
         self.step = replace(step, alone=False)
-        # clone keeps the memory format, which decides the kernels that are recorded
+        # clone keeps the memory format, which decides which kernels are recorded
         self.x, self.q, self.index = x.clone(), q.clone(), index.clone()
         self.labels = None if labels is None else labels.clone()
         self.graph = torch.cuda.CUDAGraph()
@@ -169,7 +171,7 @@ class Captured:
 
 @torch.no_grad()
 def _average(average: nn.Module, model: nn.Module, decay: float) -> None:
-    """θ̄ ← decay·θ̄ + (1 − decay)·θ; buffers (BatchNorm's statistics) are taken as they are."""
+    """θ̄ ← decay·θ̄ + (1 − decay)·θ; buffers (BatchNorm's statistics) are copied."""
     torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
     for mine, theirs in zip(average.buffers(), model.buffers(), strict=True):
         mine.copy_(theirs)

@@ -9,8 +9,7 @@ import pytest
 
 from calibrant.cli import run
 from calibrant.errors import MissingDependencyError
-from calibrant.training import How, read, train
-from calibrant.training import board as board_module
+from calibrant.training import How, progress, read, train
 
 SMALL = ["network.hidden=[16]"]
 
@@ -43,7 +42,7 @@ def test_tensorboard_reads_what_the_log_says(tmp_path: Path, monkeypatch: pytest
 def test_without_the_package_nothing_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(board_module, "find_spec", lambda name: None)
+    monkeypatch.setattr(progress, "find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"calibrant\[tensorboard\]"):
         train(read("digits/cross_entropy", SMALL), tmp_path / "a", How("cpu", tensorboard=True))
     assert run(["train", "digits/cross_entropy", "-o", str(tmp_path / "b"), "--tensorboard"]) == 2

@@ -1,8 +1,8 @@
-"""Before anything is written: has every label a class, can this network read this data, and this loss its answer?
+"""Checks before anything is written: every label has a class, the network takes the data, the loss takes its logits.
 
-Two blank items go through the network in evaluation mode, and, before a training, their logits through the criterion.
-That costs one small forward pass; the alternative is a traceback out of the first epoch, in a folder that already looks
-like a run.
+Two blank items go through the network in evaluation mode, and before a training their logits go through the criterion.
+This costs one small forward pass. Without it, a misfit would be a traceback from the first epoch, in a folder that
+already looks like a run.
 """
 
 from __future__ import annotations
@@ -20,26 +20,27 @@ from calibrant.types import Split
 ITEMS = 2
 
 
-def rehearse(name: str, data: Data, network: nn.Module, criterion: Criterion) -> None:
-    """Raise `InputError` where network, data and loss do not fit; `name` is the network's in the message."""
+def check_compatible(name: str, data: Data, network: nn.Module, criterion: Criterion) -> None:
+    """Raise `InputError` if network, data and loss do not fit together; the message calls the network `name`."""
     part = data[Split.TRAIN]
-    for split in (Split.TRAIN, Split.VALIDATION):  # on an accelerator, no step can look at them without waiting for it
+    for split in (Split.TRAIN, Split.VALIDATION):  # a training step on an accelerator cannot check them without waiting
         if (highest := int(data[split].y.max())) >= data.k:
             raise InputError(
-                f"the {split} part of {data.name} has the label {highest}, and its {data.k} classes are "
+                f"the {split} part of {data.name} has the label {highest}, but its {data.k} classes are "
                 f"0 … {data.k - 1}; correct the label, or name all classes"
             )
-    logits = answer(name, data, Split.TRAIN, network)
+    logits = blank_logits(name, data, Split.TRAIN, network)
     expected = (ITEMS, *part.y.shape[1:], data.k)
     if tuple(logits.shape) != expected:
         raise InputError(
-            f"network {name!r} answers {tuple(logits.shape)} to {data.name} where {expected} is due; choose another"
+            f"network {name!r} returns shape {tuple(logits.shape)} for two items of {data.name}, not {expected}; "
+            "choose another network"
         )
     criterion(logits.float(), torch.full_like(logits, 1 / data.k, dtype=torch.float32))
 
 
-def answer(name: str, data: Data, split: Split, network: nn.Module) -> Any:
-    """What the network says to blank items of this data; modes, statistics and generators stay as they were."""
+def blank_logits(name: str, data: Data, split: Split, network: nn.Module) -> Any:
+    """The network's output for blank items of this data; modes, statistics and generators stay unchanged."""
     part, home = data[split], next(network.parameters(), torch.zeros(())).device
     tokens = part.items is None and part.x.dtype == torch.long
     x = torch.zeros(ITEMS, *data.shape, dtype=torch.long if tokens else torch.float32, device=home)
