@@ -116,3 +116,6 @@ def test_a_stream_has_the_same_interval() -> None:
     whole = calibrant.evaluate(probs=p, labels=y, metrics=["auroc"])["auroc"]
     assert (streamed["auroc"].low, streamed["auroc"].high) == pytest.approx((whole.low, whole.high), abs=1e-6)
     assert streamed["aurc"].low is None and "fewer than 10" in str(streamed["aurc"].reason)
+    assert "nll" in str(caveats_line(streamed)) and caveats_line(streamed) == caveats_line(
+        calibrant.evaluate(probs=p, labels=y)
+    )

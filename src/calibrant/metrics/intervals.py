@@ -63,7 +63,7 @@ def with_intervals(
             drawn.append(m)
     if drawn:
         out |= _bootstrapped(panel, drawn, points, resampling)
-    return {name: caveat(name, e, scores) for name, e in out.items()}
+    return {name: caveat(name, e, rare) for name, e in out.items()}
 
 
 def _accuracy(scores: Scores, point: Estimate, level: float) -> Estimate:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from calibrant.functional.scores import Scores
-from calibrant.metrics.few_errors import LEAST, MANY, NEWCOMBE, rarer
+from calibrant.metrics.few_errors import LEAST, MANY, NEWCOMBE
 from calibrant.types import Estimate, Report
 
 
 @dataclass(frozen=True)
 class Regime:
-    """These metrics, under this condition, miss the nominal coverage; `words` says how."""
+    """These metrics, under this condition, miss the nominal coverage; `words` says how.
+
+    `holds` asks for the number of errors or correct answers, whichever are fewer, and for the estimate.
+    """
 
     metrics: frozenset[str]
-    holds: Callable[[Scores, Estimate], bool]
+    holds: Callable[[int, Estimate], bool]
     words: str
 
 
@@ -24,33 +26,33 @@ FEW, SHORT = f"fewer than {MANY} errors or correct answers", "may cover less tha
 REGIMES: tuple[Regime, ...] = (
     Regime(
         frozenset({"auroc"}),
-        lambda scores, estimate: estimate.method == NEWCOMBE,
+        lambda rare, estimate: estimate.method == NEWCOMBE,
         "few errors: wide, may cover more than 99%",
     ),
     Regime(
         frozenset({"fpr95"}),
-        lambda scores, estimate: rarer(scores) < MANY,
+        lambda rare, estimate: rare < MANY,
         "a share of few errors moves in steps: may cover more than 99%",
     ),
     Regime(
         (frozenset(LEAST) - {"fpr95"})
         | {"nll", "brier", "gap", "ece", "ece_debiased", "ece_classwise", "ece_max", "ece_over", "oe", "ks"},
-        lambda scores, estimate: estimate.method != NEWCOMBE and rarer(scores) < MANY,
+        lambda rare, estimate: estimate.method != NEWCOMBE and rare < MANY,
         f"{FEW}: {SHORT}",
     ),
     Regime(
         frozenset({"ece", "ece_mass", "ece_l2", "ece_over", "ece_under", "oe", "ece_debiased", "ks"}),
-        lambda scores, estimate: estimate.low == 0,
+        lambda rare, estimate: estimate.low == 0,
         "at the boundary 0: may cover more than 99%",
     ),
     Regime(
         frozenset({"ece_classwise"}),
-        lambda scores, estimate: True,
+        lambda rare, estimate: True,
         "classes of an item taken to be as dependent as they can be: may cover more than 99%",
     ),
     Regime(
         frozenset({"ece_max"}),
-        lambda scores, estimate: True,
+        lambda rare, estimate: True,
         "lower end valid for all bins at once: may cover more than 99%",
     ),
 )
@@ -58,11 +60,11 @@ REGIMES: tuple[Regime, ...] = (
 said."""
 
 
-def caveat(name: str, estimate: Estimate, scores: Scores) -> Estimate:
+def caveat(name: str, estimate: Estimate, rare: int) -> Estimate:
     """The estimate with a note in its `method` when its interval is in a regime that does not cover."""
     if estimate.low is None:
         return estimate
-    words = next((r.words for r in REGIMES if name in r.metrics and r.holds(scores, estimate)), None)
+    words = next((r.words for r in REGIMES if name in r.metrics and r.holds(rare, estimate)), None)
     return estimate if words is None else replace(estimate, method=f"{estimate.method}; {words}")
 
 

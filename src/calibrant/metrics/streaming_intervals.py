@@ -25,6 +25,7 @@ from calibrant.metrics.classwise import classwise_interval
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.few_errors import MANY, NEWCOMBE, newcombe, too_few
 from calibrant.metrics.gaps import Cells, noise, observed_gaps
+from calibrant.metrics.regimes import caveat
 from calibrant.metrics.streaming_values import StreamPanel
 from calibrant.types import Estimate
 
@@ -75,7 +76,7 @@ def intervals(
         else:
             (low, high), method = found[name]
             slack = bounds.get(name, 0.0)
-            out[name] = Estimate(e.value, low - slack, high + slack, method=method)
+            out[name] = caveat(name, Estimate(e.value, low - slack, high + slack, method=method), rare)
     return out
 
 
