@@ -124,18 +124,33 @@ def test_what_the_budget_cut_is_said_and_stored(tmp_path: Path, capsys: pytest.C
     assert "not tried (temperature, vector" in " ".join(capsys.readouterr().out.split())
 
 
-def test_repeats_are_made_of_all_that_are_near_or_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A candidate of two settings whose every fit takes a second; all others take none."""
+    seconds = [0.0]
+
     class Slow(Temperature):
         name = "slow"  # type: ignore[misc]
+        candidates = ({}, {})  # type: ignore[misc]
 
         def solve(self, p: Predictions) -> FittedMap:
-            time.sleep(0.3)
+            seconds[0] += 1
             return super().solve(p)
 
     monkeypatch.setitem(CALIBRATORS, "slow", Slow)
-    record = calibrant.fit("auto", sample(400, torch.full((4,), 3.0)), budget=2.5).record
+    monkeypatch.setattr(time, "monotonic", lambda: seconds[0])
+
+
+def test_repeats_are_made_of_all_that_are_near_or_of_none(slow: None) -> None:
+    record = calibrant.fit("auto", sample(400, torch.full((4,), 3.0)), budget=15.0).record
     assert {row["repeats"] for row in record.ranking if "repeats" in row} == {1}
     assert "cross-validated 1 of 3 times" in record.cut and "not tried" not in record.cut
+
+
+def test_a_method_that_ran_is_not_said_to_be_untried(slow: None) -> None:
+    record = calibrant.fit("auto", sample(400, torch.full((4,), 3.0)), budget=5.0).record
+    assert [row["status"] for row in record.ranking if row["method"] == "slow"][1] == "skipped"
+    assert "slow with other settings" in record.cut
 
 
 def top1(n: int, seed: int, slope: float = 1 / 3, shift: float = -0.5) -> Predictions:

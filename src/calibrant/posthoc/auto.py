@@ -160,8 +160,10 @@ class Auto(Calibrator):
 
     def _cut(self, done: list[Candidate], repeats: int) -> str:
         """What the budget left out: with more of it the choice may be another."""
-        skipped = dict.fromkeys(c.calibrator.name for c in done if c.status == "skipped")
-        said = [f"{len(skipped)} methods were not tried ({', '.join(skipped)})"] if skipped else []
+        ran = {c.calibrator.name for c in done if c.runs}
+        names = dict.fromkeys(c.calibrator.name for c in done if c.status == "skipped")
+        skipped = [f"{name} with other settings" if name in ran else name for name in names]
+        said = [f"not tried ({', '.join(skipped)})"] if skipped else []
         said += [f"cross-validated {repeats} of {self.repeats} times"] if repeats < self.repeats else []
         return f"the budget of {self.budget:g} s was too small for all: {'; '.join(said)}" if said else ""
 
