@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from calibrant.errors import InputError, unknown
+
+Members = Annotated[int | None, typer.Option(min=1, help="how many; by default the method's own number")]
+Sigma = Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")]
+Where = Annotated[
+    str | None, typer.Option(help="PEP: perturb auto, conv, weights or all; MC dropout: the dropouts below this name")
+]
+Distribution = Annotated[str | None, typer.Option(help="PEP's noise: gaussian or uniform; gaussian")]
+Search = Annotated[str | None, typer.Option(help="PEP's search for σ: bracket, or the paper's golden; bracket")]
+Rate = Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")]
 
 METHODS = {
     "members": ("pep", "dropout", "deep", "swag"),  # SWA is one network, snapshots are those that were kept

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import block_json, say
+from calibrant.cli.ensemble_options import Distribution, Members, Rate, Search, Sigma, Where
 from calibrant.cli.model_data import data_name, fed, inputs_of, is_arrays, model_data, moment
 from calibrant.errors import InputError
 
@@ -34,18 +35,13 @@ def predict(
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation, calibration or test")] = "test",
     ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag, snapshot or temporal")] = None,
-    members: Annotated[int | None, typer.Option(min=1, help="how many; by default the method's own number")] = None,
-    sigma: Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")] = None,
-    where: Annotated[
-        str | None,
-        typer.Option(help="PEP: perturb auto, conv, weights or all; MC dropout: the dropouts below this name"),
-    ] = None,
-    distribution: Annotated[str | None, typer.Option(help="PEP's noise: gaussian or uniform; gaussian")] = None,
-    search: Annotated[
-        str | None, typer.Option(help="PEP's search for σ: bracket, or the paper's golden; bracket")
-    ] = None,
+    members: Members = None,
+    sigma: Sigma = None,
+    where: Where = None,
+    distribution: Distribution = None,
+    search: Search = None,
     fit_on: Annotated[str | None, typer.Option(help="PEP: the split that σ is fitted on; calibration")] = None,
-    p: Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")] = None,
+    p: Rate = None,
     keep_members: Annotated[bool, typer.Option(help="write [M, N, K] instead of the pooled prediction")] = False,
     features: Annotated[
         bool, typer.Option("--features", help="also write what the last linear layer reads: for confidnet, trust_score")

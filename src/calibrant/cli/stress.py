@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import block, block_json, say
+from calibrant.cli.ensemble_options import Distribution, Members, Rate, Search, Sigma, Where
 from calibrant.errors import InputError
 from calibrant.files import outputs
 
@@ -59,17 +60,12 @@ def stress(
     calibration: Annotated[str, typer.Option(help="the split that calibrators are fitted on")] = "calibration",
     split: Annotated[str, typer.Option(help="the split that is stressed")] = "test",
     ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag or snapshot")] = None,
-    members: Annotated[int | None, typer.Option(min=1, help="how many; by default the method's own number")] = None,
-    sigma: Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")] = None,
-    where: Annotated[
-        str | None,
-        typer.Option(help="PEP: perturb auto, conv, weights or all; MC dropout: the dropouts below this name"),
-    ] = None,
-    distribution: Annotated[str | None, typer.Option(help="PEP's noise: gaussian or uniform; gaussian")] = None,
-    search: Annotated[
-        str | None, typer.Option(help="PEP's search for σ: bracket, or the paper's golden; bracket")
-    ] = None,
-    p: Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")] = None,
+    members: Members = None,
+    sigma: Sigma = None,
+    where: Where = None,
+    distribution: Distribution = None,
+    search: Search = None,
+    p: Rate = None,
     html: Annotated[Path | None, typer.Option(help="write the report for a browser here")] = None,
     limit: Annotated[int | None, typer.Option(min=2, help="at most so many items, spread over the set")] = None,
     intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95 % intervals")] = True,
