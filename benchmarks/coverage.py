@@ -3,7 +3,7 @@
     python -m benchmarks.coverage            # writes docs/coverage.md; about 15 minutes of two cores
     python -m benchmarks.coverage --trials 100 --only ece,ks
     python -m benchmarks.coverage --accuracies 0.97,0.9 --sizes 100,200,300 --targets 0,0.03 \
-        --out docs/coverage_few.md   # few errors
+        --population 100000 --out docs/coverage_few.md   # few errors
 
 A world is a population of items with true class probabilities π; a calibrated predictor says π, a
 miscalibrated one says softmax(log π / T) (or, `bent`, too sure above 90 % and too timid below), with T
@@ -37,7 +37,7 @@ SIZES = (500, 2000, 10000)
 MARGINS = {0.85: 6.5, 0.9: 7.66, 0.97: 10.25}
 """Accuracy → mean margin of the top logit that gives it."""
 CLASSES = 10
-POPULATION = 100_000
+POPULATION = 400_000
 OUT = Path(__file__).parents[1] / "docs" / "coverage.md"
 
 
@@ -55,12 +55,12 @@ class World:
 
 
 @lru_cache(2)  # the sizes of one world follow each other
-def world(target: float, shape: str, accuracy: float = 0.85, size: int = POPULATION) -> World:
+def world(target: float, shape: str, accuracy: float = 0.85, size: int = POPULATION, classes: int = CLASSES) -> World:
     """Bisection on T until the population's ECE is the target."""
     generator = torch.Generator().manual_seed(20)
     margin = (MARGINS[accuracy] + 3 * torch.randn(size, generator=generator, dtype=torch.float64)).abs()
-    z = 1.5 * torch.randn(size, CLASSES, generator=generator, dtype=torch.float64)
-    z.scatter_add_(1, torch.randint(CLASSES, (size, 1), generator=generator), margin[:, None])
+    z = 1.5 * torch.randn(size, classes, generator=generator, dtype=torch.float64)
+    z.scatter_add_(1, torch.randint(classes, (size, 1), generator=generator), margin[:, None])
     pi = torch.softmax(z, 1)
     if target == 0:
         return World(z, pi)
@@ -134,12 +134,12 @@ def largest_gap(w: World, held: Tensor) -> float:
 
 
 def cell(
-    job: tuple[str, float, float, int, int, int, tuple[str, ...], int],
+    job: tuple[str, float, float, int, int, int, tuple[str, ...], int, int],
 ) -> dict[str, tuple[float, float, float, float]]:
     """Metric → (covered, missed below, missed above) of the trials with an interval, and the share of those."""
-    shape, accuracy, target, n, trials, replicates, names, seed = job
+    shape, accuracy, target, n, trials, replicates, names, seed, size = job
     torch.set_num_threads(1)
-    w = world(target, shape, accuracy)
+    w = world(target, shape, accuracy, size)
     true = truths(w, names)
     generator = torch.Generator().manual_seed(1_000_003 * seed + n)
     counts = {name: [0, 0, 0, 0] for name in names}
@@ -190,6 +190,7 @@ def main() -> None:
     parser.add_argument("--shapes", default="temperature")
     parser.add_argument("--seed", type=int, default=1, help="of the trials; 0 was used while the methods were chosen")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--population", type=int, default=POPULATION, help="items of a world")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--targets", default=",".join(map(str, TARGETS)))
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
@@ -200,7 +201,7 @@ def main() -> None:
     sizes = [int(n) for n in a.sizes.split(",")]
     sections = [(s, accuracy) for s in a.shapes.split(",") for accuracy in accuracies]
     keys = {section: [(*section, t, n) for t in targets for n in sizes] for section in sections}
-    jobs = [(*k, a.trials, a.replicates, names, a.seed) for section in sections for k in keys[section]]
+    jobs = [(*k, a.trials, a.replicates, names, a.seed, a.population) for section in sections for k in keys[section]]
     results: Results = {}
     with ProcessPoolExecutor(a.processes) as pool:
         for job, found in zip(jobs, pool.map(cell, jobs), strict=True):
@@ -215,8 +216,8 @@ def page(
     results: Results, names: Sequence[str], sections: dict[tuple[str, float], list[Key]], a: argparse.Namespace
 ) -> str:
     noise = 196 * math.sqrt(0.95 * 0.05 / a.trials)
-    given = ("accuracies", "sizes", "targets", "shapes", "trials", "replicates", "seed")
-    command = " ".join(f"--{name} {getattr(a, name)}" for name in given)
+    given = ("accuracies", "sizes", "targets", "shapes", "trials", "replicates", "seed", "population")
+    command = " ".join([*(f"--{name} {getattr(a, name)}" for name in given), f"--out docs/{a.out.name}"])
     lines = [
         "# Coverage of the intervals",
         "",

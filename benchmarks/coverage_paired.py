@@ -35,7 +35,10 @@ OUT = Path(__file__).parents[1] / "docs" / "coverage_paired.md"
 NAMES = tuple(m.name for m in METRICS.values() if m.family == "calibration" and m.name not in ("gap", "ece_debiased"))
 """`ece_debiased` has the interval of `ece`."""
 
-SIZES = (500, 2000, 10_000)
+WORLDS = ((10, 500), (10, 2000), (10, 10_000), (100, 2000))
+"""(classes, items)."""
+SLOW = WORLDS[2:]
+"""Half as many trials."""
 POPULATION = 100_000
 Said = tuple[str, float, float]
 """Shape of the miscalibration (`coverage.world`), its ECE, and the standard deviation of noise on the logits."""
@@ -62,20 +65,20 @@ class Tally:
     width: float
 
 
-def population(pair: tuple[Said, Said]) -> tuple[World, World]:
+def population(pair: tuple[Said, Said], classes: int) -> tuple[World, World]:
     generator = torch.Generator().manual_seed(21)
     out = []
     for shape, target, noise in pair:
-        w = world(target, shape, size=POPULATION)
+        w = world(target, shape, size=POPULATION, classes=classes)
         jitter = torch.randn(w.logits.shape, generator=generator, dtype=torch.float64)
         out.append(World(w.logits + noise * jitter, w.pi))
     return out[0], out[1]
 
 
-def cell(job: tuple[str, int, int, int, tuple[str, ...], int]) -> dict[str, Tally]:
-    name, n, trials, replicates, metrics, seed = job
+def cell(job: tuple[str, int, int, int, int, tuple[str, ...], int]) -> dict[str, Tally]:
+    name, classes, n, trials, replicates, metrics, seed = job
     torch.set_num_threads(1)
-    both = population(PAIRS[name])
+    both = population(PAIRS[name], classes)
     true = [truths(w, tuple(m for m in metrics if m != "ece_max")) for w in both]
     generator = torch.Generator().manual_seed(1_000_003 * seed + n)
     found: dict[str, list[tuple[float, float, float, bool]]] = {m: [] for m in metrics}
@@ -119,21 +122,21 @@ def shown(t: Tally) -> str:
     return f"{100 * t.inside:.1f}{mark} / {100 * t.called:.0f}"
 
 
-def page(results: dict[tuple[str, int], dict[str, Tally]], names: Sequence[str], a: argparse.Namespace) -> str:
+def page(results: dict[tuple[str, int, int], dict[str, Tally]], names: Sequence[str], a: argparse.Namespace) -> str:
     command = f"--trials {a.trials} --replicates {a.replicates} --seed {a.seed}"
     noise = 196 * math.sqrt(0.95 * 0.05 / a.trials)
     lines = PREAMBLE.format(command=command, trials=a.trials, noise=noise, more=noise * math.sqrt(2)).split("\n")
-    for n in SIZES:
-        pairs = [p for p in PAIRS if (p, n) in results]
+    for classes, n in WORLDS:
+        pairs = [p for p in PAIRS if (p, classes, n) in results]
         if pairs:
             lines += [
                 "",
-                f"## N = {n:,}",
+                f"## K = {classes}, N = {n:,}",
                 "",
                 "| metric | " + " | ".join(pairs) + " |",
                 "|---" * (len(pairs) + 1) + "|",
             ]
-            lines += [f"| {m} | " + " | ".join(shown(results[p, n][m]) for p in pairs) + " |" for m in names]
+            lines += [f"| {m} | " + " | ".join(shown(results[p, classes, n][m]) for p in pairs) + " |" for m in names]
     return "\n".join(lines) + "\n"
 
 
@@ -143,17 +146,17 @@ def main() -> None:
     parser.add_argument("--replicates", type=int, default=300)
     parser.add_argument("--only", default="")
     parser.add_argument("--pairs", default="")
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
+    parser.add_argument("--classes", type=int, default=0, help="only the worlds of this many")
     parser.add_argument("--seed", type=int, default=3, help="of the trials; the method was chosen on 0 and 1")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, default=OUT)
     a = parser.parse_args()
     names = tuple(a.only.split(",")) if a.only else NAMES
-    sizes = [int(n) for n in a.sizes.split(",")]
-    keys = [(p, n) for n in sizes for p in (a.pairs.split(",") if a.pairs else PAIRS)]
-    results: dict[tuple[str, int], dict[str, Tally]] = {}
+    worlds = [(k, n) for k, n in WORLDS if a.classes in (0, k)]
+    keys = [(p, k, n) for k, n in worlds for p in (a.pairs.split(",") if a.pairs else PAIRS)]
+    results: dict[tuple[str, int, int], dict[str, Tally]] = {}
     with ProcessPoolExecutor(a.processes) as pool:
-        jobs = [(*key, a.trials // (2 if key[1] == max(SIZES) else 1), a.replicates, names, a.seed) for key in keys]
+        jobs = [(*key, a.trials // (2 if key[1:] in SLOW else 1), a.replicates, names, a.seed) for key in keys]
         for key, found in zip(keys, pool.map(cell, jobs), strict=True):
             results[key] = found
             print(*key, {m: _said(t) for m, t in found.items()}, flush=True)
@@ -172,15 +175,16 @@ two are called different (p < 0.05, one metric alone). Made by
 
     python -m benchmarks.coverage_paired {command}
 
-{trials} trials a cell, so a coverage of 95 is known to ±{noise:.1f}; half as many (±{more:.1f}) at N = 10,000.
-⚠ below 90, ↑ above 99 (wide, not wrong).
+{trials} trials a cell, so a coverage of 95 is known to ±{noise:.1f}; half as many (±{more:.1f}) at
+N = 10,000 and K = 100. ⚠ below 90, ↑ above 99 (wide, not wrong).
 
-A pair is "a / b", each by its ECE, in the world of [coverage.md](coverage.md). The first three pairs have the same
-ECE, so that a call is a false alarm: a calibrated predictor and itself with noise on its logits (standard deviation
-0.1); two predictors that differ by noise (0.3) alone; and two with the same error in other bins, one overconfident
-everywhere, one overconfident above 90% and too timid below (their other errors differ, and are called). In the other
-three the errors differ, so that a call is power; `ece_under` is 0 in all of these. The method was chosen on the trials
-of seeds 0 and 1; the tables are of other trials, in the same worlds. `ece_debiased` has the interval of `ece`."""
+A pair is "a / b", each by its ECE, in the world of [coverage.md](coverage.md), or in one of 100 classes (accuracy
+0.61). The first three pairs have the same ECE, so that a call is a false alarm: a calibrated predictor and itself with
+noise on its logits (standard deviation 0.1); two predictors that differ by noise (0.3) alone; and two with the same
+error in other bins, one overconfident everywhere, one overconfident above 90% and too timid below (their other errors
+differ, and are called). In the other three the errors differ, so that a call is power; `ece_under` is 0 in all of
+these. The method was chosen on the trials of seeds 0 and 1, of ten classes; the tables are of other trials.
+`ece_debiased` has the interval of `ece`."""
 
 if __name__ == "__main__":
     main()
