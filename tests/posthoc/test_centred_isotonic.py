@@ -8,8 +8,7 @@ import torch
 
 import calibrant
 from calibrant.functional.scores import reduce
-from calibrant.posthoc.centred_isotonic import CentredIsotonic, centred
-from calibrant.posthoc.isotonic import Isotonic, pava
+from calibrant.posthoc.isotonic import CentredIsotonic, Isotonic, centred, pava
 
 
 def test_points_are_the_means_of_the_blocks() -> None:

@@ -4,7 +4,7 @@ How to write a calibrator (imitate `temperature.py`; a method of the top label i
 
 1. A frozen map, `@dataclass(frozen=True, eq=False) class XMap(FittedMap)`: float64 tensors are its parameters, plain
    JSON values its settings; `method = "x"`, `keeps_label = …`, and `transform(logits[..., N, K] float64) -> logits`.
-   −inf logits and ±1e4 must stay free of NaN, and a class of −inf stays −inf (`tempered.still_impossible`).
+   −inf logits and ±1e4 must stay free of NaN, and a class of −inf stays −inf (`map.still_impossible`).
    `k` says the class count, if the map has one.
    A map of the top label's confidence derives from `TopLabelMap` and writes `confidence(top)` instead.
 2. Frozen settings, `@dataclass(frozen=True) class X(Calibrator)`: `name`, `map`, `cost`, defaults for every field,
@@ -19,14 +19,13 @@ from calibrant.posthoc.attach import attach
 from calibrant.posthoc.bbq import Bbq
 from calibrant.posthoc.beta import Beta
 from calibrant.posthoc.calibrator import Calibrator
-from calibrant.posthoc.centred_isotonic import CentredIsotonic
 from calibrant.posthoc.confidences import ConfidenceModel
 from calibrant.posthoc.confidnet import ConfidNet
 from calibrant.posthoc.dirichlet import Dirichlet, Matrix
 from calibrant.posthoc.ets import Ets
 from calibrant.posthoc.histogram import Histogram, HistogramMass
 from calibrant.posthoc.irm import Irm
-from calibrant.posthoc.isotonic import Isotonic
+from calibrant.posthoc.isotonic import CentredIsotonic, Isotonic
 from calibrant.posthoc.map import Chain, FitRecord, FittedMap, Identity, Pool
 from calibrant.posthoc.order_preserving import OrderPreserving
 from calibrant.posthoc.platt import Platt

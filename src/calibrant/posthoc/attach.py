@@ -13,28 +13,17 @@ Works with `torch.export.export` and `torch.onnx.export(dynamo=True)`, the batch
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from calibrant.errors import InputError, MapError
-from calibrant.functional.binning import EDGE_SNAP
 from calibrant.functional.model_output import logits_of
-from calibrant.functional.probabilities import FLOOR
 from calibrant.functional.segmentation import classes_back, classes_last
-from calibrant.posthoc import layers
-from calibrant.posthoc.bbq import BbqMap, BbqRestMap
 from calibrant.posthoc.confidences import ConfidenceMap
-from calibrant.posthoc.histogram import HistogramMap, HistogramMassMap, HistogramRestMap, soft_rate
-from calibrant.posthoc.irm import IrmMap
-from calibrant.posthoc.isotonic import IsotonicMap, IsotonicRestMap
 from calibrant.posthoc.map import Chain, FittedMap
-from calibrant.posthoc.order_preserving import OrderPreservingMap
-from calibrant.posthoc.scaling_binning import ScalingBinningMap
-from calibrant.posthoc.spline import SplineMap, SplineWithinMap
-from calibrant.posthoc.venn_abers import VennAbersMap, VennAbersRestMap
 
 
 class Calibrated(nn.Module):
@@ -88,8 +77,22 @@ def attach(model: nn.Module, fitted: FittedMap, *, class_axis: int = -1) -> nn.M
     return Calibrated(model, fitted, class_axis)
 
 
+class Bound(nn.Module):
+    """A map as a layer from float64 logits to float64 logits, its tensors bound as buffers."""
+
+    def __init__(self, fitted: FittedMap) -> None:
+        super().__init__()
+        self.fitted = fitted
+        for name, tensor in fitted.tensors().items():
+            self.register_buffer(name, tensor.clone())
+
+    def forward(self, logits: Tensor) -> Tensor:
+        bound = {name: getattr(self, name) for name in self.fitted.tensors()}
+        return replace(self.fitted, **bound).transform(logits)
+
+
 def layer(fitted: FittedMap) -> nn.Module:
-    """The map as a layer float64 logits → float64 logits."""
+    """The layer of a map; of a chain, the layers of its parts in order."""
     if isinstance(fitted, Chain):
         return nn.Sequential(*(layer(part) for part in fitted.maps))
     if isinstance(fitted, ConfidenceMap):
@@ -97,56 +100,4 @@ def layer(fitted: FittedMap) -> nn.Module:
             f"{fitted.method} cannot be attached: it needs the features of an item, which logits do not carry; "
             "apply it with map.predictions(p)"
         )
-    return LAYERS.get(type(fitted), layers.Bound)(fitted)
-
-
-def _histogram(m: HistogramMap) -> nn.Module:
-    edges = m.edges + (0.0 if isinstance(m, HistogramMassMap) else EDGE_SNAP / len(m.count))
-    return layers.TopLabel(m, layers.Kept([edges], [soft_rate(m.hits, m.count)], [m.count]))
-
-
-def _histogram_rest(m: HistogramRestMap) -> nn.Module:
-    edges = m.edges + (EDGE_SNAP / m.count.shape[1] if m.scheme == "width" else 0.0)
-    return layers.EachClass(layers.Kept(list(edges), list(soft_rate(m.hits, m.count)), list(m.count)), FLOOR)
-
-
-def _columns(edges: Tensor, values: Tensor, offset: Tensor, right: bool) -> layers.Steps:
-    """Of functions stored end to end (`steps.py`)."""
-    spans = list(pairwise(offset.tolist()))
-    return layers.Steps(
-        [edges[i:j] for i, j in spans], [values[i + c : j + c + 1] for c, (i, j) in enumerate(spans)], right
-    )
-
-
-def _isotonic_rest(m: IsotonicRestMap) -> nn.Module:
-    spans = list(pairwise(m.offset.tolist()))
-    return layers.EachClass(layers.Linear([m.x[i:j] for i, j in spans], [m.y[i:j] for i, j in spans]), 0.0)
-
-
-def _venn_abers(m: VennAbersMap) -> nn.Module:
-    low, high = layers.Steps([m.edges0], [m.values0], right=True), layers.Steps([m.edges1], [m.values1])
-    return layers.TopLabel(m, layers.Interval(low, high), of_odds=True)
-
-
-def _venn_abers_rest(m: VennAbersRestMap) -> nn.Module:
-    low, high = _columns(m.edges0, m.values0, m.offset0, True), _columns(m.edges1, m.values1, m.offset1, False)
-    return layers.EachOdds(layers.Interval(low, high))
-
-
-LAYERS: dict[type[FittedMap], Callable[[Any], nn.Module]] = {
-    HistogramMap: _histogram,
-    HistogramMassMap: _histogram,
-    HistogramRestMap: _histogram_rest,
-    IsotonicMap: lambda m: layers.TopLabel(m, layers.Linear([m.x], [m.soft_y])),
-    IsotonicRestMap: _isotonic_rest,
-    SplineMap: lambda m: layers.TopLabel(m, layers.Linear([m.x], [m.y])),
-    SplineWithinMap: layers.Within,
-    IrmMap: layers.Irm,
-    ScalingBinningMap: lambda m: layers.TopLabel(m, layers.Platt(m), of_odds=True),
-    BbqMap: lambda m: layers.TopLabel(m, layers.Steps([m.edges], [m.values]), of_odds=True),
-    BbqRestMap: lambda m: layers.EachOdds(_columns(m.edges, m.values, m.offset, False)),
-    VennAbersMap: _venn_abers,
-    VennAbersRestMap: _venn_abers_rest,
-    OrderPreservingMap: layers.Increasing,
-}
-"""Maps that look something up, each with its layer; every other map is a formula and runs as it is."""
+    return Bound(fitted)

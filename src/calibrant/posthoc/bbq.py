@@ -20,9 +20,9 @@ from torch import Tensor
 
 from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
+from calibrant.posthoc.curves import Floats, Step, compressed, packed, step_function, tensors
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.one_vs_rest import Kind, check_kind, every_class_of, joined, odds, top_odds
-from calibrant.posthoc.steps import Floats, Step, compressed, look_up, packed
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
 from calibrant.types import Predictions
 
@@ -39,8 +39,7 @@ class BbqMap(TopLabelMap):
     method: ClassVar[str] = "bbq"
 
     def confidence(self, top: Top) -> Tensor:
-        score = top_odds(top).score.contiguous()
-        return self.values.to(score.device)[torch.searchsorted(self.edges.to(score.device), score)]
+        return step_function(top_odds(top).score, self.edges, self.values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +57,7 @@ class BbqRestMap(FittedMap):
         return len(self.offset) - 1
 
     def transform(self, logits: Tensor) -> Tensor:
-        q = look_up(odds(logits).score, self.edges, self.values, self.offset, right=False)
+        q = step_function(odds(logits).score, self.edges, self.values, self.offset)
         return joined(torch.log(q), logits)
 
     def summary(self) -> dict[str, Any]:
@@ -86,7 +85,7 @@ class Bbq(Calibrator):
             top = top_of(p)
             step, bins = averaged(top_odds(top).score.cpu().numpy(), (top.predicted == p.labels).cpu().numpy())
             record = certified({"kind": "top", "mean_bins": bins})
-            return BbqMap(torch.from_numpy(step.edges), torch.from_numpy(step.values), record=record)
+            return BbqMap(*tensors(step.edges, step.values), record=record)
         logits = every_class_of(p, self.name)
         columns = odds(logits.double()).score.T.contiguous().cpu().numpy()
         labels = p.labels.cpu().numpy()

@@ -56,9 +56,8 @@ class BetaMap(FittedMap):
         return len(self.a)
 
     def transform(self, logits: Tensor) -> Tensor:
-        a, b, c = (t.to(logits.device) for t in (self.a, self.b, self.c))
         o = odds(logits)
-        return joined(torch.nn.functional.logsigmoid(a * o.log_p - b * o.log_rest + c), logits)
+        return joined(torch.nn.functional.logsigmoid(self.a * o.log_p - self.b * o.log_rest + self.c), logits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,8 +71,7 @@ class BetaTopMap(TopLabelMap):
 
     def confidence(self, top: Top) -> Tensor:
         o = top_odds(top)
-        a, b, c = (t.to(o.log_p.device) for t in (self.a, self.b, self.c))
-        return torch.sigmoid(a * o.log_p - b * o.log_rest + c)
+        return torch.sigmoid(self.a * o.log_p - self.b * o.log_rest + self.c)
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,10 @@ from calibrant.errors import InputError
 from calibrant.functional.designs import Full
 from calibrant.functional.multinomial import Solution, minimise
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.map import FittedMap, still_impossible
 from calibrant.posthoc.penalty_path import FOLDS, cross_validated
 from calibrant.posthoc.structured import matrix_ridge
-from calibrant.posthoc.tempered import anchor, still_impossible
+from calibrant.posthoc.tempered import anchor
 from calibrant.types import Predictions
 
 DEEPEST = -1e4
@@ -51,8 +51,7 @@ class DirichletMap(FittedMap):
         return torch.log_softmax(logits, -1).clamp_min(DEEPEST)
 
     def transform(self, logits: Tensor) -> Tensor:
-        weight, bias = self.weight.to(logits.device), self.bias.to(logits.device)
-        return still_impossible(self.features(logits) @ weight.T + bias, logits)
+        return still_impossible(self.features(logits) @ self.weight.T + self.bias, logits)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from calibrant.posthoc.calibrator import Calibrator, certified
-from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.tempered import anchor, still_impossible
+from calibrant.posthoc.map import FittedMap, still_impossible
+from calibrant.posthoc.tempered import anchor
 from calibrant.types import Predictions
 
 LEAST = 1e-6
@@ -34,8 +34,8 @@ class EtsMap(FittedMap):
     keeps_label: ClassVar[bool] = True
 
     def transform(self, logits: Tensor) -> Tensor:
-        log_w = torch.log(self.weights.to(logits.device))
-        tempered = torch.log_softmax(logits / self.temperature.to(logits.device), -1) + log_w[0]
+        log_w = torch.log(self.weights)
+        tempered = torch.log_softmax(logits / self.temperature, -1) + log_w[0]
         given = torch.log_softmax(logits, -1) + log_w[1]
         mixed = torch.logaddexp(torch.logaddexp(tempered, given), log_w[2] - math.log(logits.shape[-1]))
         return still_impossible(mixed, logits)  # the uniform share is one of the possible

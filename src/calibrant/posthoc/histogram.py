@@ -19,8 +19,10 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional.binning import edges as width_edges
 from calibrant.functional.binning import equal_mass, equal_width, settled
+from calibrant.functional.probabilities import FLOOR
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.curves import in_step, place
+from calibrant.posthoc.map import FittedMap, still_impossible
 from calibrant.posthoc.one_vs_rest import Kind, check_kind, every_class_of
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
 from calibrant.types import Predictions
@@ -33,13 +35,6 @@ class Table:
     edges: Tensor  # [B − 1]
     count: Tensor  # [B]
     hits: Tensor  # [B]
-
-
-def place(p: Tensor, edges: Tensor, scheme: str) -> Tensor:
-    """Bin of each p. Equal-size bins use the one definition that ECE uses, its snapping at edges included."""
-    if scheme == "width":
-        return equal_width(p, len(edges) + 1)
-    return torch.bucketize(p, edges.to(p.device))
 
 
 def tabulate(p: Tensor, hit: Tensor, bins: int, scheme: str) -> Table:
@@ -68,6 +63,21 @@ def soft_rate(hits: Tensor, count: Tensor) -> Tensor:
     return torch.where(sure, (hits + 0.5) / (count + 1), rate(hits, count))
 
 
+def binned(
+    p: Tensor, edges: Tensor, values: Tensor, count: Tensor, scheme: str, offset: Tensor | None = None
+) -> Tensor:
+    """The value of the bin of each p; a bin without items leaves p as it is.
+
+    Equal-width bins use the one definition that ECE uses, its snapping at edges included.
+    """
+    if scheme == "width":
+        columns = 1 if offset is None else len(offset) - 1
+        index = equal_width(p, len(count) // columns)
+    else:
+        index = place(p, edges, offset)
+    return torch.where(in_step(count, index, offset) > 0, in_step(values, index, offset), p)
+
+
 @dataclass(frozen=True, eq=False)
 class HistogramMap(TopLabelMap):
     """Confidence → accuracy of its bin."""
@@ -83,15 +93,11 @@ class HistogramMap(TopLabelMap):
         return int((self.count > 0).sum())
 
     def confidence(self, top: Top) -> Tensor:
-        return self._look(top.confidence, rate(self.hits, self.count))
+        return binned(top.confidence, self.edges, rate(self.hits, self.count), self.count, self.scheme)
 
     def soft(self, top: Top) -> Tensor:
-        return self._look(top.confidence, soft_rate(self.hits, self.count)).clamp(self.floor, 1 - self.floor)
-
-    def _look(self, p: Tensor, values: Tensor) -> Tensor:
-        index = place(p, self.edges, self.scheme)
-        seen = self.count.to(p.device)[index] > 0
-        return torch.where(seen, values.to(p.device)[index], p)
+        soft = binned(top.confidence, self.edges, soft_rate(self.hits, self.count), self.count, self.scheme)
+        return soft.clamp(self.floor, 1 - self.floor)
 
     def summary(self) -> dict[str, Any]:
         return {
@@ -127,16 +133,10 @@ class HistogramRestMap(FittedMap):
         return int((self.count > 0).sum())
 
     def transform(self, logits: Tensor) -> Tensor:
-        p = torch.softmax(logits, -1)
-        out = torch.empty_like(p)
-        values = soft_rate(self.hits, self.count)
-        for c in range(self.k):
-            column = p[..., c].contiguous()
-            index = place(column, self.edges[c], self.scheme)
-            seen = self.count[c].to(p.device)[index] > 0
-            out[..., c] = torch.where(seen, values[c].to(p.device)[index], column)
-        # an impossible class stays impossible; an empty bin may hold p = 0
-        return torch.where(torch.isneginf(logits), logits, torch.log(out.clamp_min(1e-30)))
+        offset = self.edges.shape[1] * torch.arange(self.k + 1, device=logits.device)
+        values, p = soft_rate(self.hits, self.count), torch.softmax(logits, -1)
+        q = binned(p, self.edges.flatten(), values.flatten(), self.count.flatten(), self.scheme, offset)
+        return still_impossible(torch.log(q.clamp_min(FLOOR)), logits)  # an empty bin may hold p = 0
 
 
 @dataclass(frozen=True)

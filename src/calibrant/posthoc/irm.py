@@ -18,8 +18,9 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional.probabilities import FLOOR
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.isotonic import interpolate, pava
-from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.curves import interpolate, tensors
+from calibrant.posthoc.isotonic import pava
+from calibrant.posthoc.map import FittedMap, still_impossible
 from calibrant.types import Predictions
 
 
@@ -40,7 +41,7 @@ class IrmMap(FittedMap):
     def transform(self, logits: Tensor) -> Tensor:
         p = torch.softmax(logits, -1).clamp_min(FLOOR)
         q = (1 - self.epsilon) * interpolate(p, self.x, self.y) + self.epsilon * p
-        return torch.log(q).masked_fill(torch.isneginf(logits), -torch.inf)
+        return still_impossible(torch.log(q), logits)
 
     def summary(self) -> dict[str, Any]:
         return {"blocks": self.degrees, "epsilon": self.epsilon}
@@ -70,4 +71,5 @@ class Irm(Calibrator):
         steps = pava(prob.flatten().numpy(), hit.flatten().numpy())
         epsilon = 1 / (p.n + 1) if self.epsilon is None else self.epsilon
         record = certified({"blocks": len(steps.x) // 2, "pairs": prob.numel()})
-        return IrmMap(torch.from_numpy(steps.x), torch.from_numpy(steps.y), epsilon, record=record)
+        x, y = tensors(steps.x, steps.y)
+        return IrmMap(x, y, epsilon, record=record)

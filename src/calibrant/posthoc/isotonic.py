@@ -7,6 +7,10 @@ argsort of N pairs, and PAVA runs on a few dozen groups.
 Between two blocks the function is linear, as scikit-learn's is; outside it is constant. `kind="top"` maps the
 confidence of the predicted class; `kind="one_vs_rest"` maps every class and normalises the rows. Logits never
 carry exactly 0 or 1: the first and the last block then count half an item more.
+
+`isotonic_centred` (Oron and Flournoy 2017) has no flat steps. PAVA's blocks say that neighbours with different scores
+are equally likely to be right, which loses refinement. There a block becomes one point, its mean score with its value,
+so that the function increases strictly inside and the ranking within a block is kept.
 """
 
 from __future__ import annotations
@@ -21,24 +25,23 @@ from torch import Tensor
 
 from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.curves import Floats, end_to_end, interpolate, tensors
+from calibrant.posthoc.map import FittedMap, still_impossible
 from calibrant.posthoc.one_vs_rest import Kind, check_kind, every_class_of
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
 from calibrant.types import Predictions
 
-Floats = NDArray[np.float64]
-
 
 @dataclass(frozen=True)
-class Steps:
-    """Knots of one non-decreasing function, two per block: its first and last x. `soft` avoids 0 and 1."""
+class Knots:
+    """Of one non-decreasing function; PAVA has two per block, its first and last x. `soft` is y without 0 and 1."""
 
     x: Floats
     y: Floats
     soft: Floats
 
 
-def pava(values: Floats, hit: NDArray[np.bool_]) -> Steps:
+def pava(values: Floats, hit: NDArray[np.bool_]) -> Knots:
     """Isotonic regression of hits on values."""
     from scipy.optimize import isotonic_regression
 
@@ -60,7 +63,7 @@ def pava(values: Floats, hit: NDArray[np.bool_]) -> Steps:
     y = fit.x[block]
     count = np.diff(np.append(first, len(ordered)))
     x = np.stack([ordered[first], ordered[last]], 1).reshape(-1)
-    return Steps(x, np.repeat(y, 2), np.repeat(_soften(y, count), 2))
+    return Knots(x, np.repeat(y, 2), np.repeat(_soften(y, count), 2))
 
 
 def _soften(y: Floats, count: NDArray[np.int64]) -> Floats:
@@ -70,6 +73,17 @@ def _soften(y: Floats, count: NDArray[np.int64]) -> Floats:
     if y[-1] == 1:
         soft[-1] = 1 - 0.5 / (count[-1] + 1) if len(y) == 1 else max(1 - 0.5 / (count[-1] + 1), (1 + y[-2]) / 2)
     return soft
+
+
+def centred(knots: Knots, values: Floats) -> Knots:
+    """One knot per block of PAVA, at the mean of the `values` in it."""
+    first, last = knots.x[::2], knots.x[1::2]
+    ordered = settled(values)[1]
+    low = np.searchsorted(ordered, first, "left")
+    high = np.searchsorted(ordered, last, "right")
+    total = np.concatenate([[0.0], np.cumsum(ordered)])
+    centre = np.clip((total[high] - total[low]) / (high - low), first, last)
+    return Knots(centre, knots.y[::2], knots.soft[::2])
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,20 +125,11 @@ class IsotonicRestMap(FittedMap):
         return len(self.x) // 2
 
     def transform(self, logits: Tensor) -> Tensor:
-        p = torch.softmax(logits, -1)
-        out = torch.empty_like(p)
-        for c, (i, j) in enumerate(zip(self.offset[:-1].tolist(), self.offset[1:].tolist(), strict=True)):
-            out[..., c] = interpolate(p[..., c], self.x[i:j], self.y[i:j])
-        return torch.where(torch.isneginf(logits), logits, torch.log(out))
+        q = interpolate(torch.softmax(logits, -1), self.x, self.y, self.offset)
+        return still_impossible(torch.log(q), logits)
 
     def summary(self) -> dict[str, Any]:
         return {"blocks": self.degrees, "classes": self.k}
-
-
-def interpolate(p: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Linear between knots, constant outside. Knots may repeat an x (a block of one value)."""
-    values = np.interp(p.detach().cpu().double().numpy(), x.cpu().numpy(), y.cpu().numpy())
-    return torch.from_numpy(np.asarray(values)).to(p.device)
 
 
 @dataclass(frozen=True)
@@ -147,24 +152,38 @@ class Isotonic(Calibrator):
         y = p.labels.cpu().numpy()
         if self.kind == "top":
             top = top_of(p)
-            steps = pava(top.confidence.cpu().numpy(), top.predicted.cpu().numpy() == y)
-            record = certified({"kind": "top", "blocks": len(steps.x) // 2})
-            return IsotonicMap(_tensor(steps.x), _tensor(steps.y), _tensor(steps.soft), record=record)
+            knots = self.knots(top.confidence.cpu().numpy(), top.predicted.cpu().numpy() == y)
+            record = certified({"kind": "top", **self.size(len(knots.x))})
+            return IsotonicMap(*tensors(knots.x, knots.y, knots.soft), record=record)
         logits = every_class_of(p, self.name)
-        parts: list[Steps] = []
+        parts: list[tuple[Floats, Floats]] = []
         log_z = torch.logsumexp(logits.double(), -1, keepdim=True).cpu()
         k = logits.shape[1]
         for start in range(0, k, 64):  # columns are strided: a block of them at a time is read once
             columns = torch.exp(logits[:, start : start + 64].cpu().double() - log_z).T.contiguous().numpy()
-            parts += [pava(column, y == start + i) for i, column in enumerate(columns)]
-        blocks = [len(s.x) for s in parts]
-        return IsotonicRestMap(
-            _tensor(np.concatenate([s.x for s in parts])),
-            _tensor(np.concatenate([s.soft for s in parts])),
-            torch.from_numpy(np.cumsum([0, *blocks])),
-            record=certified({"kind": "one_vs_rest", "blocks": sum(blocks) // 2}),
-        )
+            knots_by_class = (self.knots(column, y == start + i) for i, column in enumerate(columns))
+            parts += [(knots.x, knots.soft) for knots in knots_by_class]
+        record = certified({"kind": "one_vs_rest", **self.size(sum(len(x) for x, _ in parts))})
+        return IsotonicRestMap(*end_to_end(parts), record=record)
+
+    def knots(self, values: Floats, hit: NDArray[np.bool_]) -> Knots:
+        return pava(values, hit)
+
+    def size(self, knots: int) -> dict[str, int]:
+        return {"blocks": knots // 2}
 
 
-def _tensor(values: Floats) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values))
+@dataclass(frozen=True)
+class CentredIsotonic(Isotonic):
+    """Isotonic regression without its flat steps (Oron and Flournoy 2017).
+
+    `kind` as for isotonic.
+    """
+
+    name: ClassVar[str] = "isotonic_centred"
+
+    def knots(self, values: Floats, hit: NDArray[np.bool_]) -> Knots:
+        return centred(pava(values, hit), values)
+
+    def size(self, knots: int) -> dict[str, int]:
+        return {"points": knots}

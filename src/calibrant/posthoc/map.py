@@ -73,7 +73,7 @@ class FittedMap:
         Of two classes the logits may be one column ([N] or [N, 1]), that of class 1, and come out as two.
         """
         z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
-        return self.transform(self.columns(z).double())
+        return self.to(z.device).transform(self.columns(z).double())
 
     def predictions(self, p: Predictions) -> Predictions:
         """The same items after the map. Top-label maps override this to set `predicted`/`confidence`."""
@@ -120,6 +120,12 @@ class FittedMap:
                 f"this {self.record.calibrator or self.method} map was fitted for {expected} classes, "
                 f"the predictions have {logits.shape[-1]}; fit one on predictions of the same classes"
             )
+
+    def to(self, device: torch.device) -> Self:
+        """The same map with its tensors on the device."""
+        own = FittedMap.tensors(self)  # a chain has none: its parts move themselves
+        moved: dict[str, Any] = {name: t.to(device) for name, t in own.items() if t.device != device}
+        return replace(self, **moved) if moved else self
 
     def tensors(self) -> dict[str, Tensor]:
         """Parameters by field name, what safetensors stores."""
@@ -223,5 +229,6 @@ def promises_label(m: FittedMap) -> bool:
     return all(promises_label(each) for each in m.maps) if isinstance(m, Chain) else m.keeps_label
 
 
-def normalised(logits: Tensor) -> Tensor:
-    return torch.log_softmax(logits, -1)
+def still_impossible(out: Tensor, logits: Tensor) -> Tensor:
+    """A class with logit −inf stays impossible after a map that mixes classes."""
+    return out.masked_fill(torch.isneginf(logits), -torch.inf)

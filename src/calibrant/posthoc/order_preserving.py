@@ -19,8 +19,9 @@ from calibrant.errors import InputError
 from calibrant.functional.designs import Shared
 from calibrant.functional.multinomial import minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
-from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.tempered import anchor, still_impossible, tempered
+from calibrant.posthoc.curves import place
+from calibrant.posthoc.map import FittedMap, still_impossible
+from calibrant.posthoc.tempered import anchor, tempered
 from calibrant.types import Predictions
 
 KNOTS = (-16.0, -12.0, -9.0, -7.0, -5.5, -4.25, -3.25, -2.4, -1.7, -1.1, -0.6, -0.25)
@@ -44,9 +45,9 @@ class OrderPreservingMap(FittedMap):
         return len(self.slopes) + 1
 
     def transform(self, logits: Tensor) -> Tensor:
-        x = tempered(logits, self.temperature.to(logits.device), 0.0)
+        x = tempered(logits, self.temperature, 0.0)
         finite = x.masked_fill(torch.isneginf(x), 0.0)
-        return still_impossible(increasing(finite, self.knots.to(x.device), self.slopes.to(x.device)), x)
+        return still_impossible(increasing(finite, self.knots, self.slopes), x)
 
 
 @dataclass(frozen=True)
@@ -80,6 +81,6 @@ class OrderPreserving(Calibrator):
 def increasing(x: Tensor, knots: Tensor, slopes: Tensor) -> Tensor:
     """g(x), piecewise linear with g(first knot) = 0."""
     height = torch.cat([knots.new_zeros(1), torch.cumsum(slopes[1:-1] * torch.diff(knots), 0)])
-    segment = torch.bucketize(x, knots)
+    segment = place(x, knots)
     left = (segment - 1).clamp_min(0)
     return height[left] + slopes[segment] * (x - knots[left])

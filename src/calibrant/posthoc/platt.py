@@ -49,8 +49,7 @@ class PlattMap(FittedMap):
         return len(self.a)
 
     def transform(self, logits: Tensor) -> Tensor:
-        a, b = self.a.to(logits.device), self.b.to(logits.device)
-        return joined(torch.nn.functional.logsigmoid(a * odds(logits).score + b), logits)
+        return joined(torch.nn.functional.logsigmoid(self.a * odds(logits).score + self.b), logits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +61,7 @@ class PlattTopMap(TopLabelMap):
     method: ClassVar[str] = "platt_top"
 
     def confidence(self, top: Top) -> Tensor:
-        score = top_odds(top).score
-        return torch.sigmoid(self.a.to(score.device) * score + self.b.to(score.device))
+        return torch.sigmoid(self.a * top_odds(top).score + self.b)
 
 
 @dataclass(frozen=True)

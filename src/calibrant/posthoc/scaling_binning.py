@@ -22,6 +22,7 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional.binning import equal_mass, settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
+from calibrant.posthoc.curves import place
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.one_vs_rest import top_odds
 from calibrant.posthoc.platt import platt
@@ -40,11 +41,10 @@ class ScalingBinningMap(TopLabelMap):
     method: ClassVar[str] = "scaling_binning"
 
     def bins(self, score: Tensor) -> Tensor:
-        g = torch.sigmoid(self.a.to(score.device) * score + self.b.to(score.device))
-        return torch.bucketize(g, self.edges.to(score.device))
+        return place(torch.sigmoid(self.a * score + self.b), self.edges)
 
     def confidence(self, top: Top) -> Tensor:
-        return self.value.to(top.confidence.device)[self.bins(top_odds(top).score)]
+        return self.value[self.bins(top_odds(top).score)]
 
 
 @dataclass(frozen=True)

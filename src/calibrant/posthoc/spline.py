@@ -30,9 +30,9 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.isotonic import interpolate
+from calibrant.posthoc.curves import interpolate
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.toplabel import Top, TopLabelMap, least, top_of
+from calibrant.posthoc.toplabel import Top, TopLabelMap, least, log_sum_exp, top_of
 from calibrant.types import Predictions
 
 POINTS = 512
@@ -70,9 +70,9 @@ class SplineWithinMap(FittedMap):
     keeps_label: ClassVar[bool] = False
 
     def transform(self, logits: Tensor) -> Tensor:
-        inside = torch.zeros_like(logits, dtype=torch.bool).scatter_(-1, logits.topk(self.within, -1).indices, True)
-        log_in = logits.masked_fill(~inside, -torch.inf).logsumexp(-1, keepdim=True)
-        log_out = logits.masked_fill(inside, -torch.inf).logsumexp(-1, keepdim=True)
+        inside = torch.zeros_like(logits).scatter(-1, logits.topk(self.within, -1).indices, 1.0) > 0
+        log_in = log_sum_exp(logits.masked_fill(~inside, -torch.inf))
+        log_out = log_sum_exp(logits.masked_fill(inside, -torch.inf))
         mass = interpolate(torch.sigmoid(log_in - log_out), self.x, self.y)
         alone = torch.isneginf(log_out)  # nothing outside is possible
         shift = torch.where(inside, torch.log(mass) - log_in, torch.log1p(-mass) - log_out)

@@ -24,9 +24,9 @@ from calibrant.errors import InputError
 from calibrant.functional.designs import Design, Diagonal, Full
 from calibrant.functional.multinomial import effective_degrees, minimise
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.map import FittedMap, still_impossible
 from calibrant.posthoc.penalty_path import FOLDS, cross_validated
-from calibrant.posthoc.tempered import anchor, still_impossible, tempered, uniform_share
+from calibrant.posthoc.tempered import anchor, tempered, uniform_share
 from calibrant.types import Predictions
 
 
@@ -51,9 +51,8 @@ class StructuredVectorMap(FittedMap):
         return super().degrees if self.effective is None else round(self.effective) + 1  # and the temperature
 
     def transform(self, logits: Tensor) -> Tensor:
-        temperature, scale, bias = (t.to(logits.device) for t in (self.temperature, self.scale, self.bias))
-        x = tempered(logits, temperature, self.epsilon)
-        return still_impossible(x * scale + bias, logits)
+        x = tempered(logits, self.temperature, self.epsilon)
+        return still_impossible(x * self.scale + self.bias, logits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,9 +76,8 @@ class StructuredMatrixMap(FittedMap):
         return super().degrees if self.effective is None else round(self.effective) + 1  # and the temperature
 
     def transform(self, logits: Tensor) -> Tensor:
-        temperature, weight, bias = (t.to(logits.device) for t in (self.temperature, self.weight, self.bias))
-        x = tempered(logits, temperature, self.epsilon)
-        return still_impossible(x @ weight.T + bias, logits)
+        x = tempered(logits, self.temperature, self.epsilon)
+        return still_impossible(x @ self.weight.T + self.bias, logits)
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,7 @@ class TemperatureMap(FittedMap):
     keeps_label: ClassVar[bool] = True
 
     def transform(self, logits: Tensor) -> Tensor:
-        return logits / self.temperature.to(logits.device)
+        return logits / self.temperature
 
     def summary(self) -> dict[str, Any]:
         return {"temperature": float(self.temperature)}

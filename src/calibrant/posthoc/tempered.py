@@ -35,8 +35,3 @@ def anchor(logits: Tensor, labels: Tensor) -> Tensor:
 def uniform_share(n: int) -> float:
     """ε: one item in N + 1."""
     return 1 / (n + 1)
-
-
-def still_impossible(out: Tensor, logits: Tensor) -> Tensor:
-    """A class with logit −inf stays impossible after a map that mixes classes."""
-    return out.masked_fill(torch.isneginf(logits), -torch.inf)

@@ -90,16 +90,17 @@ class TopLabelMap(FittedMap):
     def predictions(self, p: Predictions) -> Predictions:
         """The same labels with the new confidence; a top-1 set stays one."""
         top = top_of(p)
+        here = self.to(top.confidence.device)
         logits = p.logits
         if logits is not None:
             self.check(logits)
             pooled = pool(logits) if logits.ndim == 3 else logits.double()
-            logits = spread(pooled, top.predicted, self.soft(top))
+            logits = spread(pooled, top.predicted, here.soft(top))
         return replace(
             p,
             logits=logits,
             predicted=top.predicted,
-            confidence=self.confidence(top),
+            confidence=here.confidence(top),
             raw=False,
             origin=self.origin(p),
             fitted_on=self.record.data or p.fitted_on,

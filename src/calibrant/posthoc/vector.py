@@ -21,7 +21,7 @@ from calibrant.errors import InputError
 from calibrant.functional.designs import Diagonal
 from calibrant.functional.multinomial import minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
-from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.map import FittedMap, still_impossible
 from calibrant.posthoc.temperature import least_nll
 from calibrant.types import Predictions
 
@@ -43,8 +43,7 @@ class VectorMap(FittedMap):
         return len(self.weight)
 
     def transform(self, logits: Tensor) -> Tensor:
-        out = logits * self.weight.to(logits.device) + self.bias.to(logits.device)
-        return torch.where(torch.isneginf(logits), logits, out)
+        return still_impossible(logits * self.weight + self.bias, logits)
 
 
 @dataclass(frozen=True)

@@ -31,9 +31,9 @@ from torch import Tensor
 
 from calibrant.functional.binning import ROUNDING, settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
+from calibrant.posthoc.curves import Floats, Step, compressed, packed, step_function, tensors
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.one_vs_rest import Kind, check_kind, every_class_of, joined, odds, top_odds
-from calibrant.posthoc.steps import Floats, Step, compressed, look_up, packed
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
 from calibrant.types import Predictions
 
@@ -50,12 +50,11 @@ class VennAbersMap(TopLabelMap):
 
     def interval(self, score: Tensor) -> tuple[Tensor, Tensor]:
         """(p₀, p₁) of each log-odds."""
-        p0 = self.values0.to(score.device)[torch.searchsorted(self.edges0.to(score.device), score, right=True)]
-        p1 = self.values1.to(score.device)[torch.searchsorted(self.edges1.to(score.device), score, right=False)]
-        return p0, p1
+        p0 = step_function(score, self.edges0, self.values0, right=True)
+        return p0, step_function(score, self.edges1, self.values1)
 
     def confidence(self, top: Top) -> Tensor:
-        p0, p1 = self.interval(top_odds(top).score.contiguous())
+        p0, p1 = self.interval(top_odds(top).score)
         return p1 / (1 - p0 + p1)
 
 
@@ -78,8 +77,8 @@ class VennAbersRestMap(FittedMap):
 
     def transform(self, logits: Tensor) -> Tensor:
         score = odds(logits).score
-        p0 = look_up(score, self.edges0, self.values0, self.offset0, right=True)
-        p1 = look_up(score, self.edges1, self.values1, self.offset1, right=False)
+        p0 = step_function(score, self.edges0, self.values0, self.offset0, right=True)
+        p1 = step_function(score, self.edges1, self.values1, self.offset1)
         return joined(torch.log(p1) - torch.log(1 - p0 + p1), logits)
 
     def summary(self) -> dict[str, Any]:
@@ -107,18 +106,14 @@ class VennAbers(Calibrator):
             top = top_of(p)
             score, hit = top_odds(top).score.cpu().numpy(), (top.predicted == p.labels).cpu().numpy()
             low, high = lower_steps(score, hit), upper_steps(score, hit)
-            tensors = [torch.from_numpy(v) for v in (low.edges, low.values, high.edges, high.values)]
-            width = float(np.mean(_at(high, score, "left") - _at(low, score, "right")))
-            return VennAbersMap(*tensors, record=certified({"kind": "top", "mean_width": width}))
+            record = certified({"kind": "top", "mean_width": mean_width(low, high, score)})
+            return VennAbersMap(*tensors(low.edges, low.values, high.edges, high.values), record=record)
         logits = every_class_of(p, self.name)
         columns = odds(logits.double()).score.T.contiguous().cpu().numpy()
         labels = p.labels.cpu().numpy()
         lows = [lower_steps(s, labels == c) for c, s in enumerate(columns)]
         highs = [upper_steps(s, labels == c) for c, s in enumerate(columns)]
-        widths = [
-            np.mean(_at(high, s, "left") - _at(low, s, "right"))
-            for s, low, high in zip(columns, lows, highs, strict=True)
-        ]
+        widths = [mean_width(low, high, s) for low, high, s in zip(lows, highs, columns, strict=True)]
         record = certified({"kind": "one_vs_rest", "mean_width": float(np.mean(widths))})
         return VennAbersRestMap(*packed(lows), *packed(highs), record=record)
 
@@ -167,5 +162,5 @@ def lower_steps(score: Floats, hit: NDArray[np.bool_]) -> Step:
     return Step(-turned.edges[::-1].copy(), 1 - turned.values[::-1])
 
 
-def _at(step: Step, score: Floats, side: str) -> Floats:
-    return np.asarray(step.values[np.searchsorted(step.edges, score, side=side)])  # type: ignore[call-overload]
+def mean_width(low: Step, high: Step, score: Floats) -> float:
+    return float(np.mean(high(score, right=False) - low(score, right=True)))
