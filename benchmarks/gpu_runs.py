@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from calibrant.bench.store import KEY_LENGTH, Cell, Store, read
 from calibrant.files import atomic
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.papers import Experiment, Scale, experiments
 from calibrant.training import checkpoint
 from calibrant.training.epochs import kept_top_logits

@@ -29,7 +29,7 @@ from calibrant.data.image_folder import SUFFIXES, decode
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.reference import resolve
 from calibrant.errors import CalibrantError, FileError, InputError
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.papers.pep import PAPER
 from calibrant.training.environment import environment
 from calibrant.training.recipe import digest

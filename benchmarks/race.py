@@ -32,7 +32,7 @@ import calibrant
 from benchmarks.race_peers import SMALL_ONLY, peers
 from benchmarks.race_table import write
 from calibrant.files import atomic
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import evaluate_scores
 from calibrant.posthoc import CALIBRATORS

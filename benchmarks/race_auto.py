@@ -23,7 +23,7 @@ import torch
 import calibrant
 from benchmarks.race import load, ours, race, sets
 from benchmarks.race_table import Cell, paired, read
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.posthoc import CALIBRATORS
 from calibrant.types import Predictions
 

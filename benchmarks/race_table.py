@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 
 PEERS = ("probmetrics", "netcal")
 ROUNDING = 1e-5

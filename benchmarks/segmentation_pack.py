@@ -15,7 +15,7 @@ from torch import Tensor
 
 from calibrant.bench.store import KEY_LENGTH, Store, read
 from calibrant.files import atomic
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.metrics.blocks import missed
 from calibrant.metrics.frames import Frames, blocked
 from calibrant.papers import Experiment, experiments

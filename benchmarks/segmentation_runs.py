@@ -42,7 +42,7 @@ from calibrant.data.records import Part
 from calibrant.ensembles import MCDropout, TemporalSmoothing
 from calibrant.ensembles.ensemble import evaluating
 from calibrant.files import atomic
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.frames import Frames
 from calibrant.papers import AS_TRAINED, Experiment, experiments

@@ -21,7 +21,7 @@ import torch
 from benchmarks.smoothing_measure import FEW, MANY, Curve, claim, claim_over_seeds, deep_curve, nll_of_items
 from calibrant.bench.store import Cell, Store, read
 from calibrant.files import atomic
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.functional.inputs import predictions
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, experiments

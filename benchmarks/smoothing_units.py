@@ -16,7 +16,7 @@ from typing import Any
 
 from benchmarks.workers import Foldered, begun, scale_of, squeezed
 from calibrant.bench.store import KEY_LENGTH
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.papers import Experiment, experiments
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.settings import Choice, setting

@@ -34,7 +34,7 @@ from calibrant.diagnostics.stress.cells import Cell
 from calibrant.diagnostics.stress.material import images_only, limited
 from calibrant.ensembles.deep import Deep
 from calibrant.ensembles.pep import PEP
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.metrics.conventions import Resampling
 from calibrant.papers import AS_TRAINED, experiments
 from calibrant.report.stress import calibrator_maps

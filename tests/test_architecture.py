@@ -144,13 +144,13 @@ def test_folders_are_listed_in_one_place() -> None:
     """`Path.glob` finds the temporary file of a write that was killed, and takes it for a result."""
     faults = []
     for path in [*FILES, *sorted((ROOT / "benchmarks").glob("*.py"))]:
-        if name_of(path).endswith(("files/listing.py", "files/atomic.py")):
+        if name_of(path).endswith(("files/paths.py", "files/atomic.py")):
             continue
         for node in ast.walk(tree(path)):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 listing = node.func.attr in {"glob", "rglob", "iterdir", "scandir", "listdir"}
                 if listing or ast.unparse(node.func) == "os.walk":
-                    faults.append(f"{name_of(path)}:{node.lineno}: list folders by calibrant.files.listing.visible")
+                    faults.append(f"{name_of(path)}:{node.lineno}: list folders by calibrant.files.paths.visible")
     assert not faults, "\n".join(faults)
 
 

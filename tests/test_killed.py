@@ -25,7 +25,7 @@ from calibrant.data.corruption_folder import CorruptionFolder
 from calibrant.data.image_folder import ImageFolder
 from calibrant.errors import FileError
 from calibrant.files import atomic
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.training import How, checkpoint, distances, load, read, select, train
 from calibrant.types import Split
 from tests.killed import leave

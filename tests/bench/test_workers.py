@@ -18,7 +18,7 @@ import pytest
 from benchmarks import smoothing_runs
 from benchmarks.locks import claimed, released, taken
 from benchmarks.workers import OutOfTime, once, scale_of, schedule_note, squeezed, work
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.training.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]

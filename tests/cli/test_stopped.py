@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.cli import INTERRUPTED, TERMINATED
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 
 MAIN = """
 import signal

@@ -25,7 +25,7 @@ from calibrant.attacks.behind import inside, modules
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, sealed, tensors
 from calibrant.files.arrays import Content
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.nn.antialias import blurpooled
 from calibrant.nn.surgery import smoothed
 from calibrant.types import SCHEMA

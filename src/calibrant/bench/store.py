@@ -19,7 +19,7 @@ from typing import Any, Literal
 from calibrant.errors import FileError
 from calibrant.files import atomic
 from calibrant.files import write as write_predictions
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.papers import Experiment, Scale
 from calibrant.types import SCHEMA, Predictions, jsonable
 

@@ -63,7 +63,7 @@ def opened(
     from calibrant.data.corruption_folder import type_folders
     from calibrant.diagnostics.stress import Subject
     from calibrant.ensembles.reference import resolve
-    from calibrant.files.listing import visible
+    from calibrant.files.paths import visible
 
     where = device_of(device)
     found = [resolve(each) for each in models]

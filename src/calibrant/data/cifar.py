@@ -23,8 +23,7 @@ from torch import Tensor
 from calibrant.data.image_arrays import read_arrays
 from calibrant.data.records import HELD_OUT, DatasetSpec, Layout, Raw, numbered_classes, one_reader
 from calibrant.errors import FileError
-from calibrant.files.damage import readable
-from calibrant.files.listing import existing, visible
+from calibrant.files.paths import existing, readable, visible
 from calibrant.types import Split
 
 EDGE, TILES = 32, 50

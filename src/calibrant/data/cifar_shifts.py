@@ -23,8 +23,8 @@ from calibrant.data.corruption_folder import CorruptionFolder
 from calibrant.data.image_arrays import read_arrays, to_images
 from calibrant.data.records import Layout, Raw
 from calibrant.errors import FileError, unknown
-from calibrant.files.listing import visible
 from calibrant.files.npz import read_npy
+from calibrant.files.paths import visible
 from calibrant.types import Split
 
 V6 = ("cifar-10.1/cifar10.1_v6_data.npy", "cifar-10.1/cifar10.1_v6_labels.npy")

@@ -26,8 +26,8 @@ from calibrant.data.image_arrays import check_images, check_labels, to_images
 from calibrant.data.image_folder import SUFFIXES, ImageFolder, match_classes
 from calibrant.data.records import Data, Part, numbered_classes
 from calibrant.errors import FileError, InputError, unknown
-from calibrant.files.listing import names, visible
 from calibrant.files.npz import read_npy
+from calibrant.files.paths import names, visible
 from calibrant.types import Split
 
 SEVERITIES = 5

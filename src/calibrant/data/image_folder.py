@@ -21,8 +21,7 @@ from torch.utils.data import Dataset
 from calibrant.data.image_arrays import read_set
 from calibrant.data.records import Data, Part
 from calibrant.errors import FileError, InputError
-from calibrant.files.damage import readable
-from calibrant.files.listing import visible
+from calibrant.files.paths import readable, visible
 from calibrant.types import Split
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm"}

@@ -17,7 +17,7 @@ from torch import Tensor
 from calibrant.data.image_arrays import read_arrays, to_images
 from calibrant.data.records import HELD_OUT, DatasetSpec, Layout, Raw, numbered_classes
 from calibrant.errors import FileError
-from calibrant.files.damage import readable
+from calibrant.files.paths import readable
 from calibrant.types import Split
 
 IDX_FILES = {

@@ -19,7 +19,7 @@ from calibrant.ensembles.perturbation import Where
 from calibrant.ensembles.sigma import SigmaPoint
 from calibrant.errors import MapError
 from calibrant.files import atomic, outputs
-from calibrant.files.damage import readable
+from calibrant.files.paths import readable
 from calibrant.types import jsonable
 
 VERSION = 1

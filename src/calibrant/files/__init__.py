@@ -17,7 +17,7 @@ from torch import Tensor
 from calibrant.errors import FileError
 from calibrant.files import arrays, atomic, csv, npz, parquet, tensors
 from calibrant.files.arrays import Arrays, Content, Keys
-from calibrant.files.listing import existing
+from calibrant.files.paths import existing
 from calibrant.types import Predictions, Split
 
 

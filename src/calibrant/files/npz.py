@@ -14,7 +14,7 @@ from torch import Tensor
 
 from calibrant.errors import FileError
 from calibrant.files.arrays import Arrays, Content
-from calibrant.files.damage import readable
+from calibrant.files.paths import readable
 
 
 def read(path: Path) -> Arrays:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from calibrant.errors import FileError
-from calibrant.files.listing import everything, visible
+from calibrant.files.paths import everything, visible
 
 LONGEST = 255 - len(".calibrant-12345678.")
 """Bytes in a name: a file system allows 255, and a temporary name is that much longer than its target's."""

@@ -15,9 +15,8 @@ import numpy as np
 from calibrant.errors import FileError
 from calibrant.files.arrays import ROLES, Arrays, Content
 from calibrant.files.columns import is_score, stacked, stems
-from calibrant.files.damage import readable
-from calibrant.files.listing import visible
 from calibrant.files.npz import numpy
+from calibrant.files.paths import readable, visible
 
 
 def parts(path: Path) -> list[Path]:

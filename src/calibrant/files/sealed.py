@@ -1,8 +1,8 @@
-"""A JSON record that carries its own hash, as weights do: one that was edited or damaged is an error naming it.
+"""A JSON record that carries its own hash: if it was edited or damaged, reading it is an error that names the file.
 
-The hash is the first key. It is taken of the whole file's bytes, with zeros in its own place: record and hash get
-their name on disk together, so no kill comes between them. Records of version 0.1 have none; they are read as they are,
-and the reader is told.
+The hash is the first key. It covers the bytes of the whole file, with zeros in its own place. Record and hash are
+written together, so a kill cannot separate them. Records of version 0.1 have no hash; they are read unchecked, and the
+caller is told.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from calibrant.errors import FileError
 from calibrant.files import atomic
-from calibrant.files.listing import existing
+from calibrant.files.paths import existing
 
 KEY = "sha256"
 BLANK = b"0" * 64
@@ -27,14 +27,16 @@ def write(path: Path, body: Mapping[str, Any]) -> Path:
 
 
 def read(path: Path, unsealed: Callable[[str], None] = lambda name: None) -> dict[str, Any]:
-    """The record, checked against its hash; `unsealed` hears the name of one that has none."""
+    """The record, checked against its hash; `unsealed` is called with the name of a record that has none."""
     data = _bytes(path)
     body = _table(data, path)
     claimed = body.pop(KEY, None)
     if claimed is None:
         unsealed(path.name)
     elif _hash(data.replace(json.dumps(claimed).strip('"').encode(), BLANK, 1)).decode() != claimed:
-        raise FileError(f"{path} was edited or damaged: its hash does not match; restore it, or make it anew elsewhere")
+        raise FileError(
+            f"{path} was edited or damaged: its hash does not match; restore it, or create it again elsewhere"
+        )
     return body
 
 
@@ -55,9 +57,9 @@ def _table(data: bytes, path: Path) -> dict[str, Any]:
     try:
         body = json.loads(data.decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise FileError(f"{path} is not valid JSON ({error}); restore it, or make it anew elsewhere") from error
+        raise FileError(f"{path} is not valid JSON ({error}); restore it, or create it again elsewhere") from error
     if not isinstance(body, dict):
-        raise FileError(f"{path} does not hold a table; restore it, or make it anew elsewhere")
+        raise FileError(f"{path} does not hold a table; restore it, or create it again elsewhere")
     return body
 
 

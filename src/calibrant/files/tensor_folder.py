@@ -17,7 +17,7 @@ from torch import Tensor
 
 from calibrant.errors import MapError
 from calibrant.files import atomic, outputs
-from calibrant.files.damage import readable
+from calibrant.files.paths import readable
 from calibrant.types import jsonable
 
 

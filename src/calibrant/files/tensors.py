@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.files.arrays import Arrays, Content
-from calibrant.files.damage import readable
+from calibrant.files.paths import readable
 
 
 def read(path: Path) -> Arrays:

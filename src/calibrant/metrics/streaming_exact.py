@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.functional import ranking
 from calibrant.functional.scores import Scores
 from calibrant.metrics.streaming import RUNGS, StreamState, rung

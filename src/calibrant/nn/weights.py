@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.errors import FileError, unknown
-from calibrant.files.damage import readable
 from calibrant.files.npz import read as read_npz
+from calibrant.files.paths import readable
 from calibrant.nn.key_names import KEY_NAMES, rename
 
 COUNTER = "num_batches_tracked"

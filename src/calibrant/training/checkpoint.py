@@ -23,7 +23,7 @@ from torch import Tensor
 
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, sealed
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.protocols import Stateful
 from calibrant.training.recipe import Recipe, digest
 from calibrant.types import SCHEMA, jsonable

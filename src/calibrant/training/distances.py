@@ -30,7 +30,7 @@ from calibrant.data import Batches, Data
 from calibrant.data.records import Part
 from calibrant.errors import FileError, InputError, unknown
 from calibrant.files import atomic
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.functional.pooling import pool
 from calibrant.training.environment import enough_threads
 from calibrant.types import SCHEMA, Split

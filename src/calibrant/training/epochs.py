@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from calibrant.attacks.store import tensors_hash
 from calibrant.errors import FileError
 from calibrant.files import atomic, write
-from calibrant.files.listing import visible
+from calibrant.files.paths import visible
 from calibrant.types import Predictions
 
 

@@ -16,8 +16,7 @@ from torch import nn
 from calibrant.data import Data
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, locks, outputs, sealed
-from calibrant.files.contained import check_links, inside
-from calibrant.files.listing import visible
+from calibrant.files.paths import check_links, inside, visible
 from calibrant.nn import build as build_network
 from calibrant.training import checkpoint
 from calibrant.training.environment import command, environment
