@@ -1,7 +1,7 @@
 """DS A.3: 300 epochs, SGD 0.1 ÷ 5 (cross-entropy, entropy regularisation, mixup) or ÷ 10 (smoothing, focal).
 
 The rate drops after 150 and 225 epochs; ε 0.05, γ 3, β 0.1, mixup 0.2, T = 1.5, 3 runs.
-Momentum 0.9, weight decay 5e-4, batch 128 and 5,000 held out are ours.
+Momentum 0.9, weight decay 5e-4, batch size 128 and 5,000 held-out items are ours.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from calibrant.training.recipe import AugmentSettings, DataSettings, Recipe
 from calibrant.training.settings import Choice
 
 RUNS = 3
-TEMPERATURE = 1.5
 HELD_OUT = {"validation": 2_500, "calibration": 2_500}
 NETWORKS = ("vgg16", "resnet50", "densenet121")
 

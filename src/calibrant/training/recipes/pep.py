@@ -1,9 +1,9 @@
 """PEP §3.2: 15 epochs of Adam; hold out 10,000 (MNIST, Fashion) or 5,000 (CIFAR); dropout 0.5; 10 members; 25 runs.
 
-The paper gives neither batch nor learning rate: batch 128 and 1e-3 are ours. It tunes σ and T on its one held-out set,
-which here is halved into validation and calibration. "BN after each layer" can be read two ways; with dropout the CIFAR
-network has it after ReLU, because before it the dense units die (best of four readings on held-out data:
-`benchmarks/pep_table2.py`, whose cells list them all).
+The paper gives neither batch size nor learning rate: 128 and 1e-3 are ours. It tunes σ and T on its one held-out set,
+which is halved here into validation and calibration. "BN after each layer" can be read in two ways. With dropout, the
+CIFAR network has it after ReLU, because before it the dense units die (best of four readings on held-out data, all
+listed by the cells of `benchmarks/pep_table2.py`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ FIVE = "cifar10[0-4]"
 
 
 def five_classes(network: str, about: str, **changes: Any) -> Recipe:
-    """PEP §3.2, out-of-distribution detection: trained on five classes, the other five are foreign."""
+    """PEP §3.2, out-of-distribution detection: five classes are for training, the other five are foreign."""
     return replace(
         recipe("cifar10_cnn", "cifar10", network),
         name=f"pep/ood_{network}",

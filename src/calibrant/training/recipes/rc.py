@@ -1,9 +1,9 @@
 """RC §3: ResNet-32, cross-entropy against label smoothing, L1 norm, focal and inverse focal over grids; 5 runs.
 
-The paper chooses each coefficient by ECE on *test*: an oracle's choice. These recipes choose on validation, and the
-record shows the oracle's beside it. Its appendix is not in our copy: SGD 0.1, momentum 0.9, 5e-4, batch 128, 200
-epochs, ÷ 10 at 100 and 150 are ours (Figure 4 shows a drop by ten after 100 epochs on CIFAR-100, after 50 on
-20 Newsgroups, where Adam and 100 epochs are ours).
+The paper chooses each coefficient by ECE on *test*, which is an oracle choice. These recipes choose on validation, and
+the record also shows the oracle's choice. The appendix is missing from our copy: SGD 0.1, momentum 0.9, 5e-4, batch
+128, 200 epochs, ÷ 10 at 100 and 150 are ours. (Figure 4 shows a drop by ten after 100 epochs on CIFAR-100, and after 50
+on 20 Newsgroups, for which Adam and 100 epochs are ours.)
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def recipes(data: str, network: str = "resnet32") -> tuple[Recipe, ...]:
         about=f"RC §3, {network} on {data}, cross-entropy; schedule ours",
         data=DataSettings(data, sizes=None if text else HELD_OUT),
         network=Choice(network),
-        augment=None if text else AugmentSettings(4, flip=data != "svhn"),  # a mirrored 2 is no digit
+        augment=None if text else AugmentSettings(4, flip=data != "svhn"),  # a mirrored 2 is not a digit
         optimiser=Optimiser("adam", lr=1e-3) if text else Optimiser("sgd", lr=0.1, momentum=0.9, weight_decay=5e-4),
         schedule=Schedule("multistep", milestones=(50, 75) if text else (100, 150), gamma=0.1),
         epochs=100 if text else 200,

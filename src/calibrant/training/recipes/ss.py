@@ -1,7 +1,7 @@
 """SS A.1: SGD 0.1, momentum 0.9, weight decay 5e-4, batch 128, 200 epochs, × 0.2 at 60/130/160, one epoch of warm-up.
 
-Dropout 0.3 on CIFAR (0.05 on ImageNet) in the Bayesian networks, crop and flip. The paper trains on all 50,000; 5,000
-are held out here (2,500 to watch, 2,500 to calibrate).
+Dropout 0.3 on CIFAR (0.05 on ImageNet) in the Bayesian networks, crop and flip. The paper trains on all 50,000; here
+5,000 are held out (2,500 for validation, 2,500 for calibration).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ PASSES = 50
 NETWORKS = ("vgg16", "vgg19", "resnet18", "resnet50", "resnext50")
 SMOOTH = {"kernel": KERNEL, "prob": "tanh", "tau": TAU}
 VGG_MLP = {"head_edge": 7}
-"""Of the authors' VGG: its MLP sees the last map spread to 7 × 7."""
+"""Options of the authors' VGG, whose MLP sees the last map enlarged to 7 × 7."""
 VGG_DROPOUT = {"dropout_at": "convolutions"}
-"""And one MC dropout layer behind every convolution."""
+"""The same with one MC dropout layer after every convolution."""
 
 
 def as_authors(network: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a network in the authors' code, where the paper leaves more than one reading: VGG."""
+    """The options that a network has in the authors' code, where the paper is ambiguous (VGG)."""
     if not network.startswith("vgg"):
         return dict(options)
     pooled = options.get("head", "mlp") != "mlp"
@@ -35,7 +35,7 @@ def as_authors(network: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def passes(network: str, options: Mapping[str, Any]) -> Choice:
-    """MC dropout as the authors' code has it: an MLP's own dropout is off at test time, as in any network."""
+    """MC dropout as in the authors' code: an MLP's own dropout is off at test time, as usual."""
     if options.get("head", "mlp" if network.startswith("vgg") else "gap") != "mlp":
         return Choice("dropout", {"members": PASSES})
     where = ("stages",) if network.startswith("vgg") else ("layer1", "layer2", "layer3", "layer4")
@@ -43,7 +43,7 @@ def passes(network: str, options: Mapping[str, Any]) -> Choice:
 
 
 def suffix(dropout: float, smooth: bool) -> str:
-    """Of a recipe's and an experiment's name: the variants of Table E.1."""
+    """The suffix of a recipe's or an experiment's name, for the variants of Table E.1."""
     return ("_dropout" if dropout else "") + ("_smooth" if smooth else "")
 
 
@@ -65,7 +65,7 @@ def recipe(network: str, data: str, *, dropout: float = 0.0, smooth: bool = Fals
 
 
 def nearly_all(network: str, data: str) -> Recipe:
-    """Trained on 49,000: as near to the paper's 50,000 as leaves something to watch and to calibrate on."""
+    """Trained on 49,000 items: close to the paper's 50,000, with some left for validation and calibration."""
     usual = recipe(network, data)
     return replace(
         usual,
