@@ -85,6 +85,8 @@ MEASURED = {
     "coverage_paired.md": "… of differences",
     "coverage_shift.md": "… under shift",
     "race.md": "The race of calibrators",
+    "race_auto.md": "What choosing costs",
+    "scaling.md": "Speed of the linear maps",
 }
 """Pages that long benchmarks write: in the navigation when they are there."""
 

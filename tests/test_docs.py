@@ -21,6 +21,8 @@ def test_the_site_builds_offline(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     pages = sorted(tmp_path.glob("*.html"))
     assert {"index.html", "tutorial.html", "conventions.html", "methods.html", "api.html"} <= {p.name for p in pages}
+    listed = set(re.findall(r'href="([\w-]+)\.html"', (tmp_path / "index.html").read_text()))
+    assert listed >= {p.stem for p in (ROOT / "docs").glob("*.md")}, "a page that nobody finds"
     for built in pages:
         for tag in re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", built.read_text()):
             assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag), f"{built.name} loads {tag}"
