@@ -248,7 +248,7 @@ def spoil(held: Path, how: str) -> list[str]:
     [
         ("rows", "97 images do not come in whole blocks"),
         ("dtype", "save bytes 0 … 255 (uint8)"),
-        ("missing", "labels.npy: not there"),
+        ("missing", "labels.npy: not found"),
         ("truncated", "darker.npy: this array is truncated"),
         ("range", "label 77 in row"),
         ("blocks", "not five severities of the same items"),
