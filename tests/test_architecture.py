@@ -158,6 +158,8 @@ def test_public_surface() -> None:
     names = list(calibrant._PUBLIC)
     assert names == sorted(names), "keep the table sorted"
     assert calibrant.__all__ == names
+    hidden = {part_of(path) for path in FILES} & set(names)
+    assert not hidden, f"importing the module calibrant.{sorted(hidden)} would replace the public name"
     for name in names:
         found = getattr(calibrant, name)
         assert found is getattr(import_module(calibrant._PUBLIC[name]), name)

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calibrant.data import load
 from calibrant.errors import CalibrantError, FileError, InputError, UnknownNameError
 from calibrant.losses import LOSSES
 from calibrant.nn import MODELS
 from calibrant.training import RECIPES, Recipe, read
-from calibrant.training.components import components, make
+from calibrant.training.components import components, known_of, make
 from calibrant.training.recipe import digest
 from calibrant.training.settings import Choice, build, setting
 
@@ -30,12 +31,16 @@ def test_every_recipe_survives_json(name: str) -> None:
     assert recipe.title and recipe.name == name
 
 
+@pytest.fixture(scope="module")
+def known() -> dict[str, Any]:
+    return known_of(load("digits"))
+
+
 @pytest.mark.parametrize("name", RECIPES)
-def test_every_recipe_names_things_that_exist(name: str) -> None:
+def test_every_recipe_names_things_that_exist(name: str, known: dict[str, Any]) -> None:
     for settings, recipe in RECIPES[name].points():
         assert recipe.network.name in MODELS
-        known = {"classes": 10, "items": 100, "std": (1.0,), "median_frequency": lambda: (1.0,) * 10}
-        made = components(recipe, {**known, "attack": lambda model, x: x})
+        made = components(recipe, known)
         assert len(made.penalties) == recipe.members
         for key, value in settings.items():
             assert recipe.with_settings({key: value}) == recipe

@@ -33,8 +33,6 @@ from calibrant.types import Split
 MEDIAN_FREQUENCY = "median_frequency"
 """What a recipe may write as a loss's `class_weights` instead of numbers."""
 
-ADVERSARY = "adversary"
-
 ATTACK_ITERATIONS = 10
 """Default for an attack in training (AR A.1)."""
 
@@ -59,14 +57,7 @@ class Components:
 
 def known_of(data: Data) -> dict[str, Any]:
     """What the run knows and a recipe cannot write."""
-    train = data[Split.TRAIN]
-    return {
-        "classes": data.k,
-        "items": int(train.index.max()) + 1,
-        "std": data.std,
-        ADVERSARY: lambda table, epsilon, key: adversary(table, epsilon, data, key),
-        MEDIAN_FREQUENCY: lambda: median_frequency(train.y, data.k),
-    }
+    return {"classes": data.k, "items": int(data[Split.TRAIN].index.max()) + 1, "std": data.std, "data": data}
 
 
 def median_frequency(labels: Tensor, classes: int) -> tuple[float, ...]:
@@ -111,10 +102,10 @@ def make(table: Mapping[str, Callable[..., Any]], choice: Choice, key: str, know
             raise unknown("key", f"{key}.{option}", [f"{key}.{n}" for n in names])
     given = dict(choice.options)
     if given.get("class_weights") == MEDIAN_FREQUENCY:
-        given["class_weights"] = known[MEDIAN_FREQUENCY]()
-    if "attack" in names and "attack" not in known and ADVERSARY in known:
+        given["class_weights"] = median_frequency(known["data"][Split.TRAIN].y, known["classes"])
+    if "attack" in names and "attack" not in known and "data" in known:
         epsilon = given.get("epsilon", parameters["epsilon"].default)
-        given["attack"] = known[ADVERSARY](given.get("attack", "pgd"), epsilon, key)
+        given["attack"] = adversary(given.get("attack", "pgd"), epsilon, known["data"], key)
     handed = {name: known[name] for name in names if name in known and name not in given}
     missing = [n for n in names if parameters[n].default is inspect.Parameter.empty and n not in {**given, **handed}]
     if missing:
