@@ -13,7 +13,7 @@ from torch.utils.data import TensorDataset
 
 from calibrant.data import Augment, Batches, load
 from calibrant.data.image_arrays import load_file
-from calibrant.data.label_maps import as_map, marked, no_mark_is_a_class
+from calibrant.data.label_maps import as_map, check_common_mark, mark_ignored
 from calibrant.errors import FileError, InputError
 from tests.data.test_torch_dataset import Items
 
@@ -76,7 +76,7 @@ def test_mistakes_are_named_in_one_line(items: list[Any], says: str) -> None:
 
 def test_a_mark_for_one_label_an_item_is_refused() -> None:
     for given in ("digits", TensorDataset(torch.zeros(8, 2), torch.arange(8) % 2)):
-        with pytest.raises(InputError, match="has one label an item: ignore_index=255 .* is for maps"):
+        with pytest.raises(InputError, match="has one label per item: ignore_index=255 .* is for maps"):
             load(given, ignore_index=255)
 
 
@@ -119,12 +119,12 @@ def test_maps_with_an_axis_of_one_and_in_another_order_of_bytes(tmp_path: Path) 
 @pytest.mark.parametrize("mark", [2.5, "2", True])
 def test_an_index_to_ignore_is_a_whole_number(mark: object) -> None:
     with pytest.raises(InputError, match="ignore_index=.* must be a whole number"):
-        marked(torch.zeros(1, 4, 4), mark, "mine")  # type: ignore[arg-type]
+        mark_ignored(torch.zeros(1, 4, 4), mark, "mine")  # type: ignore[arg-type]
 
 
 def test_an_index_beyond_64_bits_is_one_line() -> None:
     with pytest.raises(InputError, match=f"ignore_index={10**20} is beyond 64 bits"):
-        marked(torch.zeros(1, 4, 4), 10**20, "mine")
+        mark_ignored(torch.zeros(1, 4, 4), 10**20, "mine")
 
 
 @pytest.mark.parametrize(("others", "refused"), [(2, True), (253, True), (254, False), (999, False)])
@@ -134,6 +134,6 @@ def test_255_is_a_mark_only_above_a_gap(others: int, refused: bool) -> None:
     parts = load(TensorDataset(torch.zeros(1, 3, 2, 2), y), sizes=WHOLE).splits
     if refused:
         with pytest.raises(InputError, match=f"pixels of 255 beside the classes 0 … {others}"):
-            no_mark_is_a_class(parts, "mine")
+            check_common_mark(parts, "mine")
     else:
-        no_mark_is_a_class(parts, "mine")
+        check_common_mark(parts, "mine")

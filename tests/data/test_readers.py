@@ -154,7 +154,7 @@ def test_cifar_binaries(tmp_path: Path, name: str) -> None:
 
 def test_missing_files_say_what_to_put_where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CALIBRANT_DATA", raising=False)
-    with pytest.raises(FileError, match=r"set CALIBRANT_DATA or give root=.*cifar10/labels\.npz.*cifar-10-batches-py"):
+    with pytest.raises(FileError, match=r"set CALIBRANT_DATA or pass root=.*cifar10/labels\.npz.*cifar-10-batches-py"):
         load("cifar10")
     with pytest.raises(FileError, match=r"cifar10/labels\.npz … .*\(25 files\)"):
         load("cifar10", root=tmp_path)

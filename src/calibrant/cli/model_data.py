@@ -100,7 +100,7 @@ def model_data(
     from calibrant.data import load
     from calibrant.data.image_arrays import load_file
     from calibrant.data.image_folder import common_shape, match_classes
-    from calibrant.data.label_maps import one_label_each
+    from calibrant.data.label_maps import check_one_label_each
 
     path, own = Path(name), name == model.data
     if is_arrays(name):
@@ -114,5 +114,5 @@ def model_data(
         ignore_index=model.ignore_index if ignore_index is None and own else ignore_index,
     )
     if not maps:
-        one_label_each(loaded.splits, name)
+        check_one_label_each(loaded.splits, name)
     return match_classes(loaded, model.classes) if path.is_dir() and model.classes is not None else loaded

@@ -26,9 +26,9 @@ def agree(answers: Mapping[str, Tensor], data: str, known: Sequence[Any] | None,
                 f"{text} has {k} classes and {first} has {counts[first]}; members must agree on the classes"
             )
     if first and labels.ndim > 1:
-        from calibrant.data.label_maps import below
+        from calibrant.data.label_maps import check_classes
 
-        below(labels, counts[first], data, first)
+        check_classes(labels, counts[first], data, first)
 
 
 def _shaped(text: str, z: Tensor, data: str, labels: Tensor) -> None:

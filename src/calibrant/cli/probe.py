@@ -180,7 +180,7 @@ def _request(
     from calibrant.cli.model_data import data_name, fed
     from calibrant.cli.notes import check_runs, say_notes
     from calibrant.data import load
-    from calibrant.data.label_maps import one_label_each
+    from calibrant.data.label_maps import check_one_label_each
     from calibrant.ensembles.reference import resolve
     from calibrant.functional.inputs import as_split
 
@@ -202,7 +202,7 @@ def _request(
         sizes=first.sizes if own else None,
         shape=first.shape,
     )
-    one_label_each(loaded.splits, name)
+    check_one_label_each(loaded.splits, name)
     _check_store(store, first, loaded, splits, str(options["ruler"]), limit)
     check_runs(models, found)
     say_notes(found)

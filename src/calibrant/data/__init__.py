@@ -1,6 +1,6 @@
-"""Data sets by name, split once from a seed into train / validation / calibration / test; a user's own Dataset as well.
+"""Data sets by name, or a user's own Dataset, split from one seed into train / validation / calibration / test.
 
-One root holds all files: `root=`, or the environment variable CALIBRANT_DATA. Digits need none.
+All files lie under one root: `root=`, or the environment variable CALIBRANT_DATA. Digits need none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.utils.data import Dataset
 from calibrant.data.batches import Augment, Batches
 from calibrant.data.image_folder import parts_of_folder
 from calibrant.data.imagenet import IMAGENET
-from calibrant.data.label_maps import ignoring
+from calibrant.data.label_maps import mark_parts
 from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered_classes
 from calibrant.data.registry import DATASETS
 from calibrant.data.splits import cut, split_parts
@@ -28,7 +28,7 @@ from calibrant.errors import FileError, InputError, unknown
 from calibrant.types import Split
 
 OWN_SIZES: Mapping[str, Size] = {"validation": 0.1, "calibration": 0.1, "test": 0.2}
-"""How a single Dataset is split when nothing is said; the rest is train."""
+"""How a single Dataset is split by default; the rest is train."""
 
 
 def load(
@@ -40,12 +40,12 @@ def load(
     shape: Sequence[int] | None = None,
     ignore_index: int | None = None,
 ) -> Data:
-    """Reads and splits: a name, `NAME[0-4]` (some of its classes, `subsets`), `package.module:factory` (makes a
-    Dataset), a folder of images, a Dataset or a mapping of them.
+    """Reads and splits a data set: a name, `NAME[0-4]` (some of its classes, `subsets`), `package.module:factory`
+    (returns a Dataset), a folder of images, a Dataset, or a mapping of Datasets.
 
-    `sizes` overrides the defaults by split name: items, or a fraction of the training set; 0 leaves a split out, and
-    the items go to train. An official test set stays test, whatever the seed. `shape` is what a folder's images become.
-    `ignore_index` marks pixels without a class in maps of labels, besides −1 (and torch's −100).
+    `sizes` overrides the defaults by split name: a number of items, or a fraction of the training set; with 0 the split
+    is left out, and its items go to train. An official test set stays test, whatever the seed. A folder's images are
+    brought to `shape`. `ignore_index` marks pixels without a class in maps of labels, as −1 (and torch's −100) do.
     """
     check_sizes(sizes or {})
     if not isinstance(name_or_dataset, str):
@@ -57,20 +57,20 @@ def load(
     if name not in DATASETS:
         if os.path.isdir(name_or_dataset):  # also a name too long for a path
             found = _folder(Path(name_or_dataset), seed, sizes or {}, shape or IMAGENET.shape)
-            return replace(found, splits=ignoring(found.splits, ignore_index, name_or_dataset))
+            return replace(found, splits=mark_parts(found.splits, ignore_index, name_or_dataset))
         raise unknown("data set", name, DATASETS)
     spec = DATASETS[name]
     raw = _find(spec, root)
     classes, usual = raw.classes or spec.classes, dict(spec.sizes)
     if chosen is not None:
         if raw.lazy:
-            raise InputError(f"{name_or_dataset}: classes of folders are chosen by a folder that holds only them")
+            raise InputError(f"{name_or_dataset}: to choose classes of a folder, pass a folder that holds only them")
         numbers = class_numbers(chosen, classes, name)
         whole, raw = raw, restricted(raw, numbers, classes)
         classes = raw.classes or ()
         kept = {s: len(y) / max(1, len(whole.parts[s][1])) for s, (_, y) in raw.parts.items()}
         usual = scaled(usual, kept.get(Split.TRAIN, 1.0))
-    splits = ignoring(split_parts(raw, {**usual, **(sizes or {})}, seed), ignore_index, name)
+    splits = mark_parts(split_parts(raw, {**usual, **(sizes or {})}, seed), ignore_index, name)
     return Data(name_or_dataset, splits, classes, spec.shape, spec.mean, spec.std)
 
 
@@ -85,7 +85,7 @@ def is_named(name: str) -> bool:
 
 
 def stored_name(name: str, where: str, typed: str | None = None) -> str:
-    """The data set's name in a file. Files run no code: a factory counts only if the user typed it too."""
+    """The name of a data set from a file. Files never run code: a factory is accepted only if the user typed it too."""
     if is_factory(name) and name != typed:
         raise InputError(
             f"{where} names Python code for its data, {name!r}, and a file alone never runs code; if you trust it, "
@@ -95,13 +95,13 @@ def stored_name(name: str, where: str, typed: str | None = None) -> str:
 
 
 def _in_table(text: str) -> tuple[str, str | None]:
-    """The name as the table has it, and which classes of it."""
+    """The name in the table, and the choice of classes."""
     name, chosen = split_name(text)
     return name.replace(".", "_") if name.replace(".", "_") in DATASETS else name, chosen  # cifar10.1, as people write
 
 
 def data_root(root: str | Path | None = None) -> Path | None:
-    """The folder all data lies under, or None where nobody has named one."""
+    """The folder that holds all data, or None if it is not set."""
     chosen = root or os.environ.get("CALIBRANT_DATA")
     return Path(chosen).expanduser() if chosen else None
 
@@ -113,12 +113,12 @@ def check_sizes(sizes: Mapping[str, Size]) -> None:
 
 
 def _find(spec: DatasetSpec, root: str | Path | None) -> Any:
-    """Reads the first layout whose files are all there."""
+    """Reads the first layout whose files all exist."""
     under = data_root(root)
     if all(layout.files for layout in spec.layouts):
         if under is None:
             raise FileError(
-                f"{spec.name}: no data root; set CALIBRANT_DATA or give root= (--data-root). {_wanted(spec, None)}"
+                f"{spec.name}: no data root; set CALIBRANT_DATA or pass root= (--data-root). {_wanted(spec, None)}"
             )
         if not under.is_dir():
             raise FileError(f"{spec.name}: the data root {under} is not a folder. {_wanted(spec, under)}")
@@ -140,14 +140,14 @@ def _wanted(spec: DatasetSpec, under: Path | None) -> str:
     for layout in spec.layouts:
         more = f" … {layout.files[-1]} ({len(layout.files)} files)" if len(layout.files) > 1 else ""
         ways.append(f"{place}/{layout.files[0]}{more} [{layout.source}]")
-    return "Put there " + "; or ".join(ways)
+    return "Provide " + "; or ".join(ways)
 
 
 def _folder(folder: Path, seed: int, sizes: Mapping[str, Size], shape: Sequence[int]) -> Data:
-    """A folder of images, a class a sub-folder; normalised as ImageNet's networks expect.
+    """A folder of images, one sub-folder per class; normalised as ImageNet's networks expect.
 
-    With parts of its own it keeps them, and what is missing is cut from train. Without, it is all test, unless `sizes`
-    asks for other parts: then it is split like a Dataset.
+    A folder with parts keeps them, and missing parts are cut from train. A folder without parts is all test, unless
+    `sizes` asks for other parts: then it is split like a Dataset.
     """
     split = any(size for name, size in sizes.items() if name != Split.TEST)
     official, classes = parts_of_folder(folder, shape, Split.TRAIN if split else Split.TEST)
@@ -156,7 +156,7 @@ def _folder(folder: Path, seed: int, sizes: Mapping[str, Size], shape: Sequence[
 
 
 def _wanted_sizes(official: Mapping[Split, Part], sizes: Mapping[str, Size]) -> dict[Split, Size]:
-    """The usual sizes of parts that are not there, and whatever somebody asked for."""
+    """The default sizes of missing parts, and the sizes that were asked for."""
     wanted = {Split(name): size for name, size in {**OWN_SIZES, **sizes}.items()}
     return {s: n for s, n in wanted.items() if s not in official or s.value in sizes}
 
@@ -168,7 +168,7 @@ def _own(
     sizes: Mapping[str, Size],
     ignore_index: int | None,
 ) -> Data:
-    official = ignoring(parts_of(given), ignore_index, called)
+    official = mark_parts(parts_of(given), ignore_index, called)
     splits = cut(official, _wanted_sizes(official, sizes), seed)
     if Split.TRAIN not in splits:
         raise InputError('a mapping of data sets needs a "train" part')

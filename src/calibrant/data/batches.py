@@ -1,8 +1,8 @@
-"""Batches of a part that lives on the device: gathered, cropped, flipped and normalised there, all images at once.
+"""Batches of a part that is kept on the device: gathered, cropped, flipped and normalised there, all images at once.
 
-The epoch's order and its random offsets come from the generator when iteration starts, a few kernels an epoch; a batch
-is then one gather from the resident bytes and one scale-and-shift. Nothing waits for the device, and the result depends
-on the generator alone (a CPU generator gives the same batches on every device).
+The order of an epoch and its random offsets are drawn from the generator when iteration starts, in a few kernels per
+epoch; a batch is then one gather from the bytes on the device and one scale-and-shift. Nothing waits for the device,
+and the result depends only on the generator (a CPU generator gives the same batches on every device).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Batches:
         if batch_size < 1:
             raise InputError(f"batch_size must be at least 1, got {batch_size}")
         if (shuffle or augment is not None) and generator is None:
-            raise InputError("shuffling and augmentation draw from an explicit generator; hand in generator=")
+            raise InputError("shuffling and augmentation draw from an explicit generator; pass generator=")
         if augment is not None and part.items is None and part.x.ndim != 4:
             raise InputError(f"crop and flip are for images [N, C, H, W], not {tuple(part.x.shape)}; drop augment")
         if augment is not None and part.y.ndim == 3 and part.y.shape[1:] != part.x.shape[2:]:
@@ -61,7 +61,7 @@ class Batches:
         self.part, self.batch_size, self.generator, self.shuffle = part, batch_size, generator, shuffle
         self.augment, self.drop_last, self.channels_last = augment, drop_last, channels_last
         self.device, self.dtype, self.shard = torch.device(device), dtype, shard
-        # processes that fetch lazy items; a Dataset may say how many suit it, anyone else's stays in this process
+        # processes that fetch lazy items; a Dataset may set their number, others are read in this process
         self.workers = int(getattr(part.items, "workers", 0)) if workers is None else workers
         self.mean, self.std = mean, std
         self._y, self._index = part.y.to(self.device), part.index.to(self.device)
@@ -105,7 +105,7 @@ class Batches:
         return torch.randperm(n, generator=self.generator, device=self.generator.device)
 
     def _shifts(self) -> tuple[Tensor, ...]:
-        """Down, right, flip of each place in the epoch; drawn for all at once."""
+        """Down, right, flip for each place in the epoch; all drawn at once."""
         if self.augment is None:
             return ()
         assert self.generator is not None
@@ -116,7 +116,7 @@ class Batches:
         return tuple(t.to(self.device, non_blocking=True) for t in (down, right, flip))
 
     def _resident(self, x: Tensor) -> Tensor:
-        """On the device, padded once if crops will be taken, channels last in memory if the network wants it so."""
+        """On the device, padded once if crops will be taken, channels last in memory if requested."""
         x = x.to(self.device)
         if x.ndim == 4:
             if self.augment is not None and self.augment.crop_padding:
@@ -144,7 +144,7 @@ class Batches:
         return torch.where((flip == 1)[:, None, None, None], x.flip(2 if self.channels_last else 3), x)
 
     def _normalised(self, x: Tensor) -> Tensor:
-        """(x/255 − mean)/std for bytes, (x − mean)/std for floats; tokens as they are. Shape [N, C, …] again."""
+        """(x/255 − mean)/std for bytes, (x − mean)/std for floats; tokens unchanged. Shape [N, C, …]."""
         last = self.channels_last and x.ndim == 4
         if x.dtype == torch.long:
             return x

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.data.label_maps import below, ignoring, marked
+from calibrant.data.label_maps import check_classes, mark_ignored, mark_parts
 from calibrant.data.records import MOST_CLASSES, Data, Part, numbered_classes
 from calibrant.errors import FileError
 from calibrant.files import npz
@@ -31,7 +31,7 @@ def load_file(
     """
     x, y = read_set(path, MOST_CLASSES if classes is None else len(classes), maps=maps, ignore_index=ignore_index)
     names = tuple(classes) if classes is not None else numbered_classes(1 + int(y.max()))
-    parts = ignoring({Split.TEST: Part(x, y, torch.arange(len(y)), Split.TEST)}, ignore_index, str(path))
+    parts = mark_parts({Split.TEST: Part(x, y, torch.arange(len(y)), Split.TEST)}, ignore_index, str(path))
     return Data(path.name, parts, names, tuple(x.shape[1:]))
 
 
@@ -95,8 +95,8 @@ def check_images(x: NDArray[np.generic], path: Path) -> NDArray[np.generic]:
 def check_maps(y: NDArray[np.generic], classes: int, path: Path, ignore_index: int | None = None) -> NDArray[np.int64]:
     if y.dtype.kind not in "iub" or y.size == 0:
         raise FileError(f"{path}: maps of labels are {y.dtype} of shape {y.shape}; expected whole numbers [N, H, W]")
-    found = marked(torch.from_numpy(signed(y, path)), ignore_index, str(path))
-    below(found, classes, str(path), "the model")
+    found = mark_ignored(torch.from_numpy(signed(y, path)), ignore_index, str(path))
+    check_classes(found, classes, str(path), "the model")
     labels: NDArray[np.int64] = found.numpy()
     return labels
 

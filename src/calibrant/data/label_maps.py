@@ -1,7 +1,7 @@
-"""Maps of labels: a class for each pixel, [N, H, W], as CamVid has them and as users bring their own (SS §3.2, A.2).
+"""Maps of labels: a class for each pixel, [N, H, W], as in CamVid or in a user's own data (SS §3.2, A.2).
 
-A pixel without a class is −1 in everything that is loaded. On the way in −100 (torch's own mark) means the same, and so
-does the `ignore_index` that a user names, as 255 in many published sets; any other negative number is refused.
+In everything that is loaded, a pixel without a class is −1. In a file or Dataset, −100 (torch's own mark) means the
+same, and so does the user's `ignore_index` (255 in many published sets); any other negative number is refused.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from calibrant.errors import InputError
 from calibrant.types import Split
 
 IGNORED = -1
-"""Label of a pixel that does not count: one without a class, or one that a shifted crop brings in."""
+"""Label of a pixel that does not count: one without a class, or one outside the image that a shifted crop adds."""
 MARKS = (IGNORED, -100)
 COMMON = 255
-"""Marks pixels without a class in many published sets; here it does where a user says so."""
+"""Marks pixels without a class in many published sets; here only if the user says so."""
 
 
 def as_map(label: Any) -> Tensor | None:
-    """[H, W] of whole numbers from a tensor, an array or a PIL image, also as [1, H, W]; None if it is no map."""
+    """[H, W] of whole numbers from a tensor, an array or a PIL image, also as [1, H, W]; None if it is not a map."""
     try:
         values = label if isinstance(label, Tensor) else torch.as_tensor(_native(np.array(label)))
     except (TypeError, ValueError, RuntimeError):  # a text, ragged lists
@@ -36,17 +36,17 @@ def as_map(label: Any) -> Tensor | None:
         return None
     found = values.long()
     if values.dtype == torch.uint64 and bool((found < 0).any()):
-        return None  # beyond 63 bits, where the largest would become marks
+        return None  # beyond 63 bits: they would become negative, and so marks
     return None if values.is_floating_point() and bool((found != values).any()) else found
 
 
 def _native(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """In this machine's order of bytes, the only one torch takes."""
+    """In this machine's byte order, the only one that torch takes."""
     return values.astype(values.dtype.newbyteorder("="), copy=False)
 
 
-def marked(y: Tensor, ignore_index: int | None, where: str) -> Tensor:
-    """Maps [N, H, W] with −1 wherever a pixel has no class, and nowhere another negative number."""
+def mark_ignored(y: Tensor, ignore_index: int | None, where: str) -> Tensor:
+    """Maps [N, H, W] with −1 wherever a pixel has no class; any other negative number is refused."""
     if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, int)):
         raise InputError(f"ignore_index={ignore_index!r} must be a whole number")
     if ignore_index is not None and not -(2**63) <= ignore_index < 2**63:
@@ -54,58 +54,56 @@ def marked(y: Tensor, ignore_index: int | None, where: str) -> Tensor:
     marks = torch.tensor([*MARKS, *([] if ignore_index is None else [ignore_index])], dtype=torch.long)
     out = y.long().masked_fill(torch.isin(y.long(), marks), IGNORED)
     if bool((out < IGNORED).any()):
-        at = place(out < IGNORED)
-        value = int(out[at])
+        value, place = first_pixel(out, out < IGNORED)
         raise InputError(
-            f"{where}: label {value} {spot(at)}; classes are 0, 1, …, and −1 is a pixel without one "
-            f"(if {value} is, say ignore_index={value}, --ignore-index)"
+            f"{where}: label {value} {place}; classes are 0, 1, …, and −1 is a pixel without one "
+            f"(if {value} marks such pixels, pass ignore_index={value}, --ignore-index)"
         )
     if not bool((out >= 0).any()):
-        raise InputError(f"{where}: no pixel has a class, all {out.numel()} are to be ignored; give labelled maps")
+        raise InputError(f"{where}: no pixel has a class, all {out.numel()} are to be ignored; pass labelled maps")
     return out
 
 
-def below(y: Tensor, classes: int, where: str, model: str) -> None:
+def check_classes(y: Tensor, classes: int, where: str, model: str) -> None:
     """Refuse a class that the model does not have."""
     if int(y.max()) < classes:
         return
-    at = place(y >= classes)
-    value = int(y[at])
+    value, place = first_pixel(y, y >= classes)
     raise InputError(
-        f"{where}: label {value} {spot(at)}; the classes of {model} are 0 … {classes - 1} "
-        f"(if {value} marks pixels without a class, say ignore_index={value}, --ignore-index)"
+        f"{where}: label {value} {place}; the classes of {model} are 0 … {classes - 1} "
+        f"(if {value} marks pixels without a class, pass ignore_index={value}, --ignore-index)"
     )
 
 
-def ignoring(parts: Mapping[Split, Part], ignore_index: int | None, name: str) -> dict[Split, Part]:
-    """The parts with their maps `marked`; an index to ignore is refused where an item has one label."""
+def mark_parts(parts: Mapping[Split, Part], ignore_index: int | None, name: str) -> dict[Split, Part]:
+    """The parts with ignored pixels marked by −1; `ignore_index` is refused if an item has one label."""
     out = dict(parts)
     for split, part in parts.items():
         if part.y.ndim > 1:
-            out[split] = replace(part, y=marked(part.y, ignore_index, f"{name}, {split}"))
+            out[split] = replace(part, y=mark_ignored(part.y, ignore_index, f"{name}, {split}"))
         elif ignore_index is not None:
             raise InputError(
-                f"{name} has one label an item: ignore_index={ignore_index} (--ignore-index) is for maps of labels; "
+                f"{name} has one label per item: ignore_index={ignore_index} (--ignore-index) is for maps of labels; "
                 "drop it"
             )
     return out
 
 
-def no_mark_is_a_class(parts: Mapping[Split, Part], name: str) -> None:
-    """Refuse 255 above a gap in the labels that number the classes: it is a common mark."""
+def check_common_mark(parts: Mapping[Split, Part], name: str) -> None:
+    """Refuse 255 if no class has a number just below it: it is a common mark, not a class."""
     maps = [part.y for part in parts.values() if part.y.ndim > 1]
     if not any(bool((y == COMMON).any()) for y in maps):
         return
     others = max(int(y.masked_fill(y == COMMON, IGNORED).max()) for y in maps)
     if others < COMMON - 1:
         raise InputError(
-            f"{name}: pixels of {COMMON} beside the classes 0 … {others}; if they have no class, say "
+            f"{name}: pixels of {COMMON} beside the classes 0 … {others}; if they have no class, pass "
             f"data.ignore_index={COMMON} (--set), else number the classes without a gap"
         )
 
 
-def one_label_each(parts: Mapping[Split, Part], name: str) -> None:
-    """Refuse maps where only one label an item can be used."""
+def check_one_label_each(parts: Mapping[Split, Part], name: str) -> None:
+    """Refuse maps where only one label per item can be used."""
     for part in parts.values():
         if part.y.ndim > 1:
             size = " × ".join(map(str, part.y.shape[1:]))
@@ -115,10 +113,7 @@ def one_label_each(parts: Mapping[Split, Part], name: str) -> None:
             )
 
 
-def place(wrong: Tensor) -> tuple[int, ...]:
-    """The first pixel that is."""
-    return tuple(int(i) for i in wrong.nonzero()[0])
-
-
-def spot(at: tuple[int, ...]) -> str:
-    return f"in map {at[0]}, row {at[1]}, column {at[2]}"
+def first_pixel(y: Tensor, wrong: Tensor) -> tuple[int, str]:
+    """The label of the first wrong pixel, and where it is."""
+    at = tuple(wrong.nonzero()[0].tolist())
+    return int(y[at]), f"in map {at[0]}, row {at[1]}, column {at[2]}"

@@ -1,8 +1,7 @@
 """Disjoint stratified parts of one training set, from one seed.
 
-Each part gets every class in proportion to what is left (largest remainder, so sizes are exact); within a class the
-items are a permutation drawn from the seed. Official parts keep their items; what is asked for beyond them is cut from
-the training part.
+Each part gets every class in proportion to what is left (largest remainder, so sizes are exact); within a class, items
+are drawn by a permutation from the seed. Official parts keep their items; other parts are cut from the training part.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ CUT_ORDER = (Split.TEST, Split.CALIBRATION, Split.VALIDATION)
 
 
 def stratify(y: Tensor, sizes: Mapping[Split, int], seed: int) -> dict[Split, Tensor]:
-    """Indices (sorted) of disjoint parts of the asked sizes; whoever is not asked for stays out."""
+    """Indices (sorted) of disjoint parts of these sizes; the remaining items are in no part."""
     if sum(sizes.values()) > y.numel():
         asked = ", ".join(f"{name} {size}" for name, size in sizes.items())
         raise InputError(f"parts of {asked} do not fit into {y.numel()} items; ask for fewer")
@@ -39,7 +38,7 @@ def stratify(y: Tensor, sizes: Mapping[Split, int], seed: int) -> dict[Split, Te
 
 
 def apportion(left: Tensor, size: int) -> Tensor:
-    """How many of each class a part of `size` gets: proportional to `left`, exact in total, never more than is left."""
+    """Items of each class in a part of `size`: proportional to `left`, exact in total, never more than are left."""
     quota = left.double() * size / max(int(left.sum()), 1)
     counts = quota.floor().long()
     remainder = (quota - counts).sort(descending=True, stable=True).indices
@@ -48,7 +47,7 @@ def apportion(left: Tensor, size: int) -> Tensor:
 
 
 def split_parts(raw: Raw, sizes: Mapping[str, Size], seed: int) -> dict[Split, Part]:
-    """Official parts plus those cut from the training part. `train` and an official part may be capped by a size."""
+    """Official parts plus those cut from the training part. A size for `train` or an official part limits it."""
     wanted = {Split(name): size for name, size in sizes.items()}
     official = {**raw.lazy, **{name: whole(x, y, name) for name, (x, y) in raw.parts.items()}}
     return cut(official, wanted, seed)
@@ -82,7 +81,7 @@ def cut(official: Mapping[Split, Part], wanted: Mapping[Split, Size], seed: int)
 
 
 def _count(size: Size, n: int, name: Split) -> int:
-    """A fraction in (0, 1) is of the n items; a whole number is itself."""
+    """A fraction in [0, 1] of the n items, or a number of items."""
     if size < 0 or (isinstance(size, float) and size > 1 and size != int(size)):
         raise InputError(f"size of the {name} part must be a number of items or a fraction in [0, 1], got {size}")
     return round(size * n) if isinstance(size, float) and size <= 1 else int(size)

@@ -1,6 +1,6 @@
 """Some classes of a data set: `cifar10[0-4]`, `digits[0,2,4]`, `cifar10[cat,dog]` (PEP §3.2 trains on five of ten).
 
-The chosen classes are numbered anew, in the order of the data set. The others are the held-out ones: `complement`.
+The chosen classes are renumbered from 0, in the order of the data set. `complement` names the held-out ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def split_name(text: str) -> tuple[str, str | None]:
 
 
 def class_numbers(chosen: str, classes: Sequence[str], name: str) -> tuple[int, ...]:
-    """The classes that a text names: numbers, ranges and names, separated by commas."""
+    """The classes listed in a text: numbers, ranges and names, separated by commas."""
     numbers: set[int] = set()
     for word in (w.strip() for w in chosen.split(",")):
         span = re.fullmatch(r"(\d+)-(\d+)", word)
@@ -49,7 +49,7 @@ def restricted(raw: Raw, numbers: Sequence[int], classes: Sequence[str]) -> Raw:
     parts = {}
     for split, (x, y) in raw.parts.items():
         if y.ndim != 1:
-            raise InputError("a choice of classes is for one label an item, not for images of labels")
+            raise InputError("choosing classes needs one label per item, not maps of labels")
         label = new[y.long()]
         keep = label >= 0
         parts[split] = (x[keep], label[keep])
@@ -57,12 +57,12 @@ def restricted(raw: Raw, numbers: Sequence[int], classes: Sequence[str]) -> Raw:
 
 
 def scaled(sizes: Mapping[str, Size], share: float) -> dict[str, Size]:
-    """Default sizes of the whole data set for a share of it."""
+    """The default sizes of a data set, for a share of it."""
     return {name: size if isinstance(size, float) else round(size * share) for name, size in sizes.items()}
 
 
 def complement(text: str, classes: Sequence[str]) -> str | None:
-    """The held-out classes of a subset, as a name that `load` takes; None of a whole data set."""
+    """The held-out classes of a subset, as a name that `load` takes; None for a whole data set."""
     name, chosen = split_name(text)
     if chosen is None:
         return None

@@ -20,7 +20,7 @@ from torch.utils.data import Dataset
 from calibrant.data import Data, stored_name
 from calibrant.data import load as load_data
 from calibrant.data.batches import normalisation
-from calibrant.data.label_maps import no_mark_is_a_class
+from calibrant.data.label_maps import check_common_mark
 from calibrant.errors import InputError
 from calibrant.files import sealed, write
 from calibrant.training import checkpoint, levels, run_folder
@@ -115,7 +115,7 @@ def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
     whole = () if given is None else tuple(given) if isinstance(given, Mapping) else ("train",)
     sizes = {part: size for part, size in (d.sizes or {}).items() if part not in whole}
     found = load_data(name, root=how.root, seed=d.seed, sizes=sizes, shape=d.shape, ignore_index=d.ignore_index)
-    no_mark_is_a_class(found.splits, found.name if given is not None else d.name)
+    check_common_mark(found.splits, found.name if given is not None else d.name)
     return found
 
 
