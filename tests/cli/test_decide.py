@@ -66,6 +66,49 @@ def test_one_line_and_exit_2(
     assert code == 2 and out == "" and err.count("\n") == 1 and message in err
 
 
+def test_sets_and_costs(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rule, out_file = tmp_path / "rule", tmp_path / "o.npz"
+    code, out, _ = call(capsys, "decide", preds, "--set-coverage", 0.9, "--method", "raps", "--k-reg", 1, "-o", rule)
+    assert (
+        code == 0 and out.startswith("raps sets contain the truth with probability 90% or more") and "Beta(2701" in out
+    )
+    code, out, _ = call(capsys, "apply", rule, preds, "-o", out_file, "--json")
+    assert code == 0 and 1 < json.loads(out)["set_size"] < 3 and np.load(out_file)["sets"].shape == (3000, 3)
+    prices = tmp_path / "costs.csv"
+    prices.write_text("class,a,b,c,abstain\n0,0,5,5,1\n1,1,0,1,1\n2,1,1,0,1\n".replace("0,0,5", "x,0,5"))
+    code, _, err = call(capsys, "decide", preds, "--costs", prices)
+    assert code == 2 and err.count("\n") == 1
+    prices.write_text("a,b,c,abstain\n0,5,5,0.1\n1,0,1,0.1\n1,1,0,0.1\n")
+    code, out, _ = call(capsys, "decide", preds, "--costs", prices, "-o", rule)
+    assert code == 0 and out.startswith("the cheapest of 4 actions costs ")
+    assert call(capsys, "apply", rule, preds, "-o", out_file)[0] == 0 and np.load(out_file)["action"].max() == 3
+    prices.write_text("a,b\n0,5\n1,0\n")
+    code, _, err = call(capsys, "decide", preds, "--costs", prices)
+    assert code == 2 and "one row for each of the 3 classes" in err and err.count("\n") == 1
+    code, _, err = call(capsys, "decide", preds, "--set-coverage", 0.9999)
+    assert code == 2 and "9999 are needed" in err
+
+
+def test_audit_judges_the_rule(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rule, test = tmp_path / "rule", make(tmp_path / "test.npz", 1, "test")
+    page = tmp_path / "report.html"
+    quick = ("--metrics", "accuracy,gap", "--no-intervals")
+    assert call(capsys, "decide", preds, "--accuracy", 0.7, "-o", rule)[0] == 0
+    code, out, _ = call(capsys, "audit", test, "--rule", rule, *quick)
+    assert code == 0 and "accuracy of the accepted" in out and "in line with the promise" in out
+    assert call(capsys, "decide", preds, "--set-coverage", 0.9, "-o", rule)[0] == 0
+    code, out, _ = call(capsys, "audit", test, "--rule", rule, "--html", page, *quick)
+    assert code == 0 and "sets that hold the truth" in out and "sets that hold the truth" in page.read_text()
+    assert "What does the rule do to" in page.read_text()
+    code, out, _ = call(capsys, "audit", test, "--rule", rule, "--json", "--no-intervals")
+    found = json.loads(out)[0]["rule"]
+    assert found["coverage"]["low"] < 0.9 < found["coverage"]["high"] and found["by_class"][0]["class"] == "0"
+    code, _, err = call(capsys, "audit", preds, "--rule", rule, "--no-intervals")
+    assert code == 2 and "the rule was chosen on these very items" in err and err.count("\n") == 1
+    code, _, err = call(capsys, "audit", test, "--rule", tmp_path / "nothing")
+    assert code == 2 and err.count("\n") == 1
+
+
 def test_a_loss_file(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     losses = tmp_path / "loss.csv"
     losses.write_text("truth,a,b,c\na,0,1,2\nb,1,0,1\nc,2,1,0\n")

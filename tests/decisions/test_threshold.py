@@ -222,7 +222,7 @@ def test_a_map_in_front_is_part_of_the_rule(tmp_path: Path) -> None:
         ({"accuracy": 0.9, "by": "group"}, "have no groups"),
         ({"risk": 0.1, "loss": torch.ones(3, 3)}, "4 × 4"),
         ({"risk": 0.1, "loss": -torch.ones(4, 4)}, "0 or more"),
-        ({"accuracy": 0.9, "loss": torch.ones(4, 4)}, "belongs to risk"),
+        ({"accuracy": 0.9, "loss": torch.ones(4, 4)}, "loss does not belong to accuracy"),
     ],
 )
 def test_bad_input(asked: dict[str, object], message: str) -> None:

@@ -17,7 +17,9 @@ from calibrant.cli import gate
 from calibrant.cli.audit_advice import advice_for, before_and_after, show
 from calibrant.cli.audit_doubts import doubts
 from calibrant.cli.audit_inputs import Audited, Options, audited, pairs
+from calibrant.cli.audit_rule import judged, rule_panel, show_rule
 from calibrant.cli.console import block_json, say
+from calibrant.decisions.judge import Judgement
 from calibrant.errors import InputError
 from calibrant.files import atomic, outputs
 from calibrant.files.arrays import Keys
@@ -42,6 +44,7 @@ def audit(
         Path | None, typer.Option(help="other items of the same model: fit maps on them, show before and after")
     ] = None,
     advise: Annotated[bool, typer.Option(help="the same on a random half, where there are no other items")] = False,
+    rule: Annotated[Path | None, typer.Option(help="also judge this rule of `calibrant decide` on these items")] = None,
     fail_if: Annotated[
         list[str] | None,
         typer.Option("--fail-if", help="a gate, as 'ece.high > 0.05': exit code 3 if true; repeatable"),
@@ -75,7 +78,7 @@ def audit(
     if workers < 1:
         raise InputError(f"--workers {workers}; it must be 1 or more")
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]
-    outputs.check((html, outputs.PAGE), inputs=[*preds, calibration, labels])
+    outputs.check((html, outputs.PAGE), inputs=[*preds, calibration, labels, rule])
     options = Options(
         keys=Keys(logits_key, probs_key, labels_key, predicted_key, confidence_key),
         metrics=names,
@@ -93,15 +96,18 @@ def audit(
     found = [audited(path, beside, options) for path, beside in pairs(preds, labels)]
     compared = comparisons(found, computed, options) if not as_json or html is not None else []
     told = advice_for(found, calibration, advise, html is not None, options)
+    ruled = [] if rule is None else judged(rule, found, allow_reuse)
     if html is not None:
-        atomic.write_text(html, _page(found, compared, told, options))
+        atomic.write_text(html, _page(found, compared, told, options, ruled))
     if as_json:
         objects: list[dict[str, Any]] = [a.report.to_dict() | _notes(a) | {"made": provenance.made()} for a in found]
         if told is not None and (advise or calibration is not None):
             objects[0]["advice"] = told.to_dict()
+        for each, judgement in zip(objects, ruled, strict=False):
+            each["rule"] = judgement.to_dict()
         block_json(objects)
     else:
-        _show(found, compared, told, html)
+        _show(found, compared, told, html, ruled)
     passed = gate.check(gates, [a.report for a in found])
     if passed and not as_json:
         say(passed)
@@ -131,7 +137,9 @@ def _about(text: str) -> Literal["top", "positive"]:
     raise InputError(f"--about {text!r} is unknown; use top or positive")
 
 
-def _page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None, o: Options) -> str:
+def _page(
+    found: Sequence[Audited], compared: Sequence[Any], told: Advice | None, o: Options, ruled: Sequence[Judgement]
+) -> str:
     from calibrant.report import html
 
     parts = [
@@ -145,11 +153,18 @@ def _page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None
         command=provenance.command(),
         comparison=list(compared) or None,
         advice=told,
+        panels=[rule_panel(j, each.report.file) for j, each in zip(ruled, found, strict=False)],
         **before_and_after(told, o),
     )
 
 
-def _show(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None, html: Path | None) -> None:
+def _show(
+    found: Sequence[Audited],
+    compared: Sequence[Any],
+    told: Advice | None,
+    html: Path | None,
+    ruled: Sequence[Judgement],
+) -> None:
     from calibrant.cli.layout import Console
     from calibrant.report import terminal
 
@@ -163,6 +178,8 @@ def _show(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None
             console.say(f"note  {doubt}")
         console.say(f"next  {next_line(each.report)}")
         console.print()
+    for judgement in ruled:
+        show_rule(console, judgement)
     if told is not None:
         show(console, told)
     if len(found) > 1:

@@ -24,6 +24,14 @@ def decide(
     accept: Annotated[float | None, typer.Option(help="accept the surest items, this share of them")] = None,
     risk: Annotated[float | None, typer.Option(help="accept what has at most this mean loss")] = None,
     loss: Annotated[Path | None, typer.Option(help="for --risk: a .csv of K × K losses, a row per true class")] = None,
+    set_coverage: Annotated[float | None, typer.Option(help="sets of classes that hold the truth this often")] = None,
+    method: Annotated[str | None, typer.Option(help="of the sets: lac (default), aps, raps or topk")] = None,
+    randomised: Annotated[bool, typer.Option(help="break ties of sets at random: smaller sets")] = False,
+    penalty: Annotated[float | None, typer.Option(help="of raps, for each class beyond --k-reg (0.01)")] = None,
+    k_reg: Annotated[int | None, typer.Option(help="of raps: classes without penalty (5)")] = None,
+    costs: Annotated[
+        Path | None, typer.Option(help="a .csv: a row per true class, a column per action, one may be 'abstain'")
+    ] = None,
     guarantee: Annotated[float | None, typer.Option(help="probability that the promise is kept (0.95)")] = None,
     by: Annotated[str | None, typer.Option(help="a promise for each 'class' or 'group'")] = None,
     map_folder: Annotated[Path | None, typer.Option("--map", help="a fitted map to apply first")] = None,
@@ -36,11 +44,19 @@ def decide(
     labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the file has none")] = None,
 ) -> None:
     """Which answers to accept, with a guarantee: a rule for an accuracy, a share, sets or costs."""
-    outputs.check((out, outputs.RULE), inputs=[preds, labels, map_folder, loss])
+    outputs.check((out, outputs.RULE), inputs=[preds, labels, map_folder, loss, costs])
     fitted = None if map_folder is None else load(map_folder)
     p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
+    actions, prices = (None, None) if costs is None else table(costs)
     rule = choose(
         p,
+        set_coverage=set_coverage,
+        method=method,
+        randomised=randomised,
+        penalty=penalty,
+        k_reg=k_reg,
+        costs=prices,
+        actions=actions,
         accuracy=accuracy,
         accept=accept,
         risk=risk,

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from calibrant.decisions import threshold
-from calibrant.decisions.rule import Rule, asked, cells_of, floor, probability
-from calibrant.decisions.threshold import Chosen, Ordered, Threshold
+from calibrant.decisions.accepting import Accepting
+from calibrant.decisions.conformal import choose_sets
+from calibrant.decisions.costs import choose_costs
+from calibrant.decisions.rule import Rule, probability
 from calibrant.errors import InputError, warn
-from calibrant.functional.binomial import Floats, exact_lower
 from calibrant.functional.inputs import predictions as checked
-from calibrant.functional.scores import Scores, reduce
-from calibrant.functional.tensors import as_tensor
+from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import refuse_reuse
 from calibrant.posthoc.calibrator import refuse_test
-from calibrant.posthoc.map import FitRecord, FittedMap
+from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.overlap import sketch
 from calibrant.types import Predictions, Split
 
@@ -34,50 +29,93 @@ def decide(
     accuracy: float | None = None,
     accept: float | None = None,
     risk: float | None = None,
-    loss: Any = None,
+    set_coverage: float | None = None,
+    costs: Any = None,
     guarantee: float | None = None,
     map: FittedMap | None = None,
     by: str | None = None,
     allow_reuse: bool = False,
+    loss: Any = None,
+    method: str | None = None,
+    randomised: bool = False,
+    penalty: float | None = None,
+    k_reg: int | None = None,
+    actions: Sequence[str] | None = None,
 ) -> Rule:
-    """The rule for one of: `accuracy` (accept all that are right at least this often), `accept` (the surest share),
-    `risk` (accept all whose mean `loss` is at most this).
+    """The rule for one of
+
+    * `accuracy`: accept all answers that are right at least this often (`threshold.py`);
+    * `accept`: accept the surest share;
+    * `risk`: accept all answers whose mean `loss` is at most this; `loss` is a table [K, K] (label, prediction) or one
+      loss per item in 0…1, and without it a wrong answer costs 1;
+    * `set_coverage`: sets that contain the truth this often, by `method` lac (default), aps, raps (`penalty`, `k_reg`)
+      or topk, with conservative or `randomised` ties (`conformal.py`);
+    * `costs`: a table [K, A] of what each action costs for each truth, with the names of the `actions` (`costs.py`).
 
     `predictions` are `Predictions`, or logits beside their `labels`: items that neither the model nor `map` was fitted
-    on. The promise holds with probability `guarantee` (0.95). `by="class"` or `"group"` keeps it in each predicted
-    class or group. `loss` is a table [K, K] (label, prediction), or one loss per item in 0…1; without it a wrong answer
-    costs 1.
+    on. `by="class"` or `"group"` keeps the promise in each class or group. The promise of a threshold holds with
+    probability `guarantee` (0.95); that of sets is on average over calibration sets, unless a `guarantee` is given.
     """
     p = predictions if isinstance(predictions, Predictions) else checked(predictions, labels)
-    goals = {"accuracy": accuracy, "accept": accept, "risk": risk}
+    goals = {"accuracy": accuracy, "accept": accept, "risk": risk, "set_coverage": set_coverage, "costs": costs}
     said = [name for name, value in goals.items() if value is not None]
     if len(said) != 1:
         raise InputError(f"say one of {', '.join(goals)}{': not ' + ' and '.join(said) if said else ''}")
-    if loss is not None and risk is None:
-        raise InputError("a loss belongs to risk=; accuracy counts right answers")
-    if risk is None:
-        probability(said[0], goals[said[0]])
+    goal = said[0]
+    given = {"loss": loss, "method": method, "randomised": randomised or None, "penalty": penalty, "k_reg": k_reg}
+    given |= {"actions": actions, "guarantee": guarantee, "by": by}
+    for name, value in given.items():
+        if value is not None and name not in SETTINGS[goal]:
+            raise InputError(f"{name} does not belong to {goal}, which takes {', '.join(SETTINGS[goal])}")
+    if goal not in ("risk", "costs"):
+        probability(goal, goals[goal])
+    sure = None if guarantee is None else probability("guarantee", guarantee)
     refuse_test(p, allow_reuse)
     mapped = p if map is None else map.predictions(p)
     refuse_reuse(mapped, allow_reuse)
-    if p.group is not None and by != "group":
+    if p.group is not None and by != "group" and goal != "costs":
         warn(
             f"{p.source or 'these predictions'}: items come in groups; the promise counts them as independent, which "
             "items of one group often are not"
         )
-    delta = 1 - (GUARANTEE if guarantee is None else probability("guarantee", guarantee))
-    task = Task(mapped, reduce(mapped, classwise=False), delta, by)
-    if accept is not None:
-        rule = task.accepting(accept)
+    rule: Rule
+    if set_coverage is not None:
+        rule = choose_sets(
+            mapped,
+            set_coverage,
+            method=method or "lac",
+            guarantee=sure,
+            by=by,
+            randomised=randomised,
+            penalty=penalty,
+            k_reg=k_reg,
+        )
+    elif costs is not None:
+        rule = choose_costs(mapped, costs, actions)
     else:
-        rule = task.keeping(1 - accuracy if accuracy is not None else risk or 0.0, loss)
-    return replace(rule, map=map, record=replace(rule.record, **_record(p, goals)))
+        task = Accepting(mapped, reduce(mapped, classwise=False), 1 - (GUARANTEE if sure is None else sure), by)
+        if accept is not None:
+            rule = task.surest(accept)
+        else:
+            rule = task.keeping(1 - accuracy if accuracy is not None else risk or 0.0, loss)
+    settings = {goal: None if goal == "costs" else goals[goal]}
+    return replace(rule, map=map, record=replace(rule.record, **_record(p, settings)))
 
 
-def _record(p: Predictions, goals: Mapping[str, Any]) -> dict[str, Any]:
+SETTINGS = {
+    "accuracy": ("guarantee", "by"),
+    "accept": ("guarantee", "by"),
+    "risk": ("guarantee", "by", "loss"),
+    "set_coverage": ("guarantee", "by", "method", "randomised", "penalty", "k_reg"),
+    "costs": ("actions",),
+}
+"""Goal → what else may be said with it."""
+
+
+def _record(p: Predictions, settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "calibrator": "decide",
-        "settings": {name: value for name, value in goals.items() if value is not None},
+        "settings": settings,
         "n": p.n,
         "k": p.k,
         "split": p.split.value,
@@ -85,114 +123,3 @@ def _record(p: Predictions, goals: Mapping[str, Any]) -> dict[str, Any]:
         "items": sketch(p),
         "reuse": p.split is Split.TEST,
     }
-
-
-@dataclass(frozen=True)
-class Task:
-    """Predictions after the map, and how the promise is meant: thresholds for it."""
-
-    p: Predictions
-    scores: Scores
-    delta: float
-    by: str | None
-
-    def keeping(self, risk: float, loss: Any) -> Threshold:
-        """The boldest threshold of each cell that keeps the risk."""
-        per_item, scale, p_value, called = losses(self.scores, loss)
-        if not 0 < risk < scale:
-            raise InputError(f"risk={risk!r}; it must lie between 0 and the largest loss, {scale:g}")
-        level = risk / scale
-        least = threshold.needed(level, self.delta)
-        if self.p.n < least:
-            raise InputError(
-                f"{self.where}{self.p.n} items are too few to promise {self.aim(risk, called)}: {least} are needed, "
-                "even if all of them are right"
-            )
-        ordered, names = self.ordered(per_item, p_value)
-        found = [o.choose(level, self.delta) for o in ordered]
-        if not any(c.count for c in found):
-            best = min(o.least_risk(self.delta) for o in ordered)
-            raise InputError(
-                f"{self.where}no threshold is sure to keep {self.aim(risk, called)}; the best reachable with these "
-                f"{self.p.n:,} items is {self.aim(best * scale, called, up=True)}; ask for less, or give more items"
-            )
-        return self.rule(found, ordered, names, {"risk": level, "loss": called, "scale": scale, "new": None})
-
-    def accepting(self, share: float) -> Threshold:
-        """The surest share of each cell. No label was looked at, so the exact bound of accuracy needs no correction."""
-        from scipy.special import betaincinv
-
-        ordered, names = self.ordered(1.0 - self.scores.correct.double().numpy(), threshold.binomial_p)
-        found = [o.surest(share) for o in ordered]
-        bounds = [float(exact_lower(c.count - c.total, c.count, self.delta)) for c in found]
-        count, n = sum(c.count for c in found), self.p.n
-        new = betaincinv(count + (self.by is None), n - count + (count == n), [0.025, 0.975]).tolist()
-        return self.rule(found, ordered, names, {"risk": 1 - min(bounds), "loss": None, "scale": 1.0, "new": new})
-
-    def rule(
-        self, found: list[Chosen], ordered: list[Ordered], names: tuple[str, ...], promise: dict[str, Any]
-    ) -> Threshold:
-        count = sum(c.count for c in found)
-        promise |= {
-            "guarantee": 1 - self.delta,
-            "coverage": count / self.p.n,
-            "seen": sum(c.total for c in found) / count,
-        }
-        if self.by is not None:
-            promise["cells"] = {
-                name: {
-                    "threshold": c.threshold,
-                    "n": len(o.confidence),
-                    "accepted": c.count,
-                    "seen": c.total / c.count if c.count else None,
-                }
-                for name, c, o in zip(names, found, ordered, strict=True)
-            }
-        return Threshold(
-            torch.tensor([c.threshold for c in found], dtype=torch.float64),
-            by=self.by,
-            groups=names if self.by == "group" else (),
-            record=FitRecord(certificate=promise),
-        )
-
-    def ordered(self, loss: Floats, p_value: threshold.PValue) -> tuple[list[Ordered], tuple[str, ...]]:
-        """The items of each cell, the surest first."""
-        cell, names = cells_of(self.by, self.p, self.scores.predicted)
-        confidence = self.scores.confidence.numpy()
-        if len(names) == 1:
-            return [Ordered.of(confidence, loss, p_value)], names
-        order = np.argsort(cell.numpy(), kind="stable")
-        ends = np.cumsum(np.bincount(cell.numpy(), minlength=len(names)))[:-1]
-        return [Ordered.of(confidence[i], loss[i], p_value) for i in np.split(order, ends)], names
-
-    @property
-    def where(self) -> str:
-        return f"{self.p.source}: " if self.p.source else ""
-
-    def aim(self, risk: float, called: str | None, up: bool = False) -> str:
-        """What was asked for, or (`up`: rounded to the careful side) what can be had."""
-        if called is not None:
-            return f"a mean {called} of {risk:.4g}"
-        return f"an accuracy of {floor(1 - risk) if up else asked(1 - risk)}"
-
-
-def losses(scores: Scores, loss: Any) -> tuple[Floats, float, Callable[..., Floats], str | None]:
-    """(loss of each item in 0…1, what 1 stands for, the p-value for such losses, its name)."""
-    if loss is None:
-        return 1.0 - scores.correct.double().numpy(), 1.0, threshold.binomial_p, None
-    values: Tensor = as_tensor(loss, "loss").double()
-    if values.ndim == 1 and len(values) == scores.n:
-        if not bool(((values >= 0) & (values <= 1)).all()):
-            raise InputError("loss of each item must lie in 0…1: divide it by its largest possible value")
-        return values.numpy(), 1.0, threshold.hoeffding_bentkus_p, "loss"
-    if values.shape != (scores.k, scores.k):
-        raise InputError(
-            f"loss has shape {tuple(values.shape)}; give a table of {scores.k} × {scores.k} (label, prediction), or "
-            f"one loss for each of the {scores.n} items"
-        )
-    scale = float(values.max())
-    if not bool((values >= 0).all()) or not 0 < scale < float("inf"):
-        raise InputError("losses must be finite, 0 or more, and not all 0")
-    each = values[scores.labels, scores.predicted].numpy() / scale
-    two = bool(((values == 0) | (values == scale)).all())  # of the table, not of what was seen
-    return each, scale, threshold.binomial_p if two else threshold.hoeffding_bentkus_p, "loss"

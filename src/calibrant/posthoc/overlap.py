@@ -71,8 +71,8 @@ def _mixed(logits: Tensor, labels: Tensor) -> Tensor:
     for each in classes.unbind(1):
         mixed = mixed * logits.shape[-1] + each  # one number of all classes: scrambling is what costs
     for gap in (gaps / STEP).round().long().unbind(1):
-        mixed = _scrambled(mixed) + gap
-    return _scrambled(mixed) & BITS
+        mixed = scrambled(mixed) + gap
+    return scrambled(mixed) & BITS
 
 
 def _likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -87,7 +87,7 @@ def _likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return torch.cat([f.values for f in found], 1), torch.cat([f.indices for f in found], 1)
 
 
-def _scrambled(x: Tensor) -> Tensor:
+def scrambled(x: Tensor) -> Tensor:
     """SplitMix64 on int64, which wraps round as uint64 does; its shifts keep the sign, which mixes no worse."""
     first, second, third = (value - (1 << 64) if value >> 63 else value for value in MIX)
     x = x + first

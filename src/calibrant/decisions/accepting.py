@@ -1,0 +1,132 @@
+"""Thresholds for what was asked: the boldest that keeps a risk, or the one that accepts a share; by class or group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.decisions import threshold
+from calibrant.decisions.rule import asked, cells_of, floor
+from calibrant.decisions.threshold import Chosen, Ordered, Threshold
+from calibrant.errors import InputError
+from calibrant.functional.binomial import Floats, exact_lower
+from calibrant.functional.scores import Scores
+from calibrant.functional.tensors import as_tensor
+from calibrant.posthoc.map import FitRecord
+from calibrant.types import Predictions
+
+
+@dataclass(frozen=True)
+class Accepting:
+    """Predictions after the map, how sure the promise must be, and for each of what it is made."""
+
+    p: Predictions
+    scores: Scores
+    delta: float
+    by: str | None
+
+    def keeping(self, risk: float, loss: Any) -> Threshold:
+        """The boldest threshold of each cell that keeps the risk."""
+        per_item, scale, p_value, called = losses(self.scores, loss)
+        if not 0 < risk < scale:
+            raise InputError(f"risk={risk!r}; it must lie between 0 and the largest loss, {scale:g}")
+        level = risk / scale
+        least = threshold.needed(level, self.delta)
+        if self.p.n < least:
+            raise InputError(
+                f"{self.where}{self.p.n} items are too few to promise {self.aim(risk, called)}: {least} are needed, "
+                "even if all of them are right"
+            )
+        ordered, names = self.ordered(per_item, p_value)
+        found = [o.choose(level, self.delta) for o in ordered]
+        if not any(c.count for c in found):
+            best = min(o.least_risk(self.delta) for o in ordered)
+            raise InputError(
+                f"{self.where}no threshold is sure to keep {self.aim(risk, called)}; the best reachable with these "
+                f"{self.p.n:,} items is {self.aim(best * scale, called, up=True)}; ask for less, or give more items"
+            )
+        return self.rule(found, ordered, names, {"risk": level, "loss": called, "scale": scale, "new": None})
+
+    def surest(self, share: float) -> Threshold:
+        """The surest share of each cell. No label was looked at, so the exact bound of accuracy needs no correction."""
+        from scipy.special import betaincinv
+
+        ordered, names = self.ordered(1.0 - self.scores.correct.double().numpy(), threshold.binomial_p)
+        found = [o.surest(share) for o in ordered]
+        bounds = [float(exact_lower(c.count - c.total, c.count, self.delta)) for c in found]
+        count, n = sum(c.count for c in found), self.p.n
+        new = betaincinv(count + (self.by is None), n - count + (count == n), [0.025, 0.975]).tolist()
+        return self.rule(found, ordered, names, {"risk": 1 - min(bounds), "loss": None, "scale": 1.0, "new": new})
+
+    def rule(
+        self, found: list[Chosen], ordered: list[Ordered], names: tuple[str, ...], promise: dict[str, Any]
+    ) -> Threshold:
+        count = sum(c.count for c in found)
+        promise |= {
+            "guarantee": 1 - self.delta,
+            "coverage": count / self.p.n,
+            "seen": sum(c.total for c in found) / count,
+        }
+        if self.by is not None:
+            promise["cells"] = {
+                name: {
+                    "threshold": c.threshold,
+                    "n": len(o.confidence),
+                    "accepted": c.count,
+                    "seen": c.total / c.count if c.count else None,
+                }
+                for name, c, o in zip(names, found, ordered, strict=True)
+            }
+        return Threshold(
+            torch.tensor([c.threshold for c in found], dtype=torch.float64),
+            by=self.by,
+            groups=names if self.by == "group" else (),
+            record=FitRecord(certificate=promise),
+        )
+
+    def ordered(self, loss: Floats, p_value: threshold.PValue) -> tuple[list[Ordered], tuple[str, ...]]:
+        """The items of each cell, the surest first."""
+        cell, names = cells_of(self.by, self.p, self.scores.predicted)
+        confidence = self.scores.confidence.numpy()
+        if len(names) == 1:
+            return [Ordered.of(confidence, loss, p_value)], names
+        order = np.argsort(cell.numpy(), kind="stable")
+        ends = np.cumsum(np.bincount(cell.numpy(), minlength=len(names)))[:-1]
+        return [Ordered.of(confidence[i], loss[i], p_value) for i in np.split(order, ends)], names
+
+    @property
+    def where(self) -> str:
+        return f"{self.p.source}: " if self.p.source else ""
+
+    def aim(self, risk: float, called: str | None, up: bool = False) -> str:
+        """What was asked for, or (`up`: rounded to the careful side) what can be had."""
+        if called is not None:
+            return f"a mean {called} of {risk:.4g}"
+        return f"an accuracy of {floor(1 - risk) if up else asked(1 - risk)}"
+
+
+def losses(scores: Scores, loss: Any) -> tuple[Floats, float, Callable[..., Floats], str | None]:
+    """(loss of each item in 0…1, what 1 stands for, the p-value for such losses, its name)."""
+    if loss is None:
+        return 1.0 - scores.correct.double().numpy(), 1.0, threshold.binomial_p, None
+    values: Tensor = as_tensor(loss, "loss").double()
+    if values.ndim == 1 and len(values) == scores.n:
+        if not bool(((values >= 0) & (values <= 1)).all()):
+            raise InputError("loss of each item must lie in 0…1: divide it by its largest possible value")
+        return values.numpy(), 1.0, threshold.hoeffding_bentkus_p, "loss"
+    if values.shape != (scores.k, scores.k):
+        raise InputError(
+            f"loss has shape {tuple(values.shape)}; give a table of {scores.k} × {scores.k} (label, prediction), or "
+            f"one loss for each of the {scores.n} items"
+        )
+    scale = float(values.max())
+    if not bool((values >= 0).all()) or not 0 < scale < float("inf"):
+        raise InputError("losses must be finite, 0 or more, and not all 0")
+    each = values[scores.labels, scores.predicted].numpy() / scale
+    two = bool(((values == 0) | (values == scale)).all())  # of the table, not of what was seen
+    return each, scale, threshold.binomial_p if two else threshold.hoeffding_bentkus_p, "loss"

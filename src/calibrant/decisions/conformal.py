@@ -1,0 +1,207 @@
+"""Prediction sets that contain the truth: split conformal prediction (Vovk 2005; Angelopoulos & Bates 2021).
+
+A score s(x, k) says how strange class k would be as the truth of x. With p = softmax(z), classes in falling order of p
+(ties by number), rank o(k) = 1 for the likeliest, and before(k) the sum of p over the classes that come before k:
+
+    lac    1 − p_k                                                                  (Sadinle 2019)
+    aps    before(k) + u p_k                                                        (Romano 2020)
+    raps   before(k) + u p_k + penalty · max(0, o(k) − k_reg)                       (Angelopoulos 2021)
+    topk   o(k)
+
+A set holds the classes with s(x, k) ≤ q, where q is the r-th smallest score of the n labels, r = ⌈(n + 1)(1 − α)⌉. For
+items that are exchangeable the truth is in the set with probability at least 1 − α; given the n items, the coverage is
+Beta(r, n + 1 − r) where no scores are tied. `guarantee` asks for the smallest r with which the coverage given the n
+items is at least 1 − α with that probability. By class, q of class k comes from the items of class k; by group, from
+the items of the group (Mondrian).
+
+Conservative: u = 1, and ties are in. Randomised: u is uniform, and a class exactly at q is in if u is at most that of
+the item that q came from. u is a hash of the item's logits: the score stays a function of the item alone, as the proof
+demands, and a set does not depend on the batch it was made in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.decisions.rule import Decisions, Rule, asked, cells_of, percent
+from calibrant.errors import InputError, unknown, warn
+from calibrant.functional.binomial import Floats
+from calibrant.functional.classwise import CHUNK
+from calibrant.functional.pooling import pool
+from calibrant.posthoc.map import FitRecord
+from calibrant.posthoc.overlap import scrambled
+from calibrant.posthoc.toplabel import top_of
+from calibrant.types import Predictions
+
+METHODS = ("lac", "aps", "raps", "topk")
+PENALTY, K_REG = 0.01, 5  # what the paper of RAPS takes for ImageNet
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionSets(Rule):
+    """The classes whose score is at most `quantile`; an answer is accepted when its set holds one class alone."""
+
+    quantile: Tensor  # [1], or one for each class or group; infinite: every class
+    tie: Tensor  # a score equal to the quantile is in if the item's u is at most this
+    method: str
+    randomised: bool = False
+    penalty: float = 0.0
+    k_reg: int = 0
+    kind: ClassVar[str] = "sets"
+
+    def decide(self, p: Predictions) -> Decisions:
+        assert p.logits is not None
+        cell = None if self.by != "group" else self.cell(p, p.labels)
+        sets = torch.empty(p.n, int(p.logits.shape[-1]), dtype=torch.bool)
+        for rows, score, u in self.scored(p):
+            q, tie = (t if cell is None else t[cell[rows], None] for t in (self.quantile, self.tie))
+            sets[rows] = (score < q) | ((score == q) & (u <= tie))
+        return Decisions(accepted=sets.sum(1) == 1, predicted=top_of(p).predicted.cpu(), sets=sets)
+
+    def scored(self, p: Predictions) -> Iterator[tuple[slice, Tensor, Tensor]]:
+        """(rows, scores [n, K], u [n, 1]) of a few items at a time."""
+        assert p.logits is not None
+        size = max(1, CHUNK // (int(p.logits.shape[-1]) * p.members))
+        for start in range(0, p.n, size):
+            rows = slice(start, start + size)
+            z = p.logits[..., rows, :].cpu()
+            z = pool(z) if z.ndim == 3 else z.double()
+            u = uniform(z) if self.randomised else torch.ones(len(z), 1, dtype=torch.float64)
+            yield rows, scores(torch.softmax(z, -1), u, self.method, self.penalty, self.k_reg), u
+
+    @property
+    def sentence(self) -> str:
+        c = self.record.certificate
+        each = "" if self.by is None else f" in each {self.by}"
+        said = f"{self.method} sets contain the truth with probability {asked(c['coverage'])} or more{each}"
+        if c["guarantee"] is not None:
+            said += f" (guaranteed with {asked(c['guarantee'])} confidence)"
+        said += f": {c['size']:.2f} classes on average"
+        if c["beta"] is not None:
+            a, b = c["beta"]
+            low, high = c["range"]
+            said += f"; given these {c['n']:,} items, coverage is Beta({a}, {b}): {percent(low)} to {percent(high)}"
+        return said
+
+
+def scores(p: Tensor, u: Tensor, method: str, penalty: float = 0.0, k_reg: int = 0) -> Tensor:
+    """[N, K] scores of probabilities [N, K], with u [N, 1]. Plain tensor operations: also what is exported."""
+    if method == "lac":
+        return 1 - p
+    ordered, classes = p.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(1, p.shape[-1] + 1, dtype=p.dtype, device=p.device)
+    if method == "topk":
+        found = rank.expand_as(p)
+    else:
+        found = ordered.cumsum(-1) - (1 - u) * ordered
+        if method == "raps":
+            found = found + penalty * (rank - k_reg).clamp_min(0)
+    return torch.zeros_like(p).scatter(-1, classes, found)
+
+
+def uniform(z: Tensor) -> Tensor:
+    """[N, 1] in [0, 1): a hash of each row of float64 logits."""
+    bits = (z + 0.0).contiguous().view(torch.int64)  # −0.0 is 0.0
+    mixed = scrambled(scrambled(bits + torch.arange(z.shape[-1])).sum(-1, keepdim=True))
+    return (mixed & ((1 << 52) - 1)).double() / (1 << 52)
+
+
+def place(n: int, coverage: float, guarantee: float | None) -> int:
+    """r: which of n scores in rising order is the quantile; more than n if there are too few."""
+    if guarantee is None:
+        return int(np.ceil((n + 1) * coverage - 1e-9))
+    from scipy.stats import binom
+
+    return int(binom.ppf(guarantee, n, coverage)) + 1
+
+
+def needed(coverage: float, guarantee: float | None) -> int:
+    """The fewest items that allow the promise."""
+    if guarantee is None:
+        return int(np.ceil(coverage / (1 - coverage) * (1 - 1e-9)))
+    return int(np.ceil(np.log(1 - guarantee) / np.log(coverage) - 1e-9))
+
+
+def quantile(score: Floats, u: Floats, coverage: float, guarantee: float | None) -> tuple[float, float]:
+    """(q, u of the item that it came from); infinite where there are too few."""
+    r = place(len(score), coverage, guarantee)
+    if r > len(score):
+        return float("inf"), 1.0
+    q = np.partition(score, r - 1)[r - 1]
+    tied = np.sort(u[score == q])
+    return float(q), float(tied[r - 1 - int((score < q).sum())])
+
+
+def choose_sets(
+    p: Predictions,
+    coverage: float,
+    *,
+    method: str,
+    guarantee: float | None,
+    by: str | None,
+    randomised: bool,
+    penalty: float | None,
+    k_reg: int | None,
+) -> PredictionSets:
+    """The quantiles of predictions that the map has been applied to."""
+    from scipy.special import betaincinv
+
+    if method not in METHODS:
+        raise unknown("method of sets", method, METHODS)
+    where = f"{p.source}: " if p.source else ""
+    if p.logits is None:
+        raise InputError(
+            f"{where}{method} sets need the probabilities of all classes, and this is a top-1 set; "
+            "choose a threshold (accuracy, accept)"
+        )
+    if method != "raps" and (penalty is not None or k_reg is not None):
+        raise InputError(f"penalty and k_reg belong to raps, not to {method}")
+    regular = (PENALTY if penalty is None else float(penalty), K_REG if k_reg is None else int(k_reg))
+    if min(regular) < 0:
+        raise InputError(f"penalty={regular[0]:g} and k_reg={regular[1]} must be 0 or more")
+    none = torch.zeros(0, dtype=torch.float64)
+    draft = PredictionSets(none, none, method, randomised, *(regular if method == "raps" else (0.0, 0)))
+    cell, names = cells_of(by, p, p.labels)
+    own, chance = torch.empty(2, p.n, dtype=torch.float64)
+    for rows, score, u in draft.scored(p):
+        own[rows] = score.gather(1, p.labels[rows].cpu()[:, None])[:, 0]
+        chance[rows] = u[:, 0]
+    order = np.argsort(cell.numpy(), kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(cell.numpy(), minlength=len(names)))[:-1])
+    found = [quantile(own.numpy()[i], chance.numpy()[i], coverage, guarantee) for i in parts]
+    few = [name for name, (q, _) in zip(names, found, strict=True) if np.isinf(q)]
+    least = needed(coverage, guarantee)
+    if len(few) == len(found):
+        each, most = "" if by is None else f" of each {by}", max(map(len, parts))
+        raise InputError(f"{where}{most} items{each} are too few to promise {asked(coverage)}: {least} are needed")
+    if few:
+        warn(
+            f"{where}{len(few)} of {len(found)} {'classes' if by == 'class' else 'groups'} ({', '.join(few[:3])}"
+            f"{', …' if len(few) > 3 else ''}) have fewer than the {least} items that {asked(coverage)} needs: "
+            f"{'they are in every set' if by == 'class' else 'their sets hold every class'}"
+        )
+    q, tie = torch.tensor(found, dtype=torch.float64).T.contiguous()
+    beta = None
+    if by is None:
+        r = place(p.n, coverage, guarantee)
+        beta = (r, p.n + 1 - r)
+    certificate = {
+        "coverage": coverage,
+        "guarantee": guarantee,
+        "n": p.n,
+        "beta": beta,
+        "range": None if beta is None else betaincinv(*beta, [0.025, 0.975]).tolist(),
+        "size": 0.0,
+    }
+    record = FitRecord(certificate=certificate)
+    rule = replace(draft, quantile=q, tie=tie, by=by, groups=names if by == "group" else (), record=record)
+    sets = rule.decide(p).sets
+    assert sets is not None
+    certificate["size"] = float(sets.sum(1).double().mean())
+    return rule

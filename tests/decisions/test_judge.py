@@ -1,0 +1,78 @@
+"""Judging: other items only, exact numbers and intervals, and a promise that is broken is said to be."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from scipy.stats import binomtest
+
+import calibrant
+from calibrant.decisions.judge import judge
+from calibrant.errors import SplitError
+
+
+def sample(n: int, seed: int, scale: float = 1.0) -> calibrant.Predictions:
+    g = torch.Generator().manual_seed(seed)
+    z = 3 * torch.randn(n, 5, generator=g)
+    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
+    return calibrant.predictions(scale * z, y)
+
+
+def test_thresholds() -> None:
+    rule, test = calibrant.decide(sample(3000, 0), accuracy=0.9), sample(2000, 1)
+    found = judge(rule, test)
+    d = rule.decisions(test)
+    right = (d.predicted == test.labels)[d.accepted]
+    exact = binomtest(int(right.sum()), len(right)).proportion_ci(method="exact")
+    e = found.estimates["accuracy_accepted"]
+    assert (e.low, e.high) == pytest.approx((exact.low, exact.high)) and e.value == float(right.double().mean())
+    assert found.estimates["accepted"].value == float(d.accepted.double().mean())
+    assert "in line with the promise" in found.sentence
+    assert "the promise is broken here" in judge(rule, sample(2000, 2, 5.0)).sentence
+
+
+def test_sets() -> None:
+    rule, test = calibrant.decide(sample(3000, 0), set_coverage=0.9, method="aps"), sample(2000, 1)
+    found, sets = judge(rule, test), rule.decisions(test).sets
+    assert sets is not None
+    hit, size = sets.gather(1, test.labels[:, None])[:, 0], sets.sum(1)
+    assert found.estimates["coverage"].value == float(hit.double().mean())
+    assert found.estimates["set_size"].value == pytest.approx(float(size.double().mean()))
+    assert found.estimates["empty_sets"].value == float((size == 0).double().mean())
+    assert sum(row["items"] for row in found.tables["by_size"]) == 2000
+    for row in found.tables["by_size"]:
+        assert row["coverage"].value == float(hit[size == int(row["size"])].double().mean())
+    for k, row in enumerate(found.tables["by_class"]):
+        assert row["set_size"].value == pytest.approx(float(size[test.labels == k].double().mean()))
+    assert "in line with the promise" in found.sentence
+
+
+def test_costs() -> None:
+    costs = torch.cat([1 - torch.eye(5), torch.full((5, 1), 0.2)], 1)
+    rule = calibrant.decide(sample(500, 0), costs=costs, actions=[*"abcde", "abstain"])
+    test = sample(2000, 1)
+    found, d = judge(rule, test), rule.decisions(test)
+    assert found.estimates["cost"].value == pytest.approx(float(costs[test.labels, d.action].double().mean()))
+    assert found.estimates["saved"].value > 0 and found.estimates["accepted"].value < 1
+
+
+@pytest.mark.parametrize("goal", [{"accept": 0.5}, {"set_coverage": 0.9}])
+def test_not_on_the_items_it_was_chosen_on(goal: dict[str, float]) -> None:
+    p = sample(600, 0)
+    rule = calibrant.decide(p, **goal)
+    turned = p.take(torch.arange(599, -1, -1))
+    for same in (p, turned):
+        with pytest.raises(SplitError, match="chosen on these very items"):
+            judge(rule, same)
+    assert judge(rule, p, allow_reuse=True).reused
+
+
+def test_groups_widen_the_interval() -> None:
+    p = sample(1000, 1)
+    group = torch.arange(1000) // 100
+    right = p.logits.argmax(1) == p.labels
+    order = right.double().argsort()  # groups of answers that are all right or all wrong
+    grouped = calibrant.predictions(p.logits[order], p.labels[order], group=group)
+    rule = calibrant.decide(sample(600, 0), accept=0.99)
+    a, b = (judge(rule, x).estimates["accuracy_accepted"] for x in (p, grouped))
+    assert b.high - b.low > 2 * (a.high - a.low)
