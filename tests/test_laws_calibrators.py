@@ -11,7 +11,8 @@ from torch import Tensor
 import calibrant
 from calibrant.errors import InputError
 from calibrant.functional.scores import reduce
-from calibrant.posthoc import CALIBRATORS, Calibrator, load
+from calibrant.posthoc import CALIBRATORS, CONFIDENCES, Calibrator, load
+from calibrant.posthoc.calibrator import choices
 from calibrant.posthoc.map import FittedMap, promises_label
 from calibrant.types import Predictions
 
@@ -200,6 +201,14 @@ def test_two_classes(calibrator: Calibrator) -> None:
     p = sample(800, k=2, scale=2.0)
     m = calibrator.fit(p)
     assert p.logits is not None and m(p.logits).shape == (800, 2)
+
+
+@pytest.mark.parametrize("name", [*CALIBRATORS, *CONFIDENCES])
+def test_a_setting_that_is_a_word_refuses_other_words_by_name(name: str) -> None:
+    cls = {**CALIBRATORS, **CONFIDENCES}[name]
+    for setting in choices(cls):
+        with pytest.raises(InputError, match=f"^{name}: {setting}='no such word' is unknown; use '"):
+            cls(**{setting: "no such word"})
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:

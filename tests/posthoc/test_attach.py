@@ -12,7 +12,7 @@ import calibrant
 from calibrant.errors import InputError, MapError, MissingDependencyError, RefusedError
 from calibrant.posthoc import CALIBRATORS, CONFIDENCES, MAPS, Calibrator, FittedMap, Identity, Pool, attach
 from calibrant.posthoc.attach import Calibrated
-from calibrant.posthoc.compose import Composition
+from calibrant.posthoc.calibrator import Composition
 from calibrant.posthoc.map import Chain
 from calibrant.posthoc.onnx_export import disagreement, run_onnx, write_map_onnx, write_onnx
 from calibrant.types import Predictions

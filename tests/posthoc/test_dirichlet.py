@@ -11,7 +11,7 @@ from torch import Tensor
 import calibrant
 from calibrant.errors import InputError
 from calibrant.posthoc.dirichlet import Dirichlet, DirichletMap, Matrix
-from calibrant.posthoc.penalty_path import content_folds
+from calibrant.posthoc.shrinkage import content_folds
 from calibrant.posthoc.temperature import least_nll
 
 W = torch.tensor([[0.9, 0.2, 0.0], [-0.1, 0.6, 0.1], [0.0, -0.2, 1.1]], dtype=torch.float64)

@@ -16,7 +16,7 @@ import calibrant
 from calibrant.cli import run
 from calibrant.errors import MapError
 from calibrant.posthoc import CALIBRATORS, Calibrator, FittedMap, Identity
-from calibrant.posthoc.compose import Composition
+from calibrant.posthoc.calibrator import Composition
 from calibrant.posthoc.export import FORMS, map_to_json
 
 SMOOTH = sorted(set(FORMS) & set(CALIBRATORS))

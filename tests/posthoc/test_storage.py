@@ -11,7 +11,7 @@ import torch
 
 import calibrant
 from calibrant.errors import CalibrantError, FileError, MapError
-from calibrant.posthoc.compose import Composition
+from calibrant.posthoc.calibrator import Composition
 from calibrant.posthoc.histogram import HistogramMass
 from calibrant.posthoc.map import Chain, Pool
 from calibrant.posthoc.storage import HEADER, TENSORS

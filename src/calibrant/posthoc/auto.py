@@ -26,8 +26,7 @@ import torch
 
 from calibrant.errors import InputError
 from calibrant.functional.scores import reduce
-from calibrant.posthoc.calibrator import Calibrator
-from calibrant.posthoc.compose import Composition
+from calibrant.posthoc.calibrator import Calibrator, Composition
 from calibrant.posthoc.crossval import HeldOut, average, folds_of, held_out, mean_of, standard_error
 from calibrant.posthoc.guard import Verdict, judge
 from calibrant.posthoc.map import FittedMap, Identity
@@ -103,10 +102,10 @@ class Auto(Calibrator):
     takes_top1: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.budget > 0:
-            raise InputError(f"budget={self.budget}; it must be a positive number of seconds")
-        if self.folds < 2 or self.repeats < 1:
-            raise InputError(f"folds={self.folds}, repeats={self.repeats}; at least 2 folds and 1 repeat are needed")
+        super().__post_init__()
+        self.require(self.budget > 0, "budget", "must be a positive number of seconds")
+        self.require(self.folds >= 2, "folds", "must be at least 2")
+        self.require(self.repeats >= 1, "repeats", "must be at least 1")
 
     def solve(self, p: Predictions) -> FittedMap:
         choice = self.choose(p)

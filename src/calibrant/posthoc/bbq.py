@@ -20,10 +20,10 @@ from torch import Tensor
 
 from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.curves import Floats, Step, compressed, packed, step_function, tensors
+from calibrant.posthoc.curves import Floats, Step, compressed, packed, step_function
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.one_vs_rest import Kind, check_kind, every_class_of, joined, odds, top_odds
-from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
+from calibrant.posthoc.one_vs_rest import Kind, joined, kind_of, odds, scores_and_hits, top_odds
+from calibrant.posthoc.toplabel import Top, TopLabelMap
 from calibrant.types import Predictions
 
 STRENGTH = 2.0
@@ -76,22 +76,15 @@ class Bbq(Calibrator):
     cost: ClassVar[int] = 3  # a loop over the classes
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
-    def __post_init__(self) -> None:
-        check_kind(self.kind)
-
     def solve(self, p: Predictions) -> FittedMap:
         at_least(p, 2, "one item makes one bin", self.name)
-        if self.kind == "top":
-            top = top_of(p)
-            step, bins = averaged(top_odds(top).score.cpu().numpy(), (top.predicted == p.labels).cpu().numpy())
-            record = certified({"kind": "top", "mean_bins": bins})
-            return BbqMap(*tensors(step.edges, step.values), record=record)
-        logits = every_class_of(p, self.name)
-        columns = odds(logits.double()).score.T.contiguous().cpu().numpy()
-        labels = p.labels.cpu().numpy()
-        found = [averaged(s, labels == c) for c, s in enumerate(columns)]
-        record = certified({"kind": "one_vs_rest", "mean_bins": float(np.mean([b for _, b in found]))})
-        return BbqRestMap(*packed([s for s, _ in found]), record=record)
+        kind = kind_of(self.kind, p, self.name)
+        found = [averaged(score, hit) for score, hit in scores_and_hits(p, kind)]
+        record = certified({"kind": kind, "mean_bins": float(np.mean([bins for _, bins in found]))})
+        edges, values, offset = packed([step for step, _ in found])
+        if kind == "top":
+            return BbqMap(edges, values, record=record)
+        return BbqRestMap(edges, values, offset, record=record)
 
 
 def bin_counts(n: int) -> range:

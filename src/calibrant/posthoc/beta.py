@@ -17,23 +17,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
 from calibrant.functional.binary_logistic import fit_columns
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.one_vs_rest import (
-    Kind,
-    Odds,
-    check_kind,
-    column_chunks,
-    is_class,
-    is_right,
-    joined,
-    kind_of,
-    odds,
-    top_odds,
-)
-from calibrant.posthoc.toplabel import Top, TopLabelMap, least, top_of
+from calibrant.posthoc.one_vs_rest import Kind, Odds, binary_problems, joined, kind_of, odds, top_odds
+from calibrant.posthoc.toplabel import Top, TopLabelMap, least
 from calibrant.types import Predictions
 
 IDENTITY = (1.0, 1.0, 0.0)
@@ -78,7 +66,7 @@ class BetaTopMap(TopLabelMap):
 class Beta(Calibrator):
     """Beta calibration, one-vs-rest or of the predicted label (Kull 2017).
 
-    `kind` is "one_vs_rest" or "top"; unsaid, one_vs_rest wherever there are logits.
+    `kind` is "one_vs_rest" or "top"; without it, one_vs_rest wherever there are logits.
     """
 
     ridge: float = 0.5
@@ -91,29 +79,18 @@ class Beta(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "top"})
 
     def __post_init__(self) -> None:
-        check_kind(self.kind or "top")
-        if not self.ridge > 0:
-            raise InputError(f"ridge={self.ridge} must be positive: a separable class has no finite answer without it")
+        super().__post_init__()
+        self.require(self.ridge > 0, "ridge", "must be positive, or a separable class has no finite answer")
 
     def solve(self, p: Predictions) -> FittedMap:
-        if kind_of(self.kind, p, self.name) == "top":
-            top = top_of(p)
-            o = top_odds(top)
-            part = Odds(o.log_p.cpu()[:, None], o.log_rest.cpu()[:, None])
-            (theta,), worst = beta(part, is_right(top, p), self.ridge)
-            record = certified({"objective": "nll, predicted label", "decrement": worst})
-            return BetaTopMap(*(t.clone() for t in theta), floor=least(p.n), record=record)
-        assert p.logits is not None
-        o = odds(p.logits.double())
-        parts, worst = [], 0.0
-        for columns in column_chunks(*o.log_p.shape):
-            part = Odds(o.log_p[:, columns], o.log_rest[:, columns])
-            theta, decrement = beta(part, is_class(p.labels, columns), self.ridge)
-            parts.append(theta)
-            worst = max(worst, decrement)
-        a, b, c = (t.contiguous() for t in torch.cat(parts).unbind(1))
-        certificate: dict[str, Any] = {"objective": "nll, one-vs-rest", "decrement": worst}
-        return BetaMap(a, b, c, record=certified(certificate))
+        kind = kind_of(self.kind, p, self.name)
+        fits = [beta(part, happened, self.ridge) for part, happened in binary_problems(p, kind)]
+        theta, worst = torch.cat([t for t, _ in fits]), max(decrement for _, decrement in fits)
+        event = "predicted label" if kind == "top" else "one-vs-rest"
+        record = certified({"objective": f"nll, {event}", "decrement": worst})
+        if kind == "top":
+            return BetaTopMap(*(t.clone() for t in theta[0]), floor=least(p.n), record=record)
+        return BetaMap(*(t.contiguous() for t in theta.unbind(1)), record=record)
 
 
 def beta(o: Odds, positive: Tensor, ridge: float) -> tuple[Tensor, float]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.pooling import pool
@@ -66,6 +67,54 @@ class Calibrator:
 
     def settings(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def __post_init__(self) -> None:
+        for setting, words in choices(type(self)).items():
+            value = getattr(self, setting)
+            if value not in words:
+                known = " or ".join(repr(w) for w in words if w is not None)
+                raise InputError(f"{self.name}: {setting}={value!r} is unknown; use {known}")
+
+    def require(self, met: bool, setting: str, rule: str) -> None:
+        """Refuse the value of a setting that breaks its rule, in one line."""
+        if not met:
+            raise InputError(f"{self.name}: {setting}={getattr(self, setting)} {rule}")
+
+
+def choices(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
+    """The settings that are one of several words, by their annotation, and the words; None where it is allowed."""
+    out = {}
+    for name, hint in get_type_hints(calibrator).items():
+        parts = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+        words = tuple(w for part in parts if get_origin(part) is Literal for w in get_args(part))
+        if words:
+            out[name] = (*words, None) if NoneType in parts else words
+    return out
+
+
+@dataclass(frozen=True)
+class Composition(Calibrator):
+    """Two calibrators in a row: the second is fitted on what the first makes of the same items.
+
+    `Composition(Temperature(), HistogramMass())`; on the command line `--method temperature+histogram_mass`.
+    """
+
+    first: Calibrator
+    second: Calibrator
+    map: ClassVar[type[FittedMap]] = Chain
+    takes_members: ClassVar[bool] = True
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.first.name}+{self.second.name}"
+
+    def solve(self, p: Predictions) -> FittedMap:
+        one = self.first.fold(p)
+        two = self.second.fold(one.predictions(p))
+        return Chain((one, two))
+
+    def settings(self) -> dict[str, Any]:
+        return {"first": self.first.settings(), "second": self.second.settings()}
 
 
 def of_top1() -> list[str]:

@@ -84,11 +84,10 @@ class ConfidNet(ConfidenceModel):
     map: ClassVar[type[FittedMap]] = ConfidNetMap
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name in ("hidden", "layers", "epochs", "patience", "batch", "learning_rate"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"confidnet: {name}={getattr(self, name)} must be positive")
-        if not 0 < self.held_out < 1:
-            raise InputError(f"confidnet: held_out={self.held_out} must lie strictly between 0 and 1")
+            self.require(getattr(self, name) > 0, name, "must be positive")
+        self.require(0 < self.held_out < 1, "held_out", "must lie strictly between 0 and 1")
 
     def solve(self, p: Predictions) -> FittedMap:
         if p.logits is None:

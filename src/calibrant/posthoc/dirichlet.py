@@ -4,7 +4,7 @@
 
     mean NLL + λ/(K(K − 1)) Σ_{i≠j} w_ij² + μ/K Σ_j b_j²             (off-diagonal and intercept regularisation)
 
-λ and μ come from cross-validation inside the calibration set, as in the paper; here along one path (`penalty_path.py`),
+λ and μ come from cross-validation inside the calibration set, as in the paper; here along one path (`shrinkage.py`),
 (λ, μ) = m · (λ₁, μ₁) with λ₁ = K²(K − 1)²/N and μ₁ = K²/N.
 
 Differs from the papers: the start is I/T at the exact temperature, and the diagonal has a ridge of 1/N around it
@@ -24,9 +24,8 @@ from calibrant.functional.designs import Full
 from calibrant.functional.multinomial import Solution, minimise
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.penalty_path import FOLDS, cross_validated
+from calibrant.posthoc.shrinkage import FOLDS, anchor, cross_validated
 from calibrant.posthoc.structured import matrix_ridge
-from calibrant.posthoc.tempered import anchor
 from calibrant.types import Predictions
 
 DEEPEST = -1e4
@@ -80,11 +79,11 @@ class Dirichlet(Calibrator):
     cost: ClassVar[int] = 3
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.lambda_ is None) != (self.mu is None):
             raise InputError("give both lambda_ and mu, or neither (cross-validation then chooses them)")
-        for name, value in (("lambda_", self.lambda_), ("mu", self.mu)):
-            if value is not None and not value > 0:
-                raise InputError(f"{name}={value} must be positive")
+        self.require(self.lambda_ is None or self.lambda_ > 0, "lambda_", "must be positive")
+        self.require(self.mu is None or self.mu > 0, "mu", "must be positive")
 
     def solve(self, p: Predictions) -> FittedMap:
         assert p.logits is not None and issubclass(self.map, DirichletMap)

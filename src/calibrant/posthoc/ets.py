@@ -17,7 +17,7 @@ from torch import Tensor
 
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.tempered import anchor
+from calibrant.posthoc.shrinkage import anchor
 from calibrant.types import Predictions
 
 LEAST = 1e-6

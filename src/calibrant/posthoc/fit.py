@@ -14,8 +14,7 @@ from calibrant.functional.inputs import predictions as checked
 from calibrant.functional.scores import reduce
 from calibrant.metrics.conventions import checked_seed
 from calibrant.posthoc.auto import Auto, Unchanged
-from calibrant.posthoc.calibrator import Calibrator, refuse_test
-from calibrant.posthoc.compose import Composition
+from calibrant.posthoc.calibrator import Calibrator, Composition, refuse_test
 from calibrant.posthoc.crossval import loss_of
 from calibrant.posthoc.guard import Verdict, guard
 from calibrant.posthoc.map import FittedMap

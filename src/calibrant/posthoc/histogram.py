@@ -16,14 +16,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
 from calibrant.functional.binning import edges as width_edges
 from calibrant.functional.binning import equal_mass, equal_width, settled
 from calibrant.functional.probabilities import FLOOR
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.curves import in_step, place
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.one_vs_rest import Kind, check_kind, every_class_of
+from calibrant.posthoc.one_vs_rest import Kind, every_class_of
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
 from calibrant.types import Predictions
 
@@ -154,9 +153,8 @@ class Histogram(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def __post_init__(self) -> None:
-        check_kind(self.kind)
-        if self.bins < 1:
-            raise InputError(f"bins={self.bins}; at least one bin is needed")
+        super().__post_init__()
+        self.require(self.bins >= 1, "bins", "must be at least 1")
 
     def solve(self, p: Predictions) -> FittedMap:
         at_least(p, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=", self.name)

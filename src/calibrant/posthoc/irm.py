@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
 from calibrant.functional.probabilities import FLOOR
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.curves import interpolate, tensors
@@ -60,8 +59,9 @@ class Irm(Calibrator):
     cost: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if self.epsilon is not None and not 0 < self.epsilon < 1:
-            raise InputError(f"epsilon={self.epsilon} must lie strictly between 0 and 1: 0 would not keep the label")
+        super().__post_init__()
+        inside = self.epsilon is None or 0 < self.epsilon < 1
+        self.require(inside, "epsilon", "must lie strictly between 0 and 1: 0 would not keep the label")
 
     def solve(self, p: Predictions) -> FittedMap:
         assert p.logits is not None

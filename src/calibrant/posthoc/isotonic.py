@@ -27,7 +27,7 @@ from calibrant.functional.binning import settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.curves import Floats, end_to_end, interpolate, tensors
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.one_vs_rest import Kind, check_kind, every_class_of
+from calibrant.posthoc.one_vs_rest import Kind, every_class_of
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
 from calibrant.types import Predictions
 
@@ -143,9 +143,6 @@ class Isotonic(Calibrator):
     takes_top1: ClassVar[bool] = True
     cost: ClassVar[int] = 0
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
-
-    def __post_init__(self) -> None:
-        check_kind(self.kind)
 
     def solve(self, p: Predictions) -> FittedMap:
         at_least(p, 2, "one point has no slope", self.name)

@@ -6,15 +6,18 @@ For K = 2 the two columns are one problem seen from both sides, and normalising 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.scores import CHUNK
-from calibrant.posthoc.toplabel import Top, top_of_logits
+from calibrant.posthoc.toplabel import Top, top_of, top_of_logits
 from calibrant.types import Predictions
 
 Kind = Literal["top", "one_vs_rest"]
@@ -26,13 +29,8 @@ CERTAIN = 69.07755278982137
 """What an infinite log-odds counts as when a file says exactly 0 or 1: the floor of 1e-30 of the border."""
 
 
-def check_kind(kind: str) -> None:
-    if kind not in ("top", "one_vs_rest"):
-        raise InputError(f"kind={kind!r} is unknown; use 'top' or 'one_vs_rest'")
-
-
 def kind_of(kind: Kind | None, p: Predictions, name: str) -> Kind:
-    """The kind that was asked for; unsaid, every class wherever there are logits."""
+    """The kind that was asked for; without one, every class wherever there are logits."""
     if kind == "one_vs_rest":
         every_class_of(p, name)
     return kind or ("top" if p.logits is None else "one_vs_rest")
@@ -80,17 +78,28 @@ def joined(log_q: Tensor, logits: Tensor) -> Tensor:
     return torch.log_softmax(log_q.masked_fill(torch.isneginf(logits), -torch.inf), -1)
 
 
-def column_chunks(n: int, k: int) -> list[slice]:
-    """Classes in groups small enough that a few N × group tensors stay in memory."""
-    width = max(1, 4 * CHUNK // n)
-    return [slice(start, min(start + width, k)) for start in range(0, k, width)]
+def binary_problems(p: Predictions, kind: Kind) -> Iterator[tuple[Odds, Tensor]]:
+    """(odds [N, C], 1 where the event happened [N, C]), in groups of columns.
+
+    "top" has one column: the predicted label is right. "one_vs_rest" has one column per class.
+    """
+    labels = p.labels.cpu()
+    if kind == "top":
+        top = top_of(p)
+        o = top_odds(top)
+        yield Odds(o.log_p.cpu()[:, None], o.log_rest.cpu()[:, None]), (top.predicted.cpu() == labels).double()[:, None]
+        return
+    assert p.logits is not None
+    o = odds(p.logits.double().cpu())
+    n, k = o.log_p.shape
+    width = max(1, 4 * CHUNK // n)  # small enough that a few N × width tensors stay in memory
+    for start in range(0, k, width):
+        classes = torch.arange(start, min(start + width, k))
+        part = Odds(o.log_p[:, start : start + width], o.log_rest[:, start : start + width])
+        yield part, (labels[:, None] == classes).double()
 
 
-def is_right(top: Top, p: Predictions) -> Tensor:
-    """[N, 1]: 1 where the predicted label is right."""
-    return (top.predicted.cpu() == p.labels.cpu()).double()[:, None]
-
-
-def is_class(labels: Tensor, columns: slice) -> Tensor:
-    """[N, C]: 1 where the label is that class."""
-    return (labels[:, None] == torch.arange(columns.start, columns.stop)).double()
+def scores_and_hits(p: Predictions, kind: Kind) -> Iterator[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+    """The log-odds and whether the event happened, one column at a time."""
+    for part, happened in binary_problems(p, kind):
+        yield from zip(part.score.T.contiguous().numpy(), happened.T.numpy() > 0, strict=True)

@@ -1,7 +1,7 @@
 """Intra-order-preserving calibration, the diagonal family (Rahimi et al. 2020, §4.3): f(z)_k = g(z_k), g increasing.
 
 One increasing function for all classes keeps their whole order, not only the label. Rahimi et al. make g a monotone
-network; here it is increasing and piecewise linear on the tempered log-probabilities x ≤ 0 (`tempered.py`), with
+network; here it is increasing and piecewise linear on the tempered log-probabilities x ≤ 0 (`shrinkage.py`), with
 slopes θ_j > 0 between fixed knots, so the NLL is convex in θ and the fit exact, deterministic and fast. θ = 1 is
 temperature scaling, and a ridge λ J/N (θ − 1)² shrinks towards it. Logits are defined up to a constant:
 log-probabilities make f well defined.
@@ -15,13 +15,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
 from calibrant.functional.designs import Shared
 from calibrant.functional.multinomial import minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.curves import place
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.tempered import anchor, tempered
+from calibrant.posthoc.shrinkage import anchor, tempered
 from calibrant.types import Predictions
 
 KNOTS = (-16.0, -12.0, -9.0, -7.0, -5.5, -4.25, -3.25, -2.4, -1.7, -1.1, -0.6, -0.25)
@@ -63,8 +62,8 @@ class OrderPreserving(Calibrator):
     cost: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if not self.penalty > 0:
-            raise InputError(f"penalty={self.penalty} must be positive: segments without data have no slope otherwise")
+        super().__post_init__()
+        self.require(self.penalty > 0, "penalty", "must be positive, or segments without data have no slope")
 
     def solve(self, p: Predictions) -> FittedMap:
         assert p.logits is not None

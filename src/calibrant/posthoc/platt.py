@@ -17,18 +17,8 @@ from torch import Tensor
 from calibrant.functional.binary_logistic import fit_columns
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.one_vs_rest import (
-    Kind,
-    check_kind,
-    column_chunks,
-    is_class,
-    is_right,
-    joined,
-    kind_of,
-    odds,
-    top_odds,
-)
-from calibrant.posthoc.toplabel import Top, TopLabelMap, least, top_of
+from calibrant.posthoc.one_vs_rest import Kind, binary_problems, joined, kind_of, odds, top_odds
+from calibrant.posthoc.toplabel import Top, TopLabelMap, least
 from calibrant.types import Predictions
 
 RIDGE = 1e-6
@@ -68,7 +58,7 @@ class PlattTopMap(TopLabelMap):
 class Platt(Calibrator):
     """Platt scaling, one-vs-rest or of the predicted label (Platt 1999).
 
-    `kind` is "one_vs_rest" or "top"; unsaid, one_vs_rest wherever there are logits.
+    `kind` is "one_vs_rest" or "top"; without it, one_vs_rest wherever there are logits.
     """
 
     kind: Kind | None = None
@@ -79,25 +69,15 @@ class Platt(Calibrator):
     cost: ClassVar[int] = 2
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "top"})
 
-    def __post_init__(self) -> None:
-        check_kind(self.kind or "top")
-
     def solve(self, p: Predictions) -> FittedMap:
-        if kind_of(self.kind, p, self.name) == "top":
-            top = top_of(p)
-            (theta,), decrement = platt(top_odds(top).score.cpu()[:, None], is_right(top, p))
-            record = certified({"objective": "nll of softened targets, predicted label", "decrement": decrement})
-            return PlattTopMap(theta[0].clone(), theta[1].clone(), floor=least(p.n), record=record)
-        assert p.logits is not None
-        score = odds(p.logits.double()).score
-        parts, worst = [], 0.0
-        for columns in column_chunks(*score.shape):
-            theta, decrement = platt(score[:, columns], is_class(p.labels, columns))
-            parts.append(theta)
-            worst = max(worst, decrement)
-        theta = torch.cat(parts)
-        certificate: dict[str, Any] = {"objective": "nll of softened targets, one-vs-rest", "decrement": worst}
-        return PlattMap(theta[:, 0].contiguous(), theta[:, 1].contiguous(), record=certified(certificate))
+        kind = kind_of(self.kind, p, self.name)
+        fits = [platt(part.score, happened) for part, happened in binary_problems(p, kind)]
+        theta, worst = torch.cat([t for t, _ in fits]), max(decrement for _, decrement in fits)
+        event = "predicted label" if kind == "top" else "one-vs-rest"
+        record = certified({"objective": f"nll of softened targets, {event}", "decrement": worst})
+        if kind == "top":
+            return PlattTopMap(*(t.clone() for t in theta[0]), floor=least(p.n), record=record)
+        return PlattMap(*(t.contiguous() for t in theta.unbind(1)), record=record)
 
 
 def soft_targets(positive: Tensor) -> Tensor:

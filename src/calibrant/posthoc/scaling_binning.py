@@ -19,7 +19,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
 from calibrant.functional.binning import equal_mass, settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.curves import place
@@ -58,8 +57,8 @@ class ScalingBinning(Calibrator):
     cost: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if self.bins < 1:
-            raise InputError(f"bins={self.bins}; at least one bin is needed")
+        super().__post_init__()
+        self.require(self.bins >= 1, "bins", "must be at least 1")
 
     def solve(self, p: Predictions) -> FittedMap:
         at_least(p, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=", self.name)

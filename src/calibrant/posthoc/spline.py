@@ -95,10 +95,9 @@ class Spline(Calibrator):
     cost: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        if self.knots < 2:
-            raise InputError(f"knots={self.knots}; a spline needs at least two")
-        if self.within < 1:
-            raise InputError(f"within={self.within}; it counts classes, from 1")
+        super().__post_init__()
+        self.require(self.knots >= 2, "knots", "must be at least 2")
+        self.require(self.within >= 1, "within", "must be at least 1: it counts classes")
 
     def solve(self, p: Predictions) -> FittedMap:
         at_least(p, 2 * self.knots, f"two for each of {self.knots} knots; ask for fewer with knots=", self.name)

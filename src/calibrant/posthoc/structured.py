@@ -2,12 +2,12 @@
 
     vector:  softmax((1 + v) ∘ x + b),          matrix:  softmax((I + diag v + M) x + b),  M off the diagonal,
 
-on the tempered x of `tempered.py`, shrunk towards x by ridges that grow with what they can spoil:
+on the tempered x of `shrinkage.py`, shrunk towards x by ridges that grow with what they can spoil:
 
     mean NLL + λ [ K/N (|b|² + |v|²) + K(K − 1)/N |M|² ]
 
 Convex, and at the centre already temperature scaling: with few items per class the fit stays there. λ = 1 is the
-paper's, and the default; `penalty=None` chooses λ by cross-validation (`penalty_path.py`), which pays where a network
+paper's, and the default; `penalty=None` chooses λ by cross-validation (`shrinkage.py`), which pays where a network
 errs alike on many items. The solver (`functional/multinomial.py`) is exact.
 """
 
@@ -20,14 +20,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
 from calibrant.functional.designs import Design, Diagonal, Full
 from calibrant.functional.multinomial import effective_degrees, minimise
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.penalty_path import FOLDS, cross_validated
-from calibrant.posthoc.tempered import anchor, tempered, uniform_share
+from calibrant.posthoc.shrinkage import FOLDS, anchor, cross_validated, tempered, uniform_share
 from calibrant.types import Predictions
+
+POSITIVE = "must be positive; without a penalty use vector or matrix"
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,8 @@ class StructuredVector(Calibrator):
     cost: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        _positive(self.penalty)
+        super().__post_init__()
+        self.require(self.penalty is None or self.penalty > 0, "penalty", POSITIVE)
 
     def solve(self, p: Predictions) -> FittedMap:
         x, temperature, epsilon = _start(p, self)
@@ -128,7 +129,8 @@ class StructuredMatrix(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"penalty": None})
 
     def __post_init__(self) -> None:
-        _positive(self.penalty)
+        super().__post_init__()
+        self.require(self.penalty is None or self.penalty > 0, "penalty", POSITIVE)
 
     def solve(self, p: Predictions) -> FittedMap:
         x, temperature, epsilon = _start(p, self)
@@ -176,8 +178,3 @@ def _solved(
         found, chosen, path = minimise(design(x), labels, ridge(penalty), centre), penalty, {}
     degrees = effective_degrees(design(x), found.theta, ridge(chosen))
     return found.theta, {"penalty": chosen, "degrees": degrees, **path, **found.certificate()}
-
-
-def _positive(penalty: float | None) -> None:
-    if penalty is not None and not penalty > 0:
-        raise InputError(f"penalty={penalty} must be positive; without one use vector or matrix")

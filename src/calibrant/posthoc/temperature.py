@@ -74,12 +74,8 @@ class Temperature(Calibrator):
     cost: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        if self.objective not in ("nll", "ece"):
-            raise InputError(f"objective={self.objective!r} is unknown; use 'nll' or 'ece'")
-        if self.members not in ("pooled", "each"):
-            raise InputError(f"members={self.members!r} is unknown; use 'pooled' or 'each'")
-        if self.T is not None and not (self.T > 0 and math.isfinite(self.T)):
-            raise InputError(f"T={self.T} is not a temperature; it must be positive and finite")
+        super().__post_init__()
+        self.require(self.T is None or (self.T > 0 and math.isfinite(self.T)), "T", "must be positive and finite")
 
     def solve(self, p: Predictions) -> FittedMap:
         assert p.logits is not None

@@ -80,12 +80,9 @@ class TrustScore(ConfidenceModel):
     map: ClassVar[type[FittedMap]] = TrustScoreMap
 
     def __post_init__(self) -> None:
-        if not 0 <= self.alpha < 1:
-            raise InputError(f"trust_score: alpha={self.alpha} must lie in [0, 1): it is the share filtered away")
-        if self.neighbours < 1:
-            raise InputError(f"trust_score: neighbours={self.neighbours} must be 1 or more")
-        if self.link not in ("platt", "plain"):
-            raise InputError(f"trust_score: link={self.link!r} is unknown; use 'platt' or 'plain'")
+        super().__post_init__()
+        self.require(0 <= self.alpha < 1, "alpha", "must lie in [0, 1): it is the share filtered away")
+        self.require(self.neighbours >= 1, "neighbours", "must be at least 1")
 
     def solve(self, p: Predictions) -> FittedMap:
         at_least(p, 2, "an item is judged by its neighbours", self.name)

@@ -17,7 +17,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
 from calibrant.functional.designs import Diagonal
 from calibrant.functional.multinomial import minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
@@ -56,8 +55,8 @@ class Vector(Calibrator):
     cost: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
-        if not self.ridge > 0:
-            raise InputError(f"ridge={self.ridge}; it must be positive, or separable data have no optimum")
+        super().__post_init__()
+        self.require(self.ridge > 0, "ridge", "must be positive, or separable data have no optimum")
 
     def solve(self, p: Predictions) -> FittedMap:
         assert p.logits is not None

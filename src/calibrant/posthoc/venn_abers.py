@@ -31,10 +31,10 @@ from torch import Tensor
 
 from calibrant.functional.binning import ROUNDING, settled
 from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.curves import Floats, Step, compressed, packed, step_function, tensors
+from calibrant.posthoc.curves import Floats, Step, compressed, packed, step_function
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.one_vs_rest import Kind, check_kind, every_class_of, joined, odds, top_odds
-from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
+from calibrant.posthoc.one_vs_rest import Kind, joined, kind_of, odds, scores_and_hits, top_odds
+from calibrant.posthoc.toplabel import Top, TopLabelMap
 from calibrant.types import Predictions
 
 
@@ -97,25 +97,20 @@ class VennAbers(Calibrator):
     cost: ClassVar[int] = 3  # a loop over the classes
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
-    def __post_init__(self) -> None:
-        check_kind(self.kind)
-
     def solve(self, p: Predictions) -> FittedMap:
         at_least(p, 2, "one point has no slope", self.name)
-        if self.kind == "top":
-            top = top_of(p)
-            score, hit = top_odds(top).score.cpu().numpy(), (top.predicted == p.labels).cpu().numpy()
+        kind = kind_of(self.kind, p, self.name)
+        lows, highs, widths = [], [], []
+        for score, hit in scores_and_hits(p, kind):
             low, high = lower_steps(score, hit), upper_steps(score, hit)
-            record = certified({"kind": "top", "mean_width": mean_width(low, high, score)})
-            return VennAbersMap(*tensors(low.edges, low.values, high.edges, high.values), record=record)
-        logits = every_class_of(p, self.name)
-        columns = odds(logits.double()).score.T.contiguous().cpu().numpy()
-        labels = p.labels.cpu().numpy()
-        lows = [lower_steps(s, labels == c) for c, s in enumerate(columns)]
-        highs = [upper_steps(s, labels == c) for c, s in enumerate(columns)]
-        widths = [mean_width(low, high, s) for low, high, s in zip(lows, highs, columns, strict=True)]
-        record = certified({"kind": "one_vs_rest", "mean_width": float(np.mean(widths))})
-        return VennAbersRestMap(*packed(lows), *packed(highs), record=record)
+            lows.append(low)
+            highs.append(high)
+            widths.append(np.mean(high(score, right=False) - low(score, right=True)))
+        record = certified({"kind": kind, "mean_width": float(np.mean(widths))})
+        low_tensors, high_tensors = packed(lows), packed(highs)
+        if kind == "top":
+            return VennAbersMap(*low_tensors[:2], *high_tensors[:2], record=record)
+        return VennAbersRestMap(*low_tensors, *high_tensors, record=record)
 
 
 def upper_steps(score: Floats, hit: NDArray[np.bool_]) -> Step:
@@ -160,7 +155,3 @@ def lower_steps(score: Floats, hit: NDArray[np.bool_]) -> Step:
     """p₀: turn scores and labels around, and a miss is a hit. A score on an edge is of the step on its right."""
     turned = upper_steps(-score, ~hit)
     return Step(-turned.edges[::-1].copy(), 1 - turned.values[::-1])
-
-
-def mean_width(low: Step, high: Step, score: Floats) -> float:
-    return float(np.mean(high(score, right=False) - low(score, right=True)))

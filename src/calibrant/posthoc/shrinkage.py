@@ -1,12 +1,22 @@
-"""How strongly to shrink a linear map, chosen by cross-validation inside the calibration set.
+"""What linear maps share: they start at temperature scaling and are shrunk towards it.
 
-Fits run along one path, from strong to weak, each started at the last one's answer, until held-out NLL has turned.
-Folds are made from the items' content (stratified by label), so that the order of rows cannot matter. A ridge stands
-for a prior, worth some items; inside a fold it weighs more against fewer, and is scaled so.
+The start is log p at the exact temperature, mixed with a little of the uniform distribution,
+
+    x = log[(1 − ε) softmax(z / T) + ε / K],     ε = 1 / (N + 1)
+
+(Berta, Holzmüller, Jordan and Bach 2025, arXiv 2511.03685: their preprocessing). The temperature makes the identity
+the natural centre, whatever the network's scale. The mixture bounds x from below by what N items can show, so that one
+saturated logit cannot decide the fit.
+
+How strongly to shrink is chosen by cross-validation inside the calibration set: fits run from strong to weak, each
+started at the last one's answer, until held-out NLL has turned. Folds are made from the items' content (stratified by
+label), so that the order of rows cannot matter. A ridge is a prior worth some items, so in a fold, which has fewer, it
+is scaled up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,12 +25,33 @@ from torch import Tensor
 
 from calibrant.functional.designs import Design
 from calibrant.functional.multinomial import Solution, minimise
+from calibrant.posthoc.temperature import least_nll
 
 PATH = (10.0, 1.0, 0.1, 0.01, 0.001)
 """Multipliers of a method's own ridge, strong to weak."""
 FOLDS = 3
 ROUGH = 1e-6
 """Tolerance of the fits that are only compared."""
+
+
+def tempered(logits: Tensor, temperature: Tensor, epsilon: float) -> Tensor:
+    """Finite features [..., N, K] from any logits, −inf and ±1e4 included."""
+    log_p = torch.log_softmax(logits / temperature, -1)
+    if epsilon == 0:
+        return log_p
+    floor = log_p.new_tensor(math.log(epsilon / logits.shape[-1]))
+    return torch.logaddexp(log_p + math.log1p(-epsilon), floor)
+
+
+def anchor(logits: Tensor, labels: Tensor) -> Tensor:
+    """The exact temperature, or 1 where there is none (separable items, or worse than uniform)."""
+    T, certificate = least_nll(logits, labels)
+    return torch.tensor(1.0 if certificate["bound"] is not None else T, dtype=torch.float64)
+
+
+def uniform_share(n: int) -> float:
+    """ε: one item in N + 1."""
+    return 1 / (n + 1)
 
 
 def cross_validated(
