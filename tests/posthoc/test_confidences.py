@@ -17,7 +17,7 @@ from calibrant.errors import InputError, MapError
 from calibrant.functional.scores import reduce
 from calibrant.posthoc import CONFIDENCES, load
 from calibrant.posthoc.confidences import ConfidenceMap, ConfidenceModel
-from calibrant.posthoc.confidnet import ConfidNet, ConfidNetMap, auroc
+from calibrant.posthoc.confidnet import ConfidNet, ConfidNetMap
 from calibrant.posthoc.trust_score import TrustScore, TrustScoreMap, high_density
 from calibrant.types import Predictions
 
@@ -96,11 +96,15 @@ def test_features_that_tell_nothing_do_not_cost_confidnet_the_ranking() -> None:
     assert c["held_out_auroc"] >= c["held_out_auroc_before"]
 
 
-def test_auroc_is_that_of_scikit_learn() -> None:
-    g = torch.Generator().manual_seed(1)
-    score, right = torch.randint(9, (200,), generator=g).double(), torch.rand(200, generator=g) < 0.7
-    assert auroc(score, right) == pytest.approx(roc_auc_score(right, score))
-    assert auroc(score, torch.ones(200, dtype=torch.bool)) is None
+def test_the_held_out_auroc_is_that_of_scikit_learn() -> None:
+    p = telling(600)
+    assert p.logits is not None
+    held = torch.randperm(600, generator=torch.Generator().manual_seed(SMALL.seed))[:120]  # a fifth
+    right, said = p.logits.argmax(1) == p.labels, torch.softmax(p.logits.double(), 1).amax(1)
+    before = SMALL.fit(p).record.certificate["held_out_auroc_before"]
+    assert before == pytest.approx(roc_auc_score(right[held], said[held]))
+    every_one_right = calibrant.predictions(p.logits, p.logits.argmax(1), features=p.features)
+    assert SMALL.fit(every_one_right).record.certificate["held_out_auroc"] is None
 
 
 @each

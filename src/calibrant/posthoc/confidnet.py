@@ -28,6 +28,7 @@ from torch import Tensor
 
 from calibrant.errors import InputError, MapError
 from calibrant.functional.probabilities import FLOOR
+from calibrant.functional.ranking import auroc, rank, run_weights
 from calibrant.posthoc.calibrator import at_least, certified
 from calibrant.posthoc.confidences import ConfidenceMap, ConfidenceModel, features_of, pooled_logits
 from calibrant.posthoc.map import FittedMap
@@ -118,7 +119,8 @@ class ConfidNet(ConfidenceModel):
             with torch.no_grad():
                 h = start[validation] + mlp(x[validation], theta, sizes)
                 loss = float((torch.sigmoid(h) - target[validation]).square().mean())
-            return auroc(h, right[validation]) or 0.0, -loss
+            area = auroc(*run_weights(rank(-h), right[validation])).nan_to_num(0.0)
+            return float(area), -loss
 
         kept_theta, first, epoch = theta.detach().clone(), judged(), 0
         best = first
@@ -159,15 +161,6 @@ def starting(score: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Platt's a and b; where errors have the higher scores, 1 and 0: the ranking is kept in any case."""
     a, b = platt(score[:, None], right[:, None].double())[0][0]
     return (a.clone(), b.clone()) if a > 0 else (torch.ones_like(a), torch.zeros_like(b))
-
-
-def auroc(score: Tensor, right: Tensor) -> float | None:
-    """Of telling right from wrong by the score; None where there is only one of them."""
-    good, bad = score[right], score[~right].sort().values
-    if not len(good) or not len(bad):
-        return None
-    below, upto = (torch.searchsorted(bad, good, right=side).double() for side in (False, True))
-    return float((below + upto).mean() / (2 * len(bad)))
 
 
 def initial(sizes: tuple[int, ...], generator: torch.Generator) -> Tensor:
