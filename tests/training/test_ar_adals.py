@@ -292,7 +292,7 @@ def test_a_run_keeps_the_levels_it_was_begun_with(run: Path, tmp_path: Path) -> 
     out = tmp_path / "mine"
     train(small("seed=7"), out, replace(QUIET, levels=run))
     said = refused(small("seed=7"), out, replace(QUIET, levels=tmp_path / "other"))
-    assert "was begun with other levels" in said
+    assert "was started with other levels" in said
     train(small("seed=7"), out, QUIET)  # without saying which, it goes on with its own
 
 
@@ -328,7 +328,7 @@ def test_items_that_no_attack_moved_are_named(run: Path, tmp_path: Path, capsys:
 
 def test_levels_are_for_targets_that_want_them(tmp_path: Path) -> None:
     said = refused(read("digits/focal"), tmp_path / "r", replace(QUIET, levels=tmp_path))
-    assert "--levels is for targets that want levels" in said and not (tmp_path / "r").exists()
+    assert "--levels is for targets that need robustness levels" in said and not (tmp_path / "r").exists()
 
 
 def test_an_item_without_a_level_stops_the_training_by_name(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_a_record_of_levels_is_never_followed(
     assert "vanilla" in (shown := capsys.readouterr()).out and "no audit" not in shown.err
     train(vanilla(small("seed=7")), tmp_path / "other", QUIET)  # another network
     assert cli([*again, "--levels", "other"]) == 2
-    assert "was begun with other levels (from ../../one/vanilla" in capsys.readouterr().err
+    assert "was started with other levels (from ../../one/vanilla" in capsys.readouterr().err
 
 
 def test_a_place_that_takes_no_files_is_said_before_anything_is_done(
@@ -464,7 +464,7 @@ def test_a_run_that_was_begun_with_a_refresh_too_late_goes_on(tmp_path: Path, mo
         before.setattr("calibrant.training.levels._check_refreshes", lambda recipe: None)
         train(late, tmp_path / "old", QUIET)
     train(late, tmp_path / "old", QUIET)
-    assert "after 9 levels would not be cut anew" in refused(late, tmp_path / "new", QUIET)
+    assert "after 9 levels would not be recomputed" in refused(late, tmp_path / "new", QUIET)
 
 
 def test_a_callers_own_parts_are_not_cut_by_a_recipe(tmp_path: Path) -> None:
@@ -477,7 +477,7 @@ def test_a_callers_own_parts_are_not_cut_by_a_recipe(tmp_path: Path) -> None:
     train(small("epochs=1"), tmp_path / "r", QUIET, {"train": mine, "test": mine})
     assert sizes()["test"] == 200 and sizes()["train"] == 200 - 40 - 20
     fewer = TensorDataset(part.x[:150], part.y[:150])
-    with pytest.raises(InputError, match="was begun with other data .train 140, now 90.;"):
+    with pytest.raises(InputError, match="was started with other data .train 140, now 90.;"):
         train(small("epochs=1"), tmp_path / "r", QUIET, {"train": fewer, "test": mine})
     train(small("epochs=1"), tmp_path / "r", QUIET, {"train": mine, "test": fewer})  # judged on other items
     assert sizes()["test"] == 150

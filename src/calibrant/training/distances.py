@@ -201,11 +201,11 @@ def read(path: Path) -> Distances:
         raise FileError(f"no permission to read {path}")
     try:
         with safe_open(str(path), framework="pt") as stored:
-            said = dict(stored.metadata() or {})
-            head = json.loads(said["calibrant"])
+            metadata = dict(stored.metadata() or {})
+            head = json.loads(metadata["calibrant"])
             distance, index = stored.get_tensor("distance"), stored.get_tensor("index")
-        own = tensors_hash({"distance": distance, "index": index}, said["calibrant"])
-        if said.get("sha256", own) != own:  # version 0.1 wrote none
+        own = tensors_hash({"distance": distance, "index": index}, metadata["calibrant"])
+        if metadata.get("sha256", own) != own:  # version 0.1 wrote none
             raise ValueError("it was edited: its hash does not match")
         names = {k: head[k] for k in ("data", "items", "network", "ruler", "edition")}
         return Distances(distance, index, split=Split(head["split"]), **names)

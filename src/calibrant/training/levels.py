@@ -73,7 +73,7 @@ def check(recipe: Recipe, how: How, data: Data, *, started: bool = False) -> Non
     """Refuse what cannot work, before anything is written or trained."""
     if not wanted(recipe):
         if how.levels is not None:
-            raise InputError(f"--levels is for targets that want levels of robustness, not {recipe.targets.name!r}")
+            raise InputError(f"--levels is for targets that need robustness levels, not {recipe.targets.name!r}")
         return
     if not started:
         _check_refreshes(recipe)
@@ -97,7 +97,7 @@ def _check_refreshes(recipe: Recipe) -> None:
         inside = ",".join(str(epoch) for epoch in sorted({*share} - {0}))
         raise InputError(
             f"targets.refresh_after is {after}, but the run ends after {recipe.epochs} epochs: after "
-            f"{', '.join(map(str, late))} levels would not be cut anew; use --set targets.refresh_after=[{inside}]"
+            f"{', '.join(map(str, late))} levels would not be recomputed; use --set targets.refresh_after=[{inside}]"
         )
 
 
@@ -178,7 +178,7 @@ class LevelSource:
         old = read_record(self.folder) if started and (self.folder / RECORD).is_file() else record
         if old["distances"] != record["distances"]:
             raise InputError(
-                f"{self.folder} was begun with other levels (from {old['from']}, relative to the run); "
+                f"{self.folder} was started with other levels (from {old['from']}, relative to the run); "
                 "pass those with --levels, or choose another folder"
             )
         for each in found:

@@ -167,7 +167,7 @@ def check_data(folder: Path, data: Data) -> None:
     differ = [key for key in new if old[key] != new[key]]
     if differ:
         words = ", ".join(key if key == "classes" else f"{key} {old[key]}, now {new[key]}" for key in differ)
-        raise InputError(f"{folder} was begun with other data ({words}); choose another folder")
+        raise InputError(f"{folder} was started with other data ({words}); choose another folder")
 
 
 def _about(data: Data, name: str) -> About:
