@@ -212,6 +212,27 @@ def test_a_network_may_state_its_class_axis(name: str) -> None:
     torch.testing.assert_close(MAKE[name](model, 2)(IMAGES), told)
 
 
+@pytest.mark.parametrize("name", MAKE)
+@pytest.mark.parametrize("column", [True, False])
+def test_one_logit_per_item_is_that_of_class_1(name: str, column: bool) -> None:
+    one = nn.Sequential(network(), nn.Linear(4, 1), *([] if column else [nn.Flatten(0)])).eval()
+    with torch.no_grad():
+        one[1].weight.copy_(torch.tensor([[9.0, -9.0, 9.0, -9.0]]))
+
+    def ensemble() -> Ensemble:
+        return MAKE[name](one, 3)
+
+    with ensemble().member(0) as first, torch.no_grad():
+        p = torch.sigmoid(first(x()).reshape(-1).double()) if name != "temporal" else ensemble()(x())[:, 1].exp()
+    members = ensemble().members(x())
+    torch.testing.assert_close(members[0].double().softmax(-1), torch.stack([1 - p, p], -1), atol=1e-6, rtol=0)
+    mean = members.double().softmax(-1).mean(0)
+    torch.testing.assert_close(ensemble()(x()).exp(), mean, atol=1e-6, rtol=0)
+    loader = [(x(), torch.arange(12) % 2)]
+    torch.testing.assert_close(ensemble().predict(loader).logits.exp(), mean, atol=1e-6, rtol=0)
+    torch.testing.assert_close(ensemble().predict(loader, keep_members=True).logits, members)
+
+
 def ingredients(**settings: Any) -> Ingredients:
     """What a run of checkpoints offers: one network, and data for whoever asks."""
     model = network().eval()

@@ -113,3 +113,10 @@ def test_a_run_keeps_the_normalisation_it_was_trained_with(said: Said, capsys: p
     assert f"inputs: {found['inputs']}" == line
     expected, again = files.read("run/test.npz"), files.read("p.npz")
     np.testing.assert_allclose(again.logits, expected.logits, atol=1e-5)
+
+
+def test_a_model_of_one_logit_is_taken(said: Said) -> None:
+    one = "\n\ndef one():\n    return nn.Sequential(Threshold(), nn.Linear(2, 1, bias=False)).requires_grad_(False)\n"
+    Path("raw_module.py").write_text(MODULE + one)
+    found, _ = said("predict", "raw_module:one", "--data", "raw_module:parts", "-o", "p.npz")
+    assert found["k"] == 2 and files.read("p.npz").logits.shape == (500, 2)

@@ -105,7 +105,7 @@ def test_members_stack(model: nn.Module, data: TensorDataset) -> None:
 @pytest.mark.parametrize(
     ("model", "batches", "says"),
     [
-        (lambda x: x[:, None, :3], None, r"\(8, 1, 3\).*expected \[N, K\]"),
+        (lambda x: x[:, :3, None, None], None, r"\(8, 1, 1, 3\).*expected \[N, K\]"),
         (lambda x: x[:1, :3], None, r"\(1, 3\) for a batch of 8"),
         (lambda x: (x,), None, "tuple.*logits"),
         (lambda x: x, [], "no batches"),
@@ -140,8 +140,24 @@ def test_images_of_labels_are_items_in_groups() -> None:
     assert torch.equal(found.labels, wanted.labels) and torch.equal(found.group, wanted.group)  # type: ignore[arg-type]
     assert found.ids is not None and found.ids[0] == "0" and found.ids[-1] == "4"
     assert calibrant.predict([net, net], [(x, y)], class_axis=1, ignore_index=255).members == 2
-    with pytest.raises(InputError, match="class_axis=1"):
-        calibrant.predict(net, [(x, y)])
+    assert torch.equal(calibrant.predict(net, [(x, y)], ignore_index=255).logits, found.logits)  # type: ignore[arg-type]
+
+
+def test_a_map_of_k_by_k_pixels_has_its_classes_at_axis_1() -> None:
+    net, x, y = torch.nn.Conv2d(3, 4, 1), torch.randn(2, 3, 4, 4), torch.arange(32).reshape(2, 4, 4) % 4
+    with torch.no_grad():
+        wanted = net(x).movedim(1, -1).reshape(-1, 4)
+    assert torch.equal(calibrant.predict(net, [(x, y)]).logits, wanted)  # type: ignore[arg-type]
+    sequences = [(torch.zeros(2, 5, 4), torch.zeros(2, 5))]
+    with pytest.raises(InputError, match="three axes.*class_axis=1 or class_axis=-1"):
+        calibrant.predict(torch.nn.Linear(4, 3), sequences)
+
+
+def test_members_of_one_logit_stack() -> None:
+    one = torch.nn.Linear(3, 1)
+    x, y = torch.randn(6, 3), torch.arange(6) % 2
+    single = calibrant.predict(one, [(x, y)])
+    assert torch.equal(calibrant.predict([one, one], [(x, y)]).logits, torch.stack([single.logits] * 2))  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize("name", ["mlp", "mnist_cnn", "resnet20", "resnet29v2", "vgg16", "densenet121"])

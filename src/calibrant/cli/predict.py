@@ -84,7 +84,7 @@ def predict(
     from calibrant.ensembles.reference import resolve
     from calibrant.files import atomic, outputs
     from calibrant.functional.inputs import as_split
-    from calibrant.functional.model_output import logits_of
+    from calibrant.functional.model_output import both_classes, logits_of
     from calibrant.functional.segmentation import classes_last
     from calibrant.training.compatibility import blank_logits
 
@@ -130,10 +130,9 @@ def predict(
 
     networks = [m.to(place) for reference in found for m in reference.members]
     answers = {  # items may differ in size: then nobody knows before
-        text: classes_last(
-            logits_of(blank_logits(text, loaded, as_split(split), reference.members[0])), class_axis, f"{text}: logits"
-        )
+        text: both_classes(classes_last(logits_of(said), class_axis, f"{text}: logits"))
         for text, reference in zip(model, found if loaded.shape else (), strict=False)
+        for said in [blank_logits(text, loaded, as_split(split), reference.members[0])]
     }
     classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
     short = is_arrays(name) or (labels.ndim > 1 and ":" in name)  # a small file, a few maps, may lack the last ones

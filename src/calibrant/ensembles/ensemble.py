@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.ensembles.inputs import Untouched
-from calibrant.ensembles.single import Inputs, predict, reading
+from calibrant.ensembles.single import Inputs, predict
 from calibrant.errors import CalibrantError, InputError
-from calibrant.functional.model_output import logits_of
+from calibrant.functional.model_output import both_classes, logits_of
 from calibrant.functional.segmentation import classes_back, classes_last
 from calibrant.types import Predictions, Split
 
@@ -128,14 +128,14 @@ class Ensemble:
     ) -> Predictions:
         """The whole loader, member after member: pooled [N, K], or [M, N, K] with `keep_members`."""
         options: dict[str, Any] = {"split": split, "classes": classes, "ignore_index": ignore_index}
-        axis = self.axis(class_axis)
+        options["class_axis"] = self.axis(class_axis)
         place = device if device is not None else self.home
         kept: list[Tensor] = []
         pooled, last = LogMean(), None
         for j in steps(range(self.size), f"{type(self).__name__.lower()} members", show=progress):
             with self.member(j) as network:
                 try:
-                    now = predict(reading(network, axis), loader, device=place, **options)
+                    now = predict(network, loader, device=place, **options)
                 except CalibrantError as error:
                     if j == 0:
                         raise
@@ -212,7 +212,7 @@ def checked(output: Any, items: int | Sequence[int], class_axis: int | None = No
     `items`: how many went in, or the shape of their labels.
     """
     raw = logits_of(output)
-    logits = classes_last(raw, class_axis, "the model's output")
+    logits = both_classes(classes_last(raw, class_axis, "the model's output"))
     due = (items, *logits.shape[1:-1]) if isinstance(items, int) else tuple(items)
     if logits.shape[:-1] != due or logits.shape[-1] < 2:
         maps = not isinstance(items, int) and len(items) > 1

@@ -23,7 +23,7 @@ from calibrant.ensembles.inputs import Untouched
 from calibrant.ensembles.penultimate import Penultimate
 from calibrant.errors import InputError
 from calibrant.functional.inputs import predictions
-from calibrant.functional.model_output import logits_of
+from calibrant.functional.model_output import both_classes, logits_of
 from calibrant.functional.segmentation import classes_last
 from calibrant.types import Predictions, Split
 
@@ -66,8 +66,8 @@ def predict(
 
     `device` defaults to where the model's parameters are; a model moved there is moved back. A third
     integer entry of a batch becomes the items' ids. `autocast=torch.bfloat16` runs in mixed precision.
-    Images of labels: `class_axis=1` for logits [N, K, H, W]; pixels are items, each image is a group. By default the
-    classes are last, or where the model's attribute `class_axis` says; an ensemble has its own default (`Ensemble`).
+    Images of labels: pixels are items, each image is a group. `class_axis` is as in every ensemble (`Ensemble`): by
+    default the last of two axes and 1 of four and more ([N, K, H, W]), or what the model's attribute `class_axis` says.
     `features=True` keeps what the last linear layer reads (`penultimate.py`), for ConfidNet and TrustScore.
     """
     many = isinstance(model, Sequence) and not isinstance(model, nn.Module)
@@ -118,7 +118,7 @@ def predict(
                 image = image.reshape(-1, *[1] * (truth.ndim - 1)).expand(truth.shape).reshape(-1)
                 truth = truth.reshape(-1)
                 groups.append(image + seen)
-            logits.append(torch.stack(out) if many else out[0])
+            logits.append(torch.stack([both_classes(z) for z in out]) if many else out[0])
             labels.append(truth)
             if item is not None:
                 entries = item.tolist() if isinstance(item, Tensor) else list(item)
@@ -150,8 +150,7 @@ def _classes_last(model: Model, class_axis: int | None) -> Model:
     if isinstance(model, Ensemble):
         axis = model.axis(class_axis)
         return reading(partial(model, class_axis=axis), axis)
-    stated = getattr(model, "class_axis", None) if class_axis is None else class_axis
-    return reading(model, -1 if stated is None else stated)
+    return reading(model, getattr(model, "class_axis", None) if class_axis is None else class_axis)
 
 
 def _checked(logits: Tensor, labels: Tensor, model: Model) -> Tensor:

@@ -28,6 +28,8 @@ def logits_of(output: Any) -> Tensor:
 
 
 def both_classes(logits: Tensor) -> Tensor:
-    """One column, [N] or [..., 1], the logit of class 1 → [..., 2]."""
+    """One column, [N] or [..., 1], the logit of class 1 → [..., 2]; more columns are left as they are."""
+    if logits.ndim > 1 and logits.shape[-1] != 1:
+        return logits
     one = logits if logits.ndim == 1 else logits[..., 0]
     return torch.stack([torch.zeros_like(one), one], -1)

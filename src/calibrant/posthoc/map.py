@@ -107,7 +107,7 @@ class FittedMap:
 
     def columns(self, logits: Tensor) -> Tensor:
         """[..., K], checked; one column is read as `predict` reads it where the map is of two classes."""
-        if self.classes == 2 and (logits.ndim == 1 or logits.shape[-1] == 1):
+        if self.classes == 2:
             logits = both_classes(logits)
         self.check(logits)
         return logits
