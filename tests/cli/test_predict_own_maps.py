@@ -200,7 +200,7 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(
         (["stress", f"{__name__}:classifier", "--data", "seg.npz"], "one class per item"),
         (["stress", f"{__name__}:classifier", "--data", VIDEO], "its labels are maps of 8 × 8"),
         (["probe", f"{__name__}:classifier", "--data", VIDEO], "its labels are maps of 8 × 8"),
-        (["train", "digits/cross_entropy", "--set", f"data.name={VIDEO}"], "(2, 8, 8, 4) is due"),
+        (["train", "digits/cross_entropy", "--set", f"data.name={VIDEO}"], "not (2, 8, 8, 4)"),
         (["fit", "seg.npz"], "no key 'logits'"),
     ],
 )

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 from calibrant.cli import run
-from calibrant.data.camvid import CLASSES, ZIP
+from calibrant.data.camvid import CAMVID, ZIP
 
 FRAMES, EDGES = 9, (6, 8)
 MODEL = f"{__name__}:network"
@@ -22,7 +22,7 @@ MODEL = f"{__name__}:network"
 
 def network() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Dropout(0.3), nn.Conv2d(8, len(CLASSES), 1))
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Dropout(0.3), nn.Conv2d(8, len(CAMVID.classes), 1))
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +33,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with ZipFile(folder / ZIP, "w") as archive:
         for part in ("train", "val", "test"):
             for t in range(FRAMES):
-                scene, labels = rng.integers(0, 256, (*EDGES, 3)), rng.integers(0, len(CLASSES) + 1, EDGES)
+                scene, labels = rng.integers(0, 256, (*EDGES, 3)), rng.integers(0, len(CAMVID.classes) + 1, EDGES)
                 for name, pixels in ((f"{part}/{t:02d}.png", scene), (f"{part}annot/{t:02d}.png", labels)):
                     held = io.BytesIO()
                     Image.fromarray(pixels.astype(np.uint8)).save(held, "png")
@@ -51,7 +51,7 @@ def test_each_pixel_is_averaged_with_itself_in_the_frames_before(root: Path, tmp
     z, stream = predicted(root, tmp_path / "a.npz"), predicted(root, tmp_path / "s.npz", "--stream", "--batch", "4")
     with np.load(tmp_path / "a.npz") as held:
         frame = held["group"]
-    assert z.shape == stream.shape == (len(frame), len(CLASSES)) and len(np.unique(frame)) == FRAMES
+    assert z.shape == stream.shape == (len(frame), len(CAMVID.classes)) and len(np.unique(frame)) == FRAMES
     np.testing.assert_allclose(np.exp(stream[frame == 0]), _softmax(z[frame == 0]), atol=1e-6)
     assert np.abs(np.exp(stream[frame == 5]) - _softmax(z[frame == 5])).max() > 1e-3
     alone = predicted(root, tmp_path / "w.npz", "--stream", "--window", "0")
