@@ -89,5 +89,5 @@ def test_seeds(seed: int) -> None:
 
 @pytest.mark.parametrize("frames", [1, 2.5, True])
 def test_frames(frames: int) -> None:
-    with pytest.raises(InputError, match="a sequence has two frames or more"):
+    with pytest.raises(InputError, match="a sequence needs at least two frames"):
         perturb(IMAGES, "tilt", frames)

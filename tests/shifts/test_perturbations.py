@@ -172,7 +172,7 @@ def test_zoom_blur_is_the_running_mean(x: torch.Tensor) -> None:
 def test_bad_input(x: torch.Tensor) -> None:
     with pytest.raises(UnknownNameError, match="unknown perturbation 'rotat'; did you mean 'rotate'"):
         perturb(x, "rotat")
-    with pytest.raises(InputError, match="two frames or more, got 1"):
+    with pytest.raises(InputError, match="at least two frames, got 1"):
         perturb(x, "rotate", 1)
     with pytest.raises(InputError, match="divide by 255"):
         perturb(x.float(), "rotate")

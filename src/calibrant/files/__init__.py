@@ -1,7 +1,7 @@
-"""Predictions to and from disk. Everything enters through the one border and leaves under a temporary name.
+"""Predictions to and from disk. All input is checked by `functional.inputs`; all output is written atomically.
 
-`read(path)` takes `.npz`, `.safetensors`, `.parquet` (a file or a folder of parts), `.csv`, and a `.npy` of
-scores with a `.npy` of labels. This package stands right of `functional` and left of `metrics`.
+`read(path)` takes `.npz`, `.safetensors`, `.parquet` (a file or a folder of parts), `.csv`, and a `.npy` of scores with
+a `.npy` of labels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from calibrant.types import Predictions, Split
 
 
 class Format(Protocol):
-    """A format is a module with these two."""
+    """A format is a module with these two functions."""
 
     def read(self, path: Path) -> Arrays: ...
     def write(self, path: Path, content: Content) -> None: ...

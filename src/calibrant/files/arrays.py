@@ -1,7 +1,7 @@
-"""What every format is reduced to: named arrays, and the one place that joins them into `Predictions`.
+"""Every format is read into named arrays; this is the one place that joins them into `Predictions`.
 
-Which array means what is told by its name alone, never by its values. Unknown names are left alone and
-never loaded, so that a file may carry whatever else its owner likes.
+Only the name of an array tells what it means, never its values. Unknown names are ignored and never loaded, so a file
+may hold anything else beside them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ ROLES: dict[str, tuple[str, ...]] = {
     "fitted_on": ("fitted_on",),
     "origin": ("origin",),
 }
-"""Role → the names it goes by. The first is what we write."""
+"""Role → the names that are accepted for it. We write the first."""
 
 
 @dataclass(frozen=True)
 class Keys:
-    """Names a user gives by hand (`--logits-key` …); what is given is used and nothing else in its place."""
+    """Names that the user passes (`--logits-key` …); a name that is passed replaces the usual ones."""
 
     logits: str | None = None
     probs: str | None = None
@@ -76,7 +76,7 @@ def join(
     source: str | None = None,
     doubt: bool = True,
 ) -> Predictions:
-    """Checked predictions out of named arrays; every error names the file. `doubt` is `predictions`'s."""
+    """Checked predictions from named arrays; every error names the file. `doubt` is passed to `predictions`."""
     keys = keys or Keys()
     name = str(arrays.path) if source is None else source
     roles = choose(arrays, keys)
@@ -123,7 +123,7 @@ def choose(arrays: Arrays, keys: Keys) -> dict[str, str]:
             continue
         present = [n for n in names if n in arrays.names]
         if len(present) > 1:
-            option = f"; choose by --{role}-key" if role in given else ""
+            option = f"; choose one with --{role}-key" if role in given else ""
             raise FileError(f"{arrays.path}: both {present[0]!r} and {present[1]!r} are there{option}")
         if present:
             roles[role] = present[0]
@@ -138,24 +138,24 @@ def choose(arrays: Arrays, keys: Keys) -> dict[str, str]:
 def _complete(arrays: Arrays, roles: dict[str, str]) -> None:
     if "labels" not in roles:
         raise FileError(
-            f"{arrays.path}: no {arrays.word} 'labels'; {arrays.found}; name it by --labels-key, "
-            "or give the labels beside it by --labels FILE.npy"
+            f"{arrays.path}: no {arrays.word} 'labels'; {arrays.found}; pass its name with --labels-key, "
+            "or a file of labels with --labels FILE.npy"
         )
     if "logits" in roles and "probs" in roles:
         raise FileError(
-            f"{arrays.path}: holds both logits and probs; choose by --logits-key {roles['logits']} "
+            f"{arrays.path}: holds both logits and probs; choose with --logits-key {roles['logits']} "
             f"or --probs-key {roles['probs']}"
         )
     pair = {"predicted", "confidence"} & roles.keys()
     if "logits" in roles or "probs" in roles:
-        if len(pair) == 1:  # half a pair says nothing that the scores do not
+        if len(pair) == 1:  # half a pair adds nothing to the scores
             roles.pop(pair.pop())
     elif len(pair) < 2:
         table = arrays.word == "column"
         raise FileError(
             f"{arrays.path}: no {arrays.word} 'logits' or 'probs' (nor 'predicted' with 'confidence'); "
-            f"{arrays.found}; name them by --logits-key, --probs-key, or --predicted-key with --confidence-key"
-            + ("; scores in a column a class are called logit_0, logit_1, … or prob_0, …" if table else "")
+            f"{arrays.found}; pass their names with --logits-key, --probs-key, or --predicted-key and --confidence-key"
+            + ("; scores with one column per class are called logit_0, logit_1, … or prob_0, …" if table else "")
         )
 
 

@@ -1,8 +1,8 @@
-"""Nothing is half written: a temporary name beside the target, fsync, rename, fsync of the parent.
+"""Files are written whole or not at all: a temporary name beside the target, fsync, rename, fsync of the parent.
 
-A kill at any moment leaves the old file (or folder) or the new one. A folder cannot be renamed over a
-folder that holds something, so the two are exchanged in one step where the system can
-(renameat2, Linux); elsewhere the old one is moved aside first and removed last.
+A kill at any moment leaves either the old file (or folder) or the new one. A folder cannot be renamed over a folder
+that is not empty, so the two are exchanged in one step where the system can do that (renameat2, Linux); elsewhere the
+old one is moved aside first and removed last.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 @contextmanager
 def file(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary file beside `path`, with its suffix; renamed to `path` when the block ends well, else removed."""
+    """A temporary file beside `path`, with its suffix; renamed to `path` if the block succeeds, else removed."""
     target = Path(path)
     check_target(target, FILE)
     with _temporary(target, lambda new: os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)) as temporary:
@@ -52,7 +52,7 @@ def file(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def folder(path: str | os.PathLike[str], kind: Kind) -> Iterator[Path]:
-    """A temporary folder beside `path`; becomes `path`, replacing a folder of its kind, when the block ends well."""
+    """A temporary folder beside `path`; if the block succeeds it becomes `path` and replaces a folder of its kind."""
     target = Path(path)
     check_target(target, kind)
 
@@ -72,7 +72,7 @@ def folder(path: str | os.PathLike[str], kind: Kind) -> Iterator[Path]:
 
 
 def check_place(path: Path, purpose: str) -> None:
-    """Refuse a folder that is none, that cannot be made or that takes no files, before anything is done for it."""
+    """Refuse a path that is not a folder, cannot be created or is not writable, before any work is done."""
     there = _nearest(path)
     if not there.is_dir():
         raise FileError(f"{there} is a file; name a folder to {purpose}")
@@ -87,12 +87,12 @@ def takes_files(path: Path) -> bool:
 
 
 def _nearest(path: Path) -> Path:
-    """The folder, or the nearest one above it that exists, as far as one may look."""
+    """The folder, or the nearest one above it that exists and may be read."""
     for place in (path, *path.absolute().parents):
         try:
             if place.exists():
                 return place
-        except PermissionError:  # the one above lets nobody look
+        except PermissionError:  # the folder above may not be read
             continue
     return Path(path.absolute().anchor)
 
@@ -100,7 +100,7 @@ def _nearest(path: Path) -> Path:
 def sweep(path: Path, names: str) -> None:
     """Remove what killed writes of the targets `names` (a regular expression) left in a folder.
 
-    A process that is still writing holds a lock on its temporary file or folder; what is locked stays.
+    A process that is still writing holds a lock on its temporary file or folder, which is not removed.
     """
     import fcntl
 
@@ -110,7 +110,7 @@ def sweep(path: Path, names: str) -> None:
     for left in (path / name for name in os.listdir(path) if temporary.fullmatch(name)):
         try:
             handle = os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError:  # it has got its name since, or is another user's
+        except OSError:  # it has been renamed since, or belongs to another user
             continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,7 +123,7 @@ def sweep(path: Path, names: str) -> None:
 
 @contextmanager
 def _temporary(target: Path, make: Callable[[Path], int]) -> Iterator[Path]:
-    """A new name beside the target, locked while the block runs and gone afterwards; earlier leftovers go first."""
+    """A new name beside the target, locked while the block runs and removed afterwards; old leftovers go first."""
     sweep(target.parent, re.escape(target.name))
     while True:
         temporary = target.with_name(f".calibrant-{_token()}.{target.name}")
@@ -172,7 +172,7 @@ def _exchange(a: Path, b: Path) -> bool:
 
 
 def _token() -> str:
-    return secrets.token_urlsafe(6)  # eight letters, of which no two writers ever draw the same
+    return secrets.token_urlsafe(6)  # eight random letters, different for every writer
 
 
 def _sync(path: Path) -> None:

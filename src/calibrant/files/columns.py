@@ -1,4 +1,4 @@
-"""Tables: numbered columns `logit_0 … logit_{K-1}` are one array `logit`; lists in a column are its rows."""
+"""Tables: numbered columns `logit_0 … logit_{K-1}` form one array `logit`; a column of lists is an array of rows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def is_score(column: str) -> bool:
 
 
 def stems(columns: Sequence[str], path: Path) -> dict[str, list[str]]:
-    """Array name → its columns, in class order. A gap in the numbers is an error that names it."""
+    """Array name → its columns, in class order. A missing number is an error."""
     if len(set(columns)) != len(columns):
         twice = next(c for c in columns if list(columns).count(c) > 1)
         raise FileError(f"{path}: column {twice!r} is there twice")
@@ -36,7 +36,7 @@ def stems(columns: Sequence[str], path: Path) -> dict[str, list[str]]:
                 raise FileError(f"{path}: columns {twin!r} and {column!r} are the same class")
         found[column] = [column]
     for stem, members in numbers.items():
-        if stem in found:  # `logits` and `logits_0`: the plain name wins, the others are the owner's own
+        if stem in found:  # `logits` and `logits_0`: the plain name wins, the others are ignored
             continue
         if stem in _SCORES:
             gap = next((i for i in range(max(members) + 1) if i not in members), None)
@@ -90,5 +90,5 @@ def stacked(table: Any, columns: Sequence[str], path: Path, name: str) -> Any:
         return parts[0] if columns[0] == name else np.asarray(parts[0])[:, None]
     for column, part in zip(columns, parts, strict=True):
         if not isinstance(part, np.ndarray) or part.ndim != 1:
-            raise FileError(f"{path}: column {column!r} does not hold one number a row")
+            raise FileError(f"{path}: column {column!r} does not hold one number per row")
     return np.stack(parts, 1)

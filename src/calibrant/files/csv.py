@@ -1,7 +1,7 @@
-"""`.csv`: a header, then one item a line. Arrow parses it; what Arrow refuses is parsed cell by cell,
-so that the error can name the row, the column and the text.
+"""`.csv`: a header, then one item per line. Arrow parses it; if Arrow refuses, it is parsed cell by cell, so that the
+error can name the row, the column and the text.
 
-What is said once of the whole file (provenance, classes as a JSON list) stands in the first row.
+What applies to the whole file (provenance, classes as a JSON list) stands in the first row.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _header(path: Path) -> list[str]:
 
 
 def _open(path: Path) -> TextIO:
-    """Bytes that are no UTF-8 come as lone surrogates, so that the row and the column with them can be named."""
+    """Bytes that are not UTF-8 become lone surrogates, so that an error can name their row and column."""
     return path.open(newline="", encoding="utf-8-sig", errors="surrogateescape")
 
 
@@ -87,7 +87,7 @@ def _next(lines: Iterator[list[str]], at: str) -> list[str] | None:
     try:
         return next(lines, None)
     except csv.Error as error:  # a cell of more than 131,072 characters
-        raise FileError(f"{at} is no line of a CSV file ({error})") from error
+        raise FileError(f"{at} is not a line of a CSV file ({error})") from error
 
 
 def _words(cell: str, at: str, column: str) -> str:

@@ -1,6 +1,6 @@
-"""Who may work in a folder: one command at a time, and of the processes of that command the first.
+"""Locks on folders: one command at a time may work in a folder, and of its processes only the first writes.
 
-The kernel takes a lock back when its process ends, however it ends: a kill leaves nothing to clear away by hand.
+The kernel releases a lock when its process ends, however it ends: nothing has to be cleaned up after a kill.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ LOCK = ".lock"
 
 
 def first_process() -> bool:
-    """Of those that train together (`--devices 2`), the one that writes and speaks."""
+    """Whether this is the process that writes and prints, of those that train together (`--devices 2`)."""
     return all(os.environ.get(rank, "0") == "0" for rank in ("LOCAL_RANK", "NODE_RANK"))
 
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Make the folder and hold it while the block runs. What was made goes again if the block writes nothing."""
+    """Create the folder and lock it while the block runs; if the block writes nothing, remove it again."""
     if not first_process():
         yield
         return
@@ -31,7 +31,9 @@ def alone_in(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        (folder / LOCK).unlink(missing_ok=True)  # before the lock is free: nobody takes a file that is about to go
+        (folder / LOCK).unlink(
+            missing_ok=True
+        )  # before the lock is released: nobody may lock a file that is about to be removed
         os.close(handle)
         for place in new:
             try:
@@ -62,7 +64,7 @@ def _held(folder: Path) -> int:
 
 
 def take(handle: int) -> bool:
-    """Whether this process now has the lock. A file system without locks does not stop anyone."""
+    """Try to take the lock, and return whether this process has it. Without support for locks, it always does."""
     import fcntl
 
     try:

@@ -1,4 +1,4 @@
-"""`.npz` (and a bare `.npy`): NumPy's own archive, never unpickled. A cut-off zip is said to be one."""
+"""`.npz` and `.npy`: NumPy's own formats, never unpickled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read_npy(path: Path, *, mapped: bool = False) -> Any:
 
 
 def read_pair(scores: Path, labels: Path) -> Arrays:
-    """Two `.npy`: the scores go by their file's name without `.npy`; a name that is no role means logits."""
+    """Two `.npy` files. The name of the first without `.npy` is the role of the scores; any other name means logits."""
     stem = scores.stem if scores.stem in ("logits", "logit", "probs", "prob") else "logits"
     files = {stem: scores, scores.stem: scores, "labels": labels}
     return Arrays(scores, tuple(files), lambda name: read_npy(files[name]))
@@ -51,7 +51,7 @@ def read_pair(scores: Path, labels: Path) -> Arrays:
 
 @contextmanager
 def unpickled(path: Path, what: str) -> Iterator[None]:
-    """`readable`, with words of their own for arrays of Python objects."""
+    """`readable`, with a message of its own for arrays of Python objects."""
     with readable(path, what):
         try:
             yield

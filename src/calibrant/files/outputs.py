@@ -1,7 +1,7 @@
-"""Where results may go: never over an input, never over what calibrant did not write.
+"""Where results may be written: never over an input, never over something that calibrant did not write.
 
-A folder is replaced only by a thing of its own kind, and only if it holds nothing else. Folders that grow (runs, stress
-cells) are gone on with only if they are of their kind. A folder's kind is known by the header that it was written with.
+A folder is replaced only by an output of the same kind, and only if it holds nothing else. Folders that grow (runs,
+stress cells) are resumed only if they are of the same kind. The kind is read from the files in the folder.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from calibrant.errors import FileError
 from calibrant.files.paths import everything, visible
 
 LONGEST = 255 - len(".calibrant-12345678.")
-"""Bytes in a name: a file system allows 255, and a temporary name is that much longer than its target's."""
+"""Bytes in a name: a file system allows 255, and the temporary name is longer than that of its target."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of output. `known` tells it by its content; `entries` are the names in a folder of this kind."""
+    """A kind of output. `known` recognises it by its content; `entries` are the names in a folder of this kind."""
 
     called: str
     known: Callable[[Path], bool]
@@ -60,7 +60,7 @@ def _our_parts(folder: Path) -> bool:
 
 
 def _begun_run(folder: Path) -> bool:
-    """From the recipe on it is a run; before it, there may be a log, or the points of a search."""
+    """A run has a recipe; before it is written, there may be a log, or the points of a search."""
     return (folder / "recipe.json").is_file() or {p.name for p in visible(folder)} <= {"log.jsonl", "points"}
 
 
@@ -108,7 +108,7 @@ def check(*outputs: tuple[Path | None, Kind], inputs: Iterable[str | Path | None
 
 
 def check_target(target: Path, kind: Kind) -> None:
-    """Refuse a place that cannot be written to, or where something else lies. This decides what may be replaced."""
+    """Refuse a target that cannot be written, or where something else lies. This decides what may be replaced."""
     if target.name in ("", "..") and not kind.grows:
         raise FileError(f"{target} cannot be replaced by a {kind.word} that is written; name a new {kind.word}")
     if len(os.fsencode(target.name)) > LONGEST:
@@ -134,11 +134,11 @@ def check_target(target: Path, kind: Kind) -> None:
     elif not stat.S_ISREG(mode):
         raise FileError(f"{target} is a device or a pipe; name a file to write")
     elif target.stat().st_size and not kind.known(target):
-        raise FileError(f"{target} is there and is not {kind.called}, so it is not replaced; name a new file")
+        raise FileError(f"{target} exists and is not {kind.called}, so it is not replaced; name a new file")
 
 
 def kind_of(folder: Path) -> Kind | None:
-    """What calibrant wrote there, if it did."""
+    """The kind of output in this folder; None if calibrant did not write it."""
     return next((kind for kind in FOLDERS if visible(folder) and kind.known(folder)), None)
 
 

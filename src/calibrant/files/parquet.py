@@ -20,7 +20,7 @@ from calibrant.files.paths import readable, visible
 
 
 def parts(path: Path) -> list[Path]:
-    """The file itself, or the folder's `*.parquet` at any depth; names with a leading `.` or `_` are not data."""
+    """The file itself, or all `*.parquet` in the folder at any depth, except names that begin with `.` or `_`."""
     if not path.is_dir():
         return [path]
     inside = visible(path, "**/*.parquet")
@@ -60,7 +60,7 @@ def group_rows(part: Path) -> list[int]:
 
 
 def width(part: Path) -> int:
-    """Numbers in a row, lists counted by their entries; from the metadata alone."""
+    """Numbers per row, counting the entries of lists; from the metadata only."""
     meta = _open(part).metadata
     if meta.num_rows == 0:
         return 1
@@ -74,7 +74,8 @@ def batches(
 ) -> Iterator[tuple[int, Arrays]]:
     """(first row, arrays) of each run of at most `size` rows of one part (of these row groups, if given).
 
-    Scores and labels only, unless `everything` is asked for."""
+    Only scores and labels, unless `everything` is set.
+    """
     file = _open(part)
     found = stems(file.schema_arrow.names, part)
     meta, start = _meta(part, file.schema_arrow), 0
@@ -134,7 +135,7 @@ def _same_columns(part: Path, names: list[str], first: Path, expected: list[str]
     missing = [n for n in expected if n not in names]
     if missing:
         raise FileError(f"{part}: column {missing[0]!r} is missing; {first.name} has it")
-    more = [n for n in names if n not in expected and is_score(n)]  # of the owner's own columns a part may have more
+    more = [n for n in names if n not in expected and is_score(n)]  # a part may have more of the columns that we ignore
     if more:
         raise FileError(f"{part}: column {more[0]!r} is a score of a class that {first.name} does not have")
 

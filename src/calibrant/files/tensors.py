@@ -30,5 +30,5 @@ def write(path: Path, content: Content) -> None:
     lists = {name: json.dumps(list(values), ensure_ascii=False) for name, values in content.lists.items()}
     try:
         save_file(dict(content.tensors), str(path), metadata={**content.texts, **lists})
-    except SafetensorError as error:  # a full disk, which every other format reports like this
+    except SafetensorError as error:  # a full disk; the other formats raise OSError too
         raise OSError(str(error)) from error

@@ -15,7 +15,7 @@ from calibrant.errors import InputError
 
 
 def band_pass(delta: Tensor, frequency: float, width: float = 0.1) -> Tensor:
-    """What of δ [..., H, W] lies in the band f − width < max(|ω_x|, |ω_y|) ≤ f + width."""
+    """The part of δ [..., H, W] in the band f − width < max(|ω_x|, |ω_y|) ≤ f + width."""
     h, w = delta.shape[-2:]
     spectrum = torch.fft.rfft2(delta) * band(h, w, frequency, width, delta.device).to(delta.dtype)
     passed: Tensor = torch.fft.irfft2(spectrum, s=(h, w))
@@ -26,7 +26,7 @@ def band_pass(delta: Tensor, frequency: float, width: float = 0.1) -> Tensor:
 def band(h: int, w: int, frequency: float, width: float, device: torch.device) -> Tensor:
     """M_f as 0 and 1, float64 [H, W // 2 + 1], in the layout of `rfft2`."""
     if not (0 <= frequency <= 1 and width > 0):
-        raise InputError(f"a frequency lies in 0 … 1 (units of π) and has a width over 0, got {frequency}, {width}")
+        raise InputError(f"a frequency must lie in 0 … 1 (units of π) and its width above 0, got {frequency}, {width}")
     rows = 2 * torch.fft.fftfreq(h, dtype=torch.float64).abs()
     columns = 2 * torch.fft.rfftfreq(w, dtype=torch.float64)
     larger = torch.maximum(rows[:, None], columns)

@@ -1,4 +1,4 @@
-"""One-dimensional searches for a maximum, on callables that are dear to evaluate.
+"""One-dimensional searches for a maximum, on callables that are expensive to evaluate.
 
 `golden` is the textbook golden section (PEP §3.1: linear σ, 7 iterations on [5e-5, 5e-3]; the σ* of PEP's
 Table 1 are probes of it, VGG-19's 1.03e-3 only after two more). `bracket` is for smooth even functions
@@ -20,7 +20,7 @@ NARROW = 1.5
 """A bracket may end the search once both its ends are within this factor of the best probe. In a wider one the crest of
 a cubic can fall on the best probe by chance. Of 120 searches on measured curves of one ResNet-20 (5 members out of 20,
 128 to 400 images) 12 missed the maximum of their own curve by more than 5 %, the worst by 20 %; with this bound one
-does, by 5.1 %, for half a probe more."""
+does, by 5.1%, for half a probe more."""
 
 
 @dataclass(frozen=True)

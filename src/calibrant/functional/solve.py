@@ -1,10 +1,9 @@
 """A scalar root by Newton's steps inside a bracket, with a certificate of what was found.
 
-`f` gives (value, slope) of an increasing function of x. Every evaluation tightens the bracket; a step
-that would leave it, or a bracket that shrinks too slowly, is answered by bisection, so the answer is
-right whenever the signs at the two ends are. Steps go past Newton's estimate by a quarter of the tolerance:
-near the root each evaluation then lands on the other side, both ends close in, and the certificate is
-a change of sign across a bracket narrower than `tolerance`.
+`f` gives (value, slope) of an increasing function of x. Every evaluation tightens the bracket; a step that would leave
+it, or a bracket that shrinks too slowly, is answered by bisection, so the answer is right whenever the signs at the two
+ends are. Steps go past Newton's estimate by a quarter of the tolerance, so that near the root each evaluation lands on
+the other side and both ends close in. The certificate is a change of sign across a bracket narrower than `tolerance`.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def increasing_root(
             break
         step = -value / slope if slope > 0 else (-stride if value > 0 else stride)
         step += 0.25 * tolerance if value < 0 else -0.25 * tolerance
-        if count > 4 and (f_a is None or f_b is None):  # one sign only: longer and longer steps, or it may crawl
+        if count > 4 and (f_a is None or f_b is None):  # only one sign so far: take longer and longer steps
             step = math.copysign(max(abs(step), tolerance * 4.0 ** min(count - 4, 60)), step)
         x = min(max(x + min(max(step, -stride), stride), low), high)
         if f_a is not None and f_b is not None:

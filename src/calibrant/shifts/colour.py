@@ -1,7 +1,7 @@
 """Changes of tone: brightness, contrast, saturation. Brightness and saturation move along axes of HSV.
 
 With hue and saturation kept, a colour is proportional to its value V = max(R, G, B); with hue and value kept,
-V − colour is proportional to the saturation S = (V − min) / V. So neither needs the hue itself.
+V − colour is proportional to the saturation S = (V − min) / V. So neither needs the hue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Brightness(Corruption):
 
 
 class Contrast(Corruption):
-    """Every channel drawn towards its mean."""
+    """Every channel moved towards its mean."""
 
     name: ClassVar[str] = "contrast"
     strengths: ClassVar[Strengths] = {32: (0.75, 0.5, 0.4, 0.3, 0.15), 224: (0.4, 0.3, 0.2, 0.1, 0.05)}
@@ -41,7 +41,7 @@ class Contrast(Corruption):
 
 
 class Saturate(Corruption):
-    """The saturation of HSV scaled and raised; grey counts as a red without colour, as the published code has it."""
+    """The saturation of HSV scaled and raised; grey counts as an unsaturated red, as in the published code."""
 
     name: ClassVar[str] = "saturate"
     strengths: ClassVar[Strengths] = {

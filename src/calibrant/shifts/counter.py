@@ -1,9 +1,9 @@
-"""Random numbers by counter: the number at a place depends on (seed, shift, severity, item, place) and on nothing else.
+"""Counter-based random numbers: the number at a place depends only on (seed, shift, severity, item, place).
 
-A shift must give an item the same noise alone, in any batch, on any device. A generator that is advanced cannot do
-that, so numbers are hashes: SplitMix64 (Steele, Lea, Flood 2014) of `key + place · γ`, in int64 tensor arithmetic,
-which wraps alike everywhere. Integers are identical on all devices; a normal is Box–Muller of them, equal up to the
-rounding of log and cos.
+A shift must give an item the same noise alone, in any batch, on any device. A generator with a state cannot do that, so
+the numbers are hashes: SplitMix64 (Steele, Lea, Flood 2014) of `key + place · γ`, in int64 tensor arithmetic, which
+wraps the same way everywhere. Integers are identical on all devices; normal numbers are Box–Muller of them, equal up to
+the rounding of log and cos.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def mix_(z: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Draws:
-    """The numbers of some items. Each `stream` of an item is a sequence of its own, read from its beginning."""
+    """The random numbers of some items. Each `stream` of an item is a separate sequence, read from its beginning."""
 
     key: Tensor  # int64 [N], on the device of the images
 
@@ -80,9 +80,8 @@ def draws(
 ) -> Draws:
     """The numbers of items `index` for one shift at one level.
 
-    Of a generator only the seed it was made with is read (`initial_seed`): it is not advanced, so the order of calls
-    cannot matter. `index` says which items these are: their numbers [N], the number of the first one, or None for
-    0 … N − 1.
+    Only the initial seed of a generator is used (`initial_seed`). It is not advanced, so the order of calls does not
+    matter. `index` says which items these are: their numbers [N], the number of the first one, or None for 0 … N − 1.
     """
     if not isinstance(rng, torch.Generator | Integral):
         raise InputError(f"a seed is a whole number or a torch.Generator, not {rng!r}")

@@ -46,7 +46,7 @@ def affine(x: Tensor, moved: Tensor) -> Tensor:
     arm = min(h, w) // 3
     corners = torch.tensor([[1, 1], [1, -1], [-1, -1]], dtype=torch.float64, device=x.device) * arm + centre
     there = corners + moved.double()
-    # the matrix of the forward map from the moves of two edges, then its inverse, which says where a pixel comes from
+    # the matrix of the forward map from the moves of two edges, then its inverse: where a pixel comes from
     edges = torch.stack((corners[0] - corners[2], corners[1] - corners[2]), dim=1)
     moves = torch.stack((there[:, 0] - there[:, 2], there[:, 1] - there[:, 2]), dim=2)
     backward = edges @ inverse(moves)
@@ -56,7 +56,7 @@ def affine(x: Tensor, moved: Tensor) -> Tensor:
 
 
 def inverse(m: Tensor) -> Tensor:
-    """Of matrices [N, 2, 2], written out so that it is the same in every batch."""
+    """The inverse of matrices [N, 2, 2], written out so that it is the same in every batch."""
     a, b, c, d = m[:, 0, 0], m[:, 0, 1], m[:, 1, 0], m[:, 1, 1]
     adjugate = torch.stack((torch.stack((d, -b), 1), torch.stack((-c, a), 1)), 1)
     return adjugate / (a * d - b * c)[:, None, None]

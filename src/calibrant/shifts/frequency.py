@@ -1,8 +1,8 @@
 """Noise of one band of frequencies (SS §2.2, Fig. 6): x + F⁻¹(F(δ) ⊙ M_f), δ Gaussian, and accuracy against frequency.
 
 SS does not give the deviation of δ; here it is `sigma` before the mask, and the image is clipped to its range. A wide
-ring of high frequencies then carries more power than a narrow one of low frequencies, as in SS. With `l2` the noise has
-this norm after the mask instead, so that frequencies are compared at equal power.
+ring of high frequencies then carries more power than a narrow one of low frequencies, as in SS. With `l2`, the noise
+has this norm after the mask instead, which compares frequencies at equal power.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class FrequencyNoise:
 
     def __post_init__(self) -> None:
         if self.sigma < 0 or (self.l2 is not None and self.l2 < 0):
-            raise InputError(f"the strength of noise is not negative, got sigma={self.sigma}, l2={self.l2}")
+            raise InputError(f"the strength of noise must not be negative, got sigma={self.sigma}, l2={self.l2}")
 
     def __call__(self, x: Tensor, rng: torch.Generator | int, *, index: Tensor | int | None = None) -> Tensor:
-        """Images [N, C, H, W], uint8 or in [0, 1]; randomness by item as in every shift.
+        """Images [N, C, H, W], uint8 or in [0, 1]; randomness is per item, as in every shift.
 
         δ does not depend on the frequency: all frequencies filter the same noise.
         """
@@ -69,12 +69,12 @@ def accuracy_against_frequency(
     seed: int = 0,
     batch_size: int = 500,
 ) -> Tensor:
-    """Accuracy under noise of each frequency, float64 [F]. `predictor` takes images as `x` has them and gives logits.
+    """Accuracy under noise of each frequency, float64 [F]. `predictor` maps images like `x` to logits.
 
-    One batch is in memory at a time; `noise` carries width and strength.
+    One batch is in memory at a time; `noise` sets the width and the strength.
     """
     if not len(x) or len(x) != len(labels):
-        raise InputError(f"{len(x)} images and {len(labels)} labels: give one label an image, and at least one")
+        raise InputError(f"{len(x)} images and {len(labels)} labels: give at least one image, and one label per image")
     noise = noise or FrequencyNoise()
     right = torch.zeros(len(frequencies), dtype=torch.float64)
     for start in range(0, len(x), batch_size):

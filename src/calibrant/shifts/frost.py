@@ -1,9 +1,9 @@
-"""Frost: share · image + share' · ice, with ice made here where the published files cut pieces from five photographs.
+"""Frost: share · image + share' · ice. The ice is generated; the published files cut pieces from five photographs.
 
-Of each photograph this was measured on pieces of 32 × 32 (after its reduction to a fifth) and of 224 × 224: the mean
-colour, how far a piece's mean varies, the deviation of each channel within a piece and its skewness, and the size and
-kurtosis of the differences of neighbouring pixels. A piece of ice is a random field with a power spectrum
-frequency^−slope that has these, in one of the five colours. What is lost is the drawing of the crystals.
+For each photograph we measured, on pieces of 32 × 32 (after its reduction to a fifth) and of 224 × 224: the mean
+colour, how far the mean of a piece varies, the deviation of each channel within a piece and its skewness, and the size
+and kurtosis of the differences of neighbouring pixels. A piece of ice is a random field with the power spectrum
+frequency^−slope and these values, in one of the five colours. Only the shapes of the crystals are lost.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def panes(numbers: Draws, h: int, w: int, size: int) -> Tensor:
 def crystals(numbers: Draws, h: int, w: int, slopes: tuple[float, ...], chosen: Tensor) -> Tensor:
     """Fields [N, 1, H, W] of mean 0 and variance about 1, each with its chosen one of the slopes.
 
-    They are cut from larger ones, so that waves longer than the image are in them, and are rough in places and smooth
-    in others, as the photographs are: a Gaussian field alone, evenly rough, costs a classifier more.
+    They are cut from larger fields, so that they contain waves longer than the image, and are rough in places and
+    smooth in others, as the photographs are: an evenly rough Gaussian field would cost a classifier more accuracy.
     """
     tall, wide = fast_length(h * 5 // 4), fast_length(w * 5 // 4)
     noise = numbers.normal(1, tall, wide, stream=1)
@@ -84,7 +84,7 @@ def crystals(numbers: Draws, h: int, w: int, slopes: tuple[float, ...], chosen: 
 
 @functools.lru_cache(maxsize=16)
 def amplitudes(h: int, w: int, slopes: tuple[float, ...], device: torch.device) -> Tensor:
-    """Of each slope and frequency [slopes, H, W // 2 + 1]; none at frequency 0."""
+    """The amplitude for each slope and frequency, [slopes, H, W // 2 + 1]; 0 at frequency 0."""
     rows, columns = torch.fft.fftfreq(h, dtype=torch.float64)[:, None], torch.fft.rfftfreq(w, dtype=torch.float64)
     power = (rows**2 + columns**2).expand(len(slopes), h, w // 2 + 1).clone()
     power[:, 0, 0] = float("inf")

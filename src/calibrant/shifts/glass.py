@@ -1,12 +1,12 @@
 """Glass blur: pixels displaced at random within a small reach, between two slight Gaussian blurs.
 
-The published loop means to swap pixel (h, w) with a random neighbour, from the lower right corner to the upper left. It
-assigns numpy views, though, so the second assignment reads what the first has just written: the neighbour is copied to
-(h, w) and stays as it is. The published files are made of copies; so are ours.
+The published loop is meant to swap pixel (h, w) with a random neighbour, from the lower right corner to the upper left.
+But it assigns numpy views, so the second assignment reads what the first has just written: the neighbour is copied to
+(h, w) and does not change. The published files are made by such copies, and so are ours.
 
-A copy reads its source as it is at that moment: sources above or left of the pixel are still old, those below or
-right already new. So every pixel ends as one old pixel, found by following sources while they lie ahead: pointer
-doubling does it for all pixels of all images at once.
+A copy reads the current value of its source: sources above or left of the pixel are still old, those below or right are
+already new. So every pixel ends as one old pixel, found by following sources as long as they lie ahead. Pointer
+doubling does this for all pixels of all images at once.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class GlassBlur(Corruption):
 def sources(right: Tensor, down: Tensor, reach: int) -> Tensor:
     """Which old pixel each pixel ends as, int64 [N, H·W], for offsets [N, H, W] within −reach … reach − 1.
 
-    Rows and columns reach + 1 … side − reach are visited (both ends included), the rest keeps its pixels.
+    Rows and columns reach + 1 … side − reach are visited (both ends included); the other pixels stay.
     """
     n, h, w = down.shape
     rows = torch.arange(h, device=down.device)[:, None]

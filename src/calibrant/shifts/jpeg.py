@@ -1,8 +1,8 @@
-"""JPEG compression, written and read again, on the device: everything of the format that loses something.
+"""JPEG compression on the device: an image is encoded and decoded again, with every lossy step of the format.
 
 As libjpeg does by default, and so Pillow: YCbCr in bytes, colour at half the resolution, 8 × 8 cosine transforms
 divided by the standard tables (ITU T.81, Annex K) scaled by the quality, rounded; then back, colour enlarged by a
-triangle filter ("fancy upsampling"). Entropy coding loses nothing and is left out. Colours are libjpeg's integers, with
+triangle filter ("fancy upsampling"). Entropy coding is lossless and left out. Colours are libjpeg's integers, with
 16 bits after the point, which float32 holds exactly in any order of adding; its cosine transforms are integer
 approximations, so a pixel may differ where a coefficient lies on the edge.
 """
@@ -79,12 +79,14 @@ def to_ycc(x: Tensor) -> tuple[Tensor, Tensor]:
 @functools.lru_cache(maxsize=8)
 def ycc_factors(device: torch.device) -> tuple[Tensor, Tensor]:
     factors = torch.tensor([[19595, 38470, 7471], [-11059, -21709, 32768], [32768, -27439, -5329]]) / ONE
-    half = torch.tensor([[ONE / 2 - 128 * ONE], [ONE / 2 - 1], [ONE / 2 - 1]]) / ONE  # libjpeg's colours: a hair less
+    half = (
+        torch.tensor([[ONE / 2 - 128 * ONE], [ONE / 2 - 1], [ONE / 2 - 1]]) / ONE
+    )  # libjpeg uses slightly less for the colours
     return factors.float().to(device), half.float().to(device)
 
 
 def to_rgb(y: Tensor, colour: Tensor, out: Tensor) -> Tensor:
-    """From whole numbers around 0 to what is bytes once it is clipped and cut down."""
+    """From whole numbers around 0 to RGB, still to be clipped and rounded down to bytes."""
     cb, cr = colour[:, :1], colour[:, 1:]
     y = y + 128.5
     torch.add(y, cr, alpha=91881 / ONE, out=out[:, :1])
@@ -132,7 +134,7 @@ def doubled(x: Tensor) -> Tensor:
 
 
 def coded(x: Tensor, quality: int, table: tuple[int, ...]) -> Tensor:
-    """Planes around 0 through the transform, the table, and back, in whole numbers of a byte's range."""
+    """Planes around 0 → transform → division by the table → and back, in whole numbers in the range of a byte."""
     n, c, h, w = x.shape
     tall, wide = -(-h // 8), -(-w // 8)
     if h % 8 or w % 8:

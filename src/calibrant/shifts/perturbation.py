@@ -1,8 +1,8 @@
 """Sequences of slightly changed images (CIFAR-10-P, Hendrycks & Dietterich 2019): (x, frames, rng) → [T, N, C, H, W].
 
-One `__call__` owns checks, range, dtype and randomness, as in `corruption`; a perturbation writes the `sequence`. Step
-sizes are those of `make_cifar_p.py` for 32 × 32, in pixels and degrees, at every size. `frames` is the published number
-by default; other numbers keep the step and its middle.
+One `__call__` does the checks, range, dtype and randomness, as in `corruption`; a perturbation defines the `sequence`.
+Step sizes are those of `make_cifar_p.py` for 32 × 32, in pixels and degrees, at every size. `frames` is the published
+number by default; with another number, the step and the middle stay the same.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Perturbation(ABC):
     def __call__(
         self, x: Tensor, frames: int | None, rng: torch.Generator | int, *, index: Tensor | int | None = None
     ) -> Tensor:
-        """Images [N, C, H, W], uint8 or floating in [0, 1]. Randomness by item, `index` numbering them (`counter`)."""
+        """Images [N, C, H, W], uint8 or floating in [0, 1]. Randomness is per item, numbered by `index` (`counter`)."""
         check_images(x)
         count = self.published if frames is None else frames
         if not isinstance(count, Integral) or count < 2:
-            raise InputError(f"a sequence has two frames or more, got {frames}")
+            raise InputError(f"a sequence needs at least two frames, got {frames}")
         out = torch.empty(count, *x.shape, dtype=x.dtype, device=x.device)
         if x.shape[0] == 0:
             return out
@@ -50,7 +50,7 @@ class Perturbation(ABC):
 
     @property
     def level(self) -> int:
-        """Tells apart the difficulties of one perturbation, so that their noise is not the same."""
+        """Distinguishes the difficulties of one perturbation, so that their noise differs."""
         return 1
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Pixelate: made smaller and larger again by Pillow's BOX filter, its rounding to bytes included."""
+"""Pixelate: the image reduced and enlarged again with Pillow's BOX filter, including its rounding to bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Pixelate(Corruption):
         # Pillow averages along the rows first; rows that lie in memory one after the other are faster to add
         x = boxed(x.transpose(2, 3).contiguous(), small[1])
         x = boxed(x.transpose(2, 3).contiguous(), small[0])
-        # enlarging by BOX is taking the pixel under the centre; of whole rows last, which are copied at once
+        # enlarging by BOX takes the pixel under the centre; rows come last, because whole rows are copied at once
         return x.index_select(3, under(w, small[1], x.device)).index_select(2, under(h, small[0], x.device))
 
 

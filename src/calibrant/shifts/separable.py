@@ -1,7 +1,7 @@
-"""Linear maps of an image that act on rows and columns apart: y = L · x · Rᵀ. Blur, zoom and resize are such maps.
+"""Linear maps of an image that act on rows and columns separately: y = L · x · Rᵀ. Blur, zoom and resize are such maps.
 
-A matrix holds the border's rule in its entries, so an image of any size, also one smaller than the kernel, takes the
-same two products; matrices are made once in float64 and kept.
+The entries of a matrix include the rule for the border, so an image of any size, even one smaller than the kernel,
+needs the same two products; matrices are made once in float64 and cached.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Device = torch.device
 
 
 LANES = 16
-"""Rows are padded to so many values: a product of a plane that begins at an odd place may differ in its last bit."""
+"""Rows are padded to a multiple of this: a product of a plane at an odd address may differ in its last bit."""
 
 
 def separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
@@ -50,7 +50,7 @@ def shifted_sums(x: Tensor, sigma: float, radius: int, axis: int, border: str) -
     weights = taps(sigma, radius).tolist()
     padded = x.index_select(axis, inside(torch.arange(-radius, n + radius, device=x.device), n, border))
     total: Tensor = padded.narrow(axis, radius, n) * weights[radius]
-    for i in range(radius):  # from the smallest weight on, both sides together
+    for i in range(radius):  # smallest weight first, both sides together
         total.add_(padded.narrow(axis, i, n) + padded.narrow(axis, 2 * radius - i, n), alpha=weights[i])
     return total
 

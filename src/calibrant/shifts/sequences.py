@@ -74,7 +74,7 @@ class SpeckleNoiseSequence(NoiseSequence):
 
 
 class MotionBlurSequence(Perturbation):
-    """Motion blur that turns by 9° a frame and ends along the row."""
+    """Motion blur that turns by 9° per frame and ends along the row."""
 
     name: ClassVar[str] = "motion_blur"
     published: ClassVar[int] = 21
@@ -86,7 +86,7 @@ class MotionBlurSequence(Perturbation):
 
 
 class SnowSequence(Perturbation):
-    """The same flakes, whose fall turns by 4° a frame."""
+    """The same flakes, whose fall turns by 4° per frame."""
 
     name: ClassVar[str] = "snow"
 
@@ -97,7 +97,7 @@ class SnowSequence(Perturbation):
 
 
 class BrightnessSequence(Perturbation):
-    """Brighter by 1.5 % a frame, from darker than the image."""
+    """Brighter by 1.5% per frame, starting darker than the image."""
 
     name: ClassVar[str] = "brightness"
 
@@ -107,7 +107,7 @@ class BrightnessSequence(Perturbation):
 
 
 class GaussianBlurSequence(Perturbation):
-    """Gaussian blur that widens by 0.015 pixels a frame."""
+    """Gaussian blur that widens by 0.015 pixels per frame."""
 
     name: ClassVar[str] = "gaussian_blur"
 

@@ -1,4 +1,4 @@
-"""Perturbations that move the image: translate, rotate, tilt, scale, shear, and zoom blur. What comes in is black.
+"""Perturbations that move the image: translate, rotate, tilt, scale, shear, and zoom blur. New pixels are black.
 
 Made by torchvision's `affine` on Pillow images and by OpenCV's `warpPerspective`: Pillow reads the image at the centre
 of each new pixel, linearly, repeats the border up to its edge and is black beyond; OpenCV fades to black over a pixel.
@@ -20,7 +20,7 @@ from calibrant.shifts.perturbation import Perturbation
 
 
 class Translate(Perturbation):
-    """Moved along the row, a pixel a frame."""
+    """Moved along the row by one pixel per frame."""
 
     name: ClassVar[str] = "translate"
     published: ClassVar[int] = 16
@@ -31,7 +31,7 @@ class Translate(Perturbation):
 
 
 class Rotate(Perturbation):
-    """Turned, a degree a frame."""
+    """Turned by one degree per frame."""
 
     name: ClassVar[str] = "rotate"
 
@@ -41,7 +41,7 @@ class Rotate(Perturbation):
 
 
 class Scale(Perturbation):
-    """Scaled, by a fiftieth a frame."""
+    """Scaled by a fiftieth per frame."""
 
     name: ClassVar[str] = "scale"
 
@@ -51,7 +51,7 @@ class Scale(Perturbation):
 
 
 class Shear(Perturbation):
-    """Sheared, a degree a frame."""
+    """Sheared by one degree per frame."""
 
     name: ClassVar[str] = "shear"
 
@@ -61,7 +61,7 @@ class Shear(Perturbation):
 
 
 class Tilt(Perturbation):
-    """Tilted in perspective about both axes, three quarters of a degree a frame."""
+    """Tilted in perspective about both axes, three quarters of a degree per frame."""
 
     name: ClassVar[str] = "tilt"
     nearest: ClassVar[bool] = True
@@ -72,7 +72,7 @@ class Tilt(Perturbation):
 
 
 class ZoomBlurSequence(Perturbation):
-    """Running mean of ever larger images, by 1 / 250 a frame."""
+    """Running mean of images that grow by 1 / 250 per frame."""
 
     name: ClassVar[str] = "zoom_blur"
 
@@ -96,7 +96,7 @@ def shifted(x: Tensor, right: int) -> Tensor:
 def affine(x: Tensor, degrees: float = 0.0, scale: float = 1.0, shear: float = 0.0) -> Tensor:
     """Turned, scaled and sheared about the pixel (w / 2, h / 2), as torchvision did in 2018 (now half a pixel off).
 
-    Bytes are cut down, as Pillow's are; 1e-4 of a step keeps float32 from losing one.
+    Bytes are rounded down, as Pillow does; a small addend keeps float32 from losing one.
     """
     h, w = x.shape[2:]
     turn, slant = math.radians(degrees), math.radians(shear)

@@ -1,4 +1,4 @@
-"""Weather: snow and fog, whose layers are made of random numbers, as published. Frost and spatter have their files."""
+"""Weather: snow and fog, whose layers are made of random numbers, as published."""
 
 from __future__ import annotations
 
