@@ -142,7 +142,7 @@ def test_bad_input_is_named(model: ConfidenceModel) -> None:
     with pytest.raises(MapError, match=f"{model.name} reads features"):
         m(p.logits)
     narrow = calibrant.predictions(p.logits, p.labels, features=p.features[:, :2])
-    with pytest.raises(MapError, match="fitted on 6 features an item, these predictions have 2"):
+    with pytest.raises(MapError, match="fitted on 6 features per item, these predictions have 2"):
         m.predictions(narrow)
     holes = p.features.clone()
     holes[7, 1] = torch.nan

@@ -1,15 +1,16 @@
-"""Post-hoc calibration: one calibrator a file, a table of them, and the automatic choice.
+"""Post-hoc calibration: one calibrator per file, a table of them, and the automatic choice.
 
 How to write a calibrator (imitate `temperature.py`; a method of the top label imitates `histogram.py`):
 
 1. A frozen map, `@dataclass(frozen=True, eq=False) class XMap(FittedMap)`: float64 tensors are its parameters, plain
    JSON values its settings; `method = "x"`, `keeps_label = …`, and `transform(logits[..., N, K] float64) -> logits`.
-   −inf logits and ±1e4 must stay free of NaN, and a class of −inf stays −inf (`map.still_impossible`).
-   `k` says the class count, if the map has one.
+   Logits of −inf and ±1e4 must not give NaN, and a class with −inf keeps it (`map.still_impossible`).
+   `k` is the number of classes, if the map has one. Bins, steps and knots are looked up with `curves.py`, which also
+   works in exported graphs.
    A map of the top label's confidence derives from `TopLabelMap` and writes `confidence(top)` instead.
-2. Frozen settings, `@dataclass(frozen=True) class X(Calibrator)`: `name`, `map`, `cost`, defaults for every field,
-   `solve(p) -> XMap(…, record=certified({…}))`. `p.logits` is [N, K] there (members are pooled before).
-   Refuse what cannot be fitted with `at_least` or an InputError that names the method and the reason.
+2. Frozen settings, `@dataclass(frozen=True) class X(Calibrator)`: `name`, `map`, `cost`, a default for every field,
+   `solve(p) -> XMap(…, record=certified({…}))`. There `p.logits` is [N, K]: members have been pooled. A `Literal` is
+   checked for you; other rules go into `__post_init__` with `require`, too few items with `at_least`.
 3. One line in _TABLE below. Storage, laws (tests/test_laws_calibrators.py), guard, auto and `fit` follow from it.
 """
 

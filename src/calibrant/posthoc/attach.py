@@ -1,11 +1,11 @@
 """`attach(model, map)`: one `nn.Module` that is the model with its calibration baked in, ready to be exported.
 
 It returns `map(model(x))`: logits whose softmax are the calibrated probabilities. The model may be whatever
-`calibrant.predict` takes: it may return `.logits` or a dict, take inputs by name, or have one logit an item ([N] or
-[N, 1], of class 1), of which two come out. For a map of the top label that
-softmax gives the label the model predicted its new confidence (`toplabel.py`); the label itself is the argmax of the
-model's own logits. Arithmetic is float64 whatever the model's precision, and the map's buffers keep their digits
-under `.half()` or `.to(torch.bfloat16)`: only their device follows the model.
+`calibrant.predict` takes: it may return `.logits` or a dict, take inputs by name, or return one logit per item ([N] or
+[N, 1], that of class 1), which becomes two. With a map of the top label, that softmax gives the predicted label its new
+confidence (`toplabel.py`); the label itself is the argmax of the model's own logits. The arithmetic is float64 whatever
+the model's precision. `.half()` and `.to(torch.bfloat16)` leave the map's buffers in float64; only their device follows
+the model.
 
 Works with `torch.export.export` and `torch.onnx.export(dynamo=True)`, the batch dynamic (`docs/deployment.md`).
 """
@@ -41,13 +41,13 @@ class Calibrated(nn.Module):
         return classes_back(self.calibration(self.logits(x, *args, **kwargs)), self.class_axis)
 
     def logits(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-        """What the model itself says, classes last."""
+        """The model's own logits, classes last."""
         output = self.model(*args, **kwargs) if x is None else self.model(x, *args, **kwargs)
         return classes_last(logits_of(output), self.class_axis, "the model's output")
 
 
 class Exact(nn.Module):
-    """The map's layer in float64, whatever comes in; float32 at least goes out."""
+    """The map's layer in float64, for input of any precision; the output is at least float32."""
 
     def __init__(self, fitted: FittedMap) -> None:
         super().__init__()

@@ -239,7 +239,7 @@ def best(done: list[Candidate]) -> Candidate:
 
 
 def within(candidate: Candidate, other: Candidate, p: Predictions, errors: float) -> bool:
-    """Is the candidate's paired excess over the other at most so many standard errors of that difference?"""
+    """Is the candidate's paired excess over the other at most this many standard errors of that difference?"""
     excess = candidate.held_out.loss - other.held_out.loss
     kept = ~torch.isnan(excess)
     if candidate is other or not bool(kept.any()):

@@ -2,7 +2,7 @@
 
 A subclass names itself and its map class and writes `solve`. `fit` owns what all share: the split is
 checked, members are pooled for methods that take one prediction per item, and the record is attached.
-Cross-validation calls `solve` (through `fold`), which hashes nothing and refuses no split.
+Cross-validation calls `solve` through `fold`, which computes no hash and checks no split.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Calibrator:
         raise TypeError(f"{type(self).__name__} must define solve")
 
     def fit(self, p: Predictions, *, allow_reuse: bool = False) -> FittedMap:
-        """The fitted map with its record. Fitting on a test split is an error unless said on purpose."""
+        """The fitted map with its record. Fitting on a test split is an error without `allow_reuse`."""
         refuse_test(p, allow_reuse)
         fitted = self.fold(p)
         record = replace(
@@ -54,7 +54,7 @@ class Calibrator:
         return fitted.with_record(record)
 
     def fold(self, p: Predictions) -> FittedMap:
-        """`solve` with the checks and the pooling, without hash and split: what cross-validation repeats."""
+        """`solve` with its checks and pooling, without hash and split check: what cross-validation repeats."""
         if p.logits is None and not self.takes_top1:
             raise InputError(
                 f"{self.name} needs logits or probabilities, but {p.source or 'this set'} holds only "
@@ -128,12 +128,12 @@ def refuse_test(p: Predictions, allow_reuse: bool) -> None:
     if p.split is Split.TEST and not allow_reuse:
         raise SplitError(
             f"{p.source or 'these predictions'}: split is test; fit on a calibration split "
-            "(allow_reuse=True or --allow-reuse says it on purpose)"
+            "(or pass allow_reuse=True, --allow-reuse, to do it on purpose)"
         )
 
 
 def certified(certificate: Mapping[str, Any]) -> FitRecord:
-    """A record that holds a certificate and nothing yet of the data."""
+    """A record with a certificate; `fit` adds what describes the data."""
     return FitRecord(certificate=certificate)
 
 

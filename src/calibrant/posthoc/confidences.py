@@ -7,7 +7,7 @@ there are logits, they carry the new confidence as those of a top-label map do (
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -43,7 +43,7 @@ class ConfidenceMap(FittedMap):
         width: int = self.width  # type: ignore[attr-defined]
         if x.shape[1] != width:
             raise MapError(
-                f"this {self.method} map was fitted on {width} features an item, "
+                f"this {self.method} map was fitted on {width} features per item, "
                 f"{p.source or 'these predictions'} have {x.shape[1]}; take them from the same layer"
             )
         if p.logits is not None:
@@ -55,15 +55,7 @@ class ConfidenceMap(FittedMap):
         if pooled is not None and logits is not None:
             soft = confidence.clamp(self.floor, 1 - self.floor)
             logits = spread(pooled, predicted.cpu(), soft).to(logits.device)
-        return replace(
-            p,
-            logits=logits,
-            predicted=predicted,
-            confidence=confidence.to(predicted.device),
-            raw=False,
-            origin=self.origin(p),
-            fitted_on=self.record.data or p.fitted_on,
-        )
+        return self.mapped(p, logits, predicted, confidence.to(predicted.device))
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def folds_of(p: Predictions, count: int, seed: int) -> Tensor:
             raise InputError(f"{groups} groups cannot be spread over {count} folds")
         return (torch.randperm(groups, generator=g) % count)[p.group.cpu()]
     if p.n < 2 * count:
-        raise InputError(f"{p.n} items cannot be spread over {count} folds; cross-validation needs two items a fold")
+        raise InputError(f"{p.n} items cannot be spread over {count} folds; cross-validation needs two items per fold")
     shuffled = torch.randperm(p.n, generator=g)
     by_label = shuffled[torch.argsort(p.labels.cpu()[shuffled], stable=True)]
     fold = torch.empty(p.n, dtype=torch.long)
@@ -146,7 +146,7 @@ def auroc_influence(scores: Scores) -> tuple[float, Tensor] | None:
 
 
 def mean_of(values: Tensor, group: Tensor | None) -> Estimate:
-    """Mean with its normal 95 % interval; groups are the units where there are any. NaN entries do not count."""
+    """Mean with its normal 95% interval; groups are the units where there are any. NaN entries do not count."""
     kept = ~torch.isnan(values)
     n = int(kept.sum())
     if n == 0:

@@ -70,7 +70,7 @@ def fit_predictions(
     if p.fitted_on and p.fitted_on == p.origin and not allow_reuse:
         raise SplitError(
             f"{p.source or 'these predictions'}: a map already in their history was fitted on these very items; "
-            "compose the methods (first+second), or say allow_reuse=True"
+            "compose the methods (first+second), or pass allow_reuse=True"
         )
     ranking: tuple[dict[str, Any], ...] = ()
     cut = ""
@@ -91,7 +91,7 @@ def fit_predictions(
 
 
 def resolve(method: str | Calibrator, settings: dict[str, Any], seed: int = 0) -> Calibrator:
-    """A calibrator from its name and settings; a wrong name or key is answered with the nearest right one."""
+    """A calibrator from its name and settings; the error for a wrong name or key suggests the nearest one."""
     from calibrant.posthoc import CALIBRATORS, CONFIDENCES
 
     if isinstance(method, Calibrator):

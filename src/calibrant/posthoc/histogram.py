@@ -4,8 +4,8 @@ Bins are of equal size (`histogram`: (b−1)/B < p ≤ b/B) or of equal mass (`h
 together). `kind="top"` bins the confidence of the predicted class (RC §4: "on the top-1 prediction");
 `kind="one_vs_rest"` bins each class's probability against 1[y = k], then normalises the rows, and may change the label.
 
-A bin without calibration items has nothing to say and leaves the confidence as it was. Logits, unlike the explicit
-confidence, never carry a rate of exactly 0 or 1: there the bin's n items count (hits + ½)/(n + 1).
+A bin without calibration items leaves the confidence as it was. Logits, unlike the explicit confidence, never carry a
+rate of exactly 0 or 1: there the rate of a bin with n items is (hits + ½)/(n + 1).
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def tabulate(p: Tensor, hit: Tensor, bins: int, scheme: str) -> Table:
 
 
 def rate(hits: Tensor, count: Tensor) -> Tensor:
-    """Accuracy of each bin, as the paper has it."""
+    """Accuracy of each bin, as in the paper."""
     return hits / count.clamp_min(1)
 
 
 def soft_rate(hits: Tensor, count: Tensor) -> Tensor:
-    """The same, with half a hit and half a miss where the bin saw only one of them."""
+    """The same, plus half a hit and half a miss in bins that hold only hits or only misses."""
     sure = (hits == 0) | (hits == count)
     return torch.where(sure, (hits + 0.5) / (count + 1), rate(hits, count))
 
@@ -114,7 +114,7 @@ class HistogramMassMap(HistogramMap):
 
 @dataclass(frozen=True, eq=False)
 class HistogramRestMap(FittedMap):
-    """Each class's probability → rate of its bin; rows are normalised by whoever reads the logits."""
+    """Each class's probability → rate of its bin; the softmax of the logits normalises the rows."""
 
     edges: Tensor  # [K, B − 1]; equal-mass tables that lost bins to ties are padded with edges at 2
     count: Tensor  # [K, B]

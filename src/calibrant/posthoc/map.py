@@ -70,7 +70,7 @@ class FittedMap:
     def __call__(self, logits: Any) -> Tensor:
         """Tensor or array of logits → float64 logits.
 
-        Of two classes the logits may be one column ([N] or [N, 1]), that of class 1, and come out as two.
+        With two classes, the logits may be the one column of class 1 ([N] or [N, 1]); the result has two columns.
         """
         z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
         return self.to(z.device).transform(self.columns(z).double())
@@ -79,12 +79,17 @@ class FittedMap:
         """The same items after the map. Top-label maps override this to set `predicted`/`confidence`."""
         if p.logits is None:
             raise MapError(f"{self.method} needs logits or probabilities, but {p.source or 'this set'} is top-1 only")
-        # a confidence set by an earlier top-label map does not survive a new map of the logits
+        return self.mapped(p, self(p.logits))
+
+    def mapped(
+        self, p: Predictions, logits: Tensor | None, predicted: Tensor | None = None, confidence: Tensor | None = None
+    ) -> Predictions:
+        """The items with what the map made of them. A confidence set by an earlier map is replaced in any case."""
         return replace(
             p,
-            logits=self(p.logits),
-            predicted=None,
-            confidence=None,
+            logits=logits,
+            predicted=predicted,
+            confidence=confidence,
             raw=False,
             origin=self.origin(p),
             fitted_on=self.record.data or p.fitted_on,
@@ -102,18 +107,18 @@ class FittedMap:
 
     @property
     def classes(self) -> int | None:
-        """How many it was fitted for, even where the map could be applied to any number."""
+        """The number of classes it was fitted for, even if the map can be applied to any number."""
         return self.record.k if self.k is None else self.k
 
     def columns(self, logits: Tensor) -> Tensor:
-        """[..., K], checked; one column is read as `predict` reads it where the map is of two classes."""
+        """[..., K], checked; for a map of two classes, one column becomes two."""
         if self.classes == 2:
             logits = both_classes(logits)
         self.check(logits)
         return logits
 
     def check(self, logits: Tensor) -> None:
-        """Refuse another class count than the map was fitted for."""
+        """Refuse predictions with another number of classes than the map was fitted for."""
         expected = self.classes
         if expected is not None and logits.shape[-1] != expected:
             raise MapError(

@@ -47,7 +47,7 @@ def sketch(p: Predictions) -> tuple[int, ...]:
 
 
 def share(kept: Sequence[int], p: Predictions) -> float:
-    """Of the items that a sketch is of, how many are among these."""
+    """The share of the sketched items that are among these."""
     found = _hashes(p) if kept else None
     if found is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""Maps of the top label's confidence: they change how sure, never what.
+"""Maps of the top label's confidence: they change the confidence, never the label.
 
 A subclass writes `confidence(top)`. `map.predictions(p)` then carries it as explicit `predicted` and
 `confidence`, which metrics use. `map(logits)` still gives logits: the predicted class gets the new
@@ -12,7 +12,7 @@ confidence of exactly 1 would make NLL infinite.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -96,15 +96,7 @@ class TopLabelMap(FittedMap):
             self.check(logits)
             pooled = pool(logits) if logits.ndim == 3 else logits.double()
             logits = spread(pooled, top.predicted, here.soft(top))
-        return replace(
-            p,
-            logits=logits,
-            predicted=top.predicted,
-            confidence=here.confidence(top),
-            raw=False,
-            origin=self.origin(p),
-            fitted_on=self.record.data or p.fitted_on,
-        )
+        return self.mapped(p, logits, top.predicted, here.confidence(top))
 
 
 def least(n: int) -> float:
