@@ -29,11 +29,11 @@ from calibrant.posthoc.map import Chain, FittedMap
 class Calibrated(nn.Module):
     """The model, then the map."""
 
-    def __init__(self, model: nn.Module, fitted: FittedMap, class_axis: int = -1) -> None:
+    def __init__(self, model: nn.Module, fitted: FittedMap, class_axis: int | None = None) -> None:
         super().__init__()
         self.model = model
         self.calibration = Exact(fitted)
-        self.class_axis = class_axis
+        self.class_axis: int | None = getattr(model, "class_axis", None) if class_axis is None else class_axis
         self.train(model.training)
 
     def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
@@ -68,8 +68,8 @@ class Exact(nn.Module):
         return self
 
 
-def attach(model: nn.Module, fitted: FittedMap, *, class_axis: int = -1) -> nn.Module:
-    """The model with the map baked in; `class_axis=1` for networks that label pixels. The model is not copied."""
+def attach(model: nn.Module, fitted: FittedMap, *, class_axis: int | None = None) -> nn.Module:
+    """The model with the map baked in; `class_axis` is as in `calibrant.predict`. The model is not copied."""
     if not isinstance(model, nn.Module):
         raise InputError(f"attach needs an nn.Module that returns logits, not {type(model).__name__}")
     if not isinstance(fitted, FittedMap):

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError, MapError, MissingDependencyError, RefusedError
 from calibrant.files import atomic
+from calibrant.functional.segmentation import classes_last
 from calibrant.posthoc.attach import Calibrated
 from calibrant.posthoc.map import FittedMap
 
@@ -36,7 +37,7 @@ DRAWS = 32
 
 
 def write_onnx(
-    path: str | PathLike[str], model: nn.Module, fitted: FittedMap, example: Example, *, class_axis: int = -1
+    path: str | PathLike[str], model: nn.Module, fitted: FittedMap, example: Example, *, class_axis: int | None = None
 ) -> Path:
     """`attach(model, fitted)` as an ONNX file: input `x` like `example` with any batch, output `logits`.
 
@@ -119,7 +120,7 @@ def disagreement(module: Calibrated, example: Example, logits: Tensor) -> float:
             noise = 2 * torch.rand(z.shape, generator=generator, dtype=z.dtype) - 1
             moved = torch.softmax(module.calibration(z * (1 + TOLERANCE * noise)), -1)
             low, high = torch.minimum(low, moved), torch.maximum(high, moved)
-    p = torch.softmax(logits.movedim(module.class_axis, -1).double(), -1)
+    p = torch.softmax(classes_last(logits, module.class_axis, "logits").double(), -1)
     return float(torch.maximum(low - p, p - high).max())
 
 
