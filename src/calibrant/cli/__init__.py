@@ -27,7 +27,7 @@ VERBS: dict[str, str] = {
     "compare": "Is the second better than the first, or is it noise? Paired, with Holm's correction over metrics",
     "decide": "Which answers to accept, with a guarantee: a rule for an accuracy, a share, sets or costs",
     "demo": "The whole pipeline on bundled data: train three ways, recalibrate, one table, an HTML report",
-    "export": "Write a fitted map for other programs: formula and numbers (.json), or a graph (.onnx)",
+    "export": "Write a fitted map or a rule for other programs: formula and numbers (.json), or a graph (.onnx)",
     "fit": "Fit a map that makes confidence honest, and check that it does",
     "list": "What this version has: the methods of a family, a line each",
     "predict": "What a model says about a part of the data, alone or as an ensemble",

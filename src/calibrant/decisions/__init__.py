@@ -6,9 +6,11 @@ subclass of `Rule`, and one line in `RULES`.
 
 from __future__ import annotations
 
+from calibrant.decisions.attach import attach
 from calibrant.decisions.choose import decide
 from calibrant.decisions.conformal import PredictionSets
 from calibrant.decisions.costs import LeastCost
+from calibrant.decisions.judge import Judgement, judge
 from calibrant.decisions.rule import Decisions, Rule
 from calibrant.decisions.storage import load
 from calibrant.decisions.threshold import Threshold
@@ -18,4 +20,4 @@ _TABLE: tuple[type[Rule], ...] = (Threshold, PredictionSets, LeastCost)
 RULES: dict[str, type[Rule]] = {r.kind: r for r in _TABLE}
 """Kind in a saved header → rule class."""
 
-__all__ = ["RULES", "Decisions", "Rule", "decide", "load"]
+__all__ = ["RULES", "Decisions", "Judgement", "Rule", "attach", "decide", "judge", "load"]

@@ -40,6 +40,8 @@ from calibrant.posthoc.toplabel import top_of
 from calibrant.types import Predictions
 
 METHODS = ("lac", "aps", "raps", "topk")
+SIZED = 100_000
+"""Items, evenly spaced, whose sets are made to say how large sets are."""
 PENALTY, K_REG = 0.01, 5  # what the paper of RAPS takes for ImageNet
 
 
@@ -94,7 +96,10 @@ def scores(p: Tensor, u: Tensor, method: str, penalty: float = 0.0, k_reg: int =
     """[N, K] scores of probabilities [N, K], with u [N, 1]. Plain tensor operations: also what is exported."""
     if method == "lac":
         return 1 - p
-    ordered, classes = p.sort(dim=-1, descending=True, stable=True)
+    if torch.compiler.is_exporting():  # ONNX's own sort is stable, and has no other
+        ordered, classes = p.sort(dim=-1, descending=True)
+    else:
+        ordered, classes = p.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(1, p.shape[-1] + 1, dtype=p.dtype, device=p.device)
     if method == "topk":
         found = rank.expand_as(p)
@@ -201,7 +206,8 @@ def choose_sets(
     }
     record = FitRecord(certificate=certificate)
     rule = replace(draft, quantile=q, tie=tie, by=by, groups=names if by == "group" else (), record=record)
-    sets = rule.decide(p).sets
+    some = p if p.n <= SIZED else p.take(torch.arange(0, p.n, -(-p.n // SIZED)))
+    sets = rule.decide(some).sets
     assert sets is not None
     certificate["size"] = float(sets.sum(1).double().mean())
     return rule

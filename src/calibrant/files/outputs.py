@@ -66,6 +66,7 @@ def _begun_run(folder: Path) -> bool:
 
 FILE = Kind("a file", lambda path: True)
 PAGE = Kind("an HTML page", lambda path: _opening(path).lower().startswith(b"<!doctype html"))
+RULE_FORMULA = Kind("an exported rule", lambda path: _says(path, "format", "calibrant rule form"))
 FORMULA = Kind("an exported map", lambda path: _says(path, "format", "calibrant closed form"))
 MAP = Kind("a fitted map", lambda f: _says(f / "map.json", "format", "calibrant map"), r"map\.(json|safetensors)")
 RULE = Kind(

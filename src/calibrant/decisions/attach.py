@@ -1,0 +1,150 @@
+"""`attach(model, rule)`: one `nn.Module` that is the model, the rule's map and the rule; and the same as an ONNX file.
+
+Its outputs are (predicted, accepted) of a threshold, (predicted, accepted, sets) of prediction sets, (predicted,
+accepted, action) of costs: what `rule(model(x))` decides, computed in float64 whatever the model's precision. A graph
+takes logits alone, so a rule by group and randomised sets, which need more than that, are refused by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.decisions.conformal import PredictionSets, scores
+from calibrant.decisions.costs import LeastCost
+from calibrant.decisions.rule import Rule
+from calibrant.errors import InputError, MapError, RefusedError
+from calibrant.files import atomic
+from calibrant.functional.model_output import logits_of
+from calibrant.posthoc.attach import Exact, layer
+from calibrant.posthoc.map import Chain, FittedMap, Identity
+from calibrant.posthoc.onnx_export import DRAWS, TOLERANCE, need_onnx, quiet
+from calibrant.posthoc.toplabel import TopLabelMap, top_of_logits
+
+
+class Deciding(Exact):
+    """Logits [N, K] → what the rule decides."""
+
+    threshold: Tensor  # buffers; a rule has some of them
+    quantile: Tensor
+    costs: Tensor
+
+    def __init__(self, rule: Rule) -> None:
+        if rule.by == "group":
+            raise MapError(
+                "a rule by group needs the group of an item, which logits do not carry; call the rule itself"
+            )
+        if isinstance(rule, PredictionSets) and rule.randomised:
+            raise MapError("randomised sets have no graph; choose the rule without randomised ties")
+        *first, last = flat(rule.map or Identity())
+        if any(isinstance(m, TopLabelMap) for m in first):
+            raise MapError("a map follows a map of the top label in this rule; such a chain has no graph")
+        super().__init__(Chain((*first, last), record=(rule.map or Identity()).record))
+        self.first, self.last, self.rule = nn.Sequential(*map(layer, first)), layer(last), rule
+        for name, tensor in rule.tensors().items():
+            self.register_buffer(name, tensor.clone())
+
+    def forward(self, logits: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        z = self.first(self.fitted.columns(logits).double())
+        mapped = self.last(z)
+        own: Any = self.last.fitted
+        if isinstance(own, TopLabelMap):  # its confidence, and the label of the logits before it
+            top = top_of_logits(z)
+            confidence = replace(own, **{n: getattr(self.last, n) for n in own.tensors()}).confidence(top)
+        else:
+            top = top_of_logits(mapped)
+            confidence = top.confidence
+        if isinstance(self.rule, PredictionSets):
+            p = torch.softmax(mapped, -1)
+            one = torch.ones_like(p[:, :1])
+            sets = scores(p, one, self.rule.method, self.rule.penalty, self.rule.k_reg) <= self.quantile
+            return top.predicted, sets.sum(-1) == 1, sets
+        if isinstance(self.rule, LeastCost):
+            action = (torch.softmax(mapped, -1) @ self.costs).argmin(-1)
+            return top.predicted, action != self.rule.abstain, action
+        least = self.threshold[top.predicted] if self.rule.by == "class" else self.threshold
+        return top.predicted, confidence >= least
+
+
+def flat(fitted: FittedMap) -> list[FittedMap]:
+    return [part for m in fitted.maps for part in flat(m)] if isinstance(fitted, Chain) else [fitted]
+
+
+class Decided(nn.Module):
+    """The model, then the rule."""
+
+    def __init__(self, model: nn.Module, rule: Rule) -> None:
+        super().__init__()
+        self.model, self.decision = model, Deciding(rule)
+        self.train(model.training)
+
+    def forward(self, x: Any) -> tuple[Tensor, ...]:
+        found: tuple[Tensor, ...] = self.decision(logits_of(self.model(x)))
+        return found
+
+
+def attach(model: nn.Module, rule: Rule) -> nn.Module:
+    """The model with map and rule baked in. The model is not copied."""
+    if not isinstance(model, nn.Module) or not isinstance(rule, Rule):
+        raise InputError(f"attach needs an nn.Module and a rule, not {type(model).__name__} and {type(rule).__name__}")
+    return Decided(model, rule)
+
+
+def names(rule: Rule) -> list[str]:
+    """Of the outputs."""
+    more = {"sets": ["sets"], "costs": ["action"]}
+    return ["predicted", "accepted", *more.get(rule.kind, [])]
+
+
+def write_rule_onnx(path: str | PathLike[str], rule: Rule) -> Path:
+    """Map and rule as one ONNX file: input `x`, the logits [N, K]; kept only if onnxruntime decides as eager does.
+
+    Where logits moved by 1e-5 of their size are decided otherwise, either answer counts."""
+    need_onnx()
+    if rule.record.k is None:
+        raise MapError("a rule that was chosen on a top-1 set does not know its number of classes; choose it on logits")
+    module = Deciding(rule).eval()
+    example = 3 * torch.randn(64, rule.record.k, generator=torch.Generator().manual_seed(64))
+    with quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            module,
+            (example,),
+            dynamo=True,
+            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
+            input_names=["x"],
+            output_names=names(rule),
+            verbose=False,
+        )
+    assert program is not None
+    with atomic.file(path) as temporary:
+        program.save(str(temporary), external_data=False)
+        wrong = disagreeing(module, example, run_rule_onnx(temporary, example))
+        if wrong:
+            raise RefusedError(f"{path} was not written: onnxruntime decides {wrong} of 64 items otherwise than eager")
+    return Path(path)
+
+
+def disagreeing(module: Deciding, x: Tensor, found: tuple[Tensor, ...]) -> int:
+    """Items that no draw of the moved logits decides like this."""
+    generator, agreed = torch.Generator().manual_seed(DRAWS), torch.zeros(len(x), dtype=torch.bool)
+    with torch.no_grad():
+        for i in range(DRAWS + 1):
+            noise = 2 * torch.rand(x.shape, generator=generator, dtype=torch.float64) - 1
+            eager = module(x if i == 0 else x.double() * (1 + TOLERANCE * noise))
+            same = [(a == b).reshape(len(x), -1).all(1) for a, b in zip(found, eager, strict=True)]
+            agreed |= torch.stack(same).all(0)
+    return int((~agreed).sum())
+
+
+def run_rule_onnx(path: str | PathLike[str], x: Tensor) -> tuple[Tensor, ...]:
+    """Outputs of a rule's ONNX file, by onnxruntime on the CPU."""
+    need_onnx()
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return tuple(torch.from_numpy(out) for out in session.run(None, {"x": x.detach().cpu().numpy()}))

@@ -1,0 +1,62 @@
+"""A rule as a formula with its numbers, in JSON, for a program in another language; the map's formula stands in front.
+
+`rule_to_json(rule)` gives `{"format", "version", "rule", "classes", "map", "formula", "parameters", "by", "groups",
+"promise"}`. The formula reads z', the map's output (`posthoc/export.py`), or the logits where `map` is null. An
+infinite threshold or quantile is null: nothing is accepted, or every class is in the set.
+"""
+
+from __future__ import annotations
+
+import json
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from calibrant.decisions.conformal import PredictionSets
+from calibrant.decisions.rule import Rule
+from calibrant.errors import MapError
+from calibrant.files import atomic
+from calibrant.posthoc.export import map_to_json
+from calibrant.types import jsonable
+
+FORMAT, VERSION = "calibrant rule form", 1
+
+ORDER = "p = softmax(z'); classes in falling order of p, ties by number"
+FORMULAS = {
+    "threshold": "p = softmax(z'); a = argmax p; accept if p_a ≥ threshold",
+    "lac": "p = softmax(z'); the set holds k if 1 − p_k ≤ quantile",
+    "aps": f"{ORDER}; c_k = Σ_j p_j over the classes up to k; the set holds k if c_k ≤ quantile",
+    "raps": f"{ORDER}; c_k = Σ_j p_j over the classes up to k; o_k the place of k from 1; "
+    "the set holds k if c_k + penalty max(0, o_k − k_reg) ≤ quantile",
+    "topk": f"{ORDER}; o_k the place of k from 1; the set holds k if o_k ≤ quantile",
+    "costs": "p = softmax(z'); action = argmin_a Σ_k p_k costs_ka; accept if it is not abstain",
+}
+"""Kind of rule, or method of sets → formula. By class: the number of the predicted class, or of class k in a set."""
+
+
+def rule_to_json(rule: Rule) -> dict[str, Any]:
+    """The rule and its map in plain JSON types."""
+    if isinstance(rule, PredictionSets) and rule.randomised:
+        raise MapError("randomised sets have no closed form; choose the rule without randomised ties")
+    tensors = {name: t for name, t in rule.tensors().items() if name != "tie"}
+    parameters = {k: v for k, v in rule.settings().items() if k in ("penalty", "k_reg", "actions")} | tensors
+    found: dict[str, Any] = jsonable(
+        {
+            "format": FORMAT,
+            "version": VERSION,
+            "rule": rule.kind,
+            "classes": rule.record.k,
+            "map": None if rule.map is None else map_to_json(rule.map),
+            "formula": FORMULAS[rule.method if isinstance(rule, PredictionSets) else rule.kind],
+            "parameters": {name: v.tolist() if name in tensors else v for name, v in parameters.items()},
+            "by": rule.by,
+            "groups": list(rule.groups),
+            "promise": rule.sentence,
+        }
+    )
+    return found
+
+
+def write_rule_json(path: str | PathLike[str], rule: Rule) -> Path:
+    """`rule_to_json` to a file, whole or not at all."""
+    return atomic.write_text(path, json.dumps(rule_to_json(rule), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
