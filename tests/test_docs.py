@@ -28,7 +28,7 @@ def test_the_site_builds_offline(tmp_path: Path) -> None:
             assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag), f"{built.name} loads {tag}"
 
 
-RUN_HERE = ("attacks", "data", "networks", "posthoc")
+RUN_HERE = ("attacks", "data", "decide", "networks", "posthoc")
 RUN_ELSEWHERE = {
     "ar-adals",
     "deployment",

@@ -84,8 +84,9 @@ def next_steps(report: Report) -> list[Step]:
     steps.append(
         Step(
             "Set a threshold",
-            "Choose one with the slider, on data like those it will meet. Confidence that was right here may be wrong "
+            "Choose one with a guarantee, on data like those it will meet. Confidence that was right here may be wrong "
             "on other data: audit again when they change.",
+            "calibrant decide CALIBRATION --accuracy 0.95 -o rule",
         )
     )
     return steps
