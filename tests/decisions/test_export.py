@@ -95,7 +95,7 @@ def interpreted(form: dict[str, Any], z: list[float]) -> tuple[int, bool, Any]:
             score += values["penalty"] * max(0, place - values["k_reg"])
         q = values["quantile"][k if form["by"] else 0]
         inside[k] = q is None or score <= q + 1e-12
-    return a, sum(inside) == 1, inside
+    return a, inside[a] and sum(inside) == 1, inside
 
 
 @pytest.mark.parametrize("goal", GOALS)

@@ -242,6 +242,26 @@ def test_splits_are_checked() -> None:
         calibrant.decide(calibrant.predictions(z, y, group=np.arange(300) // 3), accept=0.5)
 
 
+def test_classes_that_are_never_predicted_or_new() -> None:
+    z, y = sample(300, 3, 8)
+    z[:, 2] = -9
+    for goal in ({"accept": 0.5}, {"accuracy": 0.04}, {"accuracy": 0.6}):
+        rule = calibrant.decide(z, y, by="class", **goal)
+        assert rule.tensors()["threshold"][2] == torch.inf and rule.record.certificate["risk"] < 1
+    top = calibrant.predictions(labels=y, predicted=z.argmax(1), confidence=torch.softmax(z, 1).amax(1))
+    rule = calibrant.decide(top.take((y < 2).nonzero()[:, 0]), accept=0.5, by="class")
+    new = calibrant.predictions(labels=[0], predicted=[7], confidence=[0.9])
+    with pytest.raises(InputError, match="class 7 was not among the 2"):
+        rule.decisions(new)
+
+
+def test_reuse_on_purpose_is_recorded() -> None:
+    z, y = sample(600, 4, 9)
+    fitted = calibrant.fit("temperature", z, y)
+    assert calibrant.decide(z, y, accept=0.5, map=fitted, allow_reuse=True).record.reuse
+    assert not calibrant.decide(z, y, accept=0.5).record.reuse
+
+
 def test_a_loss_table_and_the_same_as_plain_errors() -> None:
     z, y = sample(2000, 4, 7)
     plain = calibrant.decide(z, y, accuracy=0.9)

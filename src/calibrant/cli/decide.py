@@ -72,6 +72,8 @@ def decide(
         block_json({"schema": SCHEMA, **rule.to_dict(), "out": None if out is None else str(out)})
         return
     say(rule.sentence)
+    if rule.record.reuse:
+        say("chosen with --allow-reuse, on a test split or on what the map was fitted on: the promise may not hold")
     say(f"written to {out}" if out is not None else "not written: name a folder with -o")
 
 

@@ -58,7 +58,7 @@ class Accepting:
 
         ordered, names = self.ordered(1.0 - self.scores.correct.double().numpy(), threshold.binomial_p)
         found = [o.surest(share) for o in ordered]
-        bounds = [float(exact_lower(c.count - c.total, c.count, self.delta)) for c in found]
+        bounds = [float(exact_lower(c.count - c.total, c.count, self.delta)) for c in found if c.count]
         count, n = sum(c.count for c in found), self.p.n
         new = betaincinv(count + (self.by is None), n - count + (count == n), [0.025, 0.975]).tolist()
         return self.rule(found, ordered, names, {"risk": 1 - min(bounds), "loss": None, "scale": 1.0, "new": new})

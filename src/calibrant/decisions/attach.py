@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.decisions.conformal import PredictionSets, scores
+from calibrant.decisions.conformal import PredictionSets, alone, scores
 from calibrant.decisions.costs import LeastCost
 from calibrant.decisions.rule import Rule
 from calibrant.errors import InputError, MapError, RefusedError
@@ -63,7 +63,7 @@ class Deciding(Exact):
             p = torch.softmax(mapped, -1)
             one = torch.ones_like(p[:, :1])
             sets = scores(p, one, self.rule.method, self.rule.penalty, self.rule.k_reg) <= self.quantile
-            return top.predicted, sets.sum(-1) == 1, sets
+            return top.predicted, alone(sets, top.predicted), sets
         if isinstance(self.rule, LeastCost):
             action = (torch.softmax(mapped, -1) @ self.costs).argmin(-1)
             return top.predicted, action != self.rule.abstain, action

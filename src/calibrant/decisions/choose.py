@@ -72,7 +72,7 @@ def decide(
     sure = None if guarantee is None else probability("guarantee", guarantee)
     refuse_test(p, allow_reuse)
     mapped = p if map is None else map.predictions(p)
-    refuse_reuse(mapped, allow_reuse)
+    reused = refuse_reuse(mapped, allow_reuse) or p.split is Split.TEST
     if p.group is not None and by != "group" and goal != "costs":
         warn(
             f"{p.source or 'these predictions'}: items come in groups; the promise counts them as independent, which "
@@ -99,7 +99,7 @@ def decide(
         else:
             rule = task.keeping(1 - accuracy if accuracy is not None else risk or 0.0, loss)
     settings = {goal: None if goal == "costs" else goals[goal]}
-    return replace(rule, map=map, record=replace(rule.record, **_record(p, settings)))
+    return replace(rule, map=map, record=replace(rule.record, **_record(p, settings), reuse=reused))
 
 
 SETTINGS = {
@@ -121,5 +121,4 @@ def _record(p: Predictions, settings: Mapping[str, Any]) -> dict[str, Any]:
         "split": p.split.value,
         "data": p.origin or p.fingerprint(),
         "items": sketch(p),
-        "reuse": p.split is Split.TEST,
     }

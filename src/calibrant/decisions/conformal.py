@@ -47,7 +47,7 @@ PENALTY, K_REG = 0.01, 5  # what the paper of RAPS takes for ImageNet
 
 @dataclass(frozen=True, eq=False)
 class PredictionSets(Rule):
-    """The classes whose score is at most `quantile`; an answer is accepted when its set holds one class alone."""
+    """The classes whose score is at most `quantile`; an answer is accepted when its set holds it and nothing else."""
 
     quantile: Tensor  # [1], or one for each class or group; infinite: every class
     tie: Tensor  # a score equal to the quantile is in if the item's u is at most this
@@ -64,7 +64,8 @@ class PredictionSets(Rule):
         for rows, score, u in self.scored(p):
             q, tie = (t if cell is None else t[cell[rows], None] for t in (self.quantile, self.tie))
             sets[rows] = (score < q) | ((score == q) & (u <= tie))
-        return Decisions(accepted=sets.sum(1) == 1, predicted=top_of(p).predicted.cpu(), sets=sets)
+        predicted = top_of(p).predicted.cpu()
+        return Decisions(alone(sets, predicted), predicted, sets)
 
     def scored(self, p: Predictions) -> Iterator[tuple[slice, Tensor, Tensor]]:
         """(rows, scores [n, K], u [n, 1]) of a few items at a time."""
@@ -108,6 +109,11 @@ def scores(p: Tensor, u: Tensor, method: str, penalty: float = 0.0, k_reg: int =
         if method == "raps":
             found = found + penalty * (rank - k_reg).clamp_min(0)
     return torch.zeros_like(p).scatter(-1, classes, found)
+
+
+def alone(sets: Tensor, predicted: Tensor) -> Tensor:
+    """Whether a set holds the predicted class and nothing else."""
+    return (sets.sum(-1) == 1) & sets.gather(-1, predicted[:, None])[:, 0]
 
 
 def uniform(z: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.decisions.rule import Decisions, Rule, asked, floor, percent
+from calibrant.errors import InputError
 from calibrant.functional.binomial import Floats
 from calibrant.functional.scores import reduce
 from calibrant.types import Predictions
@@ -49,6 +50,12 @@ class Threshold(Rule):
 
     def decide(self, p: Predictions) -> Decisions:
         scores = reduce(p, classwise=False)
+        known = len(self.threshold)
+        if self.by == "class" and int(scores.predicted.max()) >= known:  # only a top-1 set can say more
+            raise InputError(
+                f"{p.source or 'these predictions'}: class {int(scores.predicted.max())} was not among the {known} "
+                "that the rule was chosen on; choose the rule on items of that class too"
+            )
         least = self.threshold[self.cell(p, scores.predicted)]
         return Decisions(accepted=scores.confidence >= least, predicted=scores.predicted)
 
@@ -143,6 +150,8 @@ def passes(p: Floats, share: Floats, delta: float) -> NDArray[np.bool_]:
 
 def usable_starts(n: int, risk: float, delta: float) -> int:
     """As many starts as can pass with their own part of δ if all their answers are right; 0: too few items."""
+    if n == 0:
+        return 0
     fine = [j for j in range(1, len(STARTS) + 1) if (1 - risk) ** max(1, round(n * STARTS[-j])) <= delta / j]
     return max(fine, default=0)
 
@@ -208,4 +217,4 @@ class Ordered:
         for t in (just_above(x), just_above(float(below[0]) if len(below) else -1.0)):
             count = int(np.searchsorted(-self.confidence, -t, side="right"))
             found.append(Chosen(t, count, float(self.total[count])))
-        return min((c for c in found if c.count), key=lambda c: abs(c.count - m))
+        return min((c for c in found if c.count), key=lambda c: abs(c.count - m), default=Chosen())
