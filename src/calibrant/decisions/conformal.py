@@ -36,7 +36,6 @@ from calibrant.functional.classwise import CHUNK
 from calibrant.functional.pooling import pool
 from calibrant.posthoc.map import FitRecord
 from calibrant.posthoc.overlap import scrambled
-from calibrant.posthoc.toplabel import top_of
 from calibrant.types import Predictions
 
 METHODS = ("lac", "aps", "raps", "topk")
@@ -61,14 +60,15 @@ class PredictionSets(Rule):
         assert p.logits is not None
         cell = None if self.by != "group" else self.cell(p, p.labels)
         sets = torch.empty(p.n, int(p.logits.shape[-1]), dtype=torch.bool)
-        for rows, score, u in self.scored(p):
+        predicted = torch.empty(p.n, dtype=torch.long)
+        for rows, z, score, u in self.scored(p):
+            predicted[rows] = z.argmax(-1) if p.predicted is None else p.predicted[rows].cpu()
             q, tie = (t if cell is None else t[cell[rows], None] for t in (self.quantile, self.tie))
             sets[rows] = (score < q) | ((score == q) & (u <= tie))
-        predicted = top_of(p).predicted.cpu()
         return Decisions(alone(sets, predicted), predicted, sets)
 
-    def scored(self, p: Predictions) -> Iterator[tuple[slice, Tensor, Tensor]]:
-        """(rows, scores [n, K], u [n, 1]) of a few items at a time."""
+    def scored(self, p: Predictions) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+        """(rows, logits [n, K], scores [n, K], u [n, 1]) of a few items at a time."""
         assert p.logits is not None
         size = max(1, CHUNK // (int(p.logits.shape[-1]) * p.members))
         for start in range(0, p.n, size):
@@ -76,7 +76,7 @@ class PredictionSets(Rule):
             z = p.logits[..., rows, :].cpu()
             z = pool(z) if z.ndim == 3 else z.double()
             u = uniform(z) if self.randomised else torch.ones(len(z), 1, dtype=torch.float64)
-            yield rows, scores(torch.softmax(z, -1), u, self.method, self.penalty, self.k_reg), u
+            yield rows, z, scores(torch.softmax(z, -1), u, self.method, self.penalty, self.k_reg), u
 
     @property
     def sentence(self) -> str:
@@ -180,7 +180,7 @@ def choose_sets(
     draft = PredictionSets(none, none, method, randomised, *(regular if method == "raps" else (0.0, 0)))
     cell, names = cells_of(by, p, p.labels)
     own, chance = torch.empty(2, p.n, dtype=torch.float64)
-    for rows, score, u in draft.scored(p):
+    for rows, _, score, u in draft.scored(p):
         own[rows] = score.gather(1, p.labels[rows].cpu()[:, None])[:, 0]
         chance[rows] = u[:, 0]
     order = np.argsort(cell.numpy(), kind="stable")
