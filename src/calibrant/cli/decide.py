@@ -32,7 +32,9 @@ def decide(
     costs: Annotated[
         Path | None, typer.Option(help="a .csv: a row per true class, a column per action, one may be 'abstain'")
     ] = None,
-    guarantee: Annotated[float | None, typer.Option(help="probability that the promise is kept (0.95)")] = None,
+    guarantee: Annotated[
+        float | None, typer.Option(help="probability that the promise is kept (0.95; of sets: on average)")
+    ] = None,
     by: Annotated[str | None, typer.Option(help="a promise for each 'class' or 'group'")] = None,
     map_folder: Annotated[Path | None, typer.Option("--map", help="a fitted map to apply first")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="folder for the rule")] = None,
