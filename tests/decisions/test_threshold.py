@@ -199,7 +199,7 @@ def test_a_map_in_front_is_part_of_the_rule(tmp_path: Path) -> None:
         assert torch.equal(rule.decisions(test).accepted, expected) and torch.equal(
             again(3 * z[2000:]).accepted, expected
         )
-        with pytest.raises(SplitError, match="fitted on the same items"):
+        with pytest.raises(SplitError, match="fitted on these very items"):
             calibrant.decide(3 * z[:1000], y[:1000], accuracy=0.9, map=fitted)
         with pytest.raises(SplitError, match="chosen on these very items"):
             rule.refuse_reuse(calibrant.predictions(3 * z[1000:2000], y[1000:2000]))

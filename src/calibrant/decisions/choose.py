@@ -10,7 +10,7 @@ from calibrant.decisions.accepting import Accepting
 from calibrant.decisions.conformal import choose_sets
 from calibrant.decisions.costs import choose_costs
 from calibrant.decisions.rule import Rule, probability
-from calibrant.errors import InputError, warn
+from calibrant.errors import InputError, SplitError, warn
 from calibrant.functional.inputs import predictions as checked
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import refuse_reuse
@@ -72,7 +72,13 @@ def decide(
     sure = None if guarantee is None else probability("guarantee", guarantee)
     refuse_test(p, allow_reuse)
     mapped = p if map is None else map.predictions(p)
-    reused = refuse_reuse(mapped, allow_reuse) or p.split is Split.TEST
+    reused = refuse_reuse(mapped, allow_reuse=True)
+    if reused and not allow_reuse:
+        raise SplitError(
+            f"{p.source or 'these predictions'}: the map was fitted on these very items, so nothing can be promised from "
+            "them; choose the rule on other items, or say allow_reuse=True (--allow-reuse)"
+        )
+    reused = reused or p.split is Split.TEST
     if p.group is not None and by != "group" and goal != "costs":
         warn(
             f"{p.source or 'these predictions'}: items come in groups; the promise counts them as independent, which "
