@@ -75,8 +75,8 @@ def decide(
     reused = refuse_reuse(mapped, allow_reuse=True)
     if reused and not allow_reuse:
         raise SplitError(
-            f"{p.source or 'these predictions'}: the map was fitted on these very items, so nothing can be promised from "
-            "them; choose the rule on other items, or say allow_reuse=True (--allow-reuse)"
+            f"{p.source or 'these predictions'}: the map was fitted on these very items, so nothing can be promised "
+            "from them; choose the rule on other items, or say allow_reuse=True (--allow-reuse)"
         )
     reused = reused or p.split is Split.TEST
     if p.group is not None and by != "group" and goal != "costs":
