@@ -171,7 +171,7 @@ class Report(Mapping[str, Estimate]):
 
     def to_markdown(self) -> str:
         rows = [f"| {name} | {value} | {interval} |" for name, value, interval in self._cells("–")]
-        return "\n".join(["| metric | value | 95 % interval |", "|---|---:|---|", *rows])
+        return "\n".join(["| metric | value | 95% interval |", "|---|---:|---|", *rows])
 
     def to_latex(self) -> str:
         rows = [
@@ -183,7 +183,7 @@ class Report(Mapping[str, Estimate]):
 
     def _cells(self, dash: str) -> Iterator[tuple[str, str, str]]:
         for name, e in self.metrics.items():
-            scale, unit = (100.0, " %") if name in self.percent else (1.0, "")
+            scale, unit = (100.0, "%") if name in self.percent else (1.0, "")
             if dash == "--" and unit:
                 unit = r"\,\%"
             if e.value is None:

@@ -89,7 +89,7 @@ def test_people_get_a_verdict_conventions_and_a_next_step(here: Path, capsys: py
     assert run(["audit", "a.npz"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    assert re.search(r"overconfident: says \d+(\.\d)? %, is right \d+(\.\d)? %", out)
+    assert re.search(r"overconfident: says \d+(\.\d)?%, is right \d+(\.\d)?%", out)
     assert "400 items · 4 classes · confidence in the top label · split test" in " ".join(out.split())
     assert "next  " in out and "calibrant fit" in out
     assert all(name in out for name in METRICS if METRICS[name].default)

@@ -142,7 +142,7 @@ def test_a_warning_is_one_line_for_people(said: Said) -> None:
 
 
 def test_text_that_does_not_steer_stays_as_it_is() -> None:
-    text = "σ = 0.5 … 100 % – naïve \U0001f642 漢字"
+    text = "σ = 0.5 … 100% – naïve \U0001f642 漢字"
     assert escaped(text) == text and escaped("a\nb", lines=True) == "a\nb"
 
 

@@ -26,7 +26,7 @@ def test_train_then_predict_then_audit(tmp_path: Path, capsys: pytest.CaptureFix
     shown = capsys.readouterr().out
     assert "accuracy" in shown and "calibrant audit" in shown
     test = printed["metrics"]["test"]  # fractions in JSON, percent in the table; NLL is no share
-    assert f"{100 * test['accuracy']:.2f} %" in shown and f"{test['nll']:.4f}" in shown
+    assert f"{100 * test['accuracy']:.2f}%" in shown and f"{test['nll']:.4f}" in shown
     for split in ("test", "validation"):
         file = tmp_path / f"{split}.npz"
         assert run(["predict", str(out), "-o", str(file), "--split", split, "--device", "cpu"]) == 0

@@ -108,7 +108,7 @@ def test_several_runs_are_means_with_students_interval() -> None:
     mean = sum(each) / 4
     spread = math.sqrt(sum((v - mean) ** 2 for v in each) / 3)
     assert found.value == pytest.approx(mean)
-    assert found.high == pytest.approx(mean + 3.182446 * spread / 2, rel=1e-6)  # t table, 3 degrees, 97.5 %
+    assert found.high == pytest.approx(mean + 3.182446 * spread / 2, rel=1e-6)  # t table, 3 degrees, 97.5%
     assert found.method == "Student's t over 4 runs"
     assert student([0.25], "alone").low is None
 
@@ -131,7 +131,7 @@ def test_the_table_the_figures_and_the_section_say_the_same() -> None:
     for row, text in zip(found.rows, rows, strict=True):
         assert text[0] == str(row.level + 1) and text[1] == "40"
         assert text[2] == f"{statistics.median(distance[row.level == LEVEL].tolist()):.3f}"
-        assert text[5].startswith(f"{100 * (row.ece.value or 0):.2f} %")
+        assert text[5].startswith(f"{100 * (row.ece.value or 0):.2f}%")
     assert lead(found).startswith("mine: of the inputs that are easiest to attack it is ")
     panel = levels_panel([found, found], ruler="ddn", attacked="it", targets={"alpha": 0.1, "epsilon": [[0.0], [0.2]]})
     assert len(panel.tables) == 2 and len(panel.figures) == 2 + 1 + 1 + 1

@@ -31,7 +31,7 @@ def test_labels_come_from_names_or_from_folders(tmp_path: Path) -> None:
 
 
 def test_an_underconfident_network_has_no_sigma() -> None:
-    """Right nine times of ten, always 62 % sure: above one half p is concave in the logit, and noise takes from it."""
+    """Right nine times of ten, always 62% sure: above one half p is concave in the logit, and noise takes from it."""
     x, y = torch.eye(2).repeat(30, 1), torch.arange(2).repeat(30)
     y[:6] = 1 - y[:6]
     model = nn.Linear(2, 2, bias=False)

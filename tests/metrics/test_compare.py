@@ -64,7 +64,7 @@ def test_p_values_are_uniform_enough_under_no_difference() -> None:
         for name in small:
             p = c[name].p
             small[name] += p is not None and p < 0.05
-    assert all(count <= 5 for count in small.values()), small  # 25 × 5 % = 1.25 expected
+    assert all(count <= 5 for count in small.values()), small  # 25 × 5% = 1.25 expected
 
 
 def test_items_that_do_not_match_are_named() -> None:

@@ -138,7 +138,7 @@ def test_certain_and_right_throughout() -> None:
 
 @pytest.mark.parametrize("name", ["ece", "ece_mass", "ks"])
 def test_all_right_is_not_known_for_sure(name: str) -> None:
-    """200 of 200 right at 60 %: the accuracy may be 98.2 % (exact binomial bound), so the error may be 38.2 points."""
+    """200 of 200 right at 60%: the accuracy may be 98.2% (exact binomial bound), so the error may be 38.2 points."""
     p = np.tile([0.6, 0.4], (200, 1))
     found = calibrant.evaluate(probs=p, labels=np.zeros(200, int))[name]
     exact = stats.beta.ppf(0.025, 200, 1) - 0.6
@@ -150,7 +150,7 @@ def test_all_right_is_not_known_for_sure(name: str) -> None:
 
 
 def test_intervals_of_the_all_right_cover_the_population() -> None:
-    """Confidences in [0.9, 1] and a network that is right 99.9 % of the time: ECE is 0.049."""
+    """Confidences in [0.9, 1] and a network that is right 99.9% of the time: ECE is 0.049."""
     held = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)

@@ -45,7 +45,7 @@ def test_it_covers_where_one_predictor_is_calibrated_and_the_other_is_not(factor
         z, y = draw(800, seed)
         for row in calibrant.compare(z, factor * z, y, metrics=names, replicates=100).rows:
             held[row.metric] += row.low <= truth <= row.high
-    assert min(held.values()) >= 26, held  # 95 % of 30 is 28.5; 26 or more in 98 % of such tests
+    assert min(held.values()) >= 26, held  # 95% of 30 is 28.5; 26 or more in 98% of such tests
 
 
 def test_the_interval_of_twins_is_not_much_wider_than_their_differences_scatter() -> None:

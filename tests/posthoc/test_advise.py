@@ -27,7 +27,7 @@ def sample(n: int = 1500, scale: float = 1.0, seed: int = 0, split: str = "unkno
 def test_overconfident_predictions_get_a_map() -> None:
     a = advise(sample(scale=3.0), budget=2)
     assert a.chosen != "as it is" and a.sentence.startswith(f"Use {a.chosen}") and "beyond noise" in a.sentence
-    assert re.search(r"ECE \d+\.\d\d % → \d+\.\d\d %", a.sentence)  # as in every table
+    assert re.search(r"ECE \d+\.\d\d% → \d+\.\d\d%", a.sentence)  # as in every table
     assert "random half (750 items, seed 0)" in a.how
     before, after = a.rows[0], next(r for r in a.rows if r["method"] == a.chosen)
     assert after["nll"]["value"] < before["nll"]["value"] and after["nll verdict"] == "better"

@@ -75,7 +75,7 @@ def test_what_cannot_be_reached_is_none() -> None:
 
 
 def test_the_promise_holds_on_new_data() -> None:
-    """Among 200 calibration sets, the chosen threshold misses 70 % on the population in at most 5 % (+ noise)."""
+    """Among 200 calibration sets, the chosen threshold misses 70% on the population in at most 5% (+ noise)."""
     rng = np.random.default_rng(1)
     grid = np.linspace(0.5, 1, 4001)
 
@@ -91,7 +91,7 @@ def test_the_promise_holds_on_new_data() -> None:
             found += 1
             missed += accuracy(grid[grid >= points.threshold[at]]).mean() < 0.7
     assert found > 150  # it does promise something
-    assert missed <= 10 + 6  # 5 % of 200, and two standard deviations
+    assert missed <= 10 + 6  # 5% of 200, and two standard deviations
 
 
 def test_groups_widen_the_interval() -> None:

@@ -17,13 +17,13 @@ EVIL = "<script>alert(1)</script>"
 def test_a_panel_stands_below_the_verdict_with_figure_table_and_note(audit: Callable[..., Audit]) -> None:
     ax = new_axes()
     ax.plot([0, 1], [0, 1])
-    table = Table("by level", ["level", "ECE"], [["1", "3.0 %"], ["2", "1.0 %"]], chosen=1)
+    table = Table("by level", ["level", "ECE"], [["1", "3.0%"], ["2", "1.0%"]], chosen=1)
     panel = Panel("Which inputs?", "The fragile ones.", [Figure(ax, "ECE by level")], [table], ["measured on test"])
     text = render([audit()], command="calibrant", panels=[panel])
     assert text.index("Which inputs?") < text.index("The main numbers")
     several = render([audit("a.npz"), audit("b.npz")], command="calibrant", panels=[panel])
     assert several.index("Side by side") < several.index("Which inputs?") < several.index('<div class="file"')
-    assert 'aria-label="ECE by level"' in text and "3.0 %" in text and "measured on test" in text
+    assert 'aria-label="ECE by level"' in text and "3.0%" in text and "measured on test" in text
     assert text.count('<tr class="chosen">') == 1
 
 
@@ -49,9 +49,9 @@ def test_two_panels_share_the_page_without_sharing_ids(audit: Callable[..., Audi
 
 
 def test_an_interval_stays_whole_and_a_wide_table_stands_it_below_its_value(audit: Callable[..., Audit]) -> None:
-    row = ["1", "4.7 % [3.7, 6.7]", *["0"] * 5]
+    row = ["1", "4.7% [3.7, 6.7]", *["0"] * 5]
     text = render([audit()], command="x", panels=[Panel("Wide?", "x", tables=[Table("t", list("abcdefg"), [row])])])
-    assert '4.7 % <span class="nw">[3.7, 6.7]</span>' in text and '<table class="plain dense">' in text
+    assert '4.7% <span class="nw">[3.7, 6.7]</span>' in text and '<table class="plain dense">' in text
     small = render([audit()], command="x", panels=[Panel("Small?", "x", tables=[Table("t", ["a", "b"], [row[:2]])])])
     assert '<table class="plain dense">' not in small
 

@@ -107,7 +107,7 @@ def test_pyplot_is_never_imported() -> None:
 
 @pytest.mark.parametrize("spread", [0.001, 0.0123, 0.03, 0.2])
 def test_a_small_panel_of_the_forest_has_two_labels_at_most(spread: float) -> None:
-    """Three labels such as 4.50 % touch each other."""
+    """Three labels such as 4.50% touch each other."""
     metrics = {"ece": Estimate(0.05, 0.05 - spread / 4, 0.05 + spread)}
     (ax,) = plots.forest({"A": Report(metrics, 10, 2, {})}, names=["ece"])
     low, high = ax.get_xlim()

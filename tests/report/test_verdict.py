@@ -12,7 +12,7 @@ from calibrant.types import Report
 
 
 def test_the_sentence_of_the_readme(report: Callable[..., Report]) -> None:
-    assert verdict(report(0.91, (0.06, 0.05, 0.07))) == "overconfident: says 97 %, is right 91 %"
+    assert verdict(report(0.91, (0.06, 0.05, 0.07))) == "overconfident: says 97%, is right 91%"
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_the_sentence_of_the_readme(report: Callable[..., Report]) -> None:
         ((0.004, -0.001, 0.009), 0.4, "calibrated", "no miscalibration found"),
         ((0.004, -0.001, 0.009), None, "calibrated", "no miscalibration found"),
         ((0.004, -0.001, 0.009), 0.001, "uneven", "right on average, wrong in places"),
-        ((0.06, None, None), None, "unknown", "says 97 %, is right 91 %"),
+        ((0.06, None, None), None, "unknown", "says 97%, is right 91%"),
     ],
 )
 def test_direction_needs_an_interval_without_zero(
@@ -55,7 +55,7 @@ def test_ranking_is_a_sentence_of_its_own(report: Callable[..., Report]) -> None
 def test_positive_class_is_not_called_right(report: Callable[..., Report]) -> None:
     sentence = verdict(report(0.91, (0.06, 0.05, 0.07), about="positive class"))
     assert "is right" not in sentence
-    assert "6.0 % too high" in sentence
+    assert "6.0% too high" in sentence
 
 
 def test_a_report_without_gap_is_not_judged() -> None:
@@ -63,21 +63,21 @@ def test_a_report_without_gap_is_not_judged() -> None:
 
 
 def test_percent_never_rounds_to_certainty() -> None:
-    assert percent(1.0) == "100.0 %"
-    assert percent(0.99999) == "99.999 %"
+    assert percent(1.0) == "100.0%"
+    assert percent(0.99999) == "99.999%"
     assert percent(1 - 1e-15).startswith("> 99.99")
-    assert percent(0.0) == "0.0 %"
-    assert percent(1e-9) == "< 0.1 %"
+    assert percent(0.0) == "0.0%"
+    assert percent(1e-9) == "< 0.1%"
     assert percent(None) == "–"
 
 
 def test_pairs_get_the_digits_that_tell_them_apart() -> None:
-    assert percent_pair(0.97, 0.91) == ("97 %", "91 %")
-    assert percent_pair(0.9131, 0.9102) == ("91.3 %", "91.0 %")
-    assert percent_pair(0.5, 0.5) == ("50.00 %", "50.00 %")
+    assert percent_pair(0.97, 0.91) == ("97%", "91%")
+    assert percent_pair(0.9131, 0.9102) == ("91.3%", "91.0%")
+    assert percent_pair(0.5, 0.5) == ("50.00%", "50.00%")
 
 
 def test_values_follow_the_table_of_metrics() -> None:
-    assert value("ece", 0.0464) == "4.64 %"
+    assert value("ece", 0.0464) == "4.64%"
     assert value("nll", 0.34567) == "0.3457"
-    assert value("gap", -0.0464) == "−4.64 %"
+    assert value("gap", -0.0464) == "−4.64%"

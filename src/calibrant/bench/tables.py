@@ -133,7 +133,7 @@ def interval(
     ends: tuple[float, float] = (-math.inf, math.inf),
     unit: str = "items",
 ) -> tuple[float | None, float | None, str]:
-    """95 % of the mean over seeds, and what it is of: half-widths of seeds and of items added in squares.
+    """95% of the mean over seeds, and what it is of: half-widths of seeds and of items added in squares.
 
     The seeds share their test items, so averaging over seeds does not shrink the items' part. Nothing beyond `ends`.
     """
@@ -150,7 +150,7 @@ def interval(
 
 
 def student(freedom: int) -> float:
-    """The 97.5 % point of Student's t."""
+    """The 97.5% point of Student's t."""
     from scipy.stats import t
 
     return float(t.ppf(0.975, freedom))

@@ -38,7 +38,7 @@ def audit(
         typer.Argument(help="files of predictions; a .npy of scores is followed by a .npy of labels"),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
-    intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95 % intervals")] = True,
+    intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95% intervals")] = True,
     html: Annotated[Path | None, typer.Option(help="write the report for a browser here")] = None,
     calibration: Annotated[
         Path | None, typer.Option(help="other items of the same model: fit maps on them, show before and after")

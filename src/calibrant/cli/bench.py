@@ -157,7 +157,7 @@ def _lines(cells: list[Any]) -> None:
         small = "" if scale == "paper" else f", scale {scale}: not to be held against the paper"
         say(f"{name} ({runs}{small}{', ' + settings if settings else ''})")
         wide, metric = (max(len(getattr(x, of)) for x in rows) for of in ("variant", "metric"))
-        say(f"  {'':<{wide}} {'':<{metric}} {'paper':>9} {'measured':>9}  95 % interval")
+        say(f"  {'':<{wide}} {'':<{metric}} {'paper':>9} {'measured':>9}  95% interval")
         for x in rows:
             unit = metric_of(x.metric)
             reported, mean = (f"{numbers.value(unit, v):>9}" for v in (x.reported, x.mean))

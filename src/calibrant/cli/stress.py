@@ -68,7 +68,7 @@ def stress(
     p: Rate = None,
     html: Annotated[Path | None, typer.Option(help="write the report for a browser here")] = None,
     limit: Annotated[int | None, typer.Option(min=2, help="at most so many items, spread over the set")] = None,
-    intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95 % intervals")] = True,
+    intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95% intervals")] = True,
     data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
     mean: Annotated[
         str | None,

@@ -74,7 +74,7 @@ class ByLevel:
         """What a reader of the table must know."""
         small = min(row.n for row in self.rows)
         over = "items of the level" if self.runs == 1 else f"{self.runs} runs (Student's t)"
-        out = [f"Intervals are 95 %, over the {over}; ECE has {self.bins} right-closed bins."]
+        out = [f"Intervals are 95%, over the {over}; ECE has {self.bins} right-closed bins."]
         if self.runs > 1:
             out.append(f"Variance over {self.runs} runs is of the {WORDS[self.of]}; its interval is over items.")
         if small < FEW:
@@ -134,7 +134,7 @@ def calibration_by_level(
 
 
 def student(values: Sequence[float], method: str, within: tuple[float, float] = (0.0, 1.0)) -> Estimate:
-    """Mean with its 95 % Student interval, cut to the values that there are; without one for a single value."""
+    """Mean with its 95% Student interval, cut to the values that there are; without one for a single value."""
     n, mean = len(values), math.fsum(values) / len(values)
     if n < 2:
         return Estimate(mean)

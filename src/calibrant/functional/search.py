@@ -19,7 +19,7 @@ INVERSE_PHI = (math.sqrt(5) - 1) / 2
 NARROW = 1.5
 """A bracket may end the search once both its ends are within this factor of the best probe. In a wider one the crest of
 a cubic can fall on the best probe by chance. Of 120 searches on measured curves of one ResNet-20 (5 members out of 20,
-128 to 400 images) 12 missed the maximum of their own curve by more than 5 %, the worst by 20 %; with this bound one
+128 to 400 images) 12 missed the maximum of their own curve by more than 5%, the worst by 20%; with this bound one
 does, by 5.1%, for half a probe more."""
 
 

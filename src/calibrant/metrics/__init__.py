@@ -29,7 +29,7 @@ METRICS: dict[str, Metric] = {
         Metric("aupr_error", "AUPR, errors", "refinement", "high", r.aupr_error, r.needs_both),
         Metric("aurc", "area under risk–coverage", "refinement", "low", r.aurc, r.needs_top_label),
         Metric("eaurc", "excess AURC", "refinement", "low", r.eaurc, r.needs_top_label),
-        Metric("fpr95", "FPR at 95 % TPR", "refinement", "low", r.fpr95, r.needs_both),
+        Metric("fpr95", "FPR at 95% TPR", "refinement", "low", r.fpr95, r.needs_both),
     )
 }
 

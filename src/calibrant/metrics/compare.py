@@ -88,7 +88,7 @@ class Comparison:
 
     def to_markdown(self) -> str:
         title = f"{self.b} against {self.a}, {self.n:,} items"
-        lines = [title, "", "| metric | difference | 95 % interval | p (Holm) | verdict |", "|---|---:|---|---:|---|"]
+        lines = [title, "", "| metric | difference | 95% interval | p (Holm) | verdict |", "|---|---:|---|---:|---|"]
         for r in self.rows:
             if r.difference is None or r.low is None or r.high is None:
                 lines.append(f"| {r.metric} | – | – | – | {r.reason} |")

@@ -38,7 +38,7 @@ def evaluate(
     class_axis: int = -1,
     ignore_index: int | None = None,
 ) -> Report:
-    """Every metric of `metrics` (None: the default panel) with its 95 % interval.
+    """Every metric of `metrics` (None: the default panel) with its 95% interval.
 
     The first argument is logits ([N, K]; [M, N, K] for members) or `Predictions`. Binary problems may
     ask `about="positive"`: confidence is then the probability of class 1.

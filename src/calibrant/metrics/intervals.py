@@ -1,4 +1,4 @@
-"""A 95 % interval for every metric, each by the method that covers (docs/coverage.md).
+"""A 95% interval for every metric, each by the method that covers (docs/coverage.md).
 
 Proportions: Wilson. Calibration errors: inversion of a test (`inversion`, `classwise`). AUROC of few errors: Newcombe.
 The rest: BCa over a bootstrap of items, or of groups when they are known. An interval that would be a guess is None,

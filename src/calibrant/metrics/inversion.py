@@ -1,10 +1,10 @@
 """Intervals of calibration errors by inverting a test (debiased, and aware of the boundary at 0).
 
-A plain bootstrap of ECE resamples noise on top of noise: it covers 0 % when the model is calibrated.
+A plain bootstrap of ECE resamples noise on top of noise: it covers 0% when the model is calibrated.
 Here the question is asked the other way round: which population errors would make the observed one
 unsurprising? Along a line of population gaps, fixed + t · direction, t ≥ 0, the statistic is simulated
 (`gaps.observed_gaps`, common random numbers) and the interval is the range of the population's value
-over those t at which the observed statistic lies between the 2.5 % and 97.5 % quantiles.
+over those t at which the observed statistic lies between the 2.5% and 97.5% quantiles.
 
 The shape of the gaps is itself uncertain, and it matters: noise adds more to Σ|δ| where true gaps are
 0. So the lower end is sought along a *concentrated* line (gaps shrunk to 0 where noise explains them)

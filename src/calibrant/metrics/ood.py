@@ -3,7 +3,7 @@
     auroc     P(an outside item looks more foreign than an inside one) + ½ P(tie)
     aupr_in   average precision with inside items as positives, the most familiar first
     aupr_out  with outside items as positives, the most foreign first
-    fpr95     share of outside items accepted where 95 % of the inside ones are
+    fpr95     share of outside items accepted where 95% of the inside ones are
 
     entropy_kl  Σ_b (p_b − q_b) log(p_b / q_b) of the histograms of entropy (PEP §3.2; bins are a setting)
 
@@ -159,7 +159,7 @@ def of_scores(
     said = {
         "score": "higher = more foreign",
         "ties": "mid-rank",
-        "fpr95": "share of outside items accepted where 95 % of inside items are",
+        "fpr95": "share of outside items accepted where 95% of inside items are",
         "entropy_kl": f"KL(in ‖ out) + KL(out ‖ in); {binning.describe(k)}",
         "interval": None if resampling is None else resampling.describe("items of each set, within it"),
     }

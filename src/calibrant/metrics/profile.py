@@ -22,7 +22,7 @@ from torch import Tensor
 
 _FINE = 200  # errors tried between the knots
 _ROUNDS = 3  # ρ depends on where the end lies: a fixed point, reached in two or three
-_TAIL = 2.3263478740408408  # normal quantile of 99 %; beyond it draws are too few to rank in
+_TAIL = 2.3263478740408408  # normal quantile of 99%; beyond it draws are too few to rank in
 _IMPOSSIBLE = -1e3  # pivot of an error that no accuracy in [0, 1] can give
 
 Rho = Callable[[Tensor], Callable[[Tensor], Tensor]]
@@ -52,7 +52,7 @@ class Curve:
 
 
 def curve(value: Tensor, drawn: Tensor, seen: float) -> Curve:
-    """From draws [T, S] of the statistic at each error: ranks, and beyond 1 % and 99 % a normal tail."""
+    """From draws [T, S] of the statistic at each error: ranks, and beyond 1% and 99% a normal tail."""
     count = drawn.shape[1]
     rank = ((drawn < seen).double() + (drawn == seen).double() / 2).mean(1)
     z = torch.special.ndtri(rank.clamp(0.5 / count, 1 - 0.5 / count))

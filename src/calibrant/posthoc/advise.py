@@ -185,4 +185,4 @@ def _tried(name: str, after: Predictions, before: Predictions, choice: Choice, s
 def _from_to(a: Estimate, b: Estimate, style: str) -> str:
     if a.value is None or b.value is None:
         return "does not exist"
-    return f"{a.value:{style}} → {b.value:{style}}".replace("%", " %")
+    return f"{a.value:{style}} → {b.value:{style}}"

@@ -13,7 +13,7 @@ SHARES = frozenset({"error", "coverage", "confidence", "consistency", "aupr", "m
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """0.9123 → '91.2 %'. Never rounds what is below 1 up to '100 %', nor what is above 0 down to '0 %'."""
+    """0.9123 → '91.2%'. Never rounds what is below 1 up to '100%', nor what is above 0 down to '0%'."""
     if value is None:
         return DASH
     text = f"{100 * value:.{digits}f}"
@@ -22,14 +22,14 @@ def percent(value: float | None, digits: int = 1) -> str:
             digits += 1
             text = f"{100 * value:.{digits}f}"
         if float(text) >= 100:
-            return f"> {100 - 10.0**-digits:.{digits}f} %"
+            return f"> {100 - 10.0**-digits:.{digits}f}%"
     elif 0 < value < 0.5 and float(text) == 0:
-        return f"< {10.0**-digits:.{digits}f} %"
-    return f"{text} %".replace("-", "\N{MINUS SIGN}")
+        return f"< {10.0**-digits:.{digits}f}%"
+    return f"{text}%".replace("-", "\N{MINUS SIGN}")
 
 
 def percent_pair(a: float, b: float) -> tuple[str, str]:
-    """Two shares with just enough digits to tell them apart: ('97 %', '91 %'), ('91.3 %', '91.0 %')."""
+    """Two shares with just enough digits to tell them apart: ('97%', '91%'), ('91.3%', '91.0%')."""
     for digits in (0, 1, 2):
         first, second = percent(a, digits), percent(b, digits)
         if first != second:
@@ -42,19 +42,19 @@ def value(name: str, number: float | None) -> str:
     if number is None:
         return DASH
     if is_percent(name):
-        return f"{signed(name, 100 * number, 2)} %"
+        return f"{signed(name, 100 * number, 2)}%"
     return signed(name, number, 4)
 
 
 def interval(name: str, estimate: Estimate) -> str:
     if estimate.low is None or estimate.high is None:
         return DASH
-    scale, digits, unit = (100, 2, " %") if is_percent(name) else (1, 4, "")
+    scale, digits, unit = (100, 2, "%") if is_percent(name) else (1, 4, "")
     return f"{signed(name, scale * estimate.low, digits)} … {signed(name, scale * estimate.high, digits)}{unit}"
 
 
 def brief(name: str, estimate: Estimate) -> str:
-    """The value with its interval, as short as it can be read: '2.98 % [2.51, 3.44]', '0.2341 [0.2200, 0.2480]'."""
+    """The value with its interval, as short as it can be read: '2.98% [2.51, 3.44]', '0.2341 [0.2200, 0.2480]'."""
     shown = value(name, estimate.value)
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return shown

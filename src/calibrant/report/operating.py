@@ -6,9 +6,9 @@ A stored point is a threshold t (accept confidence ≥ t) with exact numbers ove
 * quantiles of confidence, so that the slider moves evenly through what is accepted;
 * for each usual target accuracy the exact threshold that accepts most at that accuracy.
 
-"95 % accurate, and 95 % sure of it" searches over thresholds, so a pointwise bound would promise too much. It uses the
-round thresholds alone, which the data did not choose, and a Clopper–Pearson bound at 5 % divided by their number
-(Bonferroni): whatever threshold comes out, the promise fails with probability at most 5 %.
+"95% accurate, and 95% sure of it" searches over thresholds, so a pointwise bound would promise too much. It uses the
+round thresholds alone, which the data did not choose, and a Clopper–Pearson bound at 5% divided by their number
+(Bonferroni): whatever threshold comes out, the promise fails with probability at most 5%.
 """
 
 from __future__ import annotations

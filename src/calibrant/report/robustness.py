@@ -79,13 +79,13 @@ def levels_panel(
 
 def _share(value: float | None) -> str:
     """In a sentence nobody counts nines."""
-    return "over 99.9 %" if value is not None and 0.999 < value < 1 else numbers.percent(value)
+    return "over 99.9%" if value is not None and 0.999 < value < 1 else numbers.percent(value)
 
 
 def _shown(e: Estimate, percent: bool = True) -> str:
     if e.value is None:
         return numbers.DASH
-    scale, digits, unit = (100, 2, " %") if percent else (1, 5, "")
+    scale, digits, unit = (100, 2, "%") if percent else (1, 5, "")
     text = f"{scale * e.value:.{digits}f}{unit}"
     if e.low is None or e.high is None:
         return text

@@ -172,7 +172,7 @@ def _embedded(points: OperatingPoints) -> dict[str, Any]:
 def _start(points: OperatingPoints, accuracy: float | None) -> dict[str, Any]:
     """Ready answers for the next round accuracies above the present one; the slider starts at the first."""
     higher = [goal for goal in GOALS if accuracy is not None and goal > accuracy]
-    answers = [(f"{100 * goal:g} %", _answer(points, goal, False), _answer(points, goal, True)) for goal in higher[:4]]
+    answers = [(f"{100 * goal:g}%", _answer(points, goal, False), _answer(points, goal, True)) for goal in higher[:4]]
     goal = next((g for g in higher if points.at_accuracy(g) is not None), 0.95)
     return {
         "goal": f"{100 * goal:g}",

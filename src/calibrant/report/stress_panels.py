@@ -56,7 +56,7 @@ def _corruptions(report: StressReport) -> Panel:
     if len(severities) > 1:
         severities.append(["mean", *(shown(found.means.get(f"mean_{name}"), name != "nll") for name in names)])
     tables = [
-        Table("By severity, means over types with 95 % intervals", ["severity", *HEADS], severities),
+        Table("By severity, means over types with 95% intervals", ["severity", *HEADS], severities),
         Table(
             f"Which shift breaks this model first: accuracy falls by over {100 * TOLERANCE:.0f} points, beyond noise; "
             "where it never does, its worst severity is shown",
@@ -74,7 +74,7 @@ def _corruptions(report: StressReport) -> Panel:
     ]
     if found.normalised:
         rows = [[name, shown(e)] for name, e in found.normalised.items()]
-        tables.append(Table("Against the reference model (SS Eq. 34–36); 100 % is as good as it", ["", "value"], rows))
+        tables.append(Table("Against the reference model (SS Eq. 34–36); 100% is as good as it", ["", "value"], rows))
     figures = [Figure(report.plot(metric), caption) for metric, caption in MAPS]
     notes = ["Items are resampled jointly over all cells: they show the same images."]
     return Panel("How does it hold when images are corrupted?", lead, figures, tables, notes)
@@ -140,7 +140,7 @@ def _natural(o: Outcome) -> Panel:
     return Panel(
         "How does it fare on newly collected data?",
         lead,
-        tables=[Table("Clean and shifted sets, with 95 % intervals", ["set", "items", *heads], rows)],
+        tables=[Table("Clean and shifted sets, with 95% intervals", ["set", "items", *heads], rows)],
         notes=["The sets hold different items, so differences are not paired."],
     )
 
@@ -162,7 +162,7 @@ def _foreign(o: Outcome) -> Panel:
     lead = (
         "When entropy is the judge, a foreign item looks more foreign than a familiar one in "
         + ", ".join(f"{percent(v)} of pairs ({name.replace('_', ' ')})" for name, v in told.items())
-        + "; 50 % is chance."
+        + "; 50% is chance."
     )
     k = o.clean.k
     assert k is not None
@@ -205,7 +205,7 @@ def _frequency(o: Outcome) -> Panel:
     harmless = worst.high is not None and worst.high >= clean
     words = "No band of noise is seen to hurt; at worst, around" if harmless else "Worst is noise around"
     lead = f"{words} {at:g}π, accuracy is {shown(worst)} against {percent(clean)} without noise."
-    caption = "Accuracy under noise of one frequency (SS §2.2); dashed: without noise, shaded: 95 % intervals"
+    caption = "Accuracy under noise of one frequency (SS §2.2); dashed: without noise, shaded: 95% intervals"
     return Panel("Which frequencies does it depend on?", lead, [Figure(frequency_curve(o.frequency, clean), caption)])
 
 

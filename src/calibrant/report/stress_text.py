@@ -47,7 +47,7 @@ def breaking(o: Outcome) -> str:
         return "no corruption was tried"
     worst = o.broken[0]
     name = worst.type.replace("_", " ")
-    left = f"accuracy {100 * worst.accuracy:.1f} %, {100 * worst.loss:.1f} points below clean"
+    left = f"accuracy {100 * worst.accuracy:.1f}%, {100 * worst.loss:.1f} points below clean"
     if worst.severity is None:
         return f"No corruption breaks this model; {name} comes closest ({left})."
     if len(o.corruptions.by_severity) == 1:

@@ -40,7 +40,7 @@ def verdict_line(report: Report) -> Text:
 
 def audit_table(report: Report) -> Table:
     """Every metric with its interval, grouped by family; what does not exist says why."""
-    table = _table(("metric", "left"), ("", "left"), ("value", "right"), ("95 % interval", "left"), ("", "left"))
+    table = _table(("metric", "left"), ("", "left"), ("value", "right"), ("95% interval", "left"), ("", "left"))
     for family, title in FAMILY.items():
         names = [n for n in report if n in METRICS and METRICS[n].family == family]
         if not names:
@@ -84,7 +84,7 @@ def compare_table(comparison: Any) -> Table:
         ("metric", "left"),
         ("", "left"),
         ("difference", "right"),
-        ("95 % interval", "left"),
+        ("95% interval", "left"),
         ("p (Holm)", "right"),
         ("verdict", "left"),
     )

@@ -1,6 +1,6 @@
 """The verdict in one sentence, for someone who has never heard of ECE.
 
-    overconfident: says 97 %, is right 91 %
+    overconfident: says 97%, is right 91%
 
 Its direction is the sign of the gap (mean confidence − accuracy); it is only said when the gap's interval
 excludes zero. A gap within noise may still hide errors that cancel (too sure here, too unsure there): the test of
@@ -65,13 +65,13 @@ def judge(report: Report) -> Verdict:
     if gap.low > 0 or gap.high < 0:
         kind: Kind = "over" if gap.value > 0 else "under"
         size = "slightly " if abs(gap.value) < SLIGHT else "strongly " if abs(gap.value) >= STRONG else ""
-        reason = f"More than noise: {_span(gap.low, gap.high)} (95 % interval over {items(report.n)})."
+        reason = f"More than noise: {_span(gap.low, gap.high)} (95% interval over {items(report.n)})."
         return Verdict(kind, f"{size}{kind}confident: {says}", reason, ranking)
     if p is not None and p < ALPHA:
         sentence = f"right on average, wrong in places: {says}, but too sure at some levels and too unsure at others"
         reason = f"Calibration is rejected ({p_value(p)}); the average hides it because the errors cancel."
         return Verdict("uneven", sentence, reason, ranking)
-    reason = f"{_span(gap.low, gap.high)} (95 % interval over {items(report.n)}), which includes zero"
+    reason = f"{_span(gap.low, gap.high)} (95% interval over {items(report.n)}), which includes zero"
     reason += f"; the test of calibration finds nothing either ({p_value(p)})." if p is not None else "."
     return Verdict("calibrated", f"no miscalibration found: {says}", f"Within noise: {reason}", ranking)
 
@@ -100,7 +100,7 @@ def _ranking(report: Report) -> str:
     high = auroc.high if auroc.high is not None else auroc.value
     share = percent(auroc.value, 0)
     if low <= 0.5 <= high:
-        return f"Its confidence does not tell errors from correct answers ({share} of pairs in order; 50 % is chance)."
+        return f"Its confidence does not tell errors from correct answers ({share} of pairs in order; 50% is chance)."
     if auroc.value < 0.5:
         return f"Its confidence is upside down: it is surer of its errors (only {share} of pairs are ordered rightly)."
     quality = next(word for least, word in QUALITY if auroc.value >= least)

@@ -1,6 +1,6 @@
 """Logits of cells → numbers: how accuracy, calibration and refinement fall, what breaks first, what calibrators keep.
 
-`breaks` is defined on accuracy: the first severity at which the paired 95 % interval of the loss against clean lies
+`breaks` is defined on accuracy: the first severity at which the paired 95% interval of the loss against clean lies
 above `tolerance`. Calibrators are fitted on clean calibration data and applied to every cell, as they would be in use.
 """
 

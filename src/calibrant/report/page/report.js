@@ -7,8 +7,8 @@
     while (v < 1 && Number(text) >= 100 && digits < 12) text = (100 * v).toFixed(++digits);  // never round up to certainty
     return text;
   };
-  const percent = (v, digits = 1) => plain(v, digits) + "\u00a0%";
-  const span = (low, high, digits) => "95 % interval " + plain(low, digits) + "\u00a0…\u00a0" + percent(high, digits);
+  const percent = (v, digits = 1) => plain(v, digits) + "%";
+  const span = (low, high, digits) => "95% interval " + plain(low, digits) + "\u00a0…\u00a0" + percent(high, digits);
   const sign = (v) => (v < 0 ? "−" : "+") + Math.abs(100 * v).toFixed(2);
   const count = (v) => v.toLocaleString("en-US");
 
@@ -32,9 +32,9 @@
       say("accuracy", percent(accuracy, 2));
       say("accuracyInterval", span(p.accuracyLow[i], p.accuracyHigh[i], 2));
       say("accuracyWords", count(n - p.correct[i]) + " of the accepted are wrong.");
-      say("gap", sign(gap) + "\u00a0%");
+      say("gap", sign(gap) + "%");
       const low = p.confidence[i] - p.accuracyHigh[i], high = p.confidence[i] - p.accuracyLow[i];
-      say("gapInterval", "95 % interval " + sign(low) + "\u00a0…\u00a0" + sign(high) + "\u00a0%");
+      say("gapInterval", "95% interval " + sign(low) + "\u00a0…\u00a0" + sign(high) + "%");
       say("gapWords", "Says " + percent(p.confidence[i]) + " on average: " + (low > 0 ? "too sure." : high < 0 ? "not sure enough." : "within noise of being right."));
       say("ece", percent(p.ece[i], 2));
       say("chance", "chance alone: " + percent(p.chance[i], 2));
@@ -49,12 +49,12 @@
         const value = reached(i);
         if (value !== null && value >= wanted - 1e-12 && (best < 0 || p.accepted[i] > p.accepted[best])) best = i;
       }
-      if (!(wanted > 0 && wanted <= 1)) answer.textContent = "Ask for an accuracy between 0 and 100 %.";
-      else if (best < 0) answer.textContent = "No threshold " + (sure.checked ? "is 95 % certain to reach " : "reaches ") + goal.value + " % on these items.";
+      if (!(wanted > 0 && wanted <= 1)) answer.textContent = "Ask for an accuracy between 0 and 100%.";
+      else if (best < 0) answer.textContent = "No threshold " + (sure.checked ? "is 95% certain to reach " : "reaches ") + goal.value + "% on these items.";
       else {
         show(best);
         answer.textContent = "Accept at a confidence of " + p.threshold[best] + " or more: " + percent(p.accepted[best] / p.n) + " of the items" +
-          (sure.checked ? ", at least " + percent(p.promised[best], 2) + " of them right, with 95 % certainty." : ", of which " + percent(p.correct[best] / p.accepted[best], 2) + " are right here.");
+          (sure.checked ? ", at least " + percent(p.promised[best], 2) + " of them right, with 95% certainty." : ", of which " + percent(p.correct[best] / p.accepted[best], 2) + " are right here.");
       }
     }
 

@@ -71,7 +71,7 @@ def confidence_histogram(data: Scores | BinSums, *, ax: Axes | None = None) -> A
     share = (sums.count[0] / sums.total[0]).numpy()
     for b in np.flatnonzero(share):
         (bar,) = ax.bar(b / bins, share[b], 1 / bins, align="edge", color=COLOURS["muted"], alpha=0.55)
-        bar.set_gid(f"tip:{100 * share[b]:.1f} % of the items: confidence {b / bins:.2f} to {(b + 1) / bins:.2f}")
+        bar.set_gid(f"tip:{100 * share[b]:.1f}% of the items: confidence {b / bins:.2f} to {(b + 1) / bins:.2f}")
     ax.set_xlim(0, 1)
     ax.set_ylabel("items")
     percent_axis(ax)
@@ -94,6 +94,6 @@ def reliability_figure(data: Scores | BinSums, *, effective: float = 1.0) -> Axe
 
 def _tip(left: float, right: float, n: float, conf: float, acc: float, low: float, high: float) -> str:
     return (
-        f"tip:confidence {left:.2f} to {right:.2f}: {n:.0f} items, says {100 * conf:.1f} %, is right {100 * acc:.1f} % "
-        f"(95 % interval {100 * low:.1f} to {100 * high:.1f} %)"
+        f"tip:confidence {left:.2f} to {right:.2f}: {n:.0f} items, says {100 * conf:.1f}%, is right {100 * acc:.1f}% "
+        f"(95% interval {100 * low:.1f} to {100 * high:.1f}%)"
     )

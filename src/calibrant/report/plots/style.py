@@ -61,7 +61,7 @@ def percent_axis(ax: Axes, which: str = "both") -> None:
     for axis, name in ((ax.xaxis, "x"), (ax.yaxis, "y")):
         if which in ("both", name):
             # the default symbol is glued to the number; decimals=None picks as many as the range needs
-            axis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+            axis.set_major_formatter(PercentFormatter(1.0, symbol="%"))
 
 
 def legend(ax: Axes, **options: Any) -> None:
