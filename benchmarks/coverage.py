@@ -1,4 +1,4 @@
-"""Do the 95 % intervals cover 95 %? Worlds with a known truth, sampled again and again.
+"""Do the 95% intervals cover 95%? Worlds with a known truth, sampled again and again.
 
     python -m benchmarks.coverage            # writes docs/coverage.md; about 15 minutes of two cores
     python -m benchmarks.coverage --trials 100 --only ece,ks
@@ -6,7 +6,7 @@
         --population 100000 --out docs/coverage_few.md   # few errors
 
 A world is a population of items with true class probabilities π; a calibrated predictor says π, a
-miscalibrated one says softmax(log π / T) (or, `bent`, too sure above 90 % and too timid below), with T
+miscalibrated one says softmax(log π / T) (or, `bent`, too sure above 90% and too timid below), with T
 chosen to reach the wanted ECE. True values are computed on the population from π itself, not from
 drawn labels. Each trial draws N items and their labels, evaluates, and looks whether truth is inside.
 """

@@ -1,4 +1,4 @@
-"""Do the 95 % intervals over frames cover 95 %? Simulated videos, whose frames are alike for a while or not at all.
+"""Do the 95% intervals over frames cover 95%? Simulated videos, whose frames are alike for a while or not at all.
 
     python -m benchmarks.coverage_frames [--trials 120] [--frames 100] [--rho 0.8]
 

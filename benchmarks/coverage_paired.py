@@ -56,7 +56,7 @@ PAIRS: dict[str, tuple[Said, Said]] = {
 
 @dataclass(frozen=True)
 class Tally:
-    """Shares of trials: truth inside, truth below, truth above, called at 5 %; and the mean width."""
+    """Shares of trials: truth inside, truth below, truth above, called at 5%; and the mean width."""
 
     inside: float
     below: float

@@ -1,4 +1,4 @@
-"""Do the intervals of aggregates over corruptions, of sequences and of OOD detection cover 95 %? Worlds with a truth.
+"""Do the intervals of aggregates over corruptions, of sequences and of OOD detection cover 95%? Worlds with a truth.
 
     python -m benchmarks.coverage_shift --trials 200          # writes docs/coverage_shift.md; a quarter of an hour
 
@@ -181,7 +181,7 @@ def page(shifted: Columns, moving: Columns, foreign: Columns, a: argparse.Namesp
         [
             "# Coverage under shift",
             "",
-            "Share of trials, in percent, in which the nominal 95 % interval holds the true value, made by",
+            "Share of trials, in percent, in which the nominal 95% interval holds the true value, made by",
             "",
             f"    python -m benchmarks.coverage_shift --trials {a.trials} --replicates {a.replicates} --seed {a.seed}",
             "",
@@ -189,7 +189,7 @@ def page(shifted: Columns, moving: Columns, foreign: Columns, a: argparse.Namesp
             "",
             "## Aggregates over corruptions",
             "",
-            f"{TYPES} types × {len(SEVERITIES)} severities of the same items, 70 % of the noise shared by its cells;"
+            f"{TYPES} types × {len(SEVERITIES)} severities of the same items, 70% of the noise shared by its cells;"
             " the reference is a weaker, overconfident model on the same items.",
             "",
             f"`{GIVEN}` and `cece` take the reference's ECEs as measured, and so does their truth here. Who reads them"
@@ -200,14 +200,14 @@ def page(shifted: Columns, moving: Columns, foreign: Columns, a: argparse.Namesp
             "",
             "## Sequences",
             "",
-            f"{FRAMES} frames, of whose noise the next keeps {100 * KEPT:.0f} %; twice as many trials.",
+            f"{FRAMES} frames, of whose noise the next keeps {100 * KEPT:.0f}%; twice as many trials.",
             "",
             *table(moving, "metric"),
             "",
             "## Telling foreign items from familiar ones, by entropy",
             "",
             "N items of both sets, twice as many trials. `entropy_kl` of equal populations is 0, the boundary:"
-            " its interval holds it whenever the lower end is 0, so coverage there may exceed 99 %.",
+            " its interval holds it whenever the lower end is 0, so coverage there may exceed 99%.",
             "",
             *table(foreign, "metric"),
             "",
