@@ -34,6 +34,15 @@ def test_decide_and_apply(preds: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert (rule(z).accepted.numpy() == written["accepted"]).all()
 
 
+def test_a_given_threshold(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "decide", preds, "--threshold", 0.6, "-o", tmp_path / "rule")
+    assert code == 0 and out.startswith("accept when confidence ≥ 0.6: ") and "given, not searched for" in out
+    test = make(tmp_path / "test.npz", 1, "test")
+    assert call(capsys, "apply", tmp_path / "rule", test, "-o", tmp_path / "o.npz")[0] == 0
+    code, _, err = call(capsys, "decide", preds, "--threshold", 1)
+    assert code == 2 and f"{preds}: no item has a confidence of 1 or more" in err
+
+
 def test_folders_keep_to_their_kind(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "map")[0] == 0
     code, _, err = call(capsys, "decide", preds, "--accept", 0.5, "-o", tmp_path / "map")

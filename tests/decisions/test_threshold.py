@@ -164,6 +164,33 @@ def test_the_surest_share() -> None:
     assert torch.equal(rule.decisions(tied).accepted, y == 0)
 
 
+def test_a_given_threshold_has_its_exact_bound(tmp_path: Path) -> None:
+    """Clopper–Pearson by its definition: with the promised accuracy, as many right answers would be luck of 5%."""
+    z = 3 * torch.randn(2000, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    p = torch.softmax(z, 1)
+    y = torch.multinomial(p, 1, generator=torch.Generator().manual_seed(1))[:, 0]
+    rule = calibrant.load(calibrant.decide(z, y, threshold=0.83).save(tmp_path / "rule"))
+    kept = p.amax(1) >= 0.83
+    count, right = int(kept.sum()), int((p.argmax(1) == y)[kept].sum())
+    promised = 1 - rule.record.certificate["risk"]
+    assert binom.sf(right - 1, count, promised) == pytest.approx(0.05)
+    assert torch.equal(rule(z).accepted, kept)
+    assert f"right at least {np.floor(1e4 * promised) / 100:g}% of the time" in rule.sentence
+    assert "the threshold was given, not searched for" in rule.sentence
+    assert calibrant.decide(z, y, threshold=0, guarantee=0.9).record.certificate["coverage"] == 1
+    assert "not searched" not in calibrant.decide(z, y, accept=0.5).sentence
+
+
+def test_a_given_threshold_keeps_its_bound_on_new_items() -> None:
+    rng, broken = np.random.default_rng(5), 0
+    for _ in range(SETS):
+        c = rng.beta(8, 1, 200)
+        top = calibrant.predictions(labels=np.zeros(200, int), predicted=(rng.random(200) > c) * 1, confidence=c)
+        rule = calibrant.decide(top, threshold=0.9)
+        broken += risk_above(0.9, 8, 1) > rule.record.certificate["risk"]
+    assert 0.02 < broken / SETS <= 0.05 + NOISE
+
+
 def test_by_class_and_by_group(tmp_path: Path) -> None:
     z, y = sample(4000, 3, 3)
     group = np.array(["paris", "rome"])[np.arange(4000) % 2]
@@ -216,6 +243,9 @@ def test_a_map_in_front_is_part_of_the_rule(tmp_path: Path) -> None:
         ({"accuracy": 0.9, "guarantee": 1}, "guarantee=1;"),
         ({"accuracy": 0.9, "accept": 0.5}, "say one of"),
         ({}, "say one of"),
+        ({"threshold": 1.5}, "threshold=1.5; it is a confidence, between 0 and 1"),
+        ({"threshold": 1.0}, "no item has a confidence of 1 or more, .* the surest has 0.9"),
+        ({"threshold": 0.5, "by": "class"}, "by does not belong to threshold"),
         ({"accuracy": 0.99}, "the best reachable with these 300 items is an accuracy of 9"),
         ({"accuracy": 0.999}, "300 items are too few .* 2995 are needed"),
         ({"accuracy": 0.9, "by": "colour"}, "'class' or 'group'"),

@@ -129,6 +129,23 @@ def test_the_slider_shows_what_python_computed(page: Any, points: OperatingPoint
     assert "threshold" in slider.get_attribute("aria-valuetext")
 
 
+def test_the_command_has_the_threshold_of_the_slider(page: Any, points: OperatingPoints) -> None:
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    slider, command, copy = (page.find_element(By.CSS_SELECTOR, name) for name in (".slider", ".command", ".copy"))
+    for key, i in ((Keys.HOME, 0), (Keys.ARROW_RIGHT, 1), (Keys.END, len(points.threshold) - 1)):
+        slider.send_keys(key)
+        words = command.text.split()
+        assert words[:4] == ["calibrant", "decide", "CALIBRATION", "--threshold"] and words[5:] == ["-o", "rule"]
+        assert float(words[4]) == points.threshold[i]
+    copy.click()
+    assert page.find_element(By.CSS_SELECTOR, ".copied").text == "copied"
+    box = page.find_element(By.CSS_SELECTOR, ".filter")
+    box.send_keys(Keys.CONTROL, "v")
+    assert box.get_attribute("value") == command.text
+
+
 def test_a_typed_threshold_is_looked_up(page: Any, points: OperatingPoints) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys

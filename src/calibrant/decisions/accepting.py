@@ -1,4 +1,4 @@
-"""Thresholds for what was asked: the boldest that keeps a risk, or the one that accepts a share; by class or group."""
+"""Thresholds for what was asked: the boldest that keeps a risk, the one that accepts a share, or a given one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from calibrant.decisions import threshold
 from calibrant.decisions.rule import asked, cells_of, floor
 from calibrant.decisions.threshold import Chosen, Ordered, Threshold
 from calibrant.errors import InputError
-from calibrant.functional.binomial import Floats, exact_lower
+from calibrant.functional.binomial import Floats, clopper_pearson, exact_lower
 from calibrant.functional.scores import Scores
 from calibrant.functional.tensors import as_tensor
 from calibrant.posthoc.map import FitRecord
@@ -62,6 +62,19 @@ class Accepting:
         count, n = sum(c.count for c in found), self.p.n
         new = betaincinv(count + (self.by is None), n - count + (count == n), [0.025, 0.975]).tolist()
         return self.rule(found, ordered, names, {"risk": 1 - min(bounds), "loss": None, "scale": 1.0, "new": new})
+
+    def given(self, least: float) -> Threshold:
+        """The threshold that someone chose without these items: exact bounds of accuracy and of coverage."""
+        ordered, names = self.ordered(1.0 - self.scores.correct.double().numpy(), threshold.binomial_p)
+        found = ordered[0].at(least)
+        if not found.count:
+            raise InputError(
+                f"{self.where}no item has a confidence of {least:.12g} or more, so nothing is known about such items; "
+                f"the surest has {float(ordered[0].confidence[0]):.6g}"
+            )
+        right = float(exact_lower(found.count - found.total, found.count, self.delta))
+        new = [float(bound) for bound in clopper_pearson(found.count, self.p.n)]
+        return self.rule([found], ordered, names, {"risk": 1 - right, "loss": None, "scale": 1.0, "new": new})
 
     def rule(
         self, found: list[Chosen], ordered: list[Ordered], names: tuple[str, ...], promise: dict[str, Any]

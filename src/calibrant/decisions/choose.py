@@ -28,6 +28,7 @@ def decide(
     *,
     accuracy: float | None = None,
     accept: float | None = None,
+    threshold: float | None = None,
     risk: float | None = None,
     set_coverage: float | None = None,
     costs: Any = None,
@@ -46,6 +47,7 @@ def decide(
 
     * `accuracy`: accept all answers that are right at least this often (`threshold.py`);
     * `accept`: accept the surest share;
+    * `threshold`: accept at this confidence or more; it must have been chosen without these items;
     * `risk`: accept all answers whose mean `loss` is at most this; `loss` is a table [K, K] (label, prediction) or one
       loss per item in 0…1, and without it a wrong answer costs 1;
     * `set_coverage`: sets that contain the truth this often, by `method` lac (default), aps, raps (`penalty`, `k_reg`)
@@ -57,7 +59,8 @@ def decide(
     probability `guarantee` (0.95); that of sets is on average over calibration sets, unless a `guarantee` is given.
     """
     p = predictions if isinstance(predictions, Predictions) else checked(predictions, labels)
-    goals = {"accuracy": accuracy, "accept": accept, "risk": risk, "set_coverage": set_coverage, "costs": costs}
+    goals = {"accuracy": accuracy, "accept": accept, "threshold": threshold, "risk": risk}
+    goals |= {"set_coverage": set_coverage, "costs": costs}
     said = [name for name, value in goals.items() if value is not None]
     if len(said) != 1:
         raise InputError(f"say one of {', '.join(goals)}{': not ' + ' and '.join(said) if said else ''}")
@@ -67,8 +70,10 @@ def decide(
     for name, value in given.items():
         if value is not None and name not in SETTINGS[goal]:
             raise InputError(f"{name} does not belong to {goal}, which takes {', '.join(SETTINGS[goal])}")
-    if goal not in ("risk", "costs"):
+    if goal not in ("threshold", "risk", "costs"):
         probability(goal, goals[goal])
+    if threshold is not None and not (isinstance(threshold, (int, float)) and 0 <= threshold <= 1):
+        raise InputError(f"threshold={threshold!r}; it is a confidence, between 0 and 1")
     sure = None if guarantee is None else probability("guarantee", guarantee)
     refuse_test(p, allow_reuse)
     mapped = p if map is None else map.predictions(p)
@@ -102,6 +107,8 @@ def decide(
         task = Accepting(mapped, reduce(mapped, classwise=False), 1 - (GUARANTEE if sure is None else sure), by)
         if accept is not None:
             rule = task.surest(accept)
+        elif threshold is not None:
+            rule = task.given(float(threshold))
         else:
             rule = task.keeping(1 - accuracy if accuracy is not None else risk or 0.0, loss)
     settings = {goal: None if goal == "costs" else goals[goal]}
@@ -111,6 +118,7 @@ def decide(
 SETTINGS = {
     "accuracy": ("guarantee", "by"),
     "accept": ("guarantee", "by"),
+    "threshold": ("guarantee",),
     "risk": ("guarantee", "by", "loss"),
     "set_coverage": ("guarantee", "by", "method", "randomised", "penalty", "k_reg"),
     "costs": ("actions",),

@@ -77,7 +77,10 @@ class Threshold(Rule):
         else:
             promised = f"the mean {c['loss']} of accepted answers is at most {c['risk'] * c['scale']:.4g}{each}"
             seen = f"{c['seen'] * c['scale']:.4g} seen"
-        return f"{what}; {promised} (guaranteed with {sure} confidence; {seen})"
+        said = f"{what}; {promised} (guaranteed with {sure} confidence; {seen})"
+        if "threshold" in self.record.settings:
+            said += "; the threshold was given, not searched for: it must have been chosen without these items"
+        return said
 
 
 @dataclass(frozen=True)
@@ -213,8 +216,10 @@ class Ordered:
         m = max(1, round(n * share))
         x = -1.0 if m >= n else float(self.confidence[m])
         below = self.confidence[np.searchsorted(-self.confidence, -x, side="right") :]
-        found = []
-        for t in (just_above(x), just_above(float(below[0]) if len(below) else -1.0)):
-            count = int(np.searchsorted(-self.confidence, -t, side="right"))
-            found.append(Chosen(t, count, float(self.total[count])))
+        found = [self.at(just_above(v)) for v in (x, float(below[0]) if len(below) else -1.0)]
         return min((c for c in found if c.count), key=lambda c: abs(c.count - m), default=Chosen())
+
+    def at(self, t: float) -> Chosen:
+        """What this threshold accepts."""
+        count = int(np.searchsorted(-self.confidence, -t, side="right"))
+        return Chosen(t, count, float(self.total[count]))

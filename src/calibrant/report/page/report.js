@@ -17,6 +17,7 @@
     const last = p.threshold.length - 1;
     const at = (name) => box.querySelector("." + name);
     const slider = at("slider"), threshold = at("threshold"), goal = at("goal"), sure = at("sure"), answer = at("answer");
+    const command = at("command"), copied = at("copied");
     const svg = at("marked") && at("marked").querySelector("svg");
     const move = svg ? marker(svg) : () => {};
     const say = (name, text) => { box.querySelector('[data-out="' + name + '"]').textContent = text; };
@@ -38,6 +39,8 @@
       say("gapWords", "Says " + percent(p.confidence[i]) + " on average: " + (low > 0 ? "too sure." : high < 0 ? "not sure enough." : "within noise of being right."));
       say("ece", percent(p.ece[i], 2));
       say("chance", "chance alone: " + percent(p.chance[i], 2));
+      command.textContent = "calibrant decide CALIBRATION --threshold " + p.threshold[i] + " -o rule";
+      copied.textContent = "";
       move(coverage, accuracy);
     }
 
@@ -71,6 +74,10 @@
     at("find").addEventListener("click", find);
     goal.addEventListener("change", find);
     sure.addEventListener("change", find);
+    at("copy").addEventListener("click", () => {
+      getSelection().selectAllChildren(command);
+      copied.textContent = document.execCommand("copy") ? "copied" : "selected: press Ctrl+C";
+    });
     show(Number(slider.value));
   }
 
