@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -19,11 +21,10 @@ from calibrant.cli import run
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("demo")
-    with pytest.MonkeyPatch.context() as patch:
-        lines: list[str] = []
-        patch.setattr("typer.echo", lines.append)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
         assert run(["demo", "-o", str(folder), "--json"]) == 0
-    return folder, json.loads(lines[0])
+    return folder, json.loads(said.getvalue())
 
 
 def test_writes_what_it_says(demo: tuple[Path, dict[str, Any]]) -> None:
