@@ -290,7 +290,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "test/t1/other" in every and "pep/table2/mnist_mlp" in every, "without a name, every paper"
     assert run(["bench", "show", "test/t1/digits"]) == 0
     shown = capsys.readouterr().out
-    assert "2.00%" not in shown and "scale small: not to be held against the paper" in shown and "2 seeds" in shown
+    assert "2.00%" not in shown and "scale small: do not compare with the paper" in shown and "2 seeds" in shown
     assert run(["bench", "run", "test/t1/digits", "--seeds", "1", "--device", "cpu", "--set", "epochs=2"]) == 0
     assert run(["bench", "show", "test/t1/digits"]) == 0
     beside = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip().startswith("as_trained")]

@@ -100,7 +100,7 @@ def test_labels_held_to_be_impossible_are_counted_with_their_part_of_the_nll(sai
     np.savez("x.npz", probs=p, labels=y)
     code, out, _ = said("audit", "x.npz", *QUICK)
     assert code == 0 and "3 items give their label a probability of 1e-30 or less" in out
-    assert f"{3 * 30 * np.log(10) / 200:.4f} of the NLL is theirs" in out
+    assert f"which adds {3 * 30 * np.log(10) / 200:.4f} to the NLL" in out
 
 
 def test_a_verdict_that_is_missing_names_only_what_is_missing(said: Said) -> None:
@@ -125,7 +125,7 @@ def test_usage_errors_say_where_the_help_is(said: Said) -> None:
         (["auditt"], "calibrant"),
     ):
         code, _, err = said(*words)
-        assert code == 2 and f"(`{at} --help` says more)" in err
+        assert code == 2 and f"(see `{at} --help`)" in err
 
 
 def test_one_metric_within_noise_is_named(said: Said) -> None:

@@ -152,11 +152,11 @@ def test_pep_chooses_sigma_on_maps_and_draws_its_curve(tmp_path: Path, capsys: p
 @pytest.mark.parametrize(
     ("model", "data", "more", "says"),
     [
-        ("halved", "seg.npz", [], "answers maps of 4 × 4, and the labels of seg.npz are maps of 8 × 8"),
-        ("halved", VIDEO, ["--stream"], f"answers maps of 4 × 4, and the labels of {VIDEO} are maps of 8 × 8"),
-        ("network", "seg.npz", ["--class-axis", "-1"], "say --class-axis 1"),
-        ("network", "seg.npz", ["--class-axis", "-1", "--stream"], "say --class-axis 1"),
-        ("classifier", "seg.npz", [], "one an image, where the labels of seg.npz are maps of 8 × 8"),
+        ("halved", "seg.npz", [], "returns maps of 4 × 4, but the labels of seg.npz are maps of 8 × 8"),
+        ("halved", VIDEO, ["--stream"], f"returns maps of 4 × 4, but the labels of {VIDEO} are maps of 8 × 8"),
+        ("network", "seg.npz", ["--class-axis", "-1"], "pass --class-axis 1"),
+        ("network", "seg.npz", ["--class-axis", "-1", "--stream"], "pass --class-axis 1"),
+        ("classifier", "seg.npz", [], "one answer per image, but the labels of seg.npz are maps of 8 × 8"),
         ("network", "one.npz", [], "one.npz, which have one label each"),
         ("classifier", "one.npz", ["--ignore-index", "255"], "--ignore-index) is for maps of labels; drop it"),
         ("network", "bytes.npz", [], "label 255 in map 0, row 0, column 6"),

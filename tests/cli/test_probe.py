@@ -66,7 +66,7 @@ def test_table_and_report(runs: list[str], tmp_path: Path, capsys: pytest.Captur
     out = capsys.readouterr().out
     assert "validation: " in out and "test: " in out and "easiest to attack" in out and str(page) in out
     text = page.read_text()
-    assert text.count("Is what is easily attacked badly calibrated?") >= 2
+    assert text.count("Are inputs that are easy to attack badly calibrated?") >= 2
     assert "ECE by level" in text and "<svg" in text
 
 
@@ -102,7 +102,7 @@ def test_robustness_that_was_probed_is_what_training_takes(
     ]
     assert not (out / "vanilla").exists(), "no twin is trained where levels are handed in"
     page = (out / "report.html").read_text()
-    assert "Is what is easily attacked badly calibrated?" in page and "the smoothing ε of each level" in page
+    assert "Are inputs that are easy to attack badly calibrated?" in page and "the smoothing ε of each level" in page
     assert all(p.stat().st_mtime_ns == stamp for p, stamp in held.items()), "nothing was measured again"
     assert run(words) == 0
     said = capsys.readouterr().out
@@ -123,7 +123,7 @@ def test_robustness_that_was_probed_is_what_training_takes(
         (["{run}", "--device", "npu"], "--device 'npu'"),
         (["nothing"], "no model 'nothing'"),
         (["torch.nn:Identity"], "--data is missing"),
-        (["torch.nn:Identity", "--data", "digits"], "name a folder that keeps the results by -o"),
+        (["torch.nn:Identity", "--data", "digits"], "pass a folder for the results with -o"),
     ],
 )
 def test_what_a_user_can_get_wrong(
@@ -187,8 +187,8 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("factory", "says"),
     [
         ("wrong", "network 'probed_models:wrong' cannot read digits (1×8×8)"),
-        ("five", "probed_models:five has 5 classes and digits has 10; give data that fit"),
-        ("maps", "probed_models:maps answers (2, 10, 8, 8)"),
+        ("five", "probed_models:five has 5 classes and digits has 10; pass data with the same classes"),
+        ("maps", "probed_models:maps returns shape (2, 10, 8, 8)"),
         ("Infinite", "logits in row 0 has"),
         ("constant", "the model returns constant logits"),
     ],
@@ -259,7 +259,7 @@ def test_a_run_that_may_not_be_written_to_is_probed_from_what_it_keeps(
     assert run(words) == 0
     capsys.readouterr()
     assert run([*words, "--ruler", "cw"]) == 2
-    assert "no permission to write in" in (said := capsys.readouterr().err) and "by -o" in said
+    assert "no permission to write in" in (said := capsys.readouterr().err) and "with -o" in said
 
 
 def test_runs_that_are_one_or_of_two_recipes(
@@ -270,7 +270,7 @@ def test_runs_that_are_one_or_of_two_recipes(
     train(read("digits/cross_entropy", ["epochs=1", *SETTINGS[1:]]), tmp_path / "short", How("cpu", quiet=True))
     words = ["--limit", "40", "--levels", "2", "--device", "cpu"]
     assert run(["probe", runs[0], str(tmp_path / "short"), *words]) == 0
-    assert f"{tmp_path / 'short'} was trained by another recipe than {runs[0]}" in capsys.readouterr().err
+    assert f"{tmp_path / 'short'} was trained with another recipe than {runs[0]}" in capsys.readouterr().err
     assert run(["probe", *runs, *words]) == 0
     assert "note:" not in capsys.readouterr().err
 

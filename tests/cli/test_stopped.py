@@ -64,6 +64,6 @@ def test_a_training_that_is_stopped_says_how_to_go_on(tmp_path: Path, number: in
     finally:
         running.kill()
         os.close(ours)
-    assert f"calibrant: {word}; give the same command again to go on" in text and "Traceback" not in text
+    assert f"calibrant: {word}; run the same command again to resume" in text and "Traceback" not in text
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l"), "the cursor is there again"
     assert not [p for p in (tmp_path / "run").rglob("*") if p.name.startswith(".")], "nothing half-written is left"

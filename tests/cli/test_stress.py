@@ -50,7 +50,7 @@ def test_all_suites_leave_cells_a_record_and_a_report(stressed: Path) -> None:
     assert len(record["perturbations"]) == 10 and len(record["frequency"]) == 10
     assert {"none", "temperature"} <= set(record["calibrators"]) and record["made"]["command"]
     page = (stressed.parent / "all.html").read_text("utf-8")
-    assert "How does it hold when images are corrupted?" in page and "Does it know what it does not know?" in page
+    assert "How well does it hold up on corrupted images?" in page and "Does it know what it does not know?" in page
     assert "survive the shift" in page and "elastic" not in page
 
 
@@ -273,7 +273,7 @@ def test_bad_sets_of_ones_own(
     [
         (["--suite", "corruption"], "did you mean 'corruptions'"),
         (["--types", "fogg"], "did you mean 'fog'"),
-        (["--types", ","], "names no corruption"),
+        (["--types", ","], "--types is empty"),
         (["--severities", "0,3"], "severities lie in 1 … 5"),
         (["--severities", "high"], "whole numbers"),
         (["--subset", "18"], "subset of corruptions"),
@@ -351,7 +351,7 @@ def test_a_file_of_images_is_data_too(trained: Path, tmp_path: Path, capsys: pyt
     assert record["clean"]["n"] == 20 and record["settings"]["data"] == "new.npz"
     assert any("no calibration split" in note for note in record["notes"])
     assert run(["stress", str(trained), "--data", str(held / "digits-C"), "-o", str(tmp_path / "two"), *asked]) == 2
-    assert "say --corruptions" in capsys.readouterr().err
+    assert "pass --corruptions" in capsys.readouterr().err
 
 
 FACTORY = (
@@ -474,7 +474,7 @@ def test_a_corruption_set_as_folders_of_images(
     (tmp_path / "images" / "darker" / "2" / "0" / ".DS_Store").write_text("no image")
     shutil.rmtree(tmp_path / "images" / "darker" / "4")
     asked = ["stress", str(trained), "--corruptions", str(tmp_path / "images"), "-o", str(tmp_path / "out"), *asked]
-    assert run(asked) == 2 and "darker has severities 1,2,3,5; say --severities 1,2,3,5" in capsys.readouterr().err
+    assert run(asked) == 2 and "darker has severities 1,2,3,5; pass --severities 1,2,3,5" in capsys.readouterr().err
     assert run([*asked, "--severities", "1,5"]) == 0
     shutil.copytree(tmp_path / "images" / "darker", tmp_path / "images" / "light" / "darker")
     assert run(asked) == 2 and "have the same type name" in capsys.readouterr().err

@@ -132,7 +132,7 @@ def test_the_table_the_figures_and_the_section_say_the_same() -> None:
         assert text[0] == str(row.level + 1) and text[1] == "40"
         assert text[2] == f"{statistics.median(distance[row.level == LEVEL].tolist()):.3f}"
         assert text[5].startswith(f"{100 * (row.ece.value or 0):.2f}%")
-    assert lead(found).startswith("mine: of the inputs that are easiest to attack it is ")
+    assert lead(found).startswith("mine: on the inputs that are easiest to attack it is ")
     panel = levels_panel([found, found], ruler="ddn", attacked="it", targets={"alpha": 0.1, "epsilon": [[0.0], [0.2]]})
     assert len(panel.tables) == 2 and len(panel.figures) == 2 + 1 + 1 + 1
     assert any("DDN" in note for note in panel.notes) and any("true class" in note for note in panel.notes)

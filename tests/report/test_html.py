@@ -159,7 +159,7 @@ def test_a_stream_says_what_is_missing(audit: Callable[..., Audit]) -> None:
     whole = audit()
     assert whole.scores is not None
     text = render([Audit("stream", whole.report, sums=width_sums(whole.scores))], command="x")
-    assert "only sums are known" in text
+    assert "only sums were kept" in text
     assert "reliability diagram" in text
     assert "class-table" not in text and "Where do I set the threshold" not in text
     bare = render([Audit("stream", whole.report)], command="x")
@@ -230,7 +230,7 @@ def test_specialists_find_the_decompositions(make: Callable[..., Predictions]) -
     p = make(n=300)
     page = Page(render([Audit.of(p, evaluate(p, replicates=20))], command="x"))
     for part in (
-        "Brier score, taken apart",
+        "Brier score, decomposed",
         "ECE from confidence and AUROC",
         "bins underconfident",
         "Test of calibration",

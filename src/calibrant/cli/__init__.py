@@ -57,7 +57,7 @@ def app(asked: str | None = None) -> typer.Typer:
 
     @root.callback(invoke_without_command=True)
     def _root(
-        context: typer.Context, version: Annotated[bool, typer.Option("--version", help="print it")] = False
+        context: typer.Context, version: Annotated[bool, typer.Option("--version", help="print the version")] = False
     ) -> None:
         """Makes a neural network's confidence trustworthy, and proves it."""
         if version:
@@ -115,7 +115,7 @@ def run(argv: Sequence[str] | None = None) -> int:
 
 def _stopped(how: str, argv: Sequence[str] | None) -> int:
     verb = next(iter(sys.argv[1:] if argv is None else argv), "")
-    remedy = "; give the same command again to go on" if verb in RESUMED else ""
+    remedy = "; run the same command again to resume" if verb in RESUMED else ""
     from calibrant.files.locks import first_process
 
     if first_process():

@@ -29,11 +29,11 @@ def apply(
     out: Annotated[
         Path, typer.Option("-o", "--out", help="file to write (.npz, .safetensors, .parquet, .csv) or folder")
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
     logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
     probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
-    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the file has none")] = None,
+    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")] = None,
 ) -> None:
     """Apply a fitted map or a rule to predictions."""
     one_file = out.suffix in files.FORMATS
@@ -57,7 +57,7 @@ def apply(
     elif preds.is_dir() or preds.suffix == ".parquet":
         if out.suffix:
             raise FileError(
-                f"cannot write {out}: unknown format {out.suffix!r}; name a folder, or {', '.join(files.FORMATS)}"
+                f"cannot write {out}: unknown format {out.suffix!r}; pass a folder, or use {', '.join(files.FORMATS)}"
             )
         with Bar("applying") as bar:
             done = apply_parts(fitted, preds, out, progress=lambda i, n: bar.share(f"{i:,} of {n:,} rows", i / n))

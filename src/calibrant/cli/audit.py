@@ -15,8 +15,8 @@ import typer
 
 from calibrant.cli import gate
 from calibrant.cli.audit_advice import advice_for, before_and_after, show
-from calibrant.cli.audit_doubts import doubts
 from calibrant.cli.audit_inputs import Audited, Options, audited, pairs
+from calibrant.cli.audit_notes import notes
 from calibrant.cli.audit_rule import judged, rule_panel, show_rule
 from calibrant.cli.console import block_json, say
 from calibrant.decisions.judge import Judgement
@@ -37,44 +37,44 @@ def audit(
         list[Path],
         typer.Argument(help="files of predictions; a .npy of scores is followed by a .npy of labels"),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
     intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95% intervals")] = True,
-    html: Annotated[Path | None, typer.Option(help="write the report for a browser here")] = None,
+    html: Annotated[Path | None, typer.Option(help="write an HTML report to this file")] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="other items of the same model: fit maps on them, show before and after")
+        Path | None, typer.Option(help="predictions on other items: fit maps on them, show before and after")
     ] = None,
-    advise: Annotated[bool, typer.Option(help="the same on a random half, where there are no other items")] = False,
+    advise: Annotated[bool, typer.Option(help="like --calibration, with a random half of these items")] = False,
     rule: Annotated[Path | None, typer.Option(help="also judge this rule of `calibrant decide` on these items")] = None,
     fail_if: Annotated[
         list[str] | None,
-        typer.Option("--fail-if", help="a gate, as 'ece.high > 0.05': exit code 3 if true; repeatable"),
+        typer.Option("--fail-if", help="exit with code 3 if this is true, e.g. 'ece.high > 0.05'; repeatable"),
     ] = None,
     metrics: Annotated[
         str | None, typer.Option(help="names, separated by commas (see `calibrant list metrics`)")
     ] = None,
     bins: Annotated[int, typer.Option(help="bins of confidence")] = 15,
-    seed: Annotated[int, typer.Option(help="of the bootstrap")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of the bootstrap")] = 0,
     about: Annotated[
-        str, typer.Option(help="of two classes: confidence in the 'top' label, or in the 'positive' class")
+        str, typer.Option(help="two classes: judge confidence in the 'top' label or in the 'positive' class")
     ] = "top",
     logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
     probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
-    predicted_key: Annotated[str | None, typer.Option(help="name of the predicted classes, of a top-1 file")] = None,
-    confidence_key: Annotated[str | None, typer.Option(help="name of the confidences, of a top-1 file")] = None,
-    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the file has none")] = None,
-    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for images of labels")] = -1,
-    ignore_index: Annotated[int | None, typer.Option(help="label of items that do not count")] = None,
-    allow_reuse: Annotated[bool, typer.Option(help="report on the items that a map was fitted on")] = False,
+    predicted_key: Annotated[str | None, typer.Option(help="name of the predicted classes in a top-1 file")] = None,
+    confidence_key: Annotated[str | None, typer.Option(help="name of the confidences in a top-1 file")] = None,
+    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")] = None,
+    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
+    ignore_index: Annotated[int | None, typer.Option(help="label of items to ignore")] = None,
+    allow_reuse: Annotated[bool, typer.Option(help="allow items that the map was fitted on")] = False,
     stream: Annotated[bool, typer.Option(help="one pass at fixed memory; large Parquet is streamed anyway")] = False,
-    workers: Annotated[int, typer.Option(help="processes that read a stream")] = 1,
+    workers: Annotated[int, typer.Option(help="number of processes that read a stream")] = 1,
     exact: Annotated[bool, typer.Option(help="rank a stream exactly, by sorting on disk")] = False,
 ) -> None:
     """How trustworthy are these predictions, with intervals, and what to do next."""
     names = [n.strip() for n in metrics.split(",") if n.strip()] if metrics is not None else None
     computed = [m.name for m in choose(names)]
     if not computed:
-        raise InputError("--metrics names no metric")
+        raise InputError("--metrics is empty; pass names of `calibrant list metrics`, separated by commas")
     if workers < 1:
         raise InputError(f"--workers {workers}; it must be 1 or more")
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]
@@ -100,7 +100,7 @@ def audit(
     if html is not None:
         atomic.write_text(html, _page(found, compared, told, options, ruled))
     if as_json:
-        objects: list[dict[str, Any]] = [a.report.to_dict() | _notes(a) | {"made": provenance.made()} for a in found]
+        objects: list[dict[str, Any]] = [a.report.to_dict() | _noted(a) | {"made": provenance.made()} for a in found]
         if told is not None and (advise or calibration is not None):
             objects[0]["advice"] = told.to_dict()
         for each, judgement in zip(objects, ruled, strict=False):
@@ -113,9 +113,9 @@ def audit(
         say(passed)
 
 
-def _notes(each: Audited) -> dict[str, list[str]]:
-    said = doubts(each)
-    return {"notes": said} if said else {}
+def _noted(each: Audited) -> dict[str, list[str]]:
+    found = notes(each)
+    return {"notes": found} if found else {}
 
 
 def comparisons(found: Sequence[Audited], metrics: Sequence[str], o: Options) -> list[Any]:
@@ -143,9 +143,9 @@ def _page(
     from calibrant.report import html
 
     parts = [
-        html.Audit.of(a.predictions, a.report, notes=doubts(a))
+        html.Audit.of(a.predictions, a.report, notes=notes(a))
         if a.predictions is not None
-        else html.Audit(a.report.file or "stream", a.report, sums=a.sums, notes=tuple(doubts(a)))
+        else html.Audit(a.report.file or "stream", a.report, sums=a.sums, notes=tuple(notes(a)))
         for a in found
     ]
     return html.render(
@@ -174,8 +174,8 @@ def _show(
         console.print(shown)
         lines = [caveats_line(each.report), conventions_line(each.report), bounds_line(each.report)]
         console.print("\n".join(line for line in lines if line), style="dim", highlight=False, markup=False)
-        for doubt in doubts(each):
-            console.say(f"note  {doubt}")
+        for note in notes(each):
+            console.say(f"note  {note}")
         console.say(f"next  {next_line(each.report)}")
         console.print()
     for judgement in ruled:
@@ -195,7 +195,7 @@ def next_line(report: Report) -> str:
     from calibrant.report.steps import next_steps
 
     if "gap" not in report or "accuracy" not in report:
-        return "for a verdict, let --metrics include gap and accuracy"
+        return "for a verdict, add gap and accuracy to --metrics"
     step = next_steps(report)[0]
     return f"{step.title}: {step.command}" if step.command else f"{step.title}. {step.text}"
 

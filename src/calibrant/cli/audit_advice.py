@@ -30,11 +30,11 @@ def advice_for(
     if p is None or p.logits is None:
         if insists:
             why = "was streamed" if p is None else "holds only predicted and confidence"
-            raise InputError(f"{found[0].report.file}: no advice, because it {why}; give logits that fit into memory")
+            raise InputError(f"{found[0].report.file}: no advice, because it {why}; pass logits that fit into memory")
         return None
     if calibration is None and p.n < 100:
         if insists:
-            raise InputError(f"{found[0].report.file}: {p.n} items are too few to split; give --calibration FILE")
+            raise InputError(f"{found[0].report.file}: {p.n} items are too few to split; pass --calibration FILE")
         return None
     held = None
     if calibration is not None:

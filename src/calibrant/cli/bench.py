@@ -19,10 +19,10 @@ WHAT = "PAPER, PAPER/TABLE or PAPER/TABLE/ROW"
 What = Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT} (`calibrant list papers`)")]
 Results = Annotated[Path, typer.Option(help="folder of the cells")]
 Seeds = Annotated[
-    int | None, typer.Option(help="seeds 0 … N−1; else as many as the paper ran, at scale smoke one", min=1)
+    int | None, typer.Option(help="seeds 0 … N−1; by default as many as in the paper (smoke: one)", min=1)
 ]
 ScaleOption = Annotated[str, typer.Option(help="smoke, small (a tenth of the epochs) or paper")]
-Json = Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON to stdout")]
 
 
 @bench.command()
@@ -32,8 +32,10 @@ def run(
     scale: ScaleOption = "paper",
     results: Results = Path("results"),
     runs: Annotated[Path, typer.Option(help="folder of the trainings, which are resumed")] = Path("runs"),
-    settings: Annotated[list[str] | None, typer.Option("--set", help="key=value of the recipe; repeatable")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="a setting of the recipe, as key=value; repeatable")
+    ] = None,
+    data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     as_json: Json = False,
 ) -> None:
@@ -62,7 +64,7 @@ def run(
 
 @bench.command()
 def status(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT}; else every paper")] = "",
+    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT}; by default every paper")] = "",
     seeds: Seeds = None,
     scale: ScaleOption = "paper",
     results: Results = Path("results"),
@@ -89,7 +91,7 @@ def status(
 
 @bench.command()
 def show(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT}; else all that is there")] = "",
+    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT}; by default everything measured")] = "",
     results: Results = Path("results"),
     as_json: Json = False,
 ) -> None:
@@ -102,7 +104,7 @@ def show(
         _known(what)
         raise InputError(
             f"no cells under {results / what}; measure some with `calibrant bench run {what or 'PAPER'}`, "
-            "or name their folder by --results"
+            "or pass their folder with --results"
         )
     if as_json:
         _json({"lines": [asdict(line) for line in lines(cells)]})
@@ -154,7 +156,7 @@ def _lines(cells: list[Any]) -> None:
         rows = [x for x in found if (x.experiment, x.scale, x.settings) == (name, scale, settings)]
         seeds = max(x.seeds for x in rows)
         runs = "single run" if seeds == 1 else f"{seeds} seeds"
-        small = "" if scale == "paper" else f", scale {scale}: not to be held against the paper"
+        small = "" if scale == "paper" else f", scale {scale}: do not compare with the paper"
         say(f"{name} ({runs}{small}{', ' + settings if settings else ''})")
         wide, metric = (max(len(getattr(x, of)) for x in rows) for of in ("variant", "metric"))
         say(f"  {'':<{wide}} {'':<{metric}} {'paper':>9} {'measured':>9}  95% interval")

@@ -21,27 +21,27 @@ def compare(
         list[Path],
         typer.Argument(help="two files of predictions or more; a .npy of scores is followed by a .npy of labels"),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
     metrics: Annotated[
         str | None, typer.Option(help="names, separated by commas (see `calibrant list metrics`)")
     ] = None,
     pairs: Annotated[bool, typer.Option("--pairs", help="every two files; otherwise all against the first")] = False,
     bins: Annotated[int, typer.Option(help="bins of confidence")] = 15,
-    seed: Annotated[int, typer.Option(help="of the bootstrap")] = 0,
-    replicates: Annotated[int, typer.Option(help="of the bootstrap")] = 1000,
+    seed: Annotated[int, typer.Option(help="seed of the bootstrap")] = 0,
+    replicates: Annotated[int, typer.Option(help="resamples of the bootstrap")] = 1000,
     logits_key: Annotated[str | None, typer.Option(help="name of the logits in the files")] = None,
     probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the files")] = None,
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the files")] = None,
-    predicted_key: Annotated[str | None, typer.Option(help="name of the predicted classes, of a top-1 file")] = None,
-    confidence_key: Annotated[str | None, typer.Option(help="name of the confidences, of a top-1 file")] = None,
-    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the files have none")] = None,
-    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for images of labels")] = -1,
-    ignore_index: Annotated[int | None, typer.Option(help="label of items that do not count")] = None,
+    predicted_key: Annotated[str | None, typer.Option(help="name of the predicted classes in a top-1 file")] = None,
+    confidence_key: Annotated[str | None, typer.Option(help="name of the confidences in a top-1 file")] = None,
+    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the files have none")] = None,
+    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
+    ignore_index: Annotated[int | None, typer.Option(help="label of items to ignore")] = None,
 ) -> None:
     """Is the second better than the first, or is it noise? Paired, with Holm's correction over metrics."""
     names = [n.strip() for n in metrics.split(",") if n.strip()] if metrics is not None else None
     if not choose(names):
-        raise InputError("--metrics names no metric")
+        raise InputError("--metrics is empty; pass names of `calibrant list metrics`, separated by commas")
     sets = [
         files.read(
             path,

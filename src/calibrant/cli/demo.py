@@ -65,9 +65,9 @@ class Trained:
 
 
 def demo(
-    out: Annotated[Path, typer.Option("-o", "--out", help="folder for everything that it writes")] = Path("demo"),
-    seed: Annotated[int, typer.Option(help="of the split, the networks and the intervals")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    out: Annotated[Path, typer.Option("-o", "--out", help="folder for all output")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="seed of the split, the networks and the intervals")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
 ) -> None:
     """The whole pipeline on bundled data: train three ways, recalibrate, one table, an HTML report."""
     from calibrant.report import html

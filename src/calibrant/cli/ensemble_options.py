@@ -8,13 +8,13 @@ import typer
 
 from calibrant.errors import InputError, unknown
 
-Members = Annotated[int | None, typer.Option(min=1, help="how many; by default the method's own number")]
+Members = Annotated[int | None, typer.Option(min=1, help="number of members; by default the method's own")]
 Sigma = Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")]
 Where = Annotated[
     str | None, typer.Option(help="PEP: perturb auto, conv, weights or all; MC dropout: the dropouts below this name")
 ]
-Distribution = Annotated[str | None, typer.Option(help="PEP's noise: gaussian or uniform; gaussian")]
-Search = Annotated[str | None, typer.Option(help="PEP's search for σ: bracket, or the paper's golden; bracket")]
+Distribution = Annotated[str | None, typer.Option(help="PEP's noise: gaussian (default) or uniform")]
+Search = Annotated[str | None, typer.Option(help="PEP's search for σ: bracket (default), or golden as in the paper")]
 Rate = Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")]
 
 METHODS = {
@@ -59,9 +59,9 @@ def kept(keep_members: bool, ensemble: str | None, stream: bool) -> None:
     if not keep_members:
         return
     if stream:
-        raise InputError("--keep-members: a stream has one prediction a frame, and no members; drop --keep-members")
+        raise InputError("--keep-members: a stream has one prediction per frame and no members; drop --keep-members")
     if ensemble is None:
         raise InputError(
             "--keep-members is a setting of --ensemble; add that, or drop --keep-members "
-            "(several networks without an ensemble are written member by member as it is)"
+            "(several networks without an ensemble are always written member by member)"
         )

@@ -17,7 +17,7 @@ from calibrant.types import SCHEMA
 def export(
     map_folder: Annotated[Path, typer.Argument(metavar="MAP", help="folder that `calibrant fit` or `decide` wrote")],
     out: Annotated[Path, typer.Option("-o", "--out", help="a .json (smooth maps: formula and numbers) or a .onnx")],
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
 ) -> None:
     """Write a fitted map or a rule for other programs: formula and numbers (.json), or a graph (.onnx)."""
     if out.suffix not in (".json", ".onnx"):

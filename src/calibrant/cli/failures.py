@@ -19,13 +19,13 @@ LONGEST = 1200
 """Characters of the line. A message may quote a cell or a schema; the middle of a longer one is left out."""
 
 _WRONG_PATH = {
-    errno.EACCES: "no permission to use {}; name another place",
-    errno.EPERM: "no permission to use {}; name another place",
+    errno.EACCES: "no permission to use {}; choose another place",
+    errno.EPERM: "no permission to use {}; choose another place",
     errno.ENAMETOOLONG: "the name {} is too long for this system; use a shorter one",
-    errno.ELOOP: "{} is a link that leads back to itself; name a file",
+    errno.ELOOP: "{} is a link that leads back to itself; pass a file",
     errno.ENOENT: "{}: no such file or folder",
     errno.ENOTDIR: "{}: a part of this path is a file, not a folder",
-    errno.EISDIR: "{} is a folder; name a file",
+    errno.EISDIR: "{} is a folder; pass a file",
 }
 """What is wrong with a path that a user named."""
 
@@ -49,7 +49,7 @@ def explain(error: Exception) -> tuple[str, int]:
         return str(error), error.exit_code
     if hasattr(error, "format_message"):  # typer's usage errors share no public base class across its versions
         at = getattr(getattr(error, "ctx", None), "command_path", "calibrant")
-        return f"{error.format_message()} (`{at} --help` says more)", 2
+        return f"{error.format_message()} (see `{at} --help`)", 2
     if out_of_memory(error):
         return (
             f"out of memory ({str(error) or 'MemoryError'}); use fewer items or smaller batches, or stream Parquet",

@@ -27,19 +27,19 @@ def fit(
         str, typer.Option(help="auto, a name of `calibrant list calibrators`, or two joined by +")
     ] = "auto",
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="a setting of the method, as bins=10; repeatable")
+        list[str] | None, typer.Option("--set", help="a setting of the method, e.g. bins=10; repeatable")
     ] = None,
-    budget: Annotated[float | None, typer.Option(help="seconds that auto may spend (30)")] = None,
+    budget: Annotated[float | None, typer.Option(help="seconds that auto may take (default: 30)")] = None,
     strict: Annotated[bool, typer.Option(help="refuse a map that the guard flags: exit code 1")] = False,
-    allow_reuse: Annotated[bool, typer.Option(help="fit on a test split, on purpose")] = False,
-    seed: Annotated[int, typer.Option(help="of the folds")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    allow_reuse: Annotated[bool, typer.Option(help="allow fitting on a test split")] = False,
+    seed: Annotated[int, typer.Option(help="seed of the folds")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
     logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
     probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
-    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the file has none")] = None,
-    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for images of labels")] = -1,
-    ignore_index: Annotated[int | None, typer.Option(help="label of items that do not count")] = None,
+    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")] = None,
+    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
+    ignore_index: Annotated[int | None, typer.Option(help="label of items to ignore")] = None,
 ) -> None:
     """Fit a map that makes confidence honest, and check that it does."""
     outputs.check((out, outputs.MAP), inputs=[preds, labels])
@@ -113,7 +113,7 @@ def show(fitted: FittedMap, out: Path | None) -> None:
     console.say(f"guard: {sentence(guarded)}", "" if guarded.get("ok") else "bold red")
     if r.reuse:
         console.print("fitted on a test split, on purpose (--allow-reuse)", style="bold red")
-    written = f"written to {out}" if out is not None else "not written: name a folder with -o"
+    written = f"written to {out}" if out is not None else "not written: pass a folder with -o"
     console.say(written)
 
 

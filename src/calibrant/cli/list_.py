@@ -80,7 +80,7 @@ def list_(
     family: Annotated[
         str | None, typer.Argument(help="which table; without it, all families with their counts")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
 ) -> None:
     """What this version has: the methods of a family, a line each."""
     if family is None:

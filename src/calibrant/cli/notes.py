@@ -24,8 +24,8 @@ def check_runs(models: Sequence[str], found: Sequence[Reference]) -> None:
     places = [str(Path(text).resolve()) if Path(text).is_dir() else text for text in models]
     for i, place in enumerate(places):
         if place in places[:i]:
-            raise InputError(f"{models[i]} is named twice; further runs are other trainings of the same recipe")
+            raise InputError(f"{models[i]} is named twice; pass other trainings of the same recipe")
     for text, other in zip(models, found, strict=True):
         if other.recipe != found[0].recipe:
-            said = "what varies between them is not the seed alone"
-            say(f"note: {text} was trained by another recipe than {models[0]}: {said}", err=True)
+            said = "they differ in more than the seed"
+            say(f"note: {text} was trained with another recipe than {models[0]}: {said}", err=True)

@@ -31,7 +31,7 @@ def predict(
     out: Annotated[Path, typer.Option("-o", "--out", help="file of predictions: .npz, .safetensors, .parquet, .csv")],
     data: Annotated[
         str | None,
-        typer.Option(help="a data set (`calibrant list datasets`), FILE.npz or folder; a run knows its own"),
+        typer.Option(help="a data set (`calibrant list datasets`), FILE.npz or folder; by default the run's own"),
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation, calibration or test")] = "test",
     ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag, snapshot or temporal")] = None,
@@ -40,36 +40,37 @@ def predict(
     where: Where = None,
     distribution: Distribution = None,
     search: Search = None,
-    fit_on: Annotated[str | None, typer.Option(help="PEP: the split that σ is fitted on; calibration")] = None,
+    fit_on: Annotated[str | None, typer.Option(help="PEP: the split to fit σ on (default: calibration)")] = None,
     p: Rate = None,
     keep_members: Annotated[bool, typer.Option(help="write [M, N, K] instead of the pooled prediction")] = False,
     features: Annotated[
-        bool, typer.Option("--features", help="also write what the last linear layer reads: for confidnet, trust_score")
+        bool,
+        typer.Option("--features", help="also write the last linear layer's inputs, for confidnet and trust_score"),
     ] = False,
     stream: Annotated[
-        bool, typer.Option("--stream", help="the items are frames of one stream: average each with those before it")
+        bool, typer.Option("--stream", help="the items are frames of one stream: average each with the ones before")
     ] = False,
-    window: Annotated[int | None, typer.Option(min=0, help="stream: frames before the current one; 5")] = None,
-    decay: Annotated[float | None, typer.Option(help="stream: importance lost a frame; exp(-0.8)")] = None,
-    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for images of labels")] = -1,
+    window: Annotated[int | None, typer.Option(min=0, help="stream: frames before this one (default: 5)")] = None,
+    decay: Annotated[float | None, typer.Option(help="stream: weight relative to the next frame (exp(-0.8))")] = None,
+    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
     ignore_index: Annotated[
-        int | None, typer.Option(help="maps of labels: this number is a pixel without a class, as -1 always is")
+        int | None, typer.Option(help="label maps: pixels with this label have no class (like -1)")
     ] = None,
-    scene_cut: Annotated[float | None, typer.Option(help="stream: begin anew at a change this large, 0 … 1")] = None,
+    scene_cut: Annotated[float | None, typer.Option(help="stream: start again at a change this large, 0 … 1")] = None,
     save: Annotated[Path | None, typer.Option(help="PEP: write σ and the seeds to this folder")] = None,
     html: Annotated[
-        Path | None, typer.Option(help="a report beside the network alone; for PEP with its σ curve")
+        Path | None, typer.Option(help="write an HTML report beside the network alone; PEP adds its σ curve")
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
     mean: Annotated[
         str | None,
-        typer.Option(help="per channel, as 0.5,0.5,0.5, or own; else the model's, else a named data set's, else none"),
+        typer.Option(help="per channel, e.g. 0.5,0.5,0.5, or own; default: the model's, then a named data set's"),
     ] = None,
-    std: Annotated[str | None, typer.Option(help="per channel; as --mean")] = None,
-    batch: Annotated[int | None, typer.Option(min=1, help="items at once; by default 1000 small images")] = None,
+    std: Annotated[str | None, typer.Option(help="per channel, like --mean")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="items per batch; by default 1000 small images")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    seed: Annotated[int | None, typer.Option(help="of the split and the ensemble; a run knows its own split")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="machine-readable on stdout")] = False,
+    seed: Annotated[int | None, typer.Option(help="seed of the ensemble and the split (runs keep theirs)")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
 ) -> None:
     """What a model says about a part of the data, alone or as an ensemble."""
     from calibrant import files
@@ -97,7 +98,7 @@ def predict(
     stream = only_with_stream(stream, ensemble, window=window, decay=decay, scene_cut=scene_cut)
     ensemble_options.kept(keep_members, ensemble, stream)
     if features and (ensemble is not None or stream or len(model) > 1):
-        raise InputError("--features are of one network; drop the option, or predict with one model alone")
+        raise InputError("--features needs a single network; drop it, or predict with one model")
     moments = moment(mean, "--mean"), moment(std, "--std")
     found = [resolve(each) for each in model]
     say_notes(found)

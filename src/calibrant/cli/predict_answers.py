@@ -19,7 +19,9 @@ def agree(answers: Mapping[str, Tensor], data: str, known: Sequence[Any] | None,
     counts = {text: int(z.shape[-1]) for text, z in answers.items()}
     first = next(iter(counts), "")
     if first and known is not None and len(known) != counts[first]:
-        raise InputError(f"{first} has {counts[first]} classes and {data} has {len(known)}; give data that fit")
+        raise InputError(
+            f"{first} has {counts[first]} classes and {data} has {len(known)}; pass data with the same classes"
+        )
     for text, k in counts.items():
         if k != counts[first]:
             raise InputError(
@@ -37,25 +39,25 @@ def _shaped(text: str, z: Tensor, data: str, labels: Tensor) -> None:
     if z.ndim > 1 and found == due:
         return
     if not due:
-        remedy = "; give maps of labels [N, H, W], or a network of one answer an item" if z.ndim > 2 else ""
+        remedy = "; pass label maps [N, H, W], or a network with one answer per item" if z.ndim > 2 else ""
         raise InputError(
-            f"{text} answers shape {tuple(z.shape)} to {len(z)} items of {data}, which have one label each; "
+            f"{text} returns shape {tuple(z.shape)} for {len(z)} items of {data}, which have one label each; "
             f"expected [N, K]{remedy}"
         )
     size = _by(due)
     if z.ndim < 3:
         raise InputError(
-            f"{text} answers shape {tuple(z.shape)}, one an image, where the labels of {data} are maps of {size}; "
-            "give a network with a class for each pixel, or one label an image"
+            f"{text} returns {tuple(z.shape)}, one answer per image, but the labels of {data} are maps of {size}; "
+            "use a network that classifies each pixel, or one label per image"
         )
     if tuple(z.shape[2:]) == due:
         raise InputError(
-            f"{text} answers shape {tuple(z.shape)} to {len(z)} images of {data}, whose labels are maps of {size}: "
-            "expected its classes last; for [N, K, H, W] say --class-axis 1"
+            f"{text} returns shape {tuple(z.shape)} for {len(z)} images of {data}, whose labels are maps of {size}: "
+            "expected its classes last; for [N, K, H, W] pass --class-axis 1"
         )
     raise InputError(
-        f"{text} answers maps of {_by(found)}, and the labels of {data} are maps of {size}; scale the network's answer "
-        "or the labels, so that they are of one size (for answers [N, K, H, W] say --class-axis 1)"
+        f"{text} returns maps of {_by(found)}, but the labels of {data} are maps of {size}; resize the network's "
+        "output or the labels to the same size (for logits [N, K, H, W] pass --class-axis 1)"
     )
 
 

@@ -67,12 +67,13 @@ class Request:
                 logits = logits_of(blank_logits(model.name, self.data, Split(self.splits[0]), network))
                 if logits.ndim != 2:
                     raise InputError(
-                        f"{model.name} answers {tuple(logits.shape)} to two items of {self.data.name}; "
-                        "probe a network whose answer is [N, K]"
+                        f"{model.name} returns shape {tuple(logits.shape)} for two items of {self.data.name}; "
+                        "probe a network that returns [N, K]"
                     )
                 if (k := logits.shape[1]) != self.data.k:
                     raise InputError(
-                        f"{model.name} has {k} classes and {self.data.name} has {self.data.k}; give data that fit"
+                        f"{model.name} has {k} classes and {self.data.name} has {self.data.k}; "
+                        "pass data with the same classes"
                     )
 
     def inputs(self, model: Reference) -> Data:
@@ -108,31 +109,33 @@ class Probed:
 
 
 def probe(
-    models: Annotated[
-        list[str], typer.Argument(help="the model to probe (RUN/, timm:NAME, …), then further runs of it")
-    ],
+    models: Annotated[list[str], typer.Argument(help="the model to probe (RUN/, timm:NAME, …), then more runs of it")],
     what: Annotated[str, typer.Option(help=f"separated by commas: {', '.join(PROBES)}")] = "robustness",
     runs: Annotated[
-        list[str] | None, typer.Option("--runs", help="further runs of the same training: variance over runs")
+        list[str] | None, typer.Option("--runs", help="more runs of the same training, for the variance over runs")
     ] = None,
-    split: Annotated[str, typer.Option(help="train, validation, calibration or test; several by commas")] = "test",
+    split: Annotated[
+        str, typer.Option(help="train, validation, calibration or test; several separated by commas")
+    ] = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="only the first N items of the split")] = None,
     ruler: Annotated[str, typer.Option(help="robustness: ddn (cheap) or cw (the paper's)")] = "ddn",
     levels: Annotated[int, typer.Option(min=1, help="robustness: how many equally large levels")] = 10,
     variance: Annotated[
         str, typer.Option(help="robustness: of the true class, predicted, confidence or classes")
     ] = "true",
-    data: Annotated[str | None, typer.Option(help="a data set; a run knows its own")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
+    data: Annotated[str | None, typer.Option(help="a data set; by default the run's own")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
     mean: Annotated[
         str | None,
-        typer.Option(help="per channel, as 0.5,0.5,0.5, or own; else the model's, else a named data set's, else none"),
+        typer.Option(help="per channel, e.g. 0.5,0.5,0.5, or own; default: the model's, then a named data set's"),
     ] = None,
-    std: Annotated[str | None, typer.Option(help="per channel; as --mean")] = None,
-    out: Annotated[Path | None, typer.Option("-o", "--out", help="where results are kept; a run keeps its own")] = None,
-    html: Annotated[Path | None, typer.Option(help="write the report for a browser here")] = None,
+    std: Annotated[str | None, typer.Option(help="per channel, like --mean")] = None,
+    out: Annotated[
+        Path | None, typer.Option("-o", "--out", help="folder for the results; by default the run's own")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="write an HTML report to this file")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
 ) -> None:
     """Why a network behaves as it does: robustness to attacks and calibration by its levels."""
     names = [name.strip() for name in what.split(",") if name.strip()]
@@ -140,7 +143,7 @@ def probe(
         if name not in PROBES:
             raise unknown("probe", name, PROBES)
     if not names:
-        raise InputError(f"--what is empty; name one of {', '.join(PROBES)}")
+        raise InputError(f"--what is empty; pass one of {', '.join(PROBES)}")
     outputs.check((html, outputs.PAGE), inputs=[*models, *(runs or ()), data])
     options = {"ruler": ruler, "levels": levels, "variance": variance}
     moments = moment(mean, "--mean"), moment(std, "--std")
@@ -186,7 +189,7 @@ def _request(
 
     splits = tuple(as_split(s.strip()).value for s in split.split(",") if s.strip())
     if not splits:
-        raise InputError("--split is empty; name train, validation, calibration or test")
+        raise InputError("--split is empty; pass train, validation, calibration or test")
     where = device_of(device)
     found = tuple(resolve(model) for model in models)
     first = found[0]
@@ -194,7 +197,7 @@ def _request(
     own = name == first.data
     store = out if out is not None else Path(models[0]) if Path(models[0]).is_dir() else None
     if store is None:
-        raise InputError(f"{models[0]} is not a run: name a folder that keeps the results by -o")
+        raise InputError(f"{models[0]} is not a run; pass a folder for the results with -o")
     loaded = load(
         name,
         root=root,
@@ -232,7 +235,7 @@ def _check_store(
     if atomic.takes_files(folder / ruler):
         return
     if distances.missing(model.members, data, parts, folder, ruler=ruler, limit=limit):
-        atomic.check_place(folder / ruler, "keep the results in by -o")  # it is made with what is kept in it
+        atomic.check_place(folder / ruler, "keep the results in with -o")  # it is made with what is kept in it
 
 
 def _page(path: Path, found: dict[str, Probed]) -> None:

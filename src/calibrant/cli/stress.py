@@ -33,7 +33,7 @@ def stress(
     out: Annotated[Path, typer.Option("-o", "--out", help="folder of the cells; an unfinished one is resumed")],
     data: Annotated[
         str | None,
-        typer.Option(help="a data set, some classes (cifar10[0-4]), FILE.npz or folder; a run knows its own"),
+        typer.Option(help="a data set, some classes (cifar10[0-4]), FILE.npz or folder; by default the run's own"),
     ] = None,
     suite: Annotated[
         str, typer.Option(help="corruptions, perturbations, ood, frequency, natural (separated by commas), or all")
@@ -42,7 +42,8 @@ def stress(
     types: Annotated[str | None, typer.Option(help="corruptions by name, separated by commas")] = None,
     severities: Annotated[str, typer.Option(help="1 … 5, separated by commas")] = "1,2,3,4,5",
     corruptions: Annotated[
-        Path | None, typer.Option(help="use these: TYPE.npy and labels.npy (CIFAR-10-C), or TYPE/SEVERITY/CLASS/*.jpg")
+        Path | None,
+        typer.Option(help="use these files: TYPE.npy and labels.npy (CIFAR-10-C), or TYPE/SEVERITY/CLASS/*.jpg"),
     ] = None,
     natural: Annotated[
         list[str] | None, typer.Option(help="a re-collected set: cifar10.1, FILE.npz or FOLDER; repeatable")
@@ -53,9 +54,9 @@ def stress(
     reference: Annotated[
         Path | None, typer.Option(help="stress folder of another model: adds mCE, mCNLL, mCECE against it")
     ] = None,
-    map_: Annotated[Path | None, typer.Option("--map", help="a fitted map: how it fares under shift")] = None,
+    map_: Annotated[Path | None, typer.Option("--map", help="a fitted map to judge under shift")] = None,
     calibrators: Annotated[
-        str, typer.Option(help="fitted on clean data, separated by commas; or none")
+        str, typer.Option(help="fitted on clean data, separated by commas, or none")
     ] = "temperature,auto",
     calibration: Annotated[str, typer.Option(help="the split that calibrators are fitted on")] = "calibration",
     split: Annotated[str, typer.Option(help="the split that is stressed")] = "test",
@@ -66,19 +67,19 @@ def stress(
     distribution: Distribution = None,
     search: Search = None,
     p: Rate = None,
-    html: Annotated[Path | None, typer.Option(help="write the report for a browser here")] = None,
-    limit: Annotated[int | None, typer.Option(min=2, help="at most so many items, spread over the set")] = None,
+    html: Annotated[Path | None, typer.Option(help="write an HTML report to this file")] = None,
+    limit: Annotated[int | None, typer.Option(min=2, help="at most this many items, spread over the set")] = None,
     intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95% intervals")] = True,
-    data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
     mean: Annotated[
         str | None,
-        typer.Option(help="per channel, as 0.5,0.5,0.5, or own; else the model's, else a named data set's, else none"),
+        typer.Option(help="per channel, e.g. 0.5,0.5,0.5, or own; default: the model's, then a named data set's"),
     ] = None,
-    std: Annotated[str | None, typer.Option(help="per channel; as --mean")] = None,
+    std: Annotated[str | None, typer.Option(help="per channel, like --mean")] = None,
     batch: Annotated[int, typer.Option(min=1)] = 500,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    seed: Annotated[int, typer.Option(help="of the shifts, the ensemble and the bootstrap")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    seed: Annotated[int, typer.Option(help="seed of the shifts, the ensemble and the bootstrap")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
 ) -> None:
     """Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable."""
     from calibrant.cli import stress_inputs as inputs
@@ -167,7 +168,7 @@ def _completed(
             held = material.corruptions.severities(name)
             if set(choice.severities) - set(held):
                 said = ",".join(map(str, held))
-                raise InputError(f"{material.corruptions.path}: {name} has severities {said}; say --severities {said}")
+                raise InputError(f"{material.corruptions.path}: {name} has severities {said}; pass --severities {said}")
         choice = replace(choice, types=types)
     if "ood" in choice.suites:
         names, notes = (list(outside), []) if outside else usual_ood(setting.data, root)

@@ -70,7 +70,7 @@ def opened(
     say_notes(found)
     first = found[0]
     if data is not None and Path(data).is_dir() and (visible(data, "*.npy") or type_folders(Path(data))):
-        raise InputError(f"--data {data} holds corruptions, not a data set; say --corruptions {data}")
+        raise InputError(f"--data {data} holds corruptions, not a data set; pass --corruptions {data}")
     name = data_name(data, first)
     loaded = model_data(name, first, root, seed)
     mean, std = fed(first, loaded, name, moments)
@@ -135,7 +135,7 @@ def suite_of(
     named = None if types is None else dict.fromkeys(w.strip() for w in types.split(",") if w.strip())
     chosen = SUBSETS[subset] if named is None else tuple(named)
     if not chosen:
-        raise InputError("--types names no corruption; name some, separated by commas, or leave it out")
+        raise InputError("--types is empty; pass names of corruptions, separated by commas, or leave it out")
     for name in chosen if corruptions is None else ():
         if name not in SHIFTS:
             raise unknown("corruption", name, SHIFTS)

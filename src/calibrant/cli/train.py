@@ -18,12 +18,12 @@ def train(
     recipe: Annotated[str, typer.Argument(help="a name (`calibrant list recipes`), a TOML file, or a run to repeat")],
     out: Annotated[Path, typer.Option("-o", "--out", help="folder of the run; an unfinished one is resumed")],
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="key=value, dotted: --set optimiser.lr=0.1; repeatable")
+        list[str] | None, typer.Option("--set", help="a setting of the recipe, e.g. optimiser.lr=0.1; repeatable")
     ] = None,
     data: Annotated[
         str | None, typer.Option(help="the recipe's data.name: a data set, a folder of images or my.module:factory")
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="where the data lies; else CALIBRANT_DATA")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     devices: Annotated[int, typer.Option(help="processes that share each batch (DDP)", min=1)] = 1,
     checkpoint_every: Annotated[int, typer.Option(help="epochs between checkpoints", min=1)] = 1,
@@ -33,9 +33,10 @@ def train(
     keep_weights: Annotated[int, typer.Option(help="keep the weights of the last N epochs (SWA, SWAG)", min=0)] = 0,
     tensorboard: Annotated[bool, typer.Option(help="write TensorBoard's events under RUN/tensorboard")] = False,
     levels: Annotated[
-        Path | None, typer.Option(help="AR-AdaLS: a run, or its folder of robustness; else a vanilla run is trained")
+        Path | None,
+        typer.Option(help="AR-AdaLS: a run, or its folder of robustness; by default a vanilla run is trained"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
 ) -> None:
     """Train by a recipe: resumable, recorded, with predictions that audit, fit and compare take."""
     from calibrant.cli import train_levels

@@ -11,12 +11,12 @@ from calibrant.types import Report
 
 WORDS: dict[str, tuple[str, str]] = {
     "murphy_brier": (
-        "Brier score, taken apart",
+        "Brier score, decomposed",
         "total = calibration (what a perfect recalibration of the bins would save) + refinement (what would be left) + "
         "residual (what varies inside bins).",
     ),
     "murphy_nll": (
-        "NLL, taken apart",
+        "NLL, decomposed",
         "The same for the negative log-likelihood; rest is what the top label does not see: which class it was, once "
         "the answer is wrong.",
     ),
@@ -28,8 +28,8 @@ WORDS: dict[str, tuple[str, str]] = {
     "accuracy_at_coverage": ("Accuracy at a coverage", "When only the surest share of the items is accepted."),
     "calibration_test": ("Test of calibration", "Answers are drawn again from the confidences themselves."),
     "impossible_labels": (
-        "Labels held to be impossible",
-        "Items whose label was given a probability of 1e-30 or less (0 counts as 1e-30), and their part of the NLL.",
+        "Labels predicted to be impossible",
+        "Items whose label was given a probability of 1e-30 or less (0 counts as 1e-30), and what they add to the NLL.",
     ),
     "ensemble": ("The members of the ensemble", "How much they disagree, on average over items."),
 }

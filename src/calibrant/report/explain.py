@@ -18,10 +18,10 @@ MEANING: dict[str, str] = {
     "ks": "The largest error that builds up when going through the items by confidence; needs no bins.",
     "gap": "Average confidence minus accuracy. Above zero: too sure. Below: not sure enough.",
     "auroc": "The chance that a random correct answer is surer than a random error. 50% is a coin, 100% is perfect.",
-    "aupr_success": "How purely the surest answers are correct ones, averaged over all thresholds.",
-    "aupr_error": "How purely the least sure answers are errors: what you find when you check the unsure ones first.",
+    "aupr_success": "Precision of the surest answers, averaged over all thresholds.",
+    "aupr_error": "Precision in finding errors by checking the least sure answers first, averaged over thresholds.",
     "aurc": "The error rate of what is accepted, averaged over all shares of items one might accept.",
-    "eaurc": "What of that a perfect ordering at the same accuracy would save. 0 is perfect.",
+    "eaurc": "How much of that a perfect ordering with the same accuracy would save. 0 is perfect.",
     "fpr95": "The share of errors let through when the threshold keeps 95% of the correct answers.",
 }
 

@@ -1,4 +1,4 @@
-"""The section on adversarial robustness: who is easily attacked, is it also badly calibrated? (AR §3, Fig. 1 and 2)."""
+"""The section on adversarial robustness: are inputs that are easy to attack badly calibrated? (AR §3, Fig. 1, 2)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def head(found: ByLevel) -> tuple[str, ...]:
 
 
 def level_rows(found: ByLevel) -> list[list[str]]:
-    """A line a level, 1 the least robust, as text; columns are those of `head`."""
+    """One line per level, 1 the least robust, as text; columns are those of `head`."""
     return [
         [
             str(row.level + 1),
@@ -42,8 +42,8 @@ def lead(found: ByLevel) -> str:
         f"{where} it is {_share(row.confidence.value)} sure and {_share(row.accuracy.value)} right"
         for where, row in (("the inputs that are easiest to attack", first), ("the most robust ones", last))
     ]
-    who = f"{found.name}: of " if found.name else "Of "
-    return f"{who}{ends[0]}; of {ends[1]}."
+    who = f"{found.name}: on " if found.name else "On "
+    return f"{who}{ends[0]}; on {ends[1]}."
 
 
 def levels_panel(
@@ -73,7 +73,11 @@ def levels_panel(
         *further,
     ]
     return Panel(
-        "Is what is easily attacked badly calibrated?", " ".join(lead(each) for each in found), figures, tables, notes
+        "Are inputs that are easy to attack badly calibrated?",
+        " ".join(lead(each) for each in found),
+        figures,
+        tables,
+        notes,
     )
 
 

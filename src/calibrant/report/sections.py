@@ -58,8 +58,8 @@ def section(i: int, audit: Audit, change: tuple[Audit, Audit] | None = None) -> 
     points = None
     if scores is None:
         missing.append(
-            "These predictions were read as a stream that is not kept: only sums are known. Density, thresholds, "
-            "classes and single mistakes need the items; audit a part of them that fits into memory."
+            "These predictions were streamed, so only sums were kept. Density, thresholds, "
+            "classes and single mistakes need the items; to see them, audit a part that fits into memory."
         )
         if (bounds := bounds_line(report)) is not None:
             missing.append(f"{bounds[0].upper()}{bounds[1:]}.")

@@ -77,7 +77,7 @@ def next_steps(report: Report) -> list[Step]:
         steps.append(
             Step(
                 "Improve the ordering",
-                "Many errors are as sure as correct answers, and no recalibration of the confidence can change that "
+                "Many errors are as sure as correct answers, and recalibration cannot change that "
                 "order. Ensembles (PEP, dropout, deep) and training with refinement in mind can.",
             )
         )

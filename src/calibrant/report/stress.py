@@ -208,7 +208,7 @@ def _chosen(
             raise unknown("corruption", name, SHIFTS)
         held = range(1, 6) if files is None else files.severities(name)
         if set(severities) - set(held):
-            raise InputError(f"{name} has severities {', '.join(map(str, held))} there; say severities=")
+            raise InputError(f"{name} has severities {', '.join(map(str, held))} there; pass severities=")
     return Choice(
         suites, names, tuple(dict.fromkeys(severities)), tuple(PERTURBATIONS)[:10], len(FREQUENCIES), outside, natural
     )
@@ -223,7 +223,7 @@ def _same_answers(subject: Subject, material: Material, folder: Folder) -> None:
     now, before = subject.answer(lambda: few.batches(clean)).logits.double(), folder.read(clean.key)["logits"].double()
     before = before[: len(now)]
     if now.shape != before.shape or not torch.allclose(now, before, rtol=0.02, atol=0.02):
-        raise InputError(f"{folder.path} was begun with a model that answers otherwise; choose another folder")
+        raise InputError(f"{folder.path} was begun with a model that gives other answers; choose another folder")
 
 
 def calibrator_maps(cells: Mapping[Cell, Arrays], raw: bool, names: Sequence[str]) -> dict[str, FittedMap]:

@@ -77,7 +77,7 @@ def _corruptions(report: StressReport) -> Panel:
         tables.append(Table("Against the reference model (SS Eq. 34–36); 100% is as good as it", ["", "value"], rows))
     figures = [Figure(report.plot(metric), caption) for metric, caption in MAPS]
     notes = ["Items are resampled jointly over all cells: they show the same images."]
-    return Panel("How does it hold when images are corrupted?", lead, figures, tables, notes)
+    return Panel("How well does it hold up on corrupted images?", lead, figures, tables, notes)
 
 
 def _calibrators(o: Outcome) -> Panel:
@@ -88,7 +88,7 @@ def _calibrators(o: Outcome) -> Panel:
     best = min(known, key=lambda name: known[name])
     where = "on clean data" if last == 0 else f"at severity {last}"
     lead = (
-        f"Every map was fitted on clean calibration data and met the shift unchanged. {where.capitalize()}, ECE is "
+        f"Every map was fitted on clean calibration data and applied unchanged. {where.capitalize()}, ECE is "
         + ", ".join(f"{percent(v)} with {_called(name)}" for name, v in known.items())
         + f"; {_called(best)} is best there."
     )
@@ -138,7 +138,7 @@ def _natural(o: Outcome) -> Panel:
     ]
     lead = "Against the clean test items, " + "; ".join(drops) + "."
     return Panel(
-        "How does it fare on newly collected data?",
+        "How well does it do on newly collected data?",
         lead,
         tables=[Table("Clean and shifted sets, with 95% intervals", ["set", "items", *heads], rows)],
         notes=["The sets hold different items, so differences are not paired."],
@@ -160,7 +160,7 @@ def _foreign(o: Outcome) -> Panel:
     report = next(iter(o.ood.values()))
     told = {name: r["entropy"]["auroc"].value or 0.0 for name, r in o.ood.items()}
     lead = (
-        "When entropy is the judge, a foreign item looks more foreign than a familiar one in "
+        "Entropy is higher for a foreign item than for a familiar one in "
         + ", ".join(f"{percent(v)} of pairs ({name.replace('_', ' ')})" for name, v in told.items())
         + "; 50% is chance."
     )

@@ -102,7 +102,9 @@ def _ranking(report: Report) -> str:
     if low <= 0.5 <= high:
         return f"Its confidence does not tell errors from correct answers ({share} of pairs in order; 50% is chance)."
     if auroc.value < 0.5:
-        return f"Its confidence is upside down: it is surer of its errors (only {share} of pairs are ordered rightly)."
+        return (
+            f"Its confidence is upside down: it is surer of its errors (only {share} of pairs are ordered correctly)."
+        )
     quality = next(word for least, word in QUALITY if auroc.value >= least)
     pairs = f"a correct answer is the surer one in {share} of pairs"
     unsure = f" ({auroc.reason})" if auroc.reason else ""
