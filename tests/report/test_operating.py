@@ -10,7 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from calibrant import predictions
+from calibrant import decide, predictions
+from calibrant.decisions.threshold import Threshold
+from calibrant.errors import InputError
 from calibrant.functional import Scores, reduce
 from calibrant.metrics import METRICS
 from calibrant.report.operating import operating_points, round_thresholds, shortest_between
@@ -92,6 +94,43 @@ def test_the_promise_holds_on_new_data() -> None:
             missed += accuracy(grid[grid >= points.threshold[at]]).mean() < 0.7
     assert found > 150  # it does promise something
     assert missed <= 10 + 6  # 5% of 200, and two standard deviations
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_what_is_sure_is_what_decide_chooses(make: Callable[..., Predictions], tied: bool) -> None:
+    p = make(n=3000)
+    if tied:
+        scores = reduce(p)
+        p = predictions(labels=p.labels, predicted=scores.predicted, confidence=scores.confidence.numpy().round(2))
+    points = operating_points(reduce(p))
+    found = 0
+    for goal in (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98):
+        at = points.at_accuracy(goal, sure=True)
+        try:
+            rule = decide(p, accuracy=goal)
+        except InputError:
+            assert at is None
+            continue
+        found += 1
+        assert at is not None and isinstance(rule, Threshold)
+        assert points.threshold[at] == float(rule.threshold)
+        assert points.coverage[at] == rule.record.certificate["coverage"]
+    assert found > 2
+    assert points.at_accuracy(0.555, sure=True) == points.at_accuracy(0.56, sure=True)  # the next stored target
+
+
+def test_what_is_sure_counts_groups() -> None:
+    """Each item four times, as one group, promises about what the items alone do; counted as independent, too much."""
+    rng = np.random.default_rng(3)
+    confidence = rng.beta(4, 1, 1000)
+    correct = rng.random(1000) < confidence
+    alone = operating_points(top1(confidence, correct))
+    four, group = (np.repeat(a, 4) for a in (confidence, np.arange(1000)))
+    grouped = operating_points(top1(four, np.repeat(correct, 4), group=group))
+    naive = operating_points(top1(four, np.repeat(correct, 4)))
+    shares = [float(p.coverage[p.at_accuracy(0.85, sure=True)]) for p in (alone, grouped, naive)]  # type: ignore[index]
+    assert shares[1] == pytest.approx(shares[0], abs=0.03)
+    assert shares[2] > shares[0] + 0.05
 
 
 def test_groups_widen_the_interval() -> None:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,11 +122,14 @@ def just_above(x: float) -> float:
     return t if x < t <= 1 else float(np.nextafter(x, 2))
 
 
-def binomial_p(errors: Floats, count: NDArray[np.int64], risk: float) -> Floats:
-    """P(Bin(count, risk) ≤ errors): small where so few errors would be luck if the true risk were higher."""
-    from scipy.special import bdtr
+def binomial_p(errors: Floats, count: NDArray[Any], risk: float) -> Floats:
+    """P(Bin(count, risk) ≤ errors): small where so few errors would be luck if the true risk were higher.
 
-    return np.asarray(np.where(count > 0, bdtr(errors, np.maximum(count, 1), risk), 1.0))
+    Written with the beta function, which takes fractional counts (a design effect) too."""
+    from scipy.special import betainc
+
+    right = count - errors
+    return np.asarray(np.where(right > 0, betainc(np.maximum(right, 1e-9), errors + 1, 1 - risk), 1.0))
 
 
 def hoeffding_bentkus_p(total: Floats, count: NDArray[np.int64], risk: float) -> Floats:

@@ -1,14 +1,11 @@
 """Operating points: accept what is at least this sure; how much is that, how right, how calibrated?
 
-A stored point is a threshold t (accept confidence ≥ t) with exact numbers over the items. Three sets of thresholds:
+A stored point is a threshold t (accept confidence ≥ t) with exact numbers over the items. Sets of thresholds:
 
 * round ones (0.00, 0.01, …, 0.99, 0.991, …, 0.9991, …), fixed before the data are seen, for people who type one;
 * quantiles of confidence, so that the slider moves evenly through what is accepted;
-* for each usual target accuracy the exact threshold that accepts most at that accuracy.
-
-"95% accurate, and 95% sure of it" searches over thresholds, so a pointwise bound would promise too much. It uses the
-round thresholds alone, which the data did not choose, and a Clopper–Pearson bound at 5% divided by their number
-(Bonferroni): whatever threshold comes out, the promise fails with probability at most 5%.
+* for each usual target accuracy the exact threshold that accepts most at that accuracy, and the one that `decide`
+  would choose: "95% accurate, and 95% sure of it", corrected for the search (`calibrant.decisions.threshold`).
 """
 
 from __future__ import annotations
@@ -19,8 +16,9 @@ from decimal import ROUND_CEILING, Decimal
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrant.decisions.threshold import Ordered, binomial_p
 from calibrant.functional.binning import equal_width
-from calibrant.functional.binomial import Floats, exact_lower, wilson
+from calibrant.functional.binomial import Floats, wilson
 from calibrant.functional.scores import Scores
 
 QUANTILES = 600
@@ -41,8 +39,7 @@ class OperatingPoints:
     confidence: Floats  # mean of what is accepted
     ece: Floats
     ece_chance: Floats  # what a perfectly calibrated model would show with these items, by chance alone
-    promised: Floats  # simultaneous lower bound of accuracy; NaN where the threshold is not a round one
-    promises: int  # over how many thresholds it holds
+    sure: dict[float, int | None]  # each target accuracy → the point that `decide` chooses for it
     effective: float  # items that are worth an independent one, as a share (1 without groups)
 
     @property
@@ -54,9 +51,10 @@ class OperatingPoints:
         return self.correct / np.maximum(self.accepted, 1)
 
     def at_accuracy(self, target: float, *, sure: bool = False) -> int | None:
-        """Index of the point that accepts most at this accuracy (`sure`: at this promised accuracy)."""
-        value = self.promised if sure else self.accuracy
-        good = np.flatnonzero((np.nan_to_num(value, nan=-1.0) >= target) & (self.accepted > 0))
+        """Index of the point that accepts most at this accuracy (`sure`: promised for this target or the next)."""
+        if sure:
+            return next((at for goal, at in self.sure.items() if goal >= target), None)
+        good = np.flatnonzero((self.accuracy >= target) & (self.accepted > 0))
         return int(good[np.argmax(self.accepted[good])]) if len(good) else None
 
 
@@ -66,15 +64,15 @@ def operating_points(scores: Scores) -> OperatingPoints:
     conf = scores.confidence.numpy()[order]
     hit = scores.correct.numpy()[order].astype(np.int64)
     fixed = round_thresholds(scores.k if scores.about == "top label" else None)
-    thresholds, first, firm = _distinct(conf, fixed, _chosen(conf, hit))
+    share = effective_share(scores)
+    held = promised(conf, hit, share)
+    thresholds, first = _distinct(conf, fixed, _chosen(conf, hit), set(held.values()) - {np.inf})
     accepted = len(conf) - first
     above = np.concatenate([np.cumsum(hit[::-1])[::-1], [0]])
     sure = np.concatenate([np.cumsum(conf[::-1])[::-1], [0.0]])
     correct = above[first]
-    share = effective_share(scores)
     low, high = wilson(correct * share, accepted * share)
     ece, chance = _ece(conf, hit, first, scores)
-    bound = exact_lower(correct * share, accepted * share, ALPHA / len(fixed))
     return OperatingPoints(
         n=len(conf),
         threshold=thresholds,
@@ -85,10 +83,16 @@ def operating_points(scores: Scores) -> OperatingPoints:
         confidence=sure[first] / np.maximum(accepted, 1),
         ece=ece,
         ece_chance=chance,
-        promised=np.where(firm, bound, np.nan),
-        promises=len(fixed),
+        sure={goal: int(np.searchsorted(thresholds, t)) if t <= 1 else None for goal, t in held.items()},
         effective=share,
     )
+
+
+def promised(conf: Floats, hit: NDArray[np.int64], share: float) -> dict[float, float]:
+    """Each target accuracy → the threshold that `decide` chooses for it (infinite: none), from rising confidences."""
+    wrong = np.concatenate([[0.0], np.cumsum(1.0 - hit[::-1])])
+    items = Ordered(conf[::-1], wrong, lambda errors, count, risk: binomial_p(errors * share, count * share, risk))
+    return {goal: items.choose(1 - goal, ALPHA).threshold for goal in TARGETS}
 
 
 def round_thresholds(k: int | None) -> Floats:
@@ -137,17 +141,16 @@ def _chosen(conf: Floats, hit: NDArray[np.int64]) -> Floats:
     return np.array([shortest_between(b, float(conf[start[i]])) for i, b in zip(runs, below, strict=True)])
 
 
-def _distinct(conf: Floats, fixed: Floats, chosen: Floats) -> tuple[Floats, NDArray[np.int64], NDArray[np.bool_]]:
-    """(threshold, first accepted item, is a round one): of those that accept the same items the shortest to write."""
+def _distinct(conf: Floats, fixed: Floats, chosen: Floats, kept: set[float]) -> tuple[Floats, NDArray[np.int64]]:
+    """(threshold, first accepted item): of those that accept the same items the shortest to write, and all `kept`."""
     best: dict[int, tuple[bool, int, float]] = {}
     for is_chosen, values in ((False, fixed), (True, chosen)):
         for t, first in zip(values.tolist(), np.searchsorted(conf, values, side="left").tolist(), strict=True):
             rank = (is_chosen, len(repr(t)), t)
             if first < len(conf) and (first not in best or rank < best[first]):
                 best[first] = rank
-    order = sorted(best)
-    threshold = np.array([best[i][2] for i in order])
-    return threshold, np.array(order), np.array([not best[i][0] for i in order])
+    threshold = np.array(sorted({t for _, _, t in best.values()} | kept))
+    return threshold, np.searchsorted(conf, threshold, side="left")
 
 
 def _ece(conf: Floats, hit: NDArray[np.int64], first: NDArray[np.int64], scores: Scores) -> tuple[Floats, Floats]:

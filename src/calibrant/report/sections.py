@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -148,8 +147,8 @@ def _embedded(points: OperatingPoints) -> dict[str, Any]:
     """Columns for the script, six digits: what is shown has four."""
     low, high = wilson(points.accepted * points.effective, points.n * points.effective)
 
-    def six(column: Any) -> list[float | None]:
-        return [None if math.isnan(v) else round(v, 6) for v in np.asarray(column, float).tolist()]
+    def six(column: Any) -> list[float]:
+        return [round(v, 6) for v in np.asarray(column, float).tolist()]
 
     return {
         "n": points.n,
@@ -163,8 +162,7 @@ def _embedded(points: OperatingPoints) -> dict[str, Any]:
         "confidence": six(points.confidence),
         "ece": six(points.ece),
         "chance": six(points.ece_chance),
-        "promised": six(np.floor(points.promised * 1e6) / 1e6),  # a promise is never rounded up
-        "promises": points.promises,
+        "sure": list(points.sure.items()),
         "independent": points.effective >= 1,
     }
 

@@ -46,18 +46,18 @@
 
     function find() {
       const wanted = Number(goal.value) / 100;
-      const reached = sure.checked ? (i) => p.promised[i] : (i) => p.correct[i] / p.accepted[i];
+      const [promised, at] = p.sure.find(([target]) => target >= wanted - 1e-12) || [null, null];
       let best = -1;
-      for (let i = 0; i <= last; i++) {
-        const value = reached(i);
-        if (value !== null && value >= wanted - 1e-12 && (best < 0 || p.accepted[i] > p.accepted[best])) best = i;
+      if (sure.checked) best = at === null ? -1 : at;
+      else for (let i = 0; i <= last; i++) {
+        if (p.correct[i] / p.accepted[i] >= wanted - 1e-12 && (best < 0 || p.accepted[i] > p.accepted[best])) best = i;
       }
       if (!(wanted > 0 && wanted <= 1)) answer.textContent = "Ask for an accuracy between 0 and 100%.";
       else if (best < 0) answer.textContent = "No threshold " + (sure.checked ? "is 95% certain to reach " : "reaches ") + goal.value + "% on these items.";
       else {
         show(best);
         answer.textContent = "Accept at a confidence of " + p.threshold[best] + " or more: " + percent(p.accepted[best] / p.n) + " of the items" +
-          (sure.checked ? ", at least " + percent(p.promised[best], 2) + " of them right, with 95% certainty." : ", of which " + percent(p.correct[best] / p.accepted[best], 2) + " are right here.");
+          (sure.checked ? ", at least " + percent(promised) + " of them right, with 95% certainty." : ", of which " + percent(p.correct[best] / p.accepted[best], 2) + " are right here.");
       }
     }
 
