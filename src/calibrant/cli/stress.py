@@ -19,6 +19,7 @@ from calibrant.files import outputs
 
 if TYPE_CHECKING:
     from calibrant.cli.stress_inputs import Ensembling, Setting
+    from calibrant.decisions import Rule
     from calibrant.diagnostics.stress import Choice, Folder, Material, Subject
     from calibrant.diagnostics.stress.cells import Cell
     from calibrant.diagnostics.stress.store import Arrays
@@ -55,6 +56,9 @@ def stress(
         Path | None, typer.Option(help="stress folder of another model: adds mCE, mCNLL, mCECE against it")
     ] = None,
     map_: Annotated[Path | None, typer.Option("--map", help="a fitted map to judge under shift")] = None,
+    rule: Annotated[
+        Path | None, typer.Option(help="a rule of `calibrant decide`: what becomes of its promise under each shift")
+    ] = None,
     calibrators: Annotated[
         str, typer.Option(help="fitted on clean data, separated by commas, or none")
     ] = "temperature,auto",
@@ -84,15 +88,18 @@ def stress(
     """Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable."""
     from calibrant.cli import stress_inputs as inputs
     from calibrant.cli.model_data import inputs_of, moment
+    from calibrant.decisions.storage import load_rule
     from calibrant.diagnostics.stress import Folder, planned
     from calibrant.diagnostics.stress.run import rehearsed, tried
+    from calibrant.report.stress_rule import check_rule
 
-    read = [*model, data, corruptions, *(natural or ()), *(outside or ()), reference, map_]
+    read = [*model, data, corruptions, *(natural or ()), *(outside or ()), reference, map_, rule]
     outputs.check((out, outputs.STRESS), (html, outputs.PAGE), inputs=read)
     given = {"members": members, "where": where, "sigma": sigma, "distribution": distribution, "search": search, "p": p}
     made = inputs.ensembling(ensemble, given, seed, calibration)
     choice = inputs.suite_of(suite, subset, types, severities, natural or (), corruptions)
     fitted = _loaded(map_)
+    decided = None if rule is None else load_rule(rule)
     moments = (moment(mean, "--mean"), moment(std, "--std"))
     setting = inputs.opened(model, data, data_root, device, moments, None)
     names = [] if calibrators == "none" else [name.strip() for name in calibrators.split(",") if name.strip()]
@@ -115,12 +122,14 @@ def stress(
     k = tried(subject, material, setting.first.name, setting.name)
     if k != setting.data.k:
         raise InputError(f"the model has {k} classes and {setting.name} has {setting.data.k}: not the same task")
+    check_rule(decided, k)
     against = None if reference is None else _reference(reference, choice, material)
     plan = planned(choice, calibration=material.calibration is not None)
     rehearsed(material, plan)
     folder = Folder.begin(out, settings)
+    replicated = seed if intervals else None
     report = _judged(
-        subject, material, plan, folder, names, fitted, against, notes + more, seed if intervals else None, setting
+        subject, material, plan, folder, names, fitted, decided, against, notes + more, replicated, setting
     )
     _told(report, folder, html, inputs_of(setting.data, setting.mean, setting.std), as_json)
 
@@ -230,6 +239,7 @@ def _judged(
     folder: Folder,
     calibrators: list[str],
     maps: dict[str, FittedMap],
+    rule: Rule | None,
     reference: dict[tuple[str, int], Arrays] | None,
     notes: list[str],
     seed: int | None,
@@ -238,6 +248,7 @@ def _judged(
     from calibrant.diagnostics.stress import analyse, run
     from calibrant.metrics.conventions import Resampling
     from calibrant.report.stress import StressReport, calibrator_maps
+    from calibrant.report.stress_rule import RuleUnderShift
 
     cells: dict[Cell, Arrays] = run(subject, material, plan, folder, progress=sys.stderr.isatty())
     fitted = calibrator_maps(cells, subject.raw, calibrators) | maps
@@ -250,7 +261,8 @@ def _judged(
         resampling=None if seed is None else Resampling(seed),
         notes=(*notes, *(f"{c.name}: {said}" for c in plan if c.kind == "outside" and (said := folder.text(c.key)))),
     )
-    return StressReport(outcome, folder.settings())
+    ruled = None if rule is None else RuleUnderShift.of(rule, cells, subject.raw)
+    return StressReport(outcome, folder.settings(), ruled)
 
 
 def _told(report: StressReport, folder: Folder, html: Path | None, fed: str, as_json: bool) -> None:

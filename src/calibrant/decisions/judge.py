@@ -28,6 +28,15 @@ class Judgement:
     estimates: Mapping[str, Estimate]
     tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     reused: bool = False
+    promise: tuple[str, float] | None = None  # the estimate that it is about, and what was promised at least
+
+    @property
+    def broken(self) -> bool:
+        """Whether the items contradict the promise: the whole interval lies below it."""
+        if self.promise is None:
+            return False
+        high = self.estimates[self.promise[0]].high
+        return high is not None and high < self.promise[1]
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -60,9 +69,8 @@ def judge(rule: Rule, p: Predictions, *, allow_reuse: bool = False) -> Judgement
         return Judgement(said, costs | estimates, reused=allow_reuse)
     c = rule.record.certificate
     said = f"{percent(estimates['accepted'].value or 0)} of items are accepted"
-    if c["loss"] is None:
-        said += _kept(estimates["accuracy_accepted"], 1 - c["risk"], "of the accepted are right")
-    return Judgement(said, estimates, reused=allow_reuse)
+    promise = ("accuracy_accepted", 1 - c["risk"]) if c["loss"] is None else None
+    return _kept(Judgement(said, estimates, reused=allow_reuse, promise=promise), "of the accepted are right")
 
 
 def _sets(
@@ -94,8 +102,9 @@ def _sets(
         for k in torch.unique(labels).tolist()
     ]
     said = f"sets of {estimates['set_size'].value:.2f} classes on average"
-    said += _kept(estimates["coverage"], rule.record.certificate["coverage"], "hold the truth")
-    return Judgement(said, estimates, {"by_size": sizes, "by_class": classes}, reused)
+    promise = ("coverage", rule.record.certificate["coverage"])
+    tables = {"by_size": sizes, "by_class": classes}
+    return _kept(Judgement(said, estimates, tables, reused, promise), "hold the truth")
 
 
 def group_of(p: Predictions, which: Tensor) -> Tensor | None:
@@ -113,12 +122,13 @@ def share(hits: Tensor, group: Tensor | None = None) -> Estimate:
     return Estimate(float(hits.double().mean()), float(low), float(high), method="Clopper–Pearson")
 
 
-def _kept(seen: Estimate, promised: float, what: str) -> str:
-    """Whether the items contradict the promise."""
+def _kept(j: Judgement, what: str) -> Judgement:
+    """With whether the items contradict the promise in its sentence."""
+    if j.promise is None:
+        return j
+    seen, promised = j.estimates[j.promise[0]], asked(j.promise[1])
     if seen.value is None or seen.low is None or seen.high is None:
-        return ""
-    verdict = "the promise is broken here" if seen.high < promised else "in line with the promise"
-    return (
-        f"; {percent(seen.value)} [{percent(seen.low)}, {percent(seen.high)}] {what}, {asked(promised)} were promised: "
-        f"{verdict}"
-    )
+        return j
+    verdict = "the promise is broken here" if j.broken else "in line with the promise"
+    interval = f"{percent(seen.value)} [{percent(seen.low)}, {percent(seen.high)}]"
+    return replace(j, sentence=f"{j.sentence}; {interval} {what}, {promised} were promised: {verdict}")

@@ -20,6 +20,7 @@ from calibrant.data.corruption_folder import CorruptionFolder, CorruptionImages,
 from calibrant.data.image_folder import read_part
 from calibrant.data.ood import GENERATED, OODImages, ood_images
 from calibrant.data.records import Part, numbered_classes
+from calibrant.decisions import Rule
 from calibrant.diagnostics.stress import Choice, Folder, Material, Outcome, Subject, analyse, planned, run
 from calibrant.diagnostics.stress.analysis import Broken, predictions_of
 from calibrant.diagnostics.stress.cells import Cell, chosen_suites
@@ -32,6 +33,7 @@ from calibrant.metrics.conventions import Resampling
 from calibrant.posthoc.fit import fit, resolve
 from calibrant.posthoc.map import FittedMap
 from calibrant.report.plots.heatmap import heatmap
+from calibrant.report.stress_rule import RuleUnderShift, check_rule
 from calibrant.report.stress_text import breaking, text
 from calibrant.shifts import PERTURBATIONS, SHIFTS, SUBSETS
 from calibrant.shifts.frequency import FREQUENCIES
@@ -51,6 +53,7 @@ class StressReport:
 
     outcome: Outcome
     settings: Mapping[str, Any] = field(default_factory=dict)
+    rule: RuleUnderShift | None = None
 
     def worst(self) -> Broken | None:
         """The corruption that breaks the model first: at the lowest severity, then with the least accuracy left."""
@@ -74,15 +77,16 @@ class StressReport:
         )
 
     def table(self) -> str:
-        """By severity, the means over types; then what breaks first."""
-        return text(self.outcome)
+        """By severity, the means over types; then what breaks first, and what becomes of the rule."""
+        return text(self.outcome) if self.rule is None else f"{text(self.outcome).rstrip()}\n\n{self.rule.text()}"
 
     def first_to_break(self) -> str:
         """One sentence: which shift breaks this model first."""
         return breaking(self.outcome)
 
     def to_dict(self) -> dict[str, Any]:
-        return {"schema": SCHEMA, "settings": dict(self.settings), **self.outcome.to_dict()}
+        ruled = {} if self.rule is None else {"rule": self.rule.to_dict()}
+        return {"schema": SCHEMA, "settings": dict(self.settings), **self.outcome.to_dict(), **ruled}
 
     def to_json(self, indent: int | None = 2) -> str:
         return json.dumps(jsonable(self.to_dict()), indent=indent, ensure_ascii=False, allow_nan=False)
@@ -106,6 +110,7 @@ def stress(
     calibration: tuple[Any, Any] | None = None,
     calibrators: Sequence[str] = CALIBRATORS,
     maps: Mapping[str, FittedMap] | None = None,
+    rule: Rule | None = None,
     out: str | Path | None = None,
     limit: int | None = None,
     seed: int = 0,
@@ -121,7 +126,7 @@ def stress(
     labels), a file of both or a folder of classes;
     `outside_sets` foreign images by name, besides photographs and noise. `reference`, another model's `out`, adds mCE,
     mCNLL and mCECE. `calibration=(images, labels)`, clean and disjoint, shows how `calibrators` fitted there fare under
-    shift. `out` keeps the logits of every cell, and resumes.
+    shift, and `rule` what becomes of a rule of `calibrant.decide`. `out` keeps the logits of every cell, and resumes.
     """
     for name, value in (("limit", limit), ("batch", batch)):
         if value is not None and value < 1:
@@ -135,6 +140,7 @@ def stress(
     foreign = {name: _foreign(name, x) for name, x in (outside_sets or {}).items()}
     shape = tuple(part.x.shape[1:])
     k = tried(subject, Material(part, shape, device=where), type(model).__name__, "these images")
+    check_rule(rule, k)
     sets = {name: _collected(given, k, shape) for name, given in (natural or {}).items()}
     for name, some in {"labels": part, "calibration": held, **sets}.items():
         if some is not None and not 0 <= int(some.y.min()) <= int(some.y.max()) < k:
@@ -179,7 +185,8 @@ def stress(
     fitted = dict(maps or {}) | calibrator_maps(cells, subject.raw, calibrators)
     resampling = Resampling(seed) if intervals else None
     outcome = analyse(cells, raw=subject.raw, maps=fitted or None, reference=compared, resampling=resampling)
-    report = StressReport(outcome, settings)
+    ruled = None if rule is None else RuleUnderShift.of(rule, cells, subject.raw)
+    report = StressReport(outcome, settings, ruled)
     if folder is not None:
         folder.record(report.to_dict())
     return report

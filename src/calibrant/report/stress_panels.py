@@ -28,6 +28,7 @@ def panels(report: StressReport) -> list[Panel]:
     made = [
         _corruptions(report) if o.corruptions is not None else None,
         _calibrators(o) if len(o.calibrators) > 1 else None,
+        None if report.rule is None else report.rule.panel(),
         _natural(o) if o.natural else None,
         _foreign(o) if o.ood else None,
         _steady(o) if o.perturbations else None,

@@ -1,0 +1,128 @@
+"""What becomes of a rule's promise under shift: the rule judged on every cell, from the logits that are there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from calibrant.decisions import Judgement, Rule, judge
+from calibrant.decisions.rule import floor, percent
+from calibrant.diagnostics.stress.analysis import predictions_of
+from calibrant.diagnostics.stress.cells import Cell
+from calibrant.diagnostics.stress.store import Arrays
+from calibrant.errors import InputError, SplitError
+from calibrant.report.numbers import DASH
+from calibrant.report.panels import Panel, Table
+from calibrant.report.stress_text import shown
+
+JUDGED = ("clean", "natural", "corruption")
+"""Kinds of cells that a promise about single, labelled items is compared with."""
+COLUMNS = {
+    "threshold": {"accepted": "items accepted", "accuracy_accepted": "accuracy of the accepted"},
+    "sets": {"coverage": "sets that hold the truth", "set_size": "classes in a set"},
+    "costs": {"cost": "cost of an item", "saved": "saved against the likeliest class"},
+}
+"""Kind of rule → the estimates that are shown, and what they are called."""
+SHARES = ("accepted", "accuracy_accepted", "coverage")
+SAID = {"accuracy_accepted": "of the accepted are right", "coverage": "of sets hold the truth"}
+
+
+def check_rule(rule: Rule | None, k: int) -> None:
+    """Refuses a rule that cannot decide about this model's logits, before anything is written."""
+    if rule is None:
+        return
+    if rule.by == "group":
+        raise InputError("the rule is by group, and stressed items have no groups; choose one without groups")
+    rule(torch.zeros(1, k))
+
+
+@dataclass(frozen=True)
+class RuleUnderShift:
+    """The rule, and how it did on the clean items, on each re-collected set and on each type at each severity."""
+
+    rule: Rule
+    cells: Mapping[Cell, Judgement]
+
+    @classmethod
+    def of(cls, rule: Rule, cells: Mapping[Cell, Arrays], raw: bool) -> RuleUnderShift:
+        said = {c: predictions_of(arrays, raw, None) for c, arrays in cells.items() if c.kind in JUDGED}
+        try:
+            return cls(rule, {c: judge(rule, p) for c, p in said.items()})
+        except SplitError as error:
+            raise SplitError("the rule was chosen on the items that are stressed; choose it on other items") from error
+
+    def sentence(self) -> str:
+        """The promise on clean items, and where the least is left of it."""
+        clean = self.cells[Cell("clean")]
+        if clean.promise is None:
+            return "This rule promises no accuracy or coverage that shifted items could break."
+        about, promised = clean.promise
+        seen = {c: e.value for c, j in self.cells.items() if (e := j.estimates[about]).value is not None}
+        kept = "which breaks the promise" if clean.broken else "in line with the promise"
+        on_clean = f"{percent(seen[Cell('clean')])} {SAID[about]}" if Cell("clean") in seen else "nothing is accepted"
+        said = f"On clean data {on_clean}, {kept} of {floor(promised)}."
+        shifted = [c for c in self.cells if c.kind != "clean"]
+        broken = [c for c in shifted if self.cells[c].broken]
+        if broken:
+            worst = min(broken, key=lambda c: seen[c])
+            said += f" It is broken under {len(broken)} of {len(shifted)} shifts; under {_called(worst)}, "
+            said += f"{percent(seen[worst])} {SAID[about]}."
+        elif shifted:
+            said += f" None of the {len(shifted)} shifts contradicts it."
+        idle = sum(c not in seen for c in shifted)
+        return f"{said} Under {idle} of the shifts nothing is accepted." if idle else said
+
+    def text(self) -> str:
+        """For a terminal: each type at its highest severity, and where the promise is first broken."""
+        columns = COLUMNS[self.rule.kind]
+        rows = [["rule, at the highest severity", *columns.values(), "promise broken from severity"]]
+        for shift in dict.fromkeys((c.kind, c.name) for c in self.cells):
+            cells = [c for c in self.cells if (c.kind, c.name) == shift]
+            broken = [c.severity for c in cells if self.cells[c].broken]
+            first = DASH if not broken else str(min(broken) or "yes")
+            rows.append([_name(cells[0]), *self._row(max(cells, key=lambda c: c.severity)), first])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+            for row in rows
+        ]
+        return "\n".join([f"rule: {self.rule.sentence}", *lines, self.sentence()])
+
+    def panel(self) -> Panel:
+        """For the HTML report: every cell."""
+        rows = [[_called(c), *self._row(c), "broken" if j.broken else DASH] for c, j in self.cells.items()]
+        head = ["items", *COLUMNS[self.rule.kind].values(), "promise"]
+        notes = [
+            f"The rule: {self.rule.sentence}.",
+            "A promise holds for items drawn like those the rule was chosen on; it counts as broken where the whole "
+            "interval lies below it.",
+        ]
+        table = Table("The rule on each set, with 95% intervals", head, rows)
+        return Panel("What becomes of the rule's promise?", self.sentence(), tables=[table], notes=notes)
+
+    def to_dict(self) -> dict[str, Any]:
+        promise = self.cells[Cell("clean")].promise
+        return {
+            "rule": self.rule.to_dict(),
+            "sentence": self.sentence(),
+            "promised": None if promise is None else {promise[0]: promise[1]},
+            "cells": {
+                c.key: {name: e.to_dict() for name, e in j.estimates.items()} | {"broken": j.broken}
+                for c, j in self.cells.items()
+            },
+        }
+
+    def _row(self, cell: Cell) -> list[str]:
+        estimates = self.cells[cell].estimates
+        return [shown(estimates[name], name in SHARES) for name in COLUMNS[self.rule.kind]]
+
+
+def _called(cell: Cell) -> str:
+    return f"{_name(cell)} at severity {cell.severity}" if cell.severity else _name(cell)
+
+
+def _name(cell: Cell) -> str:
+    return (cell.name or cell.kind).replace("_", " ")

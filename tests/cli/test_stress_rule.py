@@ -1,0 +1,117 @@
+"""`calibrant stress --rule`: the promise on every cell, recomputed from the stored logits; which rules are refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binomtest
+
+import calibrant
+from calibrant.errors import SplitError
+from tests.cli.test_fit_apply import call, make
+
+FEW = ("--types", "contrast,fog", "--severities", "1,5", "--limit", 200, "--device", "cpu", "--calibrators", "none")
+CELLS = ("clean", "corruption-contrast-1", "corruption-contrast-5", "corruption-fog-1", "corruption-fog-5")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("ruled") / "run"
+    settings = ["--set", "epochs=4", "--set", "network.hidden=[32]"]
+    assert calibrant.cli.run(["train", "digits/cross_entropy", "-o", str(out), *settings, "--device", "cpu"]) == 0
+    return out
+
+
+def stored(path: Path) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """(probabilities, labels) of a cell."""
+    with np.load(path) as held:
+        z, y = held["logits"].astype(np.float64), held["labels"]
+    p = np.exp(z - z.max(1, keepdims=True))
+    return p / p.sum(1, keepdims=True), y
+
+
+def same(found: dict[str, Any], hits: np.ndarray[Any, Any]) -> None:
+    """The share of hits with scipy's exact interval; nothing of nothing."""
+    if not len(hits):
+        assert found["value"] is None
+        return
+    exact = binomtest(int(hits.sum()), len(hits)).proportion_ci(0.95, "exact")
+    got = (found["value"], found["low"], found["high"])
+    assert got == pytest.approx((hits.mean(), exact.low, exact.high), abs=1e-6)
+
+
+def test_a_threshold_and_sets_on_the_same_cells(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choose = ("decide", trained / "calibration.npz", "--json")
+    threshold = json.loads(call(capsys, *choose, "--accuracy", 0.9, "-o", tmp_path / "rule")[1])["threshold"][0]
+    quantile = json.loads(call(capsys, *choose, "--set-coverage", 0.9, "-o", tmp_path / "sets")[1])["quantile"][0]
+    asked = ("stress", trained, "-o", tmp_path / "out", *FEW, "--rule")
+    code, out, _ = call(capsys, *asked, tmp_path / "rule", "--html", tmp_path / "page.html", "--json")
+    ruled = json.loads(out)["rule"]
+    assert code == 0 and tuple(ruled["cells"]) == CELLS
+    assert ruled["promised"] == {"accuracy_accepted": pytest.approx(0.9)}
+    right = {}
+    for key in CELLS:
+        p, y = stored(tmp_path / "out" / "cells" / f"{key}.npz")
+        accepted, right[key] = p.max(1) >= threshold, p.argmax(1) == y
+        right[key] = right[key][accepted]
+        same(ruled["cells"][key]["accepted"], accepted)
+        same(ruled["cells"][key]["accuracy_accepted"], right[key])
+        high = ruled["cells"][key]["accuracy_accepted"]["high"]
+        assert ruled["cells"][key]["broken"] == (high is not None and high < 0.9)
+    assert ruled["sentence"].startswith(f"On clean data {100 * right['clean'].mean():.1f}% of the accepted are right")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "What becomes of the rule" in page and "contrast at severity 5" in page and ruled["sentence"] in page
+
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").iterdir()}
+    code, out, _ = call(capsys, *asked, tmp_path / "sets")
+    assert code == 0 and {path: path.stat().st_mtime_ns for path in before} == before
+    ruled = json.loads((tmp_path / "out" / "stress.json").read_text("utf-8"))["rule"]
+    for key in CELLS:
+        p, y = stored(tmp_path / "out" / "cells" / f"{key}.npz")
+        sets = 1 - p <= quantile
+        same(ruled["cells"][key]["coverage"], sets[np.arange(len(y)), y])
+        assert ruled["cells"][key]["set_size"]["value"] == pytest.approx(sets.sum(1).mean())
+    worst = min(CELLS[1:], key=lambda key: ruled["cells"][key]["coverage"]["value"])
+    assert ruled["cells"][worst]["broken"] and f"under {worst.split('-')[1]} at severity" in ruled["sentence"]
+    assert "sets that hold the truth" in out and ruled["sentence"] in out
+
+
+def test_a_rule_that_does_not_fit_is_one_line(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = make(tmp_path / "calibration.npz", 0, "calibration", n=3000)
+    assert call(capsys, "decide", other, "--accuracy", 0.7, "-o", tmp_path / "three")[0] == 0
+    held = dict(np.load(trained / "calibration.npz"))
+    grouped = tmp_path / "grouped.npz"
+    np.savez(grouped, **held | {"group": np.arange(len(held["labels"])) % 2})
+    assert call(capsys, "decide", grouped, "--accept", 0.5, "--by", "group", "-o", tmp_path / "groups")[0] == 0
+    for folder, word in (("three", "chosen for 3 classes"), ("groups", "by group"), ("none", "none")):
+        out = tmp_path / "out"
+        code, _, err = call(capsys, "stress", trained, "-o", out, *FEW, "--rule", tmp_path / folder)
+        assert code == 2 and word in err and len(err.strip().splitlines()) == 1 and not out.exists()
+
+
+def test_in_python_the_items_of_the_choice_are_refused() -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.rand(400, 1, 8, 8, generator=g)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3)).eval()
+    with torch.no_grad():
+        z = 8 * model(x)
+    y = z.argmax(1)
+    rule = calibrant.decide(z[:200], y[:200], accuracy=0.9)
+
+    def stressed(first: int) -> calibrant.report.stress.StressReport:
+        few = {"suite": "corruptions", "types": ["contrast"], "severities": [5], "intervals": False}
+        return calibrant.stress(lambda u: 8 * model(u), x[first:][:200], y[first:][:200], rule=rule, **few)
+
+    report = stressed(200)
+    assert report.rule is not None and "On clean data 100.0% of the accepted are right" in report.table()
+    with pytest.raises(SplitError, match="items that are stressed; choose it on other items"):
+        stressed(0)
