@@ -1,4 +1,4 @@
-"""The command line: one file a verb, one table of verbs, one place that turns errors into exit codes.
+"""The command line: one file per verb, one table of verbs, one place that turns errors into exit codes.
 
 0: done. 1: it failed. 2: the input is wrong (one line that names the thing and the remedy).
 3: a gate (`--fail-if`) is not met. 130, 143: stopped by Ctrl-C or SIGTERM; what can be resumed says so.
@@ -29,7 +29,7 @@ VERBS: dict[str, str] = {
     "demo": "The whole pipeline on bundled data: train three ways, recalibrate, one table, an HTML report",
     "export": "Write a fitted map or a rule for other programs: formula and numbers (.json), or a graph (.onnx)",
     "fit": "Fit a map that makes confidence honest, and check that it does",
-    "list": "What this version has: the methods of a family, a line each",
+    "list": "List the methods of a family, one line each",
     "predict": "What a model says about a part of the data, alone or as an ensemble",
     "probe": "Why a network behaves as it does: robustness to attacks and calibration by its levels",
     "stress": "Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable",
@@ -40,9 +40,9 @@ VERBS: dict[str, str] = {
 
 
 RESUMED = ("bench", "probe", "stress", "train")
-"""Verbs that go on where they were stopped."""
+"""Verbs that resume where they were stopped."""
 INTERRUPTED, TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM
-"""What shells call these ends."""
+"""The exit codes that shells use."""
 
 
 def app(asked: str | None = None) -> typer.Typer:
@@ -124,7 +124,7 @@ def _stopped(how: str, argv: Sequence[str] | None) -> int:
 
 
 class _Terminated(BaseException):
-    """SIGTERM as an exception, so that bars give the cursor back and half-written files go."""
+    """SIGTERM as an exception, so that progress bars restore the cursor and half-written files are removed."""
 
 
 def _terminate(*_: object) -> None:

@@ -1,7 +1,7 @@
-"""The console's border: nothing that comes from a file, a name, a key or a column steers the terminal.
+"""Safe output: nothing that comes from a file, a name, a key or a column can control the terminal.
 
 Every line for people goes through `say`, every block (tables as text, JSON) through `block`, everything that rich lays
-out through `layout.Console`. Control characters in somebody's text are shown escaped; line breaks and colours are ours.
+out through `layout.Console`. Control characters in other people's text are escaped; line breaks and colours are ours.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def say(line: str = "", *, err: bool = False) -> None:
 
 
 def block(text: str, *, err: bool = False) -> None:
-    """Lines that are ours to break."""
+    """Several lines of our own."""
     typer.echo(escaped(text, lines=True), err=err)
 
 
@@ -35,7 +35,7 @@ def block_json(value: Any, indent: int | None = 2) -> None:
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Inside, warnings pass the border too; our own are one line, without the place in the code that they arose at."""
+    """Inside, warnings are escaped too; our own are one line, without their place in the code."""
 
     def show(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None

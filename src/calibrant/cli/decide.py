@@ -24,14 +24,16 @@ def decide(
     accept: Annotated[float | None, typer.Option(help="accept the surest items, this share of them")] = None,
     threshold: Annotated[float | None, typer.Option(help="accept at this confidence, chosen on other items")] = None,
     risk: Annotated[float | None, typer.Option(help="accept what has at most this mean loss")] = None,
-    loss: Annotated[Path | None, typer.Option(help="for --risk: a .csv of K × K losses, a row per true class")] = None,
+    loss: Annotated[
+        Path | None, typer.Option(help="for --risk: a .csv of K × K losses, one row per true class")
+    ] = None,
     set_coverage: Annotated[float | None, typer.Option(help="sets of classes that hold the truth this often")] = None,
     method: Annotated[str | None, typer.Option(help="of the sets: lac (default), aps, raps or topk")] = None,
     randomised: Annotated[bool, typer.Option(help="break ties of sets at random: smaller sets")] = False,
     penalty: Annotated[float | None, typer.Option(help="of raps, for each class beyond --k-reg (0.01)")] = None,
     k_reg: Annotated[int | None, typer.Option(help="of raps: classes without penalty (5)")] = None,
     costs: Annotated[
-        Path | None, typer.Option(help="a .csv: a row per true class, a column per action, one may be 'abstain'")
+        Path | None, typer.Option(help="a .csv: one row per true class, one column per action, one may be 'abstain'")
     ] = None,
     guarantee: Annotated[
         float | None, typer.Option(help="probability that the promise is kept (0.95; of sets: on average)")
@@ -40,11 +42,11 @@ def decide(
     map_folder: Annotated[Path | None, typer.Option("--map", help="a fitted map to apply first")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="folder for the rule")] = None,
     allow_reuse: Annotated[bool, typer.Option(help="choose on a test split, or on what the map was fitted on")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="machine-readable, on stdout")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
     logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
     probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
-    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, where the file has none")] = None,
+    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")] = None,
 ) -> None:
     """Which answers to accept, with a guarantee: a rule for an accuracy, a share, sets or costs."""
     outputs.check((out, outputs.RULE), inputs=[preds, labels, map_folder, loss, costs])
@@ -78,7 +80,7 @@ def decide(
     say(rule.sentence)
     if rule.record.reuse:
         say("chosen with --allow-reuse, on a test split or on what the map was fitted on: the promise may not hold")
-    say(f"written to {out}" if out is not None else "not written: name a folder with -o")
+    say(f"written to {out}" if out is not None else "not written: pass a folder with -o")
 
 
 def table(path: Path) -> tuple[list[str] | None, np.ndarray[Any, Any]]:

@@ -1,6 +1,6 @@
-"""What the command line says of an exception: one line for people and an exit code, never a traceback.
+"""An exception on the command line: one line for people and an exit code, never a traceback.
 
-An exception that nobody foresaw is a fault of ours: its line carries the type, and `CALIBRANT_DEBUG=1` prints the
+An unexpected exception is a bug: its line has the type, and `CALIBRANT_DEBUG=1` prints the
 traceback as well.
 """
 

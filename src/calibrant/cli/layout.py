@@ -1,4 +1,4 @@
-"""rich's console behind the border of `console`: tables and colours are ours, the text in them is somebody's."""
+"""rich's console with escaped text, as in `console`: tables and colours are ours, the text may be anyone's."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def list_(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
 ) -> None:
-    """What this version has: the methods of a family, a line each."""
+    """List the methods of a family, one line each."""
     if family is None:
         lines = [(name, str(len(table(name))), what) for name, (_, _, what) in FAMILIES.items()]
         if as_json:

@@ -1,6 +1,6 @@
-"""The data set that a command line shows a model: by name, a file of arrays, or a folder of images.
+"""The data set that a verb runs a model on: by name, a file of arrays, or a folder of images.
 
-`predict` and `stress` ask for it in the same words. What the model was trained on is the default, with its own split; a
+`predict` and `stress` share the options. What the model was trained on is the default, with its own split; a
 file or folder takes the model's classes and, where the model says one, its image size. Labels may be maps, a class for
 each pixel, where the verb can use them.
 """
@@ -53,8 +53,8 @@ def fed(
 ) -> tuple[Moment, Moment]:
     """(mean, std) that inputs are normalised by.
 
-    As asked; else by the model's own constants; else by those of a data set of the table. What somebody's own code or
-    files hold goes to the network as it is: only they know what it was trained on.
+    As asked; else by the model's own constants; else by those of a data set of the table. Data from a
+    user's own code or files are not normalised: only the user knows what the network was trained on.
     """
     import torch
 

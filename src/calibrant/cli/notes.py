@@ -1,4 +1,4 @@
-"""What a person should know of the models that were named, on stderr: unfinished runs, and runs of two recipes."""
+"""Notes on the given models, on stderr: unfinished runs, and runs of different recipes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def say_notes(found: Sequence[Reference]) -> None:
 
 
 def check_runs(models: Sequence[str], found: Sequence[Reference]) -> None:
-    """Models that a variance is taken over: each named once, and of one recipe, or it is said."""
+    """For a variance over models: each may be given once; a note says if their recipes differ."""
     places = [str(Path(text).resolve()) if Path(text).is_dir() else text for text in models]
     for i, place in enumerate(places):
         if place in places[:i]:

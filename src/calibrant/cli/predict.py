@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from calibrant.types import Predictions
 
 SMALL_IMAGES = 1000 * 32 * 32
-"""Pixels in a batch unless it is said: a thousand small images, or a few large ones."""
+"""Pixels in a batch without --batch: a thousand small images, or a few large ones."""
 
 
 def predict(
@@ -130,7 +130,7 @@ def predict(
         )
 
     networks = [m.to(place) for reference in found for m in reference.members]
-    answers = {  # items may differ in size: then nobody knows before
+    answers = {  # unknown beforehand if items differ in size
         text: both_classes(classes_last(logits_of(said), class_axis, f"{text}: logits"))
         for text, reference in zip(model, found if loaded.shape else (), strict=False)
         for said in [blank_logits(text, loaded, as_split(split), reference.members[0])]

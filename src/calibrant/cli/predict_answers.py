@@ -1,4 +1,4 @@
-"""What the models of `calibrant predict` answer to blank items, held against the data before anything is run."""
+"""Checks the shape of the models' output on blank items against the data, before `calibrant predict` runs anything."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def agree(answers: Mapping[str, Tensor], data: str, known: Sequence[Any] | None, labels: Tensor) -> None:
-    """Every model answers as the labels are (one class an item, or a map), with as many classes as the first, and that
-    with those of the data, where they are known."""
+    """Check that every model's output fits the labels (one class per item, or a map), and that all have the same number
+    of classes: that of the data, where it is known."""
     for text, z in answers.items():
         _shaped(text, z, data, labels)
     counts = {text: int(z.shape[-1]) for text, z in answers.items()}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def streamed(
     made: Ensemble | None, networks: Sequence[Any], window: int | None, decay: float | None, scene_cut: float | None
 ) -> Ensemble:
-    """The network, or of an ensemble one member a frame, averaged over recent frames."""
+    """The network (or one ensemble member per frame), averaged over recent frames."""
     from calibrant.ensembles.temporal import DECAY, WINDOW, TemporalSmoothing
 
     if isinstance(made, TemporalSmoothing):

@@ -1,7 +1,7 @@
 """`calibrant probe RUN/ --what robustness,…`: why a network behaves as it does.
 
-Each probe is a line of `PROBES`: a module of `calibrant.cli` whose `probe(request)` computes it, keeps what is dear to
-compute beside the run, and returns what to print, what JSON holds and a section of the report.
+Each probe is a line of `PROBES`: a module of `calibrant.cli` whose `probe(request)` computes it, stores
+expensive results with the run, and returns what to print, the JSON record and a section of the report.
 """
 
 from __future__ import annotations

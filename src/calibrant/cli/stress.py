@@ -182,7 +182,7 @@ def _completed(
     if "ood" in choice.suites:
         names, notes = (list(outside), []) if outside else usual_ood(setting.data, root)
         choice = replace(choice, outside=tuple(names))
-        for name in choice.outside:  # a name that is none is refused before anything is written
+        for name in choice.outside:  # an unknown name is refused before anything is written
             material.foreign(name)
     return choice, notes
 

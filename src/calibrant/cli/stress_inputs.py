@@ -81,7 +81,7 @@ def opened(
 
 
 def _all_classes(loaded: Data, subject: Subject, model: str, name: str) -> Data:
-    """As many classes as the network has, where nobody names them: a small file may lack the last ones."""
+    """As many classes as the network has, if they have no names: a small file may lack the last ones."""
     from dataclasses import replace
 
     from calibrant.data.records import numbered_classes

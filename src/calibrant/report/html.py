@@ -39,7 +39,7 @@ class Audit:
     scores: Scores | None = None
     predictions: Predictions | None = None  # for ids and class names
     sums: BinSums | None = None  # equal-width bin sums, enough for a reliability diagram
-    notes: tuple[str, ...] = ()  # what looks like a slip in the file; said before any number
+    notes: tuple[str, ...] = ()  # what looks wrong in the file; shown before any number
 
     @classmethod
     def of(cls, predictions: Predictions, report: Report, name: str = "", notes: Sequence[str] = ()) -> Audit:
@@ -60,7 +60,7 @@ def render(
     panels: Sequence[Panel] = (),
 ) -> str:
     """The whole page. `comparison` is one paired comparison or several; `after` is `before` (else the first audit)
-    recalibrated, on the same items; `panels` are further sections of whoever knows more than the predictions."""
+    recalibrated, on the same items; `panels` are further sections, from verbs that know more than the predictions."""
     from markupsafe import Markup
 
     if not audits:

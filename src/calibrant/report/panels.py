@@ -28,7 +28,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are text as it shall be read; the first column names the row, the others are numbers."""
+    """Cells are text, shown as given; the first column names the row, the others are numbers."""
 
     caption: str
     head: Sequence[str]

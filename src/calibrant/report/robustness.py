@@ -82,7 +82,7 @@ def levels_panel(
 
 
 def _share(value: float | None) -> str:
-    """In a sentence nobody counts nines."""
+    """A sentence does not need more nines."""
     return "over 99.9%" if value is not None and 0.999 < value < 1 else numbers.percent(value)
 
 

@@ -70,7 +70,7 @@ def next_steps(report: Report) -> list[Step]:
         if gap is not None and gap.reason:
             steps.append(Step("Collect more items", f"These cannot tell a difference from noise: {gap.reason}."))
         else:
-            why = "Without them, nobody can tell a difference from noise."
+            why = "Without them, a difference cannot be told from noise."
             steps.append(Step("Get intervals", why, f"calibrant audit {file}"))
     auroc = report.metrics.get("auroc")
     if auroc is not None and auroc.value is not None and auroc.value < 0.85:

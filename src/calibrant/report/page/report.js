@@ -29,7 +29,7 @@
       slider.setAttribute("aria-valuetext", "threshold " + p.threshold[i] + ", accepts " + percent(coverage) + ", of which " + percent(accuracy) + " are right");
       say("coverage", percent(coverage));
       say("coverageInterval", span(p.coverageLow[i], p.coverageHigh[i], 1));
-      say("coverageWords", count(n) + " of " + count(p.n) + " items" + (n < p.n ? "; the other " + count(p.n - n) + " are handed to a person." : "."));
+      say("coverageWords", count(n) + " of " + count(p.n) + " items; " + count(p.n - n) + " are handed to a person.");
       say("accuracy", percent(accuracy, 2));
       say("accuracyInterval", span(p.accuracyLow[i], p.accuracyHigh[i], 2));
       say("accuracyWords", count(n - p.correct[i]) + " of the accepted are wrong.");

@@ -1,4 +1,4 @@
-"""Metrics side by side with their intervals, one row a predictor; and the same predictor before and after."""
+"""Metrics side by side with their intervals, one row per predictor; and the same predictor before and after."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ARROWS = {"low": "lower is better", "high": "higher is better", "zero": "zero is
 def forest(
     reports: Mapping[str, Report], *, names: Sequence[str] = SHOWN, axes: Sequence[Axes] | None = None
 ) -> Sequence[Axes]:
-    """One small panel a metric (each has its own scale), one row a predictor, dot and interval."""
+    """One small panel per metric (each has its own scale), one row per predictor, dot and interval."""
     present = [n for n in names if any(n in r and r[n].value is not None for r in reports.values())]
     if axes is None:
         axes = _panels(len(present), len(reports))

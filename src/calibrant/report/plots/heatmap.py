@@ -1,4 +1,4 @@
-"""Type × severity as a heat map: where a model stands under every corruption, one number a tile."""
+"""Type × severity as a heat map: where a model stands under every corruption, one number per tile."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def level_accuracy(found: ByLevel, *, ax: Axes | None = None) -> Axes:
 
 
 def level_error(found: Sequence[ByLevel], what: Literal["ece", "variance"] = "ece", *, ax: Axes | None = None) -> Axes:
-    """ECE, or variance over runs, in each level (Fig. 1, bottom; Fig. 2 c and d), one line a predictor."""
+    """ECE, or variance over runs, in each level (Fig. 1, bottom; Fig. 2 c and d), one line per predictor."""
     ax = ax or new_axes()
     levels = 1
     for i, each in enumerate(found):
@@ -55,7 +55,7 @@ def level_error(found: Sequence[ByLevel], what: Literal["ece", "variance"] = "ec
 
 
 def epsilon_path(epsilon: Sequence[Sequence[float]], *, ax: Axes | None = None) -> Axes:
-    """ε_r after each epoch, a line a level (a row of `epsilon` per epoch, the first the start): red is unrobust."""
+    """ε_r after each epoch, one line per level (a row of `epsilon` per epoch, first the start): red is least robust."""
     from matplotlib.colors import LinearSegmentedColormap, to_hex
 
     ax = ax or new_axes(5.2, 3.2)

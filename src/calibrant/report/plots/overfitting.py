@@ -44,7 +44,7 @@ def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
 
 
 def overfitting_curves(runs: Sequence[Sequence[Epoch]], *, ax: Axes | None = None) -> Axes:
-    """Fig. 3 (a): NLL on test along training, of the network and of PEP at that epoch's σ*; one thin line a seed."""
+    """Fig. 3 (a): NLL on test along training, of the network and of PEP at that epoch's σ*; one thin line per seed."""
     ax = ax or new_axes()
     for name, colour, value in (
         ("network", "bad", "test_nll"),
@@ -69,7 +69,7 @@ def overfitting_curves(runs: Sequence[Sequence[Epoch]], *, ax: Axes | None = Non
 
 
 def overfitting_scatter(rows: Mapping[str, Sequence[Epoch]], *, of: str = "effect", ax: Axes | None = None) -> Axes:
-    """Fig. 3 (b–d): a point an epoch, overfitting against the PEP effect (`of="sigma"`: against σ*)."""
+    """Fig. 3 (b–d): one point per epoch, overfitting against the PEP effect (`of="sigma"`: against σ*)."""
     ax = ax or new_axes()
     for i, (name, epochs) in enumerate(rows.items()):
         x = [e.overfitting for e in epochs]
