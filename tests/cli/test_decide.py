@@ -135,3 +135,17 @@ def test_names_of_groups_survive_a_file(tmp_path: Path) -> None:
         path = calibrant.files.write(tmp_path / f"p.{suffix}", p)
         again = calibrant.files.read(path)
         assert again.group_names == ("a", "b", "c") and again.group.tolist() == p.group.tolist()
+
+
+def test_rows_of_costs_are_matched_by_class(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In any order, and a column `class` of numbers is no action."""
+    prices, said = tmp_path / "costs.csv", []
+    for text in ("a,b\n0,5\n1,0\n2,3\n", "class,a,b\n2,2,3\n0,0,5\n1,1,0\n"):
+        prices.write_text(text)
+        code, out, _ = call(capsys, "decide", preds, "--costs", prices)
+        assert code == 0 and out.startswith("the cheapest of 2 actions")
+        said.append(out)
+    assert said[0] == said[1]
+    prices.write_text("class,a,b\n0,0,5\n1,1,0\n7,2,3\n")
+    code, _, err = call(capsys, "decide", preds, "--costs", prices)
+    assert code == 2 and "the rows are named 0, 1, 7, and the classes are 0, 1, 2" in err and err.count("\n") == 1

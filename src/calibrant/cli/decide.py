@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,7 +53,7 @@ def decide(
     outputs.check((out, outputs.RULE), inputs=[preds, labels, map_folder, loss, costs])
     fitted = None if map_folder is None else load(map_folder)
     p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
-    actions, prices = (None, None) if costs is None else table(costs)
+    actions, prices = (None, None) if costs is None else table(costs, p.classes)
     rule = choose(
         p,
         set_coverage=set_coverage,
@@ -66,7 +67,7 @@ def decide(
         accept=accept,
         threshold=threshold,
         risk=risk,
-        loss=None if loss is None else table(loss)[1],
+        loss=None if loss is None else table(loss, p.classes)[1],
         guarantee=guarantee,
         by=by,
         map=fitted,
@@ -83,8 +84,11 @@ def decide(
     say(f"written to {out}" if out is not None else "not written: pass a folder with -o")
 
 
-def table(path: Path) -> tuple[list[str] | None, np.ndarray[Any, Any]]:
-    """(names of the columns, numbers) of a CSV of numbers: a header and a first column of class names may be there."""
+def table(path: Path, classes: Sequence[object] | None = None) -> tuple[list[str] | None, np.ndarray[Any, Any]]:
+    """(names of the columns, numbers) of a CSV of numbers: a header and a first column of class names may be there.
+
+    Rows that are named stand in the order of `classes` afterwards, whatever order the file has them in.
+    """
     try:
         with files.existing(path).open(newline="", encoding="utf-8-sig") as stream:
             rows = [row for row in csv.reader(stream) if any(cell.strip() for cell in row)]
@@ -93,7 +97,8 @@ def table(path: Path) -> tuple[list[str] | None, np.ndarray[Any, Any]]:
     if not rows:
         raise FileError(f"{path}: empty; give one row of numbers for each class")
     header = None if all(map(_numeric, rows[0])) else [cell.strip() for cell in rows.pop(0)]
-    named = bool(rows) and not any(_numeric(row[0]) for row in rows)
+    titled = header is not None and header[0].lower() in ("", "class", "label")
+    named = bool(rows) and (titled or not any(_numeric(row[0]) for row in rows))
     numbers = []
     for i, row in enumerate(rows):
         cells = row[1:] if named else row
@@ -108,7 +113,20 @@ def table(path: Path) -> tuple[list[str] | None, np.ndarray[Any, Any]]:
         header = header[1:]
     if header is not None and len(header) != len(numbers[0]):
         raise InputError(f"{path}: {len(header)} names in the header but {len(numbers[0])} numbers in a row")
-    return header, np.array(numbers)
+    return header, np.array(numbers)[_order(path, [row[0].strip() for row in rows], classes) if named else slice(None)]
+
+
+def _order(path: Path, names: list[str], classes: Sequence[object] | None) -> list[int]:
+    """Where the row of each class stands. Without known names the rows are called 0 … K−1, or stand in order."""
+    known = [str(i) for i in range(len(names))] if classes is None else [str(c) for c in classes]
+    if sorted(names) == sorted(known):
+        return [names.index(c) for c in known]
+    if classes is None and not any(map(_numeric, names)):
+        return list(range(len(names)))
+    raise InputError(
+        f"{path}: the rows are named {', '.join(names[:4])}{' …' * (len(names) > 4)}, and the classes are "
+        f"{', '.join(known[:4])}{' …' * (len(known) > 4)}; name each class once"
+    )
 
 
 def _numeric(cell: str) -> bool:
