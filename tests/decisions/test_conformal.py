@@ -43,12 +43,12 @@ def test_sets_are_the_papers(method: str, randomised: bool, k: int, n: int) -> N
     z[::5] = z[::5].round()  # classes of equal probability
     settings = {"penalty": 0.05, "k_reg": 2} if method == "raps" else {}
     rule = calibrant.decide(z, y, set_coverage=0.8, method=method, randomised=randomised, **settings)
-    u = uniform(z)[:, 0].tolist() if randomised else [1.0] * n
+    u = uniform(z)[:, 0].tolist() if randomised else [0.0] * n
     p = torch.softmax(z, 1).tolist()
     s = [naive_scores(p[i], u[i], method, 0.05, 2) for i in range(n)]
     ranked = sorted((s[i][int(y[i])], u[i]) for i in range(n))
     q = ranked[math.ceil(0.8 * (n + 1)) - 1]
-    expected = [[(s[i][c], u[i] if randomised else 1.0) <= q for c in range(k)] for i in range(n)]
+    expected = [[(s[i][c], u[i]) <= q for c in range(k)] for i in range(n)]
     d = rule(z)
     assert d.sets is not None and d.sets.tolist() == expected
     assert torch.equal(d.predicted, z.argmax(1))
@@ -56,12 +56,45 @@ def test_sets_are_the_papers(method: str, randomised: bool, k: int, n: int) -> N
     assert rule.record.certificate["size"] == pytest.approx(np.mean(np.sum(expected, 1)))
 
 
+@pytest.mark.parametrize("scale", [2.0, 8.0, 400.0])  # the last: saturated, one class has all the probability
+def test_conservative_aps_goes_on_until_the_class_that_crosses(scale: float) -> None:
+    """Romano 2020: take the likeliest classes until they hold more than q; q from what came before the truth."""
+    z, y = sample(4000, 6, 11, scale)
+    p = torch.softmax(z, 1).tolist()
+    orders = [sorted(range(6), key=lambda k, row=row: (-row[k], k)) for row in p]
+    before = [sum(p[i][k] for k in orders[i][: orders[i].index(int(y[i]))]) for i in range(1000)]
+    q = sorted(before)[math.ceil(0.9 * 1001) - 1]
+    rule = calibrant.decide(z[:1000], y[:1000], set_coverage=0.9, method="aps")
+    sets = rule(z[1000:]).sets
+    assert sets is not None
+    for row, order, found in zip(p[1000:], orders[1000:], sets.tolist(), strict=True):
+        held, total = set(), 0.0
+        for k in order:
+            held.add(k)
+            total += row[k]
+            if total > q + 1e-12:
+                break
+        assert {k for k in range(6) if found[k]} == held
+    covered = float(sets.gather(1, y[1000:, None]).double().mean())
+    right = float((z.argmax(1) == y)[1000:].double().mean())
+    assert covered == pytest.approx(max(0.9, right), abs=0.025)  # no more than never being empty costs
+
+
+@pytest.mark.parametrize("method", ["aps", "raps"])
+@pytest.mark.parametrize("by", [None, "class"])
+def test_conservative_sets_hold_the_likeliest_class(method: str, by: str | None) -> None:
+    z, y = sample(3000, 4, 12, 6.0)
+    settings = {"k_reg": 0, "penalty": 0.1} if method == "raps" else {}
+    d = calibrant.decide(z[:2000], y[:2000], set_coverage=0.8, method=method, by=by, **settings)(z[2000:])
+    assert d.sets is not None and bool(d.sets.gather(1, d.predicted[:, None]).all())
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("randomised", [False, True])
 def test_coverage_is_at_its_level(method: str, randomised: bool) -> None:
     """2,000 calibration sets of 50 items drawn from one pool; the coverage of each is over the whole pool."""
     z, y = sample(40_000, 5, 1, 1.5)
-    u = uniform(z) if randomised else torch.ones(len(z), 1)
+    u = uniform(z) if randomised else torch.zeros(len(z), 1)
     own = scores(torch.softmax(z, 1), u, method, 0.02, 1).gather(1, y[:, None])[:, 0].numpy()
     chance, rng, covered = u[:, 0].numpy(), np.random.default_rng(2), []
     by_pair = np.lexsort((chance, own))

@@ -89,8 +89,8 @@ def interpreted(form: dict[str, Any], z: list[float]) -> tuple[int, bool, Any]:
     order = sorted(range(len(p)), key=lambda k: (-p[k], k))
     inside, total = [False] * len(p), 0.0
     for place, k in enumerate(order, 1):
-        total += p[k]
         score = 1 - p[k] if "1 − p_k" in form["formula"] else total if "c_k" in form["formula"] else place
+        total += p[k]
         if "penalty" in form["formula"]:
             score += values["penalty"] * max(0, place - values["k_reg"])
         q = values["quantile"][k if form["by"] else 0]

@@ -61,8 +61,8 @@ class Deciding(Exact):
             confidence = top.confidence
         if isinstance(self.rule, PredictionSets):
             p = torch.softmax(mapped, -1)
-            one = torch.ones_like(p[:, :1])
-            sets = scores(p, one, self.rule.method, self.rule.penalty, self.rule.k_reg) <= self.quantile
+            u = torch.zeros_like(p[:, :1])
+            sets = scores(p, u, self.rule.method, self.rule.penalty, self.rule.k_reg) <= self.quantile
             return top.predicted, alone(sets, top.predicted), sets
         if isinstance(self.rule, LeastCost):
             action = (torch.softmax(mapped, -1) @ self.costs).argmin(-1)

@@ -14,9 +14,11 @@ Beta(r, n + 1 − r) where no scores are tied. `guarantee` asks for the smallest
 items is at least 1 − α with that probability. By class, q of class k comes from the items of class k; by group, from
 the items of the group (Mondrian).
 
-Conservative: u = 1, and ties are in. Randomised: u is uniform, and a class exactly at q is in if u is at most that of
-the item that q came from. u is a hash of the item's logits: the score stays a function of the item alone, as the proof
-demands, and a set does not depend on the batch it was made in.
+Conservative: u = 0, and ties are in. A set of aps goes on until its classes hold more than q together: the class that
+crosses q is in, and no set is empty (Romano 2020, without the step that drops that class at random). Randomised: u is
+uniform, and a class exactly at q is in if u is at most that of the item that q came from. u is a hash of the item's
+logits: the score stays a function of the item alone, as the proof demands, and a set does not depend on the batch it
+was made in.
 """
 
 from __future__ import annotations
@@ -75,7 +77,7 @@ class PredictionSets(Rule):
             rows = slice(start, start + size)
             z = p.logits[..., rows, :].cpu()
             z = pool(z) if z.ndim == 3 else z.double()
-            u = uniform(z) if self.randomised else torch.ones(len(z), 1, dtype=torch.float64)
+            u = uniform(z) if self.randomised else torch.zeros(len(z), 1, dtype=torch.float64)
             yield rows, z, scores(torch.softmax(z, -1), u, self.method, self.penalty, self.k_reg), u
 
     @property

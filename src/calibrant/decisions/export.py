@@ -25,8 +25,8 @@ ORDER = "p = softmax(z'); classes in falling order of p, ties by number"
 FORMULAS = {
     "threshold": "p = softmax(z'); a = argmax p; accept if p_a ≥ threshold",
     "lac": "p = softmax(z'); the set holds k if 1 − p_k ≤ quantile",
-    "aps": f"{ORDER}; c_k = Σ_j p_j over the classes up to k; the set holds k if c_k ≤ quantile",
-    "raps": f"{ORDER}; c_k = Σ_j p_j over the classes up to k; o_k the place of k from 1; "
+    "aps": f"{ORDER}; c_k = Σ_j p_j over the classes before k; the set holds k if c_k ≤ quantile",
+    "raps": f"{ORDER}; c_k = Σ_j p_j over the classes before k; o_k the place of k from 1; "
     "the set holds k if c_k + penalty max(0, o_k − k_reg) ≤ quantile",
     "topk": f"{ORDER}; o_k the place of k from 1; the set holds k if o_k ≤ quantile",
     "costs": "p = softmax(z'); action = argmin_a Σ_k p_k costs_ka; accept if it is not abstain",
