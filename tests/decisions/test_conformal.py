@@ -120,6 +120,11 @@ def test_the_beta_distribution_is_printed() -> None:
     assert rule.record.certificate["beta"] == (900, 100)
     assert rule.record.certificate["range"] == pytest.approx(beta(900, 100).ppf([0.025, 0.975]).tolist())
     assert "Beta(900, 100)" in rule.sentence and "classes on average" in rule.sentence
+    assert not rule.sentence.endswith("or more because of ties")
+    z, y = sample(999, 6, 3, 40.0)  # right 97% of the time: the quantile of aps is 0, and most items are there
+    assert calibrant.decide(z, y, set_coverage=0.9, method="aps").sentence.endswith("or more because of ties")
+    exact = calibrant.decide(z, y, set_coverage=0.9, method="aps", randomised=True)
+    assert not exact.sentence.endswith("or more because of ties")
 
 
 def test_a_guarantee_is_kept_by_all_but_its_share_of_calibration_sets() -> None:

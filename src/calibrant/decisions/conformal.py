@@ -92,6 +92,7 @@ class PredictionSets(Rule):
             a, b = c["beta"]
             low, high = c["range"]
             said += f"; given these {c['n']:,} items, coverage is Beta({a}, {b}): {percent(low)} to {percent(high)}"
+            said += ", or more because of ties" if c["tied"] else ""
         return said
 
 
@@ -209,6 +210,7 @@ def choose_sets(
         "guarantee": guarantee,
         "n": p.n,
         "beta": beta,
+        "tied": not randomised and by is None and int((own == q[0]).sum()) > 1,
         "range": None if beta is None else betaincinv(*beta, [0.025, 0.975]).tolist(),
         "size": 0.0,
     }
