@@ -82,7 +82,7 @@ def test_deep_takes_several_runs(trained: Path, tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["--ensemble", "pepp"], "pep"),
-        (["--ensemble", "dropout", "--features"], "--features are of one network"),
+        (["--ensemble", "dropout", "--features"], "--features needs a single network"),
         (["--ensemble", "deep"], "several networks"),
         (["--ensemble", "pep", "--fit-on", "test"], "test"),
         (["--ensemble", "pep", "--sigma", "-1"], "sigma"),

@@ -108,8 +108,8 @@ def test_every_map_class_is_covered() -> None:
     refused = {c.map.method for c in CONFIDENCES.values()}
     assert tried | refused == set(MAPS)
     z = torch.stack([new(20), new(40)[20:]])
-    pooled = attach(nn.Identity(), Chain((Pool(), Identity())))
-    assert gap(pooled(z), Pool()(z)) < 1e-6 and torch.equal(attach(nn.Identity(), Identity())(z), z)
+    pooled, same = (attach(nn.Identity(), m, class_axis=-1) for m in (Chain((Pool(), Identity())), Identity()))
+    assert gap(pooled(z), Pool()(z)) < 1e-6 and torch.equal(same(z), z)
 
 
 def parts(m: FittedMap) -> list[FittedMap]:
