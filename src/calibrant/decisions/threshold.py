@@ -1,18 +1,25 @@
 """Accept an answer when its confidence is at least t: the largest coverage whose answers are right often enough.
 
 The promise is about new items: with probability 1 − δ over the items that t was chosen on, P(wrong | confidence ≥ t) is
-at most the risk that was asked for. It needs no assumption on the model or the distribution:
+at most the risk that was asked for, α.
 
-* candidates are chosen without the labels. The candidate of size m is t, just above x, the (m + 1)-th largest
+* Candidates are chosen without the labels. The candidate of size m is t, just above x, the (m + 1)-th largest
   confidence. Given x, the m items above it are independent draws from all items above x, so the errors of those with
-  confidence ≥ t are Binomial(count, risk(t)), and P(Bin(count, risk) ≤ errors) is an exact p-value for "t is too risky"
-  (Clopper & Pearson 1934; Geifman & El-Yaniv 2017). Other losses in [0, 1] have Hoeffding–Bentkus's (Bates 2021);
-* candidates are tested from the safest to the boldest. δ is divided among a few starts; a candidate that passes hands
+  confidence ≥ t are Binomial(count, risk(t)), and P(Bin(count, α) ≤ errors) is an exact p-value for "t is too risky"
+  (Clopper & Pearson 1934; Geifman & El-Yaniv 2017). Other losses in [0, 1] have Hoeffding–Bentkus's (Bates 2021).
+* Candidates are tested from the safest to the boldest. δ is divided among a few starts; a candidate that passes hands
   what it holds to the next, so that along a sequence nothing is paid for the search (learn then test, Angelopoulos
-  2021; the fallback procedure of Wiens 2003). For candidates that are fixed in advance, the chance that any passes
-  wrongly is at most δ. Ours are quantiles of the same confidences: each test is exact given its own x, but which
-  candidates are too risky then depends on the other x as well, and for that we have simulations, not a proof
-  (`benchmarks/decide.py`: violations 1.4 to 2.5% at δ = 5%).
+  2021; the fallback procedure of Wiens 2003).
+
+Proof that the search keeps the promise wherever errors do not become rarer as confidence falls. Candidates are too
+risky exactly when their x lies below some fixed s, that is when m ≥ N, the number of items at s or above. Given N and
+the x of such a candidate, its items are N draws from above s and some from between t and s; both groups err with
+probability α or more, so its errors are at least those of a Bin(count, α) and its p-value is valid given N. The first
+such candidate holds at most the δ that entered up to it. Each later one holds only what enters there, as long as all
+such candidates before it failed. So given N the chance that any passes is at most the sum of what entered: δ.
+
+Where errors are rarer at some lower confidence, each test is exact but the candidates that are too risky depend on more
+than N, and the whole search rests on simulations (`benchmarks/decide.py`, the rows with a dip).
 
 Items must be independent draws from where the rule will be used. By class or group, each has its promise of its own.
 """
