@@ -9,6 +9,7 @@ from scipy.stats import binomtest
 import calibrant
 from calibrant.decisions.judge import judge
 from calibrant.errors import SplitError
+from calibrant.report.plots import set_sizes
 
 
 def sample(n: int, seed: int, scale: float = 1.0) -> calibrant.Predictions:
@@ -42,6 +43,9 @@ def test_sets() -> None:
     assert sum(row["items"] for row in found.tables["by_size"]) == 2000
     for row in found.tables["by_size"]:
         assert row["coverage"].value == float(hit[size == int(row["size"])].double().mean())
+    held, missed = set_sizes(found.tables["by_size"]).containers
+    assert [round(b.get_height()) for b in held] == torch.bincount(size[hit])[1:].tolist()
+    assert sum(b.get_height() for b in missed) == pytest.approx(int((~hit).sum()))
     for k, row in enumerate(found.tables["by_class"]):
         assert row["set_size"].value == pytest.approx(float(size[test.labels == k].double().mean()))
     assert "in line with the promise" in found.sentence

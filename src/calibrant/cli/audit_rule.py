@@ -11,7 +11,8 @@ from calibrant.decisions.judge import SHOWN, Judgement, judge
 from calibrant.decisions.storage import load_rule
 from calibrant.errors import InputError
 from calibrant.report.numbers import DASH, percent
-from calibrant.report.panels import Panel, Table
+from calibrant.report.panels import Figure, Panel, Table
+from calibrant.report.plots import set_sizes
 from calibrant.types import Estimate
 
 COUNTED = ("set_size", "cost", "argmax", "threshold", "saved")
@@ -58,8 +59,11 @@ def rule_panel(judgement: Judgement, file: str | None) -> Panel:
     """The same for the HTML report."""
     tables = [Table("the rule on these items", ("", "value", "95% interval"), lines(judgement))]
     tables += [Table(TABLES[name], *table(judgement, name)) for name in judgement.tables]
+    figures = []
+    if "by_size" in judgement.tables:
+        figures = [Figure(set_sizes(judgement.tables["by_size"]), "How many classes a set holds, and which sets miss")]
     notes = ["Judged with --allow-reuse: it may have been chosen on these very items."] if judgement.reused else []
-    return Panel(f"What does the rule do to {file or 'these items'}?", f"{judgement.sentence}.", (), tables, notes)
+    return Panel(f"What does the rule do to {file or 'these items'}?", f"{judgement.sentence}.", figures, tables, notes)
 
 
 def lines(judgement: Judgement) -> list[tuple[str, str, str]]:
@@ -74,7 +78,7 @@ def table(judgement: Judgement, name: str) -> tuple[tuple[str, ...], list[tuple[
     head = [
         column
         for key in rows[0]
-        for column in ((CALLED.get(key, key), "95% interval ") if key == "coverage" else (key,))
+        for column in (CALLED.get(key, key), *(("95% interval ",) if key == "coverage" else ()))
     ]
     body = []
     for row in rows:

@@ -10,6 +10,7 @@ from calibrant.report.plots.forest import before_after, forest
 from calibrant.report.plots.levels import epsilon_path, level_accuracy, level_error
 from calibrant.report.plots.overfitting import overfitting_curves, overfitting_scatter
 from calibrant.report.plots.reliability import confidence_histogram, reliability, reliability_figure
+from calibrant.report.plots.set_sizes import set_sizes
 from calibrant.report.plots.sigma import sigma_errors, sigma_likelihood
 from calibrant.report.plots.style import new_axes
 
@@ -28,6 +29,7 @@ __all__ = [
     "reliability",
     "reliability_figure",
     "risk_coverage",
+    "set_sizes",
     "sigma_errors",
     "sigma_likelihood",
 ]
