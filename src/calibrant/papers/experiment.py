@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from calibrant.papers.reported import AS_TRAINED
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.settings import Choice, plain
 
@@ -22,9 +23,6 @@ SMOKE_MEMBERS = 2
 SMOKE_NETWORKS = {"wide_resnet28_10": "resnet29v2"}
 """Networks that two cores do not get through in minutes → a lighter one of the same family, at smoke scale only."""
 SMALL_SHARE, SMALL_EPOCHS = 0.1, 5
-
-AS_TRAINED = "as_trained"
-"""The variant without any calibrator."""
 
 
 @dataclass(frozen=True)
@@ -95,3 +93,6 @@ class Paper:
     name: str
     title: str
     experiments: tuple[Experiment, ...]
+
+
+__all__ = ["AS_TRAINED", "Experiment", "Paper", "Scale"]

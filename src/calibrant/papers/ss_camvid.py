@@ -7,7 +7,8 @@ frame at a time, on the validation part: the only one that is a continuous video
 
 from __future__ import annotations
 
-from calibrant.papers.experiment import AS_TRAINED, Experiment
+from calibrant.papers.experiment import Experiment
+from calibrant.papers.reported import said_of
 from calibrant.training.recipes import RECIPES
 from calibrant.training.recipes.ss import PASSES, suffix
 from calibrant.training.settings import Choice
@@ -15,23 +16,8 @@ from calibrant.training.settings import Choice
 TEMPORAL = "temporal"
 """The variant that averages the current frame and the 5 before it."""
 
-# Table E.4: (MC dropout, spatial) → NLL, ACC %, ECE %, consistency %: without and with temporal smoothing
-E4 = {
-    (False, False): ((0.354, 92.3, 4.95, 95.1), (0.290, 92.5, 3.18, 96.3)),
-    (False, True): ((0.318, 92.4, 4.54, 95.5), (0.278, 92.5, 3.03, 96.6)),
-    (True, False): ((0.298, 92.5, 4.20, 95.4), (0.273, 92.6, 3.23, 96.4)),
-    (True, True): ((0.284, 92.6, 3.96, 95.6), (0.260, 92.6, 2.71, 96.5)),
-}
-NAMES = ("nll", "accuracy", "ece", "consistency")
-
-
-def named(row: tuple[float, ...]) -> dict[str, float]:
-    """As fractions."""
-    return {name: value if name == "nll" else value / 100 for name, value in zip(NAMES, row, strict=True)}
-
 
 def experiment(table: str, dropout: bool, smooth: bool) -> Experiment:
-    plain, temporal = E4[dropout, smooth]
     name = f"camvid_unet{suffix(0.5 * dropout, smooth)}"
     return Experiment(
         paper="ss",
@@ -41,7 +27,7 @@ def experiment(table: str, dropout: bool, smooth: bool) -> Experiment:
         seeds=3,
         ensemble=Choice("dropout", {"members": PASSES}) if dropout else None,
         metrics=("accuracy", "nll", "brier", "ece", "auroc"),
-        reported={"dropout" if dropout else AS_TRAINED: named(plain), TEMPORAL: named(temporal)},
+        reported=said_of(f"ss/{table}/{name}"),
         note="frames of 180 × 240, the paper's of 360 × 480; on the validation part, the paper does not say which",
     )
 
