@@ -6,6 +6,7 @@ subclass of `Rule`, and one line in `RULES`.
 
 from __future__ import annotations
 
+from calibrant.decisions.adaptive import AdaptiveSets
 from calibrant.decisions.attach import attach
 from calibrant.decisions.choose import decide
 from calibrant.decisions.conformal import PredictionSets
@@ -14,10 +15,22 @@ from calibrant.decisions.judge import Judgement, judge
 from calibrant.decisions.rule import Decisions, Rule
 from calibrant.decisions.storage import load
 from calibrant.decisions.threshold import Threshold
+from calibrant.decisions.weighted import WeightedSets
 
 _TABLE: tuple[type[Rule], ...] = (Threshold, PredictionSets, LeastCost)
 
 RULES: dict[str, type[Rule]] = {r.kind: r for r in _TABLE}
 """Kind in a saved header → rule class."""
 
-__all__ = ["RULES", "Decisions", "Judgement", "Rule", "attach", "decide", "judge", "load"]
+__all__ = [
+    "RULES",
+    "AdaptiveSets",
+    "Decisions",
+    "Judgement",
+    "Rule",
+    "WeightedSets",
+    "attach",
+    "decide",
+    "judge",
+    "load",
+]

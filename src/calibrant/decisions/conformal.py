@@ -59,14 +59,20 @@ class PredictionSets(Rule):
     kind: ClassVar[str] = "sets"
 
     def decide(self, p: Predictions) -> Decisions:
+        if self.by != "group":
+            return self.up_to(p, self.quantile[None], self.tie[None])
+        cell = self.cell(p, p.labels)
+        return self.up_to(p, self.quantile[cell, None], self.tie[cell, None])
+
+    def up_to(self, p: Predictions, quantile: Tensor, tie: Tensor) -> Decisions:
+        """Sets of the classes with scores up to the quantile: [1, 1], [1, K] by class, or [N, 1] by item."""
         assert p.logits is not None
-        cell = None if self.by != "group" else self.cell(p, p.labels)
         sets = torch.empty(p.n, int(p.logits.shape[-1]), dtype=torch.bool)
         predicted = torch.empty(p.n, dtype=torch.long)
         for rows, z, score, u in self.scored(p):
             predicted[rows] = z.argmax(-1) if p.predicted is None else p.predicted[rows].cpu()
-            q, tie = (t if cell is None else t[cell[rows], None] for t in (self.quantile, self.tie))
-            sets[rows] = (score < q) | ((score == q) & (u <= tie))
+            q, at = (t if len(t) == 1 else t[rows] for t in (quantile, tie))
+            sets[rows] = (score < q) | ((score == q) & (u <= at))
         return Decisions(alone(sets, predicted), predicted, sets)
 
     def scored(self, p: Predictions) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
@@ -79,6 +85,14 @@ class PredictionSets(Rule):
             z = pool(z) if z.ndim == 3 else z.double()
             u = uniform(z) if self.randomised else torch.zeros(len(z), 1, dtype=torch.float64)
             yield rows, z, scores(torch.softmax(z, -1), u, self.method, self.penalty, self.k_reg), u
+
+    def of_labels(self, p: Predictions) -> tuple[Tensor, Tensor]:
+        """([N] score of each item's true class, [N] u)."""
+        own, chance = torch.empty(2, p.n, dtype=torch.float64)
+        for rows, _, score, u in self.scored(p):
+            own[rows] = score.gather(1, p.labels[rows].cpu()[:, None])[:, 0]
+            chance[rows] = u[:, 0]
+        return own, chance
 
     @property
     def sentence(self) -> str:
@@ -152,6 +166,26 @@ def quantile(score: Floats, u: Floats, coverage: float, guarantee: float | None)
     return float(q), float(tied[r - 1 - int((score < q).sum())])
 
 
+def scorer(
+    p: Predictions, method: str, randomised: bool = False, penalty: float | None = None, k_reg: int | None = None
+) -> PredictionSets:
+    """Sets without a quantile yet; refuses settings and predictions that no sets can be made of."""
+    if method not in METHODS:
+        raise unknown("method of sets", method, METHODS)
+    if p.logits is None:
+        raise InputError(
+            f"{p.source + ': ' if p.source else ''}{method} sets need the probabilities of all classes, and this is a "
+            "top-1 set; choose a threshold (accuracy, accept)"
+        )
+    if method != "raps" and (penalty is not None or k_reg is not None):
+        raise InputError(f"penalty and k_reg belong to raps, not to {method}")
+    regular = (PENALTY if penalty is None else float(penalty), K_REG if k_reg is None else int(k_reg))
+    if min(regular) < 0:
+        raise InputError(f"penalty={regular[0]:g} and k_reg={regular[1]} must be 0 or more")
+    none = torch.zeros(0, dtype=torch.float64)
+    return PredictionSets(none, none, method, randomised, *(regular if method == "raps" else (0.0, 0)))
+
+
 def choose_sets(
     p: Predictions,
     coverage: float,
@@ -166,26 +200,10 @@ def choose_sets(
     """The quantiles of predictions that the map has been applied to."""
     from scipy.special import betaincinv
 
-    if method not in METHODS:
-        raise unknown("method of sets", method, METHODS)
+    draft = scorer(p, method, randomised, penalty, k_reg)
     where = f"{p.source}: " if p.source else ""
-    if p.logits is None:
-        raise InputError(
-            f"{where}{method} sets need the probabilities of all classes, and this is a top-1 set; "
-            "choose a threshold (accuracy, accept)"
-        )
-    if method != "raps" and (penalty is not None or k_reg is not None):
-        raise InputError(f"penalty and k_reg belong to raps, not to {method}")
-    regular = (PENALTY if penalty is None else float(penalty), K_REG if k_reg is None else int(k_reg))
-    if min(regular) < 0:
-        raise InputError(f"penalty={regular[0]:g} and k_reg={regular[1]} must be 0 or more")
-    none = torch.zeros(0, dtype=torch.float64)
-    draft = PredictionSets(none, none, method, randomised, *(regular if method == "raps" else (0.0, 0)))
     cell, names = cells_of(by, p, p.labels)
-    own, chance = torch.empty(2, p.n, dtype=torch.float64)
-    for rows, _, score, u in draft.scored(p):
-        own[rows] = score.gather(1, p.labels[rows].cpu()[:, None])[:, 0]
-        chance[rows] = u[:, 0]
+    own, chance = draft.of_labels(p)
     order = np.argsort(cell.numpy(), kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(cell.numpy(), minlength=len(names)))[:-1])
     found = [quantile(own.numpy()[i], chance.numpy()[i], coverage, guarantee) for i in parts]

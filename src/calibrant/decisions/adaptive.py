@@ -1,0 +1,60 @@
+"""Prediction sets for a stream that drifts: adaptive conformal inference (Gibbs & Candès 2021).
+
+Where items are no longer drawn like those of the calibration, no fixed quantile keeps its coverage. This one moves: the
+set of the next item is made for a coverage of `level`, and once its truth is known
+
+    level ← level + step · (1 if the set missed, else 0) − step · (1 − coverage).
+
+Whatever the stream does, even if an opponent chooses it, the share of misses in T items differs from 1 − coverage by at
+most (max(coverage, 1 − coverage) + step) / (step · T). A larger step follows faster, and its sets change more.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from calibrant.decisions.conformal import quantile, scorer
+from calibrant.decisions.rule import Decisions, probability
+from calibrant.decisions.weighted import calibration, unlabelled
+from calibrant.errors import InputError
+from calibrant.functional.tensors import as_tensor
+from calibrant.posthoc.map import FittedMap
+
+
+class AdaptiveSets:
+    """`sets = AdaptiveSets(predictions, labels, coverage=0.9)`; then for each item `d = sets(logits)`, and
+    `sets.update(d, labels)` when its truth is known. Items of one call share the level; labels may come late."""
+
+    def __init__(
+        self,
+        predictions: Any,
+        labels: Any = None,
+        *,
+        coverage: float = 0.9,
+        step: float = 0.02,
+        method: str = "lac",
+        map: FittedMap | None = None,
+    ) -> None:
+        p = calibration(predictions, labels, map)
+        self.coverage = self.level = probability("coverage", coverage)
+        self.step = probability("step", step)
+        self.map, self.scorer = map, scorer(p, method)
+        own, chance = self.scorer.of_labels(p)
+        self._own, self._chance = own.numpy(), chance.numpy()
+
+    def __call__(self, logits: Any) -> Decisions:
+        q = -torch.inf if self.level <= 0 else torch.inf  # no class, or every class
+        if 0 < self.level < 1:
+            q, _ = quantile(self._own, self._chance, self.level, None)
+        full = torch.full((1, 1), q, dtype=torch.float64)
+        return self.scorer.up_to(unlabelled(logits, self.map), full, torch.ones(1, 1))
+
+    def update(self, decisions: Decisions, labels: Any) -> None:
+        """Learn from the truth of items in the order of the stream."""
+        y = as_tensor(labels, "labels").long().cpu()
+        if decisions.sets is None or y.shape != (len(decisions.sets),):
+            raise InputError(f"labels have shape {tuple(y.shape)}; give one for each item of the decisions")
+        missed = ~decisions.sets.gather(1, y[:, None])[:, 0]
+        self.level += self.step * (float(missed.sum()) - (1 - self.coverage) * len(y))

@@ -1,0 +1,85 @@
+"""Prediction sets under a covariate shift that is known: weighted conformal prediction (Tibshirani 2019).
+
+The items to come are drawn from another distribution of inputs, with the same labels given the input; w(x) is how much
+more often an input like x appears there (any multiple of it). An item of weight w takes the smallest score q with
+
+    sum of w_i over calibration items with s_i ≤ q  ≥  coverage · (sum of all w_i + w),
+
+and every class where there is none. Its set holds the classes with a score of at most q, and then contains the truth
+with probability `coverage` or more under the new distribution. Weights that are all equal give `set_coverage`'s sets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.decisions.conformal import scorer
+from calibrant.decisions.rule import Decisions, probability
+from calibrant.errors import InputError, SplitError, warn
+from calibrant.functional.inputs import predictions as checked
+from calibrant.functional.tensors import as_tensor
+from calibrant.metrics.evaluate import refuse_reuse
+from calibrant.posthoc.map import FittedMap
+from calibrant.types import Predictions
+
+
+class WeightedSets:
+    """`WeightedSets(predictions, labels, weights=w, coverage=0.9)(logits, weights=v) -> Decisions`."""
+
+    def __init__(
+        self,
+        predictions: Any,
+        labels: Any = None,
+        *,
+        weights: Any,
+        coverage: float = 0.9,
+        method: str = "lac",
+        map: FittedMap | None = None,
+    ) -> None:
+        p = calibration(predictions, labels, map)
+        w = positive(weights, p.n)
+        self.coverage = probability("coverage", coverage)
+        self.map, self.scorer = map, scorer(p, method)
+        own, _ = self.scorer.of_labels(p)
+        self.scores, order = own.sort()
+        self.mass = w[order].cumsum(0)
+        effective = float(w.sum() ** 2 / (w**2).sum())
+        if effective < 1 / (1 - self.coverage):
+            warn(
+                f"these weights leave {effective:.1f} of {p.n:,} items, too few for a coverage of {coverage:g}: many "
+                "sets will hold every class"
+            )
+
+    def __call__(self, logits: Any, *, weights: Any) -> Decisions:
+        p = unlabelled(logits, self.map)
+        w = positive(weights, p.n)
+        at = torch.searchsorted(self.mass, self.coverage * (self.mass[-1] + w) * (1 - 1e-12))
+        q = torch.cat([self.scores, self.scores.new_tensor([torch.inf])])[at]
+        return self.scorer.up_to(p, q[:, None], torch.ones(1, 1))
+
+
+def positive(weights: Any, n: int) -> Tensor:
+    w = as_tensor(weights, "weights").double().cpu()
+    if w.shape != (n,):
+        raise InputError(f"weights have shape {tuple(w.shape)}; give one for each of the {n} items")
+    if not bool(((w > 0) & w.isfinite()).all()):
+        raise InputError("weights must be finite and above 0; leave out items that cannot appear")
+    return w
+
+
+def calibration(predictions: Any, labels: Any, map: FittedMap | None) -> Predictions:
+    """Calibration items behind the map, which must not have been fitted on them."""
+    p = predictions if isinstance(predictions, Predictions) else checked(predictions, labels)
+    mapped = p if map is None else map.predictions(p)
+    if refuse_reuse(mapped, allow_reuse=True):
+        raise SplitError("the map was fitted on these very items, so nothing can be promised from them; give others")
+    return mapped
+
+
+def unlabelled(logits: Any, map: FittedMap | None) -> Predictions:
+    z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
+    p = Predictions(torch.zeros(z.shape[-2], dtype=torch.long, device=z.device), z, origin="applied")
+    return p if map is None else map.predictions(p)
