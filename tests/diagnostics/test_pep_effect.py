@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.diagnostics.curvature import LogLikelihoodHessian, fisher_trace
+from calibrant.diagnostics.fisher_trace import fisher_trace
 from calibrant.diagnostics.pep_effect import pep_effect
 from calibrant.functional.trace import exact, hutchinson
 
@@ -78,18 +78,6 @@ def test_the_measured_gain_follows_the_prediction_for_small_sigma() -> None:
     (_, small), (_, large) = effect.measured
     assert small == pytest.approx(effect.predict(0.02), rel=0.3)  # what 3,000 members can resolve
     assert large / small == pytest.approx(4, rel=0.05)  # B_σ grows as σ²
-
-
-def test_products_equal_the_dense_hessian() -> None:
-    model = tiny()
-    operator = LogLikelihoodHessian(model, dict(model.named_parameters()), [(X[:4], Y[:4]), (X[4:], Y[4:])])
-    theta = torch.cat([p.detach().reshape(-1) for p in model.parameters()])
-    dense = sum(
-        torch.autograd.functional.hessian(lambda t, i=i: likelihood_of_item(model, i)(t).log(), theta)
-        for i in range(len(X))
-    )
-    v = torch.randn(len(theta), generator=G, dtype=torch.float64)
-    assert torch.allclose(operator @ v, dense @ v, atol=1e-9)
 
 
 def test_stochastic_fisher_covers_the_exact_one() -> None:

@@ -5,15 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from calibrant.diagnostics.hessian import HessianSpectrum, hessian_density, hessian_spectrum, hessian_trace
 from calibrant.diagnostics.levels import ByLevel, calibration_by_level
 from calibrant.diagnostics.pep_effect import PEPEffect, pep_effect
 from calibrant.diagnostics.stability import variance_over_runs
 
 DIAGNOSTICS: dict[str, Callable[..., Any]] = {
+    "hessian_spectrum": hessian_spectrum,
+    "hessian_density": hessian_density,
+    "hessian_trace": hessian_trace,
     "pep_effect": pep_effect,
     "calibration_by_level": calibration_by_level,
     "variance_over_runs": variance_over_runs,
 }
 """Name → the function that computes it."""
 
-__all__ = ["DIAGNOSTICS", "ByLevel", "PEPEffect", "calibration_by_level", "pep_effect", "variance_over_runs"]
+__all__ = [
+    "DIAGNOSTICS",
+    "ByLevel",
+    "HessianSpectrum",
+    "PEPEffect",
+    "calibration_by_level",
+    "hessian_density",
+    "hessian_spectrum",
+    "hessian_trace",
+    "pep_effect",
+    "variance_over_runs",
+]

@@ -1,88 +1,277 @@
-"""The Hessian of a model's log-likelihood as an operator, and its empirical Fisher trace.
+"""The curvature of a model's mean loss as an operator: matrices over the parameters, known by their products A @ v.
 
-    L(θ) = Σ_i ln p(y_i; x_i, θ),   H = ∂²L/∂θ²  through H @ v,   tr F̃ = Σ_i ‖∇ ln p_i‖²   (PEP Eq. 19)
+    L(θ) = 1/N Σ_i ℓ(f(x_i; θ), y_i) + λ/2 ‖θ‖²
+    hessian        ∂²L/∂θ²                          by differentiating (∇L)·v
+    gauss_newton   1/N Σ_i J_iᵀ (∂²ℓ_i/∂f²) J_i + λI   J = ∂f/∂θ
+    fisher         1/N Σ_i ∇ℓ_i ∇ℓ_iᵀ + λI             empirical: the labels are the data's
 
-Only the chosen parameters count; the model is in eval mode (BatchNorm's statistics are constants).
+BatchNorm uses its running statistics: items are then independent, and a batch that is too large for the memory can be
+split with the same result. SS used PyHessian, which does the same. Dropout is active with one mask per operator, as in
+SS (App. D.3: MC dropout with an ensemble size of one); `dropout=False` switches it off. Split batches draw other masks.
+
+curvlinops has these operators too, but differentiates forward over reverse: every product runs the network again, and
+every operation needs a forward derivative. Here the graph of a batch is built once and serves all its products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_map
 
-from calibrant.ensembles.ensemble import checked, evaluating
-from calibrant.functional.trace import Trace, signs
+from calibrant.ensembles.dropout import MCDropout, dropouts
+from calibrant.ensembles.ensemble import evaluating
+from calibrant.ensembles.perturbation import select
+from calibrant.ensembles.single import moved, unpack
+from calibrant.errors import InputError, out_of_memory, unknown
+from calibrant.functional.model_output import both_classes, logits_of
+from calibrant.nn.smoothing import reference
 
-Batches = Sequence[tuple[Tensor, Tensor]]
+Loss = Callable[[Tensor, Tensor], Tensor]
+"""(logits, targets) → the mean loss, or one loss per item."""
+Product = Callable[[Sequence[Tensor]], Sequence[Tensor | None]]
 
 
-@dataclass(frozen=True, eq=False)
-class LogLikelihoodHessian:
-    """∂²/∂θ² Σ_i ln p(y_i; x_i, θ) over `parameters`; a symmetric matrix known by its products."""
+@dataclass(eq=False)
+class Curvature:
+    """One matrix over all items of `batches`; each batch is (x, y, …) or a dict with `labels`."""
 
     model: nn.Module
-    parameters: Mapping[str, nn.Parameter]
-    batches: Batches
+    batches: Sequence[Any]
+    loss: Loss = F.cross_entropy
+    kind: str = "hessian"
+    parameters: Mapping[str, nn.Parameter] | None = None  # by default all
+    weight_decay: float = 0.0  # λ
+    dropout: bool = True
+    mask: int = 0  # which mask is drawn
+    chunk: int | None = None  # items per pass; halved by itself where memory runs out
+    _built: Product | None = field(default=None, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise unknown("curvature", self.kind, KINDS)
+        if self.parameters is None:
+            self.parameters = select(self.model, "all")
+        self._thetas = list(self.parameters.values())
+        self._sizes = [p.numel() for p in self._thetas]
+        self._read = [moved(unpack(batch)[:3], self.device) for batch in self.batches]
+        self.items = sum(len(y) for _, _, y in self._read)
+        if self.items == 0:
+            raise InputError("no items to take the curvature of; pass at least one batch")
 
     @property
     def size(self) -> int:
-        return sum(p.numel() for p in self.parameters.values())
+        return sum(self._sizes)
 
     @property
     def device(self) -> torch.device:
-        return next(iter(self.parameters.values())).device
+        return self._thetas[0].device
 
     @property
     def dtype(self) -> torch.dtype:
-        return next(iter(self.parameters.values())).dtype
+        return self._thetas[0].dtype
 
     def __matmul__(self, v: Tensor) -> Tensor:
-        """H v by differentiating (∇L)·v once more, batch by batch."""
-        thetas = list(self.parameters.values())
-        parts = [chunk.view_as(p) for chunk, p in zip(torch.split(v, [p.numel() for p in thetas]), thetas, strict=True)]
-        total = torch.zeros_like(v)
-        for x, y in self.batches:
-            gradient = torch.autograd.grad(log_likelihood(self.model, x, y).sum(), thetas, create_graph=True)
-            slope = sum((g * part).sum() for g, part in zip(gradient, parts, strict=True))
-            assert isinstance(slope, Tensor)
-            second = torch.autograd.grad(slope, thetas, materialize_grads=True)
-            total += torch.cat([s.reshape(-1) for s in second])
+        while True:
+            try:
+                return self._times(v)
+            except (RuntimeError, MemoryError) as error:
+                largest = min(self.chunk or self.items, max(len(y) for _, _, y in self._read))
+                if not out_of_memory(error) or largest == 1:
+                    raise
+                self._built, self.chunk = None, -(-largest // 2)
+
+    def _times(self, v: Tensor) -> Tensor:
+        parts = [c.view_as(p) for c, p in zip(torch.split(v, self._sizes), self._thetas, strict=True)]
+        total = self.weight_decay * v
+        with self._passes() as network:
+            chunks = list(self._chunks())
+            for args, kwargs, y in chunks:
+                product = self._built or self._build(network, args, kwargs, y)
+                if len(chunks) == 1:  # the graph is kept: the next product needs no forward pass
+                    self._built = product
+                with _twice_differentiable():
+                    found = product(parts)
+                flat = [torch.zeros_like(p) if t is None else t for t, p in zip(found, self._thetas, strict=True)]
+                total = total + torch.cat([t.reshape(-1) for t in flat]) * (len(y) / self.items)
         return total
 
+    def _chunks(self) -> Iterator[tuple[Any, Any, Tensor]]:
+        for args, kwargs, y in self._read:
+            step = self.chunk or len(y)
+            for at in range(0, len(y), step):
+                cut = partial(_rows, slice(at, at + step))
+                yield tree_map(cut, args), tree_map(cut, kwargs), y[at : at + step]
 
-def log_likelihood(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """ln p(y_i; x_i, θ) of each item."""
-    with evaluating(model) as network:
-        log_p = torch.log_softmax(checked(network(x), len(x)), -1)
-    return log_p.gather(1, y[:, None])[:, 0]
+    def _build(self, network: Callable[..., Any], args: Any, kwargs: Any, y: Tensor) -> Product:
+        with torch.enable_grad():
+            raw = logits_of(network(*args, **kwargs))
+            logits = both_classes(raw) if raw.ndim < 3 else raw
+            return KINDS[self.kind](logits, lambda z: _scalar(self.loss(z, y)), self._thetas)
 
-
-def fisher_trace(
-    model: nn.Module, parameters: Mapping[str, nn.Parameter], batches: Batches, probes: int, rng: torch.Generator
-) -> Trace:
-    """Σ_i ‖∇ ln p_i‖² without a gradient per item: E‖Σ_i r_i ∇ ln p_i‖² over random signs r.
-
-    `probes=0` is exact, one backward pass an item.
-    """
-    thetas = list(parameters.values())
-    if probes == 0:
-        exact = sum(_square(model, thetas, x[i : i + 1], y[i : i + 1]) for x, y in batches for i in range(len(x)))
-        return Trace(float(exact), 0.0, 0)
-    draws = []
-    for _ in range(probes):
-        draws.append(sum(_square(model, thetas, x, y, signs(len(x), rng, x.device, torch.float32)) for x, y in batches))
-    values = torch.tensor(draws, dtype=torch.float64)
-    error = float(values.std() / probes**0.5) if probes > 1 else float("nan")
-    return Trace(float(values.mean()), error, probes)
+    @contextmanager
+    def _passes(self) -> Iterator[Callable[..., Any]]:
+        """The network as it is differentiated: plain operations, which have second derivatives, in full precision."""
+        drops = self.dropout and bool(dropouts(self.model))
+        member = MCDropout(self.model, self.mask + 1).member(self.mask) if drops else evaluating(self.model)
+        with ExitStack() as scopes:
+            for scope in (reference(), sdpa_kernel(SDPBackend.MATH), _full_precision(), _differentiable(self._thetas)):
+                scopes.enter_context(scope)
+            yield scopes.enter_context(member)
 
 
-def _square(
-    model: nn.Module, thetas: Sequence[nn.Parameter], x: Tensor, y: Tensor, weight: Tensor | None = None
-) -> float:
-    each = log_likelihood(model, x, y)
-    total = (each if weight is None else each * weight.to(each.dtype)).sum()
-    gradient = torch.autograd.grad(total, thetas, materialize_grads=True)
-    return float(sum(g.double().square().sum() for g in gradient))
+def several(batches: Any) -> Iterable[Any]:
+    """The batches; a single pair (x, y) is one batch."""
+    return [batches] if isinstance(batches, tuple) and isinstance(batches[0], Tensor) else batches
+
+
+def hessian(logits: Tensor, loss: Callable[[Tensor], Tensor], thetas: Sequence[Tensor]) -> Product:
+    gradient = _gradient(loss(logits), thetas, create_graph=True)
+    slopes = [(g, i) for i, g in enumerate(gradient) if g is not None and g.requires_grad]
+    if not slopes:
+        raise InputError("the gradient of the loss does not depend on the parameters: it has no second derivative")
+
+    def product(v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        outputs, places = zip(*slopes, strict=True)
+        return torch.autograd.grad(outputs, thetas, [v[i] for i in places], retain_graph=True, allow_unused=True)
+
+    return product
+
+
+def gauss_newton(logits: Tensor, loss: Callable[[Tensor], Tensor], thetas: Sequence[Tensor]) -> Product:
+    with torch.enable_grad():
+        at = logits.detach().requires_grad_(True)
+        slope: Tensor = _gradient(loss(at), [at], create_graph=True)[0]
+
+    def curved(push: Tensor) -> Tensor:
+        if not slope.requires_grad:
+            return torch.zeros_like(push)
+        out: Tensor = torch.autograd.grad(slope, at, push, retain_graph=True)[0]
+        return out
+
+    return _between(logits, thetas, curved)
+
+
+def fisher(logits: Tensor, loss: Callable[[Tensor], Tensor], thetas: Sequence[Tensor]) -> Product:
+    at = logits.detach().requires_grad_(True)
+    slope: Tensor = _gradient(loss(at), [at])[0] * len(logits)  # of each item's own loss
+
+    def outer(push: Tensor) -> Tensor:
+        along = (slope * push).reshape(len(push), -1).sum(1) / len(push)
+        return slope * along.reshape(-1, *[1] * (push.ndim - 1))
+
+    return _between(logits, thetas, outer)
+
+
+KINDS: dict[str, Callable[[Tensor, Callable[[Tensor], Tensor], Sequence[Tensor]], Product]] = {
+    "hessian": hessian,
+    "gauss_newton": gauss_newton,
+    "fisher": fisher,
+}
+"""Name → (logits, mean loss of logits, parameters) → products for one pass."""
+
+
+def _between(logits: Tensor, thetas: Sequence[Tensor], middle: Callable[[Tensor], Tensor]) -> Product:
+    """v ↦ Jᵀ M J v. J v is the derivative of Jᵀu with respect to u: two backward passes, so that any model works."""
+    u = torch.zeros_like(logits, requires_grad=True)
+    pulled = [(g, i) for i, g in enumerate(_gradient(logits, thetas, u, create_graph=True)) if g is not None]
+
+    def product(v: Sequence[Tensor]) -> Sequence[Tensor | None]:
+        outputs, places = zip(*pulled, strict=True)
+        (push,) = torch.autograd.grad(outputs, u, [v[i] for i in places], retain_graph=True)
+        return torch.autograd.grad(logits, thetas, middle(push), retain_graph=True, allow_unused=True)
+
+    return product
+
+
+def _gradient(output: Tensor, inputs: Sequence[Tensor], along: Tensor | None = None, **options: Any) -> Any:
+    if not output.requires_grad:
+        raise InputError(
+            "the loss does not depend on the parameters through differentiable operations; return logits that were "
+            "not detached, and a loss without argmax or rounding"
+        )
+    found = torch.autograd.grad(output, inputs, along, allow_unused=True, **options)
+    # `once_differentiable` leaves a node that no backward pass visits: the derivative would silently lack its part
+    if any(type(node).__name__ == "Error" for node in _graph(found)):
+        ours = (n for n in _graph([output]) if isinstance(n, torch.autograd.function.BackwardCFunction))
+        raise _no_second(", ".join(sorted({type(node).__name__.removesuffix("Backward") for node in ours})))
+    return found
+
+
+def _scalar(loss: Tensor) -> Tensor:
+    if loss.ndim > 0:
+        loss = loss.mean()
+    if not bool(torch.isfinite(loss)):
+        raise InputError(f"the loss of a batch is {loss.item()}; look for weights or inputs that are not finite")
+    return loss
+
+
+def _rows(where: slice, value: Any) -> Any:
+    return value[where] if isinstance(value, Tensor) and value.ndim else value
+
+
+@contextmanager
+def _twice_differentiable() -> Iterator[None]:
+    """An operation without a second derivative, by its name."""
+    try:
+        yield
+    except RuntimeError as error:
+        named = re.search(r"derivative for '?([\w:.]+)'? is not|through ([\w:.]+) but", str(error))
+        if named is None:
+            raise
+        raise _no_second(named[1] or named[2]) from error
+
+
+def _no_second(name: str) -> InputError:
+    return InputError(
+        f"{name} has no second derivative; replace it by operations of PyTorch, or for calibrant's smoothing layers "
+        "compute `with calibrant.reference():`"
+    )
+
+
+def _graph(outputs: Iterable[Tensor | None]) -> Iterator[Any]:
+    """Every node behind these tensors."""
+    seen: set[Any] = {None}
+    ahead: list[Any] = [t.grad_fn for t in outputs if t is not None]
+    while ahead:
+        node = ahead.pop()
+        if node not in seen:
+            seen.add(node)
+            ahead += [before for before, _ in node.next_functions]
+            yield node
+
+
+@contextmanager
+def _differentiable(thetas: Sequence[Tensor]) -> Iterator[None]:
+    """Frozen parameters count as well; they are frozen again afterwards."""
+    frozen = [p for p in thetas if not p.requires_grad]
+    try:
+        for p in frozen:
+            p.requires_grad_(True)
+        yield
+    finally:
+        for p in frozen:
+            p.requires_grad_(False)
+
+
+@contextmanager
+def _full_precision() -> Iterator[None]:
+    """Without TF32: its three digits would hide all but the largest eigenvalues."""
+    backends: Any = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
+    before = [b.fp32_precision for b in backends]
+    try:
+        for b in backends:
+            b.fp32_precision = "ieee"
+        yield
+    finally:
+        for b, was in zip(backends, before, strict=True):
+            b.fp32_precision = was

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from calibrant.diagnostics.curvature import Batches, LogLikelihoodHessian, fisher_trace
+from calibrant.diagnostics.curvature import Curvature
+from calibrant.diagnostics.fisher_trace import Batches, fisher_trace
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.perturbation import Where, select
 from calibrant.ensembles.sigma import sigma_curve
@@ -59,8 +60,10 @@ def pep_effect(
     pairs: Batches = [batches] if isinstance(batches[0], Tensor) else batches  # type: ignore[list-item, assignment]
     chosen = select(model, where)
     rng = torch.Generator().manual_seed(seed)
-    hessian = LogLikelihoodHessian(model, chosen, pairs)
-    laplacian = hutchinson(hessian, probes, rng) if probes else exact(hessian)
+    hessian = Curvature(model, pairs, parameters=chosen, dropout=False)
+    of_loss = hutchinson(hessian, probes, rng) if probes else exact(hessian)
+    # the loss is −L/N
+    laplacian = Trace(-hessian.items * of_loss.value, hessian.items * of_loss.standard_error, of_loss.probes)
     fisher = fisher_trace(model, chosen, pairs, probes, rng)
     curve = sigma_curve(PEP(model, 0.0, members, where=where, seed=seed, antithetic=True), pairs)
     zero = curve.at(0.0).log_likelihood

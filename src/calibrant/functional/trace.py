@@ -1,7 +1,9 @@
-"""Stochastic trace of a matrix that is only known by its products A @ v (Hutchinson 1989).
+"""Stochastic trace of a matrix that is only known by its products A @ v.
 
-E[vᵀ A v] = tr A for v of independent signs. Tested on small dense matrices whose trace is known; it
-never sees a model.
+    Hutchinson (1989):           E[vᵀ A v] = tr A,  v of independent signs
+    Hutch++ (Meyer et al. 2021): tr A = tr QᵀAQ + tr (I − QQᵀ)A(I − QQᵀ),  Q spans A S; only the second term is sampled
+
+Tested on small dense matrices whose trace is known; it never sees a model.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from calibrant.errors import InputError
 
 
 class Operator(Protocol):
@@ -28,11 +32,18 @@ class Operator(Protocol):
 
 @dataclass(frozen=True)
 class Trace:
-    """An estimate and its standard error over probes (0 when exact)."""
+    """An estimate, its standard error over probes (0 when exact), and how many probes were drawn."""
 
     value: float
     standard_error: float
     probes: int
+
+    def interval(self, confidence: float = 0.95) -> tuple[float, float]:
+        """Student's interval over the probes: the trace lies in it in this share of draws, nearly."""
+        from scipy.stats import t
+
+        reach = float(t.ppf(0.5 + confidence / 2, max(self.probes - 1, 1))) * self.standard_error
+        return self.value - reach, self.value + reach
 
 
 def hutchinson(matrix: Operator, probes: int, generator: torch.Generator) -> Trace:
@@ -44,6 +55,25 @@ def hutchinson(matrix: Operator, probes: int, generator: torch.Generator) -> Tra
     values = torch.tensor(draws, dtype=torch.float64)
     error = float(values.std() / probes**0.5) if probes > 1 else float("nan")
     return Trace(float(values.mean()), error, probes)
+
+
+def hutchpp(matrix: Operator, products: int, generator: torch.Generator) -> Trace:
+    """tr A from so many products: a third finds a subspace, a third takes its trace, a third samples the rest.
+
+    Where few eigenvalues carry most of the trace, as in trained networks, the error is far below Hutchinson's.
+    """
+    third = min(products // 3, matrix.size)
+    if third < 2:
+        raise InputError(f"{products} products are too few for a trace with an interval; use 6 or more")
+
+    def draws() -> list[Tensor]:
+        return [signs(matrix.size, generator, matrix.device, matrix.dtype) for _ in range(third)]
+
+    q = torch.linalg.qr(torch.stack([matrix @ v for v in draws()], 1))[0]
+    inside = sum(float(column.double() @ (matrix @ column).double()) for column in q.T)
+    rest = [v - q @ (q.T @ v) for v in draws()]
+    values = torch.tensor([float(v.double() @ (matrix @ v).double()) for v in rest], dtype=torch.float64)
+    return Trace(inside + float(values.mean()), float(values.std() / third**0.5), third)
 
 
 def exact(matrix: Operator) -> Trace:

@@ -1,0 +1,193 @@
+"""Largest eigenvalues and spectral density of a symmetric matrix that is known only by its products A @ v.
+
+    Lanczos:  V orthonormal,  T = Vᵀ A V,  A V = V T + w eᵀ;   a Ritz pair (θ, u = V s) has ‖A u − θ u‖ = ‖w‖·|s_m|
+    error of θ ≤ min(r, r²/gap)      r: that residual; gap: distance to the other Ritz values (Parlett 1998, ch. 11)
+    density:  φ(λ) ≈ Σ_j τ_j δ(λ − θ_j),   τ_j = s_{1j}²      (stochastic Lanczos quadrature; Ghorbani 2019)
+
+Every new vector is made orthogonal to all the others, so no eigenvalue appears twice by rounding. At most `basis + 1`
+vectors are held: a full basis is replaced by its best Ritz vectors (thick restart; Wu & Simon 2000).
+scipy's `eigsh` looks at its result only when its basis is full, and on the CPU; this one stops after any product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional.trace import Operator, signs
+
+TOLERANCE = 1e-7
+"""Default error of an eigenvalue, relative to the largest one in size."""
+
+
+@dataclass(frozen=True, eq=False)
+class Eigenpairs:
+    """The k largest eigenvalues, falling. The matrix certainly has an eigenvalue within `residuals` of each."""
+
+    values: Tensor  # [k] float64
+    residuals: Tensor  # [k] float64, ‖A u − λ u‖
+    vectors: Tensor  # [k, size]
+    products: int  # how often the matrix was multiplied
+    converged: bool  # whether the tolerance was reached
+
+
+@dataclass(frozen=True, eq=False)
+class Quadrature:
+    """Nodes and weights [probes, steps] of a spectral density; the weights of each probe add up to 1."""
+
+    nodes: Tensor
+    weights: Tensor
+    products: int
+
+    def density(self, at: Tensor, width: float) -> Tensor:
+        """The density at these points, each node a Gaussian of standard deviation `width`."""
+        bumps = torch.exp(-((at[:, None] - self.nodes.reshape(-1)) ** 2) / (2 * width**2))
+        mean: Tensor = bumps @ self.weights.reshape(-1) / (width * (2 * torch.pi) ** 0.5 * len(self.nodes))
+        return mean
+
+
+def lanczos(
+    matrix: Operator,
+    k: int,
+    generator: torch.Generator,
+    *,
+    tol: float = TOLERANCE,
+    basis: int | None = None,
+    most: int = 1000,
+) -> Eigenpairs:
+    """The k largest eigenvalues by thick-restart Lanczos from a random start; `most` bounds the products.
+
+    Stops when the error bound of all k is below `tol` of the largest eigenvalue in size. Of an eigenvalue that occurs
+    several times, a single start vector sees one copy.
+    """
+    _check(matrix, k)
+    width = min(matrix.size, max(20, 2 * k + 10) if basis is None else basis)
+    if basis is not None and basis < k + 2:
+        raise InputError(f"basis={basis} is too small for k={k} eigenvalues; use {k + 2} or more")
+    tol = max(tol, 10 * torch.finfo(matrix.dtype).eps)
+    vectors = torch.zeros(width + 1, matrix.size, device=matrix.device, dtype=matrix.dtype)
+    small = torch.zeros(width, width, dtype=torch.float64)
+    vectors[0] = _random_unit(matrix, generator)
+    m = products = 0
+    while True:
+        length = _expand(matrix, vectors, small, m)
+        m, products = m + 1, products + 1
+        theta, s = (t.flip(-1) for t in torch.linalg.eigh(small[:m, :m]))
+        residual = length * s[-1].abs()
+        scale = float(theta.abs().max())
+        ended = length <= torch.finfo(matrix.dtype).eps * scale * m**0.5  # the basis is an invariant subspace
+        converged = m >= k and (ended or bool((error_bound(theta, residual)[:k] <= tol * scale).all()))
+        if converged or m == matrix.size or products >= most:
+            kept = min(k, m)
+            found = s[:, :kept].T.to(vectors) @ vectors[:m]
+            return Eigenpairs(theta[:kept], residual[:kept], found, products, converged or m == matrix.size)
+        if ended:
+            vectors[m] = _random_unit(matrix, generator, vectors[:m])
+        if m == width:
+            kept = min(k + (width - k) // 2, width - 1)
+            last = vectors[m].clone()
+            vectors[:kept] = s[:, :kept].T.to(vectors) @ vectors[:m]
+            vectors[kept] = last
+            small.zero_()
+            small[:kept, :kept] = torch.diag(theta[:kept])
+            m = kept
+
+
+def power_iteration(
+    matrix: Operator, k: int, generator: torch.Generator, *, tol: float = 1e-3, most: int = 100
+) -> Eigenpairs:
+    """SS's own method (Alg. 1): the k eigenvalues that are largest in size, one after the other.
+
+    Stops when an eigenvalue changes by less than `tol` of itself from one product to the next, or after `most` products
+    for each. That rule does not bound the error: `residuals` do.
+    """
+    _check(matrix, k)
+    vectors = torch.zeros(k, matrix.size, device=matrix.device, dtype=matrix.dtype)
+    values, residuals = torch.zeros(k, dtype=torch.float64), torch.zeros(k, dtype=torch.float64)
+    products, converged = 0, True
+    for i in range(k):
+        v, last, settled = _random_unit(matrix, generator, vectors[:i]), float("nan"), False
+        for _ in range(most):
+            w = _product(matrix, v)
+            products += 1
+            values[i] = value = float(v.double() @ w.double())
+            residuals[i] = float((w - value * v).norm())
+            vectors[i] = v
+            settled = abs(value - last) <= tol * abs(last)
+            if settled:
+                break
+            w = _orthogonal(w, vectors[:i])[0]
+            v, last = w / w.norm().clamp_min(torch.finfo(w.dtype).tiny), value
+        converged &= settled
+    order = values.argsort(descending=True)
+    return Eigenpairs(values[order], residuals[order], vectors[order.to(vectors.device)], products, converged)
+
+
+def quadrature(matrix: Operator, steps: int, probes: int, generator: torch.Generator) -> Quadrature:
+    """Stochastic Lanczos quadrature: `steps` products for each of `probes` random sign vectors."""
+    if steps < 1 or probes < 1:
+        raise InputError(f"steps={steps} and probes={probes} must be at least 1")
+    steps = min(steps, matrix.size)
+    nodes, weights = (torch.zeros(probes, steps, dtype=torch.float64) for _ in range(2))
+    vectors = torch.zeros(steps + 1, matrix.size, device=matrix.device, dtype=matrix.dtype)
+    products = 0
+    for p in range(probes):
+        small = torch.zeros(steps, steps, dtype=torch.float64)
+        vectors[0] = signs(matrix.size, generator, matrix.device, matrix.dtype) / matrix.size**0.5
+        for m in range(1, steps + 1):
+            length = _expand(matrix, vectors, small, m - 1)
+            products += 1
+            if length <= torch.finfo(matrix.dtype).eps * float(small.abs().max()) * m:  # exact already
+                break
+        theta, s = torch.linalg.eigh(small[:m, :m])
+        nodes[p, :m], weights[p, :m] = theta, s[0] ** 2
+    return Quadrature(nodes, weights, products)
+
+
+def error_bound(theta: Tensor, residual: Tensor) -> Tensor:
+    """min(r, r²/gap) of each Ritz value; the gap is that between Ritz values, so the second is an estimate."""
+    if len(theta) == 1:
+        return residual
+    apart = (theta[:, None] - theta).abs().fill_diagonal_(float("inf")).amin(1)
+    return torch.minimum(residual, residual**2 / apart.clamp_min(torch.finfo(torch.float64).tiny))
+
+
+def _expand(matrix: Operator, vectors: Tensor, small: Tensor, m: int) -> float:
+    """One product: writes column m of T and, at m + 1, the next vector. Returns the length of what was left of it."""
+    w, along = _orthogonal(_product(matrix, vectors[m]), vectors[: m + 1])
+    small[: m + 1, m] = small[m, : m + 1] = along.double().cpu()
+    length = float(w.norm())
+    vectors[m + 1] = w / max(length, torch.finfo(w.dtype).tiny)
+    return length
+
+
+def _orthogonal(w: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """w without its parts along these orthonormal rows, and those parts; twice, which is enough (Giraud 2005)."""
+    along = vectors @ w
+    w = w - along @ vectors
+    again = vectors @ w
+    return w - again @ vectors, along + again
+
+
+def _product(matrix: Operator, v: Tensor) -> Tensor:
+    w = matrix @ v
+    if not bool(torch.isfinite(w).all()):
+        raise InputError(
+            "a product with the curvature is not finite (NaN or infinite), so it has no eigenvalues; look for weights, "
+            "inputs or losses that are not finite, or compute in float64"
+        )
+    return w
+
+
+def _random_unit(matrix: Operator, generator: torch.Generator, apart_from: Tensor | None = None) -> Tensor:
+    v = torch.randn(matrix.size, generator=generator, device=generator.device).to(matrix.device, matrix.dtype)
+    v = v if apart_from is None else _orthogonal(v, apart_from)[0]
+    return torch.nn.functional.normalize(v, dim=0)
+
+
+def _check(matrix: Operator, k: int) -> None:
+    if not 1 <= k <= matrix.size:
+        raise InputError(f"k={k} eigenvalues of a matrix of side {matrix.size}; ask for 1 to {matrix.size}")
