@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from calibrant.bench.store import Cell, Store
 from calibrant.data import load
 from calibrant.data.batches import Batches
-from calibrant.ensembles.deep import Deep
+from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.swa import SWA
@@ -225,7 +225,7 @@ def main() -> None:
             print(name, seed, json.dumps(line), f"{cell.seconds:.0f} s", file=sys.stderr, flush=True)
         if len(models) < 2:
             continue
-        deep = row.score(Deep(models))
+        deep = row.score(DeepEnsemble(models))
         first = replace(cells[0], measured={**cells[0].measured, "deep": deep})
         store.write(row.experiment, replace(first, extras={**first.extras, "deep_members": len(models)}))
         print(name, "deep", deep, file=sys.stderr, flush=True)

@@ -32,7 +32,7 @@ from calibrant.data.ood import ood_images, usual_ood
 from calibrant.diagnostics.stress import Choice, Folder, Material, Outcome, Subject, analyse, planned, run
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.diagnostics.stress.material import images_only, limited
-from calibrant.ensembles.deep import Deep
+from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.pep import PEP
 from calibrant.files.paths import visible
 from calibrant.metrics.conventions import Resampling
@@ -81,7 +81,7 @@ def stressed(path: Path, a: argparse.Namespace, choice: Choice, pep: bool) -> tu
         trained.recipe.data.name, root=a.data_root, seed=trained.recipe.data.seed, sizes=trained.recipe.data.sizes
     )
     networks = [m.to(a.device) for m in trained.members]
-    predictors: dict[str, Any] = {"": networks[0] if len(networks) == 1 else Deep(networks)}
+    predictors: dict[str, Any] = {"": networks[0] if len(networks) == 1 else DeepEnsemble(networks)}
     extras: dict[str, Any] = {}
     if pep and len(networks) == 1:
         held = Batches(data["calibration"], 1000, device=a.device, mean=trained.mean, std=trained.std)

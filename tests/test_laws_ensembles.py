@@ -14,7 +14,7 @@ from torch import nn
 import calibrant
 from calibrant.ensembles import ENSEMBLES, PEP, MCDropout
 from calibrant.ensembles.assemble import assemble
-from calibrant.ensembles.deep import Deep
+from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.snapshot import Snapshot
@@ -52,7 +52,7 @@ def x(n: int = 12) -> torch.Tensor:
 MAKE: dict[str, Callable[[nn.Module, int], Ensemble]] = {
     "pep": lambda model, m: PEP(model, 0.1, members=m),
     "dropout": lambda model, m: MCDropout(model, members=m),
-    "deep": lambda model, m: Deep([model, *relatives(model, m - 1)]),
+    "deep": lambda model, m: DeepEnsemble([model, *relatives(model, m - 1)]),
     "swa": lambda model, m: SWA(model),
     "swag": lambda model, m: SWAG.fit(model, states(model), [x(32)], members=m),
     "snapshot": lambda model, m: Snapshot.fit(model, states(model, m)),
@@ -61,7 +61,7 @@ MAKE: dict[str, Callable[[nn.Module, int], Ensemble]] = {
 NEUTRAL: dict[str, Callable[[nn.Module], Ensemble]] = {
     "pep": lambda model: PEP(model, 0.0, members=3),
     "dropout": lambda model: MCDropout(model, members=3, p=0.0),
-    "deep": lambda model: Deep([model]),
+    "deep": lambda model: DeepEnsemble([model]),
     "swa": lambda model: SWA(model),
     "swag": lambda model: SWAG(model, {}, {}, count=3, scale=0.0),
     "snapshot": lambda model: Snapshot.fit(model, [model.state_dict()] * 3),

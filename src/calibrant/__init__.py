@@ -16,17 +16,24 @@ if TYPE_CHECKING:
     from calibrant.attacks.bounds import Bounds as Bounds
     from calibrant.attacks.levels import levels as levels
     from calibrant.attacks.robustness import robustness as robustness
+    from calibrant.decisions.attach import attach as attach
     from calibrant.decisions.choose import decide as decide
+    from calibrant.decisions.export import export as export
     from calibrant.decisions.storage import load as load
     from calibrant.diagnostics.levels import calibration_by_level as calibration_by_level
+    from calibrant.ensembles.deep import DeepEnsemble as DeepEnsemble
     from calibrant.ensembles.dropout import MCDropout as MCDropout
     from calibrant.ensembles.pep import PEP as PEP
     from calibrant.ensembles.single import predict as predict
+    from calibrant.ensembles.swa import SWA as SWA
+    from calibrant.ensembles.swag import SWAG as SWAG
     from calibrant.ensembles.temporal import TemporalSmoothing as TemporalSmoothing
     from calibrant.errors import CalibrantWarning as CalibrantWarning
+    from calibrant.files import read as read
     from calibrant.functional.inputs import predictions as predictions
     from calibrant.metrics.compare import compare as compare
     from calibrant.metrics.evaluate import evaluate as evaluate
+    from calibrant.metrics.torchmetrics_adapter import CalibrationPanel as CalibrationPanel
     from calibrant.nn.smoothing import Blur as Blur
     from calibrant.nn.smoothing import Prob as Prob
     from calibrant.nn.smoothing import Smooth as Smooth
@@ -34,7 +41,9 @@ if TYPE_CHECKING:
     from calibrant.nn.surgery import smooth as smooth
     from calibrant.nn.surgery import smoothed as smoothed
     from calibrant.nn.surgery import unsmooth as unsmooth
+    from calibrant.posthoc.estimator import CalibrantClassifier as CalibrantClassifier
     from calibrant.posthoc.fit import fit as fit
+    from calibrant.posthoc.onnx_export import to_onnx as to_onnx
     from calibrant.report.stress import stress as stress
     from calibrant.training.run import train as train
     from calibrant.types import Estimate as Estimate
@@ -45,30 +54,39 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "Blur": "calibrant.nn.smoothing",
     "Bounds": "calibrant.attacks.bounds",
+    "CalibrantClassifier": "calibrant.posthoc.estimator",
     "CalibrantWarning": "calibrant.errors",
+    "CalibrationPanel": "calibrant.metrics.torchmetrics_adapter",
+    "DeepEnsemble": "calibrant.ensembles.deep",
     "Estimate": "calibrant.types",
     "MCDropout": "calibrant.ensembles.dropout",
     "PEP": "calibrant.ensembles.pep",
     "Predictions": "calibrant.types",
     "Prob": "calibrant.nn.smoothing",
     "Report": "calibrant.types",
+    "SWA": "calibrant.ensembles.swa",
+    "SWAG": "calibrant.ensembles.swag",
     "Smooth": "calibrant.nn.smoothing",
     "Split": "calibrant.types",
     "TemporalSmoothing": "calibrant.ensembles.temporal",
+    "attach": "calibrant.decisions.attach",
     "calibration_by_level": "calibrant.diagnostics.levels",
     "compare": "calibrant.metrics.compare",
     "decide": "calibrant.decisions.choose",
     "evaluate": "calibrant.metrics.evaluate",
+    "export": "calibrant.decisions.export",
     "fit": "calibrant.posthoc.fit",
     "levels": "calibrant.attacks.levels",
     "load": "calibrant.decisions.storage",
     "predict": "calibrant.ensembles.single",
     "predictions": "calibrant.functional.inputs",
+    "read": "calibrant.files",
     "reference": "calibrant.nn.smoothing",
     "robustness": "calibrant.attacks.robustness",
     "smooth": "calibrant.nn.surgery",
     "smoothed": "calibrant.nn.surgery",
     "stress": "calibrant.report.stress",
+    "to_onnx": "calibrant.posthoc.onnx_export",
     "train": "calibrant.training.run",
     "unsmooth": "calibrant.nn.surgery",
 }
@@ -80,6 +98,24 @@ _PACKAGES = (
 )  # fmt: skip
 """Families that `calibrant.NAME` reaches after a bare `import calibrant`, loaded on first use."""
 
+_SEARCHED = ("attacks", "ensembles", "losses", "posthoc", "targets", "transforms")
+"""Families whose members are suggested for a wrong name."""
+
+_MEANT = {
+    "audit": "evaluate",
+    "calibrate": "fit",
+    "conformal": "decide(predictions, set_coverage=0.9)",
+    "dataframe": "evaluate(df, label=…)",
+    "ece": "evaluate(logits, labels).ece",
+    "auroc": "evaluate(logits, labels).auroc",
+    "label_smoothing": "targets.Smoothing",
+    "recalibrate": "fit",
+    "save": "predictions(logits, labels).save(path)",
+    "temperature_scaling": "fit('temperature', logits, labels)",
+    "threshold": "decide",
+}
+"""Names that people guess, and what to use instead."""
+
 __all__ = sorted(_PUBLIC)
 
 
@@ -87,10 +123,22 @@ def __getattr__(name: str) -> Any:
     if name in _PACKAGES and find_spec(f"calibrant.{name}") is not None:
         return import_module(f"calibrant.{name}")
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'calibrant' has no attribute {name!r}")
+        near = None if name.startswith("_") else _meant(name)
+        hint = f"; did you mean calibrant.{near}?" if near else ""
+        raise AttributeError(f"module 'calibrant' has no attribute {name!r}{hint}")
     value = getattr(import_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value
+
+
+def _meant(name: str) -> str | None:
+    """What was probably meant by a name that does not exist: a public name, or one of a family's."""
+    from calibrant.errors import nearest
+
+    inside = {member: f"{family}.{member}" for family in _SEARCHED for member in __getattr__(family).__all__}
+    known = inside | {public: public for public in (*_PACKAGES, *_PUBLIC)} | _MEANT
+    near = nearest(name, known)
+    return None if near is None else known[near]
 
 
 def __dir__() -> list[str]:

@@ -107,9 +107,16 @@ def escaped(text: str, *, lines: bool = False) -> str:
     return text.translate(_SHOWN_IN_LINES if lines else _SHOWN)
 
 
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant; case and underscores do not count."""
+    plain = {k.lower().replace("_", ""): k for k in sorted(known) if not k.startswith("_")}
+    near = get_close_matches(name.lower().replace("_", ""), list(plain), n=1, cutoff=0.5)
+    return plain[near[0]] if near else None
+
+
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
     """The error for a name in no table: names the nearest valid one, else lists them all."""
     names = sorted(known)
-    near = get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    near = nearest(name, names)
+    hint = f"did you mean {near!r}?" if near else f"known: {', '.join(names)}"
     return UnknownNameError(f"unknown {kind} {name!r}; {hint}")

@@ -12,10 +12,15 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from calibrant.display import Rows, Shown
+from calibrant.errors import MissingDependencyError, nearest, unknown
 
 SCHEMA = 1
 """Version of every JSON object that leaves the process."""
@@ -32,7 +37,7 @@ class Split(StrEnum):
 
 
 @dataclass(frozen=True)
-class Predictions:
+class Predictions(Shown):
     """What a predictor said about N items, and what was true. Build it with `calibrant.predictions`.
 
     Either `logits` ([N, K], or [M, N, K] for M members) or, for a top-1 file, `predicted` and
@@ -83,6 +88,20 @@ class Predictions:
                 digest.update(memoryview(plain.reshape(-1).view(torch.uint8).numpy()))
         return digest.hexdigest()
 
+    def save(self, path: str | PathLike[str]) -> Path:
+        """Write to a .npz, .safetensors, .parquet or .csv file, whole or not at all; `calibrant.read` reads it."""
+        from calibrant.files import write
+
+        return write(path, self)
+
+    def _shown(self) -> tuple[str, Rows]:
+        of = "top-1 only" if self.k is None else f"{self.k:,} classes"
+        members = f", {self.members} members" if self.members > 1 else ""
+        names = () if self.classes is None else self.classes
+        listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        about = {"classes": listed, "split": self.split.value, "source": self.source}
+        return f"Predictions of {self.n:,} items, {of}{members}", [pair for pair in about.items() if pair[1]]
+
     def take(self, index: Tensor) -> Predictions:
         """The items at `index`, everything that belongs to them included."""
 
@@ -122,7 +141,7 @@ class Estimate:
                 out[name] = getattr(self, name)
         return out
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         if self.value is None:
             return f"– ({self.reason})"
         if self.low is None or self.high is None:
@@ -131,10 +150,10 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Report(Mapping[str, Estimate]):
+class Report(Shown, Mapping[str, Estimate]):
     """Named estimates over one set of predictions, with the conventions that give them meaning.
 
-    `report["ece"].value`; iterating gives the metric names. `extras` holds what is not one number
+    `report["ece"].value` or `report.ece.value`; iterating gives the metric names. `extras` holds what is not one number
     (decompositions, the ECE identity, ensemble numbers, the calibration test), by name.
     """
 
@@ -145,9 +164,44 @@ class Report(Mapping[str, Estimate]):
     file: str | None = None
     extras: Mapping[str, Any] = field(default_factory=dict)
     percent: frozenset[str] = frozenset()  # metrics that printed tables show in percent
+    predictions: Predictions | None = field(default=None, compare=False)  # what `to_html` draws; a stream keeps none
 
     def __getitem__(self, name: str) -> Estimate:
+        if name not in self.metrics:
+            raise unknown("metric", str(name), self.metrics)
         return self.metrics[name]
+
+    def __getattr__(self, name: str) -> Estimate:
+        metrics: Mapping[str, Estimate] = self.__dict__.get("metrics", {})  # empty while it is being copied
+        if name in metrics:
+            return metrics[name]
+        near = None if name.startswith("_") else nearest(name, [*metrics, *vars(Report)])
+        raise AttributeError(f"a Report has no {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+
+    def __dir__(self) -> list[str]:
+        return sorted([*super().__dir__(), *self.metrics])
+
+    @property
+    def verdict(self) -> str:
+        """The finding in one sentence: "overconfident: says 97%, is right 91%"."""
+        from calibrant.report.verdict import verdict
+
+        return verdict(self)
+
+    def _shown(self) -> tuple[str, Rows]:
+        from calibrant.report.verdict import shown
+
+        return shown(self)
+
+    def to_html(self, path: str | PathLike[str]) -> Path:
+        """Write the report for a browser: one file that opens offline."""
+        from calibrant.report.html import of_report
+
+        return of_report(path, self)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with one row per metric: value, low, high, reason, method."""
+        return data_frame([{"metric": name, **vars(e)} for name, e in self.metrics.items()])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.metrics)
@@ -192,6 +246,15 @@ class Report(Mapping[str, Estimate]):
                 yield name, f"{e.value * scale:.4g}{unit}", e.reason or dash
             else:
                 yield name, f"{e.value * scale:.4g}{unit}", f"[{e.low * scale:.4g}, {e.high * scale:.4g}]"
+
+
+def data_frame(rows: list[dict[str, Any]]) -> Any:
+    """A pandas DataFrame of records that all have a `metric`, which becomes the index."""
+    try:
+        import pandas
+    except ImportError as error:
+        raise MissingDependencyError("to_pandas needs pandas: pip install pandas") from error
+    return pandas.DataFrame.from_records(rows, index="metric")
 
 
 def jsonable(value: Any) -> Any:

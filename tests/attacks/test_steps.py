@@ -12,7 +12,7 @@ from calibrant.attacks import DDN, FGSM, PGD, Bounds, CarliniWagner, FrequencyFG
 from calibrant.attacks.cw import from_tanh, to_tanh
 from calibrant.attacks.ddn import STRIDES, WALKS
 from calibrant.attacks.measures import accuracy_under_attack, median_distance
-from calibrant.ensembles.deep import Deep
+from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.pep import PEP
 from calibrant.errors import InputError, UnknownNameError
@@ -176,7 +176,7 @@ def pooled(predictor: object, x: Tensor) -> Tensor:
 def test_ensembles_are_attacked_through_their_pool(kind: str, victim: Victim) -> None:
     if kind == "deep":
         other = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-        predictor: object = Deep([victim.model, other])
+        predictor: object = DeepEnsemble([victim.model, other])
     else:
         predictor = MCDropout(victim.model, members=5, seed=1)
     x = victim.x[:12].clone().requires_grad_()

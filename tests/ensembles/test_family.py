@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.ensembles.deep import Deep
+from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.dropout import MCDropout, dropouts, functional_dropouts, insert
 from calibrant.ensembles.swa import SWA, average, recalibrate
 from calibrant.ensembles.swag import SWAG
@@ -60,10 +60,10 @@ def test_a_model_without_dropout_is_told_how_to_get_some() -> None:
 
 
 def test_deep_members_may_differ_in_architecture() -> None:
-    ensemble = Deep([nn.Linear(6, 3), nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))])
+    ensemble = DeepEnsemble([nn.Linear(6, 3), nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 3))])
     assert ensemble.members(X).shape == (2, 40, 3)
     with pytest.raises(InputError, match="at least one"):
-        Deep([])
+        DeepEnsemble([])
 
 
 def test_swa_is_the_mean_of_weights_with_batchnorm_measured_again() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import calibrant
-from calibrant.ensembles import PEP, Deep, MCDropout
+from calibrant.ensembles import PEP, DeepEnsemble, MCDropout
 from calibrant.ensembles.dropping import dropouts, functional_dropouts
 from calibrant.errors import CalibrantError, InputError, SplitError
 from calibrant.functional.noise import member_seed
@@ -292,7 +292,7 @@ def test_arrays_do_as_well_as_tensors_and_what_is_no_network_is_named() -> None:
     model = nn.Linear(12, 4)
     arrays, tensors = (PEP.fit(model, pair) for pair in ((X.numpy(), Y.numpy()), (X, Y.float())))
     assert arrays.sigma == tensors.sigma
-    for make in (lambda m: PEP(m, 0.1), MCDropout, lambda m: Deep([model, m])):
+    for make in (lambda m: PEP(m, 0.1), MCDropout, lambda m: DeepEnsemble([model, m])):
         with pytest.raises(InputError, match="function is not a torch.nn.Module"):
             make(lambda x: x)
     with pytest.raises(InputError, match="iterations=0"):
@@ -305,15 +305,15 @@ def test_arrays_do_as_well_as_tensors_and_what_is_no_network_is_named() -> None:
 
 def test_members_of_other_numbers_of_classes() -> None:
     both, batches = [nn.Linear(12, 4), nn.Linear(12, 5)], [(X, torch.zeros(32, dtype=torch.long))]
-    for ask in (Deep(both), Deep(both).members):
+    for ask in (DeepEnsemble(both), DeepEnsemble(both).members):
         with pytest.raises(InputError, match="member 1 has 5 classes and member 0 has 4"):
             ask(X)
     with pytest.raises(InputError, match="member 1 has 5 classes and member 0 has 4"):
-        Deep(both).predict(batches)
+        DeepEnsemble(both).predict(batches)
     with pytest.raises(InputError, match="model 1 has 5 classes and model 0 has 4"):
         calibrant.predict(both, batches)
     with pytest.raises(CalibrantError, match="member 1: label in row 0 is 4"):  # not the data's fault: 0 could read it
-        Deep(both[::-1]).predict([(X, torch.full((32,), 4))])
+        DeepEnsemble(both[::-1]).predict([(X, torch.full((32,), 4))])
 
 
 @pytest.mark.parametrize(

@@ -172,7 +172,7 @@ def test_a_network_that_writes_to_its_input_shows_every_member_the_same_one(kind
             float(nn.functional.cross_entropy(alone.double(), y))
         )
     elif kind == "deep":
-        members = calibrant.ensembles.deep.Deep([net, copy.deepcopy(net)]).members(x)
+        members = calibrant.ensembles.deep.DeepEnsemble([net, copy.deepcopy(net)]).members(x)
     else:
         members = calibrant.predict([net, net], [(x, y)]).logits
     assert all(torch.equal(m, alone) for m in members)

@@ -14,7 +14,7 @@ from calibrant.posthoc import CALIBRATORS, CONFIDENCES, MAPS, Calibrator, Fitted
 from calibrant.posthoc.attach import Calibrated
 from calibrant.posthoc.calibrator import Composition
 from calibrant.posthoc.map import Chain
-from calibrant.posthoc.onnx_export import disagreement, run_onnx, write_map_onnx, write_onnx
+from calibrant.posthoc.onnx_export import disagreement, run_onnx, to_onnx, write_map_onnx
 from calibrant.types import Predictions
 
 EXTRA: list[tuple[str, Calibrator]] = [
@@ -142,7 +142,7 @@ def test_a_network_that_labels_pixels(method: str, tmp_path: Path) -> None:
         assert net(x).shape == (3, 4, 5, 6)
         assert float((torch.softmax(net(x).double(), 1) - torch.softmax(want, 1)).abs().max()) < 1e-6
         need_onnx()
-        path = write_onnx(tmp_path / "pair.onnx", model, m, x, class_axis=1)
+        path = to_onnx(tmp_path / "pair.onnx", model, m, x, class_axis=1)
         got = run_onnx(path, x[:1])
         assert got.shape == (1, 4, 5, 6)
         # the network's own float32 arithmetic differs between the two: away from steps only
@@ -207,7 +207,7 @@ def test_an_export_that_disagrees_is_not_written(tmp_path: Path, monkeypatch: py
         write_map_onnx(tmp_path / "m.onnx", m)
     assert not list(tmp_path.iterdir())
     with pytest.raises(InputError, match="the example needs two items"):
-        write_onnx(tmp_path / "m.onnx", nn.Identity(), m, torch.zeros(1, 4))
+        to_onnx(tmp_path / "m.onnx", nn.Identity(), m, torch.zeros(1, 4))
 
 
 def test_without_the_extra_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

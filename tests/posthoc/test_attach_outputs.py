@@ -14,7 +14,7 @@ import calibrant
 from calibrant.errors import InputError, MapError
 from calibrant.functional.model_output import logits_of
 from calibrant.posthoc import attach
-from calibrant.posthoc.onnx_export import run_onnx, write_onnx
+from calibrant.posthoc.onnx_export import run_onnx, to_onnx
 
 G = torch.Generator().manual_seed(0)
 X, OTHER = torch.randn(400, 6, generator=G), torch.randn(400, 6, generator=G)
@@ -111,7 +111,7 @@ def test_onnx_has_the_same_inputs_and_gives_the_same_probabilities(kind: type[Mo
     p, given = predicted(model), inputs(model)
     fitted = calibrant.fit("temperature", p)
     few = given[:8] if isinstance(given, Tensor) else {name: t[:8] for name, t in given.items()}
-    path = write_onnx(tmp_path / "model.onnx", model, fitted, few)
+    path = to_onnx(tmp_path / "model.onnx", model, fitted, few)
     found = torch.softmax(run_onnx(path, given), 1)
     torch.testing.assert_close(found.double(), torch.softmax(fitted(p.logits), 1), atol=1e-5, rtol=0)
 

@@ -9,7 +9,7 @@ import typer
 
 from calibrant.cli.console import block_json, say
 from calibrant.decisions import Rule, load
-from calibrant.errors import FileError
+from calibrant.decisions.export import export as write
 from calibrant.files import outputs
 from calibrant.types import SCHEMA
 
@@ -20,28 +20,9 @@ def export(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
 ) -> None:
     """Write a fitted map or a rule for other programs: formula and numbers (.json), or a graph (.onnx)."""
-    if out.suffix not in (".json", ".onnx"):
-        raise FileError(f"cannot write {out}: unknown format {out.suffix!r}; use .json or .onnx")
     fitted = load(map_folder)
-    formula = outputs.RULE_FORMULA if isinstance(fitted, Rule) else outputs.FORMULA
-    outputs.check((out, formula if out.suffix == ".json" else outputs.FILE), inputs=[map_folder])
-    if isinstance(fitted, Rule):
-        if out.suffix == ".json":
-            from calibrant.decisions.export import write_rule_json
-
-            write_rule_json(out, fitted)
-        else:
-            from calibrant.decisions.attach import write_rule_onnx
-
-            write_rule_onnx(out, fitted)
-    elif out.suffix == ".json":
-        from calibrant.posthoc.export import write_json
-
-        write_json(fitted, out)
-    else:
-        from calibrant.posthoc.onnx_export import write_map_onnx
-
-        write_map_onnx(out, fitted)
+    outputs.check((out, outputs.FILE), inputs=[map_folder])
+    write(fitted, out)
     method = fitted.kind if isinstance(fitted, Rule) else fitted.record.calibrator or fitted.method
     if as_json:
         block_json({"schema": SCHEMA, "method": method, "out": str(out)}, indent=None)

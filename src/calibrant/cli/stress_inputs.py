@@ -102,7 +102,7 @@ def subject_of(setting: Setting, made: Ensembling, batch: int) -> Subject:
     from calibrant.cli.predict import assembled
     from calibrant.data import Batches
     from calibrant.diagnostics.stress import Subject
-    from calibrant.ensembles.deep import Deep
+    from calibrant.ensembles.deep import DeepEnsemble
 
     def batches(part: str) -> Batches:
         return Batches(setting.data[part], batch, device=setting.device, mean=setting.mean, std=setting.std)
@@ -112,7 +112,7 @@ def subject_of(setting: Setting, made: Ensembling, batch: int) -> Subject:
         given = {**made.given, "seed": made.seed}
         predictor = assembled(made.name, setting.networks, setting.first.name, given, batches, made.fit_on)
     elif len(setting.networks) > 1:
-        predictor = Deep(setting.networks)
+        predictor = DeepEnsemble(setting.networks)
     return Subject(predictor, setting.mean, setting.std, device=setting.device)
 
 

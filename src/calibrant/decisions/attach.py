@@ -1,4 +1,5 @@
 """`attach(model, rule)`: one `nn.Module` that is the model, the rule's map and the rule; and the same as an ONNX file.
+A fitted map without a rule is attached by `posthoc.attach`.
 
 Its outputs are (predicted, accepted) of a threshold, (predicted, accepted, sets) of prediction sets, (predicted,
 accepted, action) of costs: what `rule(model(x))` decides, computed in float64 whatever the model's precision. A graph
@@ -22,6 +23,7 @@ from calibrant.errors import InputError, MapError, RefusedError
 from calibrant.files import atomic
 from calibrant.functional.model_output import logits_of
 from calibrant.posthoc.attach import Exact, layer
+from calibrant.posthoc.attach import attach as attach_map
 from calibrant.posthoc.map import Chain, FittedMap, Identity
 from calibrant.posthoc.onnx_export import DRAWS, TOLERANCE, need_onnx, quiet
 from calibrant.posthoc.toplabel import TopLabelMap, top_of_logits
@@ -88,11 +90,18 @@ class Decided(nn.Module):
         return found
 
 
-def attach(model: nn.Module, rule: Rule) -> nn.Module:
-    """The model with map and rule baked in. The model is not copied."""
-    if not isinstance(model, nn.Module) or not isinstance(rule, Rule):
-        raise InputError(f"attach needs an nn.Module and a rule, not {type(model).__name__} and {type(rule).__name__}")
-    return Decided(model, rule)
+def attach(model: nn.Module, fitted: FittedMap | Rule, *, class_axis: int | None = None) -> nn.Module:
+    """One module: the model, then the fitted map or the rule. The model is not copied.
+
+    With a map it returns calibrated logits, with a rule its decisions. `class_axis` is as in `calibrant.predict`.
+    """
+    if not isinstance(fitted, Rule):
+        return attach_map(model, fitted, class_axis=class_axis)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"attach needs an nn.Module that returns logits, not {type(model).__name__}")
+    if class_axis is not None:
+        raise InputError("a rule decides about items, not about pixels; attach its map (rule.map) with class_axis")
+    return Decided(model, fitted)
 
 
 def names(rule: Rule) -> list[str]:

@@ -1,4 +1,6 @@
-"""A rule as a formula with its numbers, in JSON, for a program in another language; the map's formula stands in front.
+"""`export(map or rule, path)` for other programs: a formula with its numbers (.json), or a graph (.onnx).
+
+Of a rule, the map's formula stands in front.
 
 `rule_to_json(rule)` gives `{"format", "version", "rule", "classes", "map", "formula", "parameters", "by", "groups",
 "promise"}`. The formula reads z', the map's output (`posthoc/export.py`), or the logits where `map` is null. An
@@ -12,11 +14,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from calibrant.decisions.attach import write_rule_onnx
 from calibrant.decisions.conformal import PredictionSets
 from calibrant.decisions.rule import Rule
-from calibrant.errors import MapError
-from calibrant.files import atomic
-from calibrant.posthoc.export import map_to_json
+from calibrant.errors import FileError, MapError
+from calibrant.files import atomic, outputs
+from calibrant.posthoc.export import map_to_json, write_json
+from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.onnx_export import write_map_onnx
 from calibrant.types import jsonable
 
 FORMAT, VERSION = "calibrant rule form", 1
@@ -32,6 +37,18 @@ FORMULAS = {
     "costs": "p = softmax(z'); action = argmin_a Σ_k p_k costs_ka; accept if it is not abstain",
 }
 """Kind of rule, or method of sets → formula. By class: the number of the predicted class, or of class k in a set."""
+
+
+def export(fitted: FittedMap | Rule, path: str | PathLike[str]) -> Path:
+    """Write a fitted map or a rule for other programs: formula and numbers (.json), or a graph (.onnx)."""
+    out = Path(path)
+    if out.suffix not in (".json", ".onnx"):
+        raise FileError(f"cannot write {out}: unknown format {out.suffix!r}; use .json or .onnx")
+    formula = outputs.RULE_FORMULA if isinstance(fitted, Rule) else outputs.FORMULA
+    outputs.check((out, formula if out.suffix == ".json" else outputs.FILE))
+    if isinstance(fitted, Rule):
+        return write_rule_json(out, fitted) if out.suffix == ".json" else write_rule_onnx(out, fitted)
+    return write_json(fitted, out) if out.suffix == ".json" else write_map_onnx(out, fitted)
 
 
 def rule_to_json(rule: Rule) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from calibrant.display import Rows, Shown
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.inputs import numbered_groups
 from calibrant.functional.tensors import as_tensor
@@ -35,7 +36,7 @@ class Decisions:
 
 
 @dataclass(frozen=True, eq=False)
-class Rule:
+class Rule(Shown):
     """Abstract: add numbers and settings as fields, write `decide` and `sentence`."""
 
     kind: ClassVar[str]
@@ -132,6 +133,10 @@ class Rule:
             "split": self.record.split,
             "allow_reuse": self.record.reuse,
         }
+
+    def _shown(self) -> tuple[str, Rows]:
+        chosen = f"{self.record.n:,} items of split {self.record.split}"
+        return self.sentence, [("chosen on", chosen), ("map", "none" if self.map is None else self.map._shown()[0])]
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Write the rule and its map to a folder, whole or not at all; `calibrant.load(folder)` restores it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibrant.ensembles.deep import Deep
+from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.ensembles.pep import PEP
@@ -15,7 +15,7 @@ from calibrant.ensembles.temporal import TemporalSmoothing
 ENSEMBLES: dict[str, type[Ensemble]] = {
     "pep": PEP,
     "dropout": MCDropout,
-    "deep": Deep,
+    "deep": DeepEnsemble,
     "swa": SWA,
     "swag": SWAG,
     "snapshot": Snapshot,
@@ -28,7 +28,7 @@ __all__ = [
     "PEP",
     "SWA",
     "SWAG",
-    "Deep",
+    "DeepEnsemble",
     "Ensemble",
     "MCDropout",
     "Single",

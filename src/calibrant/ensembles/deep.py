@@ -17,7 +17,7 @@ from calibrant.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Deep(Ensemble):
+class DeepEnsemble(Ensemble):
     """Trained networks side by side."""
 
     models: tuple[nn.Module, ...]
@@ -28,7 +28,7 @@ class Deep(Ensemble):
         object.__setattr__(self, "models", tuple(map(module, models)))
 
     @classmethod
-    def build(cls, given: Ingredients) -> Deep:
+    def build(cls, given: Ingredients) -> DeepEnsemble:
         found = len(given.models)
         if found < 2:
             raise InputError(

@@ -22,6 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from calibrant.display import Rows, Shown
 from calibrant.ensembles.ensemble import Ensemble, Network, evaluating, positive
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.perturbation import Where, drowned, perturbed, select, share
@@ -40,7 +41,7 @@ GROWTH = 64.0
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Shown):
     """What the search saw: enough to check σ* without running it again."""
 
     search: str
@@ -55,9 +56,18 @@ class Certificate:
     notes: tuple[str, ...] = ()
     curve: tuple[SigmaPoint, ...] = ()  # everything measured at each probe, in the order of σ
 
+    def _shown(self) -> tuple[str, Rows]:
+        low, high = self.interval
+        rows = [
+            ("σ lies in", f"[{low:.3g}, {high:.3g}]" + ("" if self.interior else ", at the border of the search")),
+            ("search", f"{self.search}, {len(self.probes)} values of σ, {self.passes} passes over the data"),
+            *(("note", note) for note in self.notes),
+        ]
+        return f"NLL {self.nll_at_zero:.4f} → {self.nll:.4f} with {self.members} members, where σ was fitted", rows
+
 
 @dataclass(frozen=True, eq=False)
-class PEP(Ensemble):
+class PEP(Shown, Ensemble):
     """A model whose predictions are averaged over m Gaussian perturbations of its weights."""
 
     model: nn.Module
@@ -105,10 +115,14 @@ class PEP(Ensemble):
         search: Any = given.search or "bracket"
         return cls.fit(model, given.held_out(), members=members, search=search, seed=given.seed, **kind)
 
-    def __repr__(self) -> str:
+    def _shown(self) -> tuple[str, Rows]:
         where = "a choice" if callable(self.where) else self.where
         what = f"{type(self.model).__name__}, sigma={self.sigma:.4g}, members={self.count}, {self.distribution}"
-        return f"PEP({what}, where={where}: {self.share:.1%} of the weights)"
+        title = f"PEP({what}, where={where}: {self.share:.1%} of the weights)"
+        if self.certificate is None:
+            return title, []
+        found, rows = self.certificate._shown()
+        return title, [("found", found), *rows]
 
     @property
     def size(self) -> int:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from calibrant.ensembles.deep import Deep
+from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Snapshot(Deep):
+class Snapshot(DeepEnsemble):
     """Checkpoints of one run, averaged as predictions (not as weights: that is SWA)."""
 
     @classmethod

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from calibrant.errors import InputError
+from calibrant.display import Rows, Shown, six
+from calibrant.errors import InputError, unknown
 from calibrant.functional.inputs import predictions as checked
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, paired
@@ -25,7 +26,7 @@ from calibrant.metrics.few_errors import rarer, too_few
 from calibrant.metrics.inversion import STATISTICS
 from calibrant.metrics.joint import Joint, turned
 from calibrant.metrics.table import Metric, Panel
-from calibrant.types import SCHEMA, Predictions, jsonable
+from calibrant.types import SCHEMA, Predictions, data_frame, jsonable
 
 CAUTION = "An item bootstrap compares predictors; a claim about methods needs seeds."
 
@@ -48,9 +49,18 @@ class Difference:
     reason: str | None = None
     method: str | None = None
 
+    def __repr__(self) -> str:
+        return " ".join((f"{self.metric}:", *self.cells()))
+
+    def cells(self) -> tuple[str, str, str]:
+        """Difference, interval and verdict as text."""
+        if self.difference is None or self.low is None or self.high is None:
+            return "–", "–", self.reason or "–"
+        return f"{self.difference:+.4g}", f"[{self.low:+.4g}, {self.high:+.4g}]", self.verdict or "–"
+
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Shown):
     """Differences by metric, of predictor `b` against predictor `a`: `comparison["ece"].verdict`."""
 
     a: str
@@ -63,13 +73,29 @@ class Comparison:
         for row in self.rows:
             if row.metric == name:
                 return row
-        raise KeyError(name)
+        raise unknown("metric", str(name), list(self))
 
     def __iter__(self) -> Iterator[str]:
         return (row.metric for row in self.rows)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def verdict(self) -> str:
+        """The finding in one sentence: "better in nll, ece; within noise in auroc"."""
+        said: dict[str, list[str]] = {"better": [], "worse": [], "within noise": []}
+        for name in six(self):
+            said.setdefault(self[name].verdict or "not comparable", []).append(name)
+        return "; ".join(f"{word} in {', '.join(names)}" for word, names in said.items() if names)
+
+    def _shown(self) -> tuple[str, Rows]:
+        title = f"{self.b} against {self.a}, {self.n:,} items: {self.verdict}"
+        return title, [(name, *self[name].cells()) for name in six(self)]
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with one row per metric: a, b, difference, low, high, p, p_holm, verdict, …"""
+        return data_frame([asdict(row) for row in self.rows])
 
     def to_dict(self) -> dict[str, Any]:
         rows = [asdict(row) for row in self.rows]
@@ -90,11 +116,9 @@ class Comparison:
         title = f"{self.b} against {self.a}, {self.n:,} items"
         lines = [title, "", "| metric | difference | 95% interval | p (Holm) | verdict |", "|---|---:|---|---:|---|"]
         for r in self.rows:
-            if r.difference is None or r.low is None or r.high is None:
-                lines.append(f"| {r.metric} | – | – | – | {r.reason} |")
-            else:
-                spread = f"[{r.low:+.4g}, {r.high:+.4g}]"
-                lines.append(f"| {r.metric} | {r.difference:+.4g} | {spread} | {r.p_holm:.3g} | {r.verdict} |")
+            difference, interval, verdict = r.cells()
+            p = "–" if r.p_holm is None else f"{r.p_holm:.3g}"
+            lines.append(f"| {r.metric} | {difference} | {interval} | {p} | {verdict} |")
         return "\n".join([*lines, "", CAUTION])
 
 

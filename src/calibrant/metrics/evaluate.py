@@ -79,7 +79,7 @@ def evaluate(
         split=p.split,
         allow_reuse=reused,
     )
-    return replace(report, file=p.source or None)
+    return replace(report, file=p.source or None, predictions=p)
 
 
 def evaluate_scores(

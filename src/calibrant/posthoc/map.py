@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor
 
+from calibrant.display import Rows, Shown
 from calibrant.errors import MapError
 from calibrant.functional.model_output import both_classes
 from calibrant.functional.pooling import pool
@@ -46,7 +47,7 @@ class FitRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class FittedMap:
+class FittedMap(Shown):
     """Abstract: subclass, add parameters as fields, write `transform`."""
 
     method: ClassVar[str]
@@ -154,6 +155,17 @@ class FittedMap:
             name: t.tolist() if t.numel() <= 32 else f"{tuple(t.shape)} values" for name, t in self.tensors().items()
         }
 
+    def _shown(self) -> tuple[str, Rows]:
+        r = self.record
+        rows = [(name, _brief(value)) for name, value in self.summary().items()]
+        if r.n:
+            rows.append(("fitted on", f"{r.n:,} items of split {r.split}"))
+        if r.nll_before is not None and r.nll_after is not None:
+            rows.append(("NLL there", f"{r.nll_before:.4f} → {r.nll_after:.4f}"))
+        if r.guard:
+            rows.append(("guard", "ok" if r.guard.get("ok") else "; ".join(r.guard.get("reasons", ()))))
+        return f"{r.calibrator or self.method} map", rows
+
     def save(self, folder: str | PathLike[str]) -> Path:
         """Write the map to a folder, whole or not at all; `calibrant.load(folder)` restores it bit for bit."""
         from calibrant.posthoc.storage import save  # storage restores maps, so it stands right of them
@@ -228,6 +240,15 @@ class Chain(FittedMap):
         for each in self.maps:
             p = each.predictions(p)
         return replace(p, origin=origin, fitted_on=self.record.data or p.fitted_on)
+
+
+def _brief(value: Any) -> str:
+    """A parameter as text: numbers with four digits, of a long list the length."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return ", ".join(map(_brief, value)) if len(value) <= 6 else f"{len(value)} values"
+    return str(value)
 
 
 def promises_label(m: FittedMap) -> bool:

@@ -36,7 +36,7 @@ DRAWS = 32
 """Of moved logits, beside the logits themselves."""
 
 
-def write_onnx(
+def to_onnx(
     path: str | PathLike[str], model: nn.Module, fitted: FittedMap, example: Example, *, class_axis: int | None = None
 ) -> Path:
     """`attach(model, fitted)` as an ONNX file: input `x` like `example` with any batch, output `logits`.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.errors import InputError
+from calibrant.files import outputs
 from calibrant.files.atomic import write_text
 from calibrant.functional.binning import BinSums
 from calibrant.functional.scores import Scores, positive_class, reduce
@@ -106,6 +107,17 @@ def render(
 def write(path: str | os.PathLike[str], audits: Sequence[Audit], *, command: str, **options: Any) -> Path:
     """Render and write, whole or not at all; options are `render`'s."""
     return write_text(path, render(audits, command=command, **options))
+
+
+def of_report(path: str | os.PathLike[str], report: Report) -> Path:
+    """`report.to_html(path)`: the page of what `calibrant.evaluate` found."""
+    if report.predictions is None:
+        raise InputError(
+            "this report does not hold its predictions (they were streamed), so there is nothing to draw; "
+            "`calibrant audit FILE --html` makes the page of a stream"
+        )
+    outputs.check((Path(path), outputs.PAGE))
+    return write(path, [Audit.of(report.predictions, report)], command=f"report.to_html({str(path)!r})")
 
 
 def _same_items(before: Audit, after: Audit) -> tuple[Audit, Audit]:

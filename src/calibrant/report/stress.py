@@ -27,6 +27,7 @@ from calibrant.diagnostics.stress.cells import Cell, chosen_suites
 from calibrant.diagnostics.stress.material import content, digest, limited, of_arrays
 from calibrant.diagnostics.stress.run import rehearsed, same_items, tried
 from calibrant.diagnostics.stress.store import Arrays
+from calibrant.display import Rows, Shown
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.errors import InputError, unknown
 from calibrant.metrics.conventions import Resampling
@@ -34,7 +35,7 @@ from calibrant.posthoc.fit import fit, resolve
 from calibrant.posthoc.map import FittedMap
 from calibrant.report.plots.heatmap import heatmap
 from calibrant.report.stress_rule import RuleUnderShift, check_rule
-from calibrant.report.stress_text import breaking, text
+from calibrant.report.stress_text import breaking, by_severity, text
 from calibrant.shifts import PERTURBATIONS, SHIFTS, SUBSETS
 from calibrant.shifts.frequency import FREQUENCIES
 from calibrant.types import SCHEMA, Split, jsonable
@@ -48,7 +49,7 @@ CALIBRATORS = ("temperature", "auto")
 
 
 @dataclass(frozen=True)
-class StressReport:
+class StressReport(Shown):
     """What a stress run found: `table()`, `plot(metric)`, `worst()`, `to_json()`."""
 
     outcome: Outcome
@@ -83,6 +84,13 @@ class StressReport:
     def first_to_break(self) -> str:
         """One sentence: which shift breaks this model first."""
         return breaking(self.outcome)
+
+    @property
+    def verdict(self) -> str:
+        return self.first_to_break()
+
+    def _shown(self) -> tuple[str, Rows]:
+        return self.verdict, by_severity(self.outcome)
 
     def to_dict(self) -> dict[str, Any]:
         ruled = {} if self.rule is None else {"rule": self.rule.to_dict()}

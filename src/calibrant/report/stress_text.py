@@ -13,18 +13,8 @@ COLUMNS = ("error", "nll", "ece", "auroc")
 
 def text(o: Outcome) -> str:
     """The whole table."""
-    lines = [f"{'severity':<10}" + "".join(f"{name:>22}" for name in COLUMNS)]
-    accuracy = o.clean["accuracy"].value
-    clean = {"error": None if accuracy is None else 1 - accuracy}
-    clean |= {name: o.clean[name].value for name in COLUMNS[1:]}
-    lines.append(f"{'clean':<10}" + "".join(f"{_unit(name, Estimate(clean[name])):>22}" for name in COLUMNS))
+    lines = [f"{title:<10}" + "".join(f"{cell:>22}" for cell in cells) for title, *cells in by_severity(o)]
     if o.corruptions is not None:
-        rows: dict[str, Mapping[str, Estimate]] = {str(s): row for s, row in o.corruptions.by_severity.items()}
-        if len(rows) > 1:
-            rows["mean"] = {name: e for name in COLUMNS if (e := o.corruptions.means.get(f"mean_{name}")) is not None}
-        lines += [
-            f"{title:<10}" + "".join(f"{_unit(n, row.get(n)):>22}" for n in COLUMNS) for title, row in rows.items()
-        ]
         lines += [f"{name} {shown(e)}" for name, e in o.corruptions.normalised.items()]
         lines += ["", breaking(o)]
     lines += _calibrated(o.calibrators)
@@ -39,6 +29,21 @@ def text(o: Outcome) -> str:
     for name, shifted in o.natural.items():
         lines.append(f"{name}: accuracy {shown(shifted['accuracy'])}, ECE {shown(shifted['ece'])}")
     return "\n".join(lines)
+
+
+def by_severity(o: Outcome) -> list[tuple[str, ...]]:
+    """Rows of text: a head, the clean items, then the mean over corruptions at each severity."""
+    accuracy = o.clean["accuracy"].value
+    clean = {name: Estimate(o.clean[name].value) for name in COLUMNS[1:]}
+    rows: dict[str, Mapping[str, Estimate]] = {
+        "clean": {"error": Estimate(None if accuracy is None else 1 - accuracy), **clean}
+    }
+    if o.corruptions is not None:
+        rows |= {str(severity): row for severity, row in o.corruptions.by_severity.items()}
+        if len(o.corruptions.by_severity) > 1:
+            rows["mean"] = {name: e for name in COLUMNS if (e := o.corruptions.means.get(f"mean_{name}")) is not None}
+    head = ("severity", *COLUMNS)
+    return [head, *((title, *(_unit(n, row.get(n)) for n in COLUMNS)) for title, row in rows.items())]
 
 
 def breaking(o: Outcome) -> str:

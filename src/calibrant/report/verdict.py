@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from calibrant.report.numbers import items, p_value, percent, percent_pair
+from calibrant.display import Rows, six
+from calibrant.report.numbers import brief, items, p_value, percent, percent_pair
 from calibrant.types import Report
 
 Kind = Literal["over", "under", "uneven", "calibrated", "unknown"]
@@ -40,6 +41,12 @@ class Verdict:
 def verdict(report: Report) -> str:
     """The headline alone."""
     return judge(report).sentence
+
+
+def shown(report: Report) -> tuple[str, Rows]:
+    """What `repr(report)` shows: the headline, and six numbers with their intervals."""
+    of = f"{items(report.n)}" + ("" if report.k is None else f", {report.k:,} classes")
+    return f"{verdict(report)} ({of})", [(name, brief(name, report[name])) for name in six(report)]
 
 
 def judge(report: Report) -> Verdict:

@@ -1,0 +1,55 @@
+"""What an object shows of itself: a headline and a small table, as text in a shell and as HTML in a notebook.
+
+A class that inherits from `Shown` writes `_shown`; both forms come from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Any
+
+from calibrant.errors import escaped
+
+Rows = Sequence[Sequence[str]]
+
+SIX = ("accuracy", "nll", "brier", "ece", "gap", "auroc")
+"""The metrics that a short view shows."""
+
+
+class Shown:
+    """Mixin: `repr(x)` and the notebook's cell are what `_shown` says, in subclasses too."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__repr__" not in cls.__dict__:  # a dataclass writes its own unless the class has one
+            cls.__repr__ = Shown.__repr__  # type: ignore[method-assign]
+
+    def _shown(self) -> tuple[str, Rows]:
+        """The headline, and rows of text."""
+        raise TypeError(f"{type(self).__name__} must define _shown")
+
+    def __repr__(self) -> str:
+        title, rows = self._shown()
+        return "\n".join([escaped(title, lines=True), *(f"  {line}" for line in aligned(rows))])
+
+    def _repr_html_(self) -> str:
+        title, rows = self._shown()
+        style = 'style="text-align: left; white-space: nowrap"'
+        cells = ("".join(f"<td {style}>{escape(escaped(text))}</td>" for text in row) for row in rows)
+        table = "".join(f"<tr>{row}</tr>" for row in cells)
+        return f"<p><strong>{escape(escaped(title))}</strong></p>" + (f"<table>{table}</table>" if table else "")
+
+
+def six(metrics: Iterable[str]) -> list[str]:
+    """Those of `SIX` that are there; all, where none of them is."""
+    there = list(metrics)
+    return [name for name in SIX if name in there] or there
+
+
+def aligned(rows: Rows) -> list[str]:
+    """Rows as lines whose columns stand under each other."""
+    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows), default=0))]
+    return [
+        "  ".join(text.ljust(w) for text, w in zip(map(escaped, row), widths, strict=False)).rstrip() for row in rows
+    ]

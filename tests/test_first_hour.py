@@ -1,0 +1,148 @@
+"""Jobs of a newcomer's first hour, each in at most five lines of user code. The lines are what a user would type."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import calibrant
+from calibrant.errors import UnknownNameError
+
+JOBS: list[Callable[..., None]] = []
+
+
+def job(function: Callable[..., None]) -> Callable[..., None]:
+    """Mark a test as a job: its statements without assertions are at most five."""
+    JOBS.append(function)
+    return function
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def logits() -> Tensor:
+    return 4 * torch.randn(1200, 3, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def labels(logits: Tensor) -> Tensor:
+    """The right temperature is 3."""
+    return torch.multinomial(torch.softmax(logits / 3, -1), 1, generator=torch.Generator().manual_seed(1))[:, 0]
+
+
+def test_every_job_is_five_lines_or_fewer() -> None:
+    for each in JOBS:
+        body = ast.parse(textwrap.dedent(inspect.getsource(each))).body[0]
+        assert isinstance(body, ast.FunctionDef)
+        code = [node for node in body.body if not isinstance(node, ast.Assert)]
+        lines = sum((node.end_lineno or 0) - node.lineno + 1 for node in code if not _is_text(node))
+        assert lines <= 5, f"{each.__name__} takes {lines} lines"
+
+
+def _is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+
+
+@job
+def test_is_my_model_overconfident(logits: Tensor, labels: Tensor) -> None:
+    report = calibrant.evaluate(logits, labels)
+    print(report)
+    assert report.verdict.startswith("strongly overconfident: says ")
+    assert report.ece.value == report["ece"].value
+    assert len(repr(report).splitlines()) == 7 and "ece" in repr(report)
+
+
+@job
+def test_show_it_in_a_notebook(logits: Tensor, labels: Tensor) -> None:
+    cell = calibrant.evaluate(logits, labels)._repr_html_()
+    assert "<table>" in cell and "overconfident" in cell
+
+
+@job
+def test_write_the_report_for_a_browser(logits: Tensor, labels: Tensor) -> None:
+    report = calibrant.evaluate(logits, labels)
+    report.to_html("report.html")
+    assert "<svg" in Path("report.html").read_text() and "strongly overconfident" in Path("report.html").read_text()
+
+
+@job
+def test_numbers_as_a_data_frame(logits: Tensor, labels: Tensor) -> None:
+    pytest.importorskip("pandas")
+    table = calibrant.evaluate(logits, labels).to_pandas()
+    assert table.loc["ece", "low"] < table.loc["ece", "value"] < table.loc["ece", "high"]
+
+
+@job
+def test_a_guessed_name_says_what_was_meant(logits: Tensor, labels: Tensor) -> None:
+    report = calibrant.evaluate(logits, labels, intervals=False)
+    with pytest.raises(UnknownNameError, match="did you mean 'ece'?"):
+        report["ECE"]
+    assert meant("audit") == "evaluate" and meant("FocalLoss") == "losses.Focal"
+    assert meant("deep_ensemble") == "DeepEnsemble" and meant("label_smoothing") == "targets.Smoothing"
+
+
+def meant(name: str) -> str:
+    with pytest.raises(AttributeError) as error:
+        getattr(calibrant, name)
+    return str(error.value).partition("did you mean calibrant.")[2].removesuffix("?")
+
+
+@job
+def test_fix_it_and_see_that_it_helped(logits: Tensor, labels: Tensor) -> None:
+    fitted = calibrant.fit("temperature", logits[:600], labels[:600])
+    comparison = calibrant.compare(logits[600:], fitted(logits[600:]), labels[600:])
+    print(fitted, comparison)
+    assert "temperature" in repr(fitted) and "NLL there" in repr(fitted)
+    assert comparison.verdict.startswith("better in nll, brier, ece") and "better in nll" in repr(comparison)
+
+
+@job
+def test_save_predictions_and_read_them_again(logits: Tensor, labels: Tensor) -> None:
+    calibrant.predictions(logits, labels, classes=["cat", "dog", "owl"], split="test").save("mine.npz")
+    again = calibrant.read("mine.npz")
+    assert again.n == 1200 and "1,200 items, 3 classes" in repr(again) and "cat, dog, owl" in repr(again)
+
+
+@job
+def test_put_the_fix_into_the_network(logits: Tensor, labels: Tensor) -> None:
+    network = torch.nn.Linear(3, 3)
+    fitted = calibrant.fit("temperature", logits, labels)
+    calibrated = calibrant.attach(network, fitted)
+    calibrant.export(fitted, "map.json")
+    assert torch.allclose(calibrated(logits), fitted(network(logits)).float())
+    assert "z_k / T" in Path("map.json").read_text()
+
+
+@job
+def test_accept_only_sure_answers(logits: Tensor, labels: Tensor) -> None:
+    rule = calibrant.decide(calibrant.predictions(logits[:600], labels[:600]), accuracy=0.8)
+    decisions = calibrant.attach(torch.nn.Identity(), rule)(logits[600:])
+    assert "right at least 80% of the time" in repr(rule)
+    assert 0 < float(decisions[1].double().mean()) < 1
+
+
+@job
+def test_average_my_networks(logits: Tensor, labels: Tensor) -> None:
+    torch.manual_seed(0)
+    ensemble = calibrant.DeepEnsemble([torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)])
+    predictions = ensemble.predict([(logits, labels)], split="test")
+    assert predictions.n == 1200
+
+
+@job
+def test_ensemble_the_network_i_have(logits: Tensor, labels: Tensor) -> None:
+    torch.manual_seed(0)
+    network = torch.nn.Sequential(torch.nn.Linear(3, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3))
+    ensemble = calibrant.PEP.fit(network, (logits, labels))
+    assert "NLL" in repr(ensemble) and "→" in repr(ensemble.certificate)
+    assert isinstance(ensemble(logits), Tensor)
