@@ -1,4 +1,4 @@
-"""Cases of folders that calibrant wrote (runs, maps, stress cells) with one file changed: read, or gone on with."""
+"""Cases of folders that calibrant wrote (runs, maps, rules, stress cells) with one file changed: read, or gone on with."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ GRID = ["--set", "selection={grid={seed=[0,1]}}"]
 STRESS = ["--types", "gaussian_noise", "--severities", "1", "--limit", "20", "--calibrators=none", "--no-intervals"]
 MADE: dict[str, list[str]] = {
     "map": ["fit", "cal.npz", "--method", "temperature", "-o", "map"],
+    "rule": ["decide", "cal.npz", "--set-coverage", "0.6", "--map", "map", "--allow-reuse", "-o", "rule"],
     "run": [*TRAIN, "-o", "run"],
     "grid": [*TRAIN, *GRID, "-o", "grid"],
     "stress": ["stress", "run", "-o", "stress", *STRESS],
@@ -27,6 +28,7 @@ MADE: dict[str, list[str]] = {
 """Folder → the command that writes it, in this order."""
 READ: dict[str, list[str]] = {
     "map": ["apply", "map", "{root}/cal.npz", "-o", "out/p.npz"],
+    "rule": ["apply", "rule", "{root}/cal.npz", "-o", "out/p.npz"],
     "run": ["predict", "run", "-o", "out/p.npz"],
     "grid": ["predict", "grid", "-o", "out/p.npz"],
 }
@@ -92,7 +94,7 @@ def _same(end: End, out: Path, truth: Path) -> str | None:
     if end.code or not out.exists():
         return None
     with np.load(out) as found, np.load(truth) as whole:
-        same = all(np.array_equal(found[name], whole[name]) for name in ("logits", "labels"))
+        same = all(name in found and np.array_equal(found[name], whole[name]) for name in whole.files)
     return None if same else "other numbers than before the change"
 
 
