@@ -1,4 +1,4 @@
-"""Cases of folders that calibrant wrote (runs, maps, rules, stress cells) with one file changed: read, or gone on with."""
+"""Cases of folders that calibrant wrote (runs, maps, rules, stress cells) with one file changed: read or resumed."""
 
 from __future__ import annotations
 
