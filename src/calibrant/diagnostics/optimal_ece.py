@@ -1,0 +1,59 @@
+"""Optimal ECE over the epochs of a training (RC §5.1, Fig. 4): what the best temperature would leave of the error.
+
+    optimal ECE = min over T of ECE(z / T),   T and ECE on the same items
+
+It is a lower bound of what temperature scaling can reach (RC), and so no estimate of it: T is chosen on the items that
+it is judged on. RC does so on test, an *oracle* choice. If it rises while ECE falls, training spoils what a temperature
+could have used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional.binning import bin_sums, equal_width
+from calibrant.functional.pooling import pool
+from calibrant.metrics.conventions import BINS
+from calibrant.types import Predictions, Split
+
+TEMPERATURES = torch.logspace(-3, 3, 97, base=2.0, dtype=torch.float64)
+"""1/8 … 8 in steps of 4.4%; 1 among them."""
+
+
+@dataclass(frozen=True)
+class EpochECE:
+    """One epoch: its ECE, the least that a temperature leaves of it, and that temperature."""
+
+    epoch: int
+    ece: float
+    optimal_ece: float
+    temperature: float
+    oracle: bool  # the temperature was chosen on the test part
+
+
+def optimal_ece(predictions: Mapping[int, Predictions], *, bins: int = BINS) -> list[EpochECE]:
+    """{epoch: predictions} of one part, rising; members are pooled first."""
+    if not predictions:
+        raise InputError("there are no epochs; train with --keep-epochs, or pass {epoch: predictions}")
+    rows = []
+    for epoch in sorted(predictions):
+        p = predictions[epoch]
+        if p.logits is None:
+            raise InputError(f"epoch {epoch}: these predictions have no logits, so no temperature can be tried")
+        logits = (pool(p.logits) if p.logits.ndim == 3 else p.logits).double()
+        left = [_ece(logits / t, p.labels, bins) for t in TEMPERATURES]
+        best = min(range(len(left)), key=left.__getitem__)
+        own = left[len(left) // 2]
+        rows.append(EpochECE(epoch, own, left[best], float(TEMPERATURES[best]), p.split is Split.TEST))
+    return rows
+
+
+def _ece(logits: Tensor, labels: Tensor, bins: int) -> float:
+    confidence, predicted = torch.softmax(logits, -1).max(-1)
+    sums = bin_sums(equal_width(confidence, bins), bins, confidence, predicted == labels)
+    return float(sums.gap.abs().sum())
