@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from calibrant.diagnostics.feature_fourier import FeatureFourier, feature_fourier
+from calibrant.diagnostics.feature_variance import FeatureVariance, feature_variance
 from calibrant.diagnostics.hardness import SampleHardness, sample_hardness
 from calibrant.diagnostics.hessian import HessianSpectrum, hessian_density, hessian_spectrum, hessian_trace
 from calibrant.diagnostics.levels import ByLevel, calibration_by_level
 from calibrant.diagnostics.optimal_ece import optimal_ece
 from calibrant.diagnostics.pep_effect import PEPEffect, pep_effect
+from calibrant.diagnostics.pep_items import PEPItems, pep_items
 from calibrant.diagnostics.stability import variance_over_runs
 
 DIAGNOSTICS: dict[str, Callable[..., Any]] = {
@@ -18,7 +21,10 @@ DIAGNOSTICS: dict[str, Callable[..., Any]] = {
     "hessian_trace": hessian_trace,
     "sample_hardness": sample_hardness,
     "optimal_ece": optimal_ece,
+    "feature_variance": feature_variance,
+    "feature_fourier": feature_fourier,
     "pep_effect": pep_effect,
+    "pep_items": pep_items,
     "calibration_by_level": calibration_by_level,
     "variance_over_runs": variance_over_runs,
 }
@@ -27,15 +33,21 @@ DIAGNOSTICS: dict[str, Callable[..., Any]] = {
 __all__ = [
     "DIAGNOSTICS",
     "ByLevel",
+    "FeatureFourier",
+    "FeatureVariance",
     "HessianSpectrum",
     "PEPEffect",
+    "PEPItems",
     "SampleHardness",
     "calibration_by_level",
+    "feature_fourier",
+    "feature_variance",
     "hessian_density",
     "hessian_spectrum",
     "hessian_trace",
     "optimal_ece",
     "pep_effect",
+    "pep_items",
     "sample_hardness",
     "variance_over_runs",
 ]

@@ -2,9 +2,9 @@
 
     learned epoch of i = the epoch since which i is classified correctly, to the last one
 
-Hard samples are learned late. RC: cross-entropy's largest logits keep easy and hard apart; label smoothing, L1 and focal
-press them together. Figure 5 shows that by histograms; `rank_correlation` says it in one number, negative where late
-samples end with small logits, 0 where the logits have lost it. Its interval is Bonett and Wright's (2000).
+Hard samples are learned late. RC: the largest logits of cross-entropy keep easy and hard apart; label smoothing, L1 and
+focal press them together. Figure 5 shows that by histograms; `rank_correlation` says it in one number: negative where
+late samples end with small logits, 0 where the logits have lost it. Its interval is Bonett and Wright's (2000).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class SampleHardness:
         from scipy.stats import spearmanr
 
         late = torch.where(self.learned == NEVER, self.epochs[-1] + 1, self.learned)
-        if len(late) < 4 or len(late.unique()) < 2:
+        if len(late) < 4 or bool((late == late[0]).all()):
             return Estimate(None, reason="all samples were learned in the same epoch")
         rho = float(spearmanr(late.numpy(), self.largest_logit.numpy()).statistic)
         reach = 1.959964 * math.sqrt((1 + rho**2 / 2) / (len(late) - 3))
@@ -66,7 +66,10 @@ class SampleHardness:
 
 
 def sample_hardness(run: str | Path | Mapping[int, TopLogits], *, member: int = 0) -> SampleHardness:
-    """From a run's folder (`calibrant train --keep-epochs`) or from {epoch: TopLogits}."""
+    """The learned epoch and the final largest logit of every training sample.
+
+    From a run's folder (`calibrant train --keep-epochs`) or from {epoch: TopLogits}.
+    """
     kept = kept_top_logits(run) if isinstance(run, (str, Path)) else dict(run)
     if not kept:
         raise InputError(f"{run} has no record of its epochs; train with --keep-epochs")

@@ -37,7 +37,10 @@ class EpochECE:
 
 
 def optimal_ece(predictions: Mapping[int, Predictions], *, bins: int = BINS) -> list[EpochECE]:
-    """{epoch: predictions} of one part, rising; members are pooled first."""
+    """ECE and the least ECE that any temperature leaves, epoch by epoch.
+
+    From {epoch: predictions} of one part; members are pooled first.
+    """
     if not predictions:
         raise InputError("there are no epochs; train with --keep-epochs, or pass {epoch: predictions}")
     rows = []

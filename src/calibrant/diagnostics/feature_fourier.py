@@ -1,0 +1,81 @@
+"""Which frequencies do feature maps hold, by depth? Smoothing is a low-pass filter (SS Prop. 2.2, Fig. 6b).
+
+    a_i(f) = ½ log mean_c |F(z_ic)(f, f)|²        the two-dimensional transform, orthonormal; f from 0 to π
+
+a is the log-amplitude on the diagonal, of every item. It is the root mean square over channels: Parseval's
+Σ_f |F|² = Σ z² holds for what is averaged, and a dead channel does no harm. Figures show a(f) − a(0), because the scale
+differs between networks. The paper shows the end of stage 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.diagnostics.curvature import several
+from calibrant.diagnostics.feature_maps import layers_of, maps
+from calibrant.ensembles.dropout import MCDropout, dropouts
+from calibrant.ensembles.ensemble import evaluating
+from calibrant.ensembles.single import moved, unpack
+from calibrant.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureFourier:
+    """Each layer's log-amplitude [items, frequencies] on the diagonal, in the order of execution."""
+
+    log_amplitude: dict[str, Tensor]
+    sizes: dict[str, tuple[int, int]]
+
+    def frequencies(self, layer: str) -> Tensor:
+        """In units of π, from 0 to 1 (below 1 for maps of an odd number of points)."""
+        n = min(self.sizes[layer])
+        return torch.arange(n // 2 + 1) * 2 / n
+
+
+def feature_fourier(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    layers: Sequence[str] | None = None,
+    dropout: bool = True,
+    seed: int = 0,
+) -> FeatureFourier:
+    """Log-amplitude of feature maps on the diagonal of their Fourier transform, by depth.
+
+    One pass; with `dropout`, dropout layers are active, as in the paper. `layers` as for `feature_variance`.
+    """
+    chosen = layers_of(model, layers)
+    drops = dropout and bool(dropouts(model))
+    where = next(model.parameters()).device
+    rows: dict[str, list[Tensor]] = {}
+    sizes: dict[str, tuple[int, int]] = {}
+    for batch in several(batches):
+        args, kwargs, _, _ = moved(unpack(batch), where)
+        with MCDropout(model, 1, seed=seed).member(0) if drops else evaluating(model) as network:
+            found = maps(model, network, args, kwargs, chosen)
+        for name, z in found.items():
+            sizes[name] = (z.shape[2], z.shape[3])
+            rows.setdefault(name, []).append(_diagonal(spectrum(z)).cpu())
+    if not rows:
+        raise InputError("there are no batches to look at; pass at least one")
+    return FeatureFourier({name: torch.cat(each) for name, each in rows.items()}, sizes)
+
+
+def spectrum(z: Tensor) -> Tensor:
+    """Mean power over channels, [N, H, W] in float64: its sum over frequencies is that of z² over points."""
+    power: Tensor = torch.fft.fft2(z.double(), norm="ortho").abs().square().mean(1)
+    return power
+
+
+def _diagonal(power: Tensor) -> Tensor:
+    """½ log of the power at (f, f), f = 0 … π along the shorter side."""
+    height, width = power.shape[1:]
+    n = min(height, width)
+    i = torch.arange(n // 2 + 1, device=power.device)
+    along = power[:, (i * height / n).round().long(), (i * width / n).round().long()]
+    return 0.5 * along.clamp_min(torch.finfo(power.dtype).tiny).log()

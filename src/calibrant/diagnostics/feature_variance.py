@@ -1,0 +1,78 @@
+"""How much do feature maps vary, by depth? Ensembles and smoothing make them vary less (SS Prop. 2.1, Fig. 5).
+
+    model uncertainty:  standard deviation of each point over T passes with dropout
+    data uncertainty:   standard deviation over the points of a map, of one pass
+
+Both are averaged over channels, as in the paper, and here over points and items too. Intervals are over items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.diagnostics.curvature import several
+from calibrant.diagnostics.feature_maps import layers_of, maps
+from calibrant.ensembles.dropout import MCDropout, dropouts
+from calibrant.ensembles.ensemble import evaluating, positive
+from calibrant.ensembles.single import moved, unpack
+from calibrant.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureVariance:
+    """Each layer in the order of execution; `model` is None for a network without dropout."""
+
+    layers: tuple[str, ...]
+    sizes: tuple[tuple[int, int], ...]  # of the maps
+    data: Tensor  # [layers, items]
+    model: Tensor | None  # [layers, items]
+
+
+def feature_variance(
+    model: nn.Module,
+    batches: Iterable[Any],
+    *,
+    layers: Sequence[str] | None = None,
+    passes: int = 10,
+    seed: int = 0,
+) -> FeatureVariance:
+    """Standard deviations of feature maps, of model and of data uncertainty, by depth; items from all batches.
+
+    `layers` are names of modules; by default the network's building blocks.
+    """
+    positive("passes", passes)
+    chosen, drops = layers_of(model, layers), bool(dropouts(model))
+    if drops and passes < 2:
+        raise InputError(f"passes={passes}; a standard deviation over passes needs at least 2")
+    sizes: dict[str, tuple[int, int]] = {}
+    data: dict[str, list[Tensor]] = {}
+    of_model: dict[str, list[Tensor]] = {}
+    where = next(model.parameters()).device
+    for batch in several(batches):
+        args, kwargs, _, _ = moved(unpack(batch), where)
+        mean: dict[str, Tensor] = {}
+        squares: dict[str, Tensor] = {}
+        for j in range(passes if drops else 1):
+            member = MCDropout(model, passes, seed=seed).member(j) if drops else evaluating(model)
+            with member as network:
+                found = maps(model, network, args, kwargs, chosen)
+            for name, z in found.items():
+                if j == 0:
+                    sizes[name] = (z.shape[2], z.shape[3])
+                    data.setdefault(name, []).append(z.double().flatten(2).std(2).mean(1).cpu())
+                    mean[name], squares[name] = torch.zeros_like(z), torch.zeros_like(z)
+                off = z - mean[name]  # Welford: sums of squares would cancel
+                mean[name] += off / (j + 1)
+                squares[name] += off * (z - mean[name])
+        if drops:
+            for name, total in squares.items():
+                of_model.setdefault(name, []).append((total / (passes - 1)).sqrt().double().mean((1, 2, 3)).cpu())
+    if not data:
+        raise InputError("there are no batches to look at; pass at least one")
+    stacked = [torch.stack([torch.cat(rows) for rows in kind.values()]) for kind in (data, of_model) if kind]
+    return FeatureVariance(tuple(data), tuple(sizes.values()), stacked[0], stacked[1] if drops else None)
