@@ -47,11 +47,20 @@ class Verdict:
     """`reported` and `mean` are differences, method minus baseline; without two seeds there is no interval."""
 
     word: Word
+    sign: int  # of the paper's difference
     reported: float | None  # None where the paper says only which is better
     mean: float | None
     low: float | None
     high: float | None
     seeds: int
+
+    @property
+    def leaning(self) -> str:
+        """Where the interval lies, whatever the scale; empty without one."""
+        if self.low is None or self.high is None:
+            return ""
+        ends = (self.sign * self.low, self.sign * self.high)
+        return "as in the paper" if min(ends) > 0 else "the other way" if max(ends) < 0 else "open"
 
 
 def pool(methods: Sequence[Sequence[float]]) -> Spread | None:
@@ -87,8 +96,10 @@ def judge(
     other_scale: bool = False,
 ) -> Verdict:
     """The rule above, for the differences of the seeds. `sign` is needed where `reported` is None."""
+    assert sign or reported, "a difference has a sign"
+    side = sign or (1 if (reported or 0) > 0 else -1)
     if not each:
-        return Verdict("not run", reported, None, None, None, 0)
+        return Verdict("not run", side, reported, None, None, None, 0)
     (mean, _), (low, high) = moments(each), interval(each, pooled)
     word: Word
     if other_scale:
@@ -96,10 +107,9 @@ def judge(
     elif low is None or high is None:
         word = "single run"
     else:
-        side = math.copysign(1, reported) if sign is None and reported is not None else (sign or 1)
         ends = sorted((side * low, side * high))
         word = _word(side * mean, ends[0], ends[1], abs(reported or 0.0) / 2, len(each))
-    return Verdict(word, reported, mean, low, high, len(each))
+    return Verdict(word, side, reported, mean, low, high, len(each))
 
 
 def _word(mean: float, low: float, high: float, half: float, seeds: int) -> Word:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from calibrant.cli.bench_show import Json, Results, say_cells, show
 from calibrant.cli.console import block_json, say
 from calibrant.errors import InputError
 from calibrant.types import SCHEMA
@@ -17,12 +18,10 @@ bench = typer.Typer(help="Measure the papers' tables again, one cell at a time, 
 
 WHAT = "PAPER, PAPER/TABLE or PAPER/TABLE/ROW"
 What = Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT} (`calibrant list papers`)")]
-Results = Annotated[Path, typer.Option(help="folder of the cells")]
 Seeds = Annotated[
     int | None, typer.Option(help="seeds 0 … N−1; by default as many as in the paper (smoke: one)", min=1)
 ]
 ScaleOption = Annotated[str, typer.Option(help="smoke, small (a tenth of the epochs) or paper")]
-Json = Annotated[bool, typer.Option("--json", help="print JSON to stdout")]
 
 
 @bench.command()
@@ -59,7 +58,7 @@ def run(
     if as_json:
         _json({"cells": [c.to_dict() for c in cells]})
     else:
-        _lines(cells)
+        say_cells(cells)
 
 
 @bench.command()
@@ -89,27 +88,7 @@ def status(
         )
 
 
-@bench.command()
-def show(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT}; by default everything measured")] = "",
-    results: Results = Path("results"),
-    as_json: Json = False,
-) -> None:
-    """Reported against measured, over the seeds that are there."""
-    from calibrant.bench.store import Store
-    from calibrant.bench.tables import lines
-
-    cells = list(Store(results).cells(what))
-    if not cells:
-        _known(what)
-        raise InputError(
-            f"no cells under {results / what}; measure some with `calibrant bench run {what or 'PAPER'}`, "
-            "or pass their folder with --results"
-        )
-    if as_json:
-        _json({"lines": [asdict(line) for line in lines(cells)]})
-    else:
-        _lines(cells)
+bench.command()(show)
 
 
 @bench.command()
@@ -143,42 +122,6 @@ def compare(
             f"{r.variant:<{wide}} {r.metric:<{metric}} {signed(unit, r.mean)}{error}, {r.seeds} seed(s)"
             + (f", {r.settings}" if r.settings else "")
         )
-
-
-def _lines(cells: list[Any]) -> None:
-    from calibrant.bench.tables import lines
-    from calibrant.report import numbers
-    from calibrant.report.cells import metric_of
-    from calibrant.types import Estimate
-
-    found = lines(cells)
-    for name, scale, settings in dict.fromkeys((x.experiment, x.scale, x.settings) for x in found):
-        rows = [x for x in found if (x.experiment, x.scale, x.settings) == (name, scale, settings)]
-        seeds = max(x.seeds for x in rows)
-        runs = "single run" if seeds == 1 else f"{seeds} seeds"
-        small = "" if scale == "paper" else f", scale {scale}: do not compare with the paper"
-        say(f"{name} ({runs}{small}{', ' + settings if settings else ''})")
-        wide, metric = (max(len(getattr(x, of)) for x in rows) for of in ("variant", "metric"))
-        say(f"  {'':<{wide}} {'':<{metric}} {'paper':>9} {'measured':>9}  95% interval")
-        for x in rows:
-            unit = metric_of(x.metric)
-            reported, mean = (f"{numbers.value(unit, v):>9}" for v in (x.reported, x.mean))
-            known = x.low is not None and x.high is not None
-            bounds = f"{numbers.interval(unit, Estimate(x.mean, x.low, x.high))} of {x.of}" if known else numbers.DASH
-            say(f"  {x.variant:<{wide}} {x.metric:<{metric}} {reported} {mean}  {bounds}")
-    for of in dict.fromkeys(x.of for x in found if x.seeds == 1 and x.of != "nothing"):
-        say(f"an interval of {of} says how sure one trained network's number is, and nothing about the method")
-    for cell in cells:
-        if cell.status == "failed":
-            say(f"{cell.experiment} seed {cell.seed} failed: {cell.error}")
-
-
-def _known(what: str) -> None:
-    """Raises for a name that no paper has: there is nothing to measure under it."""
-    from calibrant.papers import experiments
-
-    if what:
-        experiments(what)
 
 
 def _seeds(asked: int | None, scale: str) -> int | None:

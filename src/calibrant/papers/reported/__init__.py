@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from calibrant.papers.reported import ar, ds, pep, rc, ss
-from calibrant.papers.reported.table import AS_TRAINED, Column, Number, Row, Table
+from calibrant.papers.reported.claim import Claim, Pair
+from calibrant.papers.reported.table import AS_TRAINED, Column, Number, Row, Source, Table
 
 TABLES: dict[str, Table] = {t.name: t for paper in (pep, ss, ar, rc, ds) for t in paper.TABLES}
 """Name → table, in the order of the papers."""
+CLAIMS: dict[str, Claim] = {c.name: c for paper in (pep, ss, ar, rc, ds) for c in paper.CLAIMS}
+"""Name → claim."""
 
 
 def said_of(experiment: str) -> dict[str, dict[str, float]]:
@@ -18,8 +21,20 @@ def said_of(experiment: str) -> dict[str, dict[str, float]]:
                 value, metric = row.numbers[column.name].value, column.metric
                 if metric == "error":
                     value, metric = 1 - value, "accuracy"
-                out.setdefault(row.measured_as(column), {})[metric] = value
+                out.setdefault(row.source(column).variant, {})[metric] = value
     return out
 
 
-__all__ = ["AS_TRAINED", "TABLES", "Column", "Number", "Row", "Table", "said_of"]
+__all__ = [
+    "AS_TRAINED",
+    "CLAIMS",
+    "TABLES",
+    "Claim",
+    "Column",
+    "Number",
+    "Pair",
+    "Row",
+    "Source",
+    "Table",
+    "said_of",
+]

@@ -5,6 +5,7 @@ The baselines of Tables 2 and 4 differ, though both are a VGG-16 on CIFAR.
 
 from __future__ import annotations
 
+from calibrant.papers.reported.claim import Claim, anything, pairs
 from calibrant.papers.reported.table import table
 
 TABLE1 = table(
@@ -122,3 +123,36 @@ TABLE4 = table(
 )
 
 TABLES = (TABLE1, TABLE2, TABLE3, TABLE3_IMAGENET, TABLE4)
+
+CLAIMS = (
+    Claim(
+        "ds/calibration",
+        "§5.1, Table 2",
+        "Methods for calibration lower the ECE.",
+        "Unsurprisingly, calibration approaches attain lower calibration errors.",
+        pairs(TABLE2, ["ece"], anything),
+    ),
+    Claim(
+        "ds/refinement",
+        "§5.1, Table 2",
+        "Methods for calibration rank errors worse, label smoothing worst of all.",
+        "another important observation to note is the poor refinement performance than the baseline across the board. "
+        "[…] LS consistently acquires the lowest refinement performance",
+        pairs(TABLE2, ["auroc"], anything),
+    ),
+    Claim(
+        "ds/shift",
+        "§5.2, Table 3",
+        "Under natural shift, refinement is worse too.",
+        "the trend of worsening refinement continues for models under data shift as well",
+        pairs(TABLE3, ["cifar10_1:auroc", "cifar10_2:auroc"], anything),
+    ),
+    Claim(
+        "ds/confidnet",
+        "§A.2, Table 4",
+        "ConfidNet improves refinement and calibration.",
+        "Not only does CFN provide better refinement, it is also able to reduce the calibration errors over the "
+        "datasets.",
+        pairs(TABLE4, ["ece", "auroc"], anything),
+    ),
+)

@@ -6,7 +6,8 @@ The paper's filled and hollow triangles (significant at 0.05 by its t-test, or n
 
 from __future__ import annotations
 
-from calibrant.papers.reported.table import table
+from calibrant.papers.reported.claim import Claim, Pair, anything, pairs
+from calibrant.papers.reported.table import Source, table
 
 ORACLE = "the paper chose the coefficients of label smoothing, L1 and focal loss by ECE on test"
 
@@ -71,3 +72,48 @@ TABLE2 = table(
 )
 
 TABLES = (TABLE1, TABLE2)
+
+CLAIMS = (
+    Claim(
+        "rc/regularised",
+        "§3.1, Table 1",
+        "As trained, every regularised loss has a lower ECE than cross-entropy.",
+        "it is obvious that the regularization methods significantly decrease the ECE on all datasets, compared with "
+        "the standard CE loss",
+        pairs(TABLE1, ["ece"], anything),
+    ),
+    Claim(
+        "rc/calibratable",
+        "§4, Table 2",
+        "After temperature scaling or histogram binning, cross-entropy has the lowest ECE.",
+        "The standard CE loss achieves the best calibration performance on most cases. […] despite the "
+        "regularized models "
+        "can produce better calibrated predictions, it is harder to further improve them with post-hoc "
+        "calibration methods",
+        pairs(TABLE2, ["temperature:ece", "histogram:ece"], anything),
+    ),
+    Claim(
+        "rc/temperatures",
+        "§4, Table 2",
+        "Networks trained with cross-entropy need the highest temperatures.",
+        "The searched temperatures of models trained with the CE loss are significantly higher than those of "
+        "other losses",
+        pairs(TABLE2, ["temperature:temperature"], anything),
+    ),
+    Claim(
+        "rc/inverse_focal",
+        "§5.2, Fig. 6",
+        "After temperature scaling, inverse focal loss has a lower ECE than cross-entropy on CIFAR.",
+        "On CIFAR-10 and CIFAR-100, the ECE results of inverse focal loss are better than that of the standard CE loss",
+        tuple(
+            Pair(
+                f"{title}: inverse focal loss 2 − cross-entropy",
+                Source(f"rc/figure6/{data}_inverse_focal_2", "temperature"),
+                Source(f"rc/table1/{data}_cross_entropy", "temperature"),
+                "ece",
+                -1,
+            )
+            for data, title in (("cifar10", "CIFAR-10"), ("cifar100", "CIFAR-100"))
+        ),
+    ),
+)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from calibrant.papers.reported import ss_studies
-from calibrant.papers.reported.table import table
+from calibrant.papers.reported.claim import Claim, Pair, anything, pairs
+from calibrant.papers.reported.table import Source, table
 
 TABLE_E1 = table(
     "ss/table_e1",
@@ -172,3 +173,98 @@ TABLE2 = replace(
 )
 
 TABLES = (TABLE1, TABLE2, *ss_studies.TABLES, TABLE_E1, SECTION_E1, TABLE_E2, TABLE_E3, TABLE_E4)
+
+CLAIMS = (
+    Claim(
+        "ss/two_members",
+        "§3.1, Fig. 3",
+        "Two members with smoothing have an NLL as low as fifty without.",
+        "the NLL of “MC dropout + spatial smoothing” with an ensemble size of 2 is comparable to or even better "
+        "than that "
+        "of MC dropout with an ensemble size of 50",
+        tuple(
+            Pair(
+                f"{title}: 2 members with smoothing − 50 without",
+                Source(f"ss/table_e1/{name}_dropout_smooth", "dropout@2"),
+                Source(f"ss/table_e1/{name}_dropout", "dropout"),
+                "nll",
+                -1,
+            )
+            for name, title in (
+                ("cifar100_resnet18", "ResNet-18, CIFAR-100"),
+                ("cifar10_resnet18", "ResNet-18, CIFAR-10"),
+                ("cifar100_vgg16", "VGG-16, CIFAR-100"),
+            )
+        ),
+    ),
+    Claim(
+        "ss/nll",
+        "§E.1, Table E.1",
+        "Spatial smoothing lowers the NLL and raises the accuracy.",
+        "spatial smoothing improves both accuracy and uncertainty in most cases. In particular, it improves the "
+        "predictive "
+        "performance of all models with MC dropouts",
+        pairs(TABLE_E1, ["nll", "accuracy"], anything),
+    ),
+    Claim(
+        "ss/ece",
+        "§E.1, Table E.1",
+        "What spatial smoothing does to ECE, in the paper's table.",
+        "Spatial smoothing improves both accuracy and uncertainty at the same time.",
+        pairs(TABLE_E1, ["ece"], anything),
+    ),
+    Claim(
+        "ss/video",
+        "§3.2, Table E.4",
+        "On video, spatial and temporal smoothing both lower the NLL, and are complementary.",
+        "the result reveals that spatial smoothing and temporal smoothing […] are complementary",
+        pairs(TABLE_E4, ["nll", "consistency"], anything),
+    ),
+    Claim(
+        "ss/bounds",
+        "§B.1, Table B.1",
+        "A bounded activation before the blur lowers the NLL.",
+        "The results indicate that upper-bounded functions with ReLU tend to improve accuracy and uncertainty "
+        "at the same "
+        "time.",
+        pairs(ss_studies.TABLE_B1, ["nll"], anything),
+    ),
+    Claim(
+        "ss/head",
+        "§C.1, Table C.1",
+        "Global average pooling is better than an MLP as a head.",
+        "On both the training and the test dataset, most predictive performance of MLP is worse than that of GAP.",
+        pairs(ss_studies.TABLE_C1, ["nll"], anything),
+    ),
+    Claim(
+        "ss/preactivation",
+        "§C.2, Table C.2",
+        "Pre-activation lowers the NLL.",
+        "The results suggests that pre-activation improves both accuracy and uncertainty in most cases.",
+        pairs(ss_studies.TABLE_C2, ["nll"], anything),
+    ),
+    Claim(
+        "ss/blur_alone",
+        "§F, Fig. F.1",
+        "In a pre-activation network, blur alone harms and blur after Prob helps.",
+        "Blur alone harms the predictive performance, although Prob + Blur improves it.",
+        tuple(
+            Pair(
+                f"{title}: {words} − nothing",
+                Source(f"ss/figure_f1/{network}_{what}", "dropout"),
+                Source(f"ss/figure_f1/{network}_none", "dropout"),
+                "nll",
+                sign,
+            )
+            for network, title in (("vgg16", "VGG-16"), ("resnet18", "ResNet-18"))
+            for what, words, sign in (("blur", "blur", 1), ("prob_blur", "Prob and blur", -1))
+        ),
+    ),
+    Claim(
+        "ss/training_loss",
+        "§E.1",
+        "Spatial smoothing lowers the training loss: it does not regularise.",
+        "spatial smoothing does not regularize NNs, and it reduces the training loss",
+        pairs(SECTION_E1, ["train:nll"], anything),
+    ),
+)

@@ -21,11 +21,12 @@ NUMBER = re.compile(r"(?P<value>\d+\.?\d*)(±(?P<spread>\d+\.?\d*))?(?P<mark>[�
 
 @dataclass(frozen=True)
 class Number:
-    """One number of a paper, as a fraction where the paper prints percent."""
+    """One number of a paper, as a fraction where the paper prints percent; `typed` is how the paper prints it."""
 
     value: float
-    spread: float | None = None  # the paper's ±, a standard deviation over its runs
-    mark: str = ""  # ▲ or ▼: above or below the first row of its block, in the paper's words
+    spread: float | None  # the paper's ±, a standard deviation over its runs
+    mark: str  # ▲ or ▼: above or below the first row of its block, in the paper's words
+    typed: str
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,18 @@ class Column:
     def name(self) -> str:
         return f"{self.variant}:{self.metric}" if self.variant else self.metric
 
+    @property
+    def title(self) -> str:
+        return self.metric if self.variant in ("", self.metric) else f"{self.variant}, {self.metric}"
+
+
+@dataclass(frozen=True)
+class Source:
+    """What measures a number: an experiment by its full name (empty if there is none), and a variant of its cells."""
+
+    experiment: str
+    variant: str = AS_TRAINED
+
 
 @dataclass(frozen=True)
 class Row:
@@ -51,9 +64,9 @@ class Row:
     variant: str
     numbers: Mapping[str, Number]
 
-    def measured_as(self, column: Column) -> str:
-        """The variant of a cell that this row's number of the column is."""
-        return "+".join(v for v in (column.variant, self.variant) if v) or AS_TRAINED
+    def source(self, column: Column) -> Source:
+        """What measures this row's number of the column."""
+        return Source(self.experiment, "+".join(v for v in (column.variant, self.variant) if v) or AS_TRAINED)
 
 
 @dataclass(frozen=True)
@@ -104,7 +117,7 @@ def _number(text: str, percent: bool) -> Number:
     assert found is not None, f"{text!r} is no number of a table"
     value, spread = (None if found[k] is None else _fraction(found[k], percent) for k in ("value", "spread"))
     assert value is not None
-    return Number(value, spread, found["mark"])
+    return Number(value, spread, found["mark"], text)
 
 
 def _fraction(text: str, percent: bool) -> float:

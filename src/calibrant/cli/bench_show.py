@@ -1,0 +1,131 @@
+"""`calibrant bench show`: the papers' tables beside what we measured, with verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calibrant.cli.console import block, block_json, say
+from calibrant.errors import InputError, unknown
+from calibrant.types import SCHEMA
+
+if TYPE_CHECKING:
+    from calibrant.bench.reproduction import Entry
+    from calibrant.bench.store import Cell
+    from calibrant.papers.reported import Table
+
+Results = Annotated[Path, typer.Option(help="folder of the cells")]
+Json = Annotated[bool, typer.Option("--json", help="print JSON to stdout")]
+WHAT = "PAPER, PAPER/TABLE or PAPER/TABLE/ROW; by default everything measured"
+
+
+def show(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help=WHAT)] = "",
+    results: Results = Path("results"),
+    layout: Annotated[str, typer.Option("--format", help="text, markdown or latex")] = "text",
+    as_json: Json = False,
+) -> None:
+    """The papers' tables beside our numbers, with verdicts; rows that are in no table of a paper as they are."""
+    from calibrant.bench.reproduction import beside
+    from calibrant.bench.store import Store
+    from calibrant.bench.table_text import FORMATS, text_of
+    from calibrant.bench.tables import lines
+
+    if layout not in FORMATS:
+        raise unknown("format", layout, FORMATS)
+    cells = list(Store(results).cells())
+    tables, others = _wanted(what, cells, results)
+    found = [(table, beside(table, cells)) for table in tables]
+    if as_json:
+        shown = [_record(table, entries) for table, entries in found]
+        block_json({"schema": SCHEMA, "tables": shown, "lines": [asdict(line) for line in lines(others)]})
+        return
+    idle = [table.name for table, entries in found if all(e.measured is None for e in entries)]
+    for table, entries in found:
+        if table.name not in idle:
+            block(f"{FORMATS[layout](text_of(table, entries))}\n")
+    if others and layout == "text":
+        say_cells(others)
+    if idle:
+        say(f"not run: {', '.join(idle)}")
+
+
+def _wanted(what: str, cells: list[Cell], results: Path) -> tuple[list[Table], list[Cell]]:
+    """The tables to show, and the cells of rows that are in none of them."""
+    from calibrant.papers import experiments
+    from calibrant.papers.reported import TABLES
+
+    name = what.strip("/")
+    tables = [t for t in TABLES.values() if not name or f"{t.name}/".startswith(f"{name}/")]
+    in_tables = {r.experiment for t in tables for r in t.rows}
+    under = [c for c in cells if not name or f"{c.experiment}/".startswith(f"{name}/")]
+    if not under and not any(c.experiment in in_tables for c in cells):
+        if name and not tables:
+            experiments(name)  # raises for a name that no paper has: there is nothing to measure under it
+        raise InputError(
+            f"no cells under {results / name}; measure some with `calibrant bench run {name or 'PAPER'}`, "
+            "or pass their folder with --results"
+        )
+    return tables, [c for c in under if c.experiment not in in_tables or c.status == "failed"]
+
+
+def _record(table: Table, entries: Sequence[Entry]) -> dict[str, Any]:
+    return {
+        "table": table.name,
+        "where": table.where,
+        "caption": table.caption,
+        "oracle": table.oracle or None,
+        "rows": [
+            {
+                "block": e.block,
+                "row": e.row,
+                "variant": e.source.variant,
+                "metric": e.column.metric,
+                "experiment": e.source.experiment or None,
+                "reported": {
+                    "value": e.reported.value,
+                    "deviation": e.reported.spread,
+                    "mark": e.reported.mark or None,
+                },
+                "scale": None if e.group is None else e.group.scale,
+                "settings": None if e.group is None else e.group.settings,
+                "measured": None if e.measured is None else asdict(e.measured),
+                "verdict": None if e.verdict is None else asdict(e.verdict),
+                "caveats": list(e.caveats),
+            }
+            for e in entries
+        ],
+    }
+
+
+def say_cells(cells: Sequence[Cell]) -> None:
+    """Every number of the cells over seeds, row by row."""
+    from calibrant.bench.tables import lines
+    from calibrant.report import numbers
+    from calibrant.report.cells import metric_of
+    from calibrant.types import Estimate
+
+    found = lines(cells)
+    for name, scale, settings in dict.fromkeys((x.experiment, x.scale, x.settings) for x in found):
+        rows = [x for x in found if (x.experiment, x.scale, x.settings) == (name, scale, settings)]
+        seeds = max(x.seeds for x in rows)
+        runs = "single run" if seeds == 1 else f"{seeds} seeds"
+        small = "" if scale == "paper" else f", scale {scale}: do not compare with the paper"
+        say(f"{name} ({runs}{small}{', ' + settings if settings else ''})")
+        wide, metric = (max(len(getattr(x, of)) for x in rows) for of in ("variant", "metric"))
+        say(f"  {'':<{wide}} {'':<{metric}} {'paper':>9} {'measured':>9}  95% interval")
+        for x in rows:
+            unit = metric_of(x.metric)
+            reported, mean = (f"{numbers.value(unit, v):>9}" for v in (x.reported, x.mean))
+            known = x.low is not None and x.high is not None
+            bounds = f"{numbers.interval(unit, Estimate(x.mean, x.low, x.high))} of {x.of}" if known else numbers.DASH
+            say(f"  {x.variant:<{wide}} {x.metric:<{metric}} {reported} {mean}  {bounds}")
+    for of in dict.fromkeys(x.of for x in found if x.seeds == 1 and x.of != "nothing"):
+        say(f"an interval of {of} says how sure one trained network's number is, and nothing about the method")
+    for cell in cells:
+        if cell.status == "failed":
+            say(f"{cell.experiment} seed {cell.seed} failed: {cell.error}")

@@ -1,0 +1,59 @@
+"""A claim of a paper in its own words, and the comparisons by which our cells can judge it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from calibrant.papers.reported.table import Source, Table
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Method minus baseline in one metric. `reported` is None where the paper says only which is better (`sign`).
+
+    `unlike` says in what this comparison differs from the paper's; then no verdict is given.
+    """
+
+    label: str
+    method: Source
+    baseline: Source
+    metric: str
+    sign: int
+    reported: float | None = None
+    unlike: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`says` is the claim in one sentence, `words` the paper's own."""
+
+    name: str
+    where: str
+    says: str
+    words: str
+    pairs: tuple[Pair, ...]
+
+
+def pairs(
+    table: Table, columns: Sequence[str], methods: Sequence[str] | Callable[[str], bool], *, against: str = ""
+) -> tuple[Pair, ...]:
+    """The rows of a table that we can measure, each against the first of its block or the row called `against`."""
+    wanted = methods if callable(methods) else methods.__contains__
+    out = []
+    for column in (c for name in columns for c in table.columns if c.name == name):
+        for row in (r for r in table.rows if r.experiment and wanted(r.label)):
+            base = table.find(row.block, against) if against else table.baseline(row)
+            if base is None or base == row:
+                continue
+            difference = row.numbers[column.name].value - base.numbers[column.name].value
+            if difference:
+                label = f"{row.block}: {row.label} − {base.label}"
+                sign = 1 if difference > 0 else -1
+                out.append(Pair(label, row.source(column), base.source(column), column.metric, sign, difference))
+    return tuple(out)
+
+
+def anything(label: str) -> bool:
+    """Every row but the first."""
+    return True
