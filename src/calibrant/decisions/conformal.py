@@ -72,7 +72,7 @@ class PredictionSets(Rule):
         for rows, z, score, u in self.scored(p):
             predicted[rows] = z.argmax(-1) if p.predicted is None else p.predicted[rows].cpu()
             q, at = (t if len(t) == 1 else t[rows] for t in (quantile, tie))
-            sets[rows] = (score < q) | ((score == q) & (u <= at))
+            sets[rows] = (score < q) | ((score == q) & (u <= at)) if self.randomised else score <= q
         return Decisions(alone(sets, predicted), predicted, sets)
 
     def scored(self, p: Predictions) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
@@ -114,10 +114,7 @@ def scores(p: Tensor, u: Tensor, method: str, penalty: float = 0.0, k_reg: int =
     """[N, K] scores of probabilities [N, K], with u [N, 1]. Plain tensor operations: also what is exported."""
     if method == "lac":
         return 1 - p
-    if torch.compiler.is_exporting():  # ONNX's own sort is stable, and has no other
-        ordered, classes = p.sort(dim=-1, descending=True)
-    else:
-        ordered, classes = p.sort(dim=-1, descending=True, stable=True)
+    ordered, classes = likeliest_first(p)
     rank = torch.arange(1, p.shape[-1] + 1, dtype=p.dtype, device=p.device)
     if method == "topk":
         found = rank.expand_as(p)
@@ -126,6 +123,21 @@ def scores(p: Tensor, u: Tensor, method: str, penalty: float = 0.0, k_reg: int =
         if method == "raps":
             found = found + penalty * (rank - k_reg).clamp_min(0)
     return torch.zeros_like(p).scatter(-1, classes, found)
+
+
+def likeliest_first(p: Tensor) -> tuple[Tensor, Tensor]:
+    """(p in falling order, its classes), equal ones by number."""
+    if torch.compiler.is_exporting():  # ONNX's own sort is stable, and has no other
+        return tuple(p.sort(dim=-1, descending=True))  # type: ignore[return-value]
+    if torch.compiler.is_compiling() or not p.is_cpu:
+        return tuple(p.sort(dim=-1, descending=True, stable=True))  # type: ignore[return-value]
+    # NumPy's sort is 2.5 times as fast as torch's; it is not stable, so rows with equal ones are sorted again
+    classes = torch.from_numpy(np.argsort((-p).numpy(), axis=-1))
+    ordered = p.gather(-1, classes)
+    tied = (ordered[:, 1:] == ordered[:, :-1]).any(-1)
+    if bool(tied.any()):
+        ordered[tied], classes[tied] = p[tied].sort(dim=-1, descending=True, stable=True)
+    return ordered, classes
 
 
 def alone(sets: Tensor, predicted: Tensor) -> Tensor:
