@@ -5,14 +5,14 @@ from __future__ import annotations
 from calibrant.metrics import calibration as c
 from calibrant.metrics import proper as p
 from calibrant.metrics import refinement as r
-from calibrant.metrics.table import Metric, Panel
+from calibrant.metrics.table import Mean, Metric, Panel
 
 METRICS: dict[str, Metric] = {
     m.name: m
     for m in (
-        Metric("accuracy", "accuracy", "proper", "high", p.accuracy),
-        Metric("nll", "negative log-likelihood", "proper", "low", p.nll, p.needs_possible_labels, percent=False),
-        Metric("brier", "Brier score", "proper", "low", p.brier, p.needs_label_probability, percent=False),
+        Metric("accuracy", "accuracy", "proper", "high", Mean(p.accuracy)),
+        Metric("nll", "negative log-likelihood", "proper", "low", Mean(p.nll), p.needs_possible_labels, percent=False),
+        Metric("brier", "Brier score", "proper", "low", Mean(p.brier), p.needs_label_probability, percent=False),
         Metric("ece", "expected calibration error", "calibration", "low", c.ece),
         Metric("ece_mass", "ECE, equal-mass bins", "calibration", "low", c.ece_mass),
         Metric("ece_classwise", "ECE, mean over classes", "calibration", "low", c.ece_classwise, c.needs_classes),
@@ -23,7 +23,7 @@ METRICS: dict[str, Metric] = {
         Metric("oe", "overconfidence error", "calibration", "low", c.oe),
         Metric("ece_debiased", "ECE, debiased", "calibration", "low", c.ece_debiased),
         Metric("ks", "Kolmogorov–Smirnov error", "calibration", "low", c.ks),
-        Metric("gap", "confidence − accuracy", "calibration", "zero", c.gap),
+        Metric("gap", "confidence − accuracy", "calibration", "zero", Mean(c.gap)),
         Metric("auroc", "AUROC of confidence", "refinement", "high", r.auroc, r.needs_both),
         Metric("aupr_success", "AUPR, correct answers", "refinement", "high", r.aupr_success, r.needs_both),
         Metric("aupr_error", "AUPR, errors", "refinement", "high", r.aupr_error, r.needs_both),

@@ -48,9 +48,9 @@ def oe(panel: Panel) -> Tensor:
     return (panel.width.mean_confidence * panel.width.gap.clamp_min(0)).sum(-1)
 
 
-def gap(panel: Panel) -> Tensor:
-    """Mean confidence − accuracy: positive is overconfident."""
-    return panel.mean(panel.signed)
+def gap(scores: Scores) -> Tensor:
+    """Confidence − correctness of each item: a positive mean is overconfident."""
+    return scores.confidence - scores.correct.double()
 
 
 def ece_debiased(panel: Panel) -> Tensor:

@@ -59,15 +59,23 @@ def cells(
     index: Tensor, confidence: Tensor, correct: Tensor, group: Tensor | None = None, *, smooth: bool = False
 ) -> Cells:
     """Cells of the items' `index`; empty ones are dropped."""
-    _, which = torch.unique(index, return_inverse=True)
-    n, hit = len(index), correct.double()
-    count = torch.bincount(which).double()
-    size = len(count)
+    every = torch.bincount(index)
+    held = every > 0
+    which = (torch.cumsum(held, 0) - 1)[index]
+    count = every[held].double()
+    n, hit, size = len(index), correct.double(), len(count)
     mean = torch.bincount(which, confidence, minlength=size) / count
     accuracy = torch.bincount(which, hit, minlength=size) / count
     spread = torch.bincount(which, (confidence - mean[which]).square(), minlength=size) / count
     factor = None if group is None else _group_factor(which, confidence - hit, group, size)
     return Cells(n, count, mean, accuracy, spread, smooth, factor)
+
+
+def from_sums(count: Tensor, confidence: Tensor, correct: Tensor, square: Tensor) -> Cells:
+    """The same from each cell's count and its sums of confidence, correctness and confidence²."""
+    keep = count > 0
+    n, mean = count[keep], confidence[keep] / count[keep]
+    return Cells(int(count.sum()), n, mean, correct[keep] / n, (square[keep] / n - mean * mean).clamp_min(0))
 
 
 def _group_factor(which: Tensor, signed: Tensor, group: Tensor, size: int) -> Tensor:
@@ -81,6 +89,8 @@ def _group_factor(which: Tensor, signed: Tensor, group: Tensor, size: int) -> Te
 def group_factor(sums: Tensor, items: Tensor) -> Tensor:
     """L with L Lᵀ = covariance of the gaps, from the groups' sums of confidence − correct [G, C] and sizes [G]."""
     n, groups = items.sum(), len(items)
+    if groups < 2:  # its noise is not known
+        return torch.zeros(sums.shape[1], sums.shape[1], dtype=torch.float64)
     influence = (sums - items[:, None] * (sums.sum(0) / n)) / n
     covariance = influence.T @ influence * (groups / (groups - 1))
     values, vectors = torch.linalg.eigh(covariance)

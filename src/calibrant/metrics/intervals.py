@@ -1,7 +1,8 @@
 """A 95% interval for every metric, each by the method that covers (docs/coverage.md).
 
 Proportions: Wilson. Calibration errors: inversion of a test (`inversion`, `classwise`). AUROC of few errors: Newcombe.
-The rest: BCa over a bootstrap of items, or of groups when they are known. An interval that would be a guess is None,
+Other means: BCa in closed form. Rankings: BCa over a bootstrap of items, drawn as the cells that they fall into. With
+groups, BCa over a bootstrap of groups. An interval that would be a guess is None,
 with the reason.
 """
 
@@ -11,25 +12,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from calibrant.functional.scores import Scores
 from calibrant.metrics import inversion
-from calibrant.metrics.bca import acceleration, bca, design_effect, influence, wilson
+from calibrant.metrics.bca import acceleration, bca, bca_of_mean, design_effect, influence, wilson
 from calibrant.metrics.bootstrap import bootstrap, coarse, merged, units
+from calibrant.metrics.cells import UNMOVED, with_bca
 from calibrant.metrics.classwise import classwise_interval
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.few_errors import MANY, NEWCOMBE, newcombe, rarer, too_few
 from calibrant.metrics.gaps import Cells, cells, noise
 from calibrant.metrics.regimes import caveat
-from calibrant.metrics.table import Metric, Panel
+from calibrant.metrics.table import Mean, Metric, Panel, of_runs
 from calibrant.types import Estimate
 
 WALK = 60
 """Cells of the walk whose largest excursion is KS."""
 
 INVERSION = "test inversion on simulated gaps"
-UNMOVED = "every resample gives the same value: no interval"
 
 
 def with_intervals(
@@ -54,6 +54,8 @@ def with_intervals(
             out[name] = replace(e, reason=reason)
         elif name in closed:
             out[name] = closed[name](scores, e, resampling.level)
+        elif isinstance(m.compute, Mean) and not grouped:
+            out[name] = _mean(m.compute, scores, e, resampling.level)
         elif name in gaps:
             low, high = gaps[name]
             # certain and right throughout: noise of the observed size is no noise at all
@@ -83,13 +85,27 @@ def _auroc(scores: Scores, point: Estimate, level: float) -> Estimate:
     return replace(point, low=low, high=high, method=NEWCOMBE)
 
 
+def _mean(mean: Mean, scores: Scores, point: Estimate, level: float) -> Estimate:
+    """The bootstrap of a mean of items is known without drawing it; a mean of groups of several sizes is a ratio."""
+    assert point.value is not None
+    values = mean.column(scores)
+    low, high = bca_of_mean(point.value, (values - point.value) / scores.n, level)
+    if high - low <= 1e-15 * max(1.0, abs(point.value)):
+        return replace(point, reason=UNMOVED)
+    low, high = max(low, float(values.min())), min(high, float(values.max()))
+    return replace(point, low=low, high=high, method="BCa bootstrap over items, in closed form")
+
+
 def _bootstrapped(
     panel: Panel, metrics: Sequence[Metric], points: Mapping[str, Estimate], resampling: Resampling
 ) -> dict[str, Estimate]:
-    scores = panel.scores
+    method = f"BCa bootstrap over {units(panel.scores)[0]}"
+    if panel.scores.group is None:
+        good, bad = (c[0] for c in panel.runs)
+        wanted = {m.name: points[m.name] for m in metrics}
+        return with_bca(wanted, {m.name: of_runs(m) for m in metrics}, good, bad, resampling, method=method)
     ((on_cells, replicates),) = bootstrap([panel], metrics, resampling.replicates, resampling.seed)
     order, sorted_panel = coarse(panel)
-    group = None if scores.group is None else scores.group[order]
     out = {}
     for m in metrics:
         point, value, drawn = points[m.name], float(on_cells[m.name]), replicates[m.name]
@@ -98,11 +114,10 @@ def _bootstrapped(
         if float(drawn.max() - drawn.min()) <= 1e-15 * max(1.0, abs(value)):
             out[m.name] = replace(point, reason=UNMOVED)
             continue
-        low, high = bca(value, drawn, acceleration(influence(m, sorted_panel), group), resampling.level)
+        accelerated = acceleration(influence(m, sorted_panel), panel.scores.group[order])
         shift = point.value - value  # what merging ranks into cells changed
-        out[m.name] = replace(
-            point, low=low + shift, high=high + shift, method=f"BCa bootstrap over {units(scores)[0]}"
-        )
+        low, high = (end + shift for end in bca(value, drawn, accelerated, resampling.level))
+        out[m.name] = replace(point, low=low, high=high, method=method)
     return out
 
 
@@ -113,12 +128,14 @@ def gap_intervals(panel: Panel, names: set[str], resampling: Resampling) -> dict
     out: dict[str, tuple[float, float]] = {}
     if width:
         wanted = (width - {"ece_debiased"}) | ({"ece"} if "ece_debiased" in width else set())
-        found = invert(_cells(scores, panel.width_index), sorted(wanted), resampling)
+        found = invert(panel.width_cells, sorted(wanted), resampling)
         if "ece_debiased" in width:
             found["ece_debiased"] = found["ece"]
         out |= {name: found[name] for name in width}
     if "ece_mass" in names:
-        out |= invert(_cells(scores, panel.mass_index), ["ece_mass"], resampling)
+        out |= invert(
+            cells(panel.mass_index, scores.confidence, scores.correct, scores.group), ["ece_mass"], resampling
+        )
     if "ks" in names:
         walk = torch.empty(scores.n, dtype=torch.long)
         walk[panel.ranking.positions] = merged(panel.ranking, WALK)
@@ -129,10 +146,6 @@ def gap_intervals(panel: Panel, names: set[str], resampling: Resampling) -> dict
         design = 1.0 if scores.group is None else max(1.0, design_effect(signed, scores.group))
         out["ece_classwise"] = classwise_interval(scores.classwise, scores.n, level, design)
     return out
-
-
-def _cells(scores: Scores, index: Tensor) -> Cells:
-    return cells(index, scores.confidence, scores.correct, scores.group)
 
 
 def invert(c: Cells, names: Sequence[str], resampling: Resampling) -> dict[str, tuple[float, float]]:

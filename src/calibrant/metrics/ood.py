@@ -14,18 +14,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant.errors import InputError, unknown
 from calibrant.functional import novelty, ranking
 from calibrant.functional.pooling import pool
-from calibrant.metrics.bca import bca
-from calibrant.metrics.bootstrap import CELLS, merged
+from calibrant.metrics.cells import with_bca
 from calibrant.metrics.conventions import REPLICATES, Resampling
 from calibrant.metrics.entropy_divergence import Binning, entropy_divergence
 from calibrant.types import SCHEMA, Estimate, Predictions, jsonable
@@ -181,59 +179,7 @@ def separated(
     out = {name: Estimate(float(f(good, bad))) for name, f in _RANKED.items()}
     if resampling is None or min(len(inside), len(outside)) < 2:
         return out
-    held = (good, bad) if ranked.runs <= CELLS else _cells(ranked, familiar)
-    return _two_samples(out, _RANKED, held, resampling)
-
-
-def _cells(ranked: ranking.Ranking, familiar: Tensor) -> tuple[Tensor, Tensor]:
-    """The same counts in at most CELLS cells of the ranking: what a replicate sees."""
-    cell = merged(ranked, CELLS)
-    return ranking.run_weights(ranking.Ranking(ranked.order, cell, int(cell[-1]) + 1), familiar)
-
-
-def _two_samples(
-    points: Mapping[str, Estimate],
-    functions: Mapping[str, Callable[[Tensor, Tensor], Tensor]],
-    held: tuple[Tensor, Tensor],
-    resampling: Resampling,
-) -> dict[str, Estimate]:
-    """BCa where both sets are drawn again, each within itself; the acceleration is that of influences in both.
-
-    The functions see an item only through its cell (of the ranking, of the histogram), so a replicate is a
-    multinomial draw of cells; `held` are the counts [1, cells] of both sets.
-    """
-    generator = np.random.default_rng(resampling.seed)
-    drawn = [_multinomial(counts[0], resampling.replicates, generator) for counts in held]
-    cells = [counts.clone().requires_grad_(True) for counts in held]
-    out = {}
-    for name, point in points.items():
-        replicates = functions[name](*drawn)
-        with torch.enable_grad():
-            plain = functions[name](*cells)
-            # the quantile in fpr95 has no slope in the inside items
-            slopes = torch.autograd.grad(plain.sum(), cells, allow_unused=True, materialize_grads=True)
-        value = float(plain.detach())
-        assert point.value is not None
-        if float(replicates.max() - replicates.min()) <= 1e-15:
-            out[name] = replace(point, reason="every resample gives the same value: no interval")
-            continue
-        third = square = 0.0
-        for counts, slope in zip(held, slopes, strict=True):
-            u = slope[0] - (slope[0] * counts[0]).sum() / counts.sum()
-            square += float((counts[0] * u.square()).sum())
-            third += float((counts[0] * u.pow(3)).sum())
-        accelerated = 0.0 if square == 0 else third / (6 * square**1.5)
-        low, high = bca(value, replicates, accelerated, resampling.level)
-        shift = point.value - value  # what merging ranks into cells changed
-        low, high = max(low + shift, 0.0), min(high + shift, 1.0)
-        out[name] = replace(point, low=low, high=high, method="BCa bootstrap of both sets")
-    return out
-
-
-def _multinomial(counts: Tensor, replicates: int, generator: np.random.Generator) -> Tensor:
-    """How many items each cell gets when all are drawn again with replacement: [replicates, cells]."""
-    n = int(counts.sum())
-    return torch.from_numpy(generator.multinomial(n, (counts / n).numpy(), size=replicates)).double()
+    return with_bca(out, _RANKED, good[0], bad[0], resampling, method="BCa bootstrap of both sets", apart=True)
 
 
 __all__ = [

@@ -1,4 +1,7 @@
-"""Accuracy and the proper scores: NLL = −log p_y, Brier = Σ_k (p_k − 1[k = y])² (PEP app. B, sum form)."""
+"""Accuracy and the proper scores of each item; the metric is their mean.
+
+NLL = −log p_y, Brier = Σ_k (p_k − 1[k = y])² (PEP app. B, sum form).
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,20 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.scores import Scores
-from calibrant.metrics.table import Panel
 
 
-def accuracy(panel: Panel) -> Tensor:
-    return panel.mean(panel.scores.predicted == panel.scores.labels)
+def accuracy(scores: Scores) -> Tensor:
+    return (scores.predicted == scores.labels).double()
 
 
-def nll(panel: Panel) -> Tensor:
-    assert panel.scores.log_p_label is not None
-    return 0 - panel.mean(panel.scores.log_p_label)  # never −0.0
+def nll(scores: Scores) -> Tensor:
+    assert scores.log_p_label is not None
+    return 0 - scores.log_p_label  # never −0.0
 
 
-def brier(panel: Panel) -> Tensor:
-    assert panel.scores.brier is not None
-    return panel.mean(panel.scores.brier)
+def brier(scores: Scores) -> Tensor:
+    assert scores.brier is not None
+    return scores.brier
 
 
 def needs_label_probability(scores: Scores) -> str | None:

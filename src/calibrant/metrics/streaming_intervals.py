@@ -1,51 +1,31 @@
 """Intervals from a StreamState: what sums and the ladder can say, else none, with the reason.
 
 Means (accuracy, NLL, Brier, gap): normal, from Σ and Σ². Binned errors: the same test inversion as in
-memory, on cells made from the bins' sums. Ranking metrics: a Poisson bootstrap of the ladder. Items drawn
-with Poisson(1) weights give each rung Poisson(g) correct and Poisson(e) incorrect items, so replicates need
-the counts alone; rungs are merged into at most CELLS cells and the deviations from the value on the same
-cells are what is used. The bound of the value is added to both ends.
+memory, on cells made from the bins' sums. Ranking metrics: the same bootstrap of cells as in memory, of the ladder's
+rungs. The bound of the value is added to both ends.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from statistics import NormalDist
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrant.functional import ranking
-from calibrant.metrics import inversion
+from calibrant.metrics import METRICS, inversion
 from calibrant.metrics.bca import wilson
-from calibrant.metrics.calibration_test import outcome
+from calibrant.metrics.cells import with_bca
 from calibrant.metrics.classwise import classwise_interval
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.few_errors import MANY, NEWCOMBE, newcombe, too_few
-from calibrant.metrics.gaps import Cells, noise, observed_gaps
+from calibrant.metrics.gaps import from_sums, noise
 from calibrant.metrics.regimes import caveat
 from calibrant.metrics.streaming_values import StreamPanel
+from calibrant.metrics.table import of_runs
 from calibrant.types import Estimate
 
-CELLS = 4096
 _FEW = 1000  # normal intervals from sums are for streams, which are long
-_BATCH = 64
-
-
-def _excess(good: Tensor, bad: Tensor) -> Tensor:
-    return ranking.aurc(good, bad) - ranking.best_aurc(good, bad)
-
-
-_RANKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "auroc": ranking.auroc,
-    "aupr_success": ranking.aupr_success,
-    "aupr_error": ranking.aupr_error,
-    "aurc": ranking.aurc,
-    "eaurc": _excess,
-    "fpr95": ranking.fpr_at_tpr,
-}
 
 
 def intervals(
@@ -64,7 +44,7 @@ def intervals(
             for n, e in estimates.items()
         }
     rare = int(min(panel.good.sum(), panel.bad.sum()))
-    found = {**_means(panel, resampling), **_binned(panel, resampling), **_ranked(panel, resampling)}
+    found = {**_means(panel, resampling), **_binned(panel, resampling), **_ranked(panel, estimates, resampling)}
     out = {}
     for name, e in estimates.items():
         if e.value is None:
@@ -105,14 +85,14 @@ def _means(panel: StreamPanel, resampling: Resampling) -> Found:
 
 def _binned(panel: StreamPanel, resampling: Resampling) -> Found:
     s = panel.state
-    width = _cells(*s.width)
+    width = panel.width_cells
     size = panel.size
     mean = (panel.conf_good + panel.conf_bad) / size
     m = panel.mass
     inside = torch.bincount(panel.mass_bin, mean.square() * size, minlength=s.bins)
-    mass = _cells(m.count[0], m.confidence[0], m.correct[0], inside)
+    mass = from_sums(m.count[0], m.confidence[0], m.correct[0], inside)
     cell = _cell_of(size, 64).flip(0)  # least confident first, as the walk of KS goes
-    walk = _cells(
+    walk = from_sums(
         *(_merge(cell, v.flip(0)) for v in (size, panel.conf_good + panel.conf_bad, panel.good, mean.square() * size))
     )
     out: Found = {}
@@ -133,21 +113,6 @@ def _binned(panel: StreamPanel, resampling: Resampling) -> Found:
     return out
 
 
-def calibration_test(panel: StreamPanel, resampling: Resampling) -> dict[str, Any]:
-    """The test of calibration by ECE, simulated on the bins' sums (in memory it is simulated item by item)."""
-    width = _cells(*panel.state.width)
-    drawn = noise(len(width.count), resampling.replicates, resampling.seed + 1)
-    simulated = observed_gaps(width, torch.zeros(1, len(width.count), dtype=torch.float64), drawn)[0].abs().sum(-1)
-    observed = float(panel.width.gap.abs().sum())
-    return outcome(observed, simulated)
-
-
-def _cells(count: Tensor, confidence: Tensor, correct: Tensor, square: Tensor) -> Cells:
-    keep = count > 0
-    n, mean = count[keep], confidence[keep] / count[keep]
-    return Cells(int(count.sum()), n, mean, correct[keep] / n, (square[keep] / n - mean * mean).clamp_min(0))
-
-
 def _cell_of(size: Tensor, cells: int) -> Tensor:
     """Cell of each rung, about n/cells items each, numbered from 0."""
     start = torch.cumsum(size, 0) - size
@@ -161,28 +126,16 @@ def _merge(cell: Tensor, values: Tensor) -> Tensor:
     return torch.zeros(int(dense[-1]) + 1, dtype=torch.float64).index_add_(0, dense, values)
 
 
-def _ranked(panel: StreamPanel, resampling: Resampling) -> Found:
+def _ranked(panel: StreamPanel, points: dict[str, Estimate], resampling: Resampling) -> Found:
+    wanted = {n: e for n, e in points.items() if METRICS[n].family == "refinement" and e.value is not None}
+    functions = {n: of_runs(METRICS[n]) for n in wanted}
+    drawn = with_bca(wanted, functions, panel.good, panel.bad, resampling, method="BCa bootstrap of the ladder")
+    out: Found = {
+        n: ((e.low, e.high), str(e.method)) for n, e in drawn.items() if e.low is not None and e.high is not None
+    }
     errors, correct = int(panel.bad.sum()), int(panel.good.sum())
-    if min(errors, correct) == 0:
-        return {}
-    cell = _cell_of(panel.size, CELLS)
-    good, bad = _merge(cell, panel.good), _merge(cell, panel.bad)
-    generator = torch.Generator().manual_seed(resampling.seed)
-    drawn: dict[str, list[Tensor]] = {name: [] for name in _RANKED}
-    for start in range(0, resampling.replicates, _BATCH):
-        rows = min(_BATCH, resampling.replicates - start)
-        g = torch.poisson(good.expand(rows, -1), generator=generator)
-        b = torch.poisson(bad.expand(rows, -1), generator=generator)
-        for name, compute in _RANKED.items():
-            drawn[name].append(compute(g, b))
-    tail = (1 - resampling.level) / 2
-    at = torch.tensor([tail, 1 - tail], dtype=torch.float64)
-    out: Found = {}
-    for name, compute in _RANKED.items():
-        plain = float(compute(good[None], bad[None]))
-        exact = float(compute(panel.good[None], panel.bad[None]))
-        low, high = (exact - plain + torch.cat(drawn[name]).quantile(at)).tolist()
-        out[name] = ((low, high), "Poisson bootstrap of the ladder")
-        if name == "auroc" and min(errors, correct) < MANY:
-            out[name] = (newcombe(exact, errors, correct, resampling.level), NEWCOMBE)
+    if "auroc" in wanted and min(errors, correct) < MANY:
+        value = wanted["auroc"].value
+        assert value is not None
+        out["auroc"] = (newcombe(value, errors, correct, resampling.level), NEWCOMBE)
     return out

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from calibrant.metrics.calibration_test import calibration_test
 from calibrant.metrics.conventions import Resampling, conventions
 from calibrant.metrics.evaluate import choose
 from calibrant.metrics.streaming import StreamState
-from calibrant.metrics.streaming_intervals import calibration_test, intervals
+from calibrant.metrics.streaming_intervals import intervals
 from calibrant.metrics.streaming_values import StreamPanel, value
 from calibrant.types import Report
 
@@ -40,7 +41,7 @@ def report(
         estimates = intervals(panel, estimates, bounds, resampling)
         described = {**resampling.describe("items"), "kind": "from the sums of a stream; each says how"}
         if not state.grouped:
-            extras["calibration_test"] = calibration_test(panel, resampling)
+            extras["calibration_test"] = calibration_test(panel.width_cells, resampling)
     return Report(
         metrics=estimates,
         n=state.n,

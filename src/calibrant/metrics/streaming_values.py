@@ -25,6 +25,7 @@ from calibrant.functional import ranking
 from calibrant.functional.binning import BinSums
 from calibrant.functional.scores import Scores
 from calibrant.metrics import METRICS
+from calibrant.metrics.gaps import Cells, from_sums
 from calibrant.metrics.streaming import StreamState, floor_of
 from calibrant.metrics.table import Panel
 from calibrant.types import Estimate
@@ -49,6 +50,10 @@ class StreamPanel(Panel):
     def width(self) -> BinSums:
         count, confidence, correct, _ = self.state.width
         return BinSums(count[None], confidence[None], correct[None])
+
+    @cached_property
+    def width_cells(self) -> Cells:
+        return from_sums(*self.state.width)
 
     @cached_property
     def runs(self) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from torch import Tensor
 from calibrant.functional.binning import BinSums, bin_sums, equal_mass, equal_width
 from calibrant.functional.ranking import Ranking, aurc, rank, run_maxima, run_sums, run_weights
 from calibrant.functional.scores import Scores
+from calibrant.metrics.gaps import Cells, cells
 
 Family = Literal["proper", "calibration", "refinement"]
 
@@ -57,6 +58,12 @@ class Panel:
     @cached_property
     def width(self) -> BinSums:
         return self._sums(self.width_index)
+
+    @cached_property
+    def width_cells(self) -> Cells:
+        """The occupied bins of equal width with what their noise depends on: for intervals and the test."""
+        s = self.scores
+        return cells(self.width_index, s.confidence, s.correct, s.group)
 
     @cached_property
     def mass(self) -> BinSums:
@@ -105,6 +112,27 @@ class Panel:
     def _sums(self, index: Tensor) -> BinSums:
         s = self.scores
         return bin_sums(index, s.bins, s.confidence, s.correct, self.weights)
+
+
+def of_runs(metric: Metric) -> Callable[[Tensor, Tensor], Tensor]:
+    """A metric of the ranking as a function of its runs alone: (good [B, R], bad [B, R]) → value [B]."""
+
+    def compute(good: Tensor, bad: Tensor) -> Tensor:
+        panel = Panel.__new__(Panel)
+        panel.runs = good, bad
+        return metric.compute(panel)
+
+    return compute
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A metric that is the mean of a column: what it is of each item."""
+
+    column: Callable[[Scores], Tensor]
+
+    def __call__(self, panel: Panel) -> Tensor:
+        return panel.mean(self.column(panel.scores))
 
 
 @dataclass(frozen=True)

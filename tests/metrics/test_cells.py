@@ -1,0 +1,108 @@
+"""Draws of cells against draws of items, means in closed form against drawn ones, the test of calibration on bins."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import calibrant
+from calibrant.functional.binning import equal_width
+from calibrant.functional.scores import reduce
+from calibrant.metrics import METRICS
+from calibrant.metrics.bca import bca_of_mean
+from calibrant.metrics.calibration_test import calibration_test
+from calibrant.metrics.cells import CELLS, draws, merge
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.gaps import cells
+from calibrant.metrics.table import Panel, of_runs
+
+RANKED = [n for n, m in METRICS.items() if m.family == "refinement"]
+
+
+def sample(n: int, ties: bool = False, seed: int = 0) -> calibrant.Predictions:
+    g = torch.Generator().manual_seed(seed)
+    z = 2.5 * torch.randn(n, 5, generator=g, dtype=torch.float64)
+    y = torch.multinomial(torch.softmax(z / 2, 1), 1, generator=g)[:, 0]
+    return calibrant.predictions(z.round() if ties else z, y)
+
+
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("n", [60, 3000])
+def test_intervals_of_cells_are_those_of_an_item_bootstrap(n: int, ties: bool) -> None:
+    """Deviations of 600 plain draws of items, each metric on items, have the spread that the interval claims."""
+    scores = reduce(sample(n, ties))
+    report = calibrant.evaluate(sample(n, ties), metrics=RANKED, replicates=2000)
+    rng = np.random.default_rng(1)
+    weights = torch.from_numpy(rng.multinomial(n, np.full(n, 1 / n), size=600)).double()
+    panel = Panel(scores).reweighted(weights)
+    for name in RANKED:
+        e = report[name]
+        if e.method is None or "bootstrap" not in e.method:
+            continue
+        low, high = np.nanquantile(METRICS[name](panel).numpy(), [0.025, 0.975])
+        assert (e.high - e.low) == pytest.approx(high - low, rel=0.25), name
+        assert e.low <= e.value <= e.high or n < 100, name
+
+
+@pytest.mark.parametrize("per_cell", [1, 3, 400])
+def test_counts_of_draws_are_multinomial(per_cell: int) -> None:
+    counts = torch.tensor([1.0, 2, 3, 4, 5]).double() * per_cell
+    drawn = torch.cat(list(draws(counts, 20_000, np.random.default_rng(0))))
+    n, p = float(counts.sum()), counts / counts.sum()
+    assert bool((drawn.sum(1) == n).all())
+    torch.testing.assert_close(drawn.mean(0), n * p, rtol=0.02, atol=0.03)
+    expected = n * (torch.diag(p) - p[:, None] * p)
+    torch.testing.assert_close(torch.cov(drawn.T), expected, rtol=0.05, atol=0.02 * n)
+
+
+def test_merged_cells_keep_order_and_sums() -> None:
+    g = torch.Generator().manual_seed(0)
+    good, bad = (torch.randint(0, 5, (5000,), generator=g).double() + c for c in (1, 0))
+    a, b = merge(good, bad)
+    assert len(a) <= CELLS and float(a.sum()) == float(good.sum()) and float(b.sum()) == float(bad.sum())
+    edges = np.searchsorted(np.cumsum((good + bad).numpy()), np.cumsum((a + b).numpy()))
+    np.testing.assert_array_equal(np.cumsum(good.numpy())[edges], np.cumsum(a.numpy()))  # cells are whole runs
+    exact, rough = (float(of_runs(METRICS["auroc"])(x[None], y[None])) for x, y in ((good, bad), (a, b)))
+    assert rough == pytest.approx(exact, abs=1e-3)
+
+
+@pytest.mark.parametrize("draw", ["exponential", "lognormal", "normal"])
+def test_the_closed_form_of_a_mean_is_scipy_s_bca(draw: str) -> None:
+    x = getattr(np.random.default_rng(3), draw)(size=150)
+    found = stats.bootstrap((x,), np.mean, n_resamples=20_000, rng=np.random.default_rng(1)).confidence_interval
+    low, high = bca_of_mean(float(x.mean()), torch.tensor(x - x.mean()) / 150, 0.95)
+    width = found.high - found.low
+    assert (low, high) == pytest.approx((found.low, found.high), abs=0.03 * width)
+
+
+def test_one_outlier_does_not_break_the_closed_form() -> None:
+    """Three labels of a thousand called impossible: the largest |a| that a mean can have is 1/6."""
+    u = torch.zeros(1000, dtype=torch.float64)
+    u[0] = 1.0
+    low, high = bca_of_mean(0.0, u - u.mean(), 0.95)
+    assert -1.3 < low < 0 < high < 6
+
+
+@pytest.mark.parametrize("bins", [15, 5])
+@pytest.mark.parametrize("n", [40, 2000])
+def test_p_of_the_bins_is_p_of_the_items(n: int, bins: int) -> None:
+    """Against answers drawn item by item, which is the definition."""
+    rng = np.random.default_rng(n + bins)
+    gaps = []
+    for seed in range(15):
+        c = rng.beta(4, 1, n)
+        hit = rng.random(n) < c**1.15
+        at = equal_width(torch.tensor(c), bins)
+        p = calibration_test(cells(at, torch.tensor(c), torch.tensor(hit)), Resampling(seed, 1000))["p"]
+        member = np.eye(bins)[at.numpy()]
+        simulated = np.abs(((rng.random((1000, n)) < c) - c) @ member).sum(1)
+        gaps.append(p - np.mean(simulated >= np.abs((c - hit) @ member).sum()))
+    assert abs(np.mean(gaps)) < 0.02 and np.max(np.abs(gaps)) < 0.08
+
+
+def test_one_group_has_no_test() -> None:
+    p = sample(50)
+    report = calibrant.evaluate(p.logits, p.labels, group=[0] * 50)
+    assert report.extras["calibration_test"]["p"] is None
