@@ -21,16 +21,18 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from benchmarks import gpu_runs
 from benchmarks.ar_measure import TEMPERATURE, read
 from benchmarks.ar_table import table
 from benchmarks.ar_units import SMOKE_LEVELS, Unit, name_of, schedule_note
+from benchmarks.smoothing_pack import packed
+from calibrant import files
 from calibrant.attacks import levels as cut
 from calibrant.bench.store import Cell, Store
 from calibrant.diagnostics.levels import calibration_by_level
 from calibrant.errors import InputError
 from calibrant.papers import Experiment, experiments
 from calibrant.papers.ar import MEMBERS, OOD, SECTION55, TABLE5
+from calibrant.papers.experiment import scale_of
 from calibrant.training import distances
 from calibrant.training.environment import device_name, environment
 from calibrant.training.recipe import digest
@@ -72,7 +74,7 @@ def file_all(units: Sequence[Unit], a: argparse.Namespace) -> list[Cell]:
     waiting = [u.name for u in units if not u.done()]
     say(a, f"{len(out)} cells; not done: {', '.join(waiting) or 'nothing'}\n{text}")
     if a.out is not None:
-        gpu_runs.pack(store, a.out)
+        packed(store, a.out)
         (a.out / "table.txt").write_text(text + "\n", "utf-8")
         shutil.copy(a.runs / "ar-log.txt", a.out / "log.txt")
         if attacks:
@@ -172,8 +174,10 @@ def _filed(
     a = filing.a
     experiment: Experiment = replace(experiments(name)[0], recipe=unit.recipe)
     schedule = schedule_note(a, unit.method)
-    scale = "small" if schedule else "paper"
-    settings = experiment.settings(unit.seed, "paper") | {"scale": scale, "shift_items": a.shift_items}
+    scale = scale_of(unit.recipe, experiments(name)[0].recipe)
+    settings = experiment.settings(unit.seed, "paper") | {"shift_items": a.shift_items}
+    if "/table5/" in name:
+        settings |= {"measures": "variance over runs"}
     if len(runs) > 1:
         settings |= {"pooled": [run.name for run in runs]}
     trained = [_numbers(run / "metrics.json") for run in runs]
@@ -203,7 +207,9 @@ def _filed(
             "images_per_second": trained[0]["images_per_second"],
         },
     )
-    filing.store.write(experiment, cell, test if a.keep_logits else None)
+    filing.store.write(cell)
+    if test is not None and a.keep_logits:
+        files.write(filing.store.logits(unit.recipe.key(), "test"), test)
     return cell
 
 

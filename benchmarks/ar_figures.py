@@ -2,7 +2,7 @@
 
 Writes figure1.svg (vanilla by level of robustness), figure2.svg (vanilla, LS, AR-AdaLS and AdaLS by level), figure4.svg
 (entropy on CIFAR-100) and figure5.svg (ECE against the number of levels), each for the scale that is there; a figure
-whose cells are missing is left out. Every title says the scale: *small* is not the paper's schedule.
+whose cells are missing is left out. Every title says the scale: `30of200b512` is not the paper's schedule.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     PYTHONPATH=src CALIBRANT_COMMIT=$(git rev-parse HEAD) python benchmarks/ar_runs.py --data-root DATA \\
         --minutes 9 --go-on --parallel 4 --epochs 30 --batch 512 --members 3 --pgd 3 --shift-items 5000 --out $OUT
-    python benchmarks/gpu_runs.py --unpack FOLDER          # afterwards, here: cells → results/
+    calibrant bench unpack FOLDER                          # afterwards, here: cells → results/
     python benchmarks/ar_runs.py --smoke --device cpu      # digits, a minute on a CPU: does everything run?
 
 `ar_units` holds the list and its order. Processes take units from it, each the first that it can begin; one that

@@ -7,8 +7,8 @@
 Large networks fill the GPU: run them alone (`--parallel 1 --only ss`), small ones a few at a time (`--parallel 3
 --only rc pep`). Each cell is a process of its own (a crash costs one cell), trained by `calibrant.bench.measure` under
 runs/, which is kept between calls to one machine: an unfinished training goes on there. Cells that results/ or
-runs/store already hold are not run again. What leaves: cells.jsonl and predictions-NN.npz (logits, labels and ids;
-at most 15 MB per file). A cell is only begun if it should end in time, by the speeds below or those measured.
+runs/store already hold are not run again. What leaves: parcels
+(`calibrant bench pack`). A cell is only begun if it should end in time, by the speeds below or those measured.
 """
 
 from __future__ import annotations
@@ -20,20 +20,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
-from calibrant.bench.store import KEY_LENGTH, Cell, Store, read
-from calibrant.files import atomic
-from calibrant.files.paths import visible
+from calibrant.bench import parcel
+from calibrant.bench.store import KEY_LENGTH, Cell, Store
 from calibrant.papers import Experiment, Scale, experiments
 from calibrant.training import checkpoint
-from calibrant.training.epochs import kept_top_logits
 from calibrant.training.settings import setting
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -63,7 +59,6 @@ SMOOTHED, DROPPED = 0.75, 0.85  # what is left of the speed with smoothing layer
 START = 40  # seconds from the start of a process to its first step, and for the evaluation at the end
 TRAINING_SET = {"mnist": 50_000, "fashion_mnist": 50_000, "news20": 9_314}
 POOLED_ITEMS = 12_500  # calibration and test, each item once a pass, without gradients but in float32
-FILE_LIMIT = 30 * 1024 * 1024  # before compression, which halves it at least
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,7 @@ class Job:
 
     def epochs_done(self) -> int:
         """Of a training that an earlier call on this machine began."""
-        run = ROOT / "runs" / self.experiment.key(self.seed, self.scale)[:KEY_LENGTH] / "checkpoint"
+        run = ROOT / "runs" / self.experiment.at(self.seed, self.scale).key()[:KEY_LENGTH] / "checkpoint"
         return max(checkpoint.epochs(run), default=0)
 
 
@@ -103,8 +98,7 @@ def jobs(only: Sequence[str] | None, scale: Scale, words: Sequence[str] | None) 
         for seed in seeds:
             for experiment in experiments(pattern):
                 if not only or experiment.name.startswith(tuple(only)):
-                    fast = experiment.recipe.with_settings(settings_of(experiment, words))
-                    yield Job(replace(experiment, recipe=fast), seed, scale)
+                    yield Job(experiment.changed(settings_of(experiment, words)), seed, scale)
 
 
 def stores() -> tuple[Store, Store]:
@@ -172,7 +166,7 @@ def run(a: argparse.Namespace) -> int:
             f"not begun: {job.experiment.name} seed {job.seed} ({job.seconds(a.parallel, measured):.0f} s)", flush=True
         )
     if a.out is not None:
-        pack(mine, a.out)
+        print(*parcel.pack(mine, a.out).files, flush=True)
     return 0
 
 
@@ -186,70 +180,6 @@ def start(job: Job, a: argparse.Namespace) -> subprocess.Popen[bytes]:
     if a.data_root is not None:
         words += ["--data-root", str(a.data_root)]
     return subprocess.Popen(words, env={**os.environ, "OMP_NUM_THREADS": "4"})
-
-
-def brought_home(cell: Path) -> dict[str, Any]:
-    """Logits of test, calibration and validation, and the history of the training part where epochs were kept."""
-    run = ROOT / "runs" / read(cell).key[:KEY_LENGTH]
-    out: dict[str, Any] = {}
-    for part in ("test", "calibration", "validation"):
-        with np.load(run / f"{part}.npz", allow_pickle=False) as found:
-            out |= {f"{part}_logits": found["logits"], f"{part}_labels": found["labels"].astype(np.int16)}
-            out[f"{part}_ids"] = found["ids"].astype(np.int32)
-    kept = kept_top_logits(run)
-    if kept:
-        last = max(kept)
-        out["epochs_predicted"] = np.stack([kept[e].predicted.numpy().astype(np.uint8) for e in sorted(kept)])
-        out["epochs_labels"] = kept[last].labels.numpy().astype(np.uint8)
-        out["epochs_largest_logit"] = np.stack(
-            [kept[e].largest_logit.numpy().astype(np.float16) for e in sorted(kept) if e == last or e % 25 == 0]
-        )
-    return out
-
-
-def pack(store: Store, out: Path) -> None:
-    """Few, small files: every cell a line, test predictions in archives below the limit."""
-    out.mkdir(parents=True, exist_ok=True)
-    arrays: dict[str, Any] = {}
-    size, number = 0, 0
-    lines = []
-    for path in visible(store.root, "**/*.json"):
-        name = path.relative_to(store.root).with_suffix("").as_posix()
-        lines.append(json.dumps({"path": name, "cell": json.loads(path.read_text("utf-8"))}))
-        if read(path).status != "done" or not path.with_suffix(".npz").is_file():
-            continue
-        content = {f"{name}:{k}": v for k, v in brought_home(path).items()}
-        more = sum(v.nbytes for v in content.values())
-        if arrays and size + more > FILE_LIMIT:
-            np.savez_compressed(out / f"predictions-{number:02d}.npz", **arrays)
-            arrays, size, number = {}, 0, number + 1
-        arrays |= content
-        size += more
-    if arrays:
-        np.savez_compressed(out / f"predictions-{number:02d}.npz", **arrays)
-    (out / "cells.jsonl").write_text("".join(line + "\n" for line in lines), "utf-8")
-    print(f"packed {len(lines)} cells", flush=True)
-
-
-def unpack(folder: Path, results: Path) -> int:
-    """Cells into `results`, predictions beside them; what is there already stays."""
-    for line in (folder / "cells.jsonl").read_text("utf-8").splitlines():
-        entry = json.loads(line)
-        path = results / f"{entry['path']}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists():
-            atomic.write_text(path, json.dumps(entry["cell"], indent=1, ensure_ascii=False) + "\n")
-            print(path)
-    for archive in visible(folder, "predictions-*.npz"):
-        with np.load(archive, allow_pickle=False) as found:
-            by_cell: dict[str, dict[str, Any]] = {}
-            for key in found.files:
-                name, _, array = key.rpartition(":")
-                by_cell.setdefault(name, {})[array] = found[key]
-        for name, content in by_cell.items():
-            with atomic.file(results / f"{name}.npz") as to:
-                np.savez_compressed(to, **content)
-    return 0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -271,7 +201,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--deadline", type=float, default=float("inf"), help=argparse.SUPPRESS)
     a = parser.parse_args(argv)
     if a.unpack is not None:
-        return unpack(a.unpack, ROOT / "results")
+        print(parcel.unpack(a.unpack, Store(ROOT / "results")))
+        return 0
     if a.one is not None:
         return one(a.one, a.seed, a.scale, a)
     if a.list:

@@ -30,7 +30,6 @@ from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.reference import resolve
 from calibrant.errors import CalibrantError, FileError, InputError
 from calibrant.files.paths import visible
-from calibrant.papers.pep import PAPER
 from calibrant.training.environment import environment
 from calibrant.training.recipe import digest
 
@@ -143,7 +142,7 @@ def main() -> None:
         device=where["device"], environment=where, commit=where["commit"],
         command="python benchmarks/pep_control.py PHOTOS --store results", extras=found,
     )  # fmt: skip
-    Store(args.store).write(PAPER.experiments[0], cell)
+    Store(args.store).write(cell)
 
 
 if __name__ == "__main__":

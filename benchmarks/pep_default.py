@@ -28,7 +28,6 @@ from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.perturbation import perturbed, select
 from calibrant.functional.inputs import predictions
 from calibrant.nn import build, load_weights
-from calibrant.papers.pep import PAPER
 from calibrant.training.environment import environment
 from calibrant.training.evaluate import summary
 from calibrant.training.recipe import digest
@@ -191,7 +190,7 @@ def main() -> None:
                 seconds=time.perf_counter() - start, environment=machine, commit=machine["commit"],
                 command=f"python benchmarks/pep_default.py {name} --items {args.items} --where {args.where}",
             )  # fmt: skip
-            store.write(PAPER.experiments[0], cell)
+            store.write(cell)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from calibrant.data.batches import Batches
 from calibrant.ensembles.pep import PEP
 from calibrant.functional.inputs import predictions
 from calibrant.nn import build, load_weights
-from calibrant.papers.pep import PAPER
 from calibrant.posthoc.temperature import Temperature
 from calibrant.training.environment import environment
 from calibrant.training.evaluate import summary
@@ -102,7 +101,7 @@ def main() -> None:
                 seconds=(time.perf_counter() - start) / len(found), device=where["device"], environment=where,
                 commit=where["commit"], command=f"python benchmarks/pep_networks.py {name}", extras=extras,
             )  # fmt: skip
-            store.write(PAPER.experiments[0], cell)
+            store.write(cell)
 
 
 if __name__ == "__main__":

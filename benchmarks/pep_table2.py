@@ -220,14 +220,14 @@ def main() -> None:
                 command=f"{there[0].command}; {command}" if args.only else command,
             )  # fmt: skip
             cells.append(cell)
-            store.write(row.experiment, cell)
+            store.write(cell)
             line = {k: round(v["nll"] or 0, 4) for k, v in measured.items()}
             print(name, seed, json.dumps(line), f"{cell.seconds:.0f} s", file=sys.stderr, flush=True)
         if len(models) < 2:
             continue
         deep = row.score(DeepEnsemble(models))
         first = replace(cells[0], measured={**cells[0].measured, "deep": deep})
-        store.write(row.experiment, replace(first, extras={**first.extras, "deep_members": len(models)}))
+        store.write(replace(first, extras={**first.extras, "deep_members": len(models)}))
         print(name, "deep", deep, file=sys.stderr, flush=True)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.bench.store import KEY_LENGTH, Store, read
+from benchmarks.smoothing_pack import packed
+from calibrant.bench.store import Store
 from calibrant.files import atomic
-from calibrant.files.paths import visible
 from calibrant.metrics.blocks import missed
 from calibrant.metrics.frames import Frames, blocked
 from calibrant.papers import Experiment, experiments
@@ -69,19 +68,13 @@ def pack(done: Sequence[Done], a: argparse.Namespace) -> None:
         with np.load(folder / "frames.npz", allow_pickle=False) as arrays:
             sums[e.row, seed, scale] = {v: torch.from_numpy(arrays[v]) for v in arrays.files}
     for e, seed, scale, _, key in done:
-        cell = read(store.root / e.name / f"{scale}-{seed}-{key[:KEY_LENGTH]}.json")
+        cell = next(store.read(store.path(key)))
         plain = sums.get((e.row.removesuffix("_smooth"), seed, scale))
         if e.row.endswith("_smooth") and plain is not None:
             each = {v: difference(plain[v], f) for v, f in sums[e.row, seed, scale].items()}
             cell = replace(cell, extras={**cell.extras, "spatial_against_none": each})
-            store.write(e, cell)
+            store.write(cell)
         if "dropout" in cell.measured:  # Table 2 is the Bayesian half of E.4
             [twin] = experiments(f"ss/table2/{e.row}")
-            store.write(twin, replace(cell, experiment=twin.name))
-    lines = []
-    for path in visible(store.root, "**/*-*-*.json"):
-        name = path.relative_to(store.root).with_suffix("").as_posix()
-        entry = {"path": name, "cell": json.loads(path.read_text("utf-8"))}
-        lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
-    (a.out / "cells.jsonl").write_text("".join(lines), "utf-8")
-    print(f"packed {len(lines)} cells", flush=True)
+            store.write(replace(cell, experiment=twin.name))
+    packed(store, a.out)

@@ -34,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 from benchmarks.segmentation_pack import BLOCK, difference, kept, pack
 from benchmarks.smoothing_units import FAST, VARIANTS
-from benchmarks.workers import ROOT, Foldered, begun, scale_of, schedule_note, spawn, squeezed, trained, work
+from benchmarks.workers import ROOT, Foldered, begun, spawn, squeezed, trained, work
 from calibrant.bench.store import Cell, Store
 from calibrant.data import Data, load
 from calibrant.data.batches import Batches
@@ -46,6 +46,7 @@ from calibrant.files.paths import visible
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.frames import Frames
 from calibrant.papers import AS_TRAINED, Experiment, experiments
+from calibrant.papers.experiment import scale_of, schedule_note
 from calibrant.papers.ss_camvid import TEMPORAL
 from calibrant.training.environment import environment
 from calibrant.training.recipe import Recipe, digest
@@ -114,7 +115,7 @@ class Unit(Foldered):
 
     @property
     def scale(self) -> str:
-        return scale_of(self.recipe, self.experiment.recipe, smoke=self.a.smoke)
+        return "smoke" if self.a.smoke else scale_of(self.recipe, self.experiment.recipe)
 
     @property
     def members(self) -> int:
@@ -122,7 +123,7 @@ class Unit(Foldered):
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        recipe = {k: v for k, v in self.recipe.plain().items() if k not in ("name", "about")}
+        recipe = self.recipe.content()
         return {"recipe": recipe, "members": self.members, "frames": self.a.frames, "block": BLOCK}
 
     def done(self) -> bool:
@@ -171,10 +172,10 @@ class Measuring:
             experiment=e.name, seed=unit.seed, scale=unit.scale, key=digest(unit.settings), status="done",
             settings=unit.settings, measured={v: {m: x.value for m, x in row.items()} for v, row in reports.items()},
             intervals={v: {m: (x.low, x.high) for m, x in row.items()} for v, row in reports.items()},
-            reported=e.reported, note=e.note + schedule_note(unit.recipe, e.recipe), seconds=made["train_seconds"],
+            note="; ".join(filter(None, [e.note, schedule_note(unit.recipe, e.recipe)])), seconds=made["train_seconds"],
             device=where["device"], environment=where, commit=where["commit"], command=a.command, extras=extras,
         )  # fmt: skip
-        Store(a.cells).write(e, cell)
+        Store(a.cells).write(cell)
         kept(found, unit.folder)
         atomic.write_text(unit.folder / "measured.json", json.dumps({"key": digest(unit.settings)}))
         names = ("nll", "accuracy", "ece", "consistency")

@@ -1,7 +1,7 @@
 """What leaves `smoothing_runs`, and what is made of it: claims, deep ensembles, few files; and `gather`, afterwards.
 
 claims.json      "2 with smoothing ≈ 50 without" a seed (items resampled in pairs) and over the seeds that are done
-cells.jsonl      every cell a line
+parcel-00.zip    the cells
 items.npz        NLL of each test item with 1, 2 and 50 members, `ROW|SCALE|SEED|nll_2`
 singles-NN.npz   log-probabilities of Table E.1's networks without dropout, half precision: members of deep ensembles
 """
@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from benchmarks.smoothing_measure import FEW, MANY, Curve, claim, claim_over_seeds, deep_curve, nll_of_items
-from calibrant.bench.store import Cell, Store, read
-from calibrant.files import atomic
+from calibrant.bench import parcel
+from calibrant.bench.store import Cell, Store
 from calibrant.files.paths import visible
 from calibrant.functional.inputs import predictions
 from calibrant.metrics.evaluate import evaluate
@@ -66,19 +66,17 @@ def pack(units: Sequence[Done], a: argparse.Namespace) -> None:
             said.append({"row": row, "scale": scale, "seed": seed, **found})
             folder, e = done[row, scale, seed]
             cell = next(c for c in store.cells(e.name) if (c.scale, c.seed, c.key) == (scale, seed, _key(folder)))
-            store.write(e, replace(cell, extras={**cell.extras, "claim": found}))
+            store.write(replace(cell, extras={**cell.extras, "claim": found}))
     over = over_seeds(items)
     (a.out / "claims.json").write_text(json.dumps(jsonable({"seeds": said, "over_seeds": over}), indent=1), "utf-8")
     for one in over:
         print(f"{one['row']} {one['scale']}: {one['claim']}: {json.dumps(jsonable(one))}", flush=True)
     for e, cell in deep_cells(singles, a.command):
-        store.write(e, cell)
+        store.write(cell)
         print(f"{e.row} {cell.scale}: {cell.extras['members']} members {cell.measured[AS_TRAINED]}", flush=True)
     np.savez_compressed(a.out / "items.npz", **items)
     write_singles(singles, a.out)
-    lines = [_line(path, store.root) for path in visible(store.root, "**/*-*-*.json")]
-    (a.out / "cells.jsonl").write_text("".join(line + "\n" for line in lines), "utf-8")
-    print(f"packed {len(lines)} cells", flush=True)
+    packed(store, a.out)
 
 
 def _first(e: Experiment, rows: Sequence[Experiment]) -> bool:
@@ -91,9 +89,10 @@ def _key(folder: Path) -> str:
     return key
 
 
-def _line(path: Path, root: Path) -> str:
-    name = path.relative_to(root).with_suffix("").as_posix()
-    return json.dumps({"path": name, "cell": json.loads(path.read_text("utf-8"))}, ensure_ascii=False)
+def packed(store: Store, out: Path) -> None:
+    for path in visible(out, "*.zip"):
+        path.unlink()
+    print(f"packed {', '.join(p.name for p in parcel.pack(store, out, 2).files)}", flush=True)
 
 
 def _predictions(logits: np.ndarray[Any, Any], y: torch.Tensor) -> Predictions:
@@ -174,14 +173,7 @@ def gather(folders: Sequence[Path], results: Path) -> int:
     items: dict[str, np.ndarray[Any, Any]] = {}
     singles: dict[Key, Predictions] = {}
     for folder in folders:
-        for line in (folder / "cells.jsonl").read_text("utf-8").splitlines():
-            entry = json.loads(line)
-            if entry["cell"]["scale"] == "smoke":
-                continue
-            to = results / f"{entry['path']}.json"
-            to.parent.mkdir(parents=True, exist_ok=True)
-            if not to.is_file() or "claim" not in read(to).extras:  # a later call may have added the claim
-                atomic.write_text(to, json.dumps(entry["cell"], indent=1, ensure_ascii=False) + "\n")
+        parcel.unpack(folder, Store(results))
         for path in visible(folder, "items.npz"):
             with np.load(path, allow_pickle=False) as arrays:
                 items |= {name: arrays[name] for name in arrays.files if "|smoke|" not in name}
@@ -193,14 +185,21 @@ def gather(folders: Sequence[Path], results: Path) -> int:
                     singles[row, scale, int(seed)] = _predictions(arrays[name], y)
     for said in over_seeds(items):
         print(f"{said['row']} {said['scale']}: {json.dumps(jsonable(said))}")
-        to = results / "ss" / "figure3" / f"{said['row']}-{said['scale']}.json"
-        to.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_text(to, json.dumps(jsonable(said), indent=1) + "\n")
+        settings = {"row": said["row"], "scale": said["scale"], "seeds": said["each"], "claim": said["claim"]}
+        variant = "few_smooth_minus_many_plain"
+        cell = Cell(
+            experiment=f"ss/figure3/{said['row']}", seed=0, scale=said["scale"], key=digest(settings), status="done",
+            settings=settings, measured={variant: {"nll": said["nll"]}},
+            intervals={variant: {"nll": (said["low"], said["high"])}},
+            note=f"{said['claim']}; the interval: {said['interval']}",
+            extras={k: said[k] for k in ("verdict", "plain_few_minus_many", "seeds", "interval") if k in said},
+        )  # fmt: skip
+        Store(results).write(cell)
     for e, cell in deep_cells(singles, "python -m benchmarks.smoothing_runs --gather"):
         if not any(c.extras["members"] >= cell.extras["members"] for c in _there(results, e, cell.scale)):
-            print(Store(results).write(e, cell))
+            print(Store(results).write(cell))
     return 0
 
 
 def _there(results: Path, e: Experiment, scale: str) -> list[Cell]:
-    return [c for c in Store(results).cells(e.name) if c.scale == scale] if (results / e.name).is_dir() else []
+    return [c for c in Store(results).cells(e.name) if c.scale == scale]

@@ -34,12 +34,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 from benchmarks import smoothing_pack
 from benchmarks.smoothing_measure import MANY, Network, corrupted, corruptions, curve
 from benchmarks.smoothing_units import FAST, Unit, plan
-from benchmarks.workers import ROOT, schedule_note, spawn, trained, work
+from benchmarks.workers import ROOT, spawn, trained, work
 from calibrant.bench.store import Cell, Store
 from calibrant.data import Data, load
 from calibrant.files import atomic
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED
+from calibrant.papers.experiment import schedule_note
 from calibrant.training.environment import environment
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.run import How
@@ -84,11 +85,11 @@ class Measuring:
                 experiment=e.name, seed=unit.seed, scale=unit.scale, key=digest(unit.settings), status="done",
                 settings=unit.settings, measured=values,
                 intervals={v: {m: (x.low, x.high) for m, x in row.items()} for v, row in measured.items()},
-                reported=e.reported, note=e.note + schedule_note(unit.recipe, e.recipe),
+                reported=e.reported, note="; ".join(filter(None, [e.note, schedule_note(unit.recipe, e.recipe)])),
                 seconds=made["train_seconds"], device=where["device"], environment=where, commit=where["commit"],
                 command=self.a.command, extras=extras,
             )  # fmt: skip
-            Store(self.a.cells).write(e, cell)
+            Store(self.a.cells).write(cell)
         took = time.time() - start
         record = {"key": digest(unit.settings), "complete": complete, "seconds": took, "drop": unit.drop}
         record |= {"shifts": unit.shifts, "rows": [e.name for e in unit.rows], "scale": unit.scale, "seed": unit.seed}

@@ -73,8 +73,9 @@ def _label(cell: Cell) -> str:
 
 def draw(results: Path, out: Path) -> list[Path]:
     by: dict[tuple[str, str], Found] = defaultdict(lambda: defaultdict(list))
+    cells = list(Store(results).cells("ss"))
     for e in (e for table in STUDIES for e in experiments(f"ss/{table}")):
-        for cell in Store(results).cells(e.name):
+        for cell in (c for c in cells if c.experiment == e.name):
             measured = cell.status == "done" and "nll" in cell.measured.get(AS_TRAINED, {})
             if measured and cell.seed == 0 and cell.scale != "smoke":
                 by["vgg16" if "vgg" in e.row else "resnet18", cell.scale][e.table].append(cell)

@@ -14,10 +14,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.workers import Foldered, begun, scale_of, squeezed
-from calibrant.bench.store import KEY_LENGTH
+from benchmarks.workers import Foldered, begun, squeezed
+from calibrant.bench.store import Store
 from calibrant.files.paths import visible
 from calibrant.papers import Experiment, experiments
+from calibrant.papers.experiment import scale_of
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.settings import Choice, setting
 
@@ -53,7 +54,7 @@ class Unit(Foldered):
 
     @property
     def scale(self) -> str:
-        return scale_of(self.recipe, self.rows[0].recipe, smoke=self.a.smoke)
+        return "smoke" if self.a.smoke else scale_of(self.recipe, self.rows[0].recipe)
 
     @property
     def drop(self) -> bool:
@@ -73,7 +74,7 @@ class Unit(Foldered):
     @cached_property
     def settings(self) -> dict[str, Any]:
         """What decides the cell's numbers."""
-        recipe = {k: v for k, v in self.recipe.plain().items() if k not in ("name", "about")}
+        recipe = self.recipe.content()
         asked = {"members": self.a.members if self.drop else 1, "items": self.a.items, "shift_items": self.shifts}
         asked |= {} if self.where is None else {"where": list(self.where)}
         return {"recipe": recipe, **asked, "shifts": self.a.shifts, "severities": list(self.a.severities)}
@@ -86,8 +87,7 @@ class Unit(Foldered):
         found = self.record()
         if found.get("key") == digest(self.settings) and found["complete"]:
             return True
-        name = f"{self.scale}-{self.seed}-{digest(self.settings)[:KEY_LENGTH]}.json"
-        return not self.a.smoke and all((self.a.results / e.name / name).is_file() for e in self.rows)
+        return not self.a.smoke and Store(self.a.results).path(digest(self.settings)).is_file()
 
     def seconds(self) -> float:
         known = speeds(self.a.runs)

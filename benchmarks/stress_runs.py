@@ -166,7 +166,7 @@ def filed(
         command="python benchmarks/stress_runs.py",
         extras=extras,
     )
-    print(Store(a.store).write(None, cell), f"{seconds:.0f} s", flush=True)  # type: ignore[arg-type]
+    print(Store(a.store).write(cell), f"{seconds:.0f} s", flush=True)
 
 
 def scale_of(recipe: Recipe, a: argparse.Namespace) -> tuple[str, str]:

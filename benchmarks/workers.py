@@ -141,37 +141,6 @@ def squeezed(recipe: Recipe, epochs: int | None, batch: int | None) -> Recipe:
     return scaled.with_settings(changes) if changes else scaled
 
 
-def scale_of(recipe: Recipe, paper: Recipe, *, smoke: bool = False) -> str:
-    """What a cell's scale is called: `paper`, or how the paper's schedule was squeezed (`22of200`, `22of200b512`), and
-    `w1` where it was not the warm-up's share: one epoch."""
-    if smoke:
-        return "smoke"
-    batch = "" if recipe.batch == paper.batch else f"b{recipe.batch}"
-    warm = "" if _warmup_share(recipe, paper) else f"w{recipe.schedule.warmup:g}"
-    same = recipe.epochs == paper.epochs and not batch and not warm
-    return "paper" if same else f"{recipe.epochs}of{paper.epochs}{batch}{warm}"
-
-
-def _warmup_share(recipe: Recipe, paper: Recipe) -> bool:
-    """Whether the warm-up was squeezed like the rest of the schedule."""
-    return recipe.schedule.warmup == paper.scaled(recipe.epochs).schedule.warmup
-
-
-def schedule_note(recipe: Recipe, paper: Recipe) -> str:
-    """What a cell says about its schedule; empty for the paper's own."""
-    changed = []
-    if recipe.epochs != paper.epochs:
-        changed.append(f"{recipe.epochs} epochs instead of {paper.epochs} (milestones scaled)")
-    if not _warmup_share(recipe, paper):
-        changed.append(f"a warm-up of {recipe.schedule.warmup:g} epochs")
-    if recipe.batch != paper.batch:
-        rate = recipe.optimiser.lr / paper.optimiser.lr
-        changed.append(f"batch {recipe.batch} instead of {paper.batch} (rate × {rate:.3g})")
-    elif recipe.optimiser.lr != paper.optimiser.lr:
-        changed.append(f"learning rate {recipe.optimiser.lr:g} instead of {paper.optimiser.lr:g}")
-    return f"; NOT the paper's schedule: {'; '.join(changed)}" if changed else ""
-
-
 def trained(recipe: Recipe, folder: Path, data: Data, how: How, deadline: float) -> dict[str, Any]:
     """What a training says of itself; OutOfTime, with its checkpoint, where it does not end before the deadline."""
 

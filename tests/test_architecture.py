@@ -26,6 +26,7 @@ ORDER = [
     {"protocols"},
     {"functional"},
     {"files"},
+    {"executors"},
     {"metrics"},
     {"posthoc"},
     {"decisions"},

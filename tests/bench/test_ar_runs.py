@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import ar_cells, ar_figures, ar_measure, ar_runs, ar_table, ar_units, gpu_runs
+from benchmarks import ar_cells, ar_figures, ar_measure, ar_runs, ar_table, ar_units
 from benchmarks.locks import released
 from calibrant import files
-from calibrant.bench import Store
+from calibrant.bench import Store, parcel
 from calibrant.diagnostics import variance_over_runs
 from calibrant.functional.pooling import pool
 from calibrant.metrics.evaluate import evaluate
@@ -63,7 +63,7 @@ def test_cells_of_runs_of_their_pool_and_of_their_variance(done: tuple[Path, Pat
     assert len(spread.extras["by_level"]["levels"]) == 5
     assert spread.reported["corruptions"]["variance"] == pytest.approx(0.116), "AR Table 5"
     one = cells["ar/table3/vanilla", 1]
-    assert one.scale == "small" and one.note.startswith("NOT the paper's schedule: 3 epochs instead of 200")
+    assert one.scale == "3of200b64-mlp" and one.note.startswith("NOT the paper's schedule: 3 epochs instead of 200")
     assert one.note.endswith("corruptions on the first 150 test images")
     assert one.intervals["as_trained"]["ece"][1] is not None and "temperature" in one.measured
     assert "PGD of 2 steps instead of 10" in cells["ar/table3/ccat", 0].note
@@ -101,14 +101,13 @@ def test_under_corruption_as_trained_and_after_the_temperature_of_clean_data(don
 
 def test_a_second_call_trains_nothing(done: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     root, out = done
-    packed = (out / "cells.jsonl").read_text()
     assert ar_runs.main([*WORDS, "--runs", str(root), "--out", str(root / "again")]) == 0
     assert "train vanilla" not in capsys.readouterr().out
-    strip = lambda text: [json.loads(line)["cell"]["numbers"] for line in text.splitlines()]  # noqa: E731
-    assert strip((root / "again" / "cells.jsonl").read_text()) == strip(packed)
-    gpu_runs.unpack(out, root / "results")
-    assert len(list(Store(root / "results").cells())) == len(packed.splitlines())
-    assert {p.name for p in out.iterdir()} == {"cells.jsonl", "table.txt", "log.txt", "robustness.npz"}
+    first, second = Store(root / "first"), Store(root / "second")
+    for folder, store in ((out, first), (root / "again", second)):
+        assert parcel.unpack(folder, store).cells > 0
+    assert [(c.experiment, c.measured) for c in first.cells()] == [(c.experiment, c.measured) for c in second.cells()]
+    assert {p.name for p in out.iterdir()} == {"parcel-00.zip", "table.txt", "log.txt", "robustness.npz"}
     text = (out / "table.txt").read_text()
     assert "table3/vanilla (few)" in text and "ensemble_of_vanilla (single run)" in text and "16.7" in text
 
@@ -226,7 +225,9 @@ def test_the_table_says_how_many_runs(done: tuple[Path, Path]) -> None:
 def test_figures_are_drawn_of_what_is_there(done: tuple[Path, Path], tmp_path: Path) -> None:
     root, _ = done
     drawn = ar_figures.draw(root / "smoke-store", tmp_path)
-    assert [p.name for p in drawn] == ["ar-figure1-small.svg", "ar-figure2-small.svg"], "no other levels, no CIFAR-100"
+    assert [p.name for p in drawn] == [f"ar-figure{n}-3of200b64-mlp.svg" for n in (1, 2)], (
+        "no other levels, no CIFAR-100"
+    )
     assert "<svg" in drawn[0].read_text()
 
 

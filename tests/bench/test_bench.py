@@ -13,7 +13,6 @@ import scipy.stats
 from calibrant import files
 from calibrant.bench import Cell, Store
 from calibrant.bench.measure import measure
-from calibrant.bench.store import read
 from calibrant.bench.tables import differences, interval, lines, moments, standing, within
 from calibrant.cli import run
 from calibrant.errors import CalibrantError, DivergedError, FileError, InputError
@@ -52,8 +51,10 @@ def test_smoke_has_a_network_that_two_cores_can_train_and_says_so() -> None:
     [wide] = experiments("pep/ood/wide_resnet28_10")
     assert wide.at(0, "smoke").network.name == "resnet29v2"
     assert wide.remark("smoke").startswith("smoke: resnet29v2 instead of wide_resnet28_10; ")
-    for scale in ("small", "paper"):  # these are results: nothing of them changes
-        assert wide.at(0, scale).network == wide.recipe.network and wide.remark(scale) == wide.note
+    for scale in ("small", "paper"):  # these are results: the network does not change
+        assert wide.at(0, scale).network == wide.recipe.network
+    assert wide.remark("paper") == wide.note
+    assert wide.remark(30) == f"NOT the paper's schedule: 30 epochs instead of 200 (milestones scaled); {wide.note}"
     assert EXPERIMENT.at(0, "smoke").network == EXPERIMENT.recipe.network and EXPERIMENT.remark("smoke") == "made up"
 
 
@@ -71,19 +72,19 @@ def test_keys_are_of_the_content() -> None:
 def test_a_cell_is_measured_once_and_reads_back(tmp_path: Path) -> None:
     store = Store(tmp_path / "results")
     cell = measure(EXPERIMENT, 0, "small", store, tmp_path / "runs", QUIET)
-    path = store.path(EXPERIMENT, 0, "small")
-    assert cell == read(path) == store.find(EXPERIMENT, 0, "small") and cell.status == "done"
-    body = json.loads(path.read_text())
-    assert body["numbers"]["temperature"]["ece"]["reported"] == 0.01
-    assert {"commit", "environment", "seconds", "device", "command", "settings"} <= set(body)
-    test = files.read(path.with_suffix(".npz"))
+    path = store.path(cell.key)
+    assert cell == store.find(EXPERIMENT, 0, "small") and cell.status == "done"
+    assert [replace(c, reported=cell.reported) for c in store.read(path)] == [cell]
+    assert cell.to_dict()["numbers"]["temperature"]["ece"]["reported"] == 0.01
+    assert {"commit", "environment", "seconds", "device", "command", "settings"} <= set(json.loads(path.read_text()))
+    test = files.read(store.logits(cell.extras["run"], "test"))
     report = evaluate(test, intervals=False)
     for name in ("ece", "auroc", "nll", "accuracy"):
         assert cell.measured[AS_TRAINED][name] == pytest.approx(report[name].value)
     assert cell.extras["temperature"] > 0
-    stamp = path.stat().st_mtime_ns
+    before = path.read_bytes()
     assert measure(EXPERIMENT, 0, "small", store, tmp_path / "nowhere", QUIET) == cell
-    assert path.stat().st_mtime_ns == stamp and not (tmp_path / "nowhere").exists()
+    assert path.read_bytes() == before and not (tmp_path / "nowhere").exists()
 
 
 def test_a_failed_run_is_on_the_record_and_tried_again(tmp_path: Path) -> None:
@@ -93,7 +94,7 @@ def test_a_failed_run_is_on_the_record_and_tried_again(tmp_path: Path) -> None:
         measure(wild, 0, "small", store, tmp_path / "runs", QUIET)
     found = store.find(wild, 0, "small")
     assert found is not None and found.status == "failed" and found.error is not None and "items" in found.error
-    assert standing([wild], store, "small", 1)[0].failed == 1
+    assert standing([wild], store, 1, "small")[0].failed == 1
     with pytest.raises(DivergedError):
         measure(wild, 0, "small", store, tmp_path / "runs", QUIET)
 
@@ -102,8 +103,10 @@ def test_overrides_are_part_of_the_key(tmp_path: Path) -> None:
     store = Store(tmp_path / "results")
     measure(EXPERIMENT, 0, "small", store, tmp_path / "runs", QUIET, overrides={"batch": 32})
     assert store.find(EXPERIMENT, 0, "small") is None
-    [row] = standing([EXPERIMENT], store, "small", None)
-    assert (row.done, row.exact, row.wanted) == (1, 0, 2)
+    [row] = standing([EXPERIMENT], store)
+    assert (row.scale, row.done, row.exact, row.wanted) == ("5of20b32", 1, 0, 2)
+    [none] = standing([EXPERIMENT], store, scale="small")
+    assert (none.scale, none.done) == ("5of20", 0), "what was asked for is shown, with nothing in it"
 
 
 def test_shifts_are_refused_with_the_remedy(tmp_path: Path) -> None:
@@ -150,7 +153,7 @@ def test_models_of_confidence_are_measured_on_the_features_of_the_run(tmp_path: 
     assert set(found.measured) == {AS_TRAINED, "confidnet", "trust_score"}
     auroc = {name: row["auroc"] for name, row in found.measured.items()}
     assert auroc["confidnet"] > auroc[AS_TRAINED] - 0.02 and auroc["trust_score"] != auroc[AS_TRAINED]
-    assert files.read(store.path(experiment, 0, "small").with_suffix(".npz")).features is None
+    assert files.read(store.logits(found.extras["run"], "test")).features is None
     both = replace(experiment, recipe=recipe("digits/cross_entropy", ["network.hidden=[16]", "epochs=20", "members=2"]))
     with pytest.raises(InputError, match="features are of one network"):
         measure(both, 0, "small", store, tmp_path / "runs", QUIET)
@@ -179,7 +182,7 @@ def test_a_selection_is_measured_with_the_oracles_choice_beside_it(tmp_path: Pat
 def test_every_number_has_the_interval_of_its_items(tmp_path: Path) -> None:
     store = Store(tmp_path / "results")
     found = measure(EXPERIMENT, 0, "small", store, tmp_path / "runs", QUIET)
-    test = files.read(store.path(EXPERIMENT, 0, "small").with_suffix(".npz"))
+    test = files.read(store.logits(found.extras["run"], "test"))
     report = evaluate(test, metrics=EXPERIMENT.metrics)
     for name in EXPERIMENT.metrics:
         assert found.intervals[AS_TRAINED][name] == pytest.approx((report[name].low, report[name].high))
@@ -258,9 +261,11 @@ def test_other_settings_are_another_row_and_never_further_seeds() -> None:
 
 
 def test_a_file_that_is_no_cell_is_named(tmp_path: Path) -> None:
-    (tmp_path / "paper-0-abc.json").write_text("{}")
-    with pytest.raises(FileError, match=r"paper-0-abc.json is not a cell"):
-        list(Store(tmp_path).cells())
+    (tmp_path / "cells").mkdir()
+    for body, says in (("{}", "has schema None"), ('{"schema": 2}', "is not a cell"), ("[", "is not valid JSON")):
+        (tmp_path / "cells" / "abc.json").write_text(body)
+        with pytest.raises(FileError, match=rf"abc.json {says}"):
+            list(Store(tmp_path).cells())
 
 
 def test_experiments_by_name() -> None:
@@ -290,8 +295,8 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert "test/t1/other" in every and "pep/table2/mnist_mlp" in every, "without a name, every paper"
     assert run(["bench", "show", "test/t1/digits"]) == 0
     shown = capsys.readouterr().out
-    assert "2.00%" not in shown and "scale small: do not compare with the paper" in shown and "2 seeds" in shown
-    assert run(["bench", "run", "test/t1/digits", "--seeds", "1", "--device", "cpu", "--set", "epochs=2"]) == 0
+    assert "2.00%" not in shown and "scale 5of20: do not compare with the paper" in shown and "2 seeds" in shown
+    assert run(["bench", "run", "test/t1/digits", "--seeds", "1", "--device", "cpu", "--set", "engine=eager"]) == 0
     assert run(["bench", "show", "test/t1/digits"]) == 0
     beside = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip().startswith("as_trained")]
     [ece] = [words for words in beside[:8] if words[1] == "ece"]
@@ -330,8 +335,8 @@ def test_an_interval_says_what_was_resampled(tmp_path: Path, capsys: pytest.Capt
         ("still", {}, "paper"),
         ("one", {"block": 1}, "paper"),
     ):
-        made = replace(cell(f"p/t/{name}", 0, 0.1), settings=settings, intervals=bounds, scale=scale)
-        Store(tmp_path).write(EXPERIMENT, made)
+        made = replace(cell(f"p/t/{name}", 0, 0.1), settings=settings, intervals=bounds, scale=scale, key=name * 6)
+        Store(tmp_path).write(made)
     assert run(["bench", "show", "--results", str(tmp_path)]) == 0
     rows = [line for line in capsys.readouterr().out.splitlines() if " ece " in line]
     assert [r.split("% of ")[1] for r in rows] == ["frames", "items", "blocks of 15 frames"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from benchmarks import segmentation_runs
 from benchmarks.segmentation_pack import BLOCK, difference
 from benchmarks.segmentation_runs import Footage, random_frames, variants
+from calibrant.bench.store import Store
 from calibrant.metrics.frames import Frames
 from calibrant.papers import experiments
 from calibrant.types import Split
@@ -109,16 +109,14 @@ def test_a_call_trains_measures_and_packs_and_a_second_has_nothing_to_do(
 ) -> None:
     words = ["--smoke", "--out", str(tmp_path), "--only", "_dropout", "_dropout_smooth", "--minutes", "5"]
     assert segmentation_runs.main(words) == 0
-    cells = [json.loads(line) for line in (tmp_path / "cells.jsonl").read_text("utf-8").splitlines()]
-    assert sorted(c["cell"]["experiment"] for c in cells) == sorted(
+    cells = list(Store(tmp_path / "runs" / "seg-cells").cells())
+    assert sorted(c.experiment for c in cells) == sorted(
         f"ss/{table}/camvid_unet_dropout{s}" for table in ("table2", "table_e4") for s in ("", "_smooth")
     )
-    smooth = next(c["cell"] for c in cells if c["cell"]["experiment"] == "ss/table_e4/camvid_unet_dropout_smooth")
-    assert (
-        set(smooth["numbers"]) == {"as_trained", "dropout", "temporal"} == set(smooth["extras"]["spatial_against_none"])
-    )
-    assert smooth["extras"]["test"]["nll"]["value"] > 0 and "NOT the paper's schedule" in smooth["note"]
+    smooth = next(c for c in cells if c.experiment == "ss/table_e4/camvid_unet_dropout_smooth")
+    assert set(smooth.measured) == {"as_trained", "dropout", "temporal"} == set(smooth.extras["spatial_against_none"])
+    assert smooth.extras["test"]["nll"]["value"] > 0 and "NOT the paper's schedule" in smooth.note
     before = capsys.readouterr().out
     assert before.count("measured in") == 2
     assert segmentation_runs.main(words) == 0
-    assert capsys.readouterr().out.strip() == "packed 4 cells"
+    assert capsys.readouterr().out.strip() == "packed parcel-00.zip"

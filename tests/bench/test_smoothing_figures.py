@@ -8,6 +8,7 @@ from pathlib import Path
 from benchmarks import smoothing_figures, smoothing_studies
 from calibrant.bench.store import Cell, Store
 from calibrant.papers import AS_TRAINED, experiments
+from calibrant.training.recipe import digest
 
 
 def filed(
@@ -17,9 +18,9 @@ def filed(
     under = {f"fog-{s}": {"nll": 1.0 + s, "accuracy": 0.5, "ece": 0.1} for s in (1, 2, 3, 4, 5)}
     extras = {"curve": curve} | ({"corruption": {"items": 9, "1": {"cells": under}}} if shifted else {})
     [e] = experiments(f"ss/table_e1/{row}")
-    cell = Cell(experiment=e.name, seed=seed, scale=scale, key=f"{seed:064d}", status="done", settings={},
+    cell = Cell(experiment=e.name, seed=seed, scale=scale, key=digest([row, seed, scale]), status="done", settings={},
                 measured={AS_TRAINED: {"nll": nll}}, intervals={}, note="", command="", extras=extras)  # fmt: skip
-    store.write(e, cell)
+    store.write(cell)
 
 
 def test_a_figure_a_data_set_and_scale_that_says_its_scale_and_its_seeds(tmp_path: Path) -> None:
@@ -65,9 +66,9 @@ def test_the_studies_have_a_picture_a_network_and_scale_with_the_rows_that_are_t
         [e] = experiments(f"ss/{row}")
         values = {"dropout": {"nll": 0.9}} if "b2" in row else {}
         values[AS_TRAINED] = {"nll": math.log(100) if row == "table_c2/vgg16" else 1.0}
-        cell = Cell(experiment=e.name, seed=0, scale=scale, key=64 * "0", status="done", settings={}, measured=values,
-                    intervals={v: {"nll": (0.8, 1.1)} for v in values}, note="", command="")  # fmt: skip
-        store.write(e, cell)
+        cell = Cell(experiment=e.name, seed=0, scale=scale, key=digest([row, scale]), status="done", settings={},
+                    measured=values, intervals={v: {"nll": (0.8, 1.1)} for v in values})  # fmt: skip
+        store.write(cell)
     drawn = smoothing_studies.draw(tmp_path / "results", tmp_path / "out")
     names = ["ss-studies-resnet18-2of200.svg", "ss-studies-resnet18-paper.svg", "ss-studies-vgg16-2of200.svg"]
     assert [path.name for path in drawn] == names

@@ -17,8 +17,10 @@ import pytest
 
 from benchmarks import smoothing_runs
 from benchmarks.locks import claimed, released, taken
-from benchmarks.workers import OutOfTime, once, scale_of, schedule_note, squeezed, work
+from benchmarks.workers import OutOfTime, once, squeezed, work
+from calibrant.bench import Store
 from calibrant.files.paths import visible
+from calibrant.papers.experiment import scale_of, schedule_note
 from calibrant.training.recipes import RECIPES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -145,7 +147,7 @@ def test_a_squeezed_schedule_says_so() -> None:
     assert short.schedule.milestones == (6, 13, 16) and short.optimiser.lr == pytest.approx(0.2)
     assert scale_of(short, paper) == "20of200b512"
     assert "20 epochs instead of 200" in schedule_note(short, paper)
-    assert "batch 512 instead of 128 (rate × 2)" in schedule_note(short, paper)
+    assert "batch 512 instead of 128; learning rate 0.2 instead of 0.1" in schedule_note(short, paper)
     assert short.schedule.warmup == pytest.approx(0.1) and "warm-up" not in schedule_note(short, paper)
     warm = squeezed(paper, 20, None).with_settings({"schedule.warmup": 1.0})
     assert scale_of(warm, paper) == "20of200w1" and "a warm-up of 1 epochs" in schedule_note(warm, paper)
@@ -173,16 +175,16 @@ def test_an_interrupted_call_goes_on_in_the_next(tmp_path: Path) -> None:
     for folder in begun:  # resumed: no epoch twice
         epochs = [json.loads(line)["epoch"] for line in (folder / "log.jsonl").read_text().splitlines()]
         assert len(epochs) <= 10 + 5 and (folder / "metrics.json").is_file()
-    cells = [json.loads(line) for line in (tmp_path / "cells.jsonl").read_text("utf-8").splitlines()]
-    assert {c["cell"]["experiment"] for c in cells} == set(rows)
-    smooth = next(c["cell"] for c in cells if c["path"].endswith("_smooth") or "_smooth/" in c["path"])
-    assert len(smooth["extras"]["curve"]["nll"]) == 4 and "corruption" in smooth["extras"]
+    cells = {c.experiment: c for c in Store(tmp_path / "runs" / "ss-cells").cells()}
+    assert set(cells) == set(rows) and (tmp_path / "parcel-00.zip").is_file()
+    smooth = next(c for name, c in cells.items() if "_smooth" in name)
+    assert len(smooth.extras["curve"]["nll"]) == 4 and "corruption" in smooth.extras
     said = json.loads((tmp_path / "claims.json").read_text("utf-8"))
     [over] = said["over_seeds"]
     assert over["low"] <= over["nll"] <= over["high"] and over["seeds"] == 1 and len(said["seeds"]) == 1
     with np.load(tmp_path / "items.npz", allow_pickle=False) as items:
         few, many = (items[f"cifar100_resnet18_dropout{n}"] for n in ("_smooth|smoke|0|nll_2", "|smoke|0|nll_4"))
     assert over["nll"] == pytest.approx((few - many).mean(), rel=1e-4)
-    assert smooth["extras"]["claim"]["metrics"]["nll"]["difference"] == pytest.approx(over["nll"], rel=1e-3)
+    assert smooth.extras["claim"]["metrics"]["nll"]["difference"] == pytest.approx(over["nll"], rel=1e-3)
     files = [p for p in tmp_path.iterdir() if p.is_file()]
     assert len(files) <= 8 and all(p.stat().st_size < 16 * 2**20 for p in files)

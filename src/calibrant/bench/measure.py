@@ -7,6 +7,7 @@ test items; a claim about a method needs several seeds, which `bench show` puts 
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -14,26 +15,31 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from calibrant.bench.features import featured
 from calibrant.bench.pooled import checkpoints_wanted, pooled
 from calibrant.bench.shifted import on_shifted, shifted_sets
-from calibrant.bench.store import KEY_LENGTH, Cell, Store
+from calibrant.bench.store import KEY_LENGTH, LOGITS, Cell, Store
 from calibrant.data import Data
 from calibrant.errors import CalibrantError
+from calibrant.files import atomic, sealed
 from calibrant.files import read as read_predictions
-from calibrant.files import sealed
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.posthoc import CONFIDENCES
 from calibrant.posthoc.fit import fit
 from calibrant.training.environment import device_name, environment
+from calibrant.training.epochs import kept_top_logits
 from calibrant.training.recipe import Recipe
-from calibrant.training.run import How, data_of, make_fabric, train
+from calibrant.training.run import PREDICTED, How, data_of, make_fabric, train
 from calibrant.training.run_folder import chosen
 from calibrant.training.selection import select
 from calibrant.training.settings import Choice
 from calibrant.types import Estimate, Predictions, Split
 
+LARGEST_EVERY = 25
+"""Epochs between those whose largest logits travel."""
 ORACLE = "oracle"
 """The variant of the point that a selection would have chosen had it seen test."""
 
@@ -54,9 +60,10 @@ def measure(
 ) -> Cell:
     """The cell, measured unless it is in the store. `overrides` are settings of the recipe, and part of the key."""
     if overrides:
-        experiment = replace(experiment, recipe=experiment.recipe.with_settings(overrides))
+        experiment = experiment.changed(overrides)
     found = store.find(experiment, seed, scale)
     if found is not None and found.status == "done":
+        store.write(found)  # it may have been measured for another row
         return found
     recipe, key = experiment.at(seed, scale), experiment.key(seed, scale)
     if data is None:  # before anything is written: data that is not there is no failed run
@@ -67,27 +74,28 @@ def measure(
     cell = Cell(
         experiment=experiment.name,
         seed=seed,
-        scale=scale,
+        scale=experiment.scale_name(scale),
         key=key,
         status="failed",
         settings=experiment.settings(seed, scale),
         reported=experiment.reported,
         note=experiment.remark(scale),
         device=device_name(device),
-        environment=(where := environment(device)),
+        environment=(where := {**environment(device), "engine": recipe.engine}),
         commit=where["commit"],
-        command=command or f"calibrant bench run {experiment.name} --seeds {seed + 1} --scale {scale}",
+        command=command,
     )
-    run = runs / key[:KEY_LENGTH]
+    run = runs / recipe.key()[:KEY_LENGTH]
     ensemble = experiment.pooled(scale)
     how = replace(how, keep_weights=max(how.keep_weights, checkpoints_wanted(ensemble, recipe.epochs)))
     try:
         extras = _train(recipe, run, how, data)
-        variants, more, test = _variants(experiment, ensemble, run, seed, device, data)
+        keep_logits(run, store)
+        variants, more = _variants(experiment, ensemble, run, seed, device, data)
         variants |= _shifted(experiment, run, sets, device)
     except CalibrantError as error:
         words = str(error).replace(str(runs), "runs")  # results travel; where the runs lie on this machine does not
-        store.write(experiment, replace(cell, error=words, seconds=time.perf_counter() - start))
+        store.write(replace(cell, error=words, seconds=time.perf_counter() - start))
         raise
     seconds = extras.pop("train_seconds")
     done = replace(
@@ -96,9 +104,9 @@ def measure(
         measured={name: {m: e.value for m, e in row.items()} for name, row in variants.items()},
         intervals={name: {m: (e.low, e.high) for m, e in row.items()} for name, row in variants.items()},
         seconds=seconds,
-        extras={**extras, **more},
+        extras={**extras, **more, "run": run.name},
     )
-    store.write(experiment, done, test)
+    store.write(done)
     return done
 
 
@@ -121,7 +129,7 @@ def _train(recipe: Recipe, run: Path, how: How, data: Data) -> dict[str, Any]:
 
 def _variants(
     experiment: Experiment, ensemble: Choice | None, run: Path, seed: int, device: Any, data: Data
-) -> tuple[Variants, dict[str, Any], Predictions]:
+) -> tuple[Variants, dict[str, Any]]:
     """As trained; as an ensemble; the oracle's choice; and each of them after each calibrator."""
     read = partial(featured, device=device, data=data) if CONFIDENCES.keys() & experiment.calibrators else _written
     found: dict[str, tuple[Predictions, Predictions]] = {AS_TRAINED: read(run)}
@@ -141,7 +149,7 @@ def _variants(
             out[variant] = evaluate(fitted.predictions(test), metrics=experiment.metrics)
             if calibrator == "temperature":
                 extras["temperature" if name == AS_TRAINED else f"{name}+temperature"] = fitted.summary()["temperature"]
-    return out, extras, replace(found[AS_TRAINED][1], features=None)
+    return out, extras
 
 
 def _shifted(experiment: Experiment, run: Path, sets: Mapping[str, Data], device: Any) -> Variants:
@@ -155,6 +163,30 @@ def _shifted(experiment: Experiment, run: Path, sets: Mapping[str, Data], device
         for calibrator, fitted in maps.items():
             out[f"{name}+{calibrator}"] = evaluate(fitted.predictions(said), metrics=experiment.metrics)
     return out
+
+
+def keep_logits(run: Path, store: Store) -> None:
+    """Into the store, what travels of a run: its predictions, and what its epochs said of the training items."""
+    (store.root / LOGITS).mkdir(parents=True, exist_ok=True)
+    for split in PREDICTED:
+        file = run / f"{split.value}.npz"
+        if file.is_file():
+            with atomic.file(store.logits(run.name, split.value)) as temporary:
+                shutil.copyfile(file, temporary)
+    if kept := kept_top_logits(run):
+        epochs, last = sorted(kept), max(kept)
+        small = np.uint8 if int(kept[last].labels.max()) < 256 else np.int32
+        arrays = {
+            "epochs": np.array(epochs),
+            "labels": kept[last].labels.numpy().astype(small),
+            "predicted": np.stack([kept[e].predicted.numpy().astype(small) for e in epochs]),
+            "largest_logit_epochs": np.array([e for e in epochs if e == last or e % LARGEST_EVERY == 0]),
+            "largest_logit": np.stack(
+                [kept[e].largest_logit.half().numpy() for e in epochs if e == last or e % LARGEST_EVERY == 0]
+            ),
+        }
+        with atomic.file(store.logits(run.name, "epochs")) as temporary:
+            np.savez_compressed(temporary, **arrays)  # type: ignore[arg-type]
 
 
 def _written(run: Path) -> tuple[Predictions, Predictions]:

@@ -1,29 +1,34 @@
-"""The store of results: one JSON per cell, filed under its experiment and keyed by the content of its settings.
+"""The store of results: every measurement once, under the content of its settings, with the table rows that show it.
 
-    results/PAPER/TABLE/ROW/SCALE-SEED-KEY.json        in git
-    results/PAPER/TABLE/ROW/SCALE-SEED-KEY.npz         the predictions beside it
+    results/cells/KEY.json          settings, numbers, what they were made with, and `rows`: row → scale, remarks
+    results/logits/RUN-SPLIT.npz    predictions of the training that the cells' `extras` call `run`
 
-A cell holds, for every number, {reported, measured, note}, with commit, environment, seconds, device and command.
-Failed runs are cells too. Writing is atomic; changed settings are another key, so nothing is ever overwritten by
-something else.
+One network may be a row of six tables: it is one file with six `rows`, and `Store.cells` gives it once for each of
+them. Its scale depends on the row: 20 epochs are a tenth of one row's schedule, and all of another's. What the papers
+report is not in it: `calibrant.papers` has that. A failed run is a cell too. A file carries its hash and is written
+whole or not at all; other settings have another key, so nothing is overwritten by something else.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from calibrant.errors import FileError
-from calibrant.files import atomic
-from calibrant.files import write as write_predictions
+from calibrant.files import locks, sealed
 from calibrant.files.paths import visible
-from calibrant.papers import Experiment, Scale
-from calibrant.types import SCHEMA, Predictions, jsonable
+from calibrant.papers import PAPERS, Experiment, Scale
+from calibrant.types import jsonable
 
 KEY_LENGTH = 12
+SCHEMA = 2
+"""Of a file of the store; 1 was a file for each row."""
+FOLDER, LOGITS = "cells", "logits"
+WIDE = 120
+"""Letters: a longer table of a cell has a line for each of its entries, a shorter one a single line."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +45,7 @@ class Cell:
     status: Literal["done", "failed"]
     settings: Mapping[str, Any]
     measured: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
-    reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of the papers' record, never stored
     note: str = ""
     error: str | None = None
     seconds: float = 0.0
@@ -58,6 +63,7 @@ class Cell:
         return "items" if block is None else "frames" if block == 1 else f"blocks of {block} frames"
 
     def to_dict(self) -> dict[str, Any]:
+        """For people and `--json`: every number with what the paper reports."""
         numbers: dict[str, dict[str, dict[str, float | None]]] = {}
         for variant, row in self.measured.items():
             numbers[variant] = {}
@@ -70,50 +76,113 @@ class Cell:
         return {"schema": SCHEMA, **head, "numbers": numbers, "settings": dict(self.settings)}
 
 
+NOT_STORED = ("experiment", "scale", "note", "measured", "intervals", "reported")
+
+
 @dataclass(frozen=True)
 class Store:
     """A folder of cells."""
 
     root: Path
 
-    def path(self, experiment: Experiment, seed: int, scale: Scale) -> Path:
-        key = experiment.key(seed, scale)[:KEY_LENGTH]
-        return self.root / experiment.name / f"{scale}-{seed}-{key}.json"
+    def path(self, key: str) -> Path:
+        return self.root / FOLDER / f"{key[:KEY_LENGTH]}.json"
 
     def find(self, experiment: Experiment, seed: int, scale: Scale) -> Cell | None:
-        """The cell of exactly these settings; an earlier one of other settings does not count."""
-        path = self.path(experiment, seed, scale)
-        return read(path) if path.is_file() else None
+        """The cell of exactly these settings, whichever row it was measured for; others do not count."""
+        path = self.path(experiment.key(seed, scale))
+        if not path.is_file():
+            return None
+        found = next(self.read(path))
+        return replace(
+            found,
+            experiment=experiment.name,
+            scale=experiment.scale_name(scale),
+            note=experiment.remark(scale),
+            reported=experiment.reported,
+        )
 
-    def write(self, experiment: Experiment, cell: Cell, test: Predictions | None = None) -> Path:
-        path = self.root / cell.experiment / f"{cell.scale}-{cell.seed}-{cell.key[:KEY_LENGTH]}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if test is not None:
-            write_predictions(path.with_suffix(".npz"), test)
-        atomic.write_text(path, json.dumps(jsonable(cell.to_dict()), indent=1, ensure_ascii=False) + "\n")
+    def write(self, cell: Cell) -> Path:
+        """File a cell. Rows and numbers that are there for the same settings stay, unless the cell has them anew."""
+        path = self.path(cell.key)
+        body = jsonable({"schema": SCHEMA, "rows": {cell.experiment: [cell.scale, cell.note]}, **_body(cell)})
+        with locks.alone_in(self.root / FOLDER, wait=True):
+            there = sealed.read(path) if path.is_file() else {}
+            rows = there.get("rows", {})
+            if there.get("status") == cell.status == "done":
+                for part in ("numbers", "extras"):
+                    body[part] = {**there[part], **body[part]}
+                    for name in there[part].keys() & body[part].keys() if part == "numbers" else ():
+                        body[part][name] = {**there[part][name], **body[part][name]}
+            sealed.write(path, {**body, "rows": {**rows, **body["rows"]}}, text)
         return path
 
+    def read(self, path: Path) -> Iterator[Cell]:
+        """The cells of a file, one for each of its rows."""
+        return _rows(path, {})
+
+    def logits(self, run: str, split: str) -> Path:
+        """Where the predictions of a training lie."""
+        return self.root / LOGITS / f"{run[:KEY_LENGTH]}-{split}.npz"
+
     def cells(self, under: str = "") -> Iterator[Cell]:
-        """Every cell below `under` (a paper, a table, a row), in order of name."""
-        for path in visible(self.root / under, "**/*-*-*.json"):
-            yield read(path)
+        """Every cell of a paper, a table or a row, in the order of their names; by default all."""
+        reported = {e.name: e.reported for paper in PAPERS.values() for e in paper.experiments}
+        self._check_version()
+        found = [c for path in visible(self.root / FOLDER, "*.json") for c in _rows(path, reported, under)]
+        yield from sorted(found, key=lambda c: (c.experiment, c.scale, c.seed, c.key))
+
+    def _check_version(self) -> None:
+        if not (self.root / FOLDER).is_dir() and visible(self.root, "*/*/*/*-*-*.json"):
+            raise FileError(
+                f"{self.root} is of an earlier version, with a file for each row; use that version to read it"
+            )
 
 
-def read(path: Path) -> Cell:
-    """A cell from its file; what is not one is an error naming the file."""
+def _body(cell: Cell) -> dict[str, Any]:
+    numbers = {
+        variant: {m: [v, *cell.intervals.get(variant, {}).get(m, ())] for m, v in row.items()}
+        for variant, row in cell.measured.items()
+    }
+    return {**{k: v for k, v in vars(cell).items() if k not in NOT_STORED}, "numbers": numbers}
+
+
+def _rows(path: Path, reported: Mapping[str, Any], under: str = "") -> Iterator[Cell]:
+    """A cell for each row of a file that is `under` a name; what is not a cell is an error naming the file."""
+    body = sealed.read(path)
+    if body.get("schema") != SCHEMA:
+        raise FileError(
+            f"{path} has schema {body.get('schema')}, this version reads {SCHEMA}; use the version that wrote it"
+        )
     try:
-        body = json.loads(path.read_text("utf-8"))
-        numbers = body.pop("numbers")
+        rows, numbers = body.pop("rows"), body.pop("numbers")
         body.pop("schema")
-        measured = {v: {m: n["measured"] for m, n in row.items()} for v, row in numbers.items()}
-        said = {
-            v: {m: n["reported"] for m, n in row.items() if n["reported"] is not None} for v, row in numbers.items()
-        }
-        reported = {v: row for v, row in said.items() if row}
-        bounds = {v: {m: (n["low"], n["high"]) for m, n in row.items() if "low" in n} for v, row in numbers.items()}
+        wanted = [row for row in rows if not under or f"{row}/".startswith(f"{under.strip('/')}/")]
+        if not wanted:
+            return
+        measured = {v: {m: n[0] for m, n in row.items()} for v, row in numbers.items()}
+        bounds = {v: {m: (n[1], n[2]) for m, n in row.items() if len(n) > 1} for v, row in numbers.items()}
         intervals = {v: row for v, row in bounds.items() if row}
-        return Cell(**body, measured=measured, reported=reported, intervals=intervals)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        for row in wanted:
+            scale, note = rows[row]
+            body |= {"experiment": row, "scale": scale, "note": note, "reported": reported.get(row, {})}
+            yield Cell(**body, measured=measured, intervals=intervals)
+    except (KeyError, TypeError, AttributeError, IndexError, ValueError) as error:
         raise FileError(
             f"{path} is not a cell of results ({type(error).__name__}: {error}); delete it and run again"
         ) from error
+
+
+def text(body: Mapping[str, Any]) -> str:
+    """JSON with a line for every key, and for every entry of a long table: arrays stay on one line."""
+
+    def line(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(", ", ": "))
+
+    lines = []
+    for key, value in body.items():
+        whole = line(value)
+        if isinstance(value, Mapping) and len(whole) > WIDE:
+            whole = "{\n" + ",\n".join(f"  {line(k)}: {line(v)}" for k, v in value.items()) + "\n }"
+        lines.append(f" {line(key)}: {whole}")
+    return "{\n" + ",\n".join(lines) + "\n}\n"

@@ -165,25 +165,45 @@ def moments(values: Sequence[float]) -> tuple[float, float | None]:
 
 @dataclass(frozen=True)
 class Standing:
-    """Seeds of an experiment that are measured; `exact`: at just the settings that this version would run."""
+    """Seeds of an experiment that are measured at one scale and one set of settings."""
 
     experiment: str
+    scale: str
+    settings: str  # what tells these cells from others of the row at this scale; mostly nothing
     done: int
-    exact: int
     failed: int
     wanted: int
+    exact: int  # of those done: at just the settings that this version would run
+
+    @property
+    def complete(self) -> bool:
+        return self.done >= self.wanted
 
 
-def standing(experiments: Sequence[Experiment], store: Store, scale: Scale, seeds: int | None) -> list[Standing]:
-    """How much of each experiment is measured. Runs with settings on top (bf16, say) are done, but not exact."""
+def standing(
+    experiments: Sequence[Experiment], store: Store, seeds: int | None = None, scale: Scale | None = None
+) -> list[Standing]:
+    """How much of each experiment is measured, at every scale that has cells, or at the one asked for."""
+    cells: dict[str, list[Cell]] = defaultdict(list)
+    for cell in store.cells():
+        cells[cell.experiment].append(cell)
     out = []
     for e in experiments:
-        wanted = range(seeds or e.seeds)
-        cells = [c for c in store.cells(e.name) if c.scale == scale and c.seed in wanted]
-        done = {c.seed for c in cells if c.status == "done"}
-        exact = {c.seed for c in cells if c.status == "done" and c.key == e.key(c.seed, scale)}
-        failed = {c.seed for c in cells if c.status == "failed"} - done
-        out.append(Standing(e.name, len(done), len(exact), len(failed), len(wanted)))
+        wanted = seeds or (1 if scale == "smoke" else e.seeds)
+        asked = "paper" if scale is None else e.scale_name(scale)
+        groups: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+        for name in dict.fromkeys(c.scale for c in cells[e.name]):
+            if scale is None or name == asked:
+                these = [c for c in cells[e.name] if c.scale == name and c.seed < wanted]
+                apart = differing(these)
+                for cell in these:
+                    groups[name, told_by(cell, apart)].append(cell)
+        own = {e.key(seed, scale or "paper") for seed in range(wanted)}
+        for (name, settings), found in groups.items() or {(asked, ""): []}.items():
+            done = {c.seed for c in found if c.status == "done"}
+            failed = {c.seed for c in found if c.status == "failed"} - done
+            exact = {c.seed for c in found if c.status == "done" and c.key in own}
+            out.append(Standing(e.name, name, settings, len(done), len(failed), wanted, len(exact)))
     return out
 
 
@@ -191,6 +211,7 @@ def standing(experiments: Sequence[Experiment], store: Store, scale: Scale, seed
 class Difference:
     """B − A over the seeds that both have: mean, and the standard error of that mean (None with one seed)."""
 
+    scale: str
     variant: str
     metric: str
     mean: float
@@ -200,19 +221,21 @@ class Difference:
 
 
 def differences(a: Sequence[Cell], b: Sequence[Cell]) -> list[Difference]:
-    """Paired by seed, and by what tells trainings of one row apart: a claim about methods needs seeds, not items."""
-    keys = sorted({*differing(a), *differing(b)})
-    first, second = ({(told_by(c, keys), c.seed): c for c in side if c.status == "done"} for side in (a, b))
-    pairs: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-    for settings, seed in sorted(first.keys() & second.keys()):
-        for variant, row in first[settings, seed].measured.items():
-            other = second[settings, seed].measured.get(variant, {})
-            for metric, value in row.items():
-                if value is not None and other.get(metric) is not None:
-                    pairs[settings, variant, metric].append(float(other[metric] or 0.0) - value)
+    """Paired by scale, seed, and what tells trainings of one row apart: claims about methods need seeds, not items."""
     out = []
-    for (settings, variant, metric), found in pairs.items():
-        mean, deviation = moments(found)
-        error = None if deviation is None else deviation / math.sqrt(len(found))
-        out.append(Difference(variant, metric, mean, error, len(found), settings))
+    for scale in dict.fromkeys(c.scale for c in a):
+        sides = [[c for c in side if c.scale == scale and c.status == "done"] for side in (a, b)]
+        keys = sorted({k for side in sides for k in differing(side)})
+        first, second = ({(told_by(c, keys), c.seed): c for c in side} for side in sides)
+        pairs: dict[tuple[str, str, str], list[float]] = defaultdict(list)
+        for settings, seed in sorted(first.keys() & second.keys()):
+            for variant, row in first[settings, seed].measured.items():
+                other = second[settings, seed].measured.get(variant, {})
+                for metric, value in row.items():
+                    if value is not None and other.get(metric) is not None:
+                        pairs[settings, variant, metric].append(float(other[metric] or 0.0) - value)
+        for (settings, variant, metric), found in pairs.items():
+            mean, deviation = moments(found)
+            error = None if deviation is None else deviation / math.sqrt(len(found))
+            out.append(Difference(scale, variant, metric, mean, error, len(found), settings))
     return out

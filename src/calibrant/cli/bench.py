@@ -1,11 +1,11 @@
-"""`calibrant bench run|status|show|compare`: measure a paper's rows, see what is done, reported against measured."""
+"""`calibrant bench run|status|show|compare|merge|pack|unpack`: measure papers' rows, see what is done, move results."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -21,14 +21,19 @@ What = Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT} (`calibrant l
 Seeds = Annotated[
     int | None, typer.Option(help="seeds 0 … N−1; by default as many as in the paper (smoke: one)", min=1)
 ]
-ScaleOption = Annotated[str, typer.Option(help="smoke, small (a tenth of the epochs) or paper")]
+ScaleOption = Annotated[
+    str | None, typer.Option(help="smoke, small (a tenth of the epochs) or paper", show_default="paper")
+]
+ShownScale = Annotated[str | None, typer.Option(help="smoke, small or paper", show_default="every scale")]
+Epochs = Annotated[int | None, typer.Option(help="a scale of its own: the schedule over this many epochs", min=1)]
 
 
 @bench.command()
 def run(
     what: What,
     seeds: Seeds = None,
-    scale: ScaleOption = "paper",
+    scale: ScaleOption = None,
+    epochs: Epochs = None,
     results: Results = Path("results"),
     runs: Annotated[Path, typer.Option(help="folder of the trainings, which are resumed")] = Path("runs"),
     settings: Annotated[
@@ -45,15 +50,15 @@ def run(
     from calibrant.training.run import How
     from calibrant.training.settings import setting, typed
 
-    store, size = Store(results), _scale(scale)
+    store, size = Store(results), _scale(scale, epochs) or "paper"
     overrides = dict(setting(s) for s in settings or ())
     how = How(device, root=data_root, quiet=as_json and not sys.stderr.isatty(), factory=typed(overrides, "data.name"))
     todo = [(e, seed) for e in experiments(what) for seed in range(_seeds(seeds, size) or e.seeds)]
     cells = []
     for i, (experiment, seed) in enumerate(todo, 1):
-        words = f"calibrant bench run {experiment.name} --seeds {seed + 1} --scale {scale}"
+        words = f"calibrant bench run {experiment.name} --seeds {seed + 1} {'--epochs' if epochs else '--scale'} {size}"
         command = " ".join([words, *(f"--set {s}" for s in settings or ())])
-        say(f"{experiment.name}, seed {seed}, {scale} ({i} of {len(todo)})", err=True)
+        say(f"{experiment.name}, seed {seed}, {experiment.scale_name(size)} ({i} of {len(todo)})", err=True)
         cells.append(measure(experiment, seed, size, store, runs, how, overrides=overrides, command=command))
     if as_json:
         _json({"cells": [c.to_dict() for c in cells]})
@@ -65,26 +70,27 @@ def run(
 def status(
     what: Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT}; by default every paper")] = "",
     seeds: Seeds = None,
-    scale: ScaleOption = "paper",
+    scale: ShownScale = None,
+    epochs: Epochs = None,
     results: Results = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """How much of each row is measured."""
+    """How much of each row is measured, at every scale that has cells."""
     from calibrant.bench.store import Store
     from calibrant.bench.tables import standing
     from calibrant.papers import PAPERS, experiments
 
     wanted = [e for name in ([what] if what else PAPERS) for e in experiments(name)]
-    rows = standing(wanted, Store(results), _scale(scale), _seeds(seeds, _scale(scale)))
+    rows = standing(wanted, Store(results), seeds, _scale(scale, epochs))
     if as_json:
         _json({"rows": [asdict(r) for r in rows]})
         return
-    wide = max(len(r.experiment) for r in rows)
+    wide, name = max(len(r.experiment) for r in rows), max(len(r.scale) for r in rows)
     for r in rows:
         say(
-            f"{r.experiment:<{wide}} {r.done}/{r.wanted} done"
+            f"{r.experiment:<{wide}} {r.scale:<{name}} {r.done}/{r.wanted} done"
             + (f", {r.failed} failed" if r.failed else "")
-            + (f" ({r.done - r.exact} with other settings)" if r.exact < r.done else "")
+            + (f" ({r.settings})" if r.settings else "")
         )
 
 
@@ -96,7 +102,8 @@ def compare(
     a: Annotated[str, typer.Argument(help="PAPER/TABLE/ROW")],
     b: Annotated[str, typer.Argument(help="PAPER/TABLE/ROW")],
     results: Results = Path("results"),
-    scale: ScaleOption = "paper",
+    scale: ShownScale = None,
+    epochs: Epochs = None,
     as_json: Json = False,
 ) -> None:
     """B − A, paired by seed."""
@@ -105,11 +112,11 @@ def compare(
     from calibrant.report.cells import metric_of
     from calibrant.report.comparison import signed
 
-    store = Store(results)
-    found = [[c for c in store.cells(name) if c.scale == _scale(scale)] for name in (a, b)]
-    rows = differences(*found)
+    store, asked = Store(results), _scale(scale, epochs)
+    scales = {n: e.scale_name(asked) for n in (a, b) for e in _experiments(n) if asked is not None}
+    rows = differences(*([c for c in store.cells(n) if c.scale == scales.get(n, c.scale)] for n in (a, b)))
     if not rows:
-        raise InputError(f"{a} and {b} have no seed in common at scale {scale!r} under {results}")
+        raise InputError(f"{a} and {b} have no seed in common{f' at scale {asked}' if asked else ''} under {results}")
     if as_json:
         _json({"differences": [asdict(r) for r in rows]})
         return
@@ -119,22 +126,87 @@ def compare(
         unit = metric_of(r.metric)
         error = "" if r.error is None else f" ± {signed(unit, r.error)[1:]} (standard error)"
         say(
-            f"{r.variant:<{wide}} {r.metric:<{metric}} {signed(unit, r.mean)}{error}, {r.seeds} seed(s)"
+            f"{r.variant:<{wide}} {r.metric:<{metric}} {signed(unit, r.mean)}{error}, {r.seeds} seed(s), {r.scale}"
             + (f", {r.settings}" if r.settings else "")
         )
 
 
-def _seeds(asked: int | None, scale: str) -> int | None:
+@bench.command()
+def merge(
+    a: Annotated[str, typer.Argument(metavar="FROM", help="a store of results: a folder, or a URL that fsspec knows")],
+    b: Annotated[str, typer.Argument(metavar="INTO", help="the store that gets what the first one has")],
+    as_json: Json = False,
+) -> None:
+    """Copy the cells and logits of one store into another."""
+    from calibrant.bench import parcel
+
+    with parcel.at(a) as source, parcel.at(b, write=True) as target:
+        _merged(parcel.merge(source, target), b, as_json)
+
+
+@bench.command()
+def pack(
+    out: Annotated[Path, typer.Option("-o", "--out", help="folder of the parcels")],
+    results: Results = Path("results"),
+    max_files: Annotated[int, typer.Option(help="at most this many parcels", min=1)] = 8,
+    max_mib: Annotated[float, typer.Option(help="at most this many MiB each", min=0.01)] = 16.0,
+    as_json: Json = False,
+) -> None:
+    """Pack cells and logits into a few small files."""
+    from calibrant.bench import parcel
+    from calibrant.bench.store import Store
+
+    made = parcel.pack(Store(results), out, max_files, max_mib)
+    if as_json:
+        _json({"files": [str(p) for p in made.files], "left": list(made.left)})
+        return
+    for path in made.files:
+        say(f"{path}: {path.stat().st_size / parcel.MIB:.1f} MiB")
+    if made.left:
+        say(f"no room for {len(made.left)}: {', '.join(made.left[:5])}{', …' if len(made.left) > 5 else ''}")
+
+
+@bench.command()
+def unpack(
+    folder: Annotated[Path, typer.Argument(help="folder of the parcels")],
+    results: Results = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """Put the cells and logits of parcels into a store."""
+    from calibrant.bench import parcel
+    from calibrant.bench.store import Store
+
+    _merged(parcel.unpack(folder, Store(results)), str(results), as_json)
+
+
+def _merged(found: Any, into: str, as_json: bool) -> None:
+    if as_json:
+        _json(asdict(found))
+    else:
+        say(f"{into}: {found.cells} new cells, {found.known} known ones, {found.logits} new files of logits")
+
+
+def _experiments(what: str) -> list[Any]:
+    """Those under a name; a name that no paper has is an error: there is nothing to measure under it."""
+    from calibrant.papers import experiments
+
+    return experiments(what) if what else []
+
+
+def _seeds(asked: int | None, scale: str | int) -> int | None:
     """Smoke shows that a row runs, and one seed is enough for that; None means as many as the paper ran."""
     return asked or (1 if scale == "smoke" else None)
 
 
-def _scale(text: str) -> Literal["smoke", "small", "paper"]:
-    known: tuple[Literal["smoke", "small", "paper"], ...] = ("smoke", "small", "paper")
-    for scale in known:
-        if text == scale:
-            return scale
-    raise InputError(f"unknown scale {text!r}; use smoke, small or paper")
+def _scale(scale: str | None, epochs: int | None) -> str | int | None:
+    """What --scale and --epochs ask for; None if neither is there."""
+    from calibrant.papers import SCALES
+
+    if scale is not None and epochs is not None:
+        raise InputError("--scale and --epochs both say how long to train; use one of them")
+    if scale is not None and scale not in SCALES:
+        raise InputError(f"unknown scale {scale!r}; use smoke, small or paper, or --epochs N")
+    return epochs if epochs is not None else scale
 
 
 def _json(content: dict[str, Any]) -> None:

@@ -6,13 +6,21 @@ The kernel releases a lock when its process ends, however it ends: nothing has t
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from calibrant.errors import FileError
 
+
+class InUse(FileError):
+    """Another process works in the folder."""
+
+
 LOCK = ".lock"
+APART = 0.02
+"""Seconds between two tries to take a lock that is waited for."""
 
 
 def first_process() -> bool:
@@ -21,13 +29,15 @@ def first_process() -> bool:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Create the folder and lock it while the block runs; if the block writes nothing, remove it again."""
+def alone_in(folder: Path, *, wait: bool = False) -> Iterator[None]:
+    """Create the folder and lock it while the block runs; if the block writes nothing, remove it again.
+
+    If another process has it, that is an error, or with `wait` (for short blocks) it is waited for."""
     if not first_process():
         yield
         return
     new = [place for place in (folder, *folder.parents) if not place.exists()]
-    handle = _held(folder)
+    handle = _held(folder, wait)
     try:
         yield
     finally:
@@ -42,7 +52,7 @@ def alone_in(folder: Path) -> Iterator[None]:
                 break
 
 
-def _held(folder: Path) -> int:
+def _held(folder: Path, wait: bool) -> int:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         try:
@@ -52,7 +62,10 @@ def _held(folder: Path) -> int:
         if not take(handle):
             owner = os.read(handle, 20).decode() or "another"
             os.close(handle)
-            raise FileError(f"{folder} is in use by process {owner}; wait until it ends, or name another folder")
+            if wait:
+                time.sleep(APART)
+                continue
+            raise InUse(f"{folder} is in use by process {owner}; wait until it ends, or name another folder")
         try:
             if os.path.samestat(os.stat(folder / LOCK), os.fstat(handle)):
                 os.ftruncate(handle, 0)

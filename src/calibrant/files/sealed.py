@@ -21,8 +21,13 @@ KEY = "sha256"
 BLANK = b"0" * 64
 
 
-def write(path: Path, body: Mapping[str, Any]) -> Path:
-    data = json.dumps({KEY: BLANK.decode(), **body}, indent=2).encode()
+def write(
+    path: Path,
+    body: Mapping[str, Any],
+    text: Callable[[Mapping[str, Any]], str] = lambda body: json.dumps(body, indent=2),
+) -> Path:
+    """Write the record; `text` lays it out as JSON."""
+    data = text({KEY: BLANK.decode(), **body}).encode()
     return atomic.write_bytes(path, data.replace(BLANK, _hash(data), 1))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from calibrant.errors import unknown
 from calibrant.papers import ar, ds, pep, rc, ss
-from calibrant.papers.experiment import AS_TRAINED, Experiment, Paper, Scale
+from calibrant.papers.experiment import AS_TRAINED, SCALES, Experiment, Paper, Scale
 
 PAPERS: dict[str, Paper] = {p.PAPER.name: p.PAPER for p in (pep, ss, ar, rc, ds)}
 """Name → paper."""
@@ -23,4 +23,4 @@ def experiments(pattern: str) -> list[Experiment]:
     return found
 
 
-__all__ = ["AS_TRAINED", "PAPERS", "Experiment", "Paper", "Scale", "experiments"]
+__all__ = ["AS_TRAINED", "PAPERS", "SCALES", "Experiment", "Paper", "Scale", "experiments"]

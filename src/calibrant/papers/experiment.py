@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from calibrant.papers.reported import AS_TRAINED
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.settings import Choice, plain
 
-Scale = Literal["smoke", "small", "paper"]
-"""`smoke`: one epoch on a few hundred items, to see that it runs; `small`: a tenth of the epochs; `paper`: all."""
+Scale = str | int
+"""`smoke`: one epoch on a few hundred items, to see that it runs; `small`: a tenth of the epochs; `paper`: all; or a
+number of epochs."""
 
+SCALES = ("smoke", "small", "paper")
 SMOKE_SIZES = {"train": 512, "validation": 128, "calibration": 128, "test": 256}
 SMOKE_MEMBERS = 2
 SMOKE_NETWORKS = {"wide_resnet28_10": "resnet29v2"}
@@ -40,6 +42,7 @@ class Experiment:
     metrics: tuple[str, ...] = ("accuracy", "nll", "brier", "ece", "ece_mass", "auroc", "aurc", "gap")
     reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     note: str = ""
+    original: Recipe | None = None  # the row's own recipe, where settings were changed
 
     @property
     def name(self) -> str:
@@ -51,14 +54,32 @@ class Experiment:
         if scale == "smoke":
             squeezed = replace(recipe.scaled(1), network=self._lighter(recipe.network))
             return replace(squeezed, data=replace(recipe.data, sizes=SMOKE_SIZES), batch=min(recipe.batch, 64))
-        if scale == "small":
-            return recipe.scaled(max(SMALL_EPOCHS, round(recipe.epochs * SMALL_SHARE)))
-        return recipe
+        epochs = max(SMALL_EPOCHS, round(recipe.epochs * SMALL_SHARE)) if scale == "small" else scale
+        return recipe if epochs in ("paper", recipe.epochs) else recipe.scaled(int(epochs))
 
     def remark(self, scale: Scale) -> str:
-        """What to know of a cell's numbers; at smoke scale also which network stood in for the row's own."""
-        own, used = self.recipe.network.name, self.at(0, scale).network.name
-        return self.note if own == used else f"smoke: {used} instead of {own}; {self.note}".removesuffix("; ")
+        """What to know of a cell's numbers: at smoke scale, which network stood in for the row's own; else what is not
+        the paper's schedule."""
+        used, paper = self.at(0, scale), self.paper_recipe
+        if scale == "smoke":
+            other = used.network.name != paper.network.name
+            said = f"smoke: {used.network.name} instead of {paper.network.name}" if other else ""
+        else:
+            said = schedule_note(used, paper)
+        return "; ".join(words for words in (said, self.note) if words)
+
+    @property
+    def paper_recipe(self) -> Recipe:
+        """The row's own recipe, whatever was set on top of this one."""
+        return self.recipe if self.original is None else self.original
+
+    def scale_name(self, scale: Scale) -> str:
+        """What a cell's scale is called; see `scale_of`."""
+        return scale_of(self.at(0, scale), self.paper_recipe)
+
+    def changed(self, settings: Mapping[str, Any]) -> Experiment:
+        """With settings of the recipe on top."""
+        return replace(self, recipe=self.recipe.with_settings(settings), original=self.paper_recipe)
 
     @staticmethod
     def _lighter(network: Choice) -> Choice:
@@ -72,18 +93,49 @@ class Experiment:
 
     def settings(self, seed: int, scale: Scale) -> dict[str, Any]:
         """What decides a cell's numbers, as plain JSON; what the paper reports does not."""
-        recipe = {k: v for k, v in self.at(seed, scale).plain().items() if k not in ("name", "about")}
         return {
-            "recipe": recipe,
+            "recipe": self.at(seed, scale).content(),
             "ensemble": plain(self.pooled(scale)),
             "calibrators": list(self.calibrators),
             "shifts": list(self.shifts),
             "metrics": list(self.metrics),
-            "scale": scale,
         }
 
     def key(self, seed: int, scale: Scale) -> str:
         return digest(self.settings(seed, scale))
+
+
+def scale_of(recipe: Recipe, paper: Recipe) -> str:
+    """What the scale of a training is called: `smoke`, `paper`, or how the paper's schedule was squeezed.
+
+    `22of200` epochs; `22of200b512` with another batch; `22of200w1` with a warm-up of one epoch instead of its share;
+    `22of200-resnet29v2` with another network than the row's."""
+    if recipe.data.sizes == SMOKE_SIZES:
+        return "smoke"
+    other = "" if recipe.network.name == paper.network.name else f"-{recipe.network.name}"
+    batch = "" if recipe.batch == paper.batch else f"b{recipe.batch}"
+    warm = "" if other or _warmup_share(recipe, paper) else f"w{recipe.schedule.warmup:g}"
+    changed = f"{batch}{warm}{other}"
+    return "paper" if recipe.epochs == paper.epochs and not changed else f"{recipe.epochs}of{paper.epochs}{changed}"
+
+
+def schedule_note(recipe: Recipe, paper: Recipe) -> str:
+    """What a cell says about its schedule; empty for the paper's own."""
+    changed = []
+    if recipe.epochs != paper.epochs:
+        changed.append(f"{recipe.epochs} epochs instead of {paper.epochs} (milestones scaled)")
+    if not _warmup_share(recipe, paper):
+        changed.append(f"a warm-up of {recipe.schedule.warmup:g} epochs")
+    if recipe.batch != paper.batch:
+        changed.append(f"batch {recipe.batch} instead of {paper.batch}")
+    if recipe.optimiser.lr != paper.optimiser.lr:
+        changed.append(f"learning rate {recipe.optimiser.lr:g} instead of {paper.optimiser.lr:g}")
+    return f"NOT the paper's schedule: {'; '.join(changed)}" if changed else ""
+
+
+def _warmup_share(recipe: Recipe, paper: Recipe) -> bool:
+    """Whether the warm-up was squeezed like the rest of the schedule."""
+    return recipe.schedule.warmup == paper.scaled(recipe.epochs).schedule.warmup
 
 
 @dataclass(frozen=True)

@@ -101,10 +101,13 @@ class Recipe:
                 del out["data"][name]
         return out
 
+    def content(self) -> dict[str, Any]:
+        """The settings that decide what a training computes."""
+        return {k: v for k, v in self.plain().items() if k not in ("name", "about", "engine")}
+
     def key(self) -> str:
-        """Content hash of the settings, without name and remarks."""
-        content = {k: v for k, v in self.plain().items() if k not in ("name", "about")}
-        return digest(content)
+        """Content hash: trainings with the same key compute the same, by whichever engine."""
+        return digest(self.content())
 
     def with_settings(self, settings: Mapping[str, Any]) -> Recipe:
         """A copy with dotted keys set: `recipe.with_settings({"optimiser.lr": 0.1})`."""

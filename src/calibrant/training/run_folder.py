@@ -149,8 +149,8 @@ def check_recipe(folder: Path, recipe: Recipe) -> str:
     note = check_records(folder)
     there = folder / "recipe.json"
     if there.is_file():
-        old, new = read(there).plain(), recipe.plain()
-        differ = sorted(k for k in new if k not in ("name", "about") and old.get(k) != new[k])
+        old, new = read(there).content(), recipe.content()
+        differ = sorted(k for k in new if old.get(k) != new[k])
         # without a checkpoint nothing of the old run can be lost: it failed before the end of its first epoch
         if differ and checkpoint.exists(folder / "checkpoint"):
             raise InputError(f"{folder} holds a run with other settings ({', '.join(differ)}); choose another folder")

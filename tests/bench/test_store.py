@@ -1,0 +1,231 @@
+"""The store: nothing that was measured is lost, a measurement is there once, and stores travel whole."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from calibrant import files
+from calibrant.bench import Cell, Store, parcel
+from calibrant.bench.measure import measure
+from calibrant.bench.tables import differences, lines, standing
+from calibrant.cli import run
+from calibrant.errors import FileError
+from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
+from calibrant.training import How
+from calibrant.training import read as recipe
+from calibrant.training.recipe import digest
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+QUIET = How(device="cpu", quiet=True)
+EXPERIMENT = Experiment("test", "t1", "digits", recipe("digits/cross_entropy", ["network.hidden=[8]", "epochs=20"]))
+
+
+def test_every_cell_of_the_first_store_is_there_with_its_numbers() -> None:
+    """`first_cells.json` lists the 297 cells of the store that had a file for each row, and hashes of their values."""
+    known = json.loads((Path(__file__).parent / "first_cells.json").read_text())
+    found = {(c.experiment, c.seed, c.scale, c.key): c for c in Store(RESULTS).cells()}
+    assert len(known["cells"]) == 297
+    for name, seed, scale, shape, extras, value in known["cells"]:
+        cells = [c for key, c in found.items() if key[:3] == (name, seed, scale)]
+        kept = [_restricted(c, known["shapes"][shape]) for c in cells]
+        assert (value, True) in [(h, len(c.extras) >= extras) for h, c in zip(kept, cells, strict=True)], name
+
+
+def _restricted(cell: Cell, shape: list[tuple[str, list[str]]]) -> str | None:
+    """The hash of a cell's values, of those variants and metrics that the first store had of it."""
+    try:
+        return digest([[v, m, repr(cell.measured[v][m])] for v, metrics in shape for m in metrics])[:12]
+    except KeyError:
+        return None
+
+
+def test_a_measurement_is_stored_once_and_arrays_are_on_one_line() -> None:
+    names = [p.name for p in (RESULTS / "cells").iterdir() if p.suffix == ".json"]
+    cells = list(Store(RESULTS).cells())
+    assert len(cells) > len(names), "rows share measurements"
+    shared = [c.experiment for c in cells if c.key.startswith(_key_of("ss/table_b1/resnet18_none", cells))]
+    assert len(shared) == 6 and "ss/table_e1/cifar100_resnet18_dropout" in shared
+    for name in names:
+        text = (RESULTS / "cells" / name).read_text()
+        assert len(text.splitlines()) < 100
+    for cell in cells:
+        assert cell.key == digest(cell.settings), "a key is the content of the settings"
+        assert "engine" not in cell.settings.get("recipe", {}), "the engine is recorded and not keyed"
+
+
+def _key_of(row: str, cells: list[Cell]) -> str:
+    return next(c.key for c in cells if c.experiment == row)
+
+
+def made(row: str, seed: int, value: float, **changes: Any) -> Cell:
+    settings = {"recipe": {"seed": seed, "batch": changes.pop("batch", 8)}}
+    numbers = {"measured": {AS_TRAINED: {"ece": value}}, "intervals": {AS_TRAINED: {"ece": (value, value + 0.1)}}}
+    return Cell(row, seed, "paper", digest(settings), "done", settings, **{**numbers, **changes})
+
+
+def test_rows_of_one_measurement_share_a_file_and_have_scales_and_notes_of_their_own(tmp_path: Path) -> None:
+    store, first = Store(tmp_path), made("a/t/x", 0, 0.1, note="as it is")
+    path = store.write(first)
+    assert store.write(replace(first, experiment="b/t/y", scale="3of9", note="another table")) == path
+    assert [(c.experiment, c.scale, c.note) for c in store.cells()] == [
+        ("a/t/x", "paper", "as it is"),
+        ("b/t/y", "3of9", "another table"),
+    ]
+    assert [c.experiment for c in store.cells("a/t")] == ["a/t/x"] and not list(store.cells("a/t/xx"))
+    more = replace(first, measured={AS_TRAINED: {"nll": 0.5}}, intervals={}, extras={"sigma": 1})
+    store.write(more)
+    assert [c.measured for c in store.cells("b")] == [{AS_TRAINED: {"ece": 0.1, "nll": 0.5}}], "numbers add up"
+
+
+def test_an_edited_cell_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = Store(tmp_path).write(made("rc/table1/cifar10_focal", 0, 0.25))
+    path.write_text(path.read_text().replace("0.25", "0.01"))
+    assert run(["bench", "show", "rc", "--results", str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert path.name in error and "edited or damaged" in error and len(error.splitlines()) == 1
+
+
+def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
+    old = tmp_path / "rc" / "table1" / "row" / "paper-0-abc.json"
+    old.parent.mkdir(parents=True)
+    old.write_text("{}")
+    with pytest.raises(FileError, match="earlier version"):
+        list(Store(tmp_path).cells())
+
+
+def test_any_number_of_epochs_is_a_scale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PAPERS, "test", replace(PAPERS["rc"], name="test", experiments=(EXPERIMENT,)))
+    words = ["bench", "run", "test", "--seeds", "2", "--device", "cpu", "--json"]
+    for scale in (["--epochs", "3"], ["--scale", "small"]):
+        assert run([*words, *scale]) == 0
+    capsys.readouterr()
+    assert run(["bench", "status", "test", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {r["scale"]: r["done"] for r in rows} == {"3of20": 1, "5of20": 1}, "one seed is wanted of this row"
+    assert run(["bench", "status", "test", "--epochs", "5", "--seeds", "2"]) == 0
+    assert capsys.readouterr().out.split() == ["test/t1/digits", "5of20", "2/2", "done"], "small is five of its epochs"
+    assert run(["bench", "compare", "test/t1/digits", "test/t1/digits", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["differences"]
+    assert {d["scale"] for d in found} == {"3of20", "5of20"} and {d["mean"] for d in found} == {0.0}
+    shown = {line.scale for line in lines(Store(Path("results")).cells())}
+    assert shown == {"3of20", "5of20"}
+    assert run([*words, "--epochs", "3", "--scale", "paper"]) == 2
+    assert "--scale and --epochs" in capsys.readouterr().err
+
+
+def test_engines_share_a_key_and_a_training(tmp_path: Path) -> None:
+    store = Store(tmp_path / "results")
+    first = measure(EXPERIMENT, 0, 2, store, tmp_path / "runs", QUIET)
+    compiled = EXPERIMENT.changed({"engine": "compile"})
+    assert compiled.key(0, 2) == EXPERIMENT.key(0, 2) and measure(compiled, 0, 2, store, tmp_path, QUIET) == first
+    other = replace(EXPERIMENT, table="t2", calibrators=("temperature",))
+    cell = measure(other, 0, 2, store, tmp_path / "runs", QUIET)
+    assert cell.key != first.key and cell.extras["run"] == first.extras["run"], "one network, two experiments"
+    assert len(list((tmp_path / "runs").iterdir())) == 1
+
+
+def test_differences_do_not_mix_scales() -> None:
+    a = [made("a", 0, 0.1), replace(made("a", 0, 0.5), scale="2of9")]
+    b = [made("b", 0, 0.3), replace(made("b", 0, 0.6), scale="2of9")]
+    assert [(d.scale, pytest.approx(d.mean)) for d in differences(a, b)] == [("paper", 0.2), ("2of9", 0.1)]
+
+
+def test_ten_thousand_cells_have_a_status_in_seconds(tmp_path: Path) -> None:
+    """About three seconds on a free core; the bound leaves room for a busy one."""
+    row = experiments("rc/table1")[0]
+    body = replace(made(row.name, 0, 0.1), extras={"curve": list(range(300))})
+    store = Store(tmp_path)
+    path = store.write(body)
+    text = path.read_bytes()
+    for i in range(10_000):
+        (path.parent / f"{i:012x}.json").write_bytes(text)
+    start = time.process_time()
+    [found] = standing([row], store)
+    assert found.done == 1 and time.process_time() - start < 6
+
+
+def test_stores_are_merged_and_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
+    a, b = Store(tmp_path / "a"), Store(tmp_path / "b")
+    a.write(made("p/t/x", 0, 0.1))
+    a.write(made("p/t/x", 1, 0.2))
+    b.write(replace(made("p/t/x", 1, 0.2), experiment="p/t/z"))
+    b.write(replace(made("p/t/x", 2, 0.3), status="failed", error="it diverged", measured={}, intervals={}))
+    a.write(made("p/t/x", 2, 0.3))
+    assert parcel.merge(b, a) == parcel.Merged(0, 2, 0)
+    assert [(c.experiment, c.seed, c.status) for c in a.cells()] == [
+        ("p/t/x", 0, "done"), ("p/t/x", 1, "done"), ("p/t/x", 2, "done"), ("p/t/z", 1, "done"),
+    ]  # fmt: skip
+    assert parcel.merge(a, b) == parcel.Merged(1, 2, 0)
+    assert list(a.cells()) == list(b.cells())
+
+
+def test_a_store_behind_a_url_is_merged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Store(tmp_path / "a").write(made("p/t/x", 0, 0.1))
+    assert run(["bench", "merge", str(tmp_path / "a"), f"file://{tmp_path}/far"]) == 0
+    assert run(["bench", "merge", f"file://{tmp_path}/far", str(tmp_path / "b")]) == 0
+    assert list(Store(tmp_path / "b").cells()) == list(Store(tmp_path / "a").cells())
+    capsys.readouterr()
+    for wrong in (str(tmp_path / "none"), "file:///nowhere/at/all", "nonsense://x"):
+        assert run(["bench", "merge", wrong, str(tmp_path / "b")]) == 2
+        assert wrong in capsys.readouterr().err
+
+
+def test_what_is_packed_is_unpacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store, how = Store(tmp_path / "store"), replace(QUIET, keep_epochs=True)
+    cells = [measure(EXPERIMENT, seed, 2, store, tmp_path / "runs", how) for seed in (0, 1)]
+    words = ["--results", str(store.root), "--max-mib", "0.05", "--max-files", "4"]
+    assert run(["bench", "pack", "-o", str(tmp_path / "out"), *words]) == 0
+    parcels = sorted((tmp_path / "out").iterdir())
+    assert len(parcels) > 1 and all(p.stat().st_size <= 0.05 * 2**20 for p in parcels)
+    assert run(["bench", "unpack", str(tmp_path / "out"), "--results", str(tmp_path / "home")]) == 0
+    home = Store(tmp_path / "home")
+    assert [replace(c, reported={}) for c in cells] == list(home.cells())
+    for cell in cells:
+        for split in ("test", "calibration", "validation"):
+            mine, theirs = (files.read(s.logits(cell.extras["run"], split)) for s in (home, store))
+            assert np.array_equal(mine.logits.numpy(), theirs.logits.numpy())  # type: ignore[union-attr]
+        with np.load(home.logits(cell.extras["run"], "epochs")) as epochs:
+            assert epochs["predicted"].shape == (2, len(epochs["labels"]))
+    small = parcel.pack(store, tmp_path / "few", 1, 0.02)
+    assert small.left and all(name.startswith("logits/") for name in small.left), "cells go first"
+    assert run(["bench", "pack", "-o", str(tmp_path / "out"), *words]) == 2
+    assert "parcel-00.zip already" in capsys.readouterr().err
+
+
+def test_a_parcel_cannot_write_elsewhere(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    with zipfile.ZipFile(tmp_path / "in" / "parcel-00.zip", "w") as archive:
+        archive.writestr("../../evil.json", "{}")
+    with pytest.raises(FileError, match=r"evil\.json, no file of a store"):
+        parcel.unpack(tmp_path / "in", Store(tmp_path / "out"))
+    (tmp_path / "in" / "parcel-00.zip").write_bytes(b"PK nonsense")
+    with pytest.raises(FileError, match=r"parcel-00\.zip"):
+        parcel.unpack(tmp_path / "in", Store(tmp_path / "out"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_processes_write_rows_of_one_measurement(tmp_path: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from tests.bench.test_store import made
+from calibrant.bench import Store
+for i in range(40):
+    Store(Path(sys.argv[1])).write(made(f"p/{sys.argv[2]}/{i}", 0, 0.1))
+"""
+    two = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in "ab"]
+    assert [p.wait(120) for p in two] == [0, 0]
+    assert len(list(Store(tmp_path).cells())) == 80
