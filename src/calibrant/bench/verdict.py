@@ -56,9 +56,12 @@ class Verdict:
 
     @property
     def leaning(self) -> str:
-        """Where the interval lies, whatever the scale; empty without one."""
-        if self.low is None or self.high is None:
+        """On which side the interval lies, whatever the scale; of one run, the sign."""
+        if self.mean is None:
             return ""
+        if self.low is None or self.high is None:
+            whose = "paper's" if self.sign * self.mean > 0 else "other"
+            return f"unrepeated with the {whose} sign"
         ends = (self.sign * self.low, self.sign * self.high)
         return "as in the paper" if min(ends) > 0 else "the other way" if max(ends) < 0 else "open"
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.bench_show import Json, Results, say_cells, show
+from calibrant.cli.bench_show import Json, Results, report, say_cells, show
 from calibrant.cli.console import block_json, say
 from calibrant.errors import InputError
 from calibrant.types import SCHEMA
@@ -95,6 +95,7 @@ def status(
 
 
 bench.command()(show)
+bench.command()(report)
 
 
 @bench.command()

@@ -1,4 +1,4 @@
-"""`calibrant bench show`: the papers' tables beside what we measured, with verdicts."""
+"""`calibrant bench show|report`: the papers' tables and claims beside what we measured, with verdicts."""
 
 from __future__ import annotations
 
@@ -52,6 +52,48 @@ def show(
         say_cells(others)
     if idle:
         say(f"not run: {', '.join(idle)}")
+
+
+def report(
+    out: Annotated[Path, typer.Option("-o", "--out", help="the HTML page to write")],
+    results: Results = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """One page for all papers: every claim in the paper's words, our numbers, the verdict, the figure, the cost."""
+    from calibrant.bench import claims, claims_page
+    from calibrant.bench.store import Store
+    from calibrant.files import atomic, outputs
+    from calibrant.report.provenance import command
+
+    outputs.check((out, outputs.PAGE), inputs=[results])
+    cells = list(Store(results).cells())
+    if not cells:
+        raise InputError(f"no cells under {results}; pass their folder with --results")
+    atomic.write_text(out, claims_page.render(cells, command=command()))
+    found = claims.summaries(cells)
+    if as_json:
+        block_json(
+            {
+                "schema": SCHEMA,
+                "claims": [
+                    {
+                        "claim": s.claim.name,
+                        "where": s.claim.where,
+                        "says": s.claim.says,
+                        "words": s.claim.words,
+                        "verdict": s.word,
+                        "comparisons": [dict(zip(claims.HEAD, row, strict=True)) for row in claims.rows(s)],
+                        "caveats": list(s.caveats),
+                        "gpu_minutes": s.minutes,
+                    }
+                    for s in found
+                ],
+            }
+        )
+        return
+    for s in found:
+        say(f"{s.claim.name:<18} {s.word:<15} {s.count}")
+    say(f"the page, for a browser: {out}")
 
 
 def _wanted(what: str, cells: list[Cell], results: Path) -> tuple[list[Table], list[Cell]]:

@@ -1,0 +1,118 @@
+"""What our cells say about every claim of the five papers: a word, the count behind it, the numbers, the cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from calibrant.bench.reproduction import Judged, gpu_minutes, judged
+from calibrant.bench.store import Cell
+from calibrant.bench.table_text import difference, of_group
+from calibrant.bench.verdict import Word
+from calibrant.papers import PAPERS
+from calibrant.papers.reported import CLAIMS, Claim
+from calibrant.report.cells import metric_of
+from calibrant.report.comparison import signed
+
+JUDGED: tuple[Word, ...] = ("reproduced", "direction only", "not reproduced", "inconclusive")
+UNJUDGED: dict[Word, str] = {"other scale": "at another scale", "single run": "of a single run"}
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A claim with its comparisons."""
+
+    claim: Claim
+    found: tuple[Judged, ...]
+
+    @property
+    def paper(self) -> str:
+        return self.claim.name.split("/")[0]
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [c for j in self.found for c in j.cells]
+
+    @property
+    def minutes(self) -> float:
+        return gpu_minutes(self.cells)
+
+    @property
+    def word(self) -> str:
+        """The one word of its comparisons that were judged, `mixed` if they differ; else how far they came."""
+        words = {j.verdict.word for j in self.found}
+        told = [w for w in JUDGED if w in words]
+        if told:
+            return told[0] if len(told) == 1 else "mixed"
+        return next((w for w in ("other scale", "single run") if w in words), "not run")
+
+    @property
+    def count(self) -> str:
+        """`3 reproduced, 6 at another scale (4 as in the paper, 2 open), 2 not run`."""
+        words = Counter(j.verdict.word for j in self.found)
+        parts = [f"{words[w]} {w}" for w in JUDGED if words[w]]
+        for word, said in UNJUDGED.items():
+            lean = Counter(j.verdict.leaning for j in self.found if j.verdict.word == word)
+            if lean:
+                which = ", ".join(f"{n} {x}" for x, n in sorted(lean.items()))
+                parts.append(f"{words[word]} {said} ({which})")
+        return ", ".join([*parts, *([f"{words['not run']} not run"] if words["not run"] else [])])
+
+    @property
+    def number(self) -> str:
+        """`nll −0.1249 to −0.0017 (paper −0.0850 to −0.0020)`, over the comparisons that were run."""
+        run = [j for j in self.found if j.verdict.mean is not None]
+        out = []
+        for metric in dict.fromkeys(j.pair.metric for j in run):
+            here = [j for j in run if j.pair.metric == metric]
+            paper = {j.pair.reported for j in here if j.pair.reported is not None}
+            ours = _span(metric, {j.verdict.mean for j in here if j.verdict.mean is not None})
+            said = f"paper {_span(metric, paper)}" if paper else f"paper: {_reported(here[0])}"
+            out.append(f"{metric} {ours} ({said})")
+        return "; ".join(out)
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(c for j in self.found for c in j.caveats))
+
+
+def summaries(cells: Sequence[Cell]) -> list[Summary]:
+    """Every claim, in the order of the papers."""
+    return [Summary(claim, tuple(judged(claim, cells))) for claim in CLAIMS.values()]
+
+
+def by_paper(found: Sequence[Summary]) -> dict[str, list[Summary]]:
+    """Paper's title → its claims."""
+    return {p.title: [s for s in found if s.paper == name] for name, p in PAPERS.items()}
+
+
+HEAD = ("comparison", "metric", "paper", "measured", "seeds", "verdict", "cell")
+
+
+def rows(summary: Summary) -> list[tuple[str, ...]]:
+    """The comparisons as text, under `HEAD`; differences, method minus baseline."""
+    return [
+        (
+            f"{j.pair.label}{of_group(j.group)}",
+            j.pair.metric,
+            _reported(j),
+            difference(j.pair.metric, j.verdict) or "–",
+            str(j.verdict.seeds or ""),
+            j.verdict.word
+            + (f", {j.verdict.leaning}" if j.verdict.word == "other scale" and j.verdict.leaning else ""),
+            j.pair.method.experiment,
+        )
+        for j in summary.found
+    ]
+
+
+def _span(metric: str, values: set[float]) -> str:
+    ends = [signed(metric_of(metric), v) for v in (min(values), max(values))]
+    return ends[0] if len(values) == 1 else f"{ends[0].removesuffix(' pp')} to {ends[1]}"
+
+
+def _reported(found: Judged) -> str:
+    if found.pair.reported is None:
+        return "higher" if found.pair.sign > 0 else "lower"
+    return signed(metric_of(found.pair.metric), found.pair.reported)

@@ -1,0 +1,82 @@
+"""One HTML page for all five papers, in the look of the audit's report: a card per claim, self-contained."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from calibrant.bench import claims, verdict
+from calibrant.bench.claims import Summary
+from calibrant.bench.reproduction import gpu_minutes
+from calibrant.bench.store import Cell
+from calibrant.bench.table_text import difference, of_group
+from calibrant.report import page
+from calibrant.report.cells import metric_of
+from calibrant.report.plots.differences import Difference, differences
+from calibrant.report.plots.svg import to_svg
+from calibrant.report.provenance import provenance
+
+COLOUR = {
+    "reproduced": "good",
+    "direction only": "second",
+    "not reproduced": "bad",
+    "inconclusive": "muted",
+    "mixed": "second",
+    "other scale": "accent",
+    "single run": "muted",
+    "not run": "muted",
+}
+"""Verdict → colour of the report."""
+
+
+def render(cells: Sequence[Cell], *, command: str) -> str:
+    """The whole page."""
+    from markupsafe import Markup
+
+    found = claims.summaries(cells)
+    used = {c.key: c for s in found for c in s.cells}.values()
+    script = page.read("report.js")
+    text: str = (
+        page.environment()
+        .get_template("claims.html")
+        .render(
+            title="Do the five papers hold?",
+            papers=claims.by_paper(found),
+            words=Counter(s.word for s in found),
+            claims=len(found),
+            cells=len(used),
+            minutes=gpu_minutes(used),
+            figures={s.claim.name: figure(s) for s in found},
+            rows=claims.rows,
+            head=claims.HEAD,
+            colour=COLOUR,
+            rule=[p.splitlines() for p in (verdict.__doc__ or "").replace("*", "").strip().split("\n\n")],
+            command=command,
+            made=provenance(),
+            style=Markup(page.read("report.css")),
+            script=Markup(script),
+            script_hash=page.script_hash(script),
+        )
+    )
+    return text.lstrip()
+
+
+def figure(summary: Summary) -> str:
+    """The comparisons that were run, as SVG; empty if there are none."""
+    from markupsafe import Markup
+
+    rows = [
+        Difference(
+            f"{j.pair.label}{of_group(j.group)}",
+            metric_of(j.pair.metric) or j.pair.metric,
+            j.pair.reported,
+            j.verdict.mean,
+            j.verdict.low,
+            j.verdict.high,
+            COLOUR[j.verdict.word],
+            f"{difference(j.pair.metric, j.verdict)}, {j.verdict.word}",
+        )
+        for j in summary.found
+        if j.verdict.mean is not None
+    ]
+    return Markup(to_svg(differences(rows), f"{summary.claim.says} {summary.count}")) if rows else ""
