@@ -1,41 +1,53 @@
 """MC dropout (Gal & Ghahramani 2016): dropout stays active at test time, M masks, averaged.
 
-Works on any model that has dropout *modules* (`dropping.py` says which); a functional `F.dropout(…,
-training=self.training)` cannot be reached from outside, and the first pass warns of it. `insert` puts dropout
-where a model has none, and can be undone. Masks are drawn inside a guarded scope from (seed, member): the
-global generators are left as found.
+Works on any model that has dropout *modules* (`dropout_modules.py` says which); a functional `F.dropout(…,
+training=self.training)` cannot be reached from outside, and the first pass warns of it. `insert` puts dropout where a
+model has none, and can be undone. Masks are drawn from (seed, member), and the global generators are left as found.
+
+What no dropout touches runs once per batch (`dropout_graph.py`); a network that cannot be split is run whole for every
+member, with a warning that says why.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.dropping import (
+from calibrant.ensembles.dropout_graph import Split, agrees
+from calibrant.ensembles.dropout_modules import (
+    Insertion,
     Watch,
     Where,
+    WithDropout,
     check_rates,
     chosen,
     dropouts,
     dropping,
     functional_dropouts,
+    insert,
     rate,
 )
-from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, evaluating, positive
+from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, checked, evaluating, positive
 from calibrant.ensembles.ingredients import Ingredients
-from calibrant.ensembles.passes import Passes
+from calibrant.ensembles.inputs import Untouched
+from calibrant.ensembles.network_graph import NoGraph, compiled, export, settings_of, twin
 from calibrant.ensembles.single import predict, reading
 from calibrant.errors import InputError, warn
 from calibrant.functional.noise import member_seed
+from calibrant.functional.probabilities import look_like_probabilities, warn_of_probabilities
 from calibrant.functional.segmentation import classes_back
-from calibrant.nn.insertion import apart
 from calibrant.types import Predictions
+
+SMALL = 10**8
+"""Multiplications, roughly, of all members' passes below which tracing the network takes longer than they do."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +66,7 @@ class MCDropout(Ensemble):
     together: int | None = None
     where: Where = None
     _seen: set[str] = field(default_factory=set, init=False, repr=False)  # what was reported already
+    _splits: dict[Any, dict[int, Split | None]] = field(default_factory=dict, init=False, repr=False)  # by batch size
 
     def __init__(
         self,
@@ -75,13 +88,15 @@ class MCDropout(Ensemble):
                 "insert some with calibrant.ensembles.dropout.insert(model, p)"
             )
         found = chosen(model, where)
-        where = None if where is None else tuple(found)  # a choice is one ensemble, however it is said
+        where = None if where is None else tuple(found)  # the same choice is the same ensemble, however it is written
         if p is not None:
             check_rates(found)
         values = {"model": model, "count": members, "p": p, "seed": seed, "together": together, "where": where}
-        values["_seen"] = set()
-        for name, value in values.items():
+        for name, value in {**values, "_seen": set(), "_splits": {}}.items():
             object.__setattr__(self, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_splits": {}}  # a graph belongs to this process
 
     @classmethod
     def build(cls, given: Ingredients) -> MCDropout:
@@ -119,34 +134,94 @@ class MCDropout(Ensemble):
         return replace(predict(self, loader, **options), raw=False)
 
     def _stream(self, x: Tensor, axis: int | None) -> Generator[Tensor, None, None]:
-        """Members in order on one batch, blocks of [G, N, …, K]; what precedes the first active dropout runs once."""
-        found, devices = list(chosen(self.model, self.where).values()), self._devices()
-        active = [m for m in found if rate(m, self.p) > 0]
+        """Members in order on one batch, blocks of [G, N, …, K]."""
+        found, untouched = chosen(self.model, self.where), Untouched()
         seeds = [member_seed(self.seed, j) for j in range(self.count)]
-        with self._active(found, devices) as network:
+        with self._active(list(found.values())) as network:
 
-            def call(j: int, x: Tensor) -> Any:
-                return self._seeded(network, seeds[j], devices)(x)
+            def logits(output: Any, members: int = 1) -> Tensor:
+                out = checked(output, members * len(x), axis)
+                return out.reshape(members, len(x), *out.shape[1:])
 
-            passes = Passes(self.model, x, active, call, axis)
-            if self.count == 1 or not active:
-                yield from (passes.whole(j)[None] for j in range(self.count))
-            else:
-                yield from passes.stream(network, seeds, devices, self.together)
+            def whole(j: int) -> Tensor:
+                with untouched(x):
+                    block = logits(self._seeded(network, seeds[j])(x))
+                self._doubt(block)
+                return block
+
+            def grouped(split: Split, shared: Any, group: Sequence[int]) -> Tensor:
+                return logits(split.members(shared, len(x), group, self._generators()), len(group))
+
+            split = self._split(x, found)
+            shared = None if split is None else split.shared(self.model, x)
+            size = 0 if split is None else self._trusted(split, x, seeds, whole, partial(grouped, split, shared))
+            if split is None or not size:
+                yield from map(whole, range(self.count))
+                return
+            for start in range(0, self.count, size):
+                yield grouped(split, shared, seeds[start : start + size])
+
+    def _split(self, x: Tensor, found: dict[str, nn.Module]) -> Split | None:
+        """The network's graph for this batch; None where members are run whole."""
+        work = self.count * len(x) * math.prod(x.shape[2:]) * sum(p.numel() for p in self.model.parameters())
+        shares = self.count > 1 and len(x) > 0 and any(rate(m, self.p) > 0 for m in found.values())
+        if not shares or (work < SMALL and self.together is None):
+            return None
+        key = (settings_of(self.model), x.shape[1:], x.stride()[1:], x.dtype, x.device)
+        known = self._splits.setdefault(key, {})
+        split = next((s for s in known.values() if s is not None and s.takes(len(x))), None)
+        if split is None and len(x) not in known:
+            try:
+                copy = twin(self.model)
+                with dropping([copy.get_submodule(name) for name in found], self.p):
+                    split = Split(export(copy, x), len(x))
+            except NoGraph as why:
+                self._run_whole(why)
+            known[len(x)] = split
+        return split
+
+    def _trusted(
+        self,
+        split: Split,
+        x: Tensor,
+        seeds: Sequence[int],
+        whole: Callable[[int], Tensor],
+        grouped: Callable[[Sequence[int]], Tensor],
+    ) -> int:
+        """How many members to stack; none where the graph does not give the logits that the network gives."""
+        for size in (split.group(x, self.count, self.together), 1):
+            if (size > 1) not in split.trusted:
+                split.trusted[size > 1] = agrees(whole(size // 2)[0], grouped(seeds[:size])[size // 2])
+            if split.trusted[size > 1]:
+                return size
+        self._run_whole("its graph gives other numbers than its code")
+        return 0
+
+    def _run_whole(self, why: object) -> None:
+        if "whole" not in self._seen:
+            self._seen.add("whole")
+            warn(f"MC dropout runs {type(self.model).__name__} whole for every member: {why}")
+
+    def _doubt(self, block: Tensor) -> None:
+        """Say once that a network returns probabilities: pooled, nobody could tell any more."""
+        if "probabilities" not in self._seen and look_like_probabilities(block, binary=False):
+            warn_of_probabilities(f"{type(self.model).__name__}: ")
+        self._seen.add("probabilities")
 
     def _devices(self) -> list[torch.device]:
         return sorted({t.device for t in self.model.parameters() if t.device.type == "cuda"}, key=str)
 
+    def _generators(self) -> list[torch.Generator]:
+        return [torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in self._devices())]
+
     @contextmanager
     def member(self, j: int) -> Iterator[Network]:
-        found, devices = list(chosen(self.model, self.where).values()), self._devices()
-        with self._active(found, devices) as network:
-            yield self._seeded(network, member_seed(self.seed, j), devices)
+        with self._active(list(chosen(self.model, self.where).values())) as network:
+            yield self._seeded(network, member_seed(self.seed, j))
 
-    def _seeded(self, network: Network, seed: int, devices: Sequence[torch.device]) -> Network:
+    def _seeded(self, network: Network, seed: int) -> Network:
         def seeded(*args: Any, **kwargs: Any) -> Any:
-            # at every call, so that a batch's masks do not depend on the batches before it
-            for generator in (torch.default_generator, *(torch.cuda.default_generators[d.index or 0] for d in devices)):
+            for generator in self._generators():  # at every call: a batch's masks do not depend on earlier batches
                 generator.manual_seed(seed)
             if "functional" not in self._seen:
                 return self._reporting(network, *args, **kwargs)
@@ -155,9 +230,9 @@ class MCDropout(Ensemble):
         return seeded
 
     def _reporting(self, network: Network, *args: Any, **kwargs: Any) -> Any:
-        """The first pass of all, with an eye on dropout that is not a module's."""
+        """The first pass of all, looking for dropout that is not a module's."""
         self._seen.add("functional")
-        if any(type(m).__name__ == "OptimizedModule" for m in self.model.modules()):  # compiled: nothing to be seen
+        if compiled(self.model):  # nothing can be seen there
             return network(*args, **kwargs)
         with Watch(self.model) as watch:
             output = network(*args, **kwargs)
@@ -169,65 +244,11 @@ class MCDropout(Ensemble):
         return output
 
     @contextmanager
-    def _active(self, found: Sequence[nn.Module], devices: Sequence[torch.device]) -> Iterator[Network]:
+    def _active(self, found: Sequence[nn.Module]) -> Iterator[Network]:
         """These dropouts on, everything else in eval mode, the global generators put back afterwards."""
-        fork = torch.random.fork_rng(devices=devices)
+        fork = torch.random.fork_rng(devices=self._devices())
         with evaluating(self.model) as network, fork, dropping(found, self.p):
             yield network
-
-
-@dataclass(frozen=True)
-class Insertion:
-    """Dropout put after chosen modules; `undo()` takes exactly it out again."""
-
-    model: nn.Module
-    names: tuple[str, ...]
-
-    def undo(self) -> nn.Module:
-        for name in self.names:
-            parent, key = _parent(self.model, name)
-            wrapped = parent._modules[key]
-            assert isinstance(wrapped, WithDropout), f"{name} is no longer what was inserted"
-            parent._modules[key] = wrapped.inner
-        return self.model
-
-
-class WithDropout(nn.Module):
-    """A module, then dropout."""
-
-    def __init__(self, inner: nn.Module, p: float) -> None:
-        super().__init__()
-        self.inner = inner
-        self.dropout = nn.Dropout(p)
-        self.train(inner.training)
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.dropout(self.inner(*args, **kwargs))
-
-
-def insert(model: nn.Module, p: float, where: Callable[[str, nn.Module], bool] | None = None) -> Insertion:
-    """Put dropout after every module that `where(name, module)` picks (default: each activation), in place."""
-    if not 0 < p < 1:
-        raise InputError(f"p={p} must be between 0 and 1")
-    activations = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Hardswish, nn.ELU, nn.Tanh)
-    pick = where or (lambda _, m: isinstance(m, activations))
-    # one module may stand in several places, and a place may have several names: every place once
-    named = model.named_modules(remove_duplicate=False)
-    chosen = list({_parent(model, n): n for n, m in named if n and pick(n, m)}.values())
-    if not chosen:
-        raise InputError("no module to insert dropout after; pass where=(name, module) -> bool")
-    apart(model)  # what smooths a map smooths it after dropout
-    for name in reversed(chosen):  # inner ones first, so that a name stays valid
-        parent, key = _parent(model, name)
-        inner = parent._modules[key]
-        assert inner is not None
-        parent._modules[key] = WithDropout(inner, p)
-    return Insertion(model, tuple(chosen))
-
-
-def _parent(model: nn.Module, name: str) -> tuple[nn.Module, str]:
-    path, _, key = name.rpartition(".")
-    return model.get_submodule(path), key
 
 
 __all__ = ["Insertion", "MCDropout", "WithDropout", "dropouts", "functional_dropouts", "insert"]

@@ -9,11 +9,13 @@ hook's layer stands where that begins with a ReLU of its own.
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.fx import Proxy
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.hooks import RemovableHandle
 
 from calibrant.errors import InputError
@@ -138,6 +140,21 @@ def hooks(module: nn.Module) -> list[Any]:
     """All that is called with this module's map before or after it."""
     within = [module.hook] if isinstance(module, (Passage, Ending)) and module.hook is not None else []
     return [*module._forward_pre_hooks.values(), *module._forward_hooks.values(), *within]
+
+
+def every_module(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules of a network, and those of the layers inserted into it."""
+    for module in model.modules():
+        yield module
+        for hook in hooks(module):
+            if isinstance(hook, Inserted):
+                yield from hook.layer.modules()
+
+
+def listened(model: nn.Module) -> bool:
+    """Whether anyone else's hooks are called when the network runs."""
+    others = (h for m in every_module(model) for h in hooks(m) if not isinstance(h, Inserted))
+    return _has_any_global_hook() or any(True for _ in others)  # type: ignore[no-untyped-call]
 
 
 def apart(model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Which modules of a network drop at random, at which rate, and what dropout no module owns.
+"""Which modules of a network drop at random, at which rate, what dropout no module owns, and how to insert some.
 
 Reachable are PyTorch's dropout modules, other libraries' (known by their names), and the modules that call dropout
 themselves and do nothing else by their mode: attention (`nn.MultiheadAttention`) and recurrent networks
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from calibrant.ensembles.ensemble import evaluating, module
 from calibrant.errors import InputError
+from calibrant.nn.insertion import apart
 from calibrant.nn.surgery import takes_name_and_module
 
 Where = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
@@ -202,3 +204,57 @@ def functional_dropouts(model: nn.Module, x: Tensor) -> int:
     with torch.no_grad(), evaluating(model), Watch(model) as watch:
         model(x)
     return watch.found
+
+
+@dataclass(frozen=True)
+class Insertion:
+    """Dropout put after chosen modules; `undo()` takes exactly it out again."""
+
+    model: nn.Module
+    names: tuple[str, ...]
+
+    def undo(self) -> nn.Module:
+        for name in self.names:
+            parent, key = _parent(self.model, name)
+            wrapped = parent._modules[key]
+            assert isinstance(wrapped, WithDropout), f"{name} is no longer what was inserted"
+            parent._modules[key] = wrapped.inner
+        return self.model
+
+
+class WithDropout(nn.Module):
+    """A module, then dropout."""
+
+    def __init__(self, inner: nn.Module, p: float) -> None:
+        super().__init__()
+        self.inner = inner
+        self.dropout = nn.Dropout(p)
+        self.train(inner.training)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.dropout(self.inner(*args, **kwargs))
+
+
+def insert(model: nn.Module, p: float, where: Callable[[str, nn.Module], bool] | None = None) -> Insertion:
+    """Put dropout after every module that `where(name, module)` picks (default: each activation), in place."""
+    if not 0 < p < 1:
+        raise InputError(f"p={p} must be between 0 and 1")
+    activations = (nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.LeakyReLU, nn.Hardswish, nn.ELU, nn.Tanh)
+    pick = where or (lambda _, m: isinstance(m, activations))
+    # one module may stand in several places, and a place may have several names: every place once
+    named = model.named_modules(remove_duplicate=False)
+    places = list({_parent(model, n): n for n, m in named if n and pick(n, m)}.values())
+    if not places:
+        raise InputError("no module to insert dropout after; pass where=(name, module) -> bool")
+    apart(model)  # what smooths a map smooths it after dropout
+    for name in reversed(places):  # inner ones first, so that a name stays valid
+        parent, key = _parent(model, name)
+        inner = parent._modules[key]
+        assert inner is not None
+        parent._modules[key] = WithDropout(inner, p)
+    return Insertion(model, tuple(places))
+
+
+def _parent(model: nn.Module, name: str) -> tuple[nn.Module, str]:
+    path, _, key = name.rpartition(".")
+    return model.get_submodule(path), key

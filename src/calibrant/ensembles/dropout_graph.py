@@ -1,0 +1,211 @@
+"""A network with active dropout as a graph (`torch.export`), split into what members share and what they do not.
+
+The member part is everything that an active random operation feeds into. The rest is the same for every member and
+runs once per batch. Members run one by one, or in groups that are stacked along the batch. Each random operation draws
+every member's numbers from that member's own generator, in the network's order: the masks are those of the plain loop.
+One by one, so are the logits, bit for bit; in groups they agree to rounding, because kernels sum a larger batch in
+another order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+from torch.fx.node import map_arg
+
+from calibrant.ensembles.network_graph import (
+    batch_sizes,
+    cloning,
+    draws,
+    item_axes,
+    number,
+    sources,
+    symbolic,
+    tensors,
+    written,
+)
+
+SATURATED = 512 * 2**20
+"""Bytes of the largest activation beyond which a larger batch gains nothing: the bound on a group."""
+
+FREE = 1 / 8
+"""Share of a GPU's free memory that the largest activation of a group may take."""
+
+FEWEST = 8
+"""Members below which groups are not worth their check."""
+
+
+class Split:
+    """The two parts of an exported network: `shared` runs the one, `members` the other."""
+
+    def __init__(self, program: torch.export.ExportedProgram, items: int) -> None:
+        nodes = list(program.graph.nodes)
+        self.items = items  # of the batch that it was traced for
+        self.sources = sources(program)
+        (self.x,) = (n for n, source in self.sources.items() if source is None)
+        self.symbol, self.least, self.most = batch_sizes(program, self.x)
+        self.output: Node = nodes[-1].args[0][0]
+        self.random = {n for n in nodes if draws(n)}
+        member = set(self.random)
+        for n in nodes:
+            if not member.isdisjoint(n.all_input_nodes):
+                member.add(n)
+        # a draw that nobody reads still moves the generator, and a write is read by way of what it wrote to
+        needed = {self.output, *self.random, *(n for n in nodes if written(n) is not None)}
+        for n in reversed(nodes):
+            if n in needed:
+                needed.update(n.all_input_nodes)
+        runs = [n for n in nodes if n in needed and n.op != "placeholder" and not symbolic(n)]
+        self.member_part = [n for n in runs if n in member]
+        self.shared_part = [n for n in runs if n not in member]
+        self.cloning = cloning(nodes, member)
+        self.frontier = {i for n in self.member_part for i in n.all_input_nodes} - member | {self.output} - member
+        self.last_use = {i: n for part in (self.shared_part, self.member_part) for n in part for i in n.all_input_nodes}
+        one = all(len(item_axes(t)) == 1 for n in self.member_part for t in tensors(n))
+        self.stackable = one and self._axis(self.output) == 0  # each tensor has one axis of items, the logits' is first
+        self.trusted: dict[bool, bool] = {}  # stacked or one by one: are the logits those of the network itself?
+        self._known: dict[tuple[Node, int], Any] = {}
+
+    def takes(self, batch: int) -> bool:
+        """Whether this is the graph for a batch of that size."""
+        return batch == self.items or bool(self.least <= batch <= self.most)
+
+    def group(self, x: Tensor, members: int, asked: int | None = None) -> int:
+        """How many members to run as one batch: `asked`, or as many as fill a GPU.
+
+        On a CPU one member's batch is long enough, and its numbers are exact. Two are not stacked: neither is amid the
+        others, where a network that looks at the first item or at the last is found out.
+        """
+        if not self.stackable or (asked is None and not x.is_cuda):
+            return 1
+        size = min(members, asked) if asked else together(members, self._widest(len(x)), free_memory(x.device))
+        return size if size > 2 and size * len(x) <= self.most else 1
+
+    def _widest(self, items: int) -> int:
+        """Bytes of the largest tensor of the member part."""
+        every = (t for n in self.member_part for t in tensors(n))
+        return max(t.element_size() * int(math.prod(self._number(s, items) for s in t.shape)) for t in every)
+
+    def shared(self, model: nn.Module, x: Tensor) -> dict[Node, Any]:
+        """What the member part reads of the rest, for the batch `x`; the weights are the present ones of `model`."""
+        values = {n: x if source is None else source(model) for n, source in self.sources.items()}
+        for n in self.shared_part:
+            values[n] = self._run(n, lambda i: self._value(values, i, len(x)))
+            for i in n.all_input_nodes:
+                if self.last_use.get(i) is n:
+                    values.pop(i, None)
+        return {n: values[n] for n in self.frontier if n in values}
+
+    def members(
+        self, shared: dict[Node, Any], items: int, seeds: Sequence[int], generators: Sequence[torch.Generator]
+    ) -> Tensor:
+        """Logits of the members with these seeds for a batch of `items`, stacked along it: [G·N, …]."""
+        count = len(seeds)
+        values: dict[Node, Any] = {}
+        stacked: dict[Node, Tensor] = {}
+        streams = {g.device: Stream(g, seeds) for g in generators}
+
+        def for_all(n: Node) -> Any:
+            axis = self._axis(n) if count > 1 and n in shared else None
+            if n in values or axis is None:
+                return values[n] if n in values else self._value(shared, n, count * items)
+            if n not in stacked:
+                stacked[n] = torch.cat([shared[n]] * count, axis)
+            return stacked[n]
+
+        def for_one(n: Node, j: int) -> Any:
+            axis = self._axis(n)
+            if n not in values or axis is None:
+                return values[n] if n in values else self._value(shared, n, items)
+            return values[n].chunk(count, axis)[j]
+
+        def drawn(n: Node, j: int) -> Any:
+            with streams[next(iter(tensors(n))).device].turn(j):
+                return self._run(n, lambda i: for_one(i, j))
+
+        for n in self.member_part:
+            if n in self.random:
+                values[n] = joined(n, [drawn(n, j) for j in range(count)])
+            else:
+                values[n] = self._run(n, for_all)
+            for i in n.all_input_nodes:
+                if self.last_use[i] is n:
+                    values.pop(i, None)
+        logits: Tensor = for_all(self.output)
+        return logits
+
+    def _run(self, n: Node, value: Callable[[Node], Any]) -> Any:
+        args: Any = map_arg(n.args, value)
+        kwargs: Any = map_arg(n.kwargs, value)
+        if n in self.cloning:
+            args = (args[0].clone(), *args[1:])
+        return n.target(*args, **kwargs)  # type: ignore[operator]
+
+    def _value(self, values: dict[Node, Any], n: Node, batch: int) -> Any:
+        if n in values:
+            return values[n]
+        if (n, batch) not in self._known:
+            self._known[n, batch] = self._number(n.meta["val"], batch)
+        return self._known[n, batch]
+
+    def _number(self, value: Any, batch: int) -> Any:
+        return number(value, self.symbol, batch)
+
+    def _axis(self, n: Node) -> int | None:
+        """The axis of items of a tensor; None of what has none."""
+        found = item_axes(n.meta["val"]) if isinstance(n.meta["val"], Tensor) else ()
+        return found[0] if found else None
+
+
+def joined(n: Node, parts: list[Any]) -> Any:
+    """The members' results of one random operation as those of one batch."""
+    if len(parts) == 1:
+        return parts[0]
+    whole = n.meta["val"]
+    if isinstance(whole, Tensor):
+        return torch.cat(parts, item_axes(whole)[0])
+    columns = zip(whole, *parts, strict=True)
+    return tuple(torch.cat(each, item_axes(t)[0]) if isinstance(t, Tensor) else each[0] for t, *each in columns)
+
+
+def together(members: int, widest: int, free: int) -> int:
+    """How many members fill a GPU, when their largest activation has `widest` bytes and the GPU `free` ones."""
+    return 1 if members < FEWEST else max(1, min(members, min(SATURATED, int(FREE * free)) // max(widest, 1)))
+
+
+def free_memory(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0]
+
+
+def agrees(a: Tensor, b: Tensor) -> bool:
+    """The same logits up to the rounding of their precision."""
+    half = a.dtype in (torch.float16, torch.bfloat16)
+    # convolutions on CUDA are in TF32 unless told otherwise
+    tolerance = 5e-2 if half else 1e-2 if a.is_cuda else 1e-4
+    return bool((a - b).abs().max() <= tolerance * (1 + a.abs().max()))
+
+
+class Stream:
+    """Where each member stands in one generator. A CUDA generator is (seed, offset): two cheap numbers."""
+
+    def __init__(self, generator: torch.Generator, seeds: Sequence[int]) -> None:
+        self.generator, self.seeds = generator, seeds
+        self.counts = generator.device.type == "cuda"
+        self.at: list[Any] = [None] * len(seeds)  # nothing was drawn yet
+
+    @contextmanager
+    def turn(self, member: int) -> Iterator[None]:
+        """Inside, numbers are drawn for this member, from where its last turn ended."""
+        at, alone = self.at[member], len(self.seeds) == 1
+        if at is None or (self.counts and not alone):
+            self.generator.manual_seed(self.seeds[member])
+        if at is not None and not alone:  # alone, the generator is where it was left
+            self.generator.set_offset(at) if self.counts else self.generator.set_state(at)
+        yield
+        self.at[member] = 0 if alone else self.generator.get_offset() if self.counts else self.generator.get_state()

@@ -1,0 +1,78 @@
+"""What every ensemble leaves as it found it, and what may be put into a call."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import calibrant
+from calibrant.ensembles.dropout import MCDropout, insert
+
+X = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(3))
+
+
+class InPlace(nn.Module):
+    """Normalises its input in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.features(x.sub_(0.5).div_(0.2)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("kind", ["pep", "deep", "list"])
+def test_a_network_that_writes_to_its_input_shows_every_member_the_same_one(kind: str) -> None:
+    net, x, y = InPlace().eval(), X.clone(), torch.arange(5) % 3
+    with torch.no_grad():
+        alone = net(X.clone())
+    if kind == "pep":
+        members = calibrant.PEP(net, 0.0, members=3).members(x)
+        assert calibrant.PEP.fit(net, (x, y), members=2).certificate.nll_at_zero == pytest.approx(
+            float(nn.functional.cross_entropy(alone.double(), y))
+        )
+    elif kind == "deep":
+        members = calibrant.DeepEnsemble([net, copy.deepcopy(net)]).members(x)
+    else:
+        members = calibrant.predict([net, net], [(x, y)]).logits
+    assert all(torch.equal(m, alone) for m in members)
+    assert torch.equal(x, X)
+
+
+def test_dropout_goes_to_every_place_of_a_shared_module_once_and_comes_out_again() -> None:
+    act = nn.ReLU()
+    inner = nn.Sequential(nn.Linear(4, 4), act)
+    model = nn.Sequential(inner, nn.Linear(4, 4), act, inner, nn.Linear(4, 3))
+    before = [id(m) for m in model.modules()]
+    insertion = insert(model, 0.5)
+    assert len(insertion.names) == 2 and sum(isinstance(m, nn.Dropout) for m in model.modules()) == 2
+    insertion.undo()
+    assert [id(m) for m in model.modules()] == before
+
+
+def test_several_inputs_by_name() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop, self.head = nn.Dropout(0.5), nn.Linear(4, 3)
+
+        def forward(self, u: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            return self.head(self.drop(u * v))
+
+    batches = [{"u": torch.ones(4, 4), "v": X[:4, 0, 0, :4], "labels": torch.tensor([0, 1, 2, 0])}]
+    ensemble = MCDropout(Two(), members=6)
+    members = ensemble.predict(batches, keep_members=True).logits
+    pooled = torch.log_softmax(members.double(), -1).logsumexp(0) - torch.tensor(6.0, dtype=torch.float64).log()
+    torch.testing.assert_close(ensemble.predict(batches).logits, pooled)
+
+
+def test_weights_are_back_while_whoever_takes_a_members_logits_fails() -> None:
+    net = InPlace()
+    before = copy.deepcopy(net.state_dict())
+    try:
+        for _ in calibrant.PEP(net, 0.1, members=3).over([X.clone()]):
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:  # the generator still lives in the traceback
+        assert all(torch.equal(before[name], value) for name, value in net.state_dict().items())
