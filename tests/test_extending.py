@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import calibrant
+from calibrant.cli.list_ import FAMILIES
 
 PACKAGE = Path(calibrant.__file__).parent
 
@@ -55,6 +56,61 @@ class Addition:
 
 
 ADDED: dict[str, Addition] = {
+    "losses": Addition(
+        "losses/squared.py",
+        "from dataclasses import dataclass\n\nimport torch\n\n\n@dataclass(frozen=True)\nclass Squared:\n"
+        '    """Brier loss."""\n\n    def __call__(self, logits, q):\n'
+        "        return (torch.softmax(logits, -1) - q).square().sum(-1)\n",
+        ("losses/__init__.py", "Criterion]] = {"),
+        '"squared": Squared',
+        "run('digits/cross_entropy', **{'loss.name': 'squared'})",
+        "Squared",
+    ),
+    "penalties": Addition(
+        "losses/largest.py",
+        "from dataclasses import dataclass\n\n\n@dataclass(frozen=True)\nclass Largest:\n"
+        '    """The largest logit, on average."""\n\n    weight: float = 0.01\n\n'
+        "    def __call__(self, logits, batch):\n        return self.weight * logits.amax(-1).mean()\n",
+        ("losses/__init__.py", "Penalty]] = {"),
+        '"largest": Largest',
+        "run('digits/cross_entropy', penalties=[{'name': 'largest'}])",
+        "Largest",
+    ),
+    "ensembles": Addition(
+        "ensembles/twice.py",
+        "from contextlib import contextmanager\nfrom dataclasses import dataclass\nfrom typing import Any\n\n"
+        "from calibrant.ensembles.ensemble import Ensemble, evaluating\n\n\n"
+        "@dataclass(frozen=True, eq=False)\nclass Twice(Ensemble):\n"
+        '    """A network and its mirror image."""\n\n    model: Any\n    size = 2\n\n'
+        "    @classmethod\n    def build(cls, given):\n        return cls(given.network('twice'))\n\n"
+        "    @contextmanager\n    def member(self, j):\n        with evaluating(self.model) as network:\n"
+        "            yield (lambda x: network(x.flip(-1))) if j else network\n",
+        ("ensembles/__init__.py", "type[Ensemble]] = {"),
+        '"twice": Twice',
+        "calibrant.ensembles.ENSEMBLES['twice'](network).members(images)[1].allclose(network(images.flip(-1)))",
+        "Twice",
+    ),
+    "metrics": Addition(
+        "metrics/certain.py",
+        "def certain(scores):\n"
+        '    """Whether an answer is surer than 99%."""\n    return (scores.confidence > 0.99).double()\n',
+        ("metrics/__init__.py", "for m in ("),
+        'Metric("certain", "answers surer than 99%", "calibration", "low", Mean(certain), default=False)',
+        "calibrant.evaluate(z, y, metrics=['certain'])['certain'].value"
+        " == float((torch.softmax(z.double(), 1).amax(1) > 0.99).double().mean())",
+        "certain",
+    ),
+    "perturbations": Addition(
+        "shifts/dimming.py",
+        "from typing import ClassVar\n\nfrom calibrant.shifts.perturbation import Perturbation\n\n\n"
+        "class Dimming(Perturbation):\n"
+        '    """Darker in every frame."""\n\n    name: ClassVar[str] = "dimming"\n\n'
+        "    def sequence(self, x, frames, numbers):\n        for i in range(frames):\n            yield x * 0.9**i\n",
+        ("shifts/__init__.py", "type[Perturbation]] = {"),
+        '"dimming": Dimming',
+        "calibrant.shifts.PERTURBATIONS['dimming']()(images, 3, 0)[2].allclose(0.81 * images)",
+        "Dimming",
+    ),
     "targets": Addition(
         "targets/halved.py",
         "from calibrant.targets.fixed import Smoothing\n\n\nclass Halved(Smoothing):\n"
@@ -204,6 +260,11 @@ for family, (name, use) in json.loads(sys.argv[2]).items():
     found = eval(use)
     assert found is True, (family, found)
 """
+
+
+def test_every_family_has_an_addition() -> None:
+    elsewhere = {"attacks", "novelty", "papers"}  # a score is a function beside others; a paper is more than a file
+    assert set(FAMILIES) - set(ADDED) == elsewhere
 
 
 def test_a_method_is_one_file_and_one_line(tmp_path: Path) -> None:
