@@ -18,7 +18,7 @@ LIMIT = 120
 """Seconds after which a case hangs."""
 
 
-NOTICES = ("note", "inputs of ")
+NOTICES = ("note", "inputs")
 """How lines begin that are no errors."""
 
 

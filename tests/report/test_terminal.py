@@ -25,7 +25,7 @@ def test_every_metric_is_explained() -> None:
 
 def test_audit_has_every_metric_and_its_reason() -> None:
     report = evaluate(predictions(predicted=[0, 1, 1], confidence=[0.9, 0.8, 0.7], labels=[0, 1, 1]), intervals=False)
-    text = shown(terminal.audit(report))
+    text = shown(terminal.audit(report, list(report)))
     for name in report:
         assert name in text
     assert "a top-1 file has no probability of the label" in text

@@ -92,10 +92,8 @@ def _decided(rule: Rule, p: Predictions, out: Path, as_json: bool) -> None:
     if as_json:
         block_json(found | {"out": str(out)})
         return
-    say(f"{p.n:,} items: {100 * found['accepted']:.1f}% accepted, the others are handed to a person")
-    if d.sets is not None:
-        say(f"{found['set_size']:.2f} classes in a set on average")
-    say(f"written to {out}")
+    sets = "" if d.sets is None else f"; {found['set_size']:.2f} classes in a set on average"
+    say(f"{out}: {p.n:,} items, {100 * found['accepted']:.1f}% accepted, the others are handed to a person{sets}")
 
 
 def _found(
@@ -115,19 +113,14 @@ def _found(
 
 
 def _show(found: dict[str, Any]) -> None:
-    from calibrant.cli.layout import Console
-
-    console = Console()
-    console.headed(found["method"], f" applied to {found['n']:,} items")
-    if found["nll_before"] is not None:
-        console.print(f"NLL {found['nll_before']:.4f} → {found['nll_after']:.4f}", highlight=False)
+    parts = f" in {found['parts']} parts" if found["parts"] else ""
+    nll = "" if found["nll_before"] is None else f", NLL {found['nll_before']:.4f} → {found['nll_after']:.4f}"
+    say(f"{found['out']}: {found['method']} applied to {found['n']:,} items{parts}{nll}")
     if found["guard"]["ok"] is False:
-        console.say(f"this map was flagged when it was fitted: {'; '.join(found['guard']['reasons'])}", "bold red")
+        say(f"note: this map was flagged when it was fitted: {'; '.join(found['guard']['reasons'])}", err=True)
     if found.get("overlap", 0.0) >= WORTH_SAYING:
-        console.print(
-            f"about {found['overlap']:.0%} of the items that the map was fitted on are among these: numbers on them "
-            "flatter it; report on other items",
-            style="yellow",
+        say(
+            f"note: about {found['overlap']:.0%} of the items that the map was fitted on are among these: numbers on "
+            "them flatter it; report on other items",
+            err=True,
         )
-    where = f"written to {found['out']}" + (f" ({found['parts']} parts)" if found["parts"] else "")
-    console.say(where)

@@ -6,6 +6,7 @@ one line on stderr and nothing else.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from calibrant.cli import gate
-from calibrant.cli.audit_advice import advice_for, before_and_after, show
+from calibrant.cli.audit_advice import FEWEST, advice_for, before_and_after, show
 from calibrant.cli.audit_inputs import Audited, Options, audited, pairs
 from calibrant.cli.audit_notes import notes
 from calibrant.cli.audit_rule import judged, rule_panel, show_rule
@@ -29,6 +30,7 @@ from calibrant.metrics.regimes import caveats_line
 from calibrant.metrics.streaming_report import bounds_line
 from calibrant.posthoc.advise import Advice
 from calibrant.report import provenance
+from calibrant.report.explain import HEADLINE
 from calibrant.types import Report
 
 
@@ -43,6 +45,7 @@ def audit(
     calibration: Annotated[
         Path | None, typer.Option(help="predictions on other items: fit maps on them, show before and after")
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="print every metric, not only the main six")] = False,
     advise: Annotated[bool, typer.Option(help="like --calibration, with a random half of these items")] = False,
     rule: Annotated[Path | None, typer.Option(help="also judge this rule of `calibrant decide` on these items")] = None,
     fail_if: Annotated[
@@ -107,7 +110,8 @@ def audit(
             each["rule"] = judgement.to_dict()
         block_json(objects)
     else:
-        _show(found, compared, told, html, ruled)
+        shown = [n for n in HEADLINE if n in computed] if names is None and not everything else computed
+        _show(found, compared, told, html, ruled, shown)
     passed = gate.check(gates, [a.report for a in found])
     if passed and not as_json:
         say(passed)
@@ -164,40 +168,53 @@ def _show(
     told: Advice | None,
     html: Path | None,
     ruled: Sequence[Judgement],
+    shown: Sequence[str],
 ) -> None:
     from calibrant.cli.layout import Console
     from calibrant.report import terminal
 
     console = Console()
     for each in found:
-        shown = terminal.audit(each.report) if len(found) == 1 else terminal.verdict_line(each.report)
-        console.print(shown)
+        alone = len(found) == 1
+        console.print(terminal.audit(each.report, shown) if alone else terminal.verdict_line(each.report))
         lines = [caveats_line(each.report), conventions_line(each.report), bounds_line(each.report)]
+        if alone and len(shown) < len(each.report):
+            lines.append(f"{len(each.report) - len(shown)} more metrics: --all")
         console.print("\n".join(line for line in lines if line), style="dim", highlight=False, markup=False)
         for note in notes(each):
-            console.say(f"note  {note}")
-        console.say(f"next  {next_line(each.report)}")
+            console.say(f"note: {note}")
+        console.print()
+    if len(found) > 1:
+        console.print(terminal.side_by_side([a.report for a in found], shown))
+        console.print()
+    for comparison in compared:
+        console.print(terminal.compare_table(comparison, shown))
         console.print()
     for judgement in ruled:
         show_rule(console, judgement)
     if told is not None:
         show(console, told)
-    if len(found) > 1:
-        console.print(terminal.side_by_side([a.report for a in found]))
-    for comparison in compared:
-        console.print(terminal.compare_table(comparison))
     if html is not None:
         console.say(f"the report, for a browser: {html}")
+    for each in found:
+        console.say(f"next: {next_line(each, told, html)}")
 
 
-def next_line(report: Report) -> str:
-    """The first thing to do, in one line."""
-    from calibrant.report.steps import next_steps
+def next_line(each: Audited, told: Advice | None, html: Path | None) -> str:
+    """One command to run next, with its reason behind it as a comment of the shell."""
+    from calibrant.report.steps import CALIBRATION, next_steps
 
-    if "gap" not in report or "accuracy" not in report:
-        return "for a verdict, add gap and accuracy to --metrics"
-    step = next_steps(report)[0]
-    return f"{step.title}: {step.command}" if step.command else f"{step.title}. {step.text}"
+    step = next_steps(each.report)[0]
+    file = shlex.quote(each.report.file or "PREDICTIONS")
+    if told is not None and told.command is not None:
+        return f"{told.command}  # {told.chosen} repairs it best"
+    if step.command is None:
+        seen = "" if html is not None else f"calibrant audit {file} --html report.html  # "
+        return f"{seen}{step.title[0].lower()}{step.title[1:]}"
+    splits = told is None and each.predictions is not None and each.predictions.logits is not None
+    if CALIBRATION in step.command and splits and each.report.n >= FEWEST:
+        return f"calibrant audit {file} --advise  # which map would repair it?"
+    return f"{step.command}  # {step.title.lower()}"
 
 
 def conventions_line(report: Report) -> str:

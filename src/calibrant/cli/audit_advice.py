@@ -11,6 +11,8 @@ from calibrant.cli.audit_inputs import Audited, Options
 from calibrant.errors import InputError
 from calibrant.posthoc.advise import Advice, advise
 
+FEWEST = 100
+"""Items that can be split into a half to fit on and a half to judge on."""
 BUDGET = 5.0
 """Seconds that the choice among candidates may take inside an audit."""
 
@@ -32,7 +34,7 @@ def advice_for(
             why = "was streamed" if p is None else "holds only predicted and confidence"
             raise InputError(f"{found[0].report.file}: no advice, because it {why}; pass logits that fit into memory")
         return None
-    if calibration is None and p.n < 100:
+    if calibration is None and p.n < FEWEST:
         if insists:
             raise InputError(f"{found[0].report.file}: {p.n} items are too few to split; pass --calibration FILE")
         return None

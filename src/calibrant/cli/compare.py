@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,7 @@ from calibrant.errors import InputError
 from calibrant.metrics.compare import CAUTION, Comparison, compare_all
 from calibrant.metrics.evaluate import choose
 from calibrant.report import provenance
+from calibrant.report.explain import HEADLINE
 
 
 def compare(
@@ -25,6 +27,7 @@ def compare(
     metrics: Annotated[
         str | None, typer.Option(help="names, separated by commas (see `calibrant list metrics`)")
     ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="print every metric, not only the main six")] = False,
     pairs: Annotated[bool, typer.Option("--pairs", help="every two files; otherwise all against the first")] = False,
     bins: Annotated[int, typer.Option(help="bins of confidence")] = 15,
     seed: Annotated[int, typer.Option(help="seed of the bootstrap")] = 0,
@@ -62,26 +65,29 @@ def compare(
     if as_json:
         block_json([c.to_dict() | {"made": provenance.made()} for c in found])
     else:
-        _show(found)
+        _show(found, None if everything or names is not None else HEADLINE)
 
 
-def _show(found: list[Comparison]) -> None:
+def _show(found: list[Comparison], shown: Sequence[str] | None) -> None:
     from calibrant.cli.layout import Console
     from calibrant.report import terminal
 
     console = Console()
     for each in found:
         console.say(f"{each.b} against {each.a}, {each.n:,} items")
-        console.print(terminal.compare_table(each))
-        console.say(sentence(each))
+        console.print(terminal.compare_table(each, shown))
+        console.say(sentence(each, shown))
+        if shown is not None and len(shown) < len(each.rows):
+            hidden = f"p is corrected for all {len(each.rows)} metrics; {len(each.rows) - len(shown)} more: --all"
+            console.say(hidden, "dim")
         console.print()
     console.print(CAUTION, style="dim", highlight=False)
 
 
-def sentence(comparison: Comparison) -> str:
-    """The verdict over all metrics, in words."""
+def sentence(comparison: Comparison, shown: Sequence[str] | None = None) -> str:
+    """The verdict in words, over all metrics or those that are shown."""
     groups = {
-        word: [row.metric for row in comparison.rows if row.verdict == word]
+        word: [row.metric for row in comparison.rows if row.verdict == word and (shown is None or row.metric in shown)]
         for word in ("better", "worse", "within noise")
     }
     parts = [f"{word} in {', '.join(names)}" for word, names in groups.items() if names and word != "within noise"]

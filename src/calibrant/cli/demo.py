@@ -26,10 +26,8 @@ from calibrant.metrics.evaluate import evaluate
 from calibrant.posthoc.fit import fit
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.storage import save
+from calibrant.report.explain import ARROW, HEADLINE
 from calibrant.types import SCHEMA, Predictions, Report
-
-SHOWN = ("accuracy", "nll", "brier", "ece", "gap", "auroc", "aurc")
-"""Enough for a first look, calibration and refinement side by side; the report has all of them."""
 
 TRAININGS = {
     "cross-entropy": "digits/cross_entropy",
@@ -86,7 +84,7 @@ def demo(
     }
     with step("comparing and writing the report", as_json):
         called = (f"{first.name}, as trained", f"{first.name}, recalibrated")  # the page holds three trainings
-        comparison = compare(first.test, first.after, metrics=SHOWN, seed=seed, names=called)
+        comparison = compare(first.test, first.after, metrics=HEADLINE, seed=seed, names=called)
         written["report"] = html.write(
             out / "report.html",
             [html.Audit.of(t.test, t.audited, t.name) for t in found],
@@ -122,7 +120,7 @@ def one(name: str, recipe: str, out: Path, seed: int, as_json: bool) -> Trained:
 def _record(found: Sequence[Trained], comparison: Comparison, written: dict[str, str]) -> dict[str, Any]:
     first = found[0]
     table = [
-        {"training": t.name, "calibrator": method, **{m: report[m].value for m in SHOWN}}
+        {"training": t.name, "calibrator": method, **{m: report[m].value for m in HEADLINE}}
         for t in found
         for method, report in ((None, t.audited), (t.fitted.method, t.again))
     ]
@@ -163,18 +161,17 @@ def joint(rows: Sequence[tuple[str, Report]]) -> Any:
 
     from calibrant.report import numbers
 
-    arrows = {"high": "↑", "low": "↓", "zero": "→0"}
     table = Table(box=None, padding=(0, 1, 0, 0))  # eighty columns hold the longest name
     table.add_column("predictor", overflow="fold")
-    for name in SHOWN:
-        table.add_column(f"{name} {arrows[METRICS[name].better]}", justify="right", style="default")
-    best = {name: min(_cost(name, r) for _, r in rows) for name in SHOWN}
+    for name in HEADLINE:
+        table.add_column(f"{name} {ARROW[METRICS[name].better]}", justify="right", style="default")
+    best = {name: min(_cost(name, r) for _, r in rows) for name in HEADLINE}
     for called, report in rows:
         cells = [
             f"[bold]{numbers.value(n, report[n].value)}[/bold]"
             if _cost(n, report) == best[n]
             else numbers.value(n, report[n].value)
-            for n in SHOWN
+            for n in HEADLINE
         ]
         table.add_row(called, *cells)
     return table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +15,14 @@ from calibrant import files
 from calibrant.cli.console import block_json
 from calibrant.errors import InputError
 from calibrant.files import outputs
+from calibrant.files.paths import partner
 from calibrant.posthoc.fit import fit_predictions, resolve
 from calibrant.posthoc.guard import sentence
 from calibrant.posthoc.map import FittedMap
 from calibrant.types import SCHEMA
+
+SHOWN = 8
+"""Candidates of the automatic choice that are printed, best first."""
 
 
 def fit(
@@ -34,6 +39,7 @@ def fit(
     allow_reuse: Annotated[bool, typer.Option(help="allow fitting on a test split")] = False,
     seed: Annotated[int, typer.Option(help="seed of the folds")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="print every candidate of auto, not only the best")] = False,
     logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
     probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
@@ -65,7 +71,7 @@ def fit(
     if as_json:
         block_json(described(fitted, out))
     else:
-        show(fitted, out)
+        show(fitted, out, preds, everything)
 
 
 def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
@@ -91,13 +97,16 @@ def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
     return found
 
 
-def show(fitted: FittedMap, out: Path | None) -> None:
+def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool) -> None:
     from calibrant.cli.layout import Console
     from calibrant.report import terminal
 
     console, r = Console(), fitted.record
     if r.ranking:
-        console.print(terminal.records_table([ranked(row) for row in r.ranking], chosen="chosen"))
+        best = [row for i, row in enumerate(r.ranking) if everything or i < SHOWN or row["status"] == "chosen"]
+        console.print(terminal.records_table([ranked(row) for row in best], chosen="chosen"))
+        if len(best) < len(r.ranking):
+            console.say(f"{len(r.ranking) - len(best)} more candidates: --all", "dim")
         if r.cut:
             console.say(f"{r.cut}; the choice may change with a larger --budget", "bold red")
         console.print()
@@ -115,6 +124,10 @@ def show(fitted: FittedMap, out: Path | None) -> None:
         console.print("fitted on a test split, on purpose (--allow-reuse)", style="bold red")
     written = f"written to {out}" if out is not None else "not written: pass a folder with -o"
     console.say(written)
+    if out is not None:
+        test = partner(preds)
+        judged = "PREDICTIONS" if test is None else shlex.quote(str(test))
+        console.say(f"next: calibrant apply {shlex.quote(str(out))} {judged} -o calibrated.npz")
 
 
 def setting(text: str) -> tuple[str, Any]:

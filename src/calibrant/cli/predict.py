@@ -258,18 +258,14 @@ def _say(
         block_json(said, indent=None)
         return
     who = "" if made is None else f", {said['ensemble']} of {made.size}"
-    say(f"{out}: {predicted.n} items, {predicted.k} classes{who}, split {predicted.split}")
-    say(f"inputs: {inputs}")
-    say(f"accuracy {numbers.value('accuracy', said['accuracy'])}")
     if isinstance(pep, PEP):
         seen = pep.certificate
-        gain = (
-            f": NLL {seen.nll_at_zero:.4f} → {seen.nll:.4f} of {seen.members} members, where it was fitted"
-            if seen
-            else ""
-        )
-        say(f"σ = {pep.sigma:.4g} on {pep.share:.1%} of the weights (--where {pep.where}){gain}")
+        gain = f", NLL where it was fitted {seen.nll_at_zero:.4f} → {seen.nll:.4f}" if seen else ""
+        who += f" (σ = {pep.sigma:.4g} on {pep.share:.1%} of the weights{gain})"
         for note in seen.notes if seen else ():
-            say(f"note: {note}")
+            say(f"note: {note}", err=True)
+    accuracy = numbers.value("accuracy", said["accuracy"])
+    say(f"inputs: {inputs}", err=True)
+    say(f"{out}: {predicted.n:,} items of {predicted.split}, {predicted.k} classes{who}, accuracy {accuracy}")
     if html is not None:
         say(f"the report, for a browser: {html}")

@@ -100,3 +100,11 @@ def readable(path: Path, what: str) -> Iterator[None]:
             raise
         first = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise FileError(f"{path}: {what} is truncated or damaged ({first}); save it again") from error
+
+
+def partner(path: str | os.PathLike[str]) -> Path | None:
+    """`test.npz` and `calibration.npz` of one folder belong together, as `train` and `demo` write them."""
+    where = Path(path)
+    other = {"test": "calibration", "calibration": "test"}.get(where.stem)
+    found = None if other is None else where.with_name(f"{other}{where.suffix}")
+    return found if found is not None and found.is_file() else None

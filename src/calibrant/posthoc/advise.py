@@ -6,6 +6,7 @@ advice says so. Differences are paired, on the same items, with their intervals 
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -90,6 +91,7 @@ def advise(
         raise InputError(
             f"{predictions.source or 'these predictions'}: advice needs logits or probabilities, not a top-1 file"
         )
+    held_out = "CALIBRATION" if calibration is None else shlex.quote(calibration.source or "CALIBRATION")
     if calibration is None:
         calibration, test = halves(predictions, seed)
         how = (
@@ -121,7 +123,7 @@ def advise(
         tried=tuple(tried),
         ranking=choice.ranking,
         room=calibratability(test, ece_grid=test.n * (test.k or 1) <= GRID_NUMBERS),
-        command=None if fitted is None else f"calibrant fit CALIBRATION_PREDICTIONS --method {chosen} -o map/",
+        command=None if fitted is None else f"calibrant fit {held_out} --method {chosen} -o map",
         fitted=fitted,
         before=test,
         after=None if fitted is None else fitted.predictions(test),

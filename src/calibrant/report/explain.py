@@ -34,5 +34,5 @@ FAMILY = {
     "refinement": "Refinement: does confidence rank errors below correct answers?",
 }
 
-HEADLINE = ("accuracy", "gap", "ece", "nll", "brier", "auroc", "aurc")
-"""What is shown first; the rest stands in the full table."""
+HEADLINE = ("accuracy", "nll", "brier", "ece", "gap", "auroc")
+"""The six numbers that are shown first, everywhere; the rest stands in the full table."""

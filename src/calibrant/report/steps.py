@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from calibrant.files.paths import partner
 from calibrant.report.cells import cell
 from calibrant.report.comparison import field
 from calibrant.report.verdict import judge
 from calibrant.types import Report
+
+CALIBRATION = "CALIBRATION"
+"""Stands in a command for the predictions on held-out items, as long as no file of them is known."""
 
 
 @dataclass(frozen=True)
@@ -39,24 +43,11 @@ def next_steps(report: Report) -> list[Step]:
     """In order of worth: repair calibration (cheap), then refinement (needs another model), then watch it."""
     kind = judge(report).kind
     file = shlex.quote(report.file or "PREDICTIONS")
+    found = partner(report.file) if report.file else None
+    held_out = CALIBRATION if found is None else shlex.quote(str(found))
     steps: list[Step] = []
     if kind in ("over", "under", "uneven"):
-        claim = {"over": "overstates", "under": "understates", "uneven": "misstates"}[kind]
-        method = "isotonic" if report.k is None else "auto"  # top-1 files have no NLL to choose by
-        answers = (
-            ". The automatic choice may change some answers, where that helps; --method temperature never does."
-            if method == "auto"
-            else ", and without changing the answers."
-        )
-        steps.append(
-            Step(
-                "Recalibrate",
-                f"The confidence {claim} what the model knows. A post-hoc map repairs that without training{answers} "
-                "Fit it on items that you will not report on, then audit others again.",
-                f"calibrant fit CALIBRATION_PREDICTIONS --method {method} -o map/ && calibrant apply map/ "
-                f"{file} -o calibrated.npz && calibrant audit calibrated.npz",
-            )
-        )
+        steps += _recalibrate(report, kind, file, held_out)
     elif kind == "calibrated":
         steps.append(
             Step(
@@ -67,7 +58,10 @@ def next_steps(report: Report) -> list[Step]:
         )
     else:
         gap = report.metrics.get("gap")
-        if gap is not None and gap.reason:
+        if gap is None or "accuracy" not in report:
+            why = "A verdict needs accuracy and gap, which were not asked for."
+            steps.append(Step("Get a verdict", why, f"calibrant audit {file}"))
+        elif gap.reason:
             steps.append(Step("Collect more items", f"These cannot tell a difference from noise: {gap.reason}."))
         else:
             why = "Without them, a difference cannot be told from noise."
@@ -86,10 +80,32 @@ def next_steps(report: Report) -> list[Step]:
             "Set a threshold",
             "Choose one with a guarantee, on data like those it will meet. Confidence that was right here may be wrong "
             "on other data: audit again when they change.",
-            "calibrant decide CALIBRATION --accuracy 0.95 -o rule",
+            f"calibrant decide {held_out} --accuracy 0.95 -o rule",
         )
     )
     return steps
+
+
+def _recalibrate(report: Report, kind: str, file: str, held_out: str) -> list[Step]:
+    claim = {"over": "overstates", "under": "understates", "uneven": "misstates"}[kind]
+    if report.k is None:  # top-1 files have no NLL to choose by
+        method, answers = " --method isotonic", ", and without changing the answers."
+    else:
+        method = ""
+        answers = ". The automatic choice may change some answers, where that helps; --method temperature never does."
+    why = f"The confidence {claim} what the model knows. A post-hoc map repairs that without training{answers}"
+    return [
+        Step(
+            "Recalibrate",
+            f"{why} Fit it on items that you will not report on.",
+            f"calibrant fit {held_out}{method} -o map",
+        ),
+        Step(
+            "Judge the map",
+            "On items that it was not fitted on.",
+            f"calibrant apply map {file} -o calibrated.npz && calibrant compare {file} calibrated.npz",
+        ),
+    ]
 
 
 def advice(record: Any) -> Advice:

@@ -21,7 +21,6 @@ from calibrant.report.verdict import judge
 from calibrant.types import Report
 
 COLOUR = {"over": "red", "under": "yellow", "uneven": "yellow", "calibrated": "green", "unknown": "white"}
-FAMILY = {"proper": "overall", "calibration": "calibration", "refinement": "refinement"}
 VERDICT_COLOUR = {"better": "green", "worse": "red"}
 
 
@@ -38,37 +37,31 @@ def verdict_line(report: Report) -> Text:
     return text
 
 
-def audit_table(report: Report) -> Table:
-    """Every metric with its interval, grouped by family; what does not exist says why."""
+def audit_table(report: Report, names: Sequence[str]) -> Table:
+    """The named metrics with their intervals; what does not exist says why."""
     table = _table(("metric", "left"), ("", "left"), ("value", "right"), ("95% interval", "left"), ("", "left"))
-    for family, title in FAMILY.items():
-        names = [n for n in report if n in METRICS and METRICS[n].family == family]
-        if not names:
-            continue
-        table.add_row(Text(title, style="bold"), "", "", "", "")
-        for name in names:
-            e, metric = report[name], METRICS[name]
-            shown = numbers.interval(name, e) if e.value is not None else ""
-            table.add_row(
-                Text(f"  {name}", style="cyan"),
-                ARROW[metric.better],
-                numbers.value(name, e.value),
-                Text(shown),
-                Text(e.reason or metric.title, style="dim"),
-            )
+    for name in names:
+        e, metric = report[name], METRICS[name]
+        table.add_row(
+            Text(name, style="cyan"),
+            ARROW[metric.better],
+            numbers.value(name, e.value),
+            Text(numbers.interval(name, e) if e.value is not None else ""),
+            Text(e.reason or metric.title, style="dim"),
+        )
     return table
 
 
-def audit(report: Report) -> Group:
+def audit(report: Report, names: Sequence[str]) -> Group:
     """Headline and table, what `calibrant audit` prints for one file."""
-    return Group(verdict_line(report), "", audit_table(report))
+    return Group(verdict_line(report), "", audit_table(report, names))
 
 
-def side_by_side(reports: Sequence[Report], names: Sequence[str] | None = None) -> Table:
+def side_by_side(reports: Sequence[Report], names: Sequence[str]) -> Table:
     """Several files, one column each."""
     called = short_names([r.file or f"#{i + 1}" for i, r in enumerate(reports)])
     table = _table(("metric", "left"), ("", "left"), *[(name, "right") for name in called])
-    for name in names or [n for n in reports[0] if n in METRICS]:
+    for name in names:
         cells = []
         for report in reports:
             e = report.metrics.get(name)
@@ -78,8 +71,10 @@ def side_by_side(reports: Sequence[Report], names: Sequence[str] | None = None) 
     return table
 
 
-def compare_table(comparison: Any) -> Table:
-    """The paired comparison: per metric the difference, its interval, the p-value, the verdict in words."""
+def compare_table(comparison: Any, names: Sequence[str] | None = None) -> Table:
+    """The paired comparison: per metric the difference, its interval, the p-value, the verdict in words.
+
+    p is corrected for all metrics of the comparison, also for those that `names` leaves out."""
     table = _table(
         ("metric", "left"),
         ("", "left"),
@@ -91,6 +86,8 @@ def compare_table(comparison: Any) -> Table:
     a, b = short_names(comparison_names(comparison))
     table.title, table.title_justify = Text(f"{b} against {a}", style="bold"), "left"
     for row in comparison_rows(comparison):
+        if names is not None and row.metric not in names:
+            continue
         better = METRICS[row.metric].better if row.metric in METRICS else None
         table.add_row(
             Text(row.metric, style="cyan"),

@@ -10,6 +10,7 @@ import numpy as np
 from calibrant.functional.binning import BinSums
 from calibrant.functional.scores import Scores
 from calibrant.metrics import METRICS
+from calibrant.report.explain import HEADLINE
 from calibrant.report.numbers import interval, is_percent, value
 from calibrant.report.plots.reliability import reliability
 from calibrant.report.plots.style import COLOURS, SERIES, as_they_are, dress, percent_axis
@@ -18,13 +19,12 @@ from calibrant.types import Report
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SHOWN = ("accuracy", "gap", "ece", "nll", "brier", "auroc")
 SHORT = {"gap": "gap", "ece": "ECE", "nll": "NLL", "brier": "Brier", "auroc": "AUROC"}
 ARROWS = {"low": "lower is better", "high": "higher is better", "zero": "zero is best"}
 
 
 def forest(
-    reports: Mapping[str, Report], *, names: Sequence[str] = SHOWN, axes: Sequence[Axes] | None = None
+    reports: Mapping[str, Report], *, names: Sequence[str] = HEADLINE, axes: Sequence[Axes] | None = None
 ) -> Sequence[Axes]:
     """One small panel per metric (each has its own scale), one row per predictor, dot and interval."""
     present = [n for n in names if any(n in r and r[n].value is not None for r in reports.values())]

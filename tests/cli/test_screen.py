@@ -1,0 +1,107 @@
+"""What a person sees in a terminal of 80 columns: six numbers, one command to run next, one line for one file."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrant import files, predictions
+from calibrant.cli import run
+from calibrant.metrics import METRICS
+from calibrant.report.explain import HEADLINE
+
+Said = Callable[..., str]
+
+
+@pytest.fixture
+def said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Said:
+    """A run's test and calibration predictions, overconfident; a command's stdout, in 80 columns unless told."""
+    monkeypatch.chdir(tmp_path)
+    Path("run").mkdir()
+    rng = np.random.default_rng(0)
+    for part, scale in (("test", 3.0), ("calibration", 3.0), ("soft", 1.0)):
+        z = rng.normal(size=(300, 4))
+        y = (z + rng.gumbel(size=z.shape)).argmax(1)
+        split = "calibration" if part == "calibration" else "test"
+        files.write(f"run/{part}.npz", predictions(scale * z, y, split=split))
+
+    def command(*words: str, columns: int = 80) -> str:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        code = run(words)
+        got = capsys.readouterr()
+        assert code == 0, got.err
+        return got.out
+
+    return command
+
+
+def following(text: str) -> list[str]:
+    """The command after `next:`, as a shell would read it."""
+    (line,) = [line for line in text.splitlines() if line.startswith("next: ")]
+    return shlex.split(line.removeprefix("next: calibrant "), comments=True)
+
+
+def test_six_numbers_and_all_on_request(said: Said) -> None:
+    first = [line.split()[0] for line in said("audit", "run/test.npz").splitlines() if line]
+    assert [word for word in first if word in METRICS] == list(HEADLINE) and len(HEADLINE) == 6
+    assert set(METRICS) <= set(said("audit", "run/test.npz", "--all", "--no-intervals").split())
+    assert set(METRICS) == set(json.loads(said("audit", "run/test.npz", "--json", "--no-intervals"))[0]["metrics"])
+    asked = said("audit", "run/test.npz", "--metrics", "ks,ece", "--no-intervals")
+    assert "ks" in asked.split() and "nll" not in asked.split()
+    pair = said("compare", "run/test.npz", "run/test.npz", "--replicates", "50")
+    assert "auroc" in pair and "fpr95" not in pair and "14 more: --all" in pair
+
+
+def test_next_leads_from_an_audit_to_calibrated_predictions(said: Said) -> None:
+    fit = following(said("audit", "run/test.npz"))
+    assert fit == ["fit", "run/calibration.npz", "-o", "map"]
+    apply = following(said(*fit, "--method", "temperature"))
+    assert apply == ["apply", "map", "run/test.npz", "-o", "calibrated.npz"]
+    said(*apply)
+    report = following(said("audit", "calibrated.npz"))
+    assert report == ["audit", "calibrated.npz", "--html", "report.html"]
+
+
+def test_next_without_held_out_predictions_asks_a_half_of_the_items(said: Said) -> None:
+    Path("run/test.npz").rename("mine.npz")
+    advise = following(said("audit", "mine.npz", "--metrics", "accuracy,gap"))
+    assert advise == ["audit", "mine.npz", "--advise"]
+    told = following(said(*advise, "--no-intervals"))
+    assert told[:2] == ["fit", "CALIBRATION"] and "--method" in told  # nothing can be known of that file
+    told = following(said("audit", "mine.npz", "--calibration", "run/calibration.npz", "--no-intervals"))
+    assert told[:2] == ["fit", "run/calibration.npz"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["audit", "run/test.npz", "--all"],
+        ["audit", "run/test.npz", "run/soft.npz"],
+        ["audit", "run/test.npz", "--advise"],
+        ["compare", "run/test.npz", "run/test.npz", "--all", "--replicates", "50"],
+        ["fit", "run/calibration.npz", "--budget", "2", "--all"],
+    ],
+)
+def test_tables_fit_eighty_columns(said: Said, words: list[str]) -> None:
+    """No line is longer, and none is broken inside a word or number to make it so; a command may be longer."""
+    narrow = said(*words)
+    rows = [line.rstrip() for line in narrow.splitlines()]
+    table = [row for row in rows if "  " in row.strip() and not row.startswith("next: ")]
+    assert table and max(map(len, table)) <= 80
+    if words[0] != "fit":  # its seconds differ from run to run
+        assert Counter(narrow.split()) == Counter(said(*words, columns=200).split())
+
+
+def test_apply_says_what_it_did_in_one_line(said: Said) -> None:
+    said("fit", "run/calibration.npz", "--method", "temperature", "-o", "map")
+    text = said("apply", "map", "run/test.npz", "-o", "out.npz")
+    assert text.startswith("out.npz: temperature applied to 300 items, NLL ") and text.count("\n") == 1
+    said("decide", "run/calibration.npz", "--accept", "0.8", "-o", "rule")
+    text = said("apply", "rule", "run/test.npz", "-o", "ruled.npz")
+    assert text.startswith("ruled.npz: 300 items, ") and "% accepted" in text and text.count("\n") == 1
