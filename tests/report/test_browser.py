@@ -290,6 +290,82 @@ def test_nothing_sticks_out(page: Any, width: int) -> None:
         page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
+@pytest.fixture(scope="module")
+def advised(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of an audit with advice and groups: every table that the report can have."""
+    from calibrant.cli import run
+
+    where = tmp_path_factory.mktemp("advised")
+    rng = np.random.default_rng(0)
+    z = rng.normal(0, 1.6, (600, 5))
+    y = (z + rng.gumbel(size=z.shape)).argmax(1)
+    site = rng.choice(["north", "east", "south", "a west with a long name"], 600)
+    np.savez(where / "x.npz", logits=np.where(site == "north", 5, 1)[:, None] * z, labels=y, site=site)
+    assert run(["audit", str(where / "x.npz"), "--by", "site", "--html", str(where / "r.html")]) == 0
+    return (where / "r.html").as_uri()
+
+
+def test_no_table_is_clipped_on_a_laptop(browser: Any, advised: str) -> None:
+    browser.get(advised)
+    size = {"width": 1280, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        clipped = (
+            "return [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length"
+        )
+        assert browser.execute_script(clipped) == 0
+        assert browser.execute_script("return document.querySelectorAll('.panel tr.worst').length") == 1
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_every_number_has_a_tooltip_and_its_percent_sign(browser: Any, advised: str) -> None:
+    """A number's own title, or what the script sets when the pointer comes over a cell."""
+    browser.get(advised)
+    bare = browser.execute_script(
+        "const bare = [];"
+        "for (const e of document.querySelectorAll('.card .big span, .bars b, tbody td.num, .sortable td + td')) {"
+        "  e.dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));"
+        "  const some = e.title || e.querySelector('[title]') || e.cellIndex === 0;"
+        "  if (/\\d/.test(e.textContent) && !some) bare.push(e.outerHTML);"
+        "} return bare"
+    )
+    assert bare == []
+    ece = browser.execute_script(
+        "return [...document.querySelectorAll('.panel th')].find(e => e.textContent === 'ece').title"
+    )
+    assert "how far confidence is from accuracy" in ece.lower() and "Lower is better" in ece
+    text = browser.execute_script("return document.body.innerText")
+    assert not re.search(r"[\d>< ] %", text)
+    goal = browser.execute_script("return getComputedStyle(document.querySelector('.goal').parentNode).whiteSpace")
+    assert goal == "nowrap"
+
+
+def test_printing_gives_one_page(browser: Any, advised: str, found: Audit, tmp_path: Path) -> None:
+    import base64
+
+    several = write(tmp_path / "two.html", [found, replace(found, name="again")], command="x").as_uri()
+    for address in (advised, several):
+        browser.get(address)
+        printed = browser.execute_cdp_cmd("Page.printToPDF", {"printBackground": True, "preferCSSPageSize": True})
+        assert len(re.findall(rb"/Type\s*/Page[^s]", base64.b64decode(printed["data"]))) == 1
+
+
+def test_the_markdown_button_copies_the_verdict_and_six_numbers(page: Any, found: Audit) -> None:
+    from selenium.webdriver.common.by import By
+
+    page.execute_script(
+        "window.copied = ''; document.addEventListener('copy', () => {"
+        " const e = document.activeElement; window.copied = e.value; })"
+    )
+    page.find_element(By.ID, "copy").click()
+    text = page.execute_script("return window.copied")
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(rows) == 1 + 1 + 6 and all(row.count(" | ") == 1 for row in rows)
+    assert f"{100 * found.report['accuracy'].value:.2f}%" in text  # type: ignore[operator]
+    assert "\\<img src=x onerror=alert(1)\\>" in text and page.find_element(By.ID, "copy").text == "Copied"
+
+
 def test_no_error_and_no_request(page: Any, address: str) -> None:
     page.execute_script(
         "document.querySelector('.find').click(); document.querySelector('.sortable th button').click()"

@@ -64,17 +64,17 @@ def before_and_after(advice: Advice | None, o: Options) -> dict[str, Any]:
     return {side: html.Audit.of(p, evaluate(p, **settings), name) for side, (p, name) in named.items()}
 
 
-def show(console: Any, advice: Advice) -> None:
+def show_advice(console: Any, advice: Advice) -> None:
     """The table side by side, and the recommendation."""
     from calibrant.report import terminal
 
     rows = [
-        {"": row["method"]}
+        {"": row["method"].replace("+", " + ")}
         | {name: (row[name]["value"] if row[name] else None) for name in ("nll", "ece", "brier", "auroc", "accuracy")}
         | {"verdict": row.get("nll verdict")}
         for row in advice.rows
     ]
-    console.print(terminal.records_table(rows, chosen=advice.chosen))
+    console.print(terminal.records_table(rows, chosen=advice.chosen.replace("+", " + ")))
     console.say(advice.how, "dim")
     console.say(advice.sentence, "bold")
     console.print()

@@ -11,18 +11,21 @@ from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant import files
 from calibrant.errors import CalibrantWarning, FileError, InputError, escaped
 from calibrant.files import parquet
 from calibrant.files.arrays import Keys
+from calibrant.functional.probabilities import FLOOR
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.evaluate import evaluate
 from calibrant.types import Predictions, Report
 
 if TYPE_CHECKING:
+    from calibrant.decisions.judge import Judgement
     from calibrant.functional.binning import BinSums
+    from calibrant.metrics.subgroups import Subgroups
 
 ROWS_IN_MEMORY = 1_000_000
 NUMBERS_IN_MEMORY = 1 << 27
@@ -55,6 +58,30 @@ class Audited:
     predictions: Predictions | None = None
     sums: BinSums | None = None
     warnings: tuple[str, ...] = ()  # what reading it made the library say
+    by: Subgroups | None = None
+    rule: Judgement | None = None
+    plan: dict[str, Any] | None = None  # the width that is wanted, and the items that it takes
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What looks wrong in the file, one sentence each. It stands beside the numbers; nothing is changed."""
+        never = self.report.extras.get("impossible_labels")
+        if never is None:
+            return self.warnings
+        n, share = int(never["items"]), never["nll"]
+        what = "1 item gives its label" if n == 1 else f"{n:,} items give their label"
+        return (
+            *self.warnings,
+            f"{what} a probability of {FLOOR:g} or less (0 counts as {FLOOR:g}), which adds {share:.4f} to the NLL",
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            n: each.to_dict() for n, each in (("by", self.by), ("rule", self.rule)) if each is not None
+        }
+        found |= {"notes": list(self.notes)} if self.notes else {}
+        found |= {"plan": self.plan} if self.plan is not None else {}
+        return self.report.to_dict() | found
 
 
 def pairs(preds: Sequence[Path], labels: Path | None) -> list[tuple[Path, Path | None]]:

@@ -41,21 +41,23 @@ def read(
     labels_key: str | None = None,
     predicted_key: str | None = None,
     confidence_key: str | None = None,
+    group_key: str | None = None,
     split: Split | str | None = None,
     class_axis: int = -1,
     ignore_index: int | None = None,
 ) -> Predictions:
-    """Checked predictions from a file; `labels` is the second `.npy` of a pair, or labels kept apart."""
+    """Checked predictions from a file; `labels` is the second `.npy` of a pair, or labels kept apart.
+    `group_key` names the column of the groups, which may be text."""
     where = existing(path)
     if where.suffix == ".npy":
         if labels is None:
             raise FileError(f"{where}: a .npy of scores needs a .npy of labels beside it (--labels FILE.npy)")
         found = npz.read_pair(where, existing(labels))
     else:
-        found = reader(where).read(where)
+        found = csv.read(where, group_key) if where.suffix == ".csv" else reader(where).read(where)
         if labels is not None:
             found = _with_labels(found, existing(labels))
-    keys = Keys(logits_key, probs_key, labels_key, predicted_key, confidence_key)
+    keys = Keys(logits_key, probs_key, labels_key, predicted_key, confidence_key, group_key)
     return arrays.join(found, keys, class_axis=class_axis, ignore_index=ignore_index, split=split)
 
 

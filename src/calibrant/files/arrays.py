@@ -48,6 +48,7 @@ class Keys:
     labels: str | None = None
     predicted: str | None = None
     confidence: str | None = None
+    group: str | None = None
 
 
 @dataclass(frozen=True)

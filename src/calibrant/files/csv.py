@@ -26,10 +26,13 @@ _TEXT = {
 }
 
 
-def read(path: Path) -> Arrays:
+def read(path: Path, text: str | None = None) -> Arrays:
+    """`text` names a column of words, besides those that always are."""
     header = _header(path)
     found = stems(header, path)
-    return Arrays(path, tuple(found), lambda name: _load(path, header, found[name], name), word="column")
+    return Arrays(
+        path, tuple(found), lambda name: _load(path, header, found[name], name, name in {*_TEXT, text}), word="column"
+    )
 
 
 def _header(path: Path) -> list[str]:
@@ -49,21 +52,21 @@ def _open(path: Path) -> TextIO:
     return path.open(newline="", encoding="utf-8-sig", errors="surrogateescape")
 
 
-def _load(path: Path, header: list[str], columns: list[str], name: str) -> Any:
+def _load(path: Path, header: list[str], columns: list[str], name: str, text: bool) -> Any:
     import pyarrow as pa
     from pyarrow import csv as arrow
 
-    kind = pa.string() if name in _TEXT else pa.float64()
+    kind = pa.string() if text else pa.float64()
     convert = arrow.ConvertOptions(
         column_types=dict.fromkeys(columns, kind), include_columns=columns, null_values=[], strings_can_be_null=False
     )
     try:
         return stacked(arrow.read_csv(path, convert_options=convert), columns, path, name)
     except pa.ArrowException:
-        return _cell_by_cell(path, header, columns, name)
+        return _cell_by_cell(path, header, columns, text)
 
 
-def _cell_by_cell(path: Path, header: list[str], columns: list[str], name: str) -> Any:
+def _cell_by_cell(path: Path, header: list[str], columns: list[str], text: bool) -> Any:
     where = [header.index(c) for c in columns]
     table: list[list[Any]] = []
     with _open(path) as stream:
@@ -75,12 +78,12 @@ def _cell_by_cell(path: Path, header: list[str], columns: list[str], name: str) 
             at = f"{path}: row {len(table)} (line {lines.line_num})"
             if len(line) != len(header):
                 raise FileError(f"{at} has {len(line)} cells, the header has {len(header)}")
-            read = _words if name in _TEXT else _number
+            read = _words if text else _number
             table.append([read(line[i], at, header[i]) for i in where])
-    if name in _TEXT:
+    if text:
         return [row[0] for row in table]
     array = np.array(table, dtype=np.float64).reshape(len(table), len(columns))
-    return array[:, 0] if columns == [name] else array
+    return array[:, 0] if len(columns) == 1 else array
 
 
 def _next(lines: Iterator[list[str]], at: str) -> list[str] | None:

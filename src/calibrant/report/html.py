@@ -22,6 +22,7 @@ from calibrant.metrics import METRICS
 from calibrant.report import comparison as paired
 from calibrant.report import numbers, page
 from calibrant.report.explain import BETTER, FAMILY, HEADLINE, MEANING
+from calibrant.report.markdown import markdown
 from calibrant.report.names import short_names
 from calibrant.report.panels import Panel, drawn
 from calibrant.report.provenance import provenance
@@ -62,7 +63,7 @@ def render(
 ) -> str:
     """The whole page. `comparison` is one paired comparison or several; `after` is `before` (else the first audit)
     recalibrated, on the same items; `panels` are further sections, from verbs that know more than the predictions."""
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     if not audits:
         raise InputError("a report needs at least one set of predictions")
@@ -92,6 +93,7 @@ def render(
             style=Markup(page.read("report.css")),
             script=Markup(script),
             script_hash=page.script_hash(script),
+            markdown=escape(markdown(named)),  # names in it are escaped; its lines are ours
             data=Markup(page.json_for_html(data)),
             METRICS=METRICS,
             MEANING=MEANING,

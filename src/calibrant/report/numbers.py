@@ -22,9 +22,9 @@ def percent(value: float | None, digits: int = 1) -> str:
             digits += 1
             text = f"{100 * value:.{digits}f}"
         if float(text) >= 100:
-            return f"> {100 - 10.0**-digits:.{digits}f}%"
+            return f">\N{NO-BREAK SPACE}{100 - 10.0**-digits:.{digits}f}%"
     elif 0 < value < 0.5 and float(text) == 0:
-        return f"< {10.0**-digits:.{digits}f}%"
+        return f"<\N{NO-BREAK SPACE}{10.0**-digits:.{digits}f}%"
     return f"{text}%".replace("-", "\N{MINUS SIGN}")
 
 

@@ -34,6 +34,7 @@ class Table:
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
     chosen: int | None = None  # the row to mark
+    mark: str = "chosen"  # or "worst"
 
     def __post_init__(self) -> None:
         for i, row in enumerate(self.rows):

@@ -13,6 +13,8 @@ from calibrant.report.comparison import field
 from calibrant.report.verdict import judge
 from calibrant.types import Report
 
+VERDICT = " verdict"
+"""How the columns end that judge another column."""
 CALIBRATION = "CALIBRATION"
 """Stands in a command for the predictions on held-out items, as long as no file of them is known."""
 
@@ -112,8 +114,8 @@ def advice(record: Any) -> Advice:
     """From an object or mapping with `rows` (records; nested before/after are flattened), and optionally `sentence`,
     `chosen` (the first column's value of the row to mark) and `command`."""
     flat = [_flat(row) for row in field(record, "rows") or field(record, "ranking") or ()]
-    columns = tuple(dict.fromkeys(key for row in flat for key in row))
-    rows = tuple(tuple(cell(row.get(column), column) for column in columns) for row in flat)
+    columns = tuple(dict.fromkeys(key for row in flat for key in row if not key.endswith(VERDICT)))
+    rows = tuple(tuple(_judged(row, column) for column in columns) for row in flat)
     picked = field(record, "chosen") or field(record, "method")
     chosen = next(
         (i for i, row in enumerate(flat) if picked is not None and next(iter(row.values()), None) == picked), None
@@ -133,6 +135,12 @@ def advice(record: Any) -> Advice:
         room_said=str(field(room, "said") or "") if room else "",
         how=str(field(record, "how") or ""),
     )
+
+
+def _judged(row: Mapping[str, Any], column: str) -> str:
+    """A cell and its verdict: '0.2844 [0.25, 0.32] better'."""
+    verdict = row.get(f"{column}{VERDICT}")
+    return cell(row.get(column), column) + (f" {verdict}" if verdict else "")
 
 
 def _flat(row: Any) -> dict[str, Any]:

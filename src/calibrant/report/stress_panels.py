@@ -15,7 +15,7 @@ from calibrant.report.stress_text import plain, shown
 
 HEADS = ("error", "NLL", "ECE", "AUROC")
 MAPS = (
-    ("accuracy", "Accuracy, in percent: the paler the better"),
+    ("accuracy", "Accuracy, in percent: the stronger the red, the worse"),
     ("ece", "ECE, in percent: how far confidence is from accuracy"),
     ("nll", "Negative log-likelihood"),
     ("auroc", "AUROC, in percent: does confidence still rank errors below correct answers"),

@@ -127,6 +127,22 @@
     });
   }
 
+  function copied(button, source) {
+    button.addEventListener("click", () => {
+      source.focus();
+      source.select();
+      button.textContent = document.execCommand("copy") ? "Copied" : "Press Ctrl+C";
+    });
+  }
+
+  // what a cell is about: its column's own explanation, or the names of its column and row
+  function explain(event) {
+    const cell = event.target.closest && event.target.closest("tbody td");
+    if (!cell || cell.title || cell.querySelector("[title]") || cell.cellIndex === 0) return;
+    const table = cell.closest("table"), head = table.tHead && table.tHead.rows[0].cells[cell.cellIndex];
+    if (head) cell.title = head.title || head.textContent.trim() + " of " + cell.parentNode.cells[0].textContent.trim();
+  }
+
   function theme(button) {
     const root = document.documentElement;
     const dark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
@@ -138,5 +154,7 @@
   document.querySelectorAll(".operating").forEach(operating);
   document.querySelectorAll("table.sortable").forEach(sortable);
   document.querySelectorAll("input.filter").forEach(filter);
+  copied(document.getElementById("copy"), document.getElementById("markdown"));
+  document.addEventListener("mouseover", explain);
   theme(document.getElementById("theme"));
 })();

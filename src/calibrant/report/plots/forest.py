@@ -24,9 +24,13 @@ ARROWS = {"low": "lower is better", "high": "higher is better", "zero": "zero is
 
 
 def forest(
-    reports: Mapping[str, Report], *, names: Sequence[str] = HEADLINE, axes: Sequence[Axes] | None = None
+    reports: Mapping[str, Report],
+    *,
+    names: Sequence[str] = HEADLINE,
+    axes: Sequence[Axes] | None = None,
+    colours: Sequence[str] = SERIES,
 ) -> Sequence[Axes]:
-    """One small panel per metric (each has its own scale), one row per predictor, dot and interval."""
+    """One small panel per metric (each has its own scale), one row per report, dot and interval."""
     present = [n for n in names if any(n in r and r[n].value is not None for r in reports.values())]
     if axes is None:
         axes = _panels(len(present), len(reports))
@@ -38,7 +42,7 @@ def forest(
             e = report.metrics.get(name)
             if e is None or e.value is None:
                 continue
-            colour = COLOURS[SERIES[row % len(SERIES)]]
+            colour = COLOURS[colours[row % len(colours)]]
             if e.low is not None and e.high is not None:
                 ax.plot([e.low, e.high], [row, row], color=colour, linewidth=2.2, solid_capstyle="butt")
             (dot,) = ax.plot([e.value], [row], "o", color=colour, markersize=5)

@@ -1,0 +1,74 @@
+"""`audit --by COLUMN` and `--plan WIDTH`: the same numbers in each group of items, and how many items are needed."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from calibrant import files
+from calibrant.cli.audit_inputs import Audited, Options
+from calibrant.errors import CalibrantWarning, InputError
+from calibrant.metrics.subgroups import Subgroups, subgroups
+from calibrant.report.explain import HEADLINE
+from calibrant.types import Report
+
+
+def grouped(each: Audited, path: Path, labels: Path | None, column: str, o: Options) -> Subgroups:
+    """The audited items by a column of their own file."""
+    if each.predictions is None:
+        raise InputError(f"{path}: --by needs the items in memory, and this was streamed")
+    with warnings.catch_warnings():  # the first reading said them
+        warnings.simplefilter("ignore", CalibrantWarning)
+        found = files.read(
+            path,
+            labels=labels,
+            logits_key=o.keys.logits,
+            probs_key=o.keys.probs,
+            labels_key=o.keys.labels,
+            predicted_key=o.keys.predicted,
+            confidence_key=o.keys.confidence,
+            group_key=column,
+            class_axis=o.class_axis,
+            ignore_index=o.ignore_index,
+        )
+    assert found.group is not None and found.group_names is not None
+    return subgroups(
+        each.predictions,
+        found.group,
+        found.group_names,
+        column,
+        metrics=list(dict.fromkeys([*(o.metrics or HEADLINE), "gap"])),
+        bins=o.bins,
+        seed=o.seed,
+        intervals=o.intervals,
+        about=o.about,
+        allow_reuse=o.allow_reuse,
+    )
+
+
+def show_groups(console: Any, found: Subgroups, shown: Sequence[str]) -> None:
+    """Four metrics fit 80 columns beside a name; JSON and the report have the others."""
+    from calibrant.report import groups, terminal
+
+    worst = None if found.worst is None else found.worst.name
+    names = [n for n in shown if n in found.parts[0].report and n not in ("nll", "brier")] or list(shown)
+    console.print(terminal.records_table(groups.rows(found, names[:4], groups.narrow), chosen=worst))
+    console.say(groups.EACH, "dim")
+    console.say(groups.sentence(found), "bold")
+    console.print()
+
+
+def show_plan(console: Any, report: Report, found: dict[str, Any], shown: Sequence[str]) -> None:
+    from calibrant.report import terminal
+
+    width = found["width"]
+    rows = []
+    for name in shown:
+        e, n = report[name], found["items"][name]
+        now = None if e.low is None or e.high is None else f"{e.high - e.low:.4f}"
+        rows.append({"metric": name, "width now": now, f"items for {width:g}": None if n is None else f"{n:,}"})
+    console.print(terminal.records_table(rows))
+    console.say(f"items for a 95% interval of that width, if new ones are like these {report.n:,}", "dim")
+    console.print()

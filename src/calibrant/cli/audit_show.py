@@ -1,0 +1,118 @@
+"""What `audit` shows of what it found: on the terminal, and as the HTML report."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from calibrant.cli.audit_advice import FEWEST, before_and_after, show_advice
+from calibrant.cli.audit_groups import show_groups, show_plan
+from calibrant.cli.audit_inputs import Audited, Options
+from calibrant.cli.audit_rule import rule_panel, show_rule
+from calibrant.metrics.regimes import caveats_line
+from calibrant.metrics.streaming_report import bounds_line
+from calibrant.posthoc.advise import Advice
+from calibrant.report import provenance
+from calibrant.report.explain import HEADLINE
+from calibrant.types import Report
+
+
+def page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None, o: Options) -> str:
+    """The HTML report."""
+    from calibrant.report import html
+    from calibrant.report.groups import group_panel
+
+    parts = [
+        html.Audit.of(a.predictions, a.report, notes=a.notes)
+        if a.predictions is not None
+        else html.Audit(a.report.file or "stream", a.report, sums=a.sums, notes=a.notes)
+        for a in found
+    ]
+    return html.render(
+        parts,
+        command=provenance.command(),
+        comparison=list(compared) or None,
+        advice=told,
+        panels=[
+            *(
+                group_panel(a.by, a.report.file if len(found) > 1 else None, o.metrics or HEADLINE)
+                for a in found
+                if a.by is not None
+            ),
+            *(rule_panel(a.rule, a.report.file) for a in found if a.rule is not None),
+        ],
+        **before_and_after(told, o),
+    )
+
+
+def show(
+    found: Sequence[Audited],
+    compared: Sequence[Any],
+    told: Advice | None,
+    html: Path | None,
+    shown: Sequence[str],
+) -> None:
+    """Everything for the terminal, in the order of the questions: how good, for whom, better than what, what next."""
+    from calibrant.cli.layout import Console
+    from calibrant.report import terminal
+
+    console = Console()
+    for each in found:
+        alone = len(found) == 1
+        console.print(terminal.audit(each.report, shown) if alone else terminal.verdict_line(each.report))
+        lines = [caveats_line(each.report), conventions_line(each.report), bounds_line(each.report)]
+        if alone and len(shown) < len(each.report):
+            lines.append(f"{len(each.report) - len(shown)} more metrics: --all")
+        console.print("\n".join(line for line in lines if line), style="dim", highlight=False, markup=False)
+        for note in each.notes:
+            console.say(f"note: {note}")
+        console.print()
+        if each.by is not None:
+            show_groups(console, each.by, shown)
+        if each.plan is not None:
+            show_plan(console, each.report, each.plan, shown)
+    if len(found) > 1:
+        console.print(terminal.side_by_side([a.report for a in found], shown))
+        console.print()
+    for comparison in compared:
+        console.print(terminal.compare_table(comparison, shown))
+        console.print()
+    for each in found:
+        if each.rule is not None:
+            show_rule(console, each.rule)
+    if told is not None:
+        show_advice(console, told)
+    if html is not None:
+        console.say(f"the report, for a browser: {html}")
+    for each in found:
+        console.say(f"next: {next_line(each, told, html)}")
+
+
+def next_line(each: Audited, told: Advice | None, html: Path | None) -> str:
+    """One command to run next, with its reason behind it as a comment of the shell."""
+    from calibrant.report.steps import CALIBRATION, next_steps
+
+    step = next_steps(each.report)[0]
+    file = shlex.quote(each.report.file or "PREDICTIONS")
+    if told is not None and told.command is not None:
+        return f"{told.command}  # the map that repairs it best"
+    if step.command is None:
+        seen = "" if html is not None else f"calibrant audit {file} --html report.html  # "
+        return f"{seen}{step.title[0].lower()}{step.title[1:]}"
+    splits = told is None and each.predictions is not None and each.predictions.logits is not None
+    if CALIBRATION in step.command and splits and each.report.n >= FEWEST:
+        return f"calibrant audit {file} --advise  # which map would repair it?"
+    return f"{step.command}  # {step.title.lower()}"
+
+
+def conventions_line(report: Report) -> str:
+    """What the numbers are about, in one line."""
+    c = report.conventions
+    about = f"confidence in the {c['about']}"
+    if report.k == 2 and c["about"] == "top label":
+        about += " (--about positive for class 1)"
+    classes = f"{report.k} classes" if report.k else "top-1 only"
+    parts = [f"{report.n:,} items", classes, about, f"split {c['split']}", f"{c['bins']} right-closed bins"]
+    return " · ".join([*parts, "Brier summed over classes", "sums in float64"])

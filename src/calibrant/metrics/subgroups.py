@@ -1,0 +1,117 @@
+"""The same metrics in each part of the items (hospital, device, language), and whether one part stands out.
+
+    z_g = (gap_g − gap_rest) / √(se_g² + se_rest²),   gap = mean confidence − accuracy
+
+Whoever looks at many parts finds a bad one by chance, so p is corrected by Holm's step-down rule. A max-statistic would
+gain little here: the parts are disjoint, so their statistics are nearly independent, which is where Holm loses least.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional.scores import Scores, positive_class, reduce
+from calibrant.metrics.compare import holm
+from calibrant.metrics.evaluate import About, evaluate
+from calibrant.metrics.gaps import cells
+from calibrant.types import Predictions, Report
+
+MOST = 100
+"""More values than this are ids or measurements, not parts."""
+ALPHA = 0.05
+
+
+@dataclass(frozen=True)
+class Subgroup:
+    """One part: its report, the gap of all other items, and how surprising the difference of the two gaps is."""
+
+    name: str
+    report: Report
+    rest: float
+    p: float
+    p_holm: float
+
+    @property
+    def gap(self) -> float:
+        """Mean confidence − accuracy, which every report by subgroups has."""
+        value = self.report["gap"].value
+        assert value is not None
+        return value
+
+    @property
+    def stands_out(self) -> bool:
+        """Its confidence is further off than that of the others, by more than chance."""
+        return self.p_holm < ALPHA and abs(self.gap) > abs(self.rest)
+
+    def to_dict(self) -> dict[str, Any]:
+        metrics = {name: e.to_dict() for name, e in self.report.items()}
+        return {"group": self.name, "n": self.report.n, "p": self.p, "p_holm": self.p_holm, "metrics": metrics}
+
+
+@dataclass(frozen=True)
+class Subgroups:
+    """Every part of the items by one column, in the order of their names."""
+
+    column: str
+    parts: tuple[Subgroup, ...]
+
+    @property
+    def worst(self) -> Subgroup | None:
+        """The part with the largest gap among those that stand out; None if none does."""
+        return max((g for g in self.parts if g.stands_out), key=lambda g: abs(g.gap), default=None)
+
+    @property
+    def largest(self) -> Subgroup:
+        """The part with the largest gap, whether it stands out or not."""
+        return max(self.parts, key=lambda g: abs(g.gap))
+
+    def to_dict(self) -> dict[str, Any]:
+        worst = None if self.worst is None else self.worst.name
+        return {"column": self.column, "worst": worst, "groups": [g.to_dict() for g in self.parts]}
+
+
+def subgroups(
+    p: Predictions, part: Tensor, names: Sequence[str], column: str, *, about: About = "top", **options: Any
+) -> Subgroups:
+    """`part` [N] numbers the parts that `names` names; `options` are those of `evaluate`."""
+    where = f"{p.source}: " if p.source else ""
+    if not 2 <= len(names) <= MOST:
+        raise InputError(f"{where}{column!r} has {len(names):,} different values; 2 to {MOST} are parts to compare")
+    scores = reduce(p, classwise=False)
+    scores = positive_class(scores) if about == "positive" else scores
+    found = [_against_rest(scores, part == g) for g in range(len(names))]
+    adjusted = holm({str(g): p_value for g, (_, p_value) in enumerate(found)})
+    return Subgroups(
+        column,
+        tuple(
+            Subgroup(name, evaluate(_taken(p, part == g), about=about, **options), *found[g], adjusted[str(g)])
+            for g, name in enumerate(names)
+        ),
+    )
+
+
+def _against_rest(scores: Scores, inside: Tensor) -> tuple[float, float]:
+    """(gap of the rest, p of the difference). Standard errors know resampled groups, and are never 0."""
+    c = cells(inside.long(), scores.confidence, scores.correct, scores.group)  # cell 1 is the part, cell 0 the rest
+    if c.factor is None:
+        error = float(c.sd.square().sum().sqrt())
+    else:
+        rows = c.factor / c.mass[:, None]
+        error = float((rows[1] - rows[0]).square().sum().sqrt())
+    z = float(c.gap[1] - c.gap[0]) / max(error, 1e-12)
+    return float(c.gap[0]), math.erfc(abs(z) / math.sqrt(2))
+
+
+def _taken(p: Predictions, inside: Tensor) -> Predictions:
+    """The items of a part; the groups that intervals resample are numbered anew."""
+    taken = p.take(inside.nonzero()[:, 0])
+    if taken.group is None:
+        return taken
+    return replace(taken, group=torch.unique(taken.group, return_inverse=True)[1], group_names=None)

@@ -1,0 +1,71 @@
+"""`audit --by COLUMN`: the sentence, the rows for a terminal, and the panel of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from calibrant.metrics.subgroups import Subgroup, Subgroups
+from calibrant.report import numbers, plots
+from calibrant.report.comparison import signed
+from calibrant.report.panels import Figure, Panel, Table
+from calibrant.types import Estimate
+
+EACH = "Each interval holds by itself; p is corrected for the number of groups (Holm)."
+
+
+def sentence(found: Subgroups) -> str:
+    """The worst group by name, or that none stands out."""
+    g = found.worst or found.largest
+    p = f"{numbers.p_value(g.p_holm)} after correcting for {len(found.parts)} groups"
+    others = f"the other items {signed('gap', g.rest)}"
+    if found.worst is None:
+        return (
+            f"no {found.column} stands out: the largest gap is that of {g.name}, {signed('gap', g.gap)} ({others}; {p})"
+        )
+    return f"worst {found.column}: {g.name} {_says(g)} (gap {signed('gap', g.gap)}, {others}; {p})"
+
+
+def _says(g: Subgroup) -> str:
+    accuracy = g.report.metrics.get("accuracy")
+    if accuracy is None or accuracy.value is None:
+        return "is furthest off"
+    said, right = numbers.percent_pair(accuracy.value + g.gap, accuracy.value)
+    return f"says {said}, is right {right}"
+
+
+def rows(found: Subgroups, names: Sequence[str], shown: Callable[[str, Estimate], str]) -> list[dict[str, str]]:
+    """One record per group; `shown` makes the cell of a metric."""
+    return [
+        {
+            found.column: g.name,
+            "items": numbers.count(g.report.n),
+            **{name: shown(name, g.report[name]) for name in names},
+            "p (Holm)": numbers.p_value(g.p_holm).removeprefix("p = ").removeprefix("p "),
+        }
+        for g in found.parts
+    ]
+
+
+def narrow(name: str, e: Estimate) -> str:
+    """The value, and below it the interval in as few characters as can be: 80 columns hold four metrics."""
+    value = numbers.value(name, e.value)
+    if e.value is None or e.low is None or e.high is None:
+        return value
+    scale, digits = (100, 1) if numbers.is_percent(name) else (1, 3)
+    low, high = (numbers.signed(name, scale * end, digits) for end in (e.low, e.high))
+    return f"{value}\n{low}…{high}"
+
+
+def group_panel(found: Subgroups, file: str | None, names: Sequence[str]) -> Panel:
+    """The forest plot of the groups, and their numbers; `file` says whose they are, if there are several."""
+    text = sentence(found)
+    axes = plots.forest({g.name[:28]: g.report for g in found.parts}, names=names, colours=["accent"])
+    table = rows(found, names, numbers.brief)
+    marked = None if found.worst is None else found.parts.index(found.worst)
+    return Panel(
+        f"Is it worse for some {found.column}?" + (f" ({file})" if file else ""),
+        f"{text[0].upper()}{text[1:]}.",
+        [Figure(axes[0], f"Each {found.column} with 95% intervals. {EACH}", wide=True)],
+        [Table(f"by {found.column}", tuple(table[0]), [tuple(row.values()) for row in table], marked, "worst")],
+        ["p is of the difference between the gap of a group and that of all other items."],
+    )
