@@ -22,7 +22,7 @@ def test_a_panel_stands_below_the_verdict_with_figure_table_and_note(audit: Call
     text = render([audit()], command="calibrant", panels=[panel])
     assert text.index("Which inputs?") < text.index("The main numbers")
     several = render([audit("a.npz"), audit("b.npz")], command="calibrant", panels=[panel])
-    assert several.index("Side by side") < several.index("Which inputs?") < several.index('<div class="file"')
+    assert several.index("Side by side") < several.index("Which inputs?") < several.index('<div class="file')
     assert 'aria-label="ECE by level"' in text and "3.0%" in text and "measured on test" in text
     assert text.count('<tr class="chosen">') == 1
 
