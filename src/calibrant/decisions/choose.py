@@ -61,29 +61,10 @@ def decide(
     p = predictions if isinstance(predictions, Predictions) else checked(predictions, labels)
     goals = {"accuracy": accuracy, "accept": accept, "threshold": threshold, "risk": risk}
     goals |= {"set_coverage": set_coverage, "costs": costs}
-    said = [name for name, value in goals.items() if value is not None]
-    if len(said) != 1:
-        raise InputError(f"say one of {', '.join(goals)}{': not ' + ' and '.join(said) if said else ''}")
-    goal = said[0]
     given = {"loss": loss, "method": method, "randomised": randomised or None, "penalty": penalty, "k_reg": k_reg}
-    given |= {"actions": actions, "guarantee": guarantee, "by": by}
-    for name, value in given.items():
-        if value is not None and name not in SETTINGS[goal]:
-            raise InputError(f"{name} does not belong to {goal}, which takes {', '.join(SETTINGS[goal])}")
-    if goal not in ("threshold", "risk", "costs"):
-        probability(goal, goals[goal])
-    if threshold is not None and not (isinstance(threshold, (int, float)) and 0 <= threshold <= 1):
-        raise InputError(f"threshold={threshold!r}; it is a confidence, between 0 and 1")
+    goal = one_goal(goals, given | {"actions": actions, "guarantee": guarantee, "by": by})
     sure = None if guarantee is None else probability("guarantee", guarantee)
-    refuse_test(p, allow_reuse)
-    mapped = p if map is None else map.predictions(p)
-    reused = refuse_reuse(mapped, allow_reuse=True)
-    if reused and not allow_reuse:
-        raise SplitError(
-            f"{p.source or 'these predictions'}: the map was fitted on these very items, so nothing can be promised "
-            "from them; choose the rule on other items, or say allow_reuse=True (--allow-reuse)"
-        )
-    reused = reused or p.split is Split.TEST
+    mapped, reused = behind_map(p, map, allow_reuse)
     if p.group is not None and by != "group" and goal != "costs":
         warn(
             f"{p.source or 'these predictions'}: items come in groups; the promise counts them as independent, which "
@@ -91,16 +72,8 @@ def decide(
         )
     rule: Rule
     if set_coverage is not None:
-        rule = choose_sets(
-            mapped,
-            set_coverage,
-            method=method or "lac",
-            guarantee=sure,
-            by=by,
-            randomised=randomised,
-            penalty=penalty,
-            k_reg=k_reg,
-        )
+        ties: dict[str, Any] = {"randomised": randomised, "penalty": penalty, "k_reg": k_reg}
+        rule = choose_sets(mapped, set_coverage, method=method or "lac", guarantee=sure, by=by, **ties)
     elif costs is not None:
         rule = choose_costs(mapped, costs, actions)
     else:
@@ -113,6 +86,35 @@ def decide(
             rule = task.keeping(1 - accuracy if accuracy is not None else risk or 0.0, loss)
     settings = {goal: None if goal == "costs" else goals[goal]}
     return replace(rule, map=map, record=replace(rule.record, **_record(p, settings), reuse=reused))
+
+
+def one_goal(goals: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """The goal that was said, with its value and the settings beside it checked."""
+    said = [name for name, value in goals.items() if value is not None]
+    if len(said) != 1:
+        raise InputError(f"say one of {', '.join(goals)}{': not ' + ' and '.join(said) if said else ''}")
+    goal, value = said[0], goals[said[0]]
+    for name, setting in given.items():
+        if setting is not None and name not in SETTINGS[goal]:
+            raise InputError(f"{name} does not belong to {goal}, which takes {', '.join(SETTINGS[goal])}")
+    if goal not in ("threshold", "risk", "costs"):
+        probability(goal, value)
+    if goal == "threshold" and not (isinstance(value, (int, float)) and 0 <= value <= 1):
+        raise InputError(f"threshold={value!r}; it is a confidence, between 0 and 1")
+    return goal
+
+
+def behind_map(p: Predictions, map: FittedMap | None, allow_reuse: bool) -> tuple[Predictions, bool]:
+    """(predictions after the map, whether items that may not be were used all the same, because the caller said so)."""
+    refuse_test(p, allow_reuse)
+    mapped = p if map is None else map.predictions(p)
+    reused = refuse_reuse(mapped, allow_reuse=True)
+    if reused and not allow_reuse:
+        raise SplitError(
+            f"{p.source or 'these predictions'}: the map was fitted on these very items, so nothing can be promised "
+            "from them; choose the rule on other items, or say allow_reuse=True (--allow-reuse)"
+        )
+    return mapped, reused or p.split is Split.TEST
 
 
 SETTINGS = {

@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.decisions.choose import behind_map
 from calibrant.decisions.conformal import scorer
 from calibrant.decisions.rule import Decisions, probability
-from calibrant.errors import InputError, SplitError, warn
+from calibrant.errors import InputError, warn
 from calibrant.functional.inputs import predictions as checked
 from calibrant.functional.tensors import as_tensor
-from calibrant.metrics.evaluate import refuse_reuse
 from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions
 
@@ -73,10 +73,7 @@ def positive(weights: Any, n: int) -> Tensor:
 def calibration(predictions: Any, labels: Any, map: FittedMap | None) -> Predictions:
     """Calibration items behind the map, which must not have been fitted on them."""
     p = predictions if isinstance(predictions, Predictions) else checked(predictions, labels)
-    mapped = p if map is None else map.predictions(p)
-    if refuse_reuse(mapped, allow_reuse=True):
-        raise SplitError("the map was fitted on these very items, so nothing can be promised from them; give others")
-    return mapped
+    return behind_map(p, map, allow_reuse=False)[0]
 
 
 def unlabelled(logits: Any, map: FittedMap | None) -> Predictions:
