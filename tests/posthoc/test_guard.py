@@ -17,7 +17,7 @@ from calibrant.errors import RefusedError, SplitError
 from calibrant.functional.scores import reduce
 from calibrant.posthoc import CALIBRATORS
 from calibrant.posthoc.calibrator import Calibrator
-from calibrant.posthoc.crossval import auroc_influence, folds_of, held_out, mean_of
+from calibrant.posthoc.crossval import Folds, auroc_influence, folds_of, held_out, mean_of
 from calibrant.posthoc.guard import guard, sentence
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.temperature import Temperature
@@ -135,8 +135,8 @@ def test_folds_are_stratified_seeded_and_keep_groups() -> None:
 
 def test_held_out_figures_by_a_naive_loop() -> None:
     p = sample(60, scale=2.0)
-    fold = folds_of(p, 3, 0)
-    found = held_out(Temperature(), p, fold)
+    folds = Folds(p, 3, 0)
+    found, fold = held_out(Temperature(), folds), folds.of_item
     for i in range(60):
         rest = p.take((fold != fold[i]).nonzero()[:, 0])
         T = Temperature().solve(rest).summary()["temperature"]

@@ -14,6 +14,8 @@ from torch import Tensor
 
 import calibrant
 from calibrant.errors import InputError
+from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.crossval import Folds, folds_of, held_out
 from calibrant.posthoc.temperature import GRID, Slope, Temperature, least_ece, least_nll
 
 
@@ -160,6 +162,38 @@ def test_subsample_start_does_not_change_the_answer() -> None:
     z, y = simulate(40_000, 10)
     z[:: 40_000 * 10 // (1 << 16)] *= 50  # exactly the rows of the subsample mislead it
     assert least_nll(z, y)[0] == pytest.approx(oracle(z, y), rel=3e-6)
+
+
+@pytest.mark.parametrize("members", [0, 3])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_refits_of_many_items_are_those_of_fitting_again(members: int, grouped: bool) -> None:
+    """One Newton step against the solver on the items that are left, and the guard's figures from both."""
+    z, y = simulate(9_000, 40)
+    z = 1.7 * (z if not members else z + torch.randn(members, 9_000, 40, dtype=torch.float64))
+    p = calibrant.predictions(z.float(), y, group=torch.arange(9_000) // 30 if grouped else None)
+    folds = Folds(p, 5, 0)
+    quick = [float(m.temperature) for m in Temperature().refits(p, folds.of_item)]  # type: ignore[attr-defined]
+    plain = [float(m.temperature) for m in Calibrator.refits(Temperature(), p, folds.of_item)]  # type: ignore[attr-defined]
+    assert quick == pytest.approx(plain, rel=2e-5) and quick != plain
+    fast, slow = held_out(Temperature(), folds), held_out(Again(), folds)
+    assert float(fast.loss.mean()) == pytest.approx(float(slow.loss.mean()), rel=1e-8)
+    assert fast.auroc == pytest.approx(slow.auroc, abs=1e-6)
+
+
+class Again(Temperature):
+    """Fits again for each fold."""
+
+    refits = Calibrator.refits
+
+
+def test_folds_far_apart_are_fitted_again() -> None:
+    z, y = simulate(9_000, 40)
+    group = torch.arange(9_000) // 1800
+    z[group == 0] *= 20  # without this group, T is another one
+    p = calibrant.predictions(z, y, group=group)
+    fold = folds_of(p, 5, 0)
+    for m, plain in zip(Temperature().refits(p, fold), Calibrator.refits(Temperature(), p, fold), strict=True):
+        assert m.summary() == plain.summary()
 
 
 def test_ece_objective_on_the_papers_grid() -> None:

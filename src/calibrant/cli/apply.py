@@ -16,6 +16,8 @@ from calibrant.cli.fit import Bar
 from calibrant.decisions import Rule, load
 from calibrant.errors import FileError
 from calibrant.files import outputs
+from calibrant.functional.scores import reduce
+from calibrant.posthoc.crossval import loss_of
 from calibrant.posthoc.fit import mean_nll
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.overlap import WORTH_SAYING
@@ -52,7 +54,7 @@ def apply(
         p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
         after = fitted.predictions(p)
         files.write(out, after)
-        before_nll, after_nll = mean_nll(p, after)
+        before_nll, after_nll = mean_nll(loss_of(reduce(p, classwise=False), p.n), reduce(after, classwise=False))
         found = _found(fitted, p.n, p.k, None, before_nll, after_nll, out) | {"overlap": fitted.overlap(p)}
     elif preds.is_dir() or preds.suffix == ".parquet":
         if out.suffix:

@@ -12,7 +12,7 @@ which keeps the digits of 1 − p_max that 1.0 has lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,10 +50,18 @@ class Scores:
         return int(self.labels.shape[0])
 
 
-def reduce(predictions: Predictions, bins: int = 15, *, chunk: int = CHUNK, classwise: bool = True) -> Scores:
+def reduce(
+    predictions: Predictions,
+    bins: int = 15,
+    *,
+    chunk: int = CHUNK,
+    classwise: bool = True,
+    through: Callable[[Tensor], Tensor] | None = None,
+) -> Scores:
     """Scores of predictions; members are pooled (mean probability) inside each chunk.
 
     `classwise=False` leaves out the sums in (class, bin) cells, a third of the work, for who needs none of them.
+    `through` is a map of the logits, applied to each chunk.
     """
     if predictions.logits is None:
         return _top1(predictions, bins)
@@ -71,6 +79,8 @@ def reduce(predictions: Predictions, bins: int = 15, *, chunk: int = CHUNK, clas
     for start in range(0, n, rows):
         y = labels[start : start + rows]
         z = logits[..., start : start + rows, :]
+        if through is not None:  # in the room that is there: fresh pages take longer than the map
+            z = through(room[: len(y)].copy_(z) if z.ndim == 2 else z)
         if z.ndim == 3:
             if len(z) > 1:
                 spread.append(disagreement(z, y))
@@ -138,7 +148,7 @@ def _chunk(z: Tensor, y: Tensor, cells: Cells | None, e: Tensor) -> tuple[Tensor
     top = e.gather(1, a[:, None])
     e.sub_(top)
     away = e.gather(1, y[:, None])[:, 0]  # z_y − m, before exp
-    _exp_(e)
+    exp_(e)
     e.scatter_(1, a[:, None], 0.0)
     rest = e.sum(1)
     log_z = torch.log1p(rest)
@@ -164,13 +174,13 @@ def _argmax(z: Tensor) -> Tensor:
     return z.argmax(1)
 
 
-def _exp_(e: Tensor) -> None:
+def exp_(e: Tensor) -> Tensor:
     """exp in place. One thread of numpy's AVX-512 kernel does what two of torch's do."""
     alone = e.device.type == "cpu" and torch.get_num_threads() == 1
     if alone and torch.backends.cpu.get_cpu_capability() == "AVX512":
         np.exp(e.numpy(), out=e.numpy())
-    else:
-        e.exp_()
+        return e
+    return e.exp_()
 
 
 def _join(parts: Sequence[Disagreement]) -> Disagreement:

@@ -25,9 +25,8 @@ from typing import Any, ClassVar
 import torch
 
 from calibrant.errors import InputError
-from calibrant.functional.scores import reduce
 from calibrant.posthoc.calibrator import Calibrator, Composition
-from calibrant.posthoc.crossval import HeldOut, average, folds_of, held_out, mean_of, standard_error
+from calibrant.posthoc.crossval import Folds, HeldOut, average, held_out, mean_of, scored, standard_error
 from calibrant.posthoc.guard import Verdict, judge
 from calibrant.posthoc.map import FittedMap, Identity
 from calibrant.posthoc.toplabel import TopLabelMap
@@ -119,8 +118,8 @@ class Auto(Calibrator):
         def left() -> float:
             return self.budget - (time.monotonic() - start)
 
-        fold = folds_of(p, self.folds, self.seed)
-        identity = Candidate(Unchanged(), [held_out(None, p, fold)])
+        folds = Folds(p, self.folds, self.seed)
+        identity = Candidate(Unchanged(), [folds.identity])
         done = [identity]
         queue = list(singles(p))
         composed = False
@@ -129,7 +128,7 @@ class Auto(Calibrator):
             done.append(candidate)
             if progress:
                 progress(candidate.calibrator.name, min(1.0, 1 - left() / self.budget))
-            self._run(candidate, p, fold, left)
+            self._run(candidate, folds, left)
             if not queue and not composed and p.logits is not None:
                 queue, composed = list(pairs(done)), True
         repeats = 1
@@ -137,21 +136,21 @@ class Auto(Calibrator):
             near = [c for c in done[1:] if c.status == "ran" and within(c, best(done), p, 2.0)]
             if left() <= sum(c.seconds for c in near):  # repeating some of them would compare unlike with unlike
                 break
-            fold = folds_of(p, self.folds, self.seed + repeats)
-            identity.runs.append(held_out(None, p, fold))
+            folds = Folds(p, self.folds, self.seed + repeats)
+            identity.runs.append(folds.identity)
             for candidate in near:
                 if len(candidate.runs) == repeats:
-                    cross_validate(candidate, p, fold)
+                    cross_validate(candidate, folds)
             repeats += 1
         return replace(conclude(done, p, self.folds), cut=self._cut(done, repeats))
 
-    def _run(self, candidate: Candidate, p: Predictions, fold: torch.Tensor, left: Callable[[], float]) -> None:
-        needed = 0.0
+    def _run(self, candidate: Candidate, folds: Folds, left: Callable[[], float]) -> None:
+        needed, p = 0.0, folds.p
         first = candidate.calibrator.name == PROMISING[0]  # the cheapest; timing a few items would time the first call
         if left() > 0 and p.n * (p.k or 1) > _SMALL and not first:
             needed = estimate(candidate.calibrator, p, self.folds)
         if left() > needed:
-            cross_validate(candidate, p, fold)
+            cross_validate(candidate, folds)
             return
         spent = f"the budget of {self.budget:g} s was spent"
         guess = f"would take about {needed:.2g} s of a budget of {self.budget:g} s"
@@ -167,11 +166,11 @@ class Auto(Calibrator):
         return f"the budget of {self.budget:g} s was too small for all: {'; '.join(said)}" if said else ""
 
 
-def cross_validate(candidate: Candidate, p: Predictions, fold: torch.Tensor) -> None:
+def cross_validate(candidate: Candidate, folds: Folds) -> None:
     """One run more; a first one that cannot be made is the candidate's end."""
     began = time.monotonic()
     try:
-        candidate.runs.append(held_out(candidate.calibrator, p, fold))
+        candidate.runs.append(held_out(candidate.calibrator, folds))
     except InputError as error:
         if not candidate.runs:
             candidate.status, candidate.reason = "failed", str(error)
@@ -189,7 +188,7 @@ def estimate(calibrator: Calibrator, p: Predictions, folds: int) -> float:
     try:
         fitted = calibrator.fold(few)
         fit = time.monotonic() - began
-        reduce(fitted.predictions(replace(few, origin="probe")), classwise=False)
+        scored(fitted, replace(few, origin="probe"))
     except InputError:  # too few for this method: nothing is known, and all of them may well be enough
         return 0.0
     return p.n / few.n * (folds * fit + time.monotonic() - began - fit)

@@ -7,10 +7,12 @@ Cross-validation calls `solve` through `fold`, which computes no hash and checks
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+
+from torch import Tensor
 
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.pooling import pool
@@ -64,6 +66,11 @@ class Calibrator:
             return self.solve(p)
         fitted = self.solve(replace(p, logits=pool(p.logits)))
         return Chain((Pool(), fitted), record=fitted.record)
+
+    def refits(self, p: Predictions, fold: Tensor, fitted: FittedMap | None = None) -> Iterator[FittedMap]:
+        """For each fold, the fit on all items but its own. Override it where the fit on all items tells."""
+        for f in range(int(fold.max()) + 1):
+            yield self.fold(p.take((fold != f).nonzero()[:, 0]))
 
     def settings(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}

@@ -7,7 +7,9 @@ group (image, sequence) stay in one fold, and standard errors then count groups.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -30,9 +32,9 @@ class HeldOut:
     loss: Tensor  # [N]; NaN where the predictions themselves called the label impossible
     influence: Tensor  # [N]: of the item on AUROC − its mean, averaged over the folds that have one
     auroc: float | None
-    degrees: float
-    labels_changed: int  # held-out labels that a map changed although it promised not to
-    bounds: tuple[str, ...]  # what certificates said of an optimum out of bounds
+    degrees: float = 0.0
+    labels_changed: int = 0  # held-out labels that a map changed although it promised not to
+    bounds: tuple[str, ...] = ()  # what certificates said of an optimum out of bounds
 
 
 def folds_of(p: Predictions, count: int, seed: int) -> Tensor:
@@ -52,34 +54,66 @@ def folds_of(p: Predictions, count: int, seed: int) -> Tensor:
     return fold
 
 
-def held_out(calibrator: Calibrator | None, p: Predictions, fold: Tensor) -> HeldOut:
-    """Fit on all folds but one, look at that one, for each; None is the identity."""
-    p = replace(p, origin=p.origin or "cross-validation")  # nothing here is reported, so nothing need be hashed
-    loss = torch.full((p.n,), torch.nan, dtype=torch.float64)
-    influence = torch.zeros(p.n, dtype=torch.float64)
+class Folds:
+    """One spread of the items over folds: each fold's items, and their scores before any map. Candidates share it."""
+
+    def __init__(self, p: Predictions, count: int, seed: int) -> None:
+        self.p = replace(p, origin=p.origin or "cross-validation")  # nothing is reported, so nothing need be hashed
+        self.of_item = folds_of(p, count, seed)
+        self.items = [(self.of_item == f).nonzero()[:, 0] for f in range(count)]
+
+    @cached_property
+    def tests(self) -> list[Predictions]:
+        return [self.p.take(at) for at in self.items]
+
+    @cached_property
+    def before(self) -> list[Scores]:
+        return [reduce(test, classwise=False) for test in self.tests]
+
+    @cached_property
+    def identity(self) -> HeldOut:
+        return _held_out(self, self.before)
+
+
+def held_out(calibrator: Calibrator, folds: Folds, fitted: FittedMap | None = None) -> HeldOut:
+    """Fit on all folds but one, look at that one, for each; `fitted` is the map of all items, where it is known."""
+    p, count = folds.p, len(folds.items)
+    degrees, changed, bounds, after = 0.0, 0, [], []
+    refits = calibrator.refits(p, folds.of_item, fitted)
+    for refit, test, before in zip(refits, folds.tests, folds.before, strict=True):
+        after.append(scored(refit, test))
+        degrees += refit.degrees / count
+        if promises_label(refit) and p.members == 1:
+            changed += int((after[-1].predicted != before.predicted).sum())
+        bounds += bounds_of(refit)
+    return replace(
+        _held_out(folds, after), degrees=degrees, labels_changed=changed, bounds=tuple(dict.fromkeys(bounds))
+    )
+
+
+def _held_out(folds: Folds, scores: Sequence[Scores]) -> HeldOut:
+    """The figures of each fold's scores."""
+    n = folds.p.n
+    loss = torch.full((n,), torch.nan, dtype=torch.float64)
+    influence = torch.zeros(n, dtype=torch.float64)
     areas: list[tuple[float, int]] = []
-    degrees, changed, bounds = 0.0, 0, []
-    count = int(fold.max()) + 1
-    for f in range(count):
-        at = (fold == f).nonzero()[:, 0]
-        test = p.take(at)
-        before = after = reduce(test, classwise=False)
-        if calibrator is not None:
-            fitted = calibrator.fold(p.take((fold != f).nonzero()[:, 0]))
-            after = reduce(fitted.predictions(test), classwise=False)
-            degrees += fitted.degrees / count
-            if promises_label(fitted) and p.members == 1:
-                changed += int((after.predicted != before.predicted).sum())
-            bounds += bounds_of(fitted)
-        loss[at] = torch.where(torch.isinf(loss_of(before, p.n)), torch.nan, loss_of(after, p.n))
+    for at, before, after in zip(folds.items, folds.before, scores, strict=True):
+        loss[at] = torch.where(torch.isinf(loss_of(before, n)), torch.nan, loss_of(after, n))
         area = auroc_influence(after)
         if area is not None:
             influence[at] = area[1]
             areas.append((area[0], len(at)))
     weight = sum(n for _, n in areas)
     auroc = sum(a * n for a, n in areas) / weight if weight else None
-    influence *= p.n / weight if weight else 0.0
-    return HeldOut(loss, influence, auroc, degrees, changed, tuple(dict.fromkeys(bounds)))
+    influence *= n / weight if weight else 0.0
+    return HeldOut(loss, influence, auroc)
+
+
+def scored(fitted: FittedMap, p: Predictions) -> Scores:
+    """The scores of the mapped items; a map of logits alone works on a chunk at a time."""
+    if p.logits is None or type(fitted).predictions is not FittedMap.predictions:
+        return reduce(fitted.predictions(p), classwise=False)
+    return reduce(replace(p, predicted=None, confidence=None), classwise=False, through=fitted)
 
 
 def loss_of(scores: Scores, n: int) -> Tensor:
@@ -94,13 +128,8 @@ def loss_of(scores: Scores, n: int) -> Tensor:
     return -torch.log(torch.where(scores.correct, said, 1 - said))
 
 
-def repeated(calibrator: Calibrator | None, p: Predictions, folds: int, seeds: range) -> HeldOut:
-    """Mean over repeats of `held_out` with different folds."""
-    runs = [held_out(calibrator, p, folds_of(p, folds, seed)) for seed in seeds]
-    return average(runs)
-
-
 def average(runs: list[HeldOut]) -> HeldOut:
+    """Mean over repeats with different folds."""
     areas = [r.auroc for r in runs if r.auroc is not None]
     return HeldOut(
         loss=torch.stack([r.loss for r in runs]).mean(0),

@@ -8,14 +8,15 @@ from difflib import get_close_matches
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from calibrant.errors import InputError, RefusedError, SplitError, unknown
 from calibrant.functional.inputs import predictions as checked
-from calibrant.functional.scores import reduce
+from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.conventions import checked_seed
 from calibrant.posthoc.auto import Auto, Unchanged
 from calibrant.posthoc.calibrator import Calibrator, Composition, refuse_test
-from calibrant.posthoc.crossval import loss_of
+from calibrant.posthoc.crossval import loss_of, scored
 from calibrant.posthoc.guard import Verdict, guard
 from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions, Split
@@ -80,8 +81,11 @@ def fit_predictions(
         choice = calibrator.choose(p, progress)
         calibrator, ranking, verdict, cut = choice.calibrator, choice.ranking, choice.verdict, choice.cut
     fitted = calibrator.fit(p, allow_reuse=allow_reuse)
-    verdict = verdict or guard(calibrator, p, seed=seed)
-    before, after = mean_nll(p, fitted.predictions(p))
+    verdict = verdict or guard(calibrator, p, fitted=fitted, seed=seed)
+    known = replace(p, origin=p.origin or fitted.record.data)  # hashed already
+    loss = verdict.loss_before
+    loss = loss_of(reduce(p, classwise=False), p.n) if loss is None else loss
+    before, after = mean_nll(loss, scored(fitted, known))
     record = replace(
         fitted.record, guard=verdict.to_dict(), nll_before=before, nll_after=after, ranking=ranking, cut=cut
     )
@@ -142,10 +146,9 @@ def known_settings(cls: type[Calibrator], settings: dict[str, Any], method: str)
     return settings
 
 
-def mean_nll(before: Predictions, after: Predictions) -> tuple[float | None, float | None]:
+def mean_nll(before: Tensor, after: Scores) -> tuple[float | None, float | None]:
     """Mean loss of both (`crossval.loss_of`), over items whose label was possible before; None if there are none."""
-    a, b = (loss_of(reduce(p, classwise=False), p.n) for p in (before, after))
-    possible = ~torch.isinf(a)
+    possible = torch.isfinite(before)
     if not bool(possible.any()):
         return None, None
-    return float(0 + a[possible].mean()), float(0 + b[possible].mean())  # never −0.0
+    return float(0 + before[possible].mean()), float(0 + loss_of(after, after.n)[possible].mean())  # never −0.0

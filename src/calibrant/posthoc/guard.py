@@ -13,9 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from calibrant.errors import InputError
 from calibrant.posthoc.calibrator import Calibrator
-from calibrant.posthoc.crossval import HeldOut, mean_of, repeated
+from calibrant.posthoc.crossval import Folds, HeldOut, held_out, mean_of
+from calibrant.posthoc.map import FittedMap
 from calibrant.types import Estimate, Predictions
 
 MATERIAL_AUROC = 1e-3
@@ -33,6 +36,7 @@ class Verdict:
     auroc_change: Estimate | None = None
     folds: int = FOLDS
     seed: int = 0
+    loss_before: Tensor | None = None  # [N] of the items as they are; NaN where the label was called impossible
 
     @property
     def ok(self) -> bool:
@@ -46,11 +50,13 @@ class Verdict:
         return out
 
 
-def guard(calibrator: Calibrator, p: Predictions, *, seed: int = 0, folds: int = FOLDS) -> Verdict:
-    """The verdict on what this calibrator makes of these items."""
+def guard(
+    calibrator: Calibrator, p: Predictions, *, fitted: FittedMap | None = None, seed: int = 0, folds: int = FOLDS
+) -> Verdict:
+    """The verdict on what this calibrator makes of these items; `fitted`: its map of all of them, where it is known."""
     try:
-        identity = repeated(None, p, folds, range(seed, seed + 1))
-        after = repeated(calibrator, p, folds, range(seed, seed + 1))
+        spread = Folds(p, folds, seed)
+        identity, after = spread.identity, held_out(calibrator, spread, fitted)
     except InputError as error:
         return Verdict((f"could not be cross-validated ({error}), so nothing is known about unseen items",), seed=seed)
     return judge(identity, after, p, folds=folds, seed=seed)
@@ -70,9 +76,8 @@ def judge(identity: HeldOut, after: HeldOut, p: Predictions, *, folds: int = FOL
         reasons.append(
             f"held-out AUROC of confidence falls by {-area.value:.4f} [{-area.high:.4f}, {-(area.low or 0):.4f}]"
         )
-    return Verdict(
-        tuple(reasons), mean_of(identity.loss, group), mean_of(after.loss, group), change, area, folds=folds, seed=seed
-    )
+    losses = (mean_of(identity.loss, group), mean_of(after.loss, group))
+    return Verdict(tuple(reasons), *losses, change, area, folds=folds, seed=seed, loss_before=identity.loss)
 
 
 def auroc_change(identity: HeldOut, after: HeldOut, p: Predictions) -> Estimate:

@@ -25,7 +25,7 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional.binning import bin_sums, equal_width
 from calibrant.functional.pooling import pool
-from calibrant.functional.scores import CHUNK
+from calibrant.functional.scores import CHUNK, exp_
 from calibrant.functional.solve import Certificate, increasing_root
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
@@ -40,6 +40,10 @@ GRID = tuple(i / 100 for i in range(1, 1001))
 _GONE = -1e300
 """Stands for −inf after the shift: exp gives 0 at every T, and 0 · z stays 0 instead of NaN."""
 _SAMPLE = 1 << 16  # numbers in the subsample that finds the start
+LARGE = 4 * _SAMPLE
+"""Numbers from which on float32 passes come before those in float64."""
+NEAR = 0.02
+"""A step in log T whose square is the error of a refit: NLL is flat there to the fourth power."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +91,19 @@ class Temperature(Calibrator):
             T, certificate = least_nll(p.logits, p.labels, self.members)
         return TemperatureMap(torch.tensor(T, dtype=torch.float64), record=certified(certificate))
 
+    def refits(self, p: Predictions, fold: Tensor, fitted: FittedMap | None = None) -> Iterator[FittedMap]:
+        """Of many items: one Newton step from T of all of them, the more exact the less a fold's items move it."""
+        if self.T is None and self.objective == "nll" and p.logits is not None and p.logits.numel() > LARGE:
+            fitted = fitted or self.solve(p)
+            assert isinstance(fitted, TemperatureMap)
+            certificate = fitted.record.certificate
+            if certificate["bound"] is None and "impossible_labels" not in certificate:
+                steps = _steps(p.logits, p.labels, self.members, float(fitted.temperature), fold)
+                if float(steps.abs().max()) < NEAR:
+                    yield from (TemperatureMap(fitted.temperature * math.exp(-x)) for x in steps.tolist())
+                    return
+        yield from super().refits(p, fold, fitted)
+
 
 def least_nll(logits: Tensor, labels: Tensor, members: str = "pooled") -> tuple[float, dict[str, Any]]:
     """(T*, certificate) of the exact optimum."""
@@ -131,7 +148,7 @@ def _exact(z: Tensor, y: Tensor, pooled: bool) -> Certificate:
     the slope there, and two evaluations in float64 close the bracket; float64 alone decides."""
     low, high = -math.log(BOUNDS[1]), -math.log(BOUNDS[0])
     n, size = z.shape[1], z.shape[0] * z.shape[2]
-    large = n * size > 4 * _SAMPLE
+    large = n * size > LARGE
     start = 0.0
     if large or pooled:
         few = torch.arange(0, n, max(1, n * size // _SAMPLE), device=z.device)
@@ -166,6 +183,16 @@ def _approach(f: Slope, x: float, low: float, high: float) -> tuple[float, float
     return x, slope
 
 
+def _steps(logits: Tensor, labels: Tensor, members: str, T: float, fold: Tensor) -> Tensor:
+    """For each fold, Newton's step in x = log β from the optimum of all items to that of all but its own."""
+    z = logits[None] if logits.ndim == 2 else logits
+    slope = Slope(z, labels.to(z.device), len(z) > 1 and members == "pooled", torch.float32)
+    beta, fold = 1 / T, fold.to(z.device)
+    first, second = (torch.cat(c).double() for c in zip(*slope.by_item(beta), strict=True))
+    within = torch.stack([torch.bincount(fold, v) for v in (first, second)])
+    return (-(first.sum() - within[0]) / (beta * (second.sum() - within[1]))).cpu()
+
+
 class Slope:
     """x = log β → (L'(β), dL'/dx), one chunked pass; sums over items in float64 whatever the passes are in."""
 
@@ -178,33 +205,32 @@ class Slope:
         self.separable = bool((self.label == 0).all())
         self.least = _GONE if dtype == torch.float64 else -1e30
         self.blocked = bool(torch.isneginf(z.amin()))
+        self.room = z.new_empty((2, len(z), min(self.rows, z.shape[1]), z.shape[2]), dtype=dtype)
 
     def __call__(self, x: float) -> tuple[float, float]:
         beta = math.exp(x)
-        first = second = 0.0
+        sums = [torch.stack([c.sum(dtype=torch.float64) for c in chunk]) for chunk in self.by_item(beta)]
+        first, second = (torch.stack(sums).sum(0) / self.z.shape[1]).tolist()
+        return first, beta * second
+
+    def by_item(self, beta: float) -> Iterator[tuple[Tensor, Tensor]]:
+        """Chunk by chunk, the first and second derivative by β of each item's loss."""
         for mean, variance, log_p in self._moments(beta):
             if self.pooled:
                 # w_m ∝ p_m(y): each member counts by how much of the pooled probability is its own
                 w = torch.softmax(log_p, 0)
-                average = -(w * mean).sum(0)
-                first -= float(average.sum(dtype=torch.float64))
-                second += float((w * (variance + mean * (-mean - average))).sum(dtype=torch.float64))
+                average = (w * mean).sum(0)
+                yield average, (w * (variance + mean * (average - mean))).sum(0)
             else:
-                first += float(mean.sum(dtype=torch.float64))
-                second += float(variance.sum(dtype=torch.float64))
-        return first / self.count, beta * second / self.count
+                yield mean.mean(0), variance.mean(0)
 
     def value(self, x: float) -> float:
         """L'(β) alone: a third of the pass is the second moment."""
-        first = 0.0
+        sums = []
         for mean, _, log_p in self._moments(math.exp(x), second=False):
-            weighted = torch.softmax(log_p, 0) * mean if self.pooled else mean
-            first += float(weighted.sum(dtype=torch.float64))
-        return first / self.count
-
-    @property
-    def count(self) -> int:
-        return self.z.shape[1] * (1 if self.pooled else self.z.shape[0])
+            weighted = torch.softmax(log_p, 0) * mean if self.pooled else mean / len(mean)
+            sums.append(weighted.sum(dtype=torch.float64))
+        return float(torch.stack(sums).sum()) / self.z.shape[1]
 
     def nll(self, x: float) -> float:
         """Mean NLL of the pooled prediction at x."""
@@ -217,11 +243,12 @@ class Slope:
         """Per member and item: E_p z − z_y, Var_p z (left at 0 unless `second`), log p_y."""
         for start in range(0, self.z.shape[1], self.rows):
             at = slice(start, start + self.rows)
-            z = self.z[:, at].to(self.dtype, copy=True).sub_(self.top[:, at])
+            size = self.z[:, at].shape[1]
+            z = self.room[0][:, :size].copy_(self.z[:, at]).sub_(self.top[:, at])
             if self.blocked:
                 z.clamp_min_(self.least)
             label = self.label[:, at]
-            e = torch.mul(z, beta).exp_()
+            e = exp_(torch.mul(z, beta, out=self.room[1][:, :size]))
             total = e.sum(-1)
             mean = e.mul_(z).sum(-1) / total
             variance = torch.zeros_like(mean)
