@@ -216,7 +216,7 @@ def _trainers(model: torch.nn.Module, batch: int) -> tuple[Callable[[], Any], Ca
     y = index % 10
     autocast = partial(torch.autocast, "cuda", torch.bfloat16)
     optimiser = torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9, fused=True)
-    step = Step(Member(model, optimiser, model), CrossEntropy(), autocast=autocast)
+    step = Step(Member(model, optimiser, model), CrossEntropy(reduction="none"), autocast=autocast)
     q = F.one_hot(y, 10).float()
 
     def train() -> None:

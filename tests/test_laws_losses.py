@@ -73,6 +73,11 @@ def batch(q: Tensor) -> Batch:
     return Batch(q, torch.tensor([0, 1, 2, 3, 4, 0, 1]), torch.arange(N))
 
 
+def per_item(name: str, **settings: Any) -> Criterion:
+    """The loss as the training loop uses it."""
+    return LOSSES[name](**settings, reduction="none")
+
+
 def hot(labels: Tensor) -> Tensor:
     return torch.nn.functional.one_hot(labels, K).double()
 
@@ -87,21 +92,21 @@ def test_every_entry_has_its_case() -> None:
 @pytest.mark.parametrize(("name", "settings", "weight"), CASES)
 def test_loss_is_its_formula(name: str, settings: dict[str, Any], weight: Any, logits: Tensor, q: Tensor) -> None:
     for target in (q, hot(q.argmax(-1))):
-        value = LOSSES[name](**settings)(logits, target)
+        value = per_item(name, **settings)(logits, target)
         assert value.shape == (N,)
         torch.testing.assert_close(value, torch.tensor(looped(weight, logits, target), dtype=torch.float64))
 
 
 @pytest.mark.parametrize(("name", "settings", "weight"), CASES)
 def test_loss_gradient(name: str, settings: dict[str, Any], weight: Any, logits: Tensor, q: Tensor) -> None:
-    criterion = LOSSES[name](**settings)
+    criterion = per_item(name, **settings)
     assert torch.autograd.gradcheck(lambda z: criterion(z, q), logits.requires_grad_())
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_neutral_setting_is_cross_entropy_to_the_bit(name: str, logits: Tensor, q: Tensor) -> None:
-    reference = LOSSES["cross_entropy"]()
-    neutral = LOSSES[name](**NEUTRAL[name])
+    reference = per_item("cross_entropy")
+    neutral = per_item(name, **NEUTRAL[name])
     for dtype in (torch.float32, torch.float64):
         z = logits.to(dtype).requires_grad_()
         there, here = reference(z, q.to(dtype)), neutral(z, q.to(dtype))
@@ -111,18 +116,69 @@ def test_neutral_setting_is_cross_entropy_to_the_bit(name: str, logits: Tensor, 
 
 def test_cross_entropy_is_torchs(logits: Tensor, q: Tensor) -> None:
     weights = (0.5, 1.0, 2.0, 3.0, 0.1)
-    ours = LOSSES["cross_entropy"](class_weights=weights)(logits, q)
+    ours = per_item("cross_entropy", class_weights=weights)(logits, q)
     theirs = torch.nn.functional.cross_entropy(
         logits, q, weight=torch.tensor(weights, dtype=torch.float64), reduction="none"
     )
     torch.testing.assert_close(ours, theirs)
 
 
+TORCH = torch.nn.functional.cross_entropy
+WEIGHTS = (0.5, 1.0, 2.0, 3.0, 0.1)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_cross_entropy_is_called_like_torchs(reduction: Any, weights: Any, logits: Tensor, q: Tensor) -> None:
+    """Labels with some to ignore, soft targets, images of labels with the classes at axis 1 or last."""
+    loss = LOSSES["cross_entropy"](class_weights=weights, reduction=reduction, ignore_index=3)
+    options = {"weight": None if weights is None else torch.tensor(weights).double(), "reduction": reduction}
+    labels = torch.tensor([0, 1, 2, 3, 4, 3, 1])
+    torch.testing.assert_close(loss(logits, labels), TORCH(logits, labels, ignore_index=3, **options))
+    torch.testing.assert_close(loss(logits, q), TORCH(logits, q, **options))
+    images, maps = torch.randn(2, K, 3, 4, dtype=torch.float64), torch.randint(0, K, (2, 3, 4))
+    expected = TORCH(images, maps, ignore_index=3, **options)
+    torch.testing.assert_close(loss(images, maps), expected)
+    torch.testing.assert_close(loss(images.movedim(1, -1), maps), expected)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_is_a_scalar_and_labels_are_one_hot_targets(name: str, logits: Tensor) -> None:
+    labels = torch.tensor([0, 1, 2, 3, 4, 3, -100])
+    loss, items = LOSSES[name](), per_item(name)(logits, hot(labels.clamp_min(0)))
+    assert loss(logits, labels).shape == ()
+    torch.testing.assert_close(loss(logits, labels), items[:6].mean())
+    torch.testing.assert_close(loss(logits, labels.to(torch.int16)), items[:6].mean())
+    assert float(loss(logits, torch.full((N,), -100))) == 0.0
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_a_compiled_loss_is_one_graph(name: str, weights: Any, logits: Tensor, q: Tensor) -> None:
+    loss = LOSSES[name](class_weights=weights)
+    torch._dynamo.reset()  # the cases before this one are other graphs of the same line
+    compiled = torch.compile(lambda z, t: loss(z, t), fullgraph=True, backend="aot_eager")
+    for target in (q, torch.tensor([0, 1, 2, 3, 4, 3, -100])):
+        z = logits.clone().requires_grad_()
+        torch.testing.assert_close(compiled(z, target), loss(z, target))
+        grads = [torch.autograd.grad(f(z, target), z)[0] for f in (compiled, loss)]
+        torch.testing.assert_close(*grads)
+
+
+def test_a_loss_says_what_it_cannot_take(logits: Tensor) -> None:
+    with pytest.raises(InputError, match="reduction='average' is unknown"):
+        LOSSES["focal"](reduction="average")
+    with pytest.raises(InputError, match="label 5 with classes=5"):
+        LOSSES["focal"]()(logits, torch.full((N,), 5))
+    with pytest.raises(InputError, match="axis 1 and at the last"):
+        LOSSES["focal"]()(torch.randn(2, 3, 3), torch.zeros(2, 3, dtype=torch.long))
+
+
 @pytest.mark.parametrize("name", LOSSES)
 def test_class_weights_scale_their_class(name: str, logits: Tensor) -> None:
     weights = (0.5, 1.0, 2.0, 3.0, 0.25)
     labels = torch.tensor([0, 1, 2, 3, 4, 2, 3])
-    plain, weighted = LOSSES[name](), LOSSES[name](class_weights=weights)
+    plain, weighted = per_item(name), per_item(name, class_weights=weights)
     torch.testing.assert_close(
         weighted(logits, hot(labels)), plain(logits, hot(labels)) * torch.tensor(weights).double()[labels]
     )
@@ -140,7 +196,7 @@ def test_loss_is_stable_at_the_ends(name: str, settings: dict[str, Any], weight:
             z = torch.tensor(rows, dtype=dtype, requires_grad=True)
             target = torch.full((len(rows), K), smooth / K)
             target[:, label] += 1 - smooth
-            loss = LOSSES[name](**settings)(z, target)
+            loss = per_item(name, **settings)(z, target)
             loss.sum().backward()
             assert loss.dtype == torch.float32
             assert loss.isfinite().all()
@@ -304,6 +360,14 @@ def test_a_batch_in_which_nothing_counts_asks_for_nothing(name: str, logits: Ten
 def test_mixed_labels_are_refused(name: str, logits: Tensor, q: Tensor) -> None:
     with pytest.raises(InputError, match="mixed"):
         PENALTIES[name]()(logits, Batch(q, None, torch.arange(N)))
+
+
+def test_penalties_take_the_labels_alone(logits: Tensor, batch: Batch) -> None:
+    assert batch.labels is not None
+    for name in ("lp_norm", "entropy", "mmce"):
+        torch.testing.assert_close(PENALTIES[name]()(logits, batch.labels), PENALTIES[name]()(logits, batch))
+    with pytest.raises(InputError, match="history by item"):
+        PENALTIES["ranking"]()(logits, batch.labels)  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------- tables and their protocols

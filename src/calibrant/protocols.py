@@ -14,7 +14,7 @@ from calibrant.types import Predictions
 
 @dataclass(frozen=True)
 class Batch:
-    """What a penalty may look at besides the logits."""
+    """What a penalty may look at besides the logits. A penalty that needs no more takes the labels alone."""
 
     q: Tensor  # soft targets [N, K]
     labels: Tensor | None  # [N]; None when a transform has mixed them away
@@ -34,9 +34,9 @@ class TargetPolicy(Protocol):
 
 @runtime_checkable
 class Criterion(Protocol):
-    """(logits[N, K], q[N, K]) -> loss[N]; the loop reduces."""
+    """(logits[N, K], labels[N] or q[N, K]) -> scalar; with `reduction="none"`, which the loop asks for, loss[N]."""
 
-    def __call__(self, logits: Tensor, q: Tensor) -> Tensor: ...
+    def __call__(self, logits: Tensor, target: Tensor) -> Tensor: ...
 
 
 @runtime_checkable

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from calibrant.errors import InputError
+from calibrant.functional.soft_labels import encoded, soft_labels
 from calibrant.targets import TARGETS, AdaLS, ArAdaLS, Levels, OneHot, Smoothing
-from calibrant.targets.encoding import encoded, soft_labels
 
 
 def test_smoothing_is_its_formula_and_torchs() -> None:

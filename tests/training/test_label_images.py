@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from calibrant.data import Data, Part
 from calibrant.files import read as read_predictions
 from calibrant.files import write
+from calibrant.functional.soft_labels import soft_labels
 from calibrant.losses import CrossEntropy
-from calibrant.targets.encoding import soft_labels
 from calibrant.training import How, read
 from calibrant.training.components import median_frequency
 from calibrant.training.evaluate import summary
@@ -43,7 +43,7 @@ def test_the_loss_is_torchs_mean_over_labelled_pixels() -> None:
     member = Member(model, make(Optimiser("sgd", 0.1), model), model)
     expected = F.cross_entropy(model.map(x), y, ignore_index=-1).detach()
     right = (model.map(x).argmax(1) == y)[y >= 0].double().mean()
-    loss, hits = Step(member, CrossEntropy())(x, soft_labels(y, 4, 0.0), y, torch.arange(2), 2)
+    loss, hits = Step(member, CrossEntropy(reduction="none"))(x, soft_labels(y, 4, 0.0), y, torch.arange(2), 2)
     assert float(loss) == pytest.approx(float(expected), rel=1e-6)
     assert float(hits) / 2 == pytest.approx(float(right))
 

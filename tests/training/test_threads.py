@@ -65,7 +65,8 @@ def test_a_step_on_the_cpu_leaves_autograds_threads_as_the_caller_has_them(enabl
         loss.backward()  # type: ignore[no-untyped-call]
 
     model = nn.Linear(3, 2)
-    step = Step(Member(model, make(Optimiser("sgd", 0.1), model), model), CrossEntropy(), backward=backward)
+    member = Member(model, make(Optimiser("sgd", 0.1), model), model)
+    step = Step(member, CrossEntropy(reduction="none"), backward=backward)
     with torch.autograd.set_multithreading_enabled(enabled):
         step(torch.ones(4, 3), torch.eye(2)[[0, 1, 0, 1]], None, torch.arange(4), 4)
     assert seen == [enabled]

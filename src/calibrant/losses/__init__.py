@@ -1,6 +1,7 @@
-"""Criteria per item on soft targets: (logits[N, K], q[N, K]) → loss[N]; penalties per batch: (logits, Batch) → scalar.
+"""Losses, called like `torch.nn.CrossEntropyLoss`: (logits[N, K], labels[N] or q[N, K]) → scalar, or a loss per item;
+penalties, which are added to them: (logits, labels or Batch) → scalar.
 
-A criterion is a frozen record of its settings; a penalty carries its `weight` inside the scalar it returns.
+A loss is a frozen record of its settings; a penalty carries its `weight` inside the scalar it returns.
 `ranking` is also Stateful (its history by training index) and refuses batches whose labels a transform mixed.
 """
 

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from calibrant.losses.reduction import log_probabilities, weighted_sum
+from calibrant.losses.item_loss import ItemLoss
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
-    """Cross-entropy, the reference that every other criterion equals at its neutral setting."""
+class CrossEntropy(ItemLoss):
+    """Cross-entropy, the reference that every other loss equals at its neutral setting."""
 
-    class_weights: tuple[float, ...] | None = None
-
-    def __call__(self, logits: Tensor, q: Tensor) -> Tensor:
-        return weighted_sum(q, -log_probabilities(logits, q), self.class_weights)
+    def factor(self, log_p: Tensor) -> float:
+        return 1.0

@@ -14,24 +14,23 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.losses.focal import one_minus_p
-from calibrant.losses.reduction import log_probabilities, weighted_sum
+from calibrant.losses.item_loss import ItemLoss
 
 
 @dataclass(frozen=True)
-class DualFocal:
+class DualFocal(ItemLoss):
     """Dual focal: weight (1 − p + next smaller p)^γ. γ = 5 on CIFAR-10 in the paper; 0 is cross-entropy."""
 
     gamma: float = 5.0
-    class_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.gamma < math.inf:
             raise InputError(f"gamma must be 0 or more, got {self.gamma}; 0 is cross-entropy")
 
-    def __call__(self, logits: Tensor, q: Tensor) -> Tensor:
-        log_p = log_probabilities(logits, q)
-        base = one_minus_p(log_p) + next_below(log_p.exp())
-        return weighted_sum(q, base**self.gamma * -log_p, self.class_weights)
+    def factor(self, log_p: Tensor) -> Tensor:
+        lead: Tensor = one_minus_p(log_p) + next_below(log_p.exp())
+        return lead**self.gamma
 
 
 def next_below(p: Tensor) -> Tensor:

@@ -16,43 +16,40 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.losses.reduction import log_probabilities, weighted_sum
+from calibrant.losses.item_loss import ItemLoss
 
 
 @dataclass(frozen=True)
-class Focal:
+class Focal(ItemLoss):
     """Focal: weight (1 − p)^γ, hard items count more. `steps`: pairs (upper bound of p, γ below it), bounds rising."""
 
     gamma: float = 3.0
     steps: tuple[tuple[float, float], ...] = ()
-    class_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not all(0 <= gamma < math.inf for gamma in (self.gamma, *(gamma for _, gamma in self.steps))):
             raise InputError(f"gamma must be 0 or more, got {self.gamma} and steps {self.steps}; 0 is cross-entropy")
         if list(self.steps) != sorted(self.steps, key=lambda step: step[0]):
             raise InputError(f"steps {self.steps} must have rising bounds")
 
-    def __call__(self, logits: Tensor, q: Tensor) -> Tensor:
-        log_p = log_probabilities(logits, q)
-        gamma = gamma_by_confidence(log_p, self.gamma, self.steps)
-        return weighted_sum(q, one_minus_p(log_p) ** gamma * -log_p, self.class_weights)
+    def factor(self, log_p: Tensor) -> Tensor:
+        return one_minus_p(log_p) ** gamma_by_confidence(log_p, self.gamma, self.steps)
 
 
 @dataclass(frozen=True)
-class InverseFocal:
+class InverseFocal(ItemLoss):
     """Inverse focal: weight (1 + p)^γ̄, easy items count more (RC, equation 4)."""
 
     gamma: float = 2.0
-    class_weights: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.gamma < math.inf:
             raise InputError(f"gamma must be 0 or more, got {self.gamma}; 0 is cross-entropy")
 
-    def __call__(self, logits: Tensor, q: Tensor) -> Tensor:
-        log_p = log_probabilities(logits, q)
-        return weighted_sum(q, (1 + log_p.exp()) ** self.gamma * -log_p, self.class_weights)
+    def factor(self, log_p: Tensor) -> Tensor:
+        return (1 + log_p.exp()) ** self.gamma
 
 
 def one_minus_p(log_p: Tensor) -> Tensor:

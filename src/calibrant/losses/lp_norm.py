@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.losses.reduction import mean, wide
+from calibrant.losses.precision import mean, weight_of, wide
 from calibrant.protocols import Batch
 
 
@@ -23,5 +23,5 @@ class LpNorm:
         if not self.p >= 1:
             raise InputError(f"p must be at least 1 for a norm, got {self.p}")
 
-    def __call__(self, logits: Tensor, batch: Batch) -> Tensor:
-        return self.weight * mean(torch.linalg.vector_norm(wide(logits), ord=self.p, dim=-1), batch.weight)
+    def __call__(self, logits: Tensor, batch: Batch | Tensor | None = None) -> Tensor:
+        return self.weight * mean(torch.linalg.vector_norm(wide(logits), ord=self.p, dim=-1), weight_of(batch))

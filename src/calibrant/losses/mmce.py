@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.losses.reduction import wide
+from calibrant.losses.precision import wide
 from calibrant.protocols import Batch
 
 
@@ -31,13 +31,14 @@ class MMCE:
         if not self.width > 0:
             raise InputError(f"width must be positive, got {self.width}; the paper has 0.4")
 
-    def __call__(self, logits: Tensor, batch: Batch) -> Tensor:
-        if batch.labels is None:
+    def __call__(self, logits: Tensor, batch: Batch | Tensor) -> Tensor:
+        labels, weight = (batch, None) if isinstance(batch, Tensor) else (batch.labels, batch.weight)
+        if labels is None:
             raise InputError("mmce needs labels, and a transform has mixed them; drop mixup/cutmix/ccat or mmce")
         confidence, predicted = torch.log_softmax(wide(logits), -1).max(-1)
-        correct = predicted == batch.labels
+        correct = predicted == labels
         gap = torch.where(correct, -torch.expm1(confidence), -confidence.exp())  # c − r
-        count = torch.ones_like(gap) if batch.weight is None else batch.weight.to(gap.dtype)
+        count = torch.ones_like(gap) if weight is None else weight.to(gap.dtype)
         total = count.sum()
         if self.balanced:
             total = torch.where(correct, (count * correct).sum(), (count * ~correct).sum())

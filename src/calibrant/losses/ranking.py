@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.losses.reduction import mean, wide
+from calibrant.losses.precision import mean, wide
 from calibrant.protocols import Batch
 
 CONFIDENCES = ("max", "margin", "entropy")
@@ -45,6 +45,8 @@ class Ranking:
         self.seen = torch.zeros(self.items, dtype=torch.int32)
 
     def __call__(self, logits: Tensor, batch: Batch) -> Tensor:
+        if not isinstance(batch, Batch):
+            raise InputError("ranking keeps a history by item; pass Batch(q, labels, index) with the items' indices")
         if batch.labels is None:
             raise InputError("ranking needs labels, and a transform has mixed them; drop mixup/cutmix/ccat or ranking")
         self._make_room(batch.index)

@@ -23,8 +23,9 @@ from torch import Tensor
 
 from calibrant.errors import InputError, SplitError, unknown
 from calibrant.functional.pooling import pool
+from calibrant.functional.soft_labels import soft_labels
 from calibrant.functional.tensors import as_tensor
-from calibrant.targets.encoding import check_classes, check_number, soft_labels
+from calibrant.targets.checks import check_classes, check_number
 from calibrant.types import Predictions, Split
 
 RULERS = ("ddn", "cw")
@@ -141,7 +142,7 @@ class AdaLS:
     def __post_init__(self) -> None:
         self.soft = SoftLabels(self.classes, self.alpha, 1)
 
-    def __call__(self, labels: Tensor, index: Tensor) -> Tensor:
+    def __call__(self, labels: Tensor, index: Tensor | None = None) -> Tensor:
         return soft_labels(labels, self.classes, self.soft.epsilon(labels.device)[:1].expand(labels.shape))
 
     def observe(self, epoch: int, validation: Predictions) -> None:

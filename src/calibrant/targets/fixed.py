@@ -8,7 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.targets.encoding import check_classes, check_number, soft_labels
+from calibrant.functional.soft_labels import soft_labels
+from calibrant.targets.checks import check_classes, check_number
 from calibrant.types import Predictions
 
 
@@ -23,7 +24,7 @@ class Smoothing:
         check_classes(self.classes)
         check_number("epsilon", self.epsilon, 1)
 
-    def __call__(self, labels: Tensor, index: Tensor) -> Tensor:
+    def __call__(self, labels: Tensor, index: Tensor | None = None) -> Tensor:
         return soft_labels(labels, self.classes, self.epsilon)
 
     def observe(self, epoch: int, validation: Predictions) -> None:
@@ -45,7 +46,7 @@ class OneHot:
     def __post_init__(self) -> None:
         check_classes(self.classes)
 
-    def __call__(self, labels: Tensor, index: Tensor) -> Tensor:
+    def __call__(self, labels: Tensor, index: Tensor | None = None) -> Tensor:
         return soft_labels(labels, self.classes, 0.0)
 
     def observe(self, epoch: int, validation: Predictions) -> None:

@@ -39,6 +39,9 @@ ATTACK_ITERATIONS = 10
 RUN_OPTIONS = ("bounds", "engine", "batch", "reduced")
 """Options of an attack that the run sets, not the recipe."""
 
+LOOP_OPTIONS = {"reduction": "none", "ignore_index": -100}
+"""Options of a loss that the loop sets, not the recipe: it reduces by itself, over all processes."""
+
 
 @dataclass(frozen=True)
 class Components:
@@ -75,7 +78,7 @@ def median_frequency(labels: Tensor, classes: int) -> tuple[float, ...]:
 def components(recipe: Recipe, known: Mapping[str, Any]) -> Components:
     """Everything except the networks; `known` holds what only the run knows."""
     made = Components(
-        criterion=make(LOSSES, recipe.loss, "loss", known),
+        criterion=make(LOSSES, recipe.loss, "loss", {**known, **LOOP_OPTIONS}),
         penalties=tuple(
             tuple(make(PENALTIES, c, f"penalties.{i}", known) for i, c in enumerate(recipe.penalties))
             for _ in range(recipe.members)
@@ -97,9 +100,10 @@ def make(table: Mapping[str, Callable[..., Any]], choice: Choice, key: str, know
     target = table[choice.name]
     parameters = inspect.signature(target).parameters
     names = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    settable = [n for n in names if n not in LOOP_OPTIONS]
     for option in choice.options:
-        if option not in names:
-            raise unknown("key", f"{key}.{option}", [f"{key}.{n}" for n in names])
+        if option not in settable:
+            raise unknown("key", f"{key}.{option}", [f"{key}.{n}" for n in settable])
     given = dict(choice.options)
     if given.get("class_weights") == MEDIAN_FREQUENCY:
         given["class_weights"] = median_frequency(known["data"][Split.TRAIN].y, known["classes"])

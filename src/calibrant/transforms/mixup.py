@@ -30,6 +30,10 @@ class Mixup:
     def __call__(
         self, model: torch.nn.Module, x: Tensor, q: Tensor, index: Tensor, rng: torch.Generator
     ) -> tuple[Tensor, Tensor]:
+        return self.mixed(x, q, rng)
+
+    def mixed(self, x: Tensor, q: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """One batch of inputs and soft targets, mixed; for your own training loop."""
         if self.alpha == 0:
             return x, q
         check_floating(x, "mixup")

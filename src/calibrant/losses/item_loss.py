@@ -1,0 +1,96 @@
+"""What every loss shares: targets, precision, class weights and reduction. A loss writes only its `factor` w.
+
+    ℓ_i = Σ_k q_ik · c_k · w(p_i)_k · (−log p_ik),     p = softmax(logits),  c: class weights
+
+It is called like `torch.nn.CrossEntropyLoss`: with integer labels or with soft targets q, giving the mean, the sum or
+(`reduction="none"`, what our own loop asks for) a loss per item.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional.soft_labels import soft_labels
+from calibrant.losses.precision import wide
+
+Reduction = Literal["mean", "sum", "none"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ItemLoss:
+    """Abstract: add settings as fields and write `factor`.
+
+    The mean is torch's: labels are averaged by the weights of their classes, soft targets over the items that have one.
+    Labels that are negative or `ignore_index` count for nothing; a batch of nothing else costs 0.
+    """
+
+    class_weights: tuple[float, ...] | None = None
+    reduction: Reduction = "mean"
+    ignore_index: int = -100
+
+    def __post_init__(self) -> None:
+        if self.reduction not in get_args(Reduction):
+            raise InputError(f"reduction={self.reduction!r} is unknown; use 'mean', 'sum' or 'none'")
+        if self.class_weights is not None:
+            object.__setattr__(self, "class_weights", tuple(map(float, self.class_weights)))  # tensors and lists too
+
+    def factor(self, log_p: Tensor) -> Tensor | float:
+        """w(p) of each class, from log p [..., K]."""
+        raise TypeError(f"{type(self).__name__} must define factor")
+
+    def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
+        """Labels [N] or soft targets [N, K]. Of images, labels [N, H, W] find the classes at axis 1 or at the last."""
+        hard = not target.is_floating_point()
+        if hard:
+            logits = classes_last(logits, target)
+            labels = target.long()
+            target = soft_labels(labels.masked_fill(labels == self.ignore_index, -1), logits.shape[-1], 0.0)
+        if target.shape != logits.shape:
+            raise InputError(
+                f"targets {tuple(target.shape)} and logits {tuple(logits.shape)} do not fit; pass integer labels [N], "
+                "or soft targets of the shape of the logits, classes last"
+            )
+        log_p = torch.log_softmax(wide(logits), -1)
+        # an impossible class (logit −∞) that nobody aims at is only very improbable, so that 0 · ∞ is 0
+        log_p = torch.where(target == 0, log_p.clamp_min(-1e30), log_p)
+        weighted = self._weighted(target.to(log_p.dtype))
+        items = (weighted * (self.factor(log_p) * -log_p)).sum(-1)
+        if self.reduction == "none":
+            return items
+        if self.reduction == "sum":
+            return items.sum()
+        counted = weighted.sum(-1) if hard else (target.sum(-1) > 0).to(items.dtype)
+        return items.sum() / counted.sum().clamp_min(torch.finfo(items.dtype).tiny)
+
+    def _weighted(self, q: Tensor) -> Tensor:
+        if self.class_weights is None:
+            return q
+        if len(self.class_weights) != q.shape[-1]:
+            raise InputError(f"{len(self.class_weights)} class weights for {q.shape[-1]} classes; give one per class")
+        if torch.compiler.is_compiling():  # where a list is a constant of the graph
+            return q * torch.tensor(self.class_weights, dtype=q.dtype, device=q.device)
+        return q * _tensor(self.class_weights, q.dtype, q.device)
+
+
+def classes_last(logits: Tensor, labels: Tensor) -> Tensor:
+    """Logits with the classes at the last axis; torch has them at axis 1 of images."""
+    last = labels.shape == logits.shape[:-1]
+    second = logits.ndim > 2 and labels.shape == (*logits.shape[:1], *logits.shape[2:])
+    if last and second:
+        raise InputError(
+            f"labels {tuple(labels.shape)} and logits {tuple(logits.shape)} fit with the classes at axis 1 and at the "
+            "last; pass logits.movedim(1, -1).flatten(0, -2) and labels.flatten()"
+        )
+    return logits.movedim(1, -1) if second else logits
+
+
+@lru_cache(maxsize=32)
+def _tensor(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    # Kept: copying a list to the GPU at every step would wait for the device.
+    return torch.tensor(values, dtype=dtype, device=device)
