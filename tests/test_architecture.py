@@ -39,6 +39,7 @@ ORDER = [
     {"report"},
     {"papers"},
     {"bench"},
+    {"integrations"},
     {"cli"},
 ]
 """A part imports itself and what stands in an earlier line; parts of one line do not know each other."""

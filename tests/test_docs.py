@@ -28,11 +28,12 @@ def test_the_site_builds_offline(tmp_path: Path) -> None:
             assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag), f"{built.name} loads {tag}"
 
 
-RUN_HERE = ("attacks", "data", "decide", "networks", "posthoc")
+RUN_HERE = ("attacks", "data", "decide", "networks", "own-training", "posthoc")
 RUN_ELSEWHERE = {
     "ar-adals",
     "deployment",
     "ensembles",
+    "integrations",
     "report",
     "shifts",
     "smoothing",

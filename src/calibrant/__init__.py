@@ -93,8 +93,9 @@ _PUBLIC = {
 """Public name → the module that defines it, sorted. A test compares it with what the modules hold."""
 
 _PACKAGES = (
-    "attacks", "bench", "data", "decisions", "diagnostics", "ensembles", "errors", "files", "functional", "losses",
-    "metrics", "nn", "papers", "posthoc", "report", "shifts", "targets", "training", "transforms", "types",
+    "attacks", "bench", "data", "decisions", "diagnostics", "ensembles", "errors", "files", "functional",
+    "integrations", "losses", "metrics", "nn", "papers", "posthoc", "report", "shifts", "targets", "training",
+    "transforms", "types",
 )  # fmt: skip
 """Families that `calibrant.NAME` reaches after a bare `import calibrant`, loaded on first use."""
 
