@@ -25,6 +25,7 @@ from scipy.stats import t as student
 import calibrant
 from benchmarks.race import load
 from calibrant.errors import InputError
+from calibrant.files.paths import visible
 from calibrant.types import Predictions
 
 MAPS = ("none", "temperature", "ets", "vector", "structured_matrix", "isotonic", "irm", "spline", "order_preserving")
@@ -42,7 +43,7 @@ FITTED, CHOSEN = 3_000, 2_000
 def networks(folder: Path) -> Iterator[tuple[str, Predictions]]:
     """The full sets of 10,000 items, and the pool of the four ResNets of one author."""
     pooled: list[Predictions] = []
-    for path in sorted(folder.glob("cifar*.npz")):
+    for path in visible(folder, "cifar*.npz"):
         p = load(path)
         yield path.stem, p
         if path.stem.endswith("akamaster"):
