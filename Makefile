@@ -62,6 +62,7 @@ bench: .venv-bench/.installed
 
 docs: $(STAMP)
 	@$(BIN)/python -m docs.make_methods
+	@$(BIN)/python -m docs.make_claims
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "the site is site/index.html"
 

@@ -63,3 +63,12 @@ def test_the_page_has_a_card_for_every_claim_and_loads_nothing(
     other.write_text("mine")
     assert run(["bench", "report", "-o", str(other)]) == 2 and other.read_text() == "mine"
     assert run(["bench", "report", "-o", str(out), "--results", str(tmp_path / "none")]) == 2
+
+
+def test_the_pages_of_claims_are_the_cells() -> None:
+    from docs.make_claims import ANCHOR, DOCS, pages
+
+    remedy = "cells, claims or the rule have changed: run `python -m docs.make_claims` and commit docs/claims*.md"
+    found = pages()
+    assert {name: (DOCS / name).read_text("utf-8") for name in found} == found, remedy
+    assert ANCHOR == "the-rule" and "## The rule" in found["claims.md"]

@@ -9,7 +9,7 @@ import pytest
 
 from calibrant.bench import Cell
 from calibrant.bench.reproduction import Entry, beside, gpu_minutes, groups, judged
-from calibrant.bench.table_text import FORMATS, text_of
+from calibrant.bench.table_text import FORMATS, scale_words, text_of
 from calibrant.cli import run
 from calibrant.papers.reported import AS_TRAINED, CLAIMS, TABLES, Claim, Pair, Source
 from calibrant.papers.reported.table import table
@@ -115,6 +115,19 @@ def test_what_is_printed_has_every_caveat_and_the_rule() -> None:
     assert "| **A & B** |" in FORMATS["markdown"](text)
     tex = FORMATS["latex"](text)
     assert r"\textbf{A \& B} \\" in tex and r"6.43$\pm$0.22\%" in tex and tex.count(r"\begin{tabular}") == 3
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"),
+    [
+        ("20of200", "20 of 200 epochs"),
+        ("30of200b512w1", "30 of 200 epochs, batch 512, warm-up 1"),
+        ("30of200b512-resnet29v2", "30 of 200 epochs, batch 512, resnet29v2"),
+        ("small", "small"),
+    ],
+)
+def test_scales_in_words(scale: str, words: str) -> None:
+    assert scale_words(scale) == words
 
 
 def test_a_claim_is_judged_by_its_pairs() -> None:

@@ -6,6 +6,7 @@ a number is a letter behind it, explained below the table.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,7 @@ from calibrant.report.cells import metric_of
 from calibrant.report.comparison import signed
 from calibrant.types import Estimate
 
+SCALE = re.compile(r"(\d+)of(\d+)(?:b(\d+))?(?:w(\d+))?(?:-(.+))?")
 HEAD = ("paper", "measured", "seeds", "difference", "verdict")
 RULE = (
     "A verdict judges the difference from the first row of a block, paired by seed (below 5 seeds with a variance "
@@ -90,9 +92,18 @@ def _row(entry: Entry, letters: dict[str, str]) -> tuple[str, ...]:
 
 
 def of_group(group: Group | None) -> str:
-    """` (20 epochs, optimiser.weight_decay=0.0)`, or nothing at the paper's scale and settings."""
-    said = [] if group is None else [group.scale if group.scale != PAPER else "", group.settings]
+    """` (20 of 200 epochs, optimiser.weight_decay=0.0)`, or nothing at the paper's scale and settings."""
+    said = [] if group is None else [scale_words(group.scale) if group.scale != PAPER else "", group.settings]
     return f" ({', '.join(filter(None, said))})" if any(said) else ""
+
+
+def scale_words(scale: str) -> str:
+    """`30of200b512w1-resnet29v2` → `30 of 200 epochs, batch 512, warm-up 1, resnet29v2`; other names as they are."""
+    found = SCALE.fullmatch(scale)
+    if found is None:
+        return scale
+    parts = (f"{found[1]} of {found[2]} epochs", found[3] and f"batch {found[3]}", found[4] and f"warm-up {found[4]}")
+    return ", ".join(p for p in (*parts, found[5]) if p)
 
 
 def reported(column: Column, number: Number) -> str:
