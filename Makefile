@@ -27,7 +27,7 @@ define install
 	@touch $@
 endef
 
-.PHONY: help demo test lint bench docs clean
+.PHONY: help demo test lint bench docs dist clean
 
 help:
 	@echo "make demo    the whole pipeline on bundled data: a table and demo/report.html"
@@ -35,6 +35,7 @@ help:
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   speed against peers, side by side"
 	@echo "make docs    the site, offline, into site/"
+	@echo "make dist    a wheel and a source archive, into dist/"
 	@echo "make clean   remove everything that these made"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -65,6 +66,13 @@ docs: $(STAMP)
 	@$(BIN)/python -m docs.make_claims
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 	@echo "the site is site/index.html"
+
+# the backend itself, so that building needs no network: pip and build would fetch setuptools again
+dist: $(STAMP)
+	@rm -rf dist build
+	@$(BIN)/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" > .venv/dist.log 2>&1 \
+	  || { tail -20 .venv/dist.log; exit 1; }
+	@ls dist/*
 
 clean:
 	rm -rf .venv .venv-bench build dist site demo .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info

@@ -10,9 +10,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
-
 if TYPE_CHECKING:
+    __version__: str
     from calibrant.attacks.bounds import Bounds as Bounds
     from calibrant.attacks.levels import levels as levels
     from calibrant.attacks.robustness import robustness as robustness
@@ -121,6 +120,9 @@ __all__ = sorted(_PUBLIC)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        globals()[name] = found = _version()
+        return found
     if name in _PACKAGES and find_spec(f"calibrant.{name}") is not None:
         return import_module(f"calibrant.{name}")
     if name not in _PUBLIC:
@@ -130,6 +132,20 @@ def __getattr__(name: str) -> Any:
     value = getattr(import_module(_PUBLIC[name]), name)
     globals()[name] = value
     return value
+
+
+def _version() -> str:
+    """Of the installed package; a bare source tree has its pyproject.toml instead."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("calibrant")
+    except PackageNotFoundError:
+        import tomllib
+        from pathlib import Path
+
+        project = Path(__file__).parents[2] / "pyproject.toml"
+        return str(tomllib.loads(project.read_text("utf-8"))["project"]["version"])
 
 
 def _meant(name: str) -> str | None:

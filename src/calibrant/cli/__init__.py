@@ -16,7 +16,6 @@ from typing import Annotated, Any
 
 import typer
 
-from calibrant import __version__
 from calibrant.cli.console import block, say, warnings_as_notes
 from calibrant.cli.failures import report
 
@@ -61,6 +60,8 @@ def app(asked: str | None = None) -> typer.Typer:
     ) -> None:
         """Makes a neural network's confidence trustworthy, and proves it."""
         if version:
+            from calibrant import __version__
+
             say(f"calibrant {__version__}")
             raise typer.Exit()
         if context.invoked_subcommand is None:
