@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 import calibrant
-from calibrant.ensembles import ENSEMBLES, PEP, MCDropout
-from calibrant.ensembles.assemble import assemble
+from calibrant.ensembles import ENSEMBLES, PEP, MCDropout, assemble
 from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.ensembles.ingredients import Ingredients

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.attacks.store import weights_hash
-from calibrant.ensembles import MCDropout
-from calibrant.ensembles.assemble import assemble
+from calibrant.ensembles import MCDropout, assemble
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import InputError
 from calibrant.nn import build

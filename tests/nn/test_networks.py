@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.nn import MODELS, build, options_of
 from calibrant.nn.heads import Head
-from calibrant.nn.passes import Passes
 from calibrant.nn.surgery import smoothed, unsmooth
+from calibrant.nn.training_ensemble import TrainingEnsemble
 from calibrant.nn.vgg import DROPOUT_AT
 
 IMAGENET = {"classes": 1000, "size": 224, "stem": "imagenet"}
@@ -266,13 +266,13 @@ def test_training_passes_are_averaged_over_the_classes(shape: tuple[int, ...], s
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return each.flatten(0, 1).clone()
 
-    found = Passes(Drawn(), 3, class_axis=said)(x)
+    found = TrainingEnsemble(Drawn(), 3, class_axis=said)(x)
     torch.testing.assert_close(found.exp(), each.double().softmax(axis + 1).mean(0).float())
 
 
 def test_training_passes_do_not_guess_of_three_axes() -> None:
     with pytest.raises(InputError, match="class_axis=1 or class_axis=-1"):
-        Passes(nn.Identity(), 2)(torch.randn(2, 4, 6))
+        TrainingEnsemble(nn.Identity(), 2)(torch.randn(2, 4, 6))
 
 
 def test_training_passes_of_our_unet_have_classes_last() -> None:

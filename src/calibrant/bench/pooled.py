@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from calibrant.data import Batches, Data
-from calibrant.ensembles.assemble import assemble
+from calibrant.ensembles import assemble
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import unknown
 from calibrant.training.epochs import kept_weights

@@ -206,7 +206,7 @@ def assembled(
     batches: Callable[[str], Iterable[Any]],
     fit_on: str,
 ) -> Ensemble:
-    from calibrant.ensembles.assemble import assemble
+    from calibrant.ensembles import assemble
     from calibrant.ensembles.ingredients import Ingredients
     from calibrant.training.epochs import kept_weights
 

@@ -30,8 +30,8 @@ from torch.utils._pytree import tree_map
 
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import evaluating
+from calibrant.ensembles.inputs import moved, unpack
 from calibrant.ensembles.perturbation import select
-from calibrant.ensembles.single import moved, unpack
 from calibrant.errors import InputError, out_of_memory, unknown
 from calibrant.functional.model_output import both_classes, logits_of
 from calibrant.nn.smoothing import reference

@@ -20,7 +20,7 @@ from calibrant.diagnostics.curvature import several
 from calibrant.diagnostics.feature_maps import layers_of, maps
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import evaluating
-from calibrant.ensembles.single import moved, unpack
+from calibrant.ensembles.inputs import moved, unpack
 from calibrant.errors import InputError
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.ensemble import Ensemble
+from calibrant.ensembles.ingredients import Ingredients
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.single import Single, predict
 from calibrant.ensembles.snapshot import Snapshot
 from calibrant.ensembles.swa import SWA
 from calibrant.ensembles.swag import SWAG
 from calibrant.ensembles.temporal import TemporalSmoothing
+from calibrant.errors import unknown
 
 ENSEMBLES: dict[str, type[Ensemble]] = {
     "pep": PEP,
@@ -23,6 +25,14 @@ ENSEMBLES: dict[str, type[Ensemble]] = {
 }
 """Name → the class of an ensemble."""
 
+
+def assemble(name: str, given: Ingredients) -> Ensemble:
+    """The ensemble `name` of the table, ready to predict."""
+    if name not in ENSEMBLES:
+        raise unknown("ensemble", name, ENSEMBLES)
+    return ENSEMBLES[name].build(given)
+
+
 __all__ = [
     "ENSEMBLES",
     "PEP",
@@ -34,5 +44,6 @@ __all__ = [
     "Single",
     "Snapshot",
     "TemporalSmoothing",
+    "assemble",
     "predict",
 ]

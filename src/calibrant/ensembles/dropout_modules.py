@@ -19,7 +19,6 @@ from torch.overrides import TorchFunctionMode
 
 from calibrant.ensembles.ensemble import evaluating, module
 from calibrant.errors import InputError
-from calibrant.nn.insertion import apart
 from calibrant.nn.surgery import takes_name_and_module
 
 Where = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
@@ -246,7 +245,6 @@ def insert(model: nn.Module, p: float, where: Callable[[str, nn.Module], bool] |
     places = list({_parent(model, n): n for n, m in named if n and pick(n, m)}.values())
     if not places:
         raise InputError("no module to insert dropout after; pass where=(name, module) -> bool")
-    apart(model)  # what smooths a map smooths it after dropout
     for name in reversed(places):  # inner ones first, so that a name stays valid
         parent, key = _parent(model, name)
         inner = parent._modules[key]

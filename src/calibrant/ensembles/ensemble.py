@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.inputs import Untouched
-from calibrant.ensembles.single import Inputs, predict
+from calibrant.ensembles.inputs import Inputs, Untouched
+from calibrant.ensembles.single import predict
 from calibrant.errors import CalibrantError, InputError
 from calibrant.functional.model_output import both_classes, logits_of
 from calibrant.functional.segmentation import classes_back, classes_last

@@ -1,9 +1,8 @@
-"""Inputs stay what they were, whatever a network does to them: one that begins with `x.sub_(mean)` would show every
-member another input, and leave the caller's data spoiled."""
+"""A batch of anyone's loader → the inputs of a network, which stay what they were whatever the network does to them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,11 +10,20 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
+from calibrant.errors import InputError
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+"""Of a batch: what goes in by position, and what by name."""
+
+_LABELS = ("labels", "label", "y")
+_IDS = ("ids", "id", "index")
+
 
 class Untouched:
     """`with untouched(inputs):` around a pass puts them back where it wrote to them.
 
-    That takes a copy. Once a pass has written nothing none is made any more, so that many passes pay for one.
+    A network that begins with `x.sub_(mean)` would show every member another input. That takes a copy. Once a pass has
+    written nothing, none is made any more, so that many passes pay for one.
     """
 
     def __init__(self) -> None:
@@ -45,3 +53,45 @@ def _version(tensor: Tensor) -> int | None:
 
 def _same(tensor: Tensor, copy: Tensor, version: int | None) -> bool:
     return torch.equal(tensor, copy) if version is None else tensor._version == version
+
+
+def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, Any]:
+    """A batch → (positional inputs, keyword inputs, labels, ids)."""
+    if isinstance(batch, Mapping):
+        key = next((k for k in _LABELS if k in batch), None)
+        if key is None:
+            raise InputError(f"a batch has the keys {', '.join(map(str, batch))}; one must be 'labels'")
+        ids = next((batch[k] for k in _IDS if k in batch), None)
+        inputs = {k: v for k, v in batch.items() if k != key and k not in _IDS}
+        if not inputs:
+            raise InputError(f"a batch has nothing but {key!r}; it must also hold the model's input")
+        # one input goes in by position, whatever it is called; several go in by name
+        return (
+            ((next(iter(inputs.values())),), {}, batch[key], ids) if len(inputs) == 1 else ((), inputs, batch[key], ids)
+        )
+    if isinstance(batch, (list, tuple)) and len(batch) >= 2:
+        third = batch[2] if len(batch) > 2 else None
+        ids = third if isinstance(third, Tensor) and third.ndim == 1 and not third.is_floating_point() else None
+        return (batch[0],), {}, batch[1], ids
+    raise InputError(f"a batch is {type(batch).__name__}; expected (x, labels) or a dict with 'labels'")
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device, non_blocking=True)
+    if isinstance(value, Mapping):
+        return {k: moved(v, device) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(moved(v, device) for v in value)
+    return value
+
+
+def first(value: Any, n: int) -> Any:
+    """The first `n` items of everything in a batch's inputs."""
+    if isinstance(value, Tensor):
+        return value[:n] if value.ndim else value
+    if isinstance(value, Mapping):
+        return {k: first(v, n) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(first(v, n) for v in value)
+    return value

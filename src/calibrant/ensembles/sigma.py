@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from calibrant.ensembles.ensemble import LogMean, checked
-from calibrant.ensembles.inputs import Untouched
-from calibrant.ensembles.single import Inputs, first, moved, unpack
+from calibrant.ensembles.inputs import Inputs, Untouched, first, moved, unpack
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, Panel

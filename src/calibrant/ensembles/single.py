@@ -3,14 +3,14 @@
     logits[m, i] = model_m(x_i),   in the loader's order, in eval mode, without gradients
 
 A model may return a tensor [N, K] (a binary one also [N] or [N, 1], the logit of class 1), or an object or a dict with
-`logits` (as transformers do). A batch
-may be (x, y), (x, y, index, …) or a dict with `labels`. Each module's training flag is put back as found.
+`logits` (as transformers do). A batch may be (x, y), (x, y, index, …) or a dict with `labels`. Each module's training
+flag is put back as found.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.inputs import Untouched
+from calibrant.ensembles.inputs import Untouched, moved, unpack
 from calibrant.ensembles.penultimate import Penultimate
 from calibrant.errors import InputError
 from calibrant.functional.inputs import predictions
@@ -28,11 +28,6 @@ from calibrant.functional.segmentation import classes_last
 from calibrant.types import Predictions, Split
 
 Model = Callable[..., Any]
-Inputs = tuple[tuple[Any, ...], dict[str, Any]]
-"""Of a batch: what goes in by position, and what by name."""
-
-_LABELS = ("labels", "label", "y")
-_IDS = ("ids", "id", "index")
 
 
 @dataclass(frozen=True)
@@ -71,72 +66,84 @@ def predict(
     `features=True` keeps what the last linear layer reads (`penultimate.py`), for ConfidNet and TrustScore.
     """
     many = isinstance(model, Sequence) and not isinstance(model, nn.Module)
-    models: list[Model] = list(model) if many else [model]  # type: ignore[arg-type, list-item]
-    if not models:
-        raise InputError("predict was given an empty list of models; pass at least one")
-    for each in models:
-        if not callable(each):
-            raise InputError(f"{type(each).__name__} is not a model: it cannot be called on a batch")
+    models = _callables(list(model) if many else [model])  # type: ignore[arg-type, list-item]
     if features and len(models) > 1:
         raise InputError(f"features are of one network, not of {len(models)}; predict with each of them alone")
-    # what remembers a stream (temporal smoothing) begins a new one for this loader, and ends it with it
-    models = [m if (afresh := getattr(m, "afresh", None)) is None else afresh() for m in models]
     networks = [_classes_last(m, class_axis) for m in models]
     where = torch.device(device) if device is not None else _home(models)
-    logits: list[Tensor] = []
-    labels: list[Tensor] = []
-    ids: list[Any] = []
-    groups: list[Tensor] = []
-    kept: list[Tensor] = []
-    seen, untouched = 0, Untouched()
-    # a DataLoader draws a seed for its workers from the global generator each time it is iterated
+    rows, untouched = _Rows(many), Untouched()
     with (
-        torch.random.fork_rng(devices=[]),
+        torch.random.fork_rng(devices=[]),  # a DataLoader draws a seed for its workers from the global generator
         _evaluating(models, where),
         torch.inference_mode(),
         _precision(where, autocast),
         Penultimate(models[0] if features else None) as penultimate,
     ):
-        for arguments, keywords, y, item in map(unpack, _bar(loader, progress)):
+        for arguments, keywords, y, ids in map(unpack, _bar(loader, progress)):
             args, kwargs = moved(arguments, where), moved(keywords, where)
-            truth = torch.as_tensor(y).detach().cpu()
+            labels = torch.as_tensor(y).detach().cpu()
             out = []
             for m, network in zip(models, networks, strict=True):
                 with untouched((args, kwargs)):
                     scores = network(*args, **kwargs)
-                out.append(_checked(scores, truth, m))
+                out.append(_checked(scores, labels, m))
                 if features:
-                    kept.append(penultimate.features(scores))
-                if out[-1].shape != out[0].shape:
-                    raise InputError(
-                        f"model {len(out) - 1} has {out[-1].shape[-1]} classes and model 0 has {out[0].shape[-1]}; "
-                        "the members must agree on the classes"
-                    )
-            images = len(truth)
-            image = torch.arange(images)
-            if len(out[0]) != len(truth):  # images of labels: pixels are items from here on
-                image = image.reshape(-1, *[1] * (truth.ndim - 1)).expand(truth.shape).reshape(-1)
-                truth = truth.reshape(-1)
-                groups.append(image + seen)
-            logits.append(torch.stack([both_classes(z) for z in out]) if many else out[0])
-            labels.append(truth)
-            if item is not None:
-                entries = item.tolist() if isinstance(item, Tensor) else list(item)
-                ids.extend(entries[i] for i in image.tolist())
-            seen += images  # not pixels: a frame's group is its place, however it was batched
-    if not logits:
-        raise InputError("the loader yielded no batches; is the data set empty?")
-    return predictions(
-        torch.cat(logits, -2),
-        torch.cat(labels),
-        split=split,
-        classes=classes,
-        ids=ids if ids else None,
-        features=torch.cat(kept) if kept else None,
-        group=torch.cat(groups) if groups else None,
-        ignore_index=ignore_index,
-        source=source,
-    )
+                    rows.features.append(penultimate.features(scores))
+            rows.add(out, labels, ids)
+    return rows.predictions(split=split, classes=classes, ignore_index=ignore_index, source=source)
+
+
+class _Rows:
+    """What the batches gave so far. Pixels of maps are items, each image is a group."""
+
+    def __init__(self, many: bool) -> None:
+        self.many, self.images = many, 0
+        self.logits: list[Tensor] = []
+        self.labels: list[Tensor] = []
+        self.ids: list[Any] = []
+        self.groups: list[Tensor] = []
+        self.features: list[Tensor] = []
+
+    def add(self, members: Sequence[Tensor], labels: Tensor, ids: Any) -> None:
+        """One batch: each member's logits [N, K], and labels [N] or maps of them with N pixels in all."""
+        for j, logits in enumerate(members):
+            if logits.shape != members[0].shape:
+                raise InputError(
+                    f"model {j} has {logits.shape[-1]} classes and model 0 has {members[0].shape[-1]}; "
+                    "the members must agree on the classes"
+                )
+        image = torch.arange(len(labels))
+        if len(members[0]) != len(labels):
+            image = image.repeat_interleave(labels[0].numel())
+            self.groups.append(image + self.images)
+        self.images += len(labels)  # a frame's group is its place, however it was batched
+        self.logits.append(torch.stack([both_classes(z) for z in members]) if self.many else members[0])
+        self.labels.append(labels.reshape(-1))
+        if ids is not None:
+            entries = ids.tolist() if isinstance(ids, Tensor) else list(ids)
+            self.ids.extend(entries[i] for i in image.tolist())
+
+    def predictions(self, **options: Any) -> Predictions:
+        if not self.logits:
+            raise InputError("the loader yielded no batches; is the data set empty?")
+        return predictions(
+            torch.cat(self.logits, -2),
+            torch.cat(self.labels),
+            ids=self.ids or None,
+            features=torch.cat(self.features) if self.features else None,
+            group=torch.cat(self.groups) if self.groups else None,
+            **options,
+        )
+
+
+def _callables(models: list[Model]) -> list[Model]:
+    """What can be called on a batch; what remembers a stream (temporal smoothing) begins a new one."""
+    if not models:
+        raise InputError("predict was given an empty list of models; pass at least one")
+    for each in models:
+        if not callable(each):
+            raise InputError(f"{type(each).__name__} is not a model: it cannot be called on a batch")
+    return [m if (afresh := getattr(m, "afresh", None)) is None else afresh() for m in models]
 
 
 def reading(network: Model, class_axis: int | None) -> Model:
@@ -164,48 +171,6 @@ def _checked(logits: Tensor, labels: Tensor, model: Model) -> Tensor:
     logits = logits.detach().reshape(-1, logits.shape[-1])
     # halves become float32 here: sums over classes lose digits otherwise
     return logits.cpu() if logits.dtype == torch.float64 else logits.float().cpu()
-
-
-def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, Any]:
-    """A batch → (positional inputs, keyword inputs, labels, ids)."""
-    if isinstance(batch, Mapping):
-        key = next((k for k in _LABELS if k in batch), None)
-        if key is None:
-            raise InputError(f"a batch has the keys {', '.join(map(str, batch))}; one must be 'labels'")
-        ids = next((batch[k] for k in _IDS if k in batch), None)
-        inputs = {k: v for k, v in batch.items() if k != key and k not in _IDS}
-        if not inputs:
-            raise InputError(f"a batch has nothing but {key!r}; it must also hold the model's input")
-        # one input goes in by position, whatever it is called; several go in by name
-        return (
-            ((next(iter(inputs.values())),), {}, batch[key], ids) if len(inputs) == 1 else ((), inputs, batch[key], ids)
-        )
-    if isinstance(batch, (list, tuple)) and len(batch) >= 2:
-        third = batch[2] if len(batch) > 2 else None
-        ids = third if isinstance(third, Tensor) and third.ndim == 1 and not third.is_floating_point() else None
-        return (batch[0],), {}, batch[1], ids
-    raise InputError(f"a batch is {type(batch).__name__}; expected (x, labels) or a dict with 'labels'")
-
-
-def moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, Mapping):
-        return {k: moved(v, device) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(moved(v, device) for v in value)
-    return value
-
-
-def first(value: Any, n: int) -> Any:
-    """The first `n` items of everything in a batch's inputs."""
-    if isinstance(value, Tensor):
-        return value[:n] if value.ndim else value
-    if isinstance(value, Mapping):
-        return {k: first(v, n) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(first(v, n) for v in value)
-    return value
 
 
 def _home(models: Sequence[Model]) -> torch.device:

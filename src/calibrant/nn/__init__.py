@@ -18,10 +18,10 @@ from calibrant.nn.antialias import BlurPool
 from calibrant.nn.antialias import blurpool as antialiased_copy
 from calibrant.nn.blocks import Layers
 from calibrant.nn.external import LIBRARIES, external
-from calibrant.nn.passes import Passes
 from calibrant.nn.seeded import seeded
 from calibrant.nn.smoothing import Blur, Prob, Smooth, reference
 from calibrant.nn.surgery import smooth as smoothed_copy
+from calibrant.nn.training_ensemble import TrainingEnsemble
 from calibrant.nn.weights import load_weights
 
 
@@ -148,7 +148,7 @@ def _finished(
             model = surgery(model, example=example, inplace=True, **settings)
     if relu6:
         model = bounded_copy(model, inplace=True)
-    return Passes(model, passes, class_axis=-1) if passes != 1 else model
+    return TrainingEnsemble(model, passes, class_axis=-1) if passes != 1 else model
 
 
 def _noted(key: str, made: Callable[..., nn.Module], used: set[str]) -> Callable[..., nn.Module]:

@@ -12,7 +12,7 @@ from typing import TypeVar
 from torch import nn
 
 from calibrant.errors import InputError
-from calibrant.nn.insertion import Ending, apart, copied
+from calibrant.nn.insertion import copied
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -35,10 +35,9 @@ def relu6(model: Network, *, inplace: bool = False) -> Network:
     """A copy of `model` whose `nn.ReLU` modules are all `nn.ReLU6`. A functional relu is out of reach."""
     if bounded(model):
         raise InputError("this model has ReLU6 everywhere already; unrelu6(model) gives its ReLUs back")
-    if not any(type(m) in (nn.ReLU, Ending) for m in model.modules()):
+    if not any(type(m) is nn.ReLU for m in model.modules()):
         raise InputError(f"{type(model).__name__} has no nn.ReLU module to bound (a functional relu is out of reach)")
     target = model if inplace else copied(model)
-    apart(target)
     made: dict[int, Bounded] = {}  # a ReLU in several places stays one
     for parent, name, module in list(_children(target)):
         if type(module) is nn.ReLU:

@@ -56,8 +56,8 @@ class BlurPool(nn.Module):
 class Subsampled(Inserted):
     """The hook, which remembers the layer whose stride it took over."""
 
-    def __init__(self, layer: BlurPool, name: str, strided: str, stride: Any) -> None:
-        super().__init__(layer, name)
+    def __init__(self, layer: BlurPool, name: str, side: Side, strided: str, stride: Any) -> None:
+        super().__init__(layer, name, side)
         self.strided, self.stride = strided, stride
 
 
@@ -87,9 +87,9 @@ def blurpool(
     for name, layer in zip(chosen, layers, strict=True):
         strided: Any = target.get_submodule(name)
         side, at = _place(run, found[name]) if found[name].name in CONVOLUTIONS else ("after", name)
-        hook = Subsampled(layer, at, name, strided.stride)
+        hook = Subsampled(layer, at, side, name, strided.stride)
         strided.stride = (1,) * len(strided.stride) if isinstance(strided.stride, tuple) else 1
-        insert(target, hook, side)
+        insert(target, hook)
     return target
 
 

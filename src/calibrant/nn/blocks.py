@@ -13,13 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant.errors import InputError, unknown
-from calibrant.nn.insertion import Passage
 
 SHORTCUTS = ("conv", "A")
 
 
 def _nothing(channels: int) -> nn.Module:
-    return Passage()
+    return nn.Identity()
 
 
 @dataclass(frozen=True)

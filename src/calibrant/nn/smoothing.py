@@ -31,9 +31,6 @@ TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0, "identity": 1.0
 `none` is ReLU alone. `identity` leaves even that out: Blur without Prob, which App. F shows to do harm.
 """
 
-RECTIFYING = ("tanh", "constant", "none")
-"""What gives and backpropagates the same with a ReLU before it as without; clamp's slope at 0 is 1, and not 0."""
-
 wrap("blur")
 wrap("prob")  # symbolic tracing (torch.fx) writes them into its graph as they are
 aten = torch.ops.aten  # autograd's own kernels, which can write where they are told

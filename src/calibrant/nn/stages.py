@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from calibrant.nn.endings import global_poolings, later_maps
+from calibrant.nn.global_pooling import global_poolings, later_maps
 from calibrant.nn.operations import CONVOLUTIONS, COPIES, NORMS, POOLS, RESIZES, SPATIAL, VIEWS
 from calibrant.nn.tracing import Call, Operation, Trace
 
@@ -41,7 +41,6 @@ class Place:
     name: str
     size: tuple[int, ...] = ()
     axes: int = 2
-    number: int = -1  # of the map in the trace
 
     def __str__(self) -> str:
         return f"{self.side} {self.name}"
@@ -144,7 +143,7 @@ def _block(run: Trace, op: Operation) -> Call | None:
 
 def _at(run: Trace, side: Literal["before", "after"], call: Call, number: int, op: Operation) -> Place:
     size = run.size(number)
-    return Place(side, call.name, size, len(size) or op.axes, number)
+    return Place(side, call.name, size, len(size) or op.axes)
 
 
 def _shrinks(run: Trace, call: Call) -> bool:

@@ -1,8 +1,8 @@
 """`calibrant.smooth(model)`: smoothing layers in anyone's network, without a fork and without touching its weights.
 
 The stages are found by tracing one forward pass (`nn/stages.py` says where the layers go and why). A smoothing layer is
-a hook on the module that follows it, or in the passage or ReLU before that (`nn/insertion.py`): names, parameters and
-the `state_dict` stay as they are, copies take it along, and `unsmooth` takes exactly it out again.
+a hook on the module that follows it (`nn/insertion.py`): names, parameters and the `state_dict` stay as they are,
+copies take it along, and `unsmooth` takes exactly it out again.
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ from torch import nn
 
 from calibrant.errors import InputError
 from calibrant.nn.blur import Padding, check_map
-from calibrant.nn.endings import global_poolings, starved
+from calibrant.nn.global_pooling import global_poolings, starved
 from calibrant.nn.insertion import Inserted, Side, copied, hooks, insert, inserted, take_out
 from calibrant.nn.operations import CONVOLUTIONS
-from calibrant.nn.passages import ending, passage
-from calibrant.nn.smoothing import RECTIFYING, Smooth, Upper
+from calibrant.nn.smoothing import Smooth, Upper
 from calibrant.nn.stages import Lost, Place, places
 from calibrant.nn.tracing import Trace
 from calibrant.nn.tracing import trace as run_once
@@ -68,7 +67,7 @@ def smooth(
     Smooth(kernel, prob=prob, tau=tau, padding=padding)  # refuses settings that are none before anything is copied
     _refuse_lazy(model)
     target = model if inplace else copied(model)
-    chosen, passages = _choose(target, where, example, prob)
+    chosen = _choose(target, where, example, prob)
     layers = [Smooth(kernel, prob=prob, tau=tau, padding=padding, axes=place.axes) for place in chosen]
     for place, layer in zip(chosen, layers, strict=True):
         if example is not None and place.size:
@@ -77,7 +76,7 @@ def smooth(
             except InputError as error:
                 raise InputError(f"{place}: {error}, or leave this module out of where=") from None
     for place, layer in zip(chosen, layers, strict=True):
-        insert(target, Inserted(layer, place.name), place.side, *passages.get(place, ()))
+        insert(target, Inserted(layer, place.name, place.side))
     return target
 
 
@@ -169,10 +168,7 @@ def _line(error: Exception) -> str:
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
-def _choose(
-    model: nn.Module, where: Where, example: Any, prob: Upper
-) -> tuple[list[Place], dict[Place, tuple[str, str]]]:
-    """The places; by place the passage that stands in it, and the ReLU before that if the layer can stand there."""
+def _choose(model: nn.Module, where: Where, example: Any, prob: Upper) -> list[Place]:
     modules = {name: m for name, m in model.named_modules(remove_duplicate=False) if name}
     if isinstance(where, str) and where == STAGES:
         run = trace(model, example)
@@ -184,8 +180,7 @@ def _choose(
         if not found:
             kind = type(model).__name__
             raise InputError(f"{kind} has no stage that makes a feature map smaller; name modules by where=")
-        ends = {p: end for p in found if (end := passage(model, run, p))}
-        return found, {p: (end, ending(model, run, p) if prob in RECTIFYING else "") for p, end in ends.items()}
+        return found
     if callable(where):
         takes_name_and_module(where)
         chosen = [name for name, m in model.named_modules() if name and where(name, m)]
@@ -203,8 +198,8 @@ def _choose(
     except InputError:
         if example is not None:
             raise
-        return [_at_its_word(model, name) for name in chosen], {}  # it cannot be run without an example
-    return [_named(model, run, *_side(name), modules, example) for name in chosen], {}
+        return [_at_its_word(model, name) for name in chosen]  # it cannot be run without an example
+    return [_named(model, run, *_side(name), modules, example) for name in chosen]
 
 
 def _refused(model: nn.Module, example: Any, found: list[Place], lost: Lost) -> InputError:

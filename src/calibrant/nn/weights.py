@@ -15,10 +15,30 @@ from torch import Tensor, nn
 from calibrant.errors import FileError, unknown
 from calibrant.files.npz import read as read_npz
 from calibrant.files.paths import readable
-from calibrant.nn.key_names import KEY_NAMES, rename
+
+KEY_NAMES: dict[str, tuple[tuple[str, str], ...]] = {
+    "calibrant": (),
+    "akamaster": (("linear.", "head.fc."),),
+    "torchvision": (("fc.", "head.fc."),),
+}
+"""How other people's checkpoints name the parameters of our networks: source → (prefix there, prefix here), in order.
+
+akamaster: akamaster/pytorch_resnet_cifar10 on GitHub, 6n+2 ResNets with option A; `linear` is the classifier.
+torchvision: torchvision's ResNets, and chenyaofo's CIFAR models that follow them; `fc` is the classifier.
+A leading "module." (left by DataParallel) is dropped for every source.
+"""
 
 COUNTER = "num_batches_tracked"
 """BatchNorm's counter, which older files lack and evaluation does not read."""
+
+
+def rename(key: str, source: str) -> str:
+    """The name here of a parameter called `key` there."""
+    plain = key.removeprefix("module.")
+    for there, here in KEY_NAMES[source]:
+        if plain.startswith(there):
+            return here + plain.removeprefix(there)
+    return plain
 
 
 def load_weights(model: nn.Module, path: str | Path, source: str | None = None) -> nn.Module:

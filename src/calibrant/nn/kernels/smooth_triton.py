@@ -1,4 +1,4 @@
-"""The device code of the fused Smooth (Triton): a lane walks down its rows, see `lanes.py`.
+"""The device code of the fused Smooth (Triton): a lane walks down its rows, see `map_access.py`.
 
 Each number becomes a probability once per lane; the averages along W of the last rows stay in registers for the average
 along H. What lies beyond the border is decided by the address (forward) or by the weight (backward): no branches.
@@ -15,7 +15,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from calibrant.nn.kernels.lanes import REFLECT, REPLICATE, ZERO, locate, read, write
+from calibrant.nn.kernels.map_access import REFLECT, REPLICATE, ZERO, locate, read, write
 
 TANH, RELU6 = tl.constexpr(0), tl.constexpr(1)
 RUNTIME = ["H", "W", "J", "S", "groups", "down", "steps"]

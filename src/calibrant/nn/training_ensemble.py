@@ -15,7 +15,7 @@ from calibrant.errors import InputError
 from calibrant.functional.segmentation import axis_of_classes
 
 
-class Passes(nn.Module):
+class TrainingEnsemble(nn.Module):
     """`model` with `n` passes in training.
 
     `class_axis`: where its classes are; by default the last of two axes and 1 of four and more ([N, K, H, W]). Three
