@@ -197,4 +197,9 @@ def _caveats(cells: Iterable[Cell]) -> tuple[str, ...]:
 
 def gpu_minutes(cells: Iterable[Cell]) -> float:
     """What the cells took on a GPU; a cell that several rows share counts once."""
-    return sum({c.key: c.seconds for c in cells if c.device not in ("", "cpu")}.values()) / 60
+    return sum({c.key: minutes_of(c) for c in cells}.values())
+
+
+def minutes_of(cell: Cell) -> float:
+    """Minutes of a GPU; of one that ran beside others (`parallel` of its extras), its share."""
+    return 0.0 if cell.device in ("", "cpu") else cell.seconds / 60 / cell.extras.get("parallel", 1)

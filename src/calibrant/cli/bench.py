@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from calibrant.cli.bench_plan import print_plan
 from calibrant.cli.bench_show import Json, Results, report, say_cells, show
 from calibrant.cli.console import block_json, say
 from calibrant.errors import InputError
@@ -96,6 +97,20 @@ def status(
 
 bench.command()(show)
 bench.command()(report)
+
+
+@bench.command("plan")
+def cost(
+    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT} (`calibrant list papers`)")],
+    seeds: Seeds = None,
+    scale: ScaleOption = None,
+    epochs: Epochs = None,
+    results: Results = Path("results"),
+    as_json: Json = False,
+) -> None:
+    """What is left to train of each row, and its GPU minutes at the paces measured so far."""
+    size = _scale(scale, epochs) or "paper"
+    print_plan(what, _seeds(seeds, size), size, results, as_json)
 
 
 @bench.command()

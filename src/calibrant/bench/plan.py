@@ -1,0 +1,75 @@
+"""What a table would cost before anything runs: GPU minutes, from the pace of trainings whose cells are in the store.
+
+The pace is the median of minutes per epoch and member over cells of the same network on the same data, else of the
+same network on other data, which the plan says. Cells that ran side by side share the GPU's minutes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from calibrant.bench.reproduction import minutes_of
+from calibrant.bench.store import Cell
+from calibrant.papers import Experiment, Scale
+from calibrant.training.recipe import Recipe
+
+GPUS = (1, 8, 64)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One row: what is left to train, and what one training takes (None if no network like it has been trained)."""
+
+    experiment: str
+    done: int
+    trainings: int
+    epochs: int
+    minutes: float | None  # of one training
+    pace: str  # what the estimate is from
+
+    @property
+    def total(self) -> float | None:
+        return None if self.minutes is None else self.minutes * self.trainings
+
+
+class Paces:
+    """Minutes per epoch and member, by network and data."""
+
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        self._by: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for cell in cells:
+            recipe, spent = cell.settings.get("recipe"), minutes_of(cell)
+            if recipe and spent and "pooled" not in cell.settings and cell.status == "done":
+                each = spent / (recipe["epochs"] * recipe.get("members", 1))
+                for data in (recipe["data"]["name"], ""):
+                    self._by[recipe["network"]["name"], data].append(each)
+
+    def of(self, recipe: Recipe) -> tuple[float | None, str]:
+        """Minutes of one training of the recipe, all points of its selection included, and what that is from."""
+        network, data = recipe.network.name, recipe.data.name
+        for key, said in (((network, data), f"{network} on {data}"), ((network, ""), f"{network} on other data")):
+            if self._by.get(key):
+                each = median(self._by[key]) * recipe.epochs * recipe.members * len(recipe.points())
+                return each, f"{said}, {len(self._by[key])} cell{'s' * (len(self._by[key]) > 1)}"
+        return None, f"no cell of {network}"
+
+
+def plan(experiments: Sequence[Experiment], cells: Sequence[Cell], seeds: int | None, scale: Scale) -> list[Cost]:
+    """The cost of each row; a training that several rows share counts once, for the first of them."""
+    paces, there, out = Paces(cells), {c.key for c in cells if c.status == "done"}, []
+    for e in experiments:
+        keys = [e.key(seed, scale) for seed in range(seeds or e.seeds)]
+        left = [k for k in keys if k not in there]
+        recipe = e.at(0, scale)
+        out.append(Cost(e.name, len(keys) - len(left), len(left), recipe.epochs, *paces.of(recipe)))
+        there |= set(left)
+    return out
+
+
+def wall(costs: Sequence[Cost], gpus: int) -> float:
+    """Minutes on so many GPUs: a training is not split, and what has no pace is not in it."""
+    known = [c for c in costs if c.minutes is not None and c.trainings]
+    return max([sum(c.total or 0.0 for c in known) / gpus, *(c.minutes or 0.0 for c in known)], default=0.0)

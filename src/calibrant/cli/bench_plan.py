@@ -1,0 +1,33 @@
+"""`calibrant bench plan`: what a paper, a table or a row would cost, before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from calibrant.cli.console import block_json, say
+from calibrant.types import SCHEMA
+
+
+def print_plan(what: str, seeds: int | None, scale: str | int, results: Path, as_json: bool) -> None:
+    """Trainings and GPU minutes of every row that is not measured, from the paces of the store."""
+    from calibrant.bench.plan import GPUS, plan, wall
+    from calibrant.bench.store import Store
+    from calibrant.papers import experiments
+
+    costs = plan(experiments(what), list(Store(results).cells()), seeds, scale)
+    total = sum(c.total or 0.0 for c in costs)
+    if as_json:
+        rows = [asdict(c) | {"total": c.total} for c in costs]
+        block_json({"schema": SCHEMA, "rows": rows, "gpu_minutes": total, "wall": {g: wall(costs, g) for g in GPUS}})
+        return
+    wide = max(len(c.experiment) for c in costs)
+    say(f"{'':<{wide}}  done  to train  epochs  GPU minutes")
+    for c in costs:
+        minutes = "unknown" if c.total is None and c.trainings else f"{c.total or 0:.1f}"
+        say(f"{c.experiment:<{wide}}  {c.done:>4}  {c.trainings:>8}  {c.epochs:>6}  {minutes:>11}  {c.pace}")
+    trainings = sum(c.trainings for c in costs)
+    unknown = sum(c.trainings for c in costs if c.minutes is None)
+    left = f", {unknown} of them without a measured pace and not counted" if unknown else ""
+    times = ", ".join(f"{wall(costs, g):.0f} on {g}" for g in GPUS)
+    say(f"{trainings} trainings{left}: {total:.0f} GPU minutes. Minutes to wait by number of GPUs: {times}")
