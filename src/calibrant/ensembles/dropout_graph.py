@@ -84,13 +84,17 @@ class Split:
         """
         if not self.stackable or (asked is None and not x.is_cuda):
             return 1
-        size = min(members, asked) if asked else together(members, self._widest(len(x)), free_memory(x.device))
+        size = min(members, asked) if asked else together(members, self._widest(x), free_memory(x.device))
         return size if size > 2 and size * len(x) <= self.most else 1
 
-    def _widest(self, items: int) -> int:
+    def _widest(self, x: Tensor) -> int:
         """Bytes of the largest tensor of the member part."""
+        kind = x.device.type
+        most = torch.get_autocast_dtype(kind).itemsize if torch.is_autocast_enabled(kind) else 8
         every = (t for n in self.member_part for t in tensors(n))
-        return max(t.element_size() * int(math.prod(self._number(s, items) for s in t.shape)) for t in every)
+        return max(
+            min(t.element_size(), most) * int(math.prod(self._number(s, len(x)) for s in t.shape)) for t in every
+        )
 
     def shared(self, model: nn.Module, x: Tensor) -> dict[Node, Any]:
         """What the member part reads of the rest, for the batch `x`; the weights are the present ones of `model`."""
@@ -123,7 +127,8 @@ class Split:
             axis = self._axis(n)
             if n not in values or axis is None:
                 return values[n] if n in values else self._value(shared, n, items)
-            return values[n].chunk(count, axis)[j]
+            size = values[n].shape[axis] // count
+            return values[n].narrow(axis, j * size, size)
 
         def drawn(n: Node, j: int) -> Any:
             with streams[next(iter(tensors(n))).device].turn(j):

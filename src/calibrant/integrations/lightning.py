@@ -18,7 +18,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from calibrant.display import SIX
-from calibrant.ensembles.single import predict, unpack
+from calibrant.ensembles.inputs import unpack
+from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
 from calibrant.files import atomic
 from calibrant.functional.inputs import predictions

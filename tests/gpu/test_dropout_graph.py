@@ -1,0 +1,49 @@
+"""MC dropout on a CUDA device: groups of members have the masks, and to rounding the logits, of the plain loop."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor
+
+from calibrant.ensembles import MCDropout
+from calibrant.nn import build
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def looped(ensemble: MCDropout, x: Tensor) -> Tensor:
+    out = []
+    for j in range(ensemble.size):
+        with torch.no_grad(), ensemble.member(j) as member:
+            out.append(member(x))
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("together", [None, 1])
+def test_members_are_those_of_the_plain_loop(half: bool, together: int | None) -> None:
+    model = build("resnet18", classes=10, dropout=0.3).cuda().eval().to(memory_format=torch.channels_last)
+    x = torch.randn(32, 3, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
+    x = x.to(memory_format=torch.channels_last)
+    ensemble = MCDropout(model, 20, together=together)
+    with torch.autocast("cuda", torch.bfloat16) if half else nullcontext():
+        got, expected = ensemble.members(x), looped(ensemble, x)
+    (splits,) = ensemble._splits.values()
+    assert [s.trusted for s in splits.values() if s is not None] == [{together is None: True}]
+    tolerance = 5e-2 if half else 5e-3
+    torch.testing.assert_close(got.float(), expected.float(), atol=tolerance * float(expected.abs().max()), rtol=0)
+    assert float((expected[0] - expected[1]).abs().max()) > 2 * tolerance * float(expected.abs().max())  # other masks
+
+
+def test_a_smoothed_network_keeps_its_fused_kernel() -> None:
+    import calibrant
+
+    model = calibrant.smooth(build("resnet18", classes=10, dropout=0.3)).cuda().eval()
+    x = torch.randn(8, 3, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
+    ensemble = MCDropout(model, 10)
+    torch.testing.assert_close(ensemble.members(x), looped(ensemble, x), atol=1e-2, rtol=1e-2)
+    targets = {str(n.target) for known in ensemble._splits.values() for s in known.values() if s for n in s.member_part}
+    assert "calibrant.smooth.default" in targets
