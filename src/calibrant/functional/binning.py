@@ -109,11 +109,9 @@ class BinSums:
 def bin_sums(index: Tensor, bins: int, confidence: Tensor, correct: Tensor, weights: Tensor | None = None) -> BinSums:
     """Sums per bin; `weights` is [B, N] (a bootstrap's counts) or None for one plain replicate."""
     if weights is None:
-        return BinSums(
-            torch.bincount(index, minlength=bins).double()[None],
-            torch.bincount(index, confidence.double(), minlength=bins)[None],
-            torch.bincount(index, correct.double(), minlength=bins)[None],
-        )
+        sums = [torch.bincount(index, w, minlength=bins) for w in (None, confidence.double(), correct.double())]
+        # a handful of numbers: what follows is faster on the CPU than its launches on a device
+        return BinSums(*torch.stack([s.double()[None] for s in sums]).cpu())
     member = torch.nn.functional.one_hot(index, bins).double()
     columns = torch.cat([member, member * confidence.double()[:, None], member * correct.double()[:, None]], 1)
     count, conf, hit = torch.split(weights.double() @ columns, bins, 1)

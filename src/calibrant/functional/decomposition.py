@@ -1,6 +1,7 @@
 """A proper score is calibration plus refinement (Murphy 1973); ECE is α − r·β − γ (DS Eq. 9).
 
-Within bins the split is not exact: what varies inside a bin is the `residual`, shown and never hidden.
+Within bins the split is not exact: what varies inside a bin is the `residual`, shown and never hidden. `bins`, where
+given, are the bins of the top-label event, already summed.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Murphy:
     about: str
 
 
-def murphy_brier(scores: Scores) -> Murphy:
+def murphy_brier(scores: Scores, bins: BinSums | None = None) -> Murphy:
     """Brier, summed over classes: Σ_k Σ_b n_kb/N · (conf_kb − acc_kb)² and Σ n_kb/N · acc(1 − acc).
 
     From a top-1 file only the Brier score of the event "the prediction is right" can be split.
@@ -42,7 +43,7 @@ def murphy_brier(scores: Scores) -> Murphy:
         cells, total = scores.classwise, float(scores.brier.mean())
         count, conf, hit, about = cells.count, cells.confidence, cells.positive, "all classes"
     else:
-        sums = _event_bins(scores)
+        sums = bins or _event_bins(scores)
         count, conf, hit, about = sums.count[0], sums.confidence[0], sums.correct[0], "top label"
         total = float((scores.confidence - scores.correct.double()).square().mean())
     size = count.clamp_min(1e-300)
@@ -51,14 +52,14 @@ def murphy_brier(scores: Scores) -> Murphy:
     return Murphy(total, calibration, refinement, total - calibration - refinement, 0.0, about)
 
 
-def murphy_nll(scores: Scores) -> Murphy:
+def murphy_nll(scores: Scores, bins: BinSums | None = None) -> Murphy:
     """NLL: KL(acc_b ‖ conf_b) and H(acc_b), averaged over the bins of the top-label event."""
     log_sure, log_error = torch.log(scores.confidence), scores.log_error
     event = 0 - float(torch.where(scores.correct, log_sure, log_error).mean())
     total = event if scores.log_p_label is None else 0 - float(scores.log_p_label.mean())
     if scores.about == "positive class":  # of two classes the event is the label; log p₁ itself may underflow
         event = total
-    sums = _event_bins(scores)
+    sums = bins or _event_bins(scores)
     share, acc, conf = sums.count[0] / scores.n, sums.accuracy[0], sums.mean_confidence[0]
     missed = (1 - acc) * _log_missing(log_error, scores, conf).masked_fill(acc == 1, 0.0)
     cross = -torch.special.xlogy(acc, conf) - missed
@@ -83,9 +84,9 @@ class Identity:
     bins_underconfident: int  # of them, where accuracy exceeds confidence: the assumption fails
 
 
-def ece_identity(scores: Scores, refinement: float | None = None) -> Identity:
+def ece_identity(scores: Scores, refinement: float | None = None, bins: BinSums | None = None) -> Identity:
     """`refinement`, if given, is the AUROC, already computed: it is the one thing here that needs a sort."""
-    sums = _event_bins(scores)
+    sums = bins or _event_bins(scores)
     right = int(scores.correct.sum())
     wrong, n = scores.n - right, scores.n
     ece = float(sums.gap.abs().sum())
@@ -105,9 +106,8 @@ def ece_identity(scores: Scores, refinement: float | None = None) -> Identity:
 def _log_missing(log_error: Tensor, scores: Scores, conf: Tensor) -> Tensor:
     """log(1 − mean confidence) of each bin. Near 1 it has lost its digits: there 1 − p itself is averaged."""
     out = torch.log1p(-conf)
-    index = equal_width(scores.confidence, scores.bins)
     for b in (conf > 1 - 1e-4).nonzero()[:, 0].tolist():  # the last bin, or none
-        inside = log_error[index == b]
+        inside = log_error[equal_width(scores.confidence, scores.bins) == b]
         out[b] = torch.logsumexp(inside, 0) - math.log(len(inside))
     return out
 

@@ -66,7 +66,9 @@ def minimise(
     Large problems are first solved in float32, which is where the time goes; float64 then starts next to the answer
     and decides when it is reached, on its own objective and gradient.
     """
-    theta = centre if start is None else start
+    ridge, centre = ridge.to(labels.device), centre.to(labels.device)
+    lower = None if lower is None else lower.to(labels.device)
+    theta = centre if start is None else start.to(labels.device)
     problem = _Problem(design, labels[:, None], ridge, centre, lower)
     spent = 0
     if design.size > SMALL:
@@ -88,7 +90,7 @@ def effective_degrees(design: Design, theta: Tensor, ridge: Tensor) -> float | N
         return None
     p = torch.softmax(design(theta), 1)
     h = design.hessian(p) / len(p)
-    return float(torch.linalg.solve(h + torch.diag(2 * ridge), h).diagonal().sum())
+    return float(torch.linalg.solve(h + torch.diag(2 * ridge.to(h.device)), h).diagonal().sum())
 
 
 @dataclass(frozen=True)
@@ -173,7 +175,7 @@ def _dense_step(h: Tensor, g: Tensor, free: Tensor) -> Tensor:
     # without a ridge, adding one constant to all logits changes nothing: such a direction needs a floor
     jitter = torch.finfo(h.dtype).eps * float(h.diagonal().mean())
     while True:
-        factor, info = torch.linalg.cholesky_ex(h + jitter * torch.eye(len(h), dtype=h.dtype))
+        factor, info = torch.linalg.cholesky_ex(h + jitter * torch.eye(len(h), dtype=h.dtype, device=h.device))
         if int(info) == 0:
             return torch.cholesky_solve(-g[:, None], factor)[:, 0]
         jitter = max(jitter, 1e-30) * 100

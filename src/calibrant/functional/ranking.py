@@ -35,7 +35,7 @@ class Ranking:
     @property
     def positions(self) -> Tensor:
         """Which item stands at each rank."""
-        return torch.arange(len(self.run)) if self.order is None else self.order
+        return torch.arange(len(self.run), device=self.run.device) if self.order is None else self.order
 
     @cached_property
     def start(self) -> Tensor:
@@ -61,7 +61,7 @@ def run_weights(ranking: Ranking, correct: Tensor, weights: Tensor | None = None
     """(good, bad), each [B, R], most confident run first."""
     hit = ranking.ranked(correct).double()
     w = torch.ones_like(hit)[None] if weights is None else ranking.ranked(weights).double()
-    if ranking.runs < len(hit) and not w.requires_grad:
+    if ranking.runs < len(hit) and not (w.requires_grad or w.is_cuda):
         good = _products(ranking, w, hit)
         return good, run_sums(ranking, w) - good
     good = w * hit
@@ -73,9 +73,8 @@ def run_weights(ranking: Ranking, correct: Tensor, weights: Tensor | None = None
 
 def run_sums(ranking: Ranking, values: Tensor) -> Tensor:
     """Sums [B, R] over the runs of values [B, N] in rank order."""
-    if values.requires_grad:
-        shape = (len(values), ranking.runs)
-        return torch.zeros(shape, dtype=torch.float64).index_add(1, ranking.run, values)
+    if values.requires_grad or values.is_cuda:
+        return values.new_zeros(len(values), ranking.runs).index_add(1, ranking.run, values)
     first = ranking.start[:-1].numpy()
     return torch.from_numpy(np.add.reduceat(values.numpy(), first, axis=1))
 
@@ -98,7 +97,8 @@ def _products(ranking: Ranking, w: Tensor, hit: Tensor) -> Tensor:
 
 def run_maxima(ranking: Ranking, values: Tensor) -> Tensor:
     """The largest of each run [R] of per-item values [N]: one confidence for items tied up to rounding."""
-    return torch.from_numpy(np.maximum.reduceat(ranking.ranked(values).numpy(), ranking.start[:-1].numpy()))
+    least = values.new_full((ranking.runs,), -torch.inf)
+    return least.scatter_reduce_(0, ranking.run, ranking.ranked(values), "amax")
 
 
 def auroc(good: Tensor, bad: Tensor) -> Tensor:

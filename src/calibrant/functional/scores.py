@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.functional.classwise import CHUNK, Cells, Classwise
+from calibrant.functional.classwise import CHUNK, Cells, Classwise, chunk_on
 from calibrant.functional.pooling import Disagreement, disagreement, pool
 from calibrant.types import Predictions
 
@@ -29,7 +29,7 @@ __all__ = ["CHUNK", "Classwise", "Scores", "merge", "positive_class", "reduce"]
 
 @dataclass(frozen=True)
 class Scores:
-    """Per item, float64 on the CPU. `None` means the input does not say (a top-1 file)."""
+    """Per item, float64. `None` means the input does not say (a top-1 file)."""
 
     labels: Tensor
     predicted: Tensor
@@ -54,21 +54,22 @@ def reduce(
     predictions: Predictions,
     bins: int = 15,
     *,
-    chunk: int = CHUNK,
+    chunk: int | None = None,
     classwise: bool = True,
     through: Callable[[Tensor], Tensor] | None = None,
+    stay: bool = False,
 ) -> Scores:
     """Scores of predictions; members are pooled (mean probability) inside each chunk.
 
     `classwise=False` leaves out the sums in (class, bin) cells, a third of the work, for who needs none of them.
-    `through` is a map of the logits, applied to each chunk.
+    `through` is a map of the logits, applied to each chunk. The scores are moved to the CPU unless they are to `stay`
+    on the device of the logits.
     """
     if predictions.logits is None:
         return _top1(predictions, bins)
     logits, labels = predictions.logits, predictions.labels.to(predictions.logits.device)
     k, n = int(logits.shape[-1]), int(logits.shape[-2])
-    share = torch.get_num_threads() if logits.device.type == "cpu" else 1  # a chunk for every thread: fewer barriers
-    rows = max(1, share * chunk // (k * predictions.members))
+    rows = max(1, (chunk or chunk_on(logits.device)) // (k * predictions.members))
     cells = Cells(k, bins, logits.device) if classwise else None
     # one workspace and one set of columns: blocks that come and go between kept ones would leave the heap in holes
     # that add up to a copy of the logits
@@ -89,8 +90,9 @@ def reduce(
         predicted[start : start + rows] = found[0]
         for column, values in zip(columns, found[1:], strict=True):
             column[start : start + rows] = values
-    confidence, log_error, log_p_label, brier = columns.cpu()
-    labels, predicted = labels.cpu(), predicted.cpu()
+    home = logits.device if stay else torch.device("cpu")
+    confidence, log_error, log_p_label, brier = columns.to(home)
+    labels, predicted = labels.to(home), predicted.to(home)
     scores = Scores(
         labels=labels,
         predicted=predicted,
@@ -101,7 +103,7 @@ def reduce(
         brier=brier,
         k=k,
         bins=bins,
-        group=None if predictions.group is None else predictions.group.cpu(),
+        group=None if predictions.group is None else predictions.group.to(home),
         classwise=None if cells is None else cells.total(),
         members=_join(spread) if spread else None,
     )
@@ -193,7 +195,8 @@ def _explicit(scores: Scores, predictions: Predictions) -> Scores:
     """A top-label calibrator's own label and confidence win over those of its logits."""
     if predictions.confidence is None or predictions.predicted is None:
         return scores
-    predicted, confidence = predictions.predicted.cpu(), predictions.confidence.cpu().double()
+    home = scores.labels.device
+    predicted, confidence = predictions.predicted.to(home), predictions.confidence.to(home).double()
     return replace(
         scores,
         predicted=predicted,

@@ -148,8 +148,6 @@ def merged(ranking: Ranking, cells: int) -> Tensor:
     n = len(ranking.run)
     if ranking.runs <= cells:
         return ranking.run
-    start = torch.zeros(ranking.runs, dtype=torch.long)
-    start.scatter_reduce_(0, ranking.run, torch.arange(n), "amin", include_self=False)
-    slot = start * cells // n  # the cell in which each run begins
+    slot = ranking.start[:-1] * cells // n  # the cell in which each run begins
     cell: Tensor = torch.unique_consecutive(slot, return_inverse=True)[1]
     return cell[ranking.run]

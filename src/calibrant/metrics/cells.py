@@ -83,7 +83,7 @@ def with_bca(
     apart: bool = False,
 ) -> dict[str, Estimate]:
     """BCa intervals of functions of the counts; the acceleration is that of the items' influences."""
-    good, bad = (c.contiguous() for c in merge(good.double(), bad.double()))
+    good, bad = (c.cpu() for c in merge(good.double(), bad.double()))
     parts: dict[str, list[Tensor]] = {name: [] for name in points}
     for g, b in resampled(good, bad, resampling, apart=apart):
         for name, found in parts.items():

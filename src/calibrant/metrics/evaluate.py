@@ -62,7 +62,9 @@ def evaluate(
             group=group,
         )
     reused = refuse_reuse(p, allow_reuse)
-    scores = reduce(p, whole("bins", bins, 1), classwise=metrics is None or "ece_classwise" in metrics)
+    classwise = metrics is None or "ece_classwise" in metrics
+    # groups are drawn on the CPU
+    scores = reduce(p, whole("bins", bins, 1), classwise=classwise, stay=p.group is None)
     if about not in ("top", "positive"):
         raise InputError(f"about={about!r} is unknown; use 'top' or 'positive'")
     if about == "positive":

@@ -26,9 +26,12 @@ def extras(panel: Panel, resampling: Resampling | None = None, *, whole: bool = 
     scores = panel.scores
     out: dict[str, Any] = {}
     if whole:
-        out |= {"murphy_brier": asdict(murphy_brier(scores)), "murphy_nll": asdict(murphy_nll(scores))}
+        out |= {
+            "murphy_brier": asdict(murphy_brier(scores, panel.width)),
+            "murphy_nll": asdict(murphy_nll(scores, panel.width)),
+        }
     if whole and scores.about == "top label":  # both are about being right, not about class 1
-        out["ece_identity"] = asdict(ece_identity(scores, float(auroc(*panel.runs))))
+        out["ece_identity"] = asdict(ece_identity(scores, float(auroc(*panel.runs)), panel.width))
         out["accuracy_at_coverage"] = accuracy_at_coverage(panel)
     if resampling is not None:
         out["calibration_test"] = calibration_test(panel.width_cells, resampling)
@@ -42,7 +45,7 @@ def extras(panel: Panel, resampling: Resampling | None = None, *, whole: bool = 
 def accuracy_at_coverage(panel: Panel) -> list[dict[str, float]]:
     """Accuracy of the most confident items at each coverage, ties accepted whole (so coverage may exceed it)."""
     coverage, accuracy = (t[0] for t in accuracy_coverage(*panel.runs))
-    wanted = torch.tensor(COVERAGES, dtype=torch.float64)
+    wanted = coverage.new_tensor(COVERAGES)
     at = torch.searchsorted(coverage, wanted - 1e-12).clamp_max(len(coverage) - 1)
     rows = zip(COVERAGES, coverage[at].tolist(), accuracy[at].tolist(), strict=True)
     return [{"wanted": w, "coverage": c, "accuracy": a} for w, c, a in rows]

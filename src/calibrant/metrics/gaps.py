@@ -68,7 +68,7 @@ def cells(
     accuracy = torch.bincount(which, hit, minlength=size) / count
     spread = torch.bincount(which, (confidence - mean[which]).square(), minlength=size) / count
     factor = None if group is None else _group_factor(which, confidence - hit, group, size)
-    return Cells(n, count, mean, accuracy, spread, smooth, factor)
+    return Cells(n, count.cpu(), mean.cpu(), accuracy.cpu(), spread.cpu(), smooth, factor)
 
 
 def from_sums(count: Tensor, confidence: Tensor, correct: Tensor, square: Tensor) -> Cells:

@@ -137,13 +137,12 @@ def gap_intervals(panel: Panel, names: set[str], resampling: Resampling) -> dict
             cells(panel.mass_index, scores.confidence, scores.correct, scores.group), ["ece_mass"], resampling
         )
     if "ks" in names:
-        walk = torch.empty(scores.n, dtype=torch.long)
+        walk = torch.empty_like(scores.labels)
         walk[panel.ranking.positions] = merged(panel.ranking, WALK)
         walked = cells(walk.max() - walk, scores.confidence, scores.correct, scores.group, smooth=True)
         out |= invert(walked, ["ks"], resampling)
     if "ece_classwise" in names and scores.classwise is not None:
-        signed = scores.confidence - scores.correct.double()
-        design = 1.0 if scores.group is None else max(1.0, design_effect(signed, scores.group))
+        design = 1.0 if scores.group is None else max(1.0, design_effect(panel.signed, scores.group))
         out["ece_classwise"] = classwise_interval(scores.classwise, scores.n, level, design)
     return out
 

@@ -93,7 +93,7 @@ class Panel:
     def total(self) -> Tensor:
         """Weight of each replicate, [B]."""
         if self.weights is None:
-            return torch.tensor([float(self.scores.n)], dtype=torch.float64)
+            return self.scores.confidence.new_tensor([float(self.scores.n)])
         return self.weights.double().sum(1)
 
     def mean(self, values: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+import torch
 from torch import Tensor
 
 from calibrant.errors import InputError, SplitError
@@ -62,9 +63,10 @@ class Calibrator:
                 f"{self.name} needs logits or probabilities, but {p.source or 'this set'} holds only "
                 f"predicted and confidence; use one of auto, {', '.join(of_top1())}"
             )
+        home = torch.device("cpu")  # of a map, wherever it was solved
         if p.logits is None or p.logits.ndim == 2 or self.takes_members:
-            return self.solve(p)
-        fitted = self.solve(replace(p, logits=pool(p.logits)))
+            return self.solve(p).to(home)
+        fitted = self.solve(replace(p, logits=pool(p.logits))).to(home)
         return Chain((Pool(), fitted), record=fitted.record)
 
     def refits(self, p: Predictions, fold: Tensor, fitted: FittedMap | None = None) -> Iterator[FittedMap]:

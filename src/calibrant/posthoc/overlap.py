@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from calibrant.functional.classwise import DEVICE_CHUNK
 from calibrant.functional.pooling import pool
 from calibrant.types import Predictions
 
@@ -58,7 +59,7 @@ def share(kept: Sequence[int], p: Predictions) -> float:
 def _hashes(p: Predictions) -> Tensor | None:
     if p.logits is None or p.k is None or p.k < 2:
         return None
-    rows = max(1, BLOCK // p.k)
+    rows = max(1, (BLOCK if p.logits.device.type == "cpu" else DEVICE_CHUNK) // p.k)
     parts = zip(torch.split(p.logits.detach(), rows, -2), torch.split(p.labels, rows), strict=True)
     return torch.cat([_mixed(pool(z) if z.ndim == 3 else z, labels) for z, labels in parts])
 

@@ -90,5 +90,5 @@ def content_folds(x: Tensor, labels: Tensor, folds: int) -> Tensor:
     order = torch.argsort(own, stable=True)
     order = order[torch.argsort(labels[order], stable=True)]
     fold = torch.empty_like(labels)
-    fold[order] = torch.arange(len(labels)) % folds
+    fold[order] = torch.arange(len(labels), device=labels.device) % folds
     return fold

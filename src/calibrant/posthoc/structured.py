@@ -104,7 +104,7 @@ class StructuredVector(Calibrator):
         def ridge(m: float) -> Tensor:
             return torch.full((2 * k,), m * k / n, dtype=torch.float64)
 
-        theta, certificate = _solved(self.penalty, x, p.labels, Diagonal, ridge, centre)
+        theta, certificate = _solved(self.penalty, x, p.labels.to(x.device), Diagonal, ridge, centre)
         return StructuredVectorMap(
             temperature,
             theta[:k].clone(),
@@ -140,7 +140,7 @@ class StructuredMatrix(Calibrator):
         def ridge(m: float) -> Tensor:
             return matrix_ridge(k, off=m * k * (k - 1) / n, diagonal=m * k / n, bias=m * k / n)
 
-        theta, certificate = _solved(self.penalty, x, p.labels, lambda part: Full(part, k), ridge, centre)
+        theta, certificate = _solved(self.penalty, x, p.labels.to(x.device), lambda part: Full(part, k), ridge, centre)
         weight, bias = theta[:-k].view(k, k).clone(), theta[-k:].clone()
         return StructuredMatrixMap(
             temperature, weight, bias, epsilon, certificate["degrees"], record=certified(certificate)

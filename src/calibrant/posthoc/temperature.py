@@ -24,8 +24,9 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.binning import bin_sums, equal_width
+from calibrant.functional.classwise import chunk_on
 from calibrant.functional.pooling import pool
-from calibrant.functional.scores import CHUNK, exp_
+from calibrant.functional.scores import exp_
 from calibrant.functional.solve import Certificate, increasing_root
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
@@ -201,7 +202,7 @@ class Slope:
         self.top = z.amax(-1, keepdim=True)
         y = y.expand(len(z), -1)[..., None]
         self.label = (z.gather(-1, y).to(dtype) - self.top.to(dtype))[..., 0]
-        self.rows = max(1, CHUNK // (z.shape[0] * z.shape[2]))
+        self.rows = max(1, chunk_on(z.device) // (z.shape[0] * z.shape[2]))
         self.separable = bool((self.label == 0).all())
         self.least = _GONE if dtype == torch.float64 else -1e30
         self.blocked = bool(torch.isneginf(z.amin()))

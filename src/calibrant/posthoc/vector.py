@@ -63,7 +63,7 @@ class Vector(Calibrator):
         T, certificate = least_nll(p.logits, p.labels)
         if certificate["bound"] is not None:
             T = 1.0
-        z, y = p.logits.double().cpu() / T, p.labels.cpu()
+        z, y = p.logits.double() / T, p.labels.to(p.logits.device)
         possible = torch.isfinite(z.gather(1, y[:, None])[:, 0])
         z, y = z[possible], y[possible]
         gone = torch.isneginf(z)

@@ -1,0 +1,135 @@
+"""What the panel, its intervals and the fits cost on a CUDA device, and how far they are from those of the CPU.
+
+    python -m benchmarks.device [--device cuda] [--rounds 5] [--json OUT]
+
+One line per job: the median of the rounds after a warm-up, in milliseconds, the limit, and the largest absolute
+difference between the CPU's numbers and the device's. `--device cpu --small` checks the script itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import calibrant
+from benchmarks.metrics import data
+from calibrant.posthoc import CALIBRATORS
+from calibrant.posthoc.guard import guard
+from calibrant.posthoc.temperature import Temperature
+from calibrant.types import Report
+
+
+def milliseconds(call: Callable[[], Any], device: str, rounds: int) -> tuple[float, Any]:
+    """(median of the rounds, what the last one returned)."""
+    found, out = [], call()
+    for _ in range(rounds):
+        _wait(device)
+        start = time.perf_counter()
+        out = call()
+        _wait(device)
+        found.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(found), out
+
+
+def _wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def apart(a: Report, b: Report) -> float:
+    """The largest difference of a value or an end of an interval."""
+    gaps = [0.0]
+    for name, e in a.items():
+        for end in ("value", "low", "high"):
+            x, y = getattr(e, end), getattr(b[name], end)
+            gaps.append(float("inf") if (x is None) != (y is None) else abs((x or 0.0) - (y or 0.0)))
+    return max(gaps)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--json", type=Path)
+    a = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+
+    def row(job: str, ms: float, limit: float | None, difference: float | None, note: str = "") -> None:
+        rows.append({"job": job, "ms": round(ms, 3), "limit_ms": limit, "difference": difference, "note": note})
+        told = "" if difference is None else f"{difference:.1e}"
+        print(f"{job:<46} {ms:>9.2f} ms  {'' if limit is None else f'≤ {limit:g}':>8}  {told:>8}  {note}", flush=True)
+
+    name = torch.cuda.get_device_name() if a.device == "cuda" else "CPU"
+    print(f"{name}, torch {torch.__version__}, {torch.get_num_threads()} threads")
+    wide, long = ((500, 100), (2000, 10)) if a.small else ((50_000, 1_000), (1_000_000, 10))
+    for n, k in (wide, long):
+        z, y = data(n, k)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            here = z.to(dtype)
+            there, labels = here.to(a.device), y.to(a.device)
+            if dtype == torch.float32:
+                ms, _ = milliseconds(lambda there=there: torch.log_softmax(there, -1), a.device, a.rounds)
+                row(f"log_softmax, {n:,} × {k:,}", ms, None, None)
+            ms, found = milliseconds(
+                lambda there=there, labels=labels: calibrant.evaluate(there, labels, intervals=False),
+                a.device,
+                a.rounds,
+            )
+            expected = calibrant.evaluate(here, y, intervals=False)
+            row(f"point panel, {n:,} × {k:,}, {str(dtype)[6:]}", ms, 10, apart(expected, found))
+            if dtype == torch.float32 and (n, k) == long:
+                ms, found = milliseconds(
+                    lambda there=there, labels=labels: calibrant.evaluate(there, labels), a.device, a.rounds
+                )
+                start = time.perf_counter()
+                expected = calibrant.evaluate(here, y)
+                cpu = 1e3 * (time.perf_counter() - start)
+                row(f"with intervals, {n:,} × {k:,}", ms, 500, apart(expected, found), f"CPU {cpu:.0f} ms")
+    temperatures(*wide, a.device, a.rounds, row)
+    linear(*((2000, 20) if a.small else (50_000, 100)), a.device, row)
+    if a.json:
+        a.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "rows": rows}, indent=2) + "\n")
+
+
+def temperatures(n: int, k: int, device: str, rounds: int, row: Callable[..., None]) -> None:
+    z, y = data(n, k)
+    p = calibrant.predictions(z, y)
+    there = calibrant.predictions(z.to(device), y.to(device))
+    expected = Temperature().solve(p).summary()["temperature"]
+    ms, found = milliseconds(lambda: Temperature().solve(there), device, rounds)
+    row(f"temperature, solved, {n:,} × {k:,}", ms, None, abs(found.summary()["temperature"] - expected))
+    ms, verdict = milliseconds(lambda: guard(Temperature(), there, fitted=found), device, rounds)
+    row("its guard", ms, None, abs(verdict.nll_after.value - guard(Temperature(), p).nll_after.value))
+    ms, _ = milliseconds(there.fingerprint, device, 2)
+    row("content hash of the logits (SHA-256 on the CPU)", ms, None, None)
+    ms, found = milliseconds(lambda: calibrant.fit("temperature", there.logits, there.labels), device, rounds)
+    row("fit('temperature'), guarded and hashed", ms, 30, abs(found.summary()["temperature"] - expected))
+
+
+def linear(n: int, k: int, device: str, row: Callable[..., None]) -> None:
+    """Vector, structured and Dirichlet scaling, without their guard."""
+    z, y = data(n, k)
+    p, there = calibrant.predictions(z, y), calibrant.predictions(z.to(device), y.to(device))
+    probe: Tensor = z[:500]
+    for name in ("vector", "structured_vector", "structured_matrix", "dirichlet"):
+        settings = {"lambda_": 1.0, "mu": 1.0} if name == "dirichlet" else {}
+        calibrator = CALIBRATORS[name](**settings)
+        ms, found = milliseconds(lambda c=calibrator: c.fold(there), device, 1)
+        start = time.perf_counter()
+        expected = calibrator.fold(p)
+        cpu = 1e3 * (time.perf_counter() - start)
+        gap = (torch.log_softmax(found(probe), 1) - torch.log_softmax(expected(probe), 1)).abs().max()
+        row(f"{name}, {n:,} × {k:,}", ms, None, float(gap), f"CPU {cpu:.0f} ms")
+
+
+if __name__ == "__main__":
+    main()
