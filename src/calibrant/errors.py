@@ -61,6 +61,12 @@ class RefusedError(CalibrantError):
     exit_code = 1
 
 
+class FailedError(CalibrantError):
+    """Part of the work failed, and the rest was done: exit code 1."""
+
+    exit_code = 1
+
+
 class DivergedError(CalibrantError):
     """Training met a loss that is not finite: it failed, the last good checkpoint stands, exit code 1."""
 

@@ -12,7 +12,7 @@ import scipy.stats
 
 from calibrant import files
 from calibrant.bench import Cell, Store
-from calibrant.bench.measure import measure
+from calibrant.bench.run import measure
 from calibrant.bench.tables import differences, interval, lines, moments, standing, within
 from calibrant.cli import run
 from calibrant.errors import CalibrantError, DivergedError, FileError, InputError
@@ -287,7 +287,7 @@ def test_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsy
     assert [r["done"] for r in json.loads(capsys.readouterr().out)["rows"]] == [2, 2]
     assert run(["bench", "run", "test/t1/digits", "--device", "cpu", "--scale", "smoke", "--results", "smoke"]) == 0
     said = capsys.readouterr()
-    assert "single run, scale smoke" in said.out and "seed 0, smoke (1 of 1)" in said.err, (
+    assert "single run, scale smoke" in said.out and "test/t1/digits, seed 0, smoke: " in said.err, (
         "smoke is one seed, unless asked"
     )
     assert run(["bench", "status", "--scale", "small"]) == 0

@@ -16,7 +16,7 @@ import pytest
 
 from calibrant import files
 from calibrant.bench import Cell, Store, parcel
-from calibrant.bench.measure import measure
+from calibrant.bench.run import measure
 from calibrant.bench.tables import differences, lines, standing
 from calibrant.cli import run
 from calibrant.errors import FileError

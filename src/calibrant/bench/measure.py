@@ -1,41 +1,30 @@
-"""An experiment at one seed and scale → a cell: train (or resume), choose, pool, calibrate, measure, file.
+"""Predictions → a cell: every variant of a network, each after each calibrator, every number with its interval.
 
-A cell that is already in the store is returned as it is; a run that was killed goes on where it stood; a run that
-failed is filed as failed, with the reason, and tried again when asked again. Every number has the interval of resampled
-test items; a claim about a method needs several seeds, which `bench show` puts together.
+The intervals resample the test items of one run; a claim about a method needs several seeds, which `bench show` puts
+together. Nothing here needs a network or an accelerator.
 """
 
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from calibrant.bench.features import featured
-from calibrant.bench.pooled import checkpoints_wanted, pooled
-from calibrant.bench.shifted import on_shifted, shifted_sets
-from calibrant.bench.store import KEY_LENGTH, LOGITS, Cell, Store
-from calibrant.data import Data
-from calibrant.errors import CalibrantError
+from calibrant.bench.predict import FEATURED, predicted, said, wanted
+from calibrant.bench.store import LOGITS, Cell, Store
 from calibrant.files import atomic, sealed
 from calibrant.files import read as read_predictions
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, Scale
-from calibrant.posthoc import CONFIDENCES
 from calibrant.posthoc.fit import fit
-from calibrant.training.environment import device_name, environment
 from calibrant.training.epochs import kept_top_logits
 from calibrant.training.recipe import Recipe
-from calibrant.training.run import PREDICTED, How, data_of, make_fabric, train
+from calibrant.training.run import PREDICTED
 from calibrant.training.run_folder import chosen
-from calibrant.training.selection import select
-from calibrant.training.settings import Choice
 from calibrant.types import Estimate, Predictions, Split
 
 LARGEST_EVERY = 25
@@ -46,76 +35,53 @@ ORACLE = "oracle"
 Variants = dict[str, Mapping[str, Estimate]]
 
 
-def measure(
-    experiment: Experiment,
-    seed: int,
-    scale: Scale,
-    store: Store,
-    runs: Path,
-    how: How = How(),  # noqa: B008
-    *,
-    overrides: Mapping[str, Any] | None = None,
-    data: Data | None = None,
-    command: str = "",
-) -> Cell:
-    """The cell, measured unless it is in the store. `overrides` are settings of the recipe, and part of the key."""
-    if overrides:
-        experiment = experiment.changed(overrides)
-    found = store.find(experiment, seed, scale)
-    if found is not None and found.status == "done":
-        store.write(found)  # it may have been measured for another row
-        return found
-    recipe, key = experiment.at(seed, scale), experiment.key(seed, scale)
-    if data is None:  # before anything is written: data that is not there is no failed run
-        data = data_of(recipe, how)
-    sets = shifted_sets(experiment.shifts, how.root, data)
-    start = time.perf_counter()
-    device = make_fabric(recipe, how).device
-    cell = Cell(
+def blank(experiment: Experiment, seed: int, scale: Scale, command: str) -> Cell:
+    """A cell before anything is known of it but its settings."""
+    return Cell(
         experiment=experiment.name,
         seed=seed,
         scale=experiment.scale_name(scale),
-        key=key,
+        key=experiment.key(seed, scale),
         status="failed",
         settings=experiment.settings(seed, scale),
         reported=experiment.reported,
         note=experiment.remark(scale),
-        device=device_name(device),
-        environment=(where := {**environment(device), "engine": recipe.engine}),
-        commit=where["commit"],
         command=command,
     )
-    run = runs / recipe.key()[:KEY_LENGTH]
-    ensemble = experiment.pooled(scale)
-    how = replace(how, keep_weights=max(how.keep_weights, checkpoints_wanted(ensemble, recipe.epochs)))
-    try:
-        extras = _train(recipe, run, how, data)
-        keep_logits(run, store)
-        variants, more = _variants(experiment, ensemble, run, seed, device, data)
-        variants |= _shifted(experiment, run, sets, device)
-    except CalibrantError as error:
-        words = str(error).replace(str(runs), "runs")  # results travel; where the runs lie on this machine does not
-        store.write(replace(cell, error=words, seconds=time.perf_counter() - start))
-        raise
-    seconds = extras.pop("train_seconds")
-    done = replace(
-        cell,
+
+
+def measured(
+    experiment: Experiment, seed: int, scale: Scale, run: Path, predictions: Path | None, store: Store, command: str
+) -> Cell:
+    """The cell of a finished training, with what a predict step left; its logits go into the store."""
+    recipe = experiment.at(seed, scale)
+    keep_logits(run, store)
+    extras = _trained(recipe, run)
+    variants, more = _variants(experiment, scale, run, predictions)
+    variants |= _shifted(experiment, run, predictions)
+    where = {
+        k: v for k, v in sealed.read(chosen(run) / "environment.json").items() if k not in ("command", "processes")
+    }
+    engine = sealed.read(chosen(run) / "recipe.json")["engine"]
+    return replace(
+        blank(experiment, seed, scale, command),
         status="done",
         measured={name: {m: e.value for m, e in row.items()} for name, row in variants.items()},
         intervals={name: {m: (e.low, e.high) for m, e in row.items()} for name, row in variants.items()},
-        seconds=seconds,
-        extras={**extras, **more, "run": run.name},
+        seconds=extras.pop("train_seconds"),
+        device=where["device"],
+        environment={**where, "engine": engine},
+        commit=where["commit"],
+        extras={**extras, **said(predictions), **more, "run": run.name},
     )
-    store.write(done)
-    return done
 
 
-def _train(recipe: Recipe, run: Path, how: How, data: Data) -> dict[str, Any]:
-    """One training, or all of a selection. The seconds are of all epochs, those before a resume included."""
+def _trained(recipe: Recipe, run: Path) -> dict[str, Any]:
+    """What the training said of itself. The seconds are of all epochs, those before a resume included."""
     if recipe.selection is None:
-        made = train(recipe, run, how, data)
+        made = sealed.read(run / "metrics.json")
         return {k: made[k] for k in ("train_seconds", "images_per_second", "epochs", "train_accuracy")}
-    record = select(recipe, run, how, data)
+    record = sealed.read(run / "selection.json")
     each = [sealed.read(run / p["folder"] / "metrics.json") for p in record["points"]]
     choice = {k: record[k] for k in ("criterion", "split", "oracle")}
     choice |= {k: record[k]["settings"] for k in ("chosen", "oracle_choice")}
@@ -128,19 +94,19 @@ def _train(recipe: Recipe, run: Path, how: How, data: Data) -> dict[str, Any]:
 
 
 def _variants(
-    experiment: Experiment, ensemble: Choice | None, run: Path, seed: int, device: Any, data: Data
+    experiment: Experiment, scale: Scale, run: Path, predictions: Path | None
 ) -> tuple[Variants, dict[str, Any]]:
     """As trained; as an ensemble; the oracle's choice; and each of them after each calibrator."""
-    read = partial(featured, device=device, data=data) if CONFIDENCES.keys() & experiment.calibrators else _written
-    found: dict[str, tuple[Predictions, Predictions]] = {AS_TRAINED: read(run)}
+    both = (Split.CALIBRATION, Split.TEST)
+    found = {AS_TRAINED: _written(run)}
+    if wanted(experiment, scale)["features"]:
+        found[AS_TRAINED] = tuple(predicted(predictions, FEATURED, s) for s in both)  # type: ignore[assignment]
     if (oracle := chosen(run, which="oracle_choice")) != chosen(run):
-        found[ORACLE] = read(oracle)
-    extras: dict[str, Any] = {}
-    if ensemble is not None:
-        parts, said = pooled(ensemble, run, seed, device, data)
-        found[ensemble.name] = parts[Split.CALIBRATION], parts[Split.TEST]
-        extras |= said
+        found[ORACLE] = _written(oracle)
+    if (ensemble := experiment.pooled(scale)) is not None:
+        found[ensemble.name] = tuple(predicted(predictions, ensemble.name, s) for s in both)  # type: ignore[assignment]
     out: Variants = {}
+    extras: dict[str, Any] = {}
     for name, (calibration, test) in found.items():
         out[name] = evaluate(test, metrics=experiment.metrics)
         for calibrator in experiment.calibrators:
@@ -152,16 +118,17 @@ def _variants(
     return out, extras
 
 
-def _shifted(experiment: Experiment, run: Path, sets: Mapping[str, Data], device: Any) -> Variants:
+def _shifted(experiment: Experiment, run: Path, predictions: Path | None) -> Variants:
     """The network, and after each calibrator that was fitted on clean data, on every shifted set."""
-    if not sets:
+    if not experiment.shifts:
         return {}
     maps = {name: fit(name, _written(run)[0]) for name in experiment.calibrators}
     out: Variants = {}
-    for name, said in on_shifted(run, sets, device).items():
-        out[name] = evaluate(said, metrics=experiment.metrics)
+    for name in experiment.shifts:
+        there = predicted(predictions, name, Split.TEST)
+        out[name] = evaluate(there, metrics=experiment.metrics)
         for calibrator, fitted in maps.items():
-            out[f"{name}+{calibrator}"] = evaluate(fitted.predictions(said), metrics=experiment.metrics)
+            out[f"{name}+{calibrator}"] = evaluate(fitted.predictions(there), metrics=experiment.metrics)
     return out
 
 

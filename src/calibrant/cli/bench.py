@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +20,6 @@ from calibrant.types import SCHEMA
 bench = typer.Typer(help="Measure the papers' tables again, one cell at a time, and compare.", no_args_is_help=True)
 
 WHAT = "PAPER, PAPER/TABLE or PAPER/TABLE/ROW"
-What = Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT} (`calibrant list papers`)")]
 Seeds = Annotated[
     int | None, typer.Option(help="seeds 0 … N−1; by default as many as in the paper (smoke: one)", min=1)
 ]
@@ -31,7 +32,7 @@ Epochs = Annotated[int | None, typer.Option(help="a scale of its own: the schedu
 
 @bench.command()
 def run(
-    what: What,
+    what: Annotated[list[str], typer.Argument(metavar="WHAT…", help=f"{WHAT} (`calibrant list papers`)")],
     seeds: Seeds = None,
     scale: ScaleOption = None,
     epochs: Epochs = None,
@@ -42,29 +43,82 @@ def run(
     ] = None,
     data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    parallel: Annotated[int, typer.Option(help="processes side by side on one machine", min=1)] = 1,
+    minutes: Annotated[
+        float | None, typer.Option(help="begin only what should end in this time; a later call goes on", min=0.01)
+    ] = None,
+    keep_epochs: Annotated[bool, typer.Option(help="keep what every epoch said of the training items")] = False,
     as_json: Json = False,
 ) -> None:
     """Measure every cell that is not in the store yet."""
-    from calibrant.bench.measure import measure
-    from calibrant.bench.store import Store
+    from calibrant.bench.run import run as run_steps
+    from calibrant.bench.steps import Place
+    from calibrant.errors import FailedError
+    from calibrant.executors import Outcome
     from calibrant.papers import experiments
     from calibrant.training.run import How
     from calibrant.training.settings import setting, typed
 
-    store, size = Store(results), _scale(scale, epochs) or "paper"
+    start, size = time.time(), _scale(scale, epochs) or "paper"
     overrides = dict(setting(s) for s in settings or ())
-    how = How(device, root=data_root, quiet=as_json and not sys.stderr.isatty(), factory=typed(overrides, "data.name"))
-    todo = [(e, seed) for e in experiments(what) for seed in range(_seeds(seeds, size) or e.seeds)]
-    cells = []
-    for i, (experiment, seed) in enumerate(todo, 1):
-        words = f"calibrant bench run {experiment.name} --seeds {seed + 1} {'--epochs' if epochs else '--scale'} {size}"
-        command = " ".join([words, *(f"--set {s}" for s in settings or ())])
-        say(f"{experiment.name}, seed {seed}, {experiment.scale_name(size)} ({i} of {len(todo)})", err=True)
-        cells.append(measure(experiment, seed, size, store, runs, how, overrides=overrides, command=command))
+    quiet = parallel > 1 or (as_json and not sys.stderr.isatty())
+    factory = typed(overrides, "data.name")
+    how = How(device, root=data_root, quiet=quiet, factory=factory, keep_epochs=keep_epochs)
+    asked = [e.changed(overrides) if overrides else e for name in what for e in experiments(name)]
+    words = f"calibrant bench run {' '.join(what)} {'--epochs' if epochs else '--scale'} {size}"
+    place = Place(results, runs, how, " ".join([words, *(f"--set {s}" for s in settings or ())]))
+
+    def tell(outcome: Outcome) -> None:
+        say(f"[{time.time() - start:6.0f} s] {outcome.step.name}: {_ending(outcome)}", err=True)
+
+    count = _seeds(seeds, size)
+    made = run_steps(
+        asked,
+        None if count is None else range(count),
+        size,
+        place,
+        _pool(parallel, device),
+        None if minutes is None else start + 60 * minutes,
+        0.0 if minutes is None else min(RESERVE, 20 * minutes),
+        tell,
+    )
     if as_json:
-        _json({"cells": [c.to_dict() for c in cells]})
+        _json({"cells": [c.to_dict() for c in made.cells]})
     else:
-        say_cells(cells)
+        say_cells(list(made.cells))
+    failed = [o for o in made.open if o.ending == "failed"]
+    if failed:
+        more = f" (and {len(failed) - 1} more steps failed)" if len(failed) > 1 else ""
+        raise FailedError(f"{failed[0].step.name} failed: {failed[0].why}{more}")
+    if made.open:
+        say(f"{len(made.open)} steps are still to be done: the same command goes on with them", err=True)
+
+
+RESERVE = 40.0
+"""Seconds at the end of --minutes in which no training runs: what has been trained is measured in them."""
+
+
+def _pool(parallel: int, device: str) -> Any:
+    """In this process, or in several; with a GPU, as many more without it measure what has been trained."""
+    from calibrant.executors import InProcess, LocalProcesses
+
+    if parallel == 1:
+        return InProcess()
+    import torch
+
+    gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
+    return LocalProcesses(parallel, beside=min(parallel, max(1, (os.cpu_count() or 2) // 4)) if gpu else 0)
+
+
+def _ending(outcome: Any) -> str:
+    words = {
+        "done": f"{outcome.seconds:.0f} s",
+        "failed": f"failed, {outcome.why}",
+        "cut": "out of time; the next call goes on with it",
+        "left": "not begun: it would not end in time",
+        "skipped": "not begun: it needs one of the above",
+    }
+    return words[outcome.ending]
 
 
 @bench.command()

@@ -1,0 +1,111 @@
+"""Experiments measured: their steps, by an executor, until the cells are in the store.
+
+A cell that is in the store is not measured again; a run that was killed goes on where it stood; a run that failed is
+filed as failed, with the reason, and tried again when it is asked for again. Data that is not there is no failed run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from calibrant.bench.measure import blank
+from calibrant.bench.predict import check_shifts, wanted
+from calibrant.bench.steps import Levels, Measure, Place, Train, attacked_before
+from calibrant.bench.store import Cell, Store
+from calibrant.errors import FileError
+from calibrant.executors import InProcess, Outcome, Pool, Step, execute
+from calibrant.papers import Experiment, Scale
+from calibrant.training.run import How
+
+
+def graph(wanted_cells: Sequence[tuple[Experiment, int]], scale: Scale, place: Place) -> list[Step]:
+    """The steps of experiments at seeds that are not done yet, each after what it needs, every one once."""
+    cells: dict[str, Measure] = {}
+    for e, seed in wanted_cells:
+        key = e.key(seed, scale)
+        cells[key] = Measure((*cells[key].rows, e) if key in cells else (e,), seed, scale, place)
+    steps: dict[str, Step] = {}
+    for cell in (c for c in cells.values() if not c.done()):
+        for step in (*([] if cell.measured() else _before(cell)), cell):
+            there = steps.setdefault(step.key, step)
+            if isinstance(step, Train) and isinstance(there, Train) and step.keep_weights > there.keep_weights:
+                steps[step.key] = step
+    return list(steps.values())
+
+
+def _before(cell: Measure) -> list[Step]:
+    """What must be there before a cell can be measured."""
+    recipe, place, found = cell.recipe, cell.place, list[Step]()
+    if attacked_before(recipe):
+        attack = Levels(recipe, place)
+        found += [Train(attack.twin, place), attack]
+    found.append(Train(recipe, place, wanted(cell.experiment, cell.scale)["checkpoints"]))
+    return found if cell.predicted is None else [*found, cell.predicted]
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a call: the cells that are there now, and every step that did not get done."""
+
+    cells: tuple[Cell, ...]
+    open: tuple[Outcome, ...]
+
+
+def run(
+    experiments: Sequence[Experiment],
+    seeds: Sequence[int] | None,
+    scale: Scale,
+    place: Place,
+    pool: Pool,
+    deadline: float | None = None,
+    reserve: float = 0.0,
+    say: Callable[[Outcome], None] = lambda outcome: None,
+) -> Ran:
+    """Measure every cell that is not in the store; `seeds` None: as many as in the paper."""
+    for e in experiments:
+        check_shifts(e)
+    cells = [(e, seed) for e in experiments for seed in (range(e.seeds) if seeds is None else seeds)]
+    steps = graph(sorted(cells, key=lambda cell: cell[1]), scale, place)  # a seed of every row before the next seed
+    left = []
+    for outcome in execute(steps, pool, deadline, reserve):
+        say(outcome)
+        if outcome.ending != "done":
+            left.append(outcome)
+        if outcome.ending == "failed" and not isinstance(outcome.error, FileError):
+            _file_failure(outcome, [s for s in steps if isinstance(s, Measure)], place)
+    found = [place.store.find(e, seed, scale) for e, seed in cells]
+    return Ran(tuple(c for c in found if c is not None), tuple(left))
+
+
+def _file_failure(outcome: Outcome, cells: Sequence[Measure], place: Place) -> None:
+    """Every cell that needed the step is on record as failed, with the reason."""
+    words = outcome.why.replace(str(place.runs), "runs")  # results travel; where the runs lie on this machine does not
+    for cell in cells:
+        if outcome.step.key in (cell.key, *cell.needs):
+            for e in cell.rows:
+                failed = blank(e, cell.seed, cell.scale, place.command)
+                place.store.write(replace(failed, error=words, seconds=outcome.seconds))
+
+
+def measure(
+    experiment: Experiment,
+    seed: int,
+    scale: Scale,
+    store: Store,
+    runs: Path,
+    how: How = How(),  # noqa: B008
+    *,
+    overrides: Mapping[str, Any] | None = None,
+    command: str = "",
+) -> Cell:
+    """One cell, here; what fails is raised. `overrides` are settings of the recipe, and part of the key."""
+    if overrides:
+        experiment = experiment.changed(overrides)
+    made = run([experiment], [seed], scale, Place(store.root, runs, how, command), InProcess())
+    for outcome in made.open:
+        if outcome.error is not None:
+            raise outcome.error
+    return made.cells[0]

@@ -1,0 +1,286 @@
+"""An experiment as a graph of steps: train (after the levels that its targets need) → predict → measure.
+
+A step's key is the content of what it makes, so what two experiments need is made once: the vanilla network of AR's
+Table 3 is the one whose levels AR-AdaLS trains with. Engine, device and the number of processes are in no key.
+
+    runs/KEY/            a training: its weights stay here, its predictions travel into the store
+    runs/predict-KEY/    what an ensemble, or the network on shifted data, says
+    results/             cells, made by the steps that measure
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from calibrant.attacks.store import EDITION as EDITION_OF_RULERS
+from calibrant.bench import pace
+from calibrant.bench.measure import measured
+from calibrant.bench.predict import RECORD, predict, wanted
+from calibrant.bench.store import KEY_LENGTH, Store
+from calibrant.data import Data
+from calibrant.executors import OutOfTime
+from calibrant.files import sealed
+from calibrant.papers import Experiment, Scale
+from calibrant.training import distances, levels
+from calibrant.training.recipe import DataSettings, Recipe, digest
+from calibrant.training.run import How, data_of, make_fabric, train
+from calibrant.training.run_folder import load
+from calibrant.training.selection import select
+from calibrant.training.settings import Choice, build, plain
+
+EDITION = 1
+"""Of what predict steps compute: another edition is another key."""
+CHECKPOINT_EVERY = 5
+"""Epochs between checkpoints where a training may be cut off."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how a command works. Nothing here changes a number."""
+
+    results: Path
+    runs: Path
+    how: How = How()  # noqa: RUF009
+    command: str = ""
+
+    @property
+    def store(self) -> Store:
+        return Store(self.results)
+
+    def run(self, recipe: Recipe) -> Path:
+        return self.runs / recipe.key()[:KEY_LENGTH]
+
+    def data(self, recipe: Recipe) -> Data:
+        return _loaded(json.dumps(plain(recipe.data), sort_keys=True), self.how.root, self.how.factory)
+
+
+@lru_cache(maxsize=4)
+def _loaded(settings: str, root: Any, factory: str | None) -> Data:
+    """A process that stays reads its data once."""
+    recipe = Recipe(Choice("mlp"), data=build(DataSettings, json.loads(settings)))  # data do not depend on the network
+    return data_of(recipe, How(root=root, factory=factory))
+
+
+class Placed:
+    """What all steps here have in common: most want the accelerator, and of most nobody knows how long they take."""
+
+    place: Place
+    gpu: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def key(self) -> str: ...
+
+    @property
+    def lease(self) -> Path:
+        return self.place.runs / ".leases" / self.key
+
+    def seconds(self) -> float | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Train(Placed):
+    """One training, or all points of a selection."""
+
+    recipe: Recipe
+    place: Place
+    keep_weights: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"train-{self.recipe.key()[:KEY_LENGTH]}"
+
+    @property
+    def name(self) -> str:
+        return f"train {self.recipe.name or self.recipe.network.name}, seed {self.recipe.seed}"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (Levels(self.recipe, self.place).key,) if attacked_before(self.recipe) else ()
+
+    @property
+    def folder(self) -> Path:
+        return self.place.run(self.recipe)
+
+    def done(self) -> bool:
+        return (self.folder / ("metrics.json" if self.recipe.selection is None else "selection.json")).is_file()
+
+    def seconds(self) -> float | None:
+        return pace.seconds_left(self.recipe, self.folder, self.place.runs, self.place.store)
+
+    def run(self, deadline: float | None) -> None:
+        how = replace(self.place.how, keep_weights=max(self.place.how.keep_weights, self.keep_weights))
+        if deadline is not None:
+            how = replace(how, every=CHECKPOINT_EVERY, listen=_watch(deadline, self.recipe.epochs))
+        if attacked_before(self.recipe):
+            how = replace(how, levels=self.place.run(levels.vanilla(self.recipe)))
+        data = self.place.data(self.recipe)
+        if self.recipe.selection is None:
+            train(self.recipe, self.folder, how, data)
+        else:
+            select(self.recipe, self.folder, how, data)
+
+
+def attacked_before(recipe: Recipe) -> bool:
+    """Whether levels are measured on a twin; the points of a selection each have their own inside them."""
+    return levels.wanted(recipe) and recipe.selection is None
+
+
+def _watch(deadline: float, epochs: int) -> Any:
+    """Ends a training whose next epoch would end too late."""
+    ends: list[float] = []
+
+    def listen(epoch: int, validation: object) -> None:
+        ends.append(time.time())
+        took = ends[-1] - ends[-2] if len(ends) > 1 else 0.0
+        if ends[-1] + took > deadline and epoch < epochs:
+            raise OutOfTime
+
+    return listen
+
+
+@dataclass(frozen=True)
+class Levels(Placed):
+    """The robustness of the training and validation items, measured on the vanilla twin of a recipe (AR §4)."""
+
+    recipe: Recipe
+    place: Place
+
+    @property
+    def twin(self) -> Recipe:
+        return levels.vanilla(self.recipe)
+
+    @property
+    def ruler(self) -> str:
+        return str(levels.option(self.recipe, "ruler"))
+
+    @property
+    def key(self) -> str:
+        return f"levels-{self.ruler}-{EDITION_OF_RULERS}-{self.twin.key()[:KEY_LENGTH]}"
+
+    @property
+    def name(self) -> str:
+        return f"levels of {self.twin.name}, seed {self.recipe.seed}"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (Train(self.twin, self.place).key,)
+
+    def done(self) -> bool:
+        folder = self.place.run(self.twin) / distances.FOLDER / self.ruler
+        return all((folder / f"{split.value}.safetensors").is_file() for split in levels.PARTS)
+
+    def run(self, deadline: float | None) -> None:
+        run, data = self.place.run(self.twin), self.place.data(self.recipe)
+        members, device = load(run).members, make_fabric(self.recipe, self.place.how).device
+        for split in levels.PARTS:
+            distances.measured(members, data, split, run / distances.FOLDER, ruler=self.ruler, device=device)
+
+
+@dataclass(frozen=True)
+class Predict(Placed):
+    """What the trained networks say beyond their own test set: as an ensemble, on shifted data, with features."""
+
+    experiment: Experiment
+    seed: int
+    scale: Scale
+    place: Place
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.experiment.at(self.seed, self.scale)
+
+    @property
+    def key(self) -> str:
+        asked = wanted(self.experiment, self.scale)
+        return f"predict-{digest([EDITION, self.recipe.key(), asked, self.seed])[:KEY_LENGTH]}"
+
+    @property
+    def name(self) -> str:
+        return f"predict {self.experiment.name}, seed {self.seed}"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (Train(self.recipe, self.place).key,)
+
+    @property
+    def folder(self) -> Path:
+        return self.place.runs / self.key
+
+    def done(self) -> bool:
+        return (self.folder / RECORD).is_file()
+
+    def run(self, deadline: float | None) -> None:
+        how = self.place.how
+        device, data = make_fabric(self.recipe, how).device, self.place.data(self.recipe)
+        predict(
+            self.experiment, self.seed, self.scale, self.place.run(self.recipe), self.folder, device, data, how.root
+        )
+
+
+@dataclass(frozen=True)
+class Measure(Placed):
+    """Calibrators, metrics and intervals from the predictions: a cell, for every row that it is."""
+
+    rows: tuple[Experiment, ...]
+    seed: int
+    scale: Scale
+    place: Place
+    gpu: ClassVar[bool] = False
+
+    @property
+    def experiment(self) -> Experiment:
+        return self.rows[0]
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.experiment.at(self.seed, self.scale)
+
+    @property
+    def key(self) -> str:
+        return f"measure-{self.experiment.key(self.seed, self.scale)[:KEY_LENGTH]}"
+
+    @property
+    def name(self) -> str:
+        more = f" (and {len(self.rows) - 1} more rows)" if len(self.rows) > 1 else ""
+        return f"{self.experiment.name}{more}, seed {self.seed}, {self.experiment.scale_name(self.scale)}"
+
+    @property
+    def predicted(self) -> Predict | None:
+        if not any(wanted(self.experiment, self.scale).values()):
+            return None
+        return Predict(self.experiment, self.seed, self.scale, self.place)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        own = self.predicted
+        return (Train(self.recipe, self.place).key, *([own.key] if own else []))
+
+    def done(self) -> bool:
+        found = self._there()
+        return self.measured() and all(e.name in found["rows"] for e in self.rows)
+
+    def measured(self) -> bool:
+        """Whether the numbers are there, for these rows or for others."""
+        return self._there().get("status") == "done"
+
+    def _there(self) -> dict[str, Any]:
+        path = self.place.store.path(self.experiment.key(self.seed, self.scale))
+        return sealed.read(path) if path.is_file() else {}
+
+    def run(self, deadline: float | None) -> None:
+        own, place, run = self.predicted, self.place, self.place.run(self.recipe)
+        cell = place.store.find(self.experiment, self.seed, self.scale) if self.measured() else None
+        if cell is None:
+            said = own.folder if own else None
+            cell = measured(self.experiment, self.seed, self.scale, run, said, place.store, place.command)
+        for e in self.rows:
+            row = replace(cell, experiment=e.name, scale=e.scale_name(self.scale), note=e.remark(self.scale))
+            place.store.write(row)

@@ -1,0 +1,137 @@
+"""Steps in this process, or in persistent processes beside each other on one machine.
+
+Processes stay, so that data, compiled code and the device's context are made once. With an accelerator, some processes
+run the steps that want it and others those that do not: intervals are resampled while the next network trains. A
+process that dies is replaced; processes whose parent dies end themselves.
+"""
+
+from __future__ import annotations
+
+import multiprocessing as mp
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from calibrant.executors.step import Outcome, Step, attempt
+
+
+class InProcess:
+    """One step after the other, here."""
+
+    def __init__(self) -> None:
+        self._next: tuple[Step, float | None] | None = None
+
+    def room(self, step: Step) -> bool:
+        return self._next is None
+
+    def start(self, step: Step, deadline: float | None) -> None:
+        self._next = step, deadline
+
+    def wait(self) -> Sequence[Outcome]:
+        assert self._next is not None
+        step, deadline = self._next
+        self._next = None
+        return [attempt(step, deadline)]
+
+    def close(self) -> None:
+        pass
+
+
+class LocalProcesses:
+    """`count` processes, and with `beside` as many more for steps that do not want the accelerator."""
+
+    def __init__(self, count: int, beside: int = 0) -> None:
+        self._context = mp.get_context("spawn")
+        self._threads = max(1, (os.cpu_count() or 1) // (count + beside))
+        self._separate = beside > 0
+        self._workers = [_Worker(self._context, self._threads, gpu=True) for _ in range(count)]
+        self._workers += [_Worker(self._context, self._threads, gpu=False) for _ in range(beside)]
+
+    def room(self, step: Step) -> bool:
+        return self._free(step) is not None
+
+    def _free(self, step: Step) -> _Worker | None:
+        fitting = (w for w in self._workers if w.step is None and (not self._separate or w.gpu == step.gpu))
+        return next(fitting, None)
+
+    def start(self, step: Step, deadline: float | None) -> None:
+        worker = self._free(step)
+        assert worker is not None
+        worker.begin(step, deadline)
+
+    def wait(self) -> Sequence[Outcome]:
+        busy = {w.connection: w for w in self._workers if w.step is not None}
+        out = []
+        for ready in wait(list(busy)):
+            worker = busy[ready]  # type: ignore[index]
+            step = worker.step
+            assert step is not None
+            try:
+                out.append(worker.connection.recv())
+                worker.step = None
+            except (EOFError, OSError):
+                worker.end()
+                self._workers[self._workers.index(worker)] = _Worker(self._context, self._threads, gpu=worker.gpu)
+                out.append(Outcome(step, "lost"))
+        return out
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.end()
+
+
+class _Worker:
+    """A process at the other end of a pipe; it starts with its first step."""
+
+    def __init__(self, context: Any, threads: int, *, gpu: bool) -> None:
+        self.gpu = gpu
+        self.step: Step | None = None
+        self._context, self._threads = context, threads
+        self._process: Any = None
+        self.connection: Connection = None  # type: ignore[assignment]
+
+    def begin(self, step: Step, deadline: float | None) -> None:
+        if self._process is None:
+            self.connection, theirs = self._context.Pipe()
+            self._process = self._context.Process(target=_serve, args=(theirs, self._threads), daemon=False)
+            self._process.start()
+            theirs.close()  # so that the end of the process is the end of the pipe
+        self.step = step
+        with suppress(OSError):  # it has died since its last step, which `wait` finds out
+            self.connection.send((step, deadline))
+
+    def end(self) -> None:
+        if self._process is not None:
+            self.connection.close()
+            self._process.terminate()
+            self._process.join()
+            self._process = None
+
+
+def _serve(connection: Connection, threads: int) -> None:
+    """What a process does: steps from the pipe, one after the other, until the pipe or the parent ends."""
+    parent = mp.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            step, deadline = connection.recv()
+        except EOFError:
+            return
+        outcome = attempt(step, deadline)
+        try:
+            connection.send(outcome)
+        except (TypeError, ValueError, AttributeError):  # an error of some library that cannot travel
+            connection.send(replace(outcome, error=RuntimeError(outcome.why)))

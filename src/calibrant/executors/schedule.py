@@ -1,0 +1,81 @@
+"""The order of steps: each begins when what it needs is done, there is room for it, and it should end in time."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from calibrant.errors import FailedError
+from calibrant.executors.step import Outcome, Pool, Step
+
+TRIES = 3
+"""How often a step is begun whose process dies."""
+APART = 0.5
+"""Seconds between two looks at a step that another command is at."""
+
+
+def execute(
+    steps: Sequence[Step], pool: Pool, deadline: float | None = None, reserve: float = 0.0
+) -> Iterator[Outcome]:
+    """Run steps, those that come first as early as possible; yields every one that was not done before, as it ends.
+
+    `deadline`, by `time.time()`: only what should end before it is begun. Steps that want the accelerator end `reserve`
+    seconds earlier: what they leave to do for others is done in these."""
+    waiting = {step.key: step for step in steps if not step.done()}
+    running: set[str] = set()
+    tries: Counter[str] = Counter()
+
+    def end(step: Step) -> float | None:
+        return None if deadline is None else deadline - reserve * step.gpu
+
+    try:
+        while waiting:
+            for step in list(waiting.values()):
+                if step.key in running or step.key not in waiting:  # the latter: it was skipped just now
+                    continue
+                if any(need in waiting for need in step.needs) or not pool.room(step):
+                    continue
+                if _late(step, end(step)):
+                    del waiting[step.key]
+                    yield Outcome(step, "left")
+                    yield from _skipped(step, waiting)
+                    continue
+                running.add(step.key)
+                pool.start(step, end(step))
+            for outcome in pool.wait() if running else ():
+                step = outcome.step
+                running.discard(step.key)
+                if outcome.ending == "lost":
+                    tries[step.key] += 1
+                    if tries[step.key] < TRIES:
+                        continue
+                    outcome = Outcome(step, "failed", error=FailedError(f"its process died {TRIES} times"))
+                elif outcome.ending == "busy":
+                    if _late(step, end(step)):
+                        outcome = Outcome(step, "left")
+                    else:
+                        time.sleep(0 if running else APART)
+                        waiting[step.key] = waiting.pop(step.key)  # the others first
+                        continue
+                del waiting[step.key]
+                yield outcome
+                if outcome.ending != "done":
+                    yield from _skipped(step, waiting)
+    finally:
+        pool.close()
+
+
+def _late(step: Step, deadline: float | None) -> bool:
+    if deadline is None:
+        return False
+    left = deadline - time.time()
+    return left <= 0 or (step.seconds() or 0.0) > left
+
+
+def _skipped(step: Step, waiting: dict[str, Step]) -> Iterator[Outcome]:
+    """Everything that needs the step, directly or not."""
+    for other in [s for s in waiting.values() if step.key in s.needs]:
+        if waiting.pop(other.key, None) is not None:
+            yield Outcome(other, "skipped")
+            yield from _skipped(other, waiting)

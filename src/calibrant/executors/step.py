@@ -1,0 +1,100 @@
+"""A step of work, how it ended, and what an executor must be able to do.
+
+Two commands may work at the same steps: whoever runs a step holds its lease, a lock on a folder that the kernel takes
+back when the process ends, however it ends. The other one finds the step busy, and later done.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from calibrant.errors import CalibrantError
+from calibrant.files import locks
+
+Ending = Literal["done", "failed", "cut", "busy", "lost", "left", "skipped"]
+"""`cut`: out of time, goes on later; `busy`: another command is at it; `lost`: its process died; `left`: not begun,
+because it would not end in time; `skipped`: something that it needs did not get done."""
+
+
+class OutOfTime(Exception):
+    """Raised by a step at its deadline. What it has done so far is kept."""
+
+
+class Step(Protocol):
+    """Something to do. Steps travel to other processes, so they are plain records."""
+
+    @property
+    def key(self) -> str:
+        """The content of what it makes: its inputs, the settings that change numbers, its edition."""
+
+    @property
+    def name(self) -> str:
+        """For people."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Keys of the steps before it."""
+
+    @property
+    def gpu(self) -> bool:
+        """Whether it wants the accelerator, where there is one."""
+
+    @property
+    def lease(self) -> Path:
+        """The folder that is locked while it runs."""
+
+    def done(self) -> bool: ...
+    def seconds(self) -> float | None:
+        """What is left of it, at the measured pace; None if nobody knows."""
+
+    def run(self, deadline: float | None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    step: Step
+    ending: Ending
+    seconds: float = 0.0
+    error: Exception | None = None
+
+    @property
+    def why(self) -> str:
+        if self.error is None:
+            return ""
+        known = isinstance(self.error, CalibrantError)
+        return str(self.error) if known else f"{type(self.error).__name__}: {self.error}"
+
+
+class Pool(Protocol):
+    """An executor: it has room for some steps at a time."""
+
+    def room(self, step: Step) -> bool: ...
+    def start(self, step: Step, deadline: float | None) -> None: ...
+    def wait(self) -> Sequence[Outcome]:
+        """Steps that have ended, at least one of those that run, in a moment or later."""
+
+    def close(self) -> None: ...
+
+
+def attempt(step: Step, deadline: float | None) -> Outcome:
+    """Run a step under its lease, whatever comes of it."""
+    start = time.perf_counter()
+
+    def ended(ending: Ending, error: Exception | None = None) -> Outcome:
+        return Outcome(step, ending, time.perf_counter() - start, error)
+
+    try:
+        with locks.alone_in(step.lease):
+            if not step.done():  # another command may have done it since
+                step.run(deadline)
+        return ended("done")
+    except locks.InUse:
+        return ended("busy")
+    except OutOfTime:
+        return ended("cut")
+    except Exception as error:  # one step that fails must not end the rest
+        return ended("failed", error)

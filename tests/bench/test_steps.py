@@ -1,0 +1,158 @@
+"""Experiments as steps: what two of them need is made once, a box of time is kept, and kills lose nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from calibrant.bench import Store
+from calibrant.bench.run import graph
+from calibrant.bench.steps import Levels, Measure, Place, Predict, Train
+from calibrant.cli import run
+from calibrant.executors import InProcess, execute
+from calibrant.files import sealed
+from calibrant.papers import PAPERS, Experiment, experiments
+from calibrant.training import How
+from calibrant.training import read as recipe
+from calibrant.training.settings import Choice
+
+QUIET = How(device="cpu", quiet=True)
+PLAIN = Experiment("test", "t1", "plain", recipe("digits/cross_entropy", ["network.hidden=[8]", "epochs=20"]), seeds=2)
+
+
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path / "results", tmp_path / "runs", QUIET)
+
+
+def test_networks_are_shared_and_levels_come_from_the_vanilla_rows_own(tmp_path: Path) -> None:
+    rows = [e for name in ("vanilla", "ar_adals") for e in experiments(f"ar/table3/{name}")]
+    steps = graph([(e, 0) for e in rows], "paper", place(tmp_path))
+    assert [type(s) for s in steps] == [Train, Measure, Levels, Train, Measure]
+    vanilla, _, levels, adaptive, _ = steps
+    assert levels.needs == (vanilla.key,) and adaptive.needs == (levels.key,)
+    same = [replace(e, recipe=e.recipe.with_settings({"engine": "compile"})) for e in rows]
+    assert [s.key for s in graph([(e, 0) for e in same], "paper", place(tmp_path))] == [s.key for s in steps]
+    deep = graph([(e, 0) for e in experiments("ss")], 20, place(tmp_path))
+    trainings = [s for s in deep if isinstance(s, Train)]
+    assert len(trainings) < len(experiments("ss")), "rows of several tables are one network"
+    assert len({s.key for s in deep}) == len(deep)
+
+
+def test_an_ensemble_is_predicted_once_for_experiments_that_differ_in_calibrators(tmp_path: Path) -> None:
+    pep = replace(PLAIN, ensemble=Choice("pep", {"members": 2, "sigma": 0.01}))
+    more = replace(pep, row="calibrated", calibrators=("temperature",))
+    here = place(tmp_path)
+    steps = graph([(pep, 0), (more, 0), (PLAIN, 0)], 1, here)
+    assert [type(s) for s in steps] == [Train, Predict, Measure, Measure, Measure]
+    assert [o.ending for o in execute(steps, InProcess())] == ["done"] * 5
+    assert sorted((c.experiment, len(c.measured)) for c in here.store.cells()) == [
+        ("test/t1/calibrated", 4), ("test/t1/plain", 1), ("test/t1/plain", 2),
+    ]  # fmt: skip
+    assert graph([(pep, 0), (more, 0), (PLAIN, 0)], 1, here) == []
+
+
+def test_a_measurement_for_another_row_is_not_made_again(tmp_path: Path) -> None:
+    here = place(tmp_path)
+    list(execute(graph([(PLAIN, 0)], 1, here), InProcess()))
+    other = replace(PLAIN, table="t2")
+    steps = graph([(other, 0)], 1, Place(here.results, tmp_path / "elsewhere", QUIET))
+    assert [type(s) for s in steps] == [Measure], "no training"
+    list(execute(steps, InProcess()))
+    first, second = here.store.cells()
+    assert (first.experiment, second.experiment) == ("test/t1/plain", "test/t2/plain") and first.key == second.key
+
+
+@pytest.fixture
+def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    wild = replace(PLAIN, row="wild", recipe=PLAIN.recipe.with_settings({"optimiser": {"name": "sgd", "lr": 1e30}}))
+    absent = replace(PLAIN, row="absent", recipe=PLAIN.recipe.with_settings({"data.name": "mnist"}))
+    found = replace(PAPERS["rc"], name="test", experiments=(wild, absent, PLAIN))
+    monkeypatch.setitem(PAPERS, "test", found)
+    return tmp_path
+
+
+def test_what_fails_is_reported_and_the_rest_goes_on(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "run", "test", "--seeds", "1", "--epochs", "2", "--device", "cpu", "--json"]
+    assert run([*words, "--data-root", str(paper)]) == 1
+    said = capsys.readouterr()
+    assert [c["experiment"] for c in json.loads(said.out)["cells"] if c["status"] == "done"] == ["test/t1/plain"]
+    assert "seed 0: failed, " in said.err and "mnist" in said.err and "1 more steps failed" in said.err
+    cells = {c.experiment: c.status for c in Store(Path("results")).cells()}
+    assert cells == {"test/t1/plain": "done", "test/t1/wild": "failed"}, "data that is not there is no failed run"
+
+
+def test_processes_side_by_side_measure_the_same(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "run", "test/t1/plain", "--epochs", "2", "--device", "cpu", "--json"]
+    assert run(words) == 0
+    first = json.loads(capsys.readouterr().out)["cells"]
+    assert run([*words, "--results", "beside", "--runs", "beside-runs", "--parallel", "2", "--keep-epochs"]) == 0
+    second = json.loads(capsys.readouterr().out)["cells"]
+    assert [c["numbers"] for c in first] == [c["numbers"] for c in second] and len(first) == 2
+    assert [c["environment"]["threads"] for c in first] == [c["environment"]["threads"] for c in second] == [1, 1]
+    store = Store(Path("beside"))
+    assert all(store.logits(c["extras"]["run"], "epochs").is_file() for c in second)
+
+
+def test_a_box_of_time_is_kept_and_a_later_call_goes_on(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    long = ["bench", "run", "test/t1/plain", "--seeds", "1", "--device", "cpu", "--epochs", "4000"]
+    start = time.time()
+    assert run([*long, "--minutes", "0.1"]) == 0
+    assert time.time() - start < 30 and not list(Store(Path("results")).cells())
+    said = capsys.readouterr().err
+    assert "out of time; the next call goes on" in said and "steps are still to be done" in said
+    [folder] = [p for p in Path("runs").iterdir() if not p.name.startswith(".")]
+    reached = len((folder / "log.jsonl").read_text().splitlines())
+    assert 5 <= reached < 4000
+    assert run([*long, "--minutes", "0.1"]) == 0
+    rows = [json.loads(line)["epoch"] for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert rows[reached] > reached - 5, "it goes on from its checkpoint"
+    capsys.readouterr()
+    short = ["bench", "run", "test/t1/plain", "--seeds", "1", "--device", "cpu", "--epochs", "2"]
+    assert run(short) == 0  # now the pace of this network is known
+    assert run([*long, "--seeds", "2", "--minutes", "0.1"]) == 0
+    assert "seed 1: not begun: it would not end in time" in capsys.readouterr().err
+
+
+def test_a_killed_call_loses_nothing(tmp_path: Path) -> None:
+    """kill -9 of the whole call in the middle of two trainings; the next one ends with the numbers of a calm one."""
+    code = """
+import sys
+from dataclasses import replace
+from calibrant.cli import run
+from calibrant.papers import PAPERS
+from tests.bench.test_steps import PLAIN
+PAPERS["test"] = replace(PAPERS["rc"], name="test", experiments=(PLAIN,))
+if __name__ == "__main__":
+    sys.exit(run(["bench", "run", "test", "--epochs", "150", "--device", "cpu", *sys.argv[1:]]))
+"""
+    script = tmp_path / "call.py"
+    script.write_text(code)
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
+
+    def call(*more: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, str(script), *more], cwd=tmp_path, env=env, stderr=subprocess.DEVNULL)
+
+    first = call("--parallel", "2")
+    end = time.time() + 200
+    while len(list(tmp_path.glob("runs/*/checkpoint/*.json"))) < 2 and time.time() < end:
+        time.sleep(0.02)
+    first.send_signal(signal.SIGKILL)
+    first.wait(60)
+    assert not list(tmp_path.glob("results/cells/*.json"))
+    assert call("--parallel", "2").wait(300) == 0
+    assert call("--results", "calm", "--runs", "calm-runs").wait(300) == 0
+    again, calm = (list(Store(tmp_path / name).cells()) for name in ("results", "calm"))
+    assert len(again) == 2 and [c.measured for c in again] == [c.measured for c in calm]
+    for cell in again:
+        metrics = sealed.read(tmp_path / "runs" / cell.extras["run"] / "metrics.json")
+        assert metrics["epochs"] == 150

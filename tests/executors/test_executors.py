@@ -1,0 +1,162 @@
+"""Executors: every step once, after what it needs; kills, failures and deadlines cost only what they hit."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from calibrant.errors import InputError
+from calibrant.executors import InProcess, LocalProcesses, OutOfTime, Pool, execute
+
+
+@dataclass(frozen=True)
+class Note:
+    """A step that writes a file, and a line for each time that it is run."""
+
+    folder: Path
+    key: str
+    needs: tuple[str, ...] = ()
+    gpu: bool = True
+    how: str = "well"
+    lasts: float = 0.0
+    guess: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.key
+
+    @property
+    def lease(self) -> Path:
+        return self.folder / ".leases" / self.key
+
+    def done(self) -> bool:
+        return (self.folder / self.key).is_file()
+
+    def seconds(self) -> float | None:
+        return self.guess
+
+    def runs(self) -> int:
+        log = self.folder / f"{self.key}.log"
+        return len(log.read_text().splitlines()) if log.is_file() else 0
+
+    def run(self, deadline: float | None) -> None:
+        assert all((self.folder / need).is_file() for need in self.needs), "begun before what it needs"
+        with (self.folder / f"{self.key}.log").open("a") as log:
+            log.write(f"{os.getpid()}\n")
+        time.sleep(self.lasts)
+        if self.how == "fails":
+            raise InputError("it was asked to")
+        if self.how == "is cut":
+            raise OutOfTime
+        if self.how == "dies" or (self.how == "dies once" and self.runs() == 1):
+            os.kill(os.getpid(), signal.SIGKILL)
+        (self.folder / self.key).write_text("made")
+
+
+POOLS: dict[str, Callable[[], Pool]] = {"here": InProcess, "two": lambda: LocalProcesses(2)}
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_steps_run_once_after_what_they_need_and_a_failure_costs_only_what_needs_it(tmp_path: Path, pool: str) -> None:
+    steps = [
+        Note(tmp_path, "a"),
+        Note(tmp_path, "b", ("a",)),
+        Note(tmp_path, "wrong", how="fails"),
+        Note(tmp_path, "after wrong", ("wrong",)),
+        Note(tmp_path, "later still", ("after wrong",)),
+        Note(tmp_path, "c", ("a", "b"), gpu=False),
+        Note(tmp_path, "cut", how="is cut"),
+    ]
+    (tmp_path / "old").write_text("made before")
+    found = {o.step.key: o for o in execute([*steps, Note(tmp_path, "old")], POOLS[pool]())}
+    assert {k: o.ending for k, o in found.items()} == {
+        "a": "done", "b": "done", "wrong": "failed", "after wrong": "skipped", "later still": "skipped", "c": "done",
+        "cut": "cut",
+    }  # fmt: skip
+    assert found["wrong"].why == "it was asked to" and isinstance(found["wrong"].error, InputError)
+    assert [s.runs() for s in steps] == [1, 1, 1, 0, 0, 1, 1]
+
+
+def test_a_killed_process_is_replaced_and_its_step_tried_again(tmp_path: Path) -> None:
+    steps = [Note(tmp_path, "a", how="dies once"), Note(tmp_path, "b"), Note(tmp_path, "c", how="dies")]
+    found = {o.step.key: o for o in execute(steps, LocalProcesses(1))}
+    assert {k: o.ending for k, o in found.items()} == {"a": "done", "b": "done", "c": "failed"}
+    assert [s.runs() for s in steps] == [2, 1, 3] and found["c"].why == "its process died 3 times"
+
+
+def test_only_what_should_end_in_time_is_begun(tmp_path: Path) -> None:
+    steps = [
+        Note(tmp_path, "long", guess=100.0),
+        Note(tmp_path, "needs long", ("long",)),
+        Note(tmp_path, "short", guess=1.0),
+        Note(tmp_path, "unknown"),
+        Note(tmp_path, "in reserve", guess=30.0),
+        Note(tmp_path, "beside", gpu=False, guess=30.0),
+    ]
+    found = {o.step.key: o.ending for o in execute(steps, InProcess(), time.time() + 50, reserve=25)}
+    assert found == {
+        "long": "left", "needs long": "skipped", "short": "done", "unknown": "done", "in reserve": "left",
+        "beside": "done",
+    }  # fmt: skip
+
+
+def test_steps_without_the_accelerator_run_beside_those_that_want_it(tmp_path: Path) -> None:
+    steps = [Note(tmp_path, "train", lasts=3.0), Note(tmp_path, "measure", gpu=False)]
+    assert [o.step.key for o in execute(steps, LocalProcesses(1, beside=1))] == ["measure", "train"]
+
+
+COMMAND = """
+import sys, time
+from pathlib import Path
+from tests.executors.test_executors import Note
+from calibrant.executors import InProcess, LocalProcesses, execute
+steps = [Note(Path(sys.argv[1]), f"s{i}", lasts=float(sys.argv[3])) for i in range(6)]
+if __name__ == "__main__":
+    pool = InProcess() if sys.argv[2] == "here" else LocalProcesses(2)
+    print(*sorted(o.ending for o in execute(steps, pool)))
+"""
+
+
+def call(folder: Path, pool: str, lasts: float) -> subprocess.Popen[str]:
+    script = folder / "command.py"
+    script.write_text(COMMAND)
+    root = Path(__file__).resolve().parents[2]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
+    words = [sys.executable, str(script), str(folder), pool, str(lasts)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env)
+
+
+def test_two_commands_share_the_work_and_nothing_is_done_twice(tmp_path: Path) -> None:
+    two = [call(tmp_path, "here", 0.3) for _ in range(2)]
+    assert [p.communicate(timeout=200)[0].split() != [] and p.returncode for p in two] == [0, 0]
+    assert [Note(tmp_path, f"s{i}").runs() for i in range(6)] == [1] * 6
+
+
+def test_a_killed_command_takes_its_processes_along_and_the_next_one_goes_on(tmp_path: Path) -> None:
+    first = call(tmp_path, "two", 0.5)
+    end = time.time() + 120
+    while sum(Note(tmp_path, f"s{i}").done() for i in range(6)) < 2 and time.time() < end:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=60)
+    done = {i for i in range(6) if Note(tmp_path, f"s{i}").done()}
+    pids = {int(line) for i in range(6) if Note(tmp_path, f"s{i}").runs() for line in _log(tmp_path, i)}
+    assert 2 <= len(done) < 6
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.time() < end:
+        time.sleep(0.1)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+    list(execute([Note(tmp_path, f"s{i}") for i in range(6)], InProcess()))
+    assert all(Note(tmp_path, f"s{i}").done() for i in range(6))
+    assert all(Note(tmp_path, f"s{i}").runs() == 1 for i in done), "what was done is not done again"
+
+
+def _log(folder: Path, i: int) -> list[str]:
+    return (folder / f"s{i}.log").read_text().splitlines()
