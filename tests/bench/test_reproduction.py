@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from calibrant.bench import Cell
-from calibrant.bench.reproduction import Entry, beside, gpu_minutes, groups, judged
+from calibrant.bench.reproduction import Entry, beside, gpu_minutes, groups, judged, value
 from calibrant.bench.table_text import FORMATS, scale_words, text_of
 from calibrant.cli import run
 from calibrant.papers.reported import AS_TRAINED, CLAIMS, TABLES, Claim, Pair, Source
@@ -139,7 +139,13 @@ def test_a_claim_is_judged_by_its_pairs() -> None:
         (
             Pair("a", Source("t/table1/better"), Source("t/table1/base"), "ece", -1, -0.04),
             Pair("b", Source("t/table1/better"), Source("t/table1/base"), "ece", -1, unlike="other data"),
-            Pair("c", Source("t/table1/base", "dropout@2"), Source("t/table1/base", "dropout@1"), "nll", -1),
+            Pair(
+                "c",
+                Source("t/table1/base", "extras/curve/nll/1"),
+                Source("t/table1/base", "extras/curve/nll/0"),
+                "nll",
+                -1,
+            ),
             Pair("d", Source("t/table1/none"), Source("t/table1/base"), "ece", -1),
         ),
     )
@@ -147,6 +153,14 @@ def test_a_claim_is_judged_by_its_pairs() -> None:
     assert [j.verdict.word for j in found] == ["reproduced", "other scale", "reproduced", "not run"]
     assert found[1].caveats == ("other data",) and found[2].verdict.mean == pytest.approx(-0.1)
     assert gpu_minutes(c for j in found for c in j.cells) == pytest.approx(6)  # shared cells count once
+
+
+def test_numbers_among_the_extras_are_found_by_their_place() -> None:
+    found = cell("base", 0, 0.1)
+    found = Cell(**{**vars(found), "extras": {"a": [{"b": {"value": 3}}], "c": "text"}})
+    assert value(found, Source("", "extras/a/0/b"), "ece") == 3.0
+    for path in ("a/1/b", "a/0/x", "c", "c/d", "e/f"):
+        assert value(found, Source("", f"extras/{path}"), "ece") is None
 
 
 def test_every_claim_of_the_papers_names_what_can_be_measured() -> None:

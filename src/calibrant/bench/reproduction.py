@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from calibrant.bench.store import Cell
 from calibrant.bench.tables import differing, interval, moments, told_by, within
@@ -19,6 +20,7 @@ PAPER = "paper"
 """The scale of a cell that has the epochs, the network and the data of its row."""
 SMOKE = "smoke"
 """Shows that a row runs, on stand-ins; never beside a paper's number."""
+EXTRAS = "extras/"
 Runs = Mapping[str, Mapping[int, Cell]]
 """Experiment → seed → cell."""
 
@@ -73,18 +75,28 @@ class Judged:
 
 
 def value(cell: Cell, source: Source, metric: str) -> float | None:
-    """A number of a cell. A variant `dropout@2` is the ensemble's first two members; temperatures are among extras."""
+    """A number of a cell: `measured` of the variant, or of `extras/curve/nll/1` what the extras hold there."""
     if metric == "error":
         accuracy = value(cell, source, "accuracy")
         return None if accuracy is None else 1 - accuracy
     if metric == "temperature":
         found = cell.extras.get(source.variant)
         return found if isinstance(found, float) else None
-    variant, _, members = source.variant.partition("@")
-    if members:
-        curve = cell.extras.get("curve", {}).get(metric, ())
-        return float(curve[int(members) - 1]) if len(curve) >= int(members) else None
-    return cell.measured.get(variant, {}).get(metric)
+    if source.variant.startswith(EXTRAS):
+        return _at(cell.extras, source.variant.removeprefix(EXTRAS).split("/"))
+    return cell.measured.get(source.variant, {}).get(metric)
+
+
+def _at(extras: Any, path: Sequence[str]) -> float | None:
+    """What lies at a path of keys and indices; of an estimate its value."""
+    for step in path:
+        extras = extras[int(step)] if isinstance(extras, list) and int(step) < len(extras) else _key(extras, step)
+    found = _key(extras, "value") if isinstance(extras, Mapping) else extras
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _key(of: Any, name: str) -> Any:
+    return of.get(name) if isinstance(of, Mapping) else None
 
 
 def groups(cells: Iterable[Cell], experiments: Iterable[str]) -> list[Group]:

@@ -42,6 +42,19 @@ def experiment(data: str, method: str) -> Experiment:
     )
 
 
+def chosen(data: str, method: str) -> Experiment:
+    """The honest choice beside the paper's: the coefficient by ECE on validation, over the paper's grid."""
+    return Experiment(
+        paper="rc",
+        table="selection",
+        row=f"{data}_{method}",
+        recipe=RECIPES[f"rc/{data}_{NETWORKS[data]}{METHODS[method][0]}"],
+        seeds=5,
+        calibrators=("temperature", "histogram"),
+        note="schedule ours; coefficient chosen by ECE on validation, the paper's on test",
+    )
+
+
 def inverse_focal(data: str, gamma: float) -> Experiment:
     """Figure 6: read off no numbers; its claim is that ECE after temperature scaling is below cross-entropy's."""
     recipe = replace(RECIPES[f"rc/{data}_{NETWORKS[data]}_inverse_focal"], selection=None)
@@ -61,6 +74,7 @@ PAPER = Paper(
     "Rethinking Calibration of Deep Neural Networks: Do Not Be Afraid of Overconfidence",
     (
         *(experiment(data, method) for data in NETWORKS for method in METHODS),
+        *(chosen(data, method) for data in NETWORKS for method in METHODS if METHODS[method][1]),
         *(inverse_focal(data, gamma) for data in NETWORKS for gamma in (1.0, 2.0, 3.0)),
     ),
 )

@@ -131,6 +131,22 @@ TABLES = (TABLE1, TABLE2, TABLE3, TABLE4, TABLE5, OOD)
 
 CLAIMS = (
     Claim(
+        "ar/unrobust",
+        "§3.1, Fig. 1",
+        "Images that are easily attacked are calibrated worse.",
+        "adversarially unrobust data points, where small adversarial perturbations to the input are able to fool the "
+        "classifier into wrong predictions, are more likely to have poorly calibrated and unstable predictions",
+        (
+            Pair(
+                "CIFAR-10, vanilla: least robust tenth − most robust tenth",
+                Source("ar/table3/vanilla", "extras/by_level/levels/0/ece"),
+                Source("ar/table3/vanilla", "extras/by_level/levels/9/ece"),
+                "ece",
+                1,
+            ),
+        ),
+    ),
+    Claim(
         "ar/clean",
         "§5.2, Table 2",
         "On clean data AR-AdaLS has a lower ECE than the other single networks.",

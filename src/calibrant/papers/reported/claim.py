@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from calibrant.papers.reported.table import Source, Table
@@ -36,15 +36,14 @@ class Claim:
 
 
 def pairs(
-    table: Table, columns: Sequence[str], methods: Sequence[str] | Callable[[str], bool], *, against: str = ""
+    table: Table, columns: Sequence[str], methods: Sequence[str] | None = None, *, against: str = ""
 ) -> tuple[Pair, ...]:
-    """The rows of a table that we can measure, each against the first of its block or the row called `against`."""
-    wanted = methods if callable(methods) else methods.__contains__
+    """The rows of a table that we can measure (or those named), each against the first of its block or `against`."""
     out = []
     for column in (c for name in columns for c in table.columns if c.name == name):
-        for row in (r for r in table.rows if r.experiment and wanted(r.label)):
+        for row in (r for r in table.rows if r.experiment and (methods is None or r.label in methods)):
             base = table.find(row.block, against) if against else table.baseline(row)
-            if base is None or base == row:
+            if base is None:
                 continue
             difference = row.numbers[column.name].value - base.numbers[column.name].value
             if difference:
@@ -52,8 +51,3 @@ def pairs(
                 sign = 1 if difference > 0 else -1
                 out.append(Pair(label, row.source(column), base.source(column), column.metric, sign, difference))
     return tuple(out)
-
-
-def anything(label: str) -> bool:
-    """Every row but the first."""
-    return True

@@ -48,7 +48,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Source:
-    """What measures a number: an experiment by its full name (empty if there is none), and a variant of its cells."""
+    """What measures a number: an experiment by its full name (empty if there is none), and a variant of its cells.
+
+    A variant `extras/curve/nll/1` is the place of a number among the extras of a cell.
+    """
 
     experiment: str
     variant: str = AS_TRAINED
