@@ -26,6 +26,10 @@ class NoGradientError(InputError):
     """Not one of the inputs has a gradient to follow: constant logits, or a flat place that all of them stand on."""
 
 
+class NotApplicableError(InputError):
+    """A diagnostic that says nothing about this model; the others that were asked for still run."""
+
+
 class FileError(CalibrantError, OSError):
     """A file that is missing, truncated, of an unknown kind, or lacks a key or a column."""
 

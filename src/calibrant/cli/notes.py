@@ -19,12 +19,16 @@ def say_notes(found: Sequence[Reference]) -> None:
             say(f"note: {reference.note}", err=True)
 
 
-def check_runs(models: Sequence[str], found: Sequence[Reference]) -> None:
-    """For a variance over models: each may be given once; a note says if their recipes differ."""
+def check_once(models: Sequence[str]) -> None:
+    """Each model may be given once."""
     places = [str(Path(text).resolve()) if Path(text).is_dir() else text for text in models]
     for i, place in enumerate(places):
         if place in places[:i]:
-            raise InputError(f"{models[i]} is named twice; pass other trainings of the same recipe")
+            raise InputError(f"{models[i]} is named twice; pass each model once")
+
+
+def say_recipes(models: Sequence[str], found: Sequence[Reference]) -> None:
+    """For a variance over models: a note says if their recipes differ."""
     for text, other in zip(models, found, strict=True):
         if other.recipe != found[0].recipe:
             said = "they differ in more than the seed"

@@ -1,14 +1,17 @@
-"""`calibrant probe RUN/ --what robustness,…`: why a network behaves as it does.
+"""`calibrant probe A/ B/ --what hessian,hardness,… -o DIR`: why networks are (un)calibrated, side by side.
 
-Each probe is a line of `PROBES`: a module of `calibrant.cli` whose `probe(request)` computes it, stores
-expensive results with the run, and returns what to print, the JSON record and a section of the report.
+    DIR/probe.json             every number, DIR/report.html the page, DIR/WHAT/figure-1.svg … its figures
+    DIR/WHAT/KEY.safetensors   what was measured of each model; it is read, not measured, the next time
+
+Each probe is a line of `PROBES`: a module of `calibrant.cli` whose `probe(request)` returns what to print, the JSON
+record and sections of the report. Without -o, results are kept with the run and no page is written.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,107 +20,51 @@ import typer
 
 from calibrant.cli.console import block_json
 from calibrant.cli.model_data import inputs_of, moment
-from calibrant.errors import InputError, unknown
-from calibrant.files import outputs
+from calibrant.errors import InputError, NotApplicableError, unknown
+from calibrant.files import atomic, outputs
 from calibrant.types import SCHEMA
 
 if TYPE_CHECKING:
-    import torch
-
+    from calibrant.cli.probe_request import Probed, Request
     from calibrant.data import Data
-    from calibrant.data.records import Part
     from calibrant.ensembles.reference import Reference
-    from calibrant.report.panels import Panel
-    from calibrant.types import Predictions
 
-PROBES: dict[str, str] = {"robustness": "probe_robustness"}
+PROBES: dict[str, str] = {
+    "hessian": "probe_hessian",
+    "hardness": "probe_hardness",
+    "variance": "probe_variance",
+    "fourier": "probe_fourier",
+    "pep_effect": "probe_pep_effect",
+    "attack": "probe_attack",
+    "robustness": "probe_robustness",
+}
 """What can be asked for → the module of `calibrant.cli` that answers."""
 
 
-@dataclass(frozen=True)
-class Request:
-    """What was asked, resolved: networks (the first is the one that is probed), data, and every option."""
-
-    models: tuple[Reference, ...]  # with the mean and std that their inputs are normalised by
-    data: Data
-    splits: tuple[str, ...]
-    limit: int | None
-    device: torch.device
-    store: Path  # where what is computed is kept
-    options: dict[str, Any] = field(default_factory=dict)
-    progress: bool = False
-
-    def part(self, split: str) -> Part:
-        """The items that are probed: all of the split, or its first `limit`."""
-        import torch
-
-        whole = self.data[split]
-        if self.limit is None or self.limit >= whole.n:
-            return whole
-        return whole.take(torch.arange(self.limit), whole.split)
-
-    def rehearse(self) -> None:
-        """Refuse a network that cannot read this data, or answers with other classes, before anything is computed."""
-        from calibrant.functional.model_output import logits_of
-        from calibrant.training.compatibility import blank_logits
-        from calibrant.types import Split
-
-        for model in self.models:
-            for network in model.members:
-                logits = logits_of(blank_logits(model.name, self.data, Split(self.splits[0]), network))
-                if logits.ndim != 2:
-                    raise InputError(
-                        f"{model.name} returns shape {tuple(logits.shape)} for two items of {self.data.name}; "
-                        "probe a network that returns [N, K]"
-                    )
-                if (k := logits.shape[1]) != self.data.k:
-                    raise InputError(
-                        f"{model.name} has {k} classes and {self.data.name} has {self.data.k}; "
-                        "pass data with the same classes"
-                    )
-
-    def inputs(self, model: Reference) -> Data:
-        """The data as the model is fed it."""
-        return replace(self.data, mean=model.mean, std=model.std)
-
-    def predictions(self, model: Reference, split: str) -> Predictions:
-        """What a model says about these items; several members as [M, N, K]."""
-        from calibrant.data import Batches
-        from calibrant.ensembles.single import predict
-
-        networks = [m.to(self.device) for m in model.members]
-        fed = self.inputs(model)
-        batches = Batches(self.part(split), 1000, device=self.device, mean=fed.mean, std=fed.std)
-        return predict(
-            networks if len(networks) > 1 else networks[0],
-            batches,
-            device=self.device,
-            split=split,
-            classes=self.data.classes,
-            source=model.name,
-        )
-
-
-@dataclass(frozen=True)
-class Probed:
-    """What a probe found: for JSON, for the terminal, sections of the report and the predictions that they are of."""
-
-    record: dict[str, Any]
-    shown: Sequence[Any] = ()
-    panels: Sequence[Panel] = ()
-    audited: Sequence[Predictions] = ()
-
-
 def probe(
-    models: Annotated[list[str], typer.Argument(help="the model to probe (RUN/, timm:NAME, …), then more runs of it")],
+    models: Annotated[list[str], typer.Argument(help="the models to probe, side by side: RUN/, timm:NAME, …")],
     what: Annotated[str, typer.Option(help=f"separated by commas: {', '.join(PROBES)}")] = "robustness",
     runs: Annotated[
-        list[str] | None, typer.Option("--runs", help="more runs of the same training, for the variance over runs")
+        list[str] | None, typer.Option("--runs", help="robustness: more runs of the same training, for the variance")
     ] = None,
     split: Annotated[
         str, typer.Option(help="train, validation, calibration or test; several separated by commas")
     ] = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="only the first N items of the split")] = None,
+    batches: Annotated[int, typer.Option(min=1, help="hessian: how many mini-batches of the training part")] = 20,
+    batch: Annotated[int | None, typer.Option(min=1, help="hessian: items of each; by default the recipe's")] = None,
+    eigenvalues: Annotated[int, typer.Option(min=1, help="hessian: the largest K of each mini-batch")] = 1,
+    method: Annotated[str, typer.Option(help="hessian: lanczos, or power as in the paper")] = "lanczos",
+    dropout: Annotated[bool, typer.Option(help="hessian, fourier: with dropout active, as in the paper")] = True,
+    layers: Annotated[
+        str | None, typer.Option(help="variance, fourier: names of layers; by default the building blocks")
+    ] = None,
+    passes: Annotated[int, typer.Option(min=2, help="variance: passes with dropout")] = 10,
+    sigma: Annotated[float | None, typer.Option(help="pep_effect: PEP's σ; by default fitted on validation")] = None,
+    attack: Annotated[str, typer.Option(help="attack: fgsm, pgd, frequency_fgsm")] = "fgsm,pgd",
+    epsilon: Annotated[str, typer.Option(help="attack: budgets in pixels of [0, 1]")] = "0.01,0.02,0.03",
+    ensemble: Annotated[str | None, typer.Option(help="attack: dropout attacks the pool of MC dropout")] = None,
+    members: Annotated[int | None, typer.Option(min=1, help="attack, pep_effect: members of the ensemble")] = None,
     ruler: Annotated[str, typer.Option(help="robustness: ddn (cheap) or cw (the paper's)")] = "ddn",
     levels: Annotated[int, typer.Option(min=1, help="robustness: how many equally large levels")] = 10,
     variance: Annotated[
@@ -131,29 +78,38 @@ def probe(
     ] = None,
     std: Annotated[str | None, typer.Option(help="per channel, like --mean")] = None,
     out: Annotated[
-        Path | None, typer.Option("-o", "--out", help="folder for the results; by default the run's own")
+        Path | None, typer.Option("-o", "--out", help="folder for numbers, arrays, figures and the page")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="write an HTML report to this file")] = None,
+    html: Annotated[Path | None, typer.Option(help="write the HTML report to this file")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
 ) -> None:
-    """Why a network behaves as it does: robustness to attacks and calibration by its levels."""
-    names = [name.strip() for name in what.split(",") if name.strip()]
+    """Why networks are (un)calibrated: curvature, hard samples, feature maps, PEP item by item, attacks, robustness."""
+    names = _words(what)
     for name in names:
         if name not in PROBES:
             raise unknown("probe", name, PROBES)
     if not names:
         raise InputError(f"--what is empty; pass one of {', '.join(PROBES)}")
-    outputs.check((html, outputs.PAGE), inputs=[*models, *(runs or ()), data])
-    options = {"ruler": ruler, "levels": levels, "variance": variance}
+    if out is not None:
+        atomic.check_place(out, "keep the results in with -o")
+    outputs.check((html, outputs.PAGE), (out, outputs.PROBE), inputs=[*models, *(runs or ()), data])
+    options: dict[str, Any] = {"ruler": ruler, "levels": levels, "variance": variance}
+    options |= {"batches": batches, "batch": batch, "eigenvalues": eigenvalues, "method": method, "dropout": dropout}
+    options |= {"layers": None if layers is None else _words(layers), "passes": passes, "sigma": sigma}
+    options |= {"attack": _words(attack), "epsilon": _numbers(epsilon), "ensemble": ensemble, "members": members}
     moments = moment(mean, "--mean"), moment(std, "--std")
-    request = _request([*models, *(runs or ())], data, data_root, split, limit, device, out, moments, options)
-    found = {name: import_module(f"calibrant.cli.{PROBES[name]}").probe(request) for name in names}
-    if html is not None:
-        _page(html, found)
-    inputs = [inputs_of(request.data, model.mean, model.std) for model in request.models]
+    every = [*models, *(runs or ())]
+    request = _request(every, names, data, data_root, split, limit, device, out, moments, options)
+    found, refused = _answers(request, names)
+    inputs = [inputs_of(request.data, m.mean, m.std) for m in request.models]
+    record: dict[str, Any] = {"schema": SCHEMA, "inputs": inputs}
+    record |= {name: found[name].record if name in found else {"refused": refused[name]} for name in names}
+    if out is not None or html is not None:
+        from calibrant.cli.probe_page import write
+
+        html = write(out, html, request, record, found)
     if as_json:
-        record = {"schema": SCHEMA, "inputs": inputs, **{name: each.record for name, each in found.items()}}
         block_json(record)
         return
     from calibrant.cli.layout import Console
@@ -162,14 +118,45 @@ def probe(
     for each in found.values():
         for shown in each.shown:
             console.print(shown, markup=False, soft_wrap=isinstance(shown, str))
+    for name, why in refused.items():
+        console.say(f"{name}: {why}")
     for words in dict.fromkeys(inputs):
         console.say(f"inputs: {words}")
     if html is not None:
         console.say(f"the report, for a browser: {html}")
 
 
+def _answers(request: Request, names: Sequence[str]) -> tuple[dict[str, Probed], dict[str, str]]:
+    """What each probe found, and what those say that do not apply to these models; one must apply."""
+    found: dict[str, Probed] = {}
+    refused: dict[str, str] = {}
+    for name in names:
+        try:
+            found[name] = import_module(f"calibrant.cli.{PROBES[name]}").probe(request)
+        except NotApplicableError as error:
+            if len(refused) + 1 == len(names):
+                raise
+            refused[name] = str(error)
+    return found, refused
+
+
+def _words(text: str) -> list[str]:
+    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def _numbers(text: str) -> list[float]:
+    try:
+        found = [float(word) for word in _words(text)]
+    except ValueError:
+        raise InputError(f"--epsilon {text!r} is not numbers separated by commas, e.g. 0.01,0.03") from None
+    if not found or not all(0 <= value <= 1 for value in found):
+        raise InputError(f"--epsilon {text!r}: budgets are of pixels, in 0 … 1")
+    return found
+
+
 def _request(
     models: Sequence[str],
+    what: Sequence[str],
     data: str | None,
     root: Path | None,
     split: str,
@@ -181,7 +168,8 @@ def _request(
 ) -> Request:
     from calibrant.cli.device import device_of
     from calibrant.cli.model_data import data_name, fed
-    from calibrant.cli.notes import check_runs, say_notes
+    from calibrant.cli.notes import check_once, say_notes, say_recipes
+    from calibrant.cli.probe_request import Request
     from calibrant.data import load
     from calibrant.data.label_maps import check_one_label_each
     from calibrant.ensembles.reference import resolve
@@ -206,28 +194,21 @@ def _request(
         shape=first.shape,
     )
     check_one_label_each(loaded.splits, name)
-    _check_store(store, first, loaded, splits, str(options["ruler"]), limit)
-    check_runs(models, found)
+    check_once(models)
+    if "robustness" in what:
+        _check_store(store, first, loaded, splits, str(options["ruler"]), limit)
+        say_recipes(models, found)
     say_notes(found)
     fed_by = (fed(model, loaded, name, moments) for model in found)
     found = tuple(replace(model, mean=mean, std=std) for model, (mean, std) in zip(found, fed_by, strict=True))
-    return Request(
-        found,
-        loaded,
-        splits,
-        limit,
-        where,
-        store,
-        options,
-        progress=sys.stderr.isatty(),
-    )
+    kept = store if out is not None else store / "probe"
+    return Request(found, loaded, splits, limit, where, store, options, progress=sys.stderr.isatty(), kept=kept)
 
 
 def _check_store(
     store: Path, model: Reference, data: Data, splits: Sequence[str], ruler: str, limit: int | None
 ) -> None:
     """What is to be measured needs a place, before anything is computed; what is kept already does not."""
-    from calibrant.files import atomic
     from calibrant.training import distances
     from calibrant.types import Split
 
@@ -236,13 +217,3 @@ def _check_store(
         return
     if distances.missing(model.members, data, parts, folder, ruler=ruler, limit=limit):
         atomic.check_place(folder / ruler, "keep the results in with -o")  # it is made with what is kept in it
-
-
-def _page(path: Path, found: dict[str, Probed]) -> None:
-    from calibrant.metrics.evaluate import evaluate
-    from calibrant.report import html, provenance
-
-    audited = list({id(p): p for each in found.values() for p in each.audited}.values())
-    audits = [html.Audit.of(p, evaluate(p), p.source) for p in audited]
-    panels = [panel for each in found.values() for panel in each.panels]
-    html.write(path, audits, command=provenance.command(), panels=panels)

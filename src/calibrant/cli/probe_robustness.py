@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from calibrant.attacks import RULERS, median_distance
 from calibrant.attacks import levels as cut
-from calibrant.cli.probe import Probed, Request
+from calibrant.cli.probe_request import Probed, Request, narrow_table
 from calibrant.diagnostics.levels import calibration_by_level
 from calibrant.diagnostics.stability import Of
 from calibrant.errors import InputError, unknown
@@ -53,16 +53,12 @@ def probe(request: Request) -> Probed:
             **{k: v for k, v in by_level.to_dict().items() if k != "schema"},
         }
         far = [f"{ruler.upper()} found no other prediction for {found.describe_unmoved()}."] if found.unmoved else []
-        shown += [f"{split}: {section.lead(by_level)}", table(by_level), *by_level.notes(), *far]
+        shown += [
+            f"{split}: {section.lead(by_level)}",
+            narrow_table(section.head(by_level), section.level_rows(by_level)),
+            *by_level.notes(),
+            *far,
+        ]
         panels.append(section.levels_panel([by_level], ruler=ruler, attacked=first.name, further=far))
         audited += said[split][:1]
     return Probed(record, shown, panels, audited)
-
-
-def table(by_level: Any) -> Any:
-    """An interval stands whole below its value: side by side, seven columns do not fit a terminal."""
-    from calibrant.report.terminal import records_table
-
-    head = [name.replace(" ", "\n", 1) for name in section.head(by_level)]
-    rows = [[cell.replace(" [", "\n[") for cell in row] for row in section.level_rows(by_level)]
-    return records_table([dict(zip(head, row, strict=True)) for row in rows])

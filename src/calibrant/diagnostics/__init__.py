@@ -14,6 +14,7 @@ from calibrant.diagnostics.optimal_ece import optimal_ece
 from calibrant.diagnostics.pep_effect import PEPEffect, pep_effect
 from calibrant.diagnostics.pep_items import PEPItems, pep_items
 from calibrant.diagnostics.stability import variance_over_runs
+from calibrant.diagnostics.under_attack import UnderAttack, under_attack
 
 DIAGNOSTICS: dict[str, Callable[..., Any]] = {
     "hessian_spectrum": hessian_spectrum,
@@ -25,6 +26,7 @@ DIAGNOSTICS: dict[str, Callable[..., Any]] = {
     "feature_fourier": feature_fourier,
     "pep_effect": pep_effect,
     "pep_items": pep_items,
+    "under_attack": under_attack,
     "calibration_by_level": calibration_by_level,
     "variance_over_runs": variance_over_runs,
 }
@@ -39,6 +41,7 @@ __all__ = [
     "PEPEffect",
     "PEPItems",
     "SampleHardness",
+    "UnderAttack",
     "calibration_by_level",
     "feature_fourier",
     "feature_variance",
@@ -49,5 +52,6 @@ __all__ = [
     "pep_effect",
     "pep_items",
     "sample_hardness",
+    "under_attack",
     "variance_over_runs",
 ]

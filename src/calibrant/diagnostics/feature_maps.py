@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.errors import InputError, unknown
+from calibrant.errors import NotApplicableError, unknown
 from calibrant.nn.surgery import smoothed
 
 Seen = Callable[[str, Tensor], None]
@@ -69,7 +69,7 @@ def maps(model: nn.Module, network: Callable[..., Any], args: Any, kwargs: Any, 
     with watching(layers, found.setdefault):  # type: ignore[arg-type]
         network(*args, **kwargs)
     if not found:
-        raise InputError(
+        raise NotApplicableError(
             f"{type(model).__name__} has no feature maps [N, C, H, W] at these layers; variance and Fourier analysis "
             "are for convolutional networks"
         )

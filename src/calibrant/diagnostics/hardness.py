@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
+from calibrant.errors import InputError, NotApplicableError
 from calibrant.training.epochs import TopLogits, kept_top_logits
 from calibrant.types import Estimate
 
@@ -72,7 +72,7 @@ def sample_hardness(run: str | Path | Mapping[int, TopLogits], *, member: int = 
     """
     kept = kept_top_logits(run) if isinstance(run, (str, Path)) else dict(run)
     if not kept:
-        raise InputError(f"{run} has no record of its epochs; train with --keep-epochs")
+        raise NotApplicableError(f"{run} has no record of its epochs; train with --keep-epochs")
     epochs = tuple(sorted(kept))
     first, last = kept[epochs[0]], kept[epochs[-1]]
     members = 1 if last.predicted.ndim == 1 else len(last.predicted)

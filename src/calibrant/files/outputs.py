@@ -78,7 +78,7 @@ RUN = Kind(
     "a training run",
     _begun_run,
     r"(recipe|data|environment|metrics|selection|targets|levels)\.json|log\.jsonl|(validation|calibration|test)\.npz"
-    r"|report\.html|checkpoint|epochs|points|robustness|tensorboard|vanilla",
+    r"|report\.html|checkpoint|epochs|points|probe|robustness|tensorboard|vanilla",
     grows=True,
 )
 STRESS = Kind("a stress run", lambda f: (f / "settings.json").is_file(), r"(settings|stress)\.json|cells", grows=True)
@@ -88,7 +88,14 @@ DEMO = Kind(
     r"runs|map|(calibration|test|calibrated|focal|smoothing)\.npz|report\.html",
     grows=True,
 )
-FOLDERS = (MAP, RULE, ENSEMBLE, PARTS, RUN, STRESS, DEMO)
+PROBED = r"probe\.json|report\.html|hessian|hardness|variance|fourier|pep_effect|attack|robustness"
+PROBE = Kind(
+    "the output of `calibrant probe`",
+    lambda f: all(re.fullmatch(PROBED, p.name) for p in visible(f)),
+    PROBED,
+    grows=True,
+)
+FOLDERS = (MAP, RULE, ENSEMBLE, PARTS, RUN, STRESS, DEMO, PROBE)
 
 
 def check(*outputs: tuple[Path | None, Kind], inputs: Iterable[str | Path | None] = ()) -> None:

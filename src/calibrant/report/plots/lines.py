@@ -1,0 +1,112 @@
+"""Curves and histograms of several networks in one figure: spectra, feature maps, epochs, attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.report.plots.style import COLOURS, SERIES, as_they_are, legend, new_axes, percent_axis, shown
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One network's line; `low` and `high` are its band."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] | None = None
+    high: Sequence[float] | None = None
+    dashed: bool = False
+    colour: int | None = None  # place in the series; by default its own
+
+    @classmethod
+    def of(cls, name: str, x: Sequence[float], found: Sequence[Mapping[str, Any]]) -> Curve:
+        """From estimates as JSON has them; without an interval the band is the line."""
+        y = [e["value"] for e in found]
+        low, high = (
+            [v if e[end] is None else e[end] for e, v in zip(found, y, strict=True)] for end in ("low", "high")
+        )
+        return cls(name, x, y, low, high)
+
+
+def curves(
+    found: Sequence[Curve], xlabel: str, ylabel: str, *, percent: bool = False, log: bool = False, marks: bool = True
+) -> Axes:
+    """Lines with bands, one colour per network."""
+    ax = new_axes(5.2, 3.4)
+    for i, each in enumerate(found):
+        colour = COLOURS[SERIES[(i if each.colour is None else each.colour) % len(SERIES)]]
+        x = np.asarray(each.x, float)
+        if each.low is not None and each.high is not None:
+            ax.fill_between(x, np.asarray(each.low), np.asarray(each.high), color=colour, alpha=0.15, linewidth=0)
+        style: dict[str, Any] = {"dashes": (4, 3)} if each.dashed else {}
+        style |= {"marker": "o", "markersize": 3.2} if marks else {}
+        ax.plot(x, np.asarray(each.y, float), color=colour, linewidth=1.5, label=shown(each.name), **style)
+    ax.set_xlabel(xlabel)
+    ax.set_ylabel(ylabel)
+    if log:
+        plain_log(ax, "log")
+    if percent:
+        percent_axis(ax, "y")
+    legend(ax)
+    return ax
+
+
+def plain_log(ax: Axes, scale: str, **options: Any) -> None:
+    """A logarithmic axis whose ticks are plain numbers: the page draws no formulas."""
+    ax.set_yscale(scale, **options)
+    ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    ax.yaxis.minorticks_off()
+
+
+def by_depth(found: Sequence[Curve], layers: Sequence[str], ylabel: str) -> Axes:
+    """Lines over the layers of networks; every layer has a tick, and a name as far as there is room."""
+    ax = curves(found, "", ylabel)
+    apart = max(1, -(-len(layers) // 14))
+    ax.set_xticks(range(0, len(layers), apart), [layers[i] for i in range(0, len(layers), apart)])
+    ax.tick_params(axis="x", rotation=60)
+    as_they_are(ax)
+    return ax
+
+
+def histogram(named: Sequence[tuple[str, Sequence[float]]], xlabel: str, ylabel: str, *, cells: int = 30) -> Axes:
+    """The values of each network in the same cells, drawn over each other."""
+    ax = new_axes(5.2, 3.4)
+    every = np.concatenate([np.asarray(values, float) for _, values in named])
+    low, high = float(every.min()), float(every.max())
+    edges = np.linspace(low, high if high > low else low + 1, cells + 1)
+    for i, (name, values) in enumerate(named):
+        colour = COLOURS[SERIES[i % len(SERIES)]]
+        count = np.histogram(np.asarray(values, float), edges)[0]
+        ax.stairs(count, edges, fill=True, color=colour, alpha=0.16)
+        ax.stairs(count, edges, color=colour, linewidth=1.4, label=shown(name))
+    ax.set_xlabel(xlabel)
+    ax.set_ylabel(ylabel)
+    ax.set_ylim(0, None)
+    legend(ax)
+    return ax
+
+
+def stacked(table: NDArray[np.int64], edges: Sequence[float], names: Sequence[str], xlabel: str) -> Axes:
+    """Counts [groups, cells] on top of each other, from early (blue) to late (red)."""
+    from matplotlib.colors import LinearSegmentedColormap, to_hex
+
+    ax = new_axes(5.2, 3.2)
+    scale = LinearSegmentedColormap.from_list("groups", [COLOURS[c] for c in ("accent", "second", "bad")])
+    below = np.zeros(table.shape[1])
+    for i, (row, name) in enumerate(zip(table, names, strict=True)):
+        colour = to_hex(scale(i / max(len(names) - 1, 1)))
+        ax.stairs(below + row, edges, baseline=below, fill=True, color=colour, alpha=0.75, label=name)
+        below = below + row
+    ax.set_xlabel(xlabel)
+    ax.set_ylabel("training samples")
+    legend(ax)
+    return ax

@@ -1,0 +1,173 @@
+"""`calibrant probe A B --what …`: what is printed, written, kept, compared and refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from calibrant.attacks import FGSM, Bounds, assess
+from calibrant.cli import run
+from calibrant.cli.probe_objective import objective
+from calibrant.cli.probe_request import Request
+from calibrant.data import Batches, load
+from calibrant.diagnostics import hessian_spectrum, sample_hardness
+from calibrant.ensembles.reference import resolve
+from calibrant.training import How, read, train
+from calibrant.training import load as load_run
+
+CNN = "network={name='mnist_cnn', dropout=0.2}"
+ALL = "hessian,hardness,variance,fourier,pep_effect,attack"
+SMALL = ["--batches", "2", "--batch", "16", "--limit", "24", "--passes", "3", "--members", "4", "--sigma", "0.05"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Two losses on digits, with their epochs."""
+    root = tmp_path_factory.mktemp("side")
+    for loss in ("cross_entropy", "focal"):
+        settings = ["epochs=2", CNN, f"loss={loss}", "optimiser.weight_decay=0.01"]
+        how = How("cpu", quiet=True, keep_epochs=True, keep_weights=2)
+        train(read("digits/cross_entropy", settings), root / loss, how)
+    return [str(root / "cross_entropy"), str(root / "focal")]
+
+
+@pytest.fixture(scope="module")
+def probed(runs: list[str], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, dict[str, object]]]:
+    out = tmp_path_factory.mktemp("probed") / "out"
+    words = ["probe", *runs, "--what", ALL, "-o", str(out), "--attack", "fgsm,frequency_fgsm", "--epsilon", "0.05"]
+    assert run([*words, *SMALL, "--device", "cpu"]) == 0
+    return out, json.loads((out / "probe.json").read_text())
+
+
+def test_numbers_arrays_figures_and_one_page(probed: tuple[Path, dict[str, dict[str, object]]]) -> None:
+    out, record = probed
+    page = (out / "report.html").read_text()
+    for what in ALL.split(","):
+        found = record[what]
+        assert [Path(m["name"]).name for m in found["models"]] == ["cross_entropy", "focal"]  # type: ignore[union-attr]
+        assert len(list((out / what).glob("*.safetensors"))) == 2
+        figures = sorted((out / what).glob("figure-*.svg"))
+        assert figures and all(f.read_bytes().startswith(b"<?xml") for f in figures)
+        captions = found["says"][1:]  # type: ignore[index]
+        assert len(captions) == len(figures)
+        assert any(re.search("beyond noise|overlap", said) for said in found["says"]), what  # type: ignore[union-attr]
+    assert page.count("<svg") >= 10 and "mathdefault" not in page
+    assert "How sharp is the loss around these weights?" in page and "Which answers survive an attack?" in page
+    assert record["made"]["command"]
+
+
+def test_the_hessian_is_that_of_the_training_loss(
+    runs: list[str], probed: tuple[Path, dict[str, dict[str, object]]]
+) -> None:
+    """Focal with weight decay, on the items that every model sees."""
+    model, data = resolve(runs[1]), load("digits")
+    options = {"batch": 16, "batches": 2}
+    request = Request((model,), data, ("test",), None, torch.device("cpu"), Path(), options)
+    found = objective(request, model, 2)
+    assert found.weight_decay == 0.01 and "focal" in found.said
+    largest = hessian_spectrum(
+        load_run(runs[1]).members[0], found.batches, loss=found.loss, weight_decay=found.weight_decay
+    ).largest
+    said = probed[1]["hessian"]["models"][1]  # type: ignore[index]
+    assert said["largest"] == pytest.approx(largest.tolist(), rel=1e-5)
+    assert said["trace"]["low"] < said["trace"]["value"] < said["trace"]["high"]
+    x, q = found.batches[0]
+    p = torch.softmax(load_run(runs[1]).members[0](x), -1).detach()
+    by_hand = ((1 - p) ** 3 * -p.log() * q).sum(-1).mean()
+    assert float(found.loss(p.log(), q)) == pytest.approx(float(by_hand), rel=1e-5)
+
+
+def test_each_probe_is_its_function(runs: list[str], probed: tuple[Path, dict[str, dict[str, object]]]) -> None:
+    record = probed[1]
+    hard = record["hardness"]["models"][0]  # type: ignore[index]
+    found = sample_hardness(runs[0])
+    assert hard["never"] == found.never and hard["correlation"]["value"] == found.rank_correlation().value
+    assert [e["epoch"] for e in hard["optimal_ece"]["test"]] == [1, 2] and hard["optimal_ece"]["test"][0]["oracle"]
+    assert not hard["optimal_ece"]["validation"][0]["oracle"]
+    data = load("digits")
+    members = load_run(runs[0]).members
+    part = data["test"].take(torch.arange(24), data["test"].split)
+    ((x, y, _),) = Batches(part, 24, mean=data.mean, std=data.std)
+    strength = assess(members[0], FGSM(epsilon=0.05, bounds=Bounds(mean=data.mean, std=data.std)), x, y)
+    row = record["attack"]["models"][0]["attacks"][0]  # type: ignore[index]
+    assert row["accuracy_under_attack"]["value"] == pytest.approx(strength.accuracy_under_attack)
+    assert len(record["attack"]["models"][0]["attacks"]) == 1 + 9  # type: ignore[index]
+    pep = record["pep_effect"]["models"][0]  # type: ignore[index]
+    assert pep["sigma"] == 0.05 and pep["items"] == 24 and pep["effect"]["low"] < pep["effect"]["high"]
+    variance = record["variance"]["models"][0]  # type: ignore[index]
+    assert variance["items"] == 24 and max(variance["model"]) > 0
+
+
+def test_what_is_finished_is_not_redone(
+    runs: list[str],
+    probed: tuple[Path, dict[str, dict[str, object]]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = probed[0]
+    stamps = {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")}
+    import calibrant.cli.probe_variance as module
+
+    monkeypatch.setattr(module, "feature_variance", lambda *a, **k: pytest.fail("measured twice"))
+    words = ["probe", *runs, "--what", "variance", "-o", str(out), *SMALL, "--device", "cpu", "--json"]
+    assert run(words) == 0
+    again = json.loads(capsys.readouterr().out)["variance"]
+    assert again["models"] == probed[1]["variance"]["models"]
+    assert {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")} == stamps
+    victim = next((out / "variance").glob("*.safetensors"))
+    held = victim.read_bytes()
+    victim.write_bytes(held[:-8] + b"\0" * 8)
+    assert run(words) == 2
+    assert f"{victim} was truncated or edited" in capsys.readouterr().err
+    victim.write_bytes(held)
+
+
+def test_without_a_folder_results_stay_with_the_run(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["probe", runs[0], "--what", "fourier", *SMALL, "--device", "cpu"]) == 0
+    said = capsys.readouterr().out
+    assert "Which frequencies do the feature maps hold?" in said and "browser" not in said
+    (kept,) = (Path(runs[0]) / "probe" / "fourier").glob("*.safetensors")
+    assert any(name.startswith("amplitude.") for name in load_file(kept))
+    assert run(["predict", runs[0], "-o", str(Path(runs[0]).parent / "p.npz"), "--device", "cpu"]) == 0
+
+
+def test_what_does_not_apply_is_said_and_the_rest_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["epochs=1", "network={name='mlp', hidden=[8], batch_norm=false}"]
+    train(read("digits/cross_entropy", settings), tmp_path / "mlp", How("cpu", quiet=True))
+    base = ["probe", str(tmp_path / "mlp"), *SMALL, "--device", "cpu"]
+    assert run([*base, "--what", "variance,fourier,hardness,hessian", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert "has no feature maps" in found["variance"]["refused"] and "--keep-epochs" in found["hardness"]["refused"]
+    assert "has no feature maps" in found["fourier"]["refused"] and found["hessian"]["models"][0]["largest"]
+    assert run([*base, "--what", "fourier"]) == 2
+    assert "has no feature maps" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--what", "hesian"], "did you mean 'hessian'"),
+        (["--what", "variance", "--layers", "conv9"], "unknown layer 'conv9'"),
+        (["--what", "attack", "--attack", "fgms"], "did you mean 'fgsm'"),
+        (["--what", "attack", "--attack", "cw"], "has no budget"),
+        (["--what", "attack", "--epsilon", "a"], "--epsilon 'a' is not numbers"),
+        (["--what", "attack", "--epsilon", "8"], "budgets are of pixels, in 0 … 1"),
+        (["--what", "attack", "--ensemble", "swag"], "--ensemble 'swag'"),
+        (["--what", "hessian", "--method", "powr"], "did you mean 'power'"),
+        (["--what", "fourier", "-o", "{run}"], "holds a training run"),
+    ],
+)
+def test_what_a_user_can_get_wrong(
+    arguments: list[str], says: str, runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [word.format(run=runs[1]) for word in arguments]
+    place = [] if "-o" in words else ["-o", str(tmp_path / "out")]
+    assert run(["probe", runs[1], *words, *place, "--batches", "1", "--batch", "8", "--device", "cpu"]) == 2
+    said = capsys.readouterr()
+    assert says in said.err and "Traceback" not in said.err and said.out == ""
+    assert not (tmp_path / "out").exists()
