@@ -1,7 +1,7 @@
-"""A step that a CUDA graph can record, told without CUDA: on the device `meta`, where tensors have no numbers.
+"""A step must be one that a CUDA graph can record. Checked without CUDA, on the device `meta`, where tensors are empty.
 
-Whatever asks a number of the device (`item`, `bool`, a mask as an index) or mixes it with a tensor of the host raises
-there, as it would under capture.
+Whatever reads a number from the device (`item`, `bool`, a mask as an index) or mixes it with a tensor of the host fails
+there, as it would while a graph is recorded.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torch import nn
 
 from calibrant.attacks import ATTACKS, DDN, Bounds
 from calibrant.attacks.attack import Attack
-from calibrant.attacks.field import Field
+from calibrant.attacks.gradients import PixelModel
 from calibrant.attacks.loop import Loop
 from calibrant.attacks.task import Seen, State, Task
 
@@ -24,10 +24,11 @@ def stepped(attack: Attack, *, targeted: bool) -> tuple[State, State]:
     device = torch.device("meta")
     first, last = nn.Conv2d(1, 4, 3, device=device), nn.Linear(144, 5, device=device)
     model = nn.Sequential(first, nn.ReLU(), nn.Flatten(), last).eval().requires_grad_(False)
-    loop = Loop(attack, Field(model, attack.bounds, torch.float32), device)
+    loop = Loop(attack, PixelModel(model, attack.bounds, torch.float32), device)
     origin = torch.empty(ITEMS, 1, 8, 8, device=device)
-    task = Task(origin, torch.empty(ITEMS, dtype=torch.long, device=device), attack.bounds, targeted)
-    rows = loop._enter(task, torch.arange(ITEMS, device=device))
+    reference, done = (torch.empty(ITEMS, dtype=dtype, device=device) for dtype in (torch.long, torch.bool))
+    task = Task(origin, reference, torch.empty(ITEMS, device=device), attack.bounds, targeted)
+    rows = loop._enter(task, done)
     return rows, loop._step(loop._step(rows, targeted), targeted)
 
 
@@ -50,7 +51,7 @@ def test_a_step_stays_on_its_device_and_keeps_its_shapes(attack: Attack, targete
 class Asking(DDN):
     def step(self, task: Task, state: State, seen: Seen) -> State:
         held: State = super().step(task, state, seen)
-        return held if bool(seen.success.any()) else {**held, "t": state["t"]}
+        return held if bool(seen.success.any()) else {**held, "epsilon": state["epsilon"]}
 
 
 class Mixing(DDN):

@@ -9,10 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.attacks import ATTACKS, Attack, Bounds, CarliniWagner, DeepFool
-from calibrant.attacks.field import Field
-from calibrant.attacks.linear import candidates
-from calibrant.attacks.second import reached
-from calibrant.attacks.task import Task
 from calibrant.errors import InputError, UnknownNameError
 from tests.attacks.conftest import Victim
 
@@ -22,7 +18,7 @@ BUDGETS = (0.02, 0.05, 0.1, 0.2)
 
 
 def make(name: str, bounds: Bounds, **settings: object) -> Attack:
-    short: dict[str, object] = {"iterations": 150} if name == "cw" else {}
+    short: dict[str, object] = {"iterations": 60} if name == "cw" else {}
     return ATTACKS[name](bounds=bounds, **{**short, **settings})  # type: ignore[arg-type]
 
 
@@ -108,133 +104,6 @@ def test_more_steps_never_lower_success_and_all_succeed(name: str, victim: Victi
     assert rates == sorted(rates) and rates[-1] == 1.0
 
 
-@pytest.mark.parametrize("name", MINIMUM)
-@pytest.mark.parametrize("classes", [2, 5])
-def test_closed_form_on_linear_models(name: str, classes: int) -> None:
-    """min_k (z_r − z_k)/‖w_r − w_k‖, within 1 %, where the bounds do not bite."""
-    g = torch.Generator().manual_seed(3)
-    weight = torch.linalg.qr(torch.randn(40, classes, generator=g, dtype=torch.float64)).Q.T * 3
-    model = nn.Linear(40, classes).double()
-    with torch.no_grad():
-        model.weight.copy_(weight)
-        model.bias.copy_(0.3 * torch.randn(classes, generator=g, dtype=torch.float64))
-    x = 0.35 + 0.3 * torch.rand(12, 40, generator=g, dtype=torch.float64)
-
-    def closed_form(x: Tensor) -> Tensor:
-        z = model.double()(x).detach()
-        own = z.argmax(-1)
-        distance = torch.full((12,), torch.inf, dtype=torch.float64)
-        for i in range(12):
-            for k in range(classes):
-                if k != own[i]:
-                    ratio = (z[i, own[i]] - z[i, k]) / (weight[own[i]] - weight[k]).norm()
-                    distance[i] = torch.minimum(distance[i], ratio)
-        return distance
-
-    attack = ATTACKS[name](bounds=Bounds(-10, 10))
-    torch.testing.assert_close(attack.run(model, x).distance, closed_form(x), rtol=0.01, atol=0)
-    near = (x + 0.98 * (attack(model, x) - x)).float()  # in float32, close to the boundary
-    ours = attack.run(model.float(), near).distance.double()
-    torch.testing.assert_close(ours, closed_form(near.double()), rtol=0.01, atol=0)
-
-
-@pytest.mark.parametrize("name", ["cw", "ddn", "deepfool"])
-@pytest.mark.parametrize(("classes", "size"), [(10, 64), (3, 200)])
-def test_closed_form_where_the_likeliest_class_is_not_the_nearest(name: str, classes: int, size: int) -> None:
-    """A linear layer as torch initialises it: some boundary behind a less likely class is nearer."""
-    g, worst, misled = torch.Generator().manual_seed(0), 0.0, 0
-    for _ in range(3):
-        model = nn.Linear(size, classes).double()
-        with torch.no_grad():
-            for parameter in (model.weight, model.bias):
-                parameter.copy_((2 * torch.rand(parameter.shape, generator=g) - 1) / size**0.5)
-        x = torch.rand(40, size, generator=g, dtype=torch.float64)
-        z, w = model(x).detach(), model.weight.detach()
-        own = z.argmax(-1, keepdim=True)
-        height = (z.gather(1, own) - z).scatter(1, own, torch.inf)
-        away = height / (w[own] - w[None]).norm(dim=-1)
-        misled += int((away.argmin(1) != height.argmin(1)).sum())
-        distance = ATTACKS[name](bounds=Bounds(-10, 10)).run(model, x).distance
-        worst = max(worst, float((distance / away.amin(1) - 1).abs().max()))
-    assert worst < 0.01 and (misled > 0 or classes == 3)
-
-
-@pytest.mark.parametrize("name", MINIMUM)
-@pytest.mark.parametrize("seed", [28, 72, 141])
-def test_closed_form_where_some_classes_are_much_steeper(name: str, seed: int) -> None:
-    """The nearest boundary may then be of a class far down the ranks, which a look at the likeliest four misses."""
-    g = torch.Generator().manual_seed(seed)
-    model = nn.Linear(300, 10)
-    with torch.no_grad():
-        steep = torch.exp(0.5 * torch.randn(10, 1, generator=g))
-        model.weight.copy_(steep * torch.randn(10, 300, generator=g) / 300**0.5)
-        model.bias.copy_(0.1 * torch.randn(10, generator=g))
-    x = torch.rand(60, 300, generator=g)
-    w, bias = model.weight.detach().double(), model.bias.detach().double()
-    z = x.double() @ w.T + bias
-    own = z.argmax(-1, keepdim=True)
-    away = (z.gather(1, own) - z).scatter(1, own, torch.inf) / (w[own] - w[None]).norm(dim=-1)
-    rank = (z > z.gather(1, away.argmin(1, keepdim=True))).sum(1)
-    assert int(rank.max()) > 4, "some nearest boundary is of none of the four likeliest others"
-    distance = ATTACKS[name](bounds=Bounds(-20, 20)).run(model, x).distance.double()
-    torch.testing.assert_close(distance, away.amin(1), rtol=0.01, atol=0)
-
-
-@pytest.mark.parametrize(("held", "looked", "nearest"), [(1.2, 1 + 1, 5.0), (1.3, 1 + 1 + 2, 1.9), (torch.inf, 4, 1.9)])
-def test_a_boundary_beyond_what_is_held_is_not_looked_for(held: float, looked: int, nearest: float) -> None:
-    """The likeliest other class is 5 away, the next two, five times as steep, 1.9 and 2.5. Their gradients together say
-    1.9/√(1 + 0.76²) = 1.51, from which a quarter is taken: 1.21."""
-    w, bias, box = torch.zeros(4, 6), torch.tensor([0.0, -1.0, -1.9, -2.5]), Bounds(-9, 9)
-    w[[1, 2, 3], [0, 1, 2]] = torch.tensor([0.2, 1.0, 1.0])
-    seen, task = Field(lambda x: x @ w.T + bias, box, torch.float32), Task(torch.zeros(1, 6), torch.tensor([0]), box)
-    clean = seen.logits(task.origin)
-    point, count = candidates(seen, task, clean, (1, 3), 8, torch.zeros(1), torch.tensor([held]))
-    assert count.item() == looked and point.norm().item() == pytest.approx(nearest, rel=1e-5)
-
-
-def test_a_network_that_curves_towards_the_input_is_looked_at_along_a_boundary_that_seems_farther() -> None:
-    """h = x + 2x² − 1.2 has its linear model's root at 1.2 and its own at 0.56; a success at 1 is held elsewhere."""
-    box = Bounds(-9, 9)
-
-    def model(x: Tensor) -> Tensor:
-        return torch.stack([0 * x[:, 0], x[:, 0] + 2 * x[:, 0] ** 2 - 1.2, x[:, 1] - 0.99], 1)
-
-    seen, task = Field(model, box, torch.float32), Task(torch.zeros(1, 2), torch.tensor([0]), box)
-    held = torch.tensor([[0.0, 1.0]]), torch.tensor([True])
-    point, there = reached(seen, task, torch.tensor([[1.2, 0.0]]), held, 8, 2.0)
-    assert bool(there) and point[0, 0].item() == pytest.approx(0.999) and point[0, 1] == 0
-
-
-@pytest.mark.parametrize("name", MINIMUM)
-@pytest.mark.parametrize(("classes", "size"), [(2, 30), (10, 20), (10, 200)])
-def test_closed_form_on_linear_models_whose_inputs_stand_at_the_bounds(name: str, classes: int, size: int) -> None:
-    """Most pixels of an image of clothes are black: the shortest way is along those of the normal that may move."""
-    g = torch.Generator().manual_seed(classes + size)
-    model = nn.Linear(size, classes)
-    with torch.no_grad():
-        model.weight.copy_(4 * torch.randn(classes, size, generator=g))
-        model.bias.copy_(torch.randn(classes, generator=g))
-    x = torch.rand(20, size, generator=g) ** 6
-    x[x < 0.2], x[x > 0.8] = 0.0, 1.0
-    weight, bias = model.weight.detach().double(), model.bias.detach().double()
-
-    def shortest(x: Tensor) -> float:
-        """Of each class, δ = clip(x + λw) − x whose λ a bisection finds; the nearest of them."""
-        z = weight @ x + bias
-        own, out = int(z.argmax()), []
-        for k in set(range(classes)) - {own}:
-            w, low, high = weight[k] - weight[own], 0.0, 1e6
-            for _ in range(100):
-                middle = (low + high) / 2
-                short = ((x + middle * w).clamp(0, 1) - x) @ w < z[own] - z[k]
-                low, high = (middle, high) if short else (low, middle)
-            out.append(float(((x + high * w).clamp(0, 1) - x).norm()) if high < 1e6 else float("inf"))
-        return min(out)
-
-    closed_form = torch.tensor([shortest(row) for row in x.double()])
-    torch.testing.assert_close(make(name, Bounds()).run(model, x).distance, closed_form, rtol=0.01, atol=0)
-
-
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_item_does_not_see_its_batch(name: str, victim: Victim) -> None:
     """Alone, among others, in other slots: the same distance."""
@@ -242,10 +111,10 @@ def test_an_item_does_not_see_its_batch(name: str, victim: Victim) -> None:
     whole = make(name, victim.bounds).run(victim.model, x).distance
     alone = torch.cat([make(name, victim.bounds).run(victim.model, row[None]).distance for row in x[:2]])
     turned = make(name, victim.bounds, batch=10).run(victim.model, x.flip(0)).distance.flip(0)
-    # on some processors a convolution of ten rows rounds otherwise than one of 24, and with the logits' last digits the
-    # distance moves by up to 6e-6 of itself; a batch that is one search, as cleverhans', moves it by up to 22 %
-    torch.testing.assert_close(alone, whole[:2], rtol=5e-5, atol=1e-6)
-    torch.testing.assert_close(turned, whole, rtol=5e-5, atol=1e-6)
+    # a batch of another size rounds differently, and the bisection stops within 2⁻¹³; a batch that is one search, as
+    # cleverhans', moves distances by up to 22%
+    torch.testing.assert_close(alone, whole[:2], rtol=1e-3, atol=1e-6)
+    torch.testing.assert_close(turned, whole, rtol=1e-3, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -290,11 +159,10 @@ def test_gradient_evaluations_are_counted(victim: Victim) -> None:
     hook = victim.model.register_forward_hook(count)
     result = DeepFool(bounds=victim.bounds, candidates=4, iterations=3).run(victim.model, victim.x[:8])
     hook.remove()
-    # four candidates a step, and once the linear model's four likeliest classes, the rest at once and one by one
-    assert calls in (3 + 1, 3 + 2) and int(result.calls.max()) <= 4 * 3 + 10 and int(result.calls.min()) >= 4 + 4
+    assert calls == 3 and int(result.calls.min()) >= 4 and int(result.calls.max()) == 4 * 3  # four candidates per step
     assert int(make("fgsm", victim.bounds).run(victim.model, victim.x).calls.max()) == 1
     ddn = make("ddn", victim.bounds).run(victim.model, victim.x)
-    assert int(ddn.calls.min()) == 8 + 4 + 1  # its steps, the linear model's four likeliest classes, the rest at once
+    assert bool((ddn.calls == 20).all())
     paper = CarliniWagner(bounds=victim.bounds)
     assert (paper.search_steps, paper.iterations, paper.lr) == (3, 500, 0.005)
     assert int(paper.run(victim.model, victim.x[:4]).calls.max()) <= 1500

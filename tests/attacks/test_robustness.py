@@ -39,22 +39,20 @@ def test_tensor_and_batches_agree(victim: Victim) -> None:
     from_batches = calibrant.robustness(victim.model, batches, "ddn", chunk=17)
     from_tensor = calibrant.robustness(victim.model, x, "ddn", bounds=victim.bounds)
     assert from_batches.shape == (40,) and from_batches.dtype == torch.float32
-    # some processors round a convolution of 17 rows otherwise than one of 40 (`test_an_item_does_not_see_its_batch`)
-    torch.testing.assert_close(from_batches, from_tensor, rtol=5e-5, atol=1e-6)
+    # some processors round a convolution of 17 rows otherwise than one of 40
+    torch.testing.assert_close(from_batches, from_tensor, rtol=1e-3, atol=1e-6)
     turned = robustness(victim.model, x.flip(0), DDN(bounds=victim.bounds))
-    torch.testing.assert_close(turned.flip(0), from_tensor, rtol=5e-5, atol=1e-6)
+    torch.testing.assert_close(turned.flip(0), from_tensor, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("shape", "cheap", "items"), [((3, 32, 32), False, 8192), ((3, 32, 32), True, 32768), ((3, 224, 224), True, 891)]
-)
-def test_a_chunk_on_cuda_fits_into_memory(shape: tuple[int, ...], cheap: bool, items: int) -> None:
+@pytest.mark.parametrize(("shape", "items"), [((3, 32, 32), 8192), ((3, 224, 224), 891)])
+def test_a_chunk_on_cuda_fits_into_memory(shape: tuple[int, ...], items: int) -> None:
     x = torch.zeros(1).expand(2, *shape)
     part = Part(torch.zeros(2, *shape, dtype=torch.uint8), torch.zeros(2).long(), torch.arange(2))
     own = Part(torch.empty(0), part.y, torch.tensor([1, 0]), items=[(x[0], 0), (x[1], 0)])
     for inputs in (x, Batches(part, 2), Batches(own, 2)):
-        assert _chunk("cuda", cheap, inputs) == items
-        assert _chunk("cpu", cheap, inputs) == CHUNK["cpu"]
+        assert _chunk("cuda", inputs) == items
+        assert _chunk("cpu", inputs) == CHUNK["cpu"]
 
 
 def test_no_items_have_no_distances(victim: Victim) -> None:
@@ -129,7 +127,7 @@ def test_store_resumes_and_refuses_what_is_not_its_own(victim: Victim, tmp_path:
         robustness(victim.model, victim.x, "ddn", **settings)
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "a.txt").write_text("mine")
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="something other"):
         robustness(victim.model, victim.x, "ddn", bounds=victim.bounds, store=tmp_path / "notes")
 
 

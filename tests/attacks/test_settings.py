@@ -107,7 +107,7 @@ def test_labels_are_whole_numbers_of_any_kind(kind: Any, victim: Victim) -> None
 def test_inputs_of_another_precision_than_the_weights_are_named(victim: Victim) -> None:
     """NumPy's float64 is the usual slip; what else a model has to say about its inputs, it says itself."""
     attack = DDN(bounds=victim.bounds)
-    with pytest.raises(InputError, match=r"x is torch.float64 .* weights are torch.float32; hand in x.to"):
+    with pytest.raises(InputError, match=r"x is torch.float64 .* weights are torch.float32; pass x.to"):
         attack.run(victim.model, victim.x.double())
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         attack.run(victim.model, victim.x[..., :7])
@@ -147,3 +147,9 @@ def test_the_setting_that_is_wrong_is_named_alone(attack: type, given: dict[str,
     with pytest.raises(InputError) as caught:
         attack(**given)
     assert str(caught.value) == says
+
+
+def test_bounds_of_an_attack_are_bounds() -> None:
+    attack = DDN(bounds=(0, 1))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"bounds=\(0, 1\): an attack takes bounds=calibrant.attacks.Bounds"):
+        attack(torch.nn.Linear(3, 2), torch.rand(2, 3))

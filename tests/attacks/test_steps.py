@@ -8,15 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from calibrant.attacks import DDN, FGSM, PGD, Bounds, CarliniWagner, FrequencyFGSM, assess, attack_success_rate, cw
+from calibrant.attacks import DDN, FGSM, PGD, Bounds, CarliniWagner, FrequencyFGSM, assess, attack_success_rate
 from calibrant.attacks.cw import from_tanh, to_tanh
-from calibrant.attacks.ddn import STRIDES, WALKS
 from calibrant.attacks.measures import accuracy_under_attack, median_distance
 from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.pep import PEP
 from calibrant.errors import InputError, UnknownNameError
-from calibrant.nn import build
 from calibrant.transforms import CCAT
 from tests.attacks.conftest import Victim
 
@@ -149,9 +147,9 @@ def test_the_cheap_ruler_ranks_as_cw_does(victim: Victim) -> None:
 
     cw = CarliniWagner(bounds=victim.bounds).run(victim.model, victim.x)
     ddn = DDN(bounds=victim.bounds).run(victim.model, victim.x)
-    assert spearmanr(cw.distance, ddn.distance).statistic >= 0.95
+    assert spearmanr(cw.distance, ddn.distance).statistic >= 0.97
     assert bool(cw.success.all()) and bool(ddn.success.all())
-    assert cw.calls.float().mean() >= 26 * ddn.calls.float().mean()  # 20 and room for what is no gradient
+    assert cw.calls.float().mean() >= 10 * ddn.calls.float().mean()
     assert float((cw.distance / ddn.distance).mean()) == pytest.approx(1, abs=0.03)
 
 
@@ -234,83 +232,3 @@ def test_ccat_takes_our_pgd(victim: Victim) -> None:
     assert torch.equal(x[:30], victim.x[:30]) and torch.equal(soft[:30], q[:30])
     assert bool((soft[30:].amax(-1) < 0.2).all())  # at the bound, the target is nearly uniform
     torch.testing.assert_close(soft.sum(-1), torch.ones(60))
-
-
-class Misleading(nn.Module):
-    """Almost flat at the inputs, one narrow ridge of another class, and flat again beyond it: a collapsed network's."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        u = (x - 0.3).sum(1) / math.sqrt(x.shape[1])
-        other = -1 + 1e-6 * u + 4 * torch.exp(-((u - 1.2) ** 2) / 0.02)
-        return torch.stack([torch.zeros_like(other), other], 1)
-
-
-@pytest.mark.parametrize("attack", [DDN(), CarliniWagner(), CarliniWagner(iterations=10)], ids=["ddn", "cw", "short"])
-def test_a_linear_model_that_points_far_too_far_does_not_lose_the_item(attack: DDN | CarliniWagner) -> None:
-    """The gradient at the input promises a boundary a million times as far as it is; u = 1.2 − √(0.02 ln 4) is it."""
-    along = torch.tensor([0.0, 0.2, -0.2, 0.1])
-    x = 0.3 + along[:, None].expand(4, 100) / 10
-    result = attack.run(Misleading(), x)
-    assert bool(result.success.all())
-    torch.testing.assert_close(result.distance, 1.2 - math.sqrt(0.02 * math.log(4)) - along, rtol=1e-3, atol=0)
-    alone = torch.cat([attack.run(Misleading(), row[None]).distance for row in x])
-    torch.testing.assert_close(alone, result.distance, rtol=1e-5, atol=0)
-
-
-def test_ddn_succeeds_on_a_network_that_gives_one_class_to_all() -> None:
-    """Batch norm after one step of training: its statistics are those of no data yet."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = build("resnet20", classes=10)
-        x, y = torch.rand(32, 3, 16, 16), torch.randint(10, (32,))
-    optimiser = torch.optim.SGD(model.parameters(), 0.1)
-    nn.functional.cross_entropy(model(x), y).backward()
-    optimiser.step()
-    model.eval()
-    assert len(model(x).argmax(-1).unique()) == 1
-    near, far = (attack.run(model, x[:8]) for attack in (CarliniWagner(iterations=60), DDN()))
-    assert bool(near.success.all()) and bool(far.success.all())
-    assert 0.5 < (far.distance / near.distance).median() < 1.5
-
-
-def test_ddn_leaves_no_item_that_cw_moves_on_a_wrecked_network() -> None:
-    """Steps of training far too long: log-odds rise without any class leading, and DDN's walks end before a ridge."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = build("resnet20", classes=10)
-        optimiser = torch.optim.SGD(model.parameters(), 0.5)
-        for _ in range(3):
-            optimiser.zero_grad()
-            nn.functional.cross_entropy(model(torch.rand(32, 3, 8, 8)), torch.randint(0, 10, (32,))).backward()
-            optimiser.step()
-        x = torch.rand(8, 3, 8, 8)
-    model.eval()
-    ddn, cw = DDN().run(model, x), CarliniWagner(iterations=100).run(model, x)
-    lost = ddn.calls > DDN().iterations + WALKS * STRIDES + DDN.most
-    assert bool(lost.any()) and bool(cw.success.any()) and bool((ddn.success | ~cw.success).all())
-    both = lost & cw.success
-    torch.testing.assert_close(ddn.distance[both], cw.distance[both], rtol=0.05, atol=0)
-
-
-def test_an_item_that_ddn_moves_costs_its_iterations_and_looks(victim: Victim) -> None:
-    result = DDN(bounds=victim.bounds).run(victim.model, victim.x)
-    cost = result.calls - DDN().iterations
-    least, most = DDN.looks + 1, DDN.most + 1  # the other classes at once; and one by one
-    assert bool(result.success.all()) and {least, most} <= set(cost.tolist())
-    assert int(cost.min()) == least and (cost > most).double().mean() < 0.1, "few items need a second walk"
-
-
-@pytest.mark.parametrize(("divisor", "end", "longer"), [(0.8, 1 / 16, 1.003), (0.999999, 1 / 16, 1.1)])
-def test_pixels_at_a_bound_move_as_easily_as_others(
-    divisor: float, end: float, longer: float, victim: Victim, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half of the digits' pixels are black. With the divisor we had before CW stops at valleys a little farther away
-    (0.8 % here), with the authors' at much farther ones (18 %), for more gradient evaluations."""
-    attack = CarliniWagner(bounds=victim.bounds)
-    ours = attack.run(victim.model, victim.x)
-    monkeypatch.setattr(cw, "INSIDE", divisor)
-    monkeypatch.setattr(cw, "FARTHEST", math.atanh(divisor))
-    monkeypatch.setattr(cw, "LAST_RATE", end)
-    other = attack.run(victim.model, victim.x)
-    assert float(other.distance.mean()) > longer * float(ours.distance.mean())
-    assert float(other.calls.double().mean()) > float(ours.calls.double().mean())

@@ -1,49 +1,42 @@
 """The one `__call__` of every attack: (predictor, x) → x', no label needed.
 
-An attack runs away from the predictor's own prediction (AR §3: f(x + δ) ≠ f(x)) or from a given label, or, targeted, to
-one. Here live the bounds, clipping, what counts as a success, which point is kept, and the count of gradient
-evaluations. A new attack writes `begin`, the state of each item, and `step`, from what was seen at its point to the
-next; an item's state is its own, so that its result does not depend on what else is in its batch.
+An attack moves away from the predictor's own prediction (AR §3: f(x + δ) ≠ f(x)) or from a given label, or, targeted,
+towards one. This file owns the bounds, what counts as a success, which point is kept and the count of gradient
+evaluations. A new attack writes `begin`, the state of each item, and `step`, from what it saw at a point to the next
+point. The state of an item is its own, so its result does not depend on the other items of the batch.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from calibrant.attacks import noise, second, settings
-from calibrant.attacks.behind import home, modules, untouched
-from calibrant.attacks.boundary import clears, firm, settle
+from calibrant.attacks import boundary, settings
 from calibrant.attacks.bounds import Bounds
-from calibrant.attacks.captured import fast_copy
-from calibrant.attacks.field import Field
-from calibrant.attacks.loop import Loop
-from calibrant.attacks.task import Seen, State, Task, norms, spread
+from calibrant.attacks.gradients import PixelModel
+from calibrant.attacks.loop import Loop, even, slots
+from calibrant.attacks.networks import home, modules, untouched
+from calibrant.attacks.task import Seen, State, Task, norms
 from calibrant.errors import InputError, NoGradientError
+
+BOX = Bounds()
+"""Pixels in [0, 1], which are the network's input."""
 
 
 @dataclass(frozen=True, eq=False)
 class AttackResult:
-    """What an attack did to N items, in the order they came in."""
+    """What an attack did to N items, in the order of the input."""
 
     adversarial: Tensor  # in the network's own input space
-    success: Tensor  # bool [N], by a forward pass in full precision
+    success: Tensor  # bool [N], by a fresh forward pass in full precision
     distance: Tensor  # [N], in pixels and the attack's norm; infinite where there was no success
     calls: Tensor  # [N], gradient evaluations that the item took
-
-
-EIGHTHS = tuple(share / 8 for share in range(7, 0, -1))
-"""Of a budget: what is tried where one step of all of it is no success. A long step may go past a class and into the
-item's own again, and what a smaller budget reaches, a larger one is not to lose."""
-BOX = Bounds()
-"""Pixels in [0, 1], which the network is fed as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,16 +45,11 @@ class Attack(ABC):
 
     bounds: Bounds = BOX
     batch: int | None = None  # items attacked at once; None: what suits the device
-    engine: Literal["auto", "eager", "graph", "compile"] = "auto"  # on CUDA; `compile` is also captured as a graph
-    reduced: bool | None = (
-        None  # half-precision gradients; None: on CUDA, for attacks whose end is searched in full precision
-    )
+    engine: Literal["auto", "eager", "graph", "compile"] = "auto"  # on CUDA; `compile` is recorded as a graph too
+    reduced: bool | None = None  # gradients in half precision; None: on CUDA, for minimum-norm attacks on networks
     norm: ClassVar[float] = 2.0
-    nearest: ClassVar[bool] = True  # keeps the nearest success; else the last one, or the last point
-    looks: ClassVar[int] = 0  # classes whose linearised boundaries are tried too (`linear`), for the nearest
-    most: ClassVar[int] = 9  # the same, where a less likely class may have the nearest
-    search: ClassVar[bool] = False  # tries smaller budgets where all of it is no success: a setting of FGSM
-    period: ClassVar[int | None] = None  # steps between two looks at who is done; None: all take all steps
+    nearest: ClassVar[bool] = True  # looks for the nearest success; else the attack spends a budget
+    kappa: ClassVar[float] = 0.0  # by how much the logit of a success must lead: a setting of CW
 
     def __post_init__(self) -> None:
         settings.settle(self)  # an attack that checks ranges does so after this
@@ -69,28 +57,17 @@ class Attack(ABC):
     @property
     @abstractmethod
     def steps(self) -> int:
-        """Gradient evaluations that an item may take."""
+        """Steps that an item may take at most."""
 
     @abstractmethod
     def begin(self, task: Task) -> State:
-        """`point` (where to look first), `done` (all false), and whatever the attack remembers of each item."""
+        """`point` (where to look first), and whatever the attack remembers of each item."""
 
     @abstractmethod
     def step(self, task: Task, state: State, seen: Seen) -> State:
-        """The next state; `point` is clipped to the bounds afterwards."""
+        """The next state, with `done` if an item may end early; `point` is clipped to the bounds afterwards.
 
-    @property
-    def confident(self) -> float:
-        """By how much a success's logit must exceed the other: CW's κ."""
-        return 0.0
-
-    def shorter(self, delta: Tensor, share: float) -> Tensor:
-        """What δ, the step of an attack that takes but one, is with a share of its budget."""
-        return share * delta
-
-    def rescue(self) -> Attack | None:
-        """A dearer attack for items that this one leaves without a success though they have a gradient."""
-        return None
+        `state` also holds `t`, the number of steps so far, and `nearest`, the distance of the best success."""
 
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         """What `seen.gradient` is the gradient of: [N], or [J, N]. By default the log-odds of success."""
@@ -116,150 +93,79 @@ class Attack(ABC):
     def against(
         self, predictor: Any, device: torch.device, dtype: torch.dtype
     ) -> Iterator[Callable[..., AttackResult]]:
-        """`attacked(x, labels=None, targets=None)` on one predictor, for many batches: what is captured is kept."""
+        """`attacked(x, labels=None, targets=None)` on one predictor, for many batches; recorded graphs are kept."""
         if not isinstance(self.bounds, Bounds):
             raise InputError(f"bounds={self.bounds!r}: an attack takes bounds=calibrant.attacks.Bounds(low, high)")
-        reduced = (device.type == "cuda" and self.nearest) if self.reduced is None else self.reduced
         with untouched(predictor, device):
-            full = Field(predictor, self.bounds, dtype)
-            quick = full
-            if reduced:
-                copied = fast_copy(predictor, compiled=self.engine == "compile")
-                quick = Field(copied, self.bounds, torch.float32, reduced=True)
-            # the second serves what the first loses by its precision, and is captured too: a few hard items in eager
-            # steps took longer than all others together
-            rescue = self.rescue()
-            last = None if rescue is None else Loop(rescue, full, device)
-            loops = (Loop(self, quick, device), Loop(self, full, device), last)
+            model = PixelModel(predictor, self.bounds, dtype)
+            network = isinstance(predictor, nn.Module)
+            half = (device.type == "cuda" and self.nearest and network) if self.reduced is None else self.reduced
+            stepped = torch.compile(predictor) if self.engine == "compile" and network else predictor
+            loops = [Loop(self, PixelModel(stepped, self.bounds, dtype, half=half), device)]
+            if half and self.nearest:  # once more for items that half precision loses
+                loops.append(Loop(self, model, device))
 
             def attacked(x: Tensor, labels: Tensor | None = None, targets: Tensor | None = None) -> AttackResult:
-                return self._attack(*loops, full, x.to(device), labels, targets)
+                return self._attack(loops, model, x.to(device), labels, targets)
 
             yield attacked
 
     def _attack(
-        self,
-        loop: Loop,
-        exact: Loop,
-        rescue: Loop | None,
-        field: Field,
-        x: Tensor,
-        labels: Tensor | None,
-        targets: Tensor | None,
+        self, loops: Sequence[Loop], model: PixelModel, x: Tensor, labels: Tensor | None, targets: Tensor | None
     ) -> AttackResult:
         origin = self.bounds.pixels(x)
-        # where a row's logits belong to its batch (dropout's masks), the batch is all of x, as in a fresh forward pass,
-        # whatever `batch` has attacked at once
-        size = len(x) if field.drawn else _even(len(x), loop.size)
-        clean = _clean(field, origin, size)
-        if not bool(torch.isfinite(clean).all()):
-            raise InputError("the model returns logits that are not finite on the clean inputs; nothing to attack")
-        reference = _reference(clean, labels, targets)
-        task = Task(origin, reference, self.bounds, targets is not None, self.confident)
-        margin, slack = task.margin(clean), noise.around(field, origin, clean, size)
-        # a label that rounding takes away has not flipped; a budget is spent on every item, as the textbooks have it
-        away = ~(margin > slack) | (not self.nearest)
-        point, found = origin.clone(), ~away
+        batch = even(len(x), slots(self, x.device))
+        clean = _clean(model, origin, batch)
+        clearance = self.kappa + boundary.rounding(clean, model.dtype)
+        task = Task(origin, _reference(clean, labels, targets), clearance, self.bounds, targets is not None)
+        point, found = origin.clone(), (task.margin(clean) > 0) & self.nearest
         calls = torch.zeros(len(x), dtype=torch.long, device=x.device)
-        if bool(away.any()):
-            chosen, rows = task.take(away), away.nonzero().squeeze(1)
-            end = loop(chosen)
-            settled = partial(settle, batch=size, search=self.nearest)
-            seen = field.among(origin, rows)
-            # one step has no other success to fall back on than the input itself
-            success_on_the_way = end["point"] if self.steps == 1 else end["best"]
-            best, success = settled(seen, chosen, success_on_the_way, end["point"], margin[rows], slack[rows])
-            if self.search:
-                self._sooner(field, origin, rows, chosen, best, success, slack[rows])
-            easily = success.clone()
-            # who seems to have arrived is asked for no gradient
-            count, moved = end["calls"], end["moved"] | (margin[rows] > 0)
-
-            def again(by: Loop, lost: Tensor) -> None:
-                some = chosen.take(lost)
-                end = by(some)
-                moved[lost] |= end["moved"]
-                count[lost] += end["calls"]
-                these = rows[lost]
-                seen = field.among(origin, these)
-                best[lost], success[lost] = settled(seen, some, end["best"], end["point"], margin[these], slack[these])
-
-            if loop.field.reduced and not bool(success.all()):  # once more in full precision, what was lost without it
-                again(exact, ~success)
-            if not bool(moved.any()):
-                raise NoGradientError(
-                    "the gradient is zero or no number everywhere: the model returns constant logits, or ones that do "
-                    "not depend on the input; there is no direction to attack in"
-                )
-            # who stands at a boundary, and has no success for it, aims at what is past its noise
-            beyond = torch.where(success, 0.0, 2 * slack[rows]).to(origin.dtype)
-            asked = (margin[rows].abs() < beyond) & self.nearest | bool(self.looks)
-            if bool(asked.any()):
-                looked = field.among(origin, rows)
-                classes = (self.looks, self.most) if self.looks else (second.TIED, second.TIED)
-                held = torch.where(success, norms(best - chosen.origin, 2), torch.inf)
-                nearest, evaluations = second.boundary(
-                    loop.field, looked, chosen, clean[rows], easily, beyond, held, classes, loop.size
-                )
-                candidate, promising = second.reached(looked, chosen, nearest, (best, success), size, self.norm)
-                promising &= asked
-                if bool(promising.any()):
-                    some, own = chosen.take(promising), (best[promising], success[promising])
-                    these = rows[promising]
-                    seen = field.among(origin, these)
-                    other = settled(seen, some, candidate[promising], some.origin, margin[these], slack[these])
-                    best[promising], success[promising] = second.nearer(some, own, other, self.norm)
-                count += evaluations * asked
-            if rescue is not None and bool((moved & ~success).any()):
-                again(rescue, moved & ~success)
-            point[away], found[away], calls[away] = best, success, count
-            if self.nearest and not field.drawn:
-                point, kept = firm(field, task, point, found & away, margin, size)
-                found = kept | ~away
-        adversarial = self.bounds.inputs(point, x.dtype)
-        if adversarial.dtype != point.dtype:  # inputs in half precision: what is measured is what is handed out
-            handed = self.bounds.clip(self.bounds.denormalised(adversarial))
-            point = torch.where(spread(away, point), handed, point)
-        distance = norms(point - origin, self.norm)
-        return AttackResult(adversarial, found, torch.where(found, distance, torch.inf), calls)
-
-    def _sooner(
-        self, field: Field, origin: Tensor, rows: Tensor, task: Task, best: Tensor, success: Tensor, slack: Tensor
-    ) -> None:
-        """Writes into `best` and `success` what less of the budget reaches."""
-        delta = best - task.origin
-        for share in EIGHTHS:
-            lost = (~success).nonzero().squeeze(1)
-            if not len(lost):
+        moved = found.clone()
+        for loop in loops:
+            rows = torch.arange(len(x), device=x.device) if model.whole_batch else (~found).nonzero().squeeze(1)
+            if bool(found.all()):
                 break
-            some = task.take(lost)
-            point = some.bounds.clip(some.origin + self.shorter(delta[lost], share))
-            clear = clears(field.among(origin, rows[lost]), some, point, slack[lost])
-            best[lost[clear]], success[lost[clear]] = point[clear], True
+            some = task.take(rows)
+            end = loop(some, found[rows])
+            calls[rows] += end["calls"]
+            moved[rows] |= end["moved"]
+            if self.nearest:
+                point[rows], found[rows] = boundary.nearest(model, some, end["best"], batch)
+            else:
+                point[rows] = end["point"]
+        if not bool(moved.any()):
+            raise NoGradientError(
+                "the gradient is zero or no number everywhere: the model returns constant logits, or ones that do "
+                "not depend on the input; there is no direction to attack in"
+            )
+        adversarial = self.bounds.inputs(point, x.dtype)
+        if adversarial.dtype != point.dtype:  # inputs in half precision: measure what is returned
+            point = self.bounds.clip(self.bounds.denormalised(adversarial))
+        # searched for with all of the clearance, checked with half of it: this pass rounds differently
+        success = task.lead(model.logits(point, batch)) > (clearance + self.kappa) / 2
+        distance = torch.where(success, norms(point - origin, self.norm), torch.inf)
+        return AttackResult(adversarial, success, distance, calls)
 
 
-def _clean(field: Field, origin: Tensor, size: int) -> Tensor:
-    """Logits of the inputs: the first pass of all, in which weights of another precision show."""
+def _clean(model: PixelModel, origin: Tensor, batch: int) -> Tensor:
+    """Logits of the inputs: the first pass, in which weights of another precision show."""
     try:
-        return torch.cat([field.logits(part) for part in torch.split(origin, size)])
+        clean = model.logits(origin, batch)
     except RuntimeError as error:
-        weights = {p.dtype for network in modules(field.predictor) for p in network.parameters()}
-        if field.dtype in weights or not weights:
+        weights = {p.dtype for network in modules(model.predictor) for p in network.parameters()}
+        if model.dtype in weights or not weights:
             raise
         other = str(weights.pop())
-        raise InputError(f"x is {field.dtype} and the model's weights are {other}; hand in x.to({other})") from error
-
-
-def _even(n: int, most: int) -> int:
-    """Rows of parts that are alike in size: the few of a remainder would be judged by a small batch's kernel."""
-    parts = -(-n // most)
-    return -(-n // parts)
+        raise InputError(f"x is {model.dtype} and the model's weights are {other}; pass x.to({other})") from error
+    if not bool(torch.isfinite(clean).all()):
+        raise InputError("the model returns logits that are not finite on the clean inputs; nothing to attack")
+    return clean
 
 
 def _reference(logits: Tensor, labels: Tensor | None, targets: Tensor | None) -> Tensor:
     given, name = (labels, "labels") if targets is None else (targets, "targets")
     if labels is not None and targets is not None:
-        raise InputError("an attack runs away from labels or towards targets; give one of them")
+        raise InputError("an attack moves away from labels or towards targets; give one of them")
     if given is None:
         return logits.argmax(-1)
     n, k = logits.shape
@@ -269,7 +175,7 @@ def _reference(logits: Tensor, labels: Tensor | None, targets: Tensor | None) ->
         raise InputError(f"{name} must be {n} whole numbers, got {type(given).__name__} ({error})") from error
     if given.shape != (n,) or given.is_floating_point() or given.is_complex():
         raise InputError(f"{name} must be {n} whole numbers, got {tuple(given.shape)} of {given.dtype}")
-    given = given.long()  # torch compares no uint16; what no long holds is negative then, and of no class
+    given = given.long()  # torch cannot compare uint16; what overflows is negative and refused below
     if bool(((given < 0) | (given >= k)).any()):
         raise InputError(f"{name} reach from {int(given.min())} to {int(given.max())}; the model has {k} classes")
     return given

@@ -9,15 +9,13 @@ when its prediction has changed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from calibrant.attacks import linear
 from calibrant.attacks.attack import Attack
 from calibrant.attacks.settings import at_least
-from calibrant.attacks.task import Seen, State, Task
+from calibrant.attacks.task import Seen, State, Task, spread
 
 PUSH = 1e-4
 """Added to |h_l|, as in the authors' code: beyond the boundary, not on it."""
@@ -30,8 +28,6 @@ class DeepFool(Attack):
     iterations: int = 50
     overshoot: float = 0.02
     candidates: int = 9  # classes besides the item's own
-    looks: ClassVar[int] = 4  # its own steps do not know of the bounds
-    period: ClassVar[int | None] = 5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -43,23 +39,22 @@ class DeepFool(Attack):
 
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         """h_k of the candidates, [J, N]; towards a target there is one boundary, the target's own."""
-        return linear.heights(task, logits, self.candidates)
+        return task.leads(logits, self.candidates)
 
     def begin(self, task: Task) -> State:
-        return {
-            "point": task.origin.clone(),
-            "done": task.reference < 0,
-            "t": torch.zeros_like(task.reference),
-            "delta": torch.zeros_like(task.origin),
-        }
+        return {"point": task.origin.clone(), "delta": torch.zeros_like(task.origin)}
 
     def step(self, task: Task, state: State, seen: Seen) -> State:
         gradient = seen.gradient if seen.gradient.ndim > task.origin.ndim else seen.gradient[None]
-        delta = state["delta"] + linear.step(self.objective(task, state, seen.logits), gradient, PUSH)
-        t = state["t"] + 1
-        return {
-            "point": task.origin + (1 + self.overshoot) * delta,
-            "delta": delta,
-            "t": t,
-            "done": seen.success | (t >= self.iterations),
-        }
+        delta = state["delta"] + to_boundary(self.objective(task, state, seen.logits), gradient)
+        return {"point": task.origin + (1 + self.overshoot) * delta, "delta": delta, "done": seen.success}
+
+
+def to_boundary(height: Tensor, gradient: Tensor) -> Tensor:
+    """The step [N, …] to the nearest boundary, from h [J, N] and ∇h [J, N, …]."""
+    size = height.abs().to(gradient.dtype)
+    steepness = gradient.flatten(2).square().sum(-1).clamp_min(torch.finfo(gradient.dtype).tiny)
+    nearest = (size / steepness.sqrt()).argmin(0)
+    rows = torch.arange(len(nearest), device=nearest.device)
+    chosen = gradient[nearest, rows]
+    return spread((size + PUSH)[nearest, rows] / steepness[nearest, rows], chosen) * chosen

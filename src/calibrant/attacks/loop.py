@@ -1,19 +1,20 @@
-"""The loop of every attack: slots that are always full, nothing read from the device between two looks.
+"""The loop of every attack: all items take steps together, and finished ones leave the batch.
 
-Items enter the slots, step until they are done, and leave; others take their place, and when none are left the batch
-shrinks. So a hard item does not keep easy ones computing. On CUDA one step of a slot size is captured as a graph and
-replayed: small networks are bound by kernel launches otherwise. Items are rows that never meet, whatever the slot.
+Every few steps the loop asks which items are done, and when half of the batch is, the rest goes on in a batch of half
+the size. There are few sizes, because cuDNN plans anew for each. On CUDA a step is recorded as a graph, one per size:
+small networks are limited by kernel launches otherwise. Between two looks nothing is read from the device.
 """
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from calibrant.attacks.captured import Captured
-from calibrant.attacks.field import FEWEST, Field
+from calibrant.attacks.gradients import PixelModel
 from calibrant.attacks.task import Seen, State, Task, norms, spread
 from calibrant.errors import InputError, unknown
 
@@ -21,140 +22,162 @@ if TYPE_CHECKING:
     from calibrant.attacks.attack import Attack
 
 SLOTS = {"cpu": 128, "cuda": 2048}
-SMALLEST = {"cpu": FEWEST, "cuda": 64}
-"""Slots are never fewer; on CUDA the time no longer shrinks with the batch below."""
-ENGINES = ("auto", "eager", "graph", "compile")
-NOBODY = -1
-WORTH_CAPTURING = 8
+"""Items attacked at once."""
+PERIOD = 5
+"""Steps between two looks at which items are done."""
+SMALLEST_GRAPH = 64
+"""Items; below this a step on CUDA takes no less time."""
+WORTH_RECORDING = 8
 """Steps from which recording a graph pays."""
-LONGEST = 64
-"""Times its `steps` that an item may take while c is searched for; an attack that never says `done` ends there."""
+WARM_STEPS = 3
+"""Eager steps before recording: libraries choose algorithms and allocate workspaces in them."""
+RESULTS = ("best", "point", "calls", "moved")
+ENGINES = ("auto", "eager", "graph", "compile")
 
 
 class Loop:
-    """`loop(task)` runs the attack on all items; what was captured serves the next call."""
+    """`loop(task, done)` runs the attack on all items that are not done; recorded graphs serve the next call too."""
 
-    def __init__(self, attack: Attack, field: Field, device: torch.device) -> None:
-        self.attack, self.field, self.device = attack, field, device
-        self.size = attack.batch if attack.batch is not None else SLOTS.get(device.type, SLOTS["cpu"])
-        if self.size < 1:
-            raise InputError(f"batch must be at least 1, got {self.size}")
-        self.smallest = SMALLEST.get(device.type, SMALLEST["cpu"])
-        self.captures = self._captures()
-        self._graphs: dict[tuple[object, ...], Captured] = {}
+    def __init__(self, attack: Attack, model: PixelModel, device: torch.device) -> None:
+        self.attack, self.model, self.device = attack, model, device
+        self.slots = slots(attack, device)
+        self.records = self._records()
+        self._graphs: dict[tuple[object, ...], RecordedStep] = {}
 
-    def __call__(self, task: Task) -> State:
-        """Of each item, in the task's order: `best` (a success, if there was one), last `point`, `calls`, `moved`."""
-        n = len(task.origin)
-        out = {
-            "best": task.origin.clone(),
-            "point": task.origin.clone(),
-            "calls": torch.zeros(n, dtype=torch.long, device=self.device),
-            "moved": torch.zeros(n, dtype=torch.bool, device=self.device),
-        }
-        waiting = min(self.size, n)
-        rows = self._settle(self._fill(self._enter(task, torch.arange(waiting, device=self.device))), task.targeted)
-        period = min(self.attack.period or self.attack.steps, self.attack.steps)
-        while True:
-            for _ in range(period):
-                rows = self._advance(rows, task.targeted)
-            done = rows["done"]
-            left = int((~done).sum())  # the only wait for the device
-            real = done & (rows["item"] >= 0)
-            for name, values in out.items():
-                values[rows["item"][real]] = rows[name][real]
-            if waiting < n:
-                slots = done.nonzero().squeeze(1)[: n - waiting]
-                fresh = self._enter(task, torch.arange(waiting, waiting + len(slots), device=self.device))
-                for name, values in rows.items():
-                    values[slots] = fresh[name]
-                waiting += len(slots)
-            elif not left:
-                return out
-            else:
-                rows = self._shrink(rows, left, task.targeted)
+    def __call__(self, task: Task, done: Tensor) -> State:
+        """For each item: `best` (the nearest success, if any), the last `point`, `calls`, and `moved`: had it a
+        gradient?"""
+        size = len(done) if self.model.whole_batch else even(len(done), self.slots)
+        rows = torch.split(torch.arange(len(done), device=self.device), size)
+        parts = [self._run(task.take(part), done[part]) for part in rows]
+        return {name: torch.cat([part[name] for part in parts]) for name in RESULTS}
 
-    def _enter(self, task: Task, items: Tensor) -> State:
-        chosen = task.take(items)
-        n = len(items)
+    def _enter(self, task: Task, done: Tensor) -> State:
+        n = len(done)
         return {
-            "item": items,
-            "origin": chosen.origin,
-            "reference": chosen.reference,
-            "best": chosen.origin.clone(),
+            "item": torch.arange(n, device=self.device),
+            "origin": task.origin,
+            "reference": task.reference,
+            "clearance": task.clearance,
+            "best": task.origin.clone(),
             "nearest": torch.full((n,), torch.inf, device=self.device, dtype=task.origin.dtype),
+            "t": torch.zeros(n, dtype=torch.long, device=self.device),
             "calls": torch.zeros(n, dtype=torch.long, device=self.device),
             "moved": torch.zeros(n, dtype=torch.bool, device=self.device),
-            **self.attack.begin(chosen),
+            **self.attack.begin(task),
+            "done": done.clone(),
         }
 
-    def _fill(self, rows: State) -> State:
-        """At least as many rows as the smallest batch: copies of the first that are done from the start."""
-        missing = self.smallest - len(rows["done"])
-        if missing <= 0:
-            return rows
-        filled = {name: torch.cat([v, v[:1].expand(missing, *v.shape[1:])]) for name, v in rows.items()}
-        filled["done"][-missing:] = True
-        filled["item"][-missing:] = NOBODY
-        return filled
+    def _run(self, task: Task, done: Tensor) -> State:
+        rows = self._enter(task, done)
+        ended = {name: rows[name].clone() for name in RESULTS}
+        for taken in range(0, self.attack.steps, PERIOD):
+            left = int((~rows["done"]).sum())  # the only wait for the device
+            if not left:
+                break
+            if self._smaller(left) < len(rows["done"]):
+                _copy_rows(rows, ended)
+                kept = rows["done"].int().argsort(stable=True)[: self._smaller(left)]
+                rows = {name: values[kept] for name, values in rows.items()}
+            rows = self._advance(rows, min(PERIOD, self.attack.steps - taken), task.targeted)
+        _copy_rows(rows, ended)
+        return ended
 
-    def _shrink(self, rows: State, left: int, targeted: bool) -> State:
-        """Only the rows that are not done; on CUDA a power of two of slots, so that few graphs are recorded."""
-        now = len(rows["done"])
-        wanted = min(now, max(self.smallest, 1 << (left - 1).bit_length() if self.captures else left))
-        if wanted > now * 7 // 8:
-            return rows
-        kept = rows["done"].int().argsort(stable=True)[:wanted]
-        return self._settle({name: values[kept] for name, values in rows.items()}, targeted)
+    def _smaller(self, left: int) -> int:
+        """The size of a batch for the items that are left: a power of two, so that there are few sizes."""
+        if self.model.whole_batch:
+            return sys.maxsize
+        return max(1 << (left - 1).bit_length(), SMALLEST_GRAPH if self.records else 1)
 
-    def _settle(self, rows: State, targeted: bool) -> State:
-        """Rows where the next step reads them: as they are, or in the buffers of the graph of their size."""
-        if not self.captures:
+    def _advance(self, rows: State, steps: int, targeted: bool) -> State:
+        if not self.records:
+            for _ in range(steps):
+                rows = self._step(rows, targeted)
             return rows
-        key = self._key(rows, targeted)
+        key = (len(rows["done"]), targeted, rows["point"].shape, rows["point"].dtype)
         if key not in self._graphs:
-            self._graphs[key] = Captured(lambda held: self._step(held, targeted), rows)
-        return self._graphs[key].fill(rows)
-
-    def _advance(self, rows: State, targeted: bool) -> State:
-        return self._graphs[self._key(rows, targeted)].replay() if self.captures else self._step(rows, targeted)
-
-    def _key(self, rows: State, targeted: bool) -> tuple[object, ...]:
-        return len(rows["done"]), targeted, rows["point"].shape, rows["point"].dtype
+            self._graphs[key] = RecordedStep(lambda held: self._step(held, targeted), rows)
+        return self._graphs[key](rows, steps)
 
     def _step(self, rows: State, targeted: bool) -> State:
-        """One gradient evaluation of every row, what it tells, and the attack's own step."""
+        """One gradient evaluation for every row, what it shows, and the attack's own step."""
         attack = self.attack
-        task = Task(rows["origin"], rows["reference"], attack.bounds, targeted, attack.confident)
+        task = Task(rows["origin"], rows["reference"], rows["clearance"], attack.bounds, targeted)
         point, live = rows["point"], ~rows["done"]
-        logits, gradient = self.field.gradient(point, lambda z: attack.objective(task, rows, z))
-        evaluations = len(gradient)
-        steepness = gradient.flatten(2).abs().sum(-1).amax(0)  # comparisons with what is no number are false
-        success = task.succeeded(logits)
-        distance = norms(point - task.origin, attack.norm)
-        closer = distance < rows["nearest"] if attack.nearest else True
-        better = live & success & closer
-        seen = Seen(logits, gradient[0] if evaluations == 1 else gradient, success, distance)
-        # logits may be wider than the items, which others enter later
+        logits, gradient = self.model.gradient(point, lambda z: attack.objective(task, rows, z))
+        steepness = gradient.flatten(2).abs().sum(-1).amax(0)
+        gradient = gradient.nan_to_num(0.0, 0.0, 0.0)
+        success, distance = task.margin(logits) > 0, norms(point - task.origin, attack.norm)
+        better = live & success & (distance < rows["nearest"])
+        seen = Seen(logits, gradient[0] if len(gradient) == 1 else gradient, success, distance)
         following = {name: v.to(rows[name].dtype) for name, v in attack.step(task, rows, seen).items()}
-        calls = rows["calls"] + evaluations * live
         return {
             **rows,
             **following,
-            # who is done stays where it is, whatever the step says of it
+            # finished items are not moved any further
             "point": torch.where(spread(live, point), attack.bounds.clip(following["point"]), point),
             "best": torch.where(spread(better, point), point, rows["best"]),
             "nearest": torch.where(better, distance, rows["nearest"]),
-            "calls": calls,
+            "t": rows["t"] + 1,
+            "calls": rows["calls"] + len(gradient) * live,
             "moved": rows["moved"] | ((steepness > 0) & (steepness < torch.inf)),
-            "done": rows["done"] | following["done"] | (calls >= LONGEST * evaluations * attack.steps),
+            "done": rows["done"] | following.get("done", rows["done"]),
         }
 
-    def _captures(self) -> bool:
+    def _records(self) -> bool:
         asked = self.attack.engine
         if asked not in ENGINES:
             raise unknown("engine", str(asked), ENGINES)
         if asked in ("graph", "compile") and self.device.type != "cuda":
             raise InputError(f"engine {asked!r} needs a CUDA device, not {self.device}; use engine='eager'")
-        possible = self.device.type == "cuda" and not self.field.members
-        return asked in ("graph", "compile") or (asked == "auto" and possible and self.attack.steps >= WORTH_CAPTURING)
+        possible = self.device.type == "cuda" and not self.model.members and self.attack.steps >= WORTH_RECORDING
+        return asked in ("graph", "compile") or (asked == "auto" and possible)
+
+
+class RecordedStep:
+    """One step recorded as a CUDA graph over buffers of its own."""
+
+    def __init__(self, step: Callable[[State], State], rows: State) -> None:
+        self.buffers = {name: values.clone() for name, values in rows.items()}
+        device = rows["done"].device
+        side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(side):
+            for _ in range(WARM_STEPS):
+                step(self.buffers)
+        torch.cuda.current_stream(device).wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(self.graph):
+                for name, values in step(self.buffers).items():
+                    if values is not self.buffers[name]:
+                        self.buffers[name].copy_(values)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"this model cannot be captured as a CUDA graph ({reason}); use engine='eager'") from error
+
+    def __call__(self, rows: State, steps: int) -> State:
+        for name, values in rows.items():
+            if values is not self.buffers[name]:
+                self.buffers[name].copy_(values)
+        for _ in range(steps):
+            self.graph.replay()
+        return dict(self.buffers)
+
+
+def _copy_rows(rows: State, results: State) -> None:
+    for name, values in results.items():
+        values[rows["item"]] = rows[name]
+
+
+def slots(attack: Attack, device: torch.device) -> int:
+    """The most items that are attacked at once."""
+    if attack.batch is not None and attack.batch < 1:
+        raise InputError(f"batch must be at least 1, got {attack.batch}")
+    return attack.batch or SLOTS.get(device.type, SLOTS["cpu"])
+
+
+def even(n: int, most: int) -> int:
+    """The size of equal parts of n items, at most `most` each."""
+    parts = -(-n // most)
+    return -(-n // parts)

@@ -1,6 +1,6 @@
 """What an attack does to a predictor: accuracy under attack, attack success rate, median distance.
 
-ASR = 1 − acc_adv / acc_clean      (SS Table E.2: the rows fit this; the paper does not say it)
+ASR = 1 − acc_adv / acc_clean      (SS Table E.2: the rows fit this; the paper does not state it)
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.attack import Attack
-from calibrant.attacks.behind import home, untouched
-from calibrant.attacks.field import Field
+from calibrant.attacks.gradients import PixelModel
+from calibrant.attacks.networks import home, untouched
 from calibrant.attacks.task import norms
 from calibrant.errors import InputError
 
@@ -22,7 +22,7 @@ BATCH = 512
 
 @dataclass(frozen=True)
 class Strength:
-    """An attack on labelled items. A wrong item counts as wrong already, and is not moved."""
+    """An attack on labelled items. An item that is misclassified already counts as wrong."""
 
     accuracy: float
     accuracy_under_attack: float
@@ -34,13 +34,12 @@ class Strength:
 def assess(predictor: Any, attack: Attack, x: Tensor, labels: Tensor) -> Strength:
     """Attacks `x` away from its labels; right and wrong are what a fresh forward pass says, before and after."""
     result = attack.run(predictor, x, labels=labels)
-    labels = torch.as_tensor(labels).to(result.success.device).long()  # torch compares no uint16
+    labels = torch.as_tensor(labels).to(result.success.device).long()  # torch cannot compare uint16
     right, still = (predicted(predictor, attack, inputs) == labels for inputs in (x, result.adversarial))
     if not bool(right.any()):
-        raise InputError("no item is classified correctly, so that there is nothing to attack; check the labels")
-    still &= right  # a wrong item is not attacked; half-precision logits that are tied may make it seem right
+        raise InputError("no item is classified correctly, so there is nothing to attack; check the labels")
+    still &= right  # an attack cannot make a wrong item right
     clean, under = right.double().mean().item(), still.double().mean().item()
-    # what rounding alone may flip back is no success of the attack's, but counts here as the pass sees it
     moved = norms(attack.bounds.pixels(result.adversarial) - attack.bounds.pixels(x.to(still.device)), attack.norm)
     return Strength(
         clean,
@@ -52,13 +51,11 @@ def assess(predictor: Any, attack: Attack, x: Tensor, labels: Tensor) -> Strengt
 
 
 def predicted(predictor: Any, attack: Attack, x: Tensor) -> Tensor:
-    """Classes [N] by a forward pass as an attack makes it: eval mode, nothing touched."""
+    """Classes [N] by a forward pass in eval mode that leaves the networks as they were."""
     device = home(predictor, x.device)
     with untouched(predictor, device):
-        field = Field(predictor, attack.bounds, x.dtype)
-        pixels = attack.bounds.pixels(x.to(device))
-        size = len(x) if field.drawn else BATCH
-        return torch.cat([field.logits(part).argmax(-1) for part in torch.split(pixels, size)])
+        model = PixelModel(predictor, attack.bounds, x.dtype)
+        return model.logits(attack.bounds.pixels(x.to(device)), BATCH).argmax(-1)
 
 
 def accuracy_under_attack(predictor: Any, attack: Attack, x: Tensor, labels: Tensor) -> float:
@@ -73,9 +70,9 @@ def attack_success_rate(accuracy: float, accuracy_under_attack: float) -> float:
 
 
 def median_distance(distance: Tensor) -> float:
-    """An item that the attack left is infinitely far; between two middle items, their mean."""
+    """The median; an item without a success is infinitely far."""
     ordered = torch.as_tensor(distance).double().sort().values
     n = len(ordered)
     if not n:
-        raise InputError("the median of no distance does not exist; attack at least one item")
+        raise InputError("there is no distance to take the median of; attack at least one item")
     return ((ordered[(n - 1) // 2] + ordered[n // 2]) / 2).item()

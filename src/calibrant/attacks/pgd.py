@@ -57,14 +57,13 @@ class PGD(Attack):
         start = task.origin
         if self.random_start:
             start = task.bounds.clip(start + self.offset(task.origin))
-        return {"point": start.clone(), "done": task.reference < 0, "t": torch.zeros_like(task.reference)}
+        return {"point": start.clone()}
 
     def step(self, task: Task, state: State, seen: Seen) -> State:
         alpha = self.alpha if self.alpha is not None else 2.5 * self.epsilon / self.iterations
         ascent = seen.gradient.sign() if self.norm != 2.0 else direction(seen.gradient)
         delta = self.project(state["point"] + alpha * ascent - task.origin)
-        t = state["t"] + 1
-        return {"point": task.origin + delta, "t": t, "done": t >= self.iterations}
+        return {"point": task.origin + delta}
 
     def project(self, delta: Tensor) -> Tensor:
         """The nearest point of the ball around zero."""

@@ -2,14 +2,14 @@
 
     robustness(x) = min ‖δ‖₂ such that f(x + δ) ≠ f(x)
 
-It needs no label: a misclassified input has a distance like any other. The ruler is CW-L2 at the paper's settings, or
-DDN, which ranks alike and is much cheaper. Distances are in pixels, whatever normalisation the model's input has.
+No label is needed: a misclassified input has a distance like any other. The ruler is CW-L2 with the paper's settings or
+DDN, which ranks almost alike and is much cheaper. Distances are in pixels, however the input is normalised.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from os import PathLike
 from pathlib import Path
@@ -17,14 +17,13 @@ from types import NoneType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from calibrant.attacks.attack import Attack
-from calibrant.attacks.behind import home
+from calibrant.attacks.attack import Attack, AttackResult
 from calibrant.attacks.bounds import Bounds, some_batch
 from calibrant.attacks.cw import CarliniWagner
 from calibrant.attacks.ddn import DDN
-from calibrant.attacks.fgsm import FGSM
+from calibrant.attacks.networks import home
 from calibrant.attacks.settings import whole
 from calibrant.attacks.store import Store, open_store, tensor_hash, weights_hash
 from calibrant.data.batches import Batches
@@ -34,12 +33,9 @@ from calibrant.types import Split, jsonable
 
 RULERS: dict[str, type[Attack]] = {"cw": CarliniWagner, "ddn": DDN}
 CHUNK = {"cpu": 256, "cuda": 8192}
-"""Items between two writes to the store: about a minute's work of CW's on an H200."""
-CHEAP, LARGER = 100, 4
-"""Steps below which a ruler's chunk on CUDA is larger, and how much: each waits for its hardest items at its end. Of a
-network only: dropout's masks are of a chunk, and all of it is one batch then."""
+"""Items between two writes to the store."""
 MOST_NUMBERS = 2**27
-"""In a chunk on CUDA: half a gigabyte, and an attack holds about ten of its size. Images of 224 × 224 come by 891."""
+"""In a chunk on CUDA: half a gigabyte, and an attack holds about ten times that. Images of 224 × 224 come by 891."""
 
 
 def robustness(
@@ -58,10 +54,10 @@ def robustness(
 
     Infinite where none was found, and only there: `torch.isinf(distance)` says which inputs those are.
 
-    `x`: what the model is fed, a tensor [N, …] or `Batches`, whose normalisation is then known. For a tensor of
-    normalised inputs say `bounds=Bounds(mean=…, std=…)`, for pixels of another range than [0, 1] `bounds=(low, high)`.
-    `ruler` is "cw", "ddn" or an attack; `settings` are the ruler's own. With `store`, finished chunks are kept there
-    and a second call goes on after them. `progress=None`: a bar if stderr is a terminal.
+    `x`: what the model is fed, a tensor [N, …] or `Batches`, which know their normalisation. For a tensor of normalised
+    inputs pass `bounds=Bounds(mean=…, std=…)`, for pixels of another range than [0, 1] `bounds=(low, high)`. `ruler` is
+    "cw", "ddn" or an attack; `settings` are those of the ruler. With `store`, finished chunks are kept there, and a
+    second call continues after them. `progress=None`: a bar if stderr is a terminal.
     """
     if not isinstance(x, (Tensor, Batches)):
         raise InputError(f"x must be a tensor of inputs or Batches, not {type(x).__name__}")
@@ -78,53 +74,51 @@ def robustness(
     n = len(x.part) if isinstance(x, Batches) else len(x)
     if not n:
         raise InputError("there is no item to measure: the Batches are empty")
-    size = chunk or _chunk(where.type, attack.steps < CHEAP and isinstance(model, nn.Module), x)
+    size = chunk or _chunk(where.type, x)
     kept: Store | None = None
     if store is not None:
         name = next((k for k, v in RULERS.items() if type(attack) is v), type(attack).__name__)
         header = {"model": weights_hash(model), "ruler": name, "settings": _settings(attack), "n": n}
         kept = open_store(store, header, chunk, size)
         size = kept.chunk
-    distances: list[Tensor] = []
-    climbs = False  # known of any input yet
     with attack.against(model, where, x.dtype) as attacked:
-        for number, part in enumerate(_bar(_chunks(x, size), n, _title(x), progress)):
-            data = tensor_hash(part) if kept is not None else ""
-            distance = kept.get(number, data) if kept is not None else None
-            if distance is None:
-                try:
-                    distance = attacked(part).distance.float().cpu()
-                    climbs = True
-                except NoGradientError:
-                    climbs = climbs or _climbs(model, x, size, attack.bounds)
-                    if not climbs:
-                        raise
-                    distance = torch.full((len(part),), torch.inf)  # a flat place, and no flat model
+        return _measured(attacked, _bar(_chunks(x, size), n, _title(x), progress), kept)
+
+
+def _measured(attacked: Callable[..., AttackResult], chunks: Iterator[Tensor], kept: Store | None) -> Tensor:
+    """Distances of all chunks, from the store where they are there.
+
+    A chunk without any gradient is infinitely far, unless all are: then the model is refused. So such chunks are stored
+    last."""
+    distances: list[Tensor] = []
+    flat: list[tuple[int, str, Tensor]] = []
+    for number, part in enumerate(chunks):
+        data = tensor_hash(part) if kept is not None else ""
+        distance = kept.get(number, data) if kept is not None else None
+        if distance is None:
+            try:
+                distance = attacked(part).distance.float().cpu()
                 if kept is not None:
                     kept.put(number, data, distance)
-            distances.append(distance)
+            except NoGradientError as error:
+                refusal, distance = error, torch.full((len(part),), torch.inf)
+                flat.append((number, data, distance))
+        distances.append(distance)
+    if len(flat) == len(distances):
+        raise refusal
+    if kept is not None:
+        for chunk in flat:
+            kept.put(*chunk)
     return torch.cat(distances)
 
 
-def _climbs(model: Any, x: Tensor | Batches, size: int, bounds: Bounds) -> bool:
-    """Has any of the inputs a gradient? A pass over them that ends with the first chunk in which one has."""
-    for part in _chunks(x, size):
-        try:
-            FGSM(bounds=bounds).run(model, part)
-            return True
-        except NoGradientError:
-            continue
-    return False
-
-
-def _chunk(device: str, cheap: bool, x: Tensor | Batches) -> int:
-    """Items of a chunk, if nobody says how many."""
-    size = CHUNK.get(device, CHUNK["cpu"])
-    return max(1, min(size * (LARGER if cheap else 1), MOST_NUMBERS // _numbers(x))) if device == "cuda" else size
+def _chunk(device: str, x: Tensor | Batches) -> int:
+    """Items per chunk, if the caller gives no number."""
+    return max(1, min(CHUNK["cuda"], MOST_NUMBERS // _numbers(x))) if device == "cuda" else CHUNK["cpu"]
 
 
 def _numbers(x: Tensor | Batches) -> int:
-    """Of an item; those of a Dataset may differ in size, and the first is asked."""
+    """Numbers per item; the items of a Dataset may differ in size, so the first one counts."""
     if isinstance(x, Tensor):
         return max(1, x[0].numel())
     part, place = x.part, int(x.part.index[0])
@@ -134,7 +128,7 @@ def _numbers(x: Tensor | Batches) -> int:
 def _ruler(ruler: str | Attack, bounds: Bounds, settings: dict[str, Any]) -> Attack:
     if isinstance(ruler, Attack):
         if settings:
-            raise InputError(f"the ruler is an attack with settings of its own; leave out {', '.join(settings)}")
+            raise InputError(f"the ruler is an attack that has its settings already; leave out {', '.join(settings)}")
         made = ruler if bounds == Bounds() else replace(ruler, bounds=bounds)
     else:
         if not isinstance(ruler, str):
@@ -156,9 +150,9 @@ def _bounds(x: Tensor | Batches, bounds: Bounds | None) -> Bounds:
     if not isinstance(x, Batches):
         return bounds or Bounds()
     if x.shuffle or x.augment is not None:
-        raise InputError("distances come in the order of the data; hand in Batches without shuffle and augment")
+        raise InputError("distances come in the order of the data; pass Batches without shuffle and augment")
     if bounds is not None and (bounds.mean, bounds.std) != (None, None):
-        raise InputError("Batches know the mean and std of their inputs; give bounds=Bounds(low, high) alone")
+        raise InputError("Batches know the mean and std of their inputs; pass bounds=Bounds(low, high) alone")
     known = bounds or Bounds()
     mean = None if x.mean is None else tuple(x.mean)
     std = None if x.std is None else tuple(x.std)
@@ -166,7 +160,7 @@ def _bounds(x: Tensor | Batches, bounds: Bounds | None) -> Bounds:
 
 
 def _settings(attack: Attack) -> dict[str, Any]:
-    """Whatever changes the distances; how they are computed (batch, engine) does not."""
+    """Whatever changes the distances; batch and engine do not."""
     held = {f.name: getattr(attack, f.name) for f in fields(attack) if f.name not in ("bounds", "batch", "engine")}
     box = {f.name: getattr(attack.bounds, f.name) for f in fields(attack.bounds)}
     plain: dict[str, Any] = jsonable({**held, **box})
@@ -209,4 +203,4 @@ def _bar(chunks: Iterator[Tensor], n: int, title: str, progress: bool | None) ->
         task = bar.add_task(title, total=n)
         for part in chunks:
             yield part
-            bar.advance(task, len(part) if isinstance(part, Sized) else 0)
+            bar.advance(task, len(part))

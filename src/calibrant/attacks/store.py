@@ -1,10 +1,10 @@
-"""Distances on disk, a file for each chunk: what a killed measurement has finished is not measured again.
+"""Distances on disk, one file per chunk: a killed measurement continues after the last finished chunk.
 
     STORE/robustness.json        what was measured: hash of the network, ruler and its settings, items, chunk
     STORE/00000.safetensors …    `distance` of a chunk, with the hash of its inputs
 
-Each file is written whole or not at all. A store of another model, ruler or data is refused by its hash, one of
-an earlier edition of the rulers by its number.
+Each file is written whole or not at all. A store of another model, ruler or data is refused by its hash, and one of an
+earlier edition of the rulers by its number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.attacks.behind import inside, modules
+from calibrant.attacks.networks import contents, modules
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, sealed, tensors
 from calibrant.files.arrays import Content
@@ -31,8 +31,8 @@ from calibrant.nn.surgery import smoothed
 from calibrant.types import SCHEMA
 
 HEADER = "robustness.json"
-EDITION = 8
-"""Raised whenever a ruler of the same settings would find other distances: chunks of two editions do not mix."""
+EDITION = 9
+"""Raised when a ruler with the same settings finds other distances: chunks of two editions do not mix."""
 _WORDS = {
     "edition": "another edition of the rulers",
     "model": "another model",
@@ -63,7 +63,7 @@ class Store:
             distance: Tensor = held.load("distance")
         except FileError as error:
             raise FileError(f"{path}: truncated or edited; remove it, and its items are measured again") from error
-        if held.meta.get("sha256") not in (None, tensor_hash(distance)):  # those of version 0.1 have none
+        if held.meta.get("sha256") not in (None, tensor_hash(distance)):
             raise FileError(f"{path}: edited, its hash does not match; remove it, and its items are measured again")
         if held.meta.get("data") != data:
             raise InputError(
@@ -73,7 +73,7 @@ class Store:
         return distance
 
     def put(self, number: int, data: str, distance: Tensor) -> None:
-        """The header comes with the first chunk: what is refused before any was measured leaves nothing behind."""
+        """Write a chunk. The header is written with the first one, so that a refused input leaves nothing behind."""
         if not (self.folder / HEADER).is_file():
             self.folder.mkdir(parents=True, exist_ok=True)
             atomic.write_text(self.folder / HEADER, json.dumps(self.header, indent=2, ensure_ascii=False))
@@ -86,13 +86,13 @@ class Store:
 
 
 def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None, default: int) -> Store:
-    """The store in `folder`, or a new one to be made there. Its own chunk size stands unless another is asked for."""
+    """The store in `folder`, or a new one to be created there. An existing one keeps its chunk size."""
     folder = Path(folder)
     path = folder / HEADER
     if not path.is_file():
         atomic.check_place(folder, "store distances in")
         if visible(folder):
-            raise InputError(f"{folder} holds something else than distances (no {HEADER}); choose another store")
+            raise InputError(f"{folder} holds something other than distances (no {HEADER}); choose another store")
         return Store(folder, {"schema": SCHEMA, "edition": EDITION, **header, "chunk": chunk or default})
     try:
         held = sealed.table(path)
@@ -109,12 +109,12 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
                 "choose another store or remove this one"
             )
     if chunk is not None and chunk != own:
-        raise InputError(f"{folder} was begun in chunks of {own}, not {chunk}; leave chunk out to go on with it")
+        raise InputError(f"{folder} was begun in chunks of {own}, not {chunk}; leave chunk out to continue it")
     return Store(folder, held)
 
 
 def _plain(value: Any) -> bool:
-    """A number, a text, or several of them."""
+    """Is it a number, a text, or several of them?"""
     if isinstance(value, (list, tuple)):
         return bool(value) and all(_plain(one) for one in value)
     return isinstance(value, (int, float, str))
@@ -128,14 +128,14 @@ def weights_hash(predictor: Any) -> str:
         if isinstance(predictor, FunctionType):
             code = predictor.__code__
             digest.update(code.co_code + _written((code.co_consts, code.co_names)))
-        # caches (an underscore) come and go
+        # names with an underscore are caches
         own = {k: v for k, v in sorted(getattr(predictor, "__dict__", {}).items()) if not k.startswith("_")}
         digest.update(json.dumps({k: v for k, v in own.items() if _plain(v)}).encode())
-        tensors_held = _tensors(own.values() if own else inside(predictor))
+        tensors_held = _tensors(own.values() if own else contents(predictor))
     if not networks and not tensors_held:
         raise InputError(
-            "this predictor shows neither a network nor a tensor, so that a store could not tell it from another; "
-            "hand in the network itself, or leave store out"
+            "this predictor shows neither a network nor a tensor, so a store cannot tell it from another; "
+            "pass the network itself, or leave store out"
         )
     for network in networks:
         digest.update(_written(network) + _written({**smoothed(network), **blurpooled(network)}))
@@ -149,12 +149,12 @@ def weights_hash(predictor: Any) -> str:
 
 
 def _written(value: Any) -> bytes:
-    """Its repr, without the addresses that differ in the next process."""
+    """Its repr without memory addresses, which differ in the next process."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(value)).encode()
 
 
 def _tensors(values: Iterable[Any]) -> list[Tensor]:
-    """Those that are tensors, or mappings of them."""
+    """The tensors among the values, and in mappings among them."""
     parts = [each for value in values for each in (value.values() if isinstance(value, Mapping) else (value,))]
     return [each for each in parts if isinstance(each, Tensor)]
 
@@ -167,7 +167,7 @@ def tensor_hash(tensor: Tensor) -> str:
 
 
 def tensors_hash(named: Mapping[str, Tensor], head: str = "") -> str:
-    """Of several by name, and of what is said of them."""
+    """Hash of named tensors and of a text about them."""
     digest = hashlib.sha256(head.encode())
     for name in sorted(named):
         digest.update(f"{name}{tensor_hash(named[name])}".encode())
@@ -175,7 +175,7 @@ def tensors_hash(named: Mapping[str, Tensor], head: str = "") -> str:
 
 
 def _difference(then: Any, now: Any) -> tuple[str, str]:
-    """Both in words; of settings only those that differ."""
+    """Both as text; of settings only those that differ."""
     if isinstance(then, dict) and isinstance(now, dict):
         names = [name for name in now if then.get(name) != now[name]]
         then, now = ({name: held.get(name) for name in names} for held in (then, now))

@@ -1,12 +1,12 @@
-"""What an attack is asked to do with each item, what it sees at a point, and the quantities both are judged by.
+"""What an attack has to do for each item, what it sees at a point, and the quantities that judge both.
 
-    margin = max_{k ≠ r} z_k − z_r            away from class r; its negative, towards it.  Success: margin > 0
-    odds   = log Σ_{k ≠ r} e^{z_k} − z_r      = log (1 − p_r)/p_r
+    lead   = max_{k ≠ r} z_k − z_r            away from class r; its negative, towards it
+    margin = lead − clearance                 success: margin > 0
+    odds   = log Σ_{k ≠ r} e^{z_k} − z_r      = log (1 − p_r)/p_r, less the clearance
 
-Both less κ, where a success must be that confident (CW's κ; else 0).
-
-−log p_r is a growing function of the odds, so that both have the same direction of ascent; but the odds' gradient does
-not vanish where p_r rounds to one, which in float32 it does for a third of a network's confident predictions.
+The clearance is CW's κ plus what rounding may change from one forward pass to the next (`boundary.rounding`). −log p_r
+is an increasing function of the odds, so both have the same direction of ascent; but the gradient of the odds does not
+vanish where p_r rounds to one, as it does in float32 for a third of a network's confident predictions.
 """
 
 from __future__ import annotations
@@ -19,45 +19,48 @@ from torch import Tensor
 from calibrant.attacks.bounds import Bounds
 
 State = dict[str, Tensor]
-"""Name → tensor with one row for each item. `point` and `done` are always there."""
+"""Name → tensor with one row per item. `point` is always there."""
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """N items: where they start, which class they are to leave (or to reach), and how far they may go."""
+    """N items: where they start, which class to leave (or to reach), and by how much."""
 
     origin: Tensor  # pixels [N, …]
     reference: Tensor  # class [N]
+    clearance: Tensor  # [N]
     bounds: Bounds
     targeted: bool = False
-    kappa: float = 0.0  # the margin that is no success yet
+
+    def lead(self, logits: Tensor) -> Tensor:
+        """[N]; how far the wanted class is ahead."""
+        # max, and not amax, whose gradient is shared among classes that are tied
+        away = self._others(logits).max(-1).values - self._own(logits)
+        return -away if self.targeted else away
 
     def margin(self, logits: Tensor) -> Tensor:
-        """[N]; positive where the attack has succeeded. A constant added to the logits does not change it."""
-        return self._short(self._signed(self._others(logits).amax(-1) - self._own(logits)))
+        """[N]; positive where the attack has succeeded."""
+        return self.lead(logits) - self.clearance
 
     def odds(self, logits: Tensor) -> Tensor:
-        """[N]; grows as the attack gets nearer."""
-        return self._short(self._signed(self._others(logits).logsumexp(-1) - self._own(logits)))
+        """[N]; a smooth margin, which all classes enter."""
+        away = self._others(logits).logsumexp(-1) - self._own(logits)
+        return (-away if self.targeted else away) - self.clearance
 
     def confidence(self, logits: Tensor) -> Tensor:
         """[N]; log-probability of the likeliest class that is a success: any other, or the target."""
         wanted = self._own(logits) if self.targeted else self._others(logits).amax(-1)
         return wanted - logits.logsumexp(-1)
 
-    def succeeded(self, logits: Tensor) -> Tensor:
-        return self.margin(logits) > 0
+    def leads(self, logits: Tensor, most: int) -> Tensor:
+        """z_k − z_r, less the clearance, of the `most` likeliest other classes, [J, N]; the target's margin."""
+        if self.targeted:
+            return self.margin(logits)[None]
+        others = self._others(logits).topk(min(most, logits.shape[1] - 1), -1).values
+        return (others - (self._own(logits) + self.clearance)[:, None]).T
 
-    def likeliest(self, logits: Tensor, most: int) -> Tensor:
-        """The `most` classes with the largest logits besides the reference, [J, N]."""
-        return self._others(logits).topk(min(most, logits.shape[1] - 1), -1).indices.T
-
-    def leads(self, logits: Tensor, classes: Tensor) -> Tensor:
-        """z_k − z_r of the classes [J, N] that are given for each item."""
-        return logits.T.gather(0, classes) - self._own(logits)
-
-    def take(self, chosen: Tensor | slice) -> Task:
-        return Task(self.origin[chosen], self.reference[chosen], self.bounds, self.targeted, self.kappa)
+    def take(self, rows: Tensor | slice) -> Task:
+        return Task(self.origin[rows], self.reference[rows], self.clearance[rows], self.bounds, self.targeted)
 
     def _own(self, logits: Tensor) -> Tensor:
         return logits.gather(-1, self.reference[:, None]).squeeze(-1)
@@ -65,16 +68,10 @@ class Task:
     def _others(self, logits: Tensor) -> Tensor:
         return logits.scatter(-1, self.reference[:, None], -torch.inf)
 
-    def _signed(self, away: Tensor) -> Tensor:
-        return -away if self.targeted else away
-
-    def _short(self, value: Tensor) -> Tensor:
-        return value - self.kappa if self.kappa else value
-
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """At the items' points: logits, the objective's gradient, and how the attack stands."""
+    """At the items' points: logits, the gradient of the objective, and whether the attack has succeeded there."""
 
     logits: Tensor  # [N, K]
     gradient: Tensor  # [N, …], or [J, N, …] for an objective of J rows
@@ -89,11 +86,11 @@ def norms(delta: Tensor, p: float) -> Tensor:
 
 
 def spread(values: Tensor, like: Tensor) -> Tensor:
-    """[N] as [N, 1, …], to multiply what an item has many of."""
+    """[N] as [N, 1, …], to multiply each item by its own number."""
     return values.reshape(-1, *[1] * (like.ndim - 1))
 
 
 def direction(gradient: Tensor) -> Tensor:
-    """Each item's gradient at length one; zero stays zero."""
+    """The gradient of each item at length one; zero stays zero."""
     length = norms(gradient, 2)
     return gradient / spread(length.clamp_min(torch.finfo(gradient.dtype).tiny), gradient)

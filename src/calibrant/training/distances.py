@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.attacks import RULERS, robustness
-from calibrant.attacks.behind import home
 from calibrant.attacks.bounds import ROUNDING
+from calibrant.attacks.networks import home
 from calibrant.attacks.store import EDITION, tensor_hash, tensors_hash, weights_hash
 from calibrant.data import Batches, Data
 from calibrant.data.records import Part

@@ -1,4 +1,4 @@
-"""The networks behind a predictor, whatever it is: found, and left as they were."""
+"""Find the networks behind a predictor, and leave them as they were."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import torch
 from torch import Tensor, nn
 
 DEPTH = 4
-"""How many objects deep a predictor's networks are looked for: a function, its object, that one's list, an ensemble."""
+"""How many objects deep to look for networks: a function, its object, a list in that object, an ensemble."""
 
 
 @contextmanager
 def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
-    """Eval mode and frozen parameters inside; modes, flags and global generators as found outside.
+    """Eval mode and frozen parameters inside; modes, flags and global generators are restored afterwards.
 
-    In eval mode BatchNorm keeps its statistics; gradients are asked for by name, so that no `.grad` is written. cuDNN
-    does not measure its algorithms: batches shrink as items are done, and each new size would be measured.
+    In eval mode BatchNorm keeps its statistics. cuDNN does not benchmark its algorithms inside: batches shrink as items
+    finish, and it would benchmark every new size.
     """
     cudnn = torch.backends.cudnn
-    measures = cudnn.benchmark
+    benchmark = cudnn.benchmark
     networks = modules(predictor)
     modes = [(sub, sub.training) for network in networks for sub in network.modules()]
     flags = [(p, p.requires_grad) for network in networks for p in network.parameters()]
     cuda = [device] if device.type == "cuda" else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=cuda))
-        stack.enter_context(torch.inference_mode(False))  # an evaluation may stand around; its tensors have no gradient
+        stack.enter_context(torch.inference_mode(False))  # the caller's inference mode would forbid gradients
         try:
             cudnn.benchmark = False
             for sub, _ in modes:
@@ -40,7 +40,7 @@ def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
                 p.requires_grad = False
             yield
         finally:
-            cudnn.benchmark = measures
+            cudnn.benchmark = benchmark
             for sub, mode in modes:
                 sub.training = mode
             for p, flag in flags:
@@ -48,23 +48,23 @@ def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
 
 
 def modules(predictor: Any) -> list[nn.Module]:
-    """The networks behind a predictor: itself, or those that an object, a method or a function holds or names."""
+    """The networks behind a predictor: itself, or those that an object, a method or a function refers to."""
     found: dict[int, nn.Module] = {}
     _collect(predictor, found, set(), DEPTH)
     return list(found.values())
 
 
-def _collect(held: Any, found: dict[int, nn.Module], met: set[int], depth: int) -> None:
+def _collect(held: Any, found: dict[int, nn.Module], seen: set[int], depth: int) -> None:
     if isinstance(held, nn.Module):
         found[id(held)] = held
-    elif depth and id(held) not in met and not isinstance(held, (Tensor, type, ModuleType, str, bytes)):
-        met.add(id(held))
-        for each in inside(held):
-            _collect(each, found, met, depth - 1)
+    elif depth and id(held) not in seen and not isinstance(held, (Tensor, type, ModuleType, str, bytes)):
+        seen.add(id(held))
+        for each in contents(held):
+            _collect(each, found, seen, depth - 1)
 
 
-def inside(held: Any) -> Iterable[Any]:
-    """What a container, a function (by its closure and the globals it names) or an object holds."""
+def contents(held: Any) -> Iterable[Any]:
+    """What a container, a function (its closure and the globals it names) or an object refers to."""
     if isinstance(held, Mapping):
         return held.values()
     if isinstance(held, (list, tuple, set, frozenset)):
@@ -80,7 +80,7 @@ def inside(held: Any) -> Iterable[Any]:
 
 
 def home(predictor: Any, default: torch.device) -> torch.device:
-    """Where the predictor's networks are."""
+    """The device of the predictor's networks."""
     for network in modules(predictor):
         for tensor in (*network.parameters(), *network.buffers()):
             return tensor.device
