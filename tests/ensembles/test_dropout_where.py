@@ -81,7 +81,7 @@ def test_picking_nothing_is_said(net: Net) -> None:
 
 @pytest.mark.parametrize("where", [3, ["body", 4]])
 def test_what_is_no_name_is_refused(net: Net, where: object) -> None:
-    with pytest.raises(InputError, match=r"where=[34] is no name; give names of dropouts"):
+    with pytest.raises(InputError, match=r"where=[34] is not a name; give dropouts' names"):
         MCDropout(net, where=where)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=r"where\(name, module\) -> bool; this one takes \(name\)"):
         MCDropout(net, where=lambda name: True)  # type: ignore[arg-type, misc]

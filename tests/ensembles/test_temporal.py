@@ -262,14 +262,14 @@ def refused() -> Iterator[tuple[str, object]]:
     yield "class_axis=True", lambda: TemporalSmoothing(identity, class_axis=True)(FRAMES)
     yield "class_axis=7 does not exist", lambda: TemporalSmoothing(identity, class_axis=7)(FRAMES)
     yield r"stream=\{'a': 1\} cannot be an id", lambda: TemporalSmoothing(identity)(FRAMES, stream={"a": 1})
-    one_id = "a list or tuple is one id a frame, and one id for all a string or a whole number, such as 'cam 1'"
+    one_id = "a list or tuple is one id per frame; one id for all is a string or a whole number, such as 'cam 1'"
     yield f"^2 entries of stream for 1 frame; {one_id}$", lambda: calls(FRAMES[:1], stream=("cam", 1))
     yield r"stream=\('cam', 1\) cannot be an id; .*'cam 1'", lambda: calls(FRAMES[:2], stream=[("cam", 1)] * 2)
     yield "stream=0.5 cannot be an id", lambda: calls(FRAMES[:2], stream=torch.tensor([0.5, 1.0]))
     yield "stream=True cannot be an id", lambda: calls(FRAMES, stream=True)
     yield "stream=None cannot be an id", lambda: calls(FRAMES[:2], stream=["a", None])
     yield r"stream=\['a'\] cannot be an id", lambda: TemporalSmoothing(identity).reset(["a"])
-    yield "2 entries of cut for 12 frames; give one for all or one a frame", lambda: calls(FRAMES, cut=[True, False])
+    yield "2 entries of cut for 12 frames; give one for all or one per frame", lambda: calls(FRAMES, cut=[True, False])
     yield "cut='no' must be true or false", lambda: calls(FRAMES, cut="no")
     yield "cut=2 must be true or false", lambda: calls(FRAMES[:2], cut=[True, 2])
     yield r"frames are a tensor \[N, …\], not ndarray; give torch.as_tensor", lambda: calls(FRAMES.numpy())

@@ -136,7 +136,7 @@ def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(InputError, match=r"stages\.4\.5: a map of 1×1 is smaller than the kernel"):
         blurpool(model)
     assert not blurpooled(model) and model.stages[0][4].stride == 2
-    with pytest.raises(InputError, match=r"'head' is no strided convolution or max pool; there are stages\.0\.4"):
+    with pytest.raises(InputError, match=r"'head' is not a strided convolution or max pool; there are stages\.0\.4"):
         blurpool(model, ["head"])
     with pytest.raises(InputError, match="no strided convolution or max pool"):
         blurpool(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)))

@@ -93,7 +93,7 @@ def test_gradients_training_mode_and_export() -> None:
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": "layer9"}, "0, 1"),
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": lambda n, m: False}, "matches no module"),
         (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": "1", "tau": -1.0}, "tau"),
-        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": 3}, "where=3 is no name"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), {"where": 3}, "where=3 is not a name"),
         ("resnet18", {}, "smooth a network"),
     ],
 )

@@ -203,7 +203,7 @@ class MCDropout(Ensemble):
             warn(f"MC dropout runs {type(self.model).__name__} whole for every member: {why}")
 
     def _doubt(self, block: Tensor) -> None:
-        """Say once that a network returns probabilities: pooled, nobody could tell any more."""
+        """Say once that a network returns probabilities; after pooling this can no longer be seen."""
         if "probabilities" not in self._seen and look_like_probabilities(block, binary=False):
             warn_of_probabilities(f"{type(self.model).__name__}: ")
         self._seen.add("probabilities")
@@ -238,7 +238,7 @@ class MCDropout(Ensemble):
             output = network(*args, **kwargs)
         if watch.found:
             warn(
-                f"{type(self.model).__name__} calls a functional dropout {watch.found} time(s) a pass, which MC "
+                f"{type(self.model).__name__} calls a functional dropout {watch.found} time(s) per pass, which MC "
                 "dropout cannot reach: it stays as the forward pass has it; use nn.Dropout there"
             )
         return output

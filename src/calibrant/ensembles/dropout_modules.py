@@ -46,7 +46,7 @@ def chosen(model: nn.Module, where: Where) -> dict[str, nn.Module]:
     else:
         names = (where,) if isinstance(where, str) else tuple(where) if isinstance(where, Iterable) else (where,)
         if wrong := [name for name in names if not isinstance(name, str)]:
-            raise InputError(f"where={wrong[0]!r} is no name; give names of dropouts, or where(name, module) -> bool")
+            raise InputError(f"where={wrong[0]!r} is not a name; give dropouts' names, or where(name, module) -> bool")
         for name in names:
             if not any(_within(one, name) for one in found):
                 raise InputError(f"where={name!r} names no dropout of {type(model).__name__}; it has {_listed(found)}")
@@ -109,7 +109,7 @@ def check_rates(found: dict[str, nn.Module]) -> None:
 
 @contextmanager
 def dropping(found: Sequence[nn.Module], p: float | None) -> Iterator[None]:
-    """Inside, the dropouts `found` in a model in eval mode are on, at the rate `p` where it is given."""
+    """Inside, these dropouts of a model in eval mode are on, at the rate `p` if one is given."""
     rates = [(m, a, getattr(m, a)) for m in found if p is not None and (a := _attribute(m)) is not None]
     with ExitStack() as scopes:
         if any(rate(m, p) > 0 for m in found):
@@ -129,7 +129,7 @@ def dropping(found: Sequence[nn.Module], p: float | None) -> Iterator[None]:
 
 @contextmanager
 def _unfused(found: Iterable[nn.Module]) -> Iterator[None]:
-    """Without the kernels that know no dropout, or whose masks no seed reaches.
+    """Without fused kernels that skip dropout, or whose masks do not follow the seed.
 
     An `nn.TransformerEncoderLayer` in eval mode goes through one fused kernel, past its own dropout modules. cuDNN's
     recurrent kernels keep a state of their own for the masks.
@@ -145,10 +145,10 @@ def _unfused(found: Iterable[nn.Module]) -> Iterator[None]:
 
 
 class Watch(TorchFunctionMode):
-    """Counts the dropout of one pass that comes from no module of `dropouts`, and so stays as it is.
+    """Counts the dropout calls of one pass that come from no module of `dropouts`, and so stay as they are.
 
     Attention (`F.scaled_dot_product_attention`) is given its rate by its caller, as a rule zero outside training. Then
-    the caller tells: it keeps a rate in an attribute (`dropout`, `attn_dropout`), or has a dropout that it never calls.
+    the caller is recognised: it keeps a rate in an attribute (`dropout`, `attn_dropout`), or a dropout it never calls.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -157,7 +157,7 @@ class Watch(TorchFunctionMode):
         self._drops = set(dropouts(model).values())
         self._running: list[nn.Module] = []
         self._called: set[nn.Module] = set()
-        self._asking: list[nn.Module] = []  # who called attention without a rate
+        self._asking: list[nn.Module] = []  # the callers of attention without a rate
         self._hooks: list[Any] = []
 
     @property
@@ -199,7 +199,7 @@ class Watch(TorchFunctionMode):
 
 
 def functional_dropouts(model: nn.Module, x: Tensor) -> int:
-    """How many dropout calls of one forward pass come from no module, and so stay off."""
+    """How many dropout calls of one forward pass come from no module and so stay off."""
     with torch.no_grad(), evaluating(model), Watch(model) as watch:
         model(x)
     return watch.found

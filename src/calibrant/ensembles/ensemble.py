@@ -2,7 +2,7 @@
 
 Members are pooled in log space as they stream, log (1/M) Σ_m softmax(z_m), so that fifty members of a
 thousand classes need the memory of two. Over a whole data set members are the outer loop: each is
-made once, not once a batch.
+made once, not once per batch.
 
 Networks may label pixels. Their classes are put last where a member's output enters (`checked`), so that all that
 follows pools over classes, and put back where a call returns.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 Network = Callable[..., Any]
 
 TOGETHER = 2**24
-"""Numbers beyond which pooling several members in one go gains nothing and costs memory."""
+"""Above this many numbers, pooling several members at once gains nothing and costs memory."""
 
 
 class Ensemble:
@@ -64,11 +64,11 @@ class Ensemble:
 
     @property
     def networks(self) -> Sequence[Any]:
-        """Those inside."""
+        """The networks inside."""
         return getattr(self, "models", None) or [getattr(self, "model", None)]
 
     def axis(self, class_axis: int | None = None) -> int | None:
-        """What was said, else what the first network states; None: by the number of axes."""
+        """The given axis, else the one the first network states; None: decided by the number of axes."""
         return getattr(self.networks[0], "class_axis", None) if class_axis is None else class_axis
 
     @property
@@ -112,7 +112,7 @@ class Ensemble:
                     with untouched(inputs):
                         logits = checked(network(*inputs[0], **inputs[1]), items, axis)
                     out.append(logits.reshape(-1, logits.shape[-1]))
-            yield torch.cat(out)  # out here: whoever takes it may be interrupted, and the model must be as before then
+            yield torch.cat(out)  # outside the `with`: if the caller is interrupted here, the model is already restored
 
     def predict(
         self,
@@ -139,7 +139,7 @@ class Ensemble:
                 except CalibrantError as error:
                     if j == 0:
                         raise
-                    raise type(error)(f"member {j}: {error}") from error  # the data is not at fault: 0 could read it
+                    raise type(error)(f"member {j}: {error}") from error  # the data is fine: member 0 could read it
             if last is not None and now.k != last.k:
                 raise InputError(_disagree(j, now.k, last.k))
             last = now
@@ -192,7 +192,7 @@ class LogMean:
         self.count += 1
 
     def extend(self, logits: Tensor) -> None:
-        """Several members at once, [M, N, K]: a GPU is kept waiting by many small operations."""
+        """Several members at once, [M, N, K]: a GPU would wait for many small operations."""
         if len(logits) == 1 or logits.numel() > TOGETHER:
             for member in logits:
                 self.add(member)
@@ -207,7 +207,7 @@ class LogMean:
 
 
 def checked(output: Any, items: int | Sequence[int], class_axis: int | None = None) -> Tensor:
-    """[N, K] (or [N, H, W, K], a class a pixel) from what a network returned, or an error that says what it was.
+    """[N, K] (or [N, H, W, K], one class per pixel) from what a network returned, or an error that says what that was.
 
     `items`: how many went in, or the shape of their labels.
     """
@@ -230,7 +230,7 @@ def module(model: Any) -> nn.Module:
 
 
 def steps(items: Sequence[int], title: str, *, show: bool) -> Iterable[int]:
-    """The items, with a bar of what is done and what is left on stderr when `show`."""
+    """The items, with a progress bar on stderr when `show`."""
     if not show:
         return items
     from rich.console import Console
@@ -250,7 +250,7 @@ def evaluating(model: nn.Module) -> Iterator[Network]:
     finally:
         try:
             _train(training)
-        except KeyboardInterrupt:  # it came right now: the rest of them must not stay in eval mode
+        except KeyboardInterrupt:  # the remaining modules must not stay in eval mode
             _train(training)
             raise
 

@@ -117,7 +117,7 @@ def sources(program: torch.export.ExportedProgram) -> dict[Node, Callable[[nn.Mo
         if n.name in constants:
             constant = program.constants[constants[n.name]]
             return lambda model: constant
-        raise NoGraph(f"it reads {n.name}, which is no tensor")
+        raise NoGraph(f"it reads {n.name}, which is not a tensor")
 
     return {n: source(n) for n in program.graph.nodes if n.op == "placeholder"}
 
@@ -175,7 +175,7 @@ def written(n: Node) -> Node | None:
     """The tensor that a node writes to; None of an operation that writes to nothing."""
     if not isinstance(n.target, OpOverload):
         if n.op == "call_function" and n.target is not operator.getitem and not symbolic(n):
-            raise NoGraph(f"{n.target} is no operation on tensors")
+            raise NoGraph(f"{n.target} is not an operation on tensors")
         return None
     given = arguments(n)
     if given.get("running_mean") is not None and any(given.get(mode) for mode in _MODES):

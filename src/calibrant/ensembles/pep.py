@@ -280,7 +280,7 @@ def _finite(sigma: Any) -> None:
 def _notes(start: PEP, found: Search, sigma: float, curve: Curve, low: float) -> tuple[str, ...]:
     notes = []
     if sigma == 0:
-        notes.append(f"no σ beats the model itself on this data by more than {FLAT:g} nats an item: σ = 0")
+        notes.append(f"no σ beats the model itself on this data by more than {FLAT:g} nats per item: σ = 0")
     elif not found.interior:
         notes.append(f"the maximum lies at the border of the range, σ = {sigma:.3g}: widen `range`")
     if curve.rejected:

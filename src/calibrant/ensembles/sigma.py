@@ -179,7 +179,7 @@ def counted(labels: Tensor, ignore_index: int | None) -> Tensor:
 
 
 def whole(labels: Any) -> Tensor:
-    """Class numbers, one an item or one a pixel."""
+    """Class numbers, one per item or one per pixel."""
     y = torch.as_tensor(labels)
     if y.ndim < 1:
         raise InputError("labels are a single number; expected [N], or maps [N, H, W]")
@@ -219,7 +219,7 @@ def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], most: int) -> Ite
 
 @contextmanager
 def searching(*, show: bool) -> Iterator[Callable[[float, int, int], None] | None]:
-    """What the search is at, on stderr; how many σ are left is known to nobody, so passes are counted."""
+    """Shows on stderr where the search is. How many σ are left is unknown, so passes are counted."""
     if not show:
         yield None
         return

@@ -161,7 +161,7 @@ def _classes_last(model: Model, class_axis: int | None) -> Model:
 
 
 def _checked(logits: Tensor, labels: Tensor, model: Model) -> Tensor:
-    logits = logits[:, None] if logits.ndim == 1 else logits  # one logit an item: a binary model
+    logits = logits[:, None] if logits.ndim == 1 else logits  # one logit per item: a binary model
     if logits.ndim < 2 or logits.shape[0] != len(labels) or (logits.ndim > 2 and logits.shape[:-1] != labels.shape):
         name = type(model).__name__ if isinstance(model, nn.Module) else getattr(model, "__name__", "the model")
         raise InputError(

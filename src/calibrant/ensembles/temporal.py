@@ -2,9 +2,9 @@
 
     p(y | x_t) = Σ_{i=0…w} π_i p(y | x_{t−i}),    π_i = d^i / Σ_j d^j,    w = 5, d = e^−0.8
 
-The network runs once a frame; what it said of the w frames before is averaged in, with importances that decay.
+The network runs once per frame. Its predictions for the w frames before are averaged in, with importances that decay.
 "5 previous predictions" (A.2) reads as the current frame and the 5 before it; `window` sets it. A young stream, or one
-after a cut, averages what it has. Memory is w + 1 predictions a stream, however long it runs.
+after a cut, averages what it has. Memory is w + 1 predictions per stream, however long it runs.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Memory:
 
 @dataclass(frozen=True, eq=False)
 class TemporalSmoothing(Ensemble):
-    """The average of a stream's recent predictions, one pass a frame; for classes and for pixels.
+    """The average of a stream's recent predictions, one pass per frame; for classes and for pixels.
 
     `predictor` is a network, an ensemble or any callable that returns logits. Of an ensemble, frame t
     takes member t mod M alone (`rotate`), which is how VQ-BNN takes MC dropout's place; else its pooled prediction.
@@ -111,7 +111,7 @@ class TemporalSmoothing(Ensemble):
     def __call__(self, x: Tensor, stream: Any = None, cut: Any = None, *, class_axis: int | None = None) -> Tensor:
         """Smoothed log-probabilities of the frames x[0], x[1], …, in this order.
 
-        `stream`: one id for all of them, a string or a whole number; or one id a frame, in a list, tuple, array or
+        `stream`: one id for all of them, a string or a whole number; or one id per frame, in a list, tuple, array or
         tensor as long as x: ("cam", 1) is the ids of two frames, not one id. What a stream said is remembered until
         `reset`. Without it they belong to a stream that has no id, and go on where its last call ended.
         `cut`: true where a new scene begins; one for all: at the first frame of each stream.
@@ -158,7 +158,7 @@ class TemporalSmoothing(Ensemble):
         if math.isnan(float(said.sum())):  # none is above 0, so that only NaN makes NaN
             at = int(said.isnan().flatten(1).any(1).nonzero()[0])
             who = called(streams[at])
-            raise InputError(f"{who}: frame {at} of this call has NaN logits; mend or drop the frame")
+            raise InputError(f"{who}: frame {at} of this call has NaN logits; repair or drop the frame")
         for stream in here:
             kept = memories[stream].kept if stream in memories else ()
             if kept and kept[0].shape != said.shape[1:] and not cuts[streams.index(stream)]:
@@ -238,7 +238,7 @@ class TemporalSmoothing(Ensemble):
 
 
 def _number(value: Any) -> float:
-    """NaN of what is no single number."""
+    """The value as a float; NaN if it is not a single number."""
     try:
         return float(value) if isinstance(value, SupportsFloat) and not isinstance(value, bool) else math.nan
     except (TypeError, ValueError, RuntimeError):  # a tensor or an array of several

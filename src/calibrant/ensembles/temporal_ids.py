@@ -20,7 +20,7 @@ class Unnamed(Enum):
 
 
 UNNAMED = Unnamed.STREAM
-"""The stream of frames that come without an id: whoever has one camera needs no name for it."""
+"""The stream of frames that come without an id: with one camera, none is needed."""
 
 
 def called(stream: Hashable | None) -> str:
@@ -44,14 +44,14 @@ def id_of(given: Any) -> str | int | Unnamed:
 
 
 def each_frame(given: Any, n: int, name: str) -> list[Any]:
-    """One entry a frame, from one for all or one for each."""
+    """One entry per frame, from one for all or one for each."""
     if isinstance(given, (Tensor, np.ndarray)):
         given = given.tolist()
     if not isinstance(given, (list, tuple)):
         return [given] * n
     if len(given) != n:
-        one = "a list or tuple is one id a frame, and one id for all a string or a whole number, such as 'cam 1'"
-        remedy = one if name == "stream" else "give one for all or one a frame"
+        one = "a list or tuple is one id per frame; one id for all is a string or a whole number, such as 'cam 1'"
+        remedy = one if name == "stream" else "give one for all or one per frame"
         raise InputError(f"{len(given)} entries of {name} for {n} frame{'s' * (n != 1)}; {remedy}")
     return list(given)
 
@@ -62,4 +62,4 @@ def cut_of(given: Any) -> bool:
         given = given.tolist()
     if given is None or isinstance(given, bool) or (isinstance(given, Integral) and given in (0, 1)):
         return bool(given)
-    raise InputError(f"cut={shown(given)} must be true or false, one for all or one a frame")
+    raise InputError(f"cut={shown(given)} must be true or false, one for all or one per frame")

@@ -25,7 +25,7 @@ class Bounded(nn.ReLU6):
 
     def __init__(self, was: nn.ReLU) -> None:
         super().__init__(inplace=was.inplace)
-        self.was = (was,)  # in a tuple, so that it is no submodule
+        self.was = (was,)  # in a tuple, so that it does not become a submodule
         self.training = was.training
         for name in HOOKS:
             setattr(self, name, getattr(was, name))  # the same dictionary: what is hooked on one is on the other

@@ -78,7 +78,9 @@ def blurpool(
     run = trace(model, example)
     found = {name: op for op in run.operations if op.subsamples and (name := _strided(model, run, op))}
     if where is not None and (wrong := [name for name in where if name not in found]):
-        raise InputError(f"{wrong[0]!r} is no strided convolution or max pool; there are {', '.join(found) or 'none'}")
+        raise InputError(
+            f"{wrong[0]!r} is not a strided convolution or max pool; there are {', '.join(found) or 'none'}"
+        )
     chosen = list(found) if where is None else list(where)
     if not chosen:
         raise InputError(f"{type(model).__name__} has no strided convolution or max pool to anti-alias")

@@ -27,7 +27,7 @@ ZERO = 1e-12
 
 
 class Taps(tuple[float, ...]):
-    """One argument, not one a tap: torch's vmap of a forward derivative takes a tuple apart, and miscounts."""
+    """One argument, not one per tap: torch's vmap of a forward derivative takes a tuple apart, and miscounts."""
 
 
 def kernel_of(kernel: Sequence[float] | str) -> tuple[float, ...]:
@@ -62,7 +62,7 @@ def check_map(shape: Sequence[int], taps: int, axes: int) -> None:
 
 
 def check_values(x: Tensor) -> None:
-    """Averages of whole numbers are none: an image of bytes must be made one of floats first."""
+    """Whole numbers cannot be averaged: an image of bytes must be converted to floats first."""
     if not x.dtype.is_floating_point and not x.dtype.is_complex:
         raise InputError(f"a map of {x.dtype} cannot be averaged; give floats, such as x.float()")
 

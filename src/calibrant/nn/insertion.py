@@ -35,7 +35,7 @@ class Inserted:
         RemovableHandle.next_id = max(RemovableHandle.next_id, self.key + 1)
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], given: Any = None) -> Any:
-        """`given`: what a module gave or, before it, what it takes by keyword."""
+        """`given`: what the module returned or, before it, its keyword arguments."""
         if self.side == "after":
             return self._applied(given, "returned")
         if given and not args and self.argument in given:
@@ -52,9 +52,9 @@ class Inserted:
             raise InputError(f"{self.side} {self.name!r}: {error}") from None
 
     def _no_map(self, taken: Any, said: str) -> Any:
-        if type(taken) in (tuple, list) and self.side == "before":  # what averages each channel averages each map
+        if type(taken) in (tuple, list) and self.side == "before":  # several maps: the layer smooths each
             return type(taken)(self._applied(part, said) for part in taken)
-        if isinstance(taken, Proxy):  # a layer in a hook is no module that torch.fx could name
+        if isinstance(taken, Proxy):  # torch.fx has no name for a layer in a hook
             return self.layer.forward(taken)
         raise InputError(f"{self.name!r} {said} {type(taken).__name__}, not a feature map; smooth another module")
 

@@ -122,7 +122,7 @@ def _recorded() -> bool:
 
 
 def _observed(gradient: Tensor) -> bool:
-    """Whether somebody derives, batches or records what is done to this gradient, or has its own class for it."""
+    """Whether this gradient is itself differentiated, batched or recorded, or has a class of its own."""
     return (
         torch.is_grad_enabled()
         or _recorded()
@@ -134,7 +134,7 @@ def _observed(gradient: Tensor) -> bool:
 
 
 def _recorded_bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:
-    """Prob's values by operations that autograd can follow; who runs them will fuse them, or has the memory."""
+    """Prob's values by operations that autograd can follow; a compiler will fuse them."""
     if upper == "tanh":
         return torch.tanh(z.relu() / tau) * tau
     return z.relu() / tau if upper == "constant" else _bounded(z, upper, tau)

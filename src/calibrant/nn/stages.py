@@ -12,7 +12,7 @@ Read off a `Trace`:
   one before global pooling;
 - what is pooled (or resized, or skips points) and then, with no convolution between, subsampled again is so once: two
   pools are one, and so are a pool and a strided layer, and a power, a mean and a root (LPPool, GeM);
-- a squeeze (a map averaged into a gate, while larger maps follow) is no subsampling.
+- a squeeze (a map averaged into a gate, while larger maps follow) is not subsampling.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _places(run: Trace, stem: int, prob: bool) -> tuple[list[Place], list[Lost]]
     chains = {op.at: _chain(run, _origin(run, op), prob) for op, place, _ in reached if place is None}
     found: dict[str, tuple[Place, int]] = {}
     lost: list[Lost] = []
-    everywhere: set[int] = set()  # maps that whoever reads them sees smoothed
+    everywhere: set[int] = set()  # maps that every reader sees smoothed
     for op, place, took in reached:
         if place is None:
             giver = _giver(run, op, chains, prob)

@@ -64,7 +64,7 @@ def smooth(
         if any(".quantized" in type(m).__module__ for m in model.modules()):
             raise InputError("this model is quantised, and whole numbers take no average; smooth it before quantising")
         raise _no_convolution(model, " (of one that convolves by functions alone, pass example=, a batch)")
-    Smooth(kernel, prob=prob, tau=tau, padding=padding)  # refuses settings that are none before anything is copied
+    Smooth(kernel, prob=prob, tau=tau, padding=padding)  # refuses wrong settings before anything is copied
     _refuse_lazy(model)
     target = model if inplace else copied(model)
     chosen = _choose(target, where, example, prob)
@@ -188,7 +188,7 @@ def _choose(model: nn.Module, where: Where, example: Any, prob: Upper) -> list[P
     else:
         chosen = [where] if isinstance(where, str) else list(where) if isinstance(where, Iterable) else [where]
         if wrong := [name for name in chosen if not isinstance(name, str)]:
-            raise InputError(f"where={wrong[0]!r} is no name; give {STAGES!r}, names of modules, or a function")
+            raise InputError(f"where={wrong[0]!r} is not a name; give {STAGES!r}, names of modules, or a function")
         chosen = list(dict.fromkeys(chosen))
         missing = [repr(name) for name in chosen if _side(name)[1] not in modules] if chosen else ["an empty where="]
     if missing:
@@ -232,7 +232,7 @@ def _named(model: nn.Module, run: Trace, side: Side, name: str, modules: dict[st
         )
     before, after = ([_axes(run, n) for c in calls for n in c.takes or (-1,)], [_axes(run, c.gave) for c in calls])
     axes, others = (before, after) if side == "before" else (after, before)
-    none = [n for c in calls for n in c.takes if not _axes(run, n)]  # of several that it takes, what is no map
+    none = [n for c in calls for n in c.takes if not _axes(run, n)]  # the inputs that are not maps
     number = (*none, *calls[-1].takes, -1)[0] if side == "before" else calls[-1].gave
     if not all(axes):
         shape = f"shape {run.shapes[number]}" if number in run.shapes else "no tensor"

@@ -1,10 +1,10 @@
 """One forward pass, written down: which module took and gave which tensor, and which operation read and wrote which.
 
 Shapes alone do not tell a feature map from tokens, nor a strided layer from one without padding, and a function
-(`F.max_pool2d`) is no module. So operations are recorded as torch dispatches them: what a convolution or a pool reads
-is a map [N, C, …], and what it strides over is subsampling. A tensor changed in place is a new one here.
+(`F.max_pool2d`) is not a module. So operations are recorded as torch dispatches them: what a convolution or a pool
+reads is a map [N, C, …], and what it strides over is subsampling. A tensor changed in place is a new one here.
 
-How many spatial axes a map has is that map's own affair: a network may have a 2-d trunk and a 1-d head.
+Each map has its own number of spatial axes: a network may have a 2-d trunk and a 1-d head.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             came |= t.upstream.get(n, 0)
         spatial = bool(name in SPATIAL or (name == "slice" and skips_points(given))) and bool(reads and writes)
         shrinks = spatial and smaller(t.shapes[writes[0]], t.shapes[reads[0]])
-        # a convolution without padding loses its border, which is no subsampling
+        # a convolution without padding loses its border, which is not subsampling
         strided = name not in CONVOLUTIONS or max(given["stride"]) > 1
         op = Operation(
             at, name, reads, writes, tuple(self.stack), self._axes(name, reads), shrinks and strided,

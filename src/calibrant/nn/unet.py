@@ -27,7 +27,7 @@ def twice(inputs: int, outputs: int, layers: Layers, *, drop: bool) -> nn.Sequen
 
 
 class UNet(nn.Module):
-    class_axis = -1  # for whoever reads its output: four axes would otherwise mean [N, K, H, W]
+    class_axis = -1  # four axes would otherwise mean [N, K, H, W]
 
     def __init__(
         self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, width: int = WIDTHS[0]
