@@ -1,4 +1,4 @@
-"""`python -m docs.make_claims` writes docs/claims.md and a page per paper from the cells in results/; a test compares.
+"""`python -m docs.make_claims` writes docs/claims.md, a page per paper and docs/cost.md from results/; a test compares.
 
 The remarks at the end of a paper's page are written by hand, in results/notes/.
 """
@@ -10,20 +10,23 @@ from pathlib import Path
 
 from calibrant.bench import verdict
 from calibrant.bench.claims import HEAD, Summary, rows, summaries
+from calibrant.bench.plan import GPUS, plan, wall
 from calibrant.bench.reproduction import gpu_minutes
-from calibrant.bench.store import Store
-from calibrant.papers import PAPERS
+from calibrant.bench.store import Cell, Store
+from calibrant.papers import PAPERS, experiments
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
 ANCHOR = "the-rule"
+SEEDS = 3
 
 
 def pages() -> dict[str, str]:
     """Name of the file → its text."""
-    found = summaries(list(Store(RESULTS).cells()))
+    cells = list(Store(RESULTS).cells())
+    found = summaries(cells)
     each = {f"claims_{name}.md": paper(name, [s for s in found if s.paper == name]) for name in PAPERS}
-    return {"claims.md": front(found), **each}
+    return {"claims.md": front(found), **each, "cost.md": cost(cells)}
 
 
 def front(found: Sequence[Summary]) -> str:
@@ -66,6 +69,29 @@ def paper(name: str, found: Sequence[Summary]) -> str:
     if notes.is_file():
         lines += ["## Remarks of those who ran it", "", notes.read_text("utf-8")]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def cost(cells: Sequence[Cell]) -> str:
+    heads = ("table", "trainings", "without a pace", *(f"minutes on {g} GPU{'s' * (g > 1)}" for g in GPUS))
+    lines = [
+        "# What the papers' tables cost",
+        "",
+        f"What `calibrant bench run PAPER/TABLE --seeds {SEEDS}` would train that is not in `results/` with just its "
+        "settings, and how long that takes at the median pace of the cells there (one H200); `calibrant bench plan` "
+        "prints it row by row. A training is not split over GPUs. Networks that were never trained here have no pace: "
+        "their trainings are counted, their minutes are not. Cells that did not record how many ran beside them count "
+        "in full, so these are upper bounds. Made by `python -m docs.make_claims`.",
+        "",
+        _line(heads),
+        "|---" * len(heads) + "|",
+    ]
+    for table in dict.fromkeys(f"{e.paper}/{e.table}" for p in PAPERS.values() for e in p.experiments):
+        costs = plan(experiments(table), cells, SEEDS, "paper")
+        unknown = sum(c.trainings for c in costs if c.minutes is None)
+        known = any(c.total for c in costs)
+        times = (f"{max(1, wall(costs, g)):.0f}" if known else "–" for g in GPUS)
+        lines.append(_line((f"`{table}`", str(sum(c.trainings for c in costs)), str(unknown or ""), *times)))
+    return "\n".join(lines) + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:

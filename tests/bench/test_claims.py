@@ -68,7 +68,7 @@ def test_the_page_has_a_card_for_every_claim_and_loads_nothing(
 def test_the_pages_of_claims_are_the_cells() -> None:
     from docs.make_claims import ANCHOR, DOCS, pages
 
-    remedy = "cells, claims or the rule have changed: run `python -m docs.make_claims` and commit docs/claims*.md"
+    remedy = "cells, claims or the rule have changed: run `python -m docs.make_claims` and commit what it wrote"
     found = pages()
     assert {name: (DOCS / name).read_text("utf-8") for name in found} == found, remedy
     assert ANCHOR == "the-rule" and "## The rule" in found["claims.md"]
