@@ -17,7 +17,8 @@ from torch import Tensor
 
 from calibrant.attacks import Attack
 from calibrant.diagnostics.curvature import several
-from calibrant.ensembles.single import predict, unpack
+from calibrant.ensembles.inputs import unpack
+from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
 from calibrant.functional.binomial import wilson
 from calibrant.functional.pooling import pool
