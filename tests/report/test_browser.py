@@ -376,3 +376,16 @@ def test_no_error_and_no_request(page: Any, address: str) -> None:
     assert asked, "the log of requests is empty, so that it proves nothing"
     assert {url for url in asked if not url.startswith("data:")} == {address}
     assert Path(address.removeprefix("file://")).exists()
+
+
+def test_the_page_of_claims_opens_without_errors_and_switches_colours(browser: Any, tmp_path: Path) -> None:
+    from selenium.webdriver.common.by import By
+
+    from calibrant.cli import run
+
+    assert run(["bench", "report", "-o", str(tmp_path / "claims.html")]) == 0
+    browser.get_log("browser")
+    browser.get((tmp_path / "claims.html").as_uri())
+    browser.find_element(By.ID, "theme").click()
+    assert browser.execute_script("return document.documentElement.dataset.theme") in ("light", "dark")
+    assert not [line for line in browser.get_log("browser") if line["level"] == "SEVERE"]

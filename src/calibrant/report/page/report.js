@@ -154,7 +154,7 @@
   document.querySelectorAll(".operating").forEach(operating);
   document.querySelectorAll("table.sortable").forEach(sortable);
   document.querySelectorAll("input.filter").forEach(filter);
-  copied(document.getElementById("copy"), document.getElementById("markdown"));
+  document.querySelectorAll("#copy").forEach((button) => copied(button, document.getElementById("markdown")));
   document.addEventListener("mouseover", explain);
   theme(document.getElementById("theme"));
 })();
