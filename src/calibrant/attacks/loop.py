@@ -7,7 +7,6 @@ small networks are limited by kernel launches otherwise. Between two looks nothi
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -48,8 +47,15 @@ class Loop:
         """For each item: `best` (the nearest success, if any), the last `point`, `calls`, and `moved`: had it a
         gradient?"""
         size = len(done) if self.model.whole_batch else even(len(done), self.slots)
-        rows = torch.split(torch.arange(len(done), device=self.device), size)
-        parts = [self._run(task.take(part), done[part]) for part in rows]
+        parts = []
+        for rows in torch.split(torch.arange(len(done), device=self.device), size):
+            n = len(rows)
+            if self.records and not self.model.whole_batch:  # or a graph would be recorded for every number of items
+                rows = torch.cat([rows, rows[:1].expand(self._size(n) - n)])
+            finished = done[rows]
+            finished[n:] = True
+            ended = self._run(task.take(rows), finished)
+            parts.append({name: values[:n] for name, values in ended.items()})
         return {name: torch.cat([part[name] for part in parts]) for name in RESULTS}
 
     def _enter(self, task: Task, done: Tensor) -> State:
@@ -75,18 +81,16 @@ class Loop:
             left = int((~rows["done"]).sum())  # the only wait for the device
             if not left:
                 break
-            if self._smaller(left) < len(rows["done"]):
+            if self._size(left) < len(rows["done"]) and not self.model.whole_batch:
                 _copy_rows(rows, ended)
-                kept = rows["done"].int().argsort(stable=True)[: self._smaller(left)]
+                kept = rows["done"].int().argsort(stable=True)[: self._size(left)]
                 rows = {name: values[kept] for name, values in rows.items()}
             rows = self._advance(rows, min(PERIOD, self.attack.steps - taken), task.targeted)
         _copy_rows(rows, ended)
         return ended
 
-    def _smaller(self, left: int) -> int:
+    def _size(self, left: int) -> int:
         """The size of a batch for the items that are left: a power of two, so that there are few sizes."""
-        if self.model.whole_batch:
-            return sys.maxsize
         return max(1 << (left - 1).bit_length(), SMALLEST_GRAPH if self.records else 1)
 
     def _advance(self, rows: State, steps: int, targeted: bool) -> State:
