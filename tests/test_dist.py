@@ -96,3 +96,4 @@ def test_the_changelog_has_this_version_and_the_classifiers_what_is_supported() 
     supported = {c.rpartition(" ")[2] for c in project["classifiers"] if "Python :: 3." in c}
     assert supported == {"3.11", "3.12", "3.13"}
     assert re.fullmatch(r"\d+\.\d+\.\d+", calibrant.__version__)
+    assert f"\nversion: {VERSION}\n" in (ROOT / "CITATION.cff").read_text("utf-8")

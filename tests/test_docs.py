@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 import calibrant
+from calibrant.cli import VERBS
 from docs.make_api import page
+from docs.make_cli import page as cli_page
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -19,10 +21,13 @@ def test_the_site_builds_offline(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "-d", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    pages = sorted(tmp_path.glob("*.html"))
-    assert {"index.html", "tutorial.html", "conventions.html", "methods.html", "api.html"} <= {p.name for p in pages}
-    listed = set(re.findall(r'href="([\w-]+)\.html"', (tmp_path / "index.html").read_text()))
-    assert listed >= {p.stem for p in (ROOT / "docs").glob("*.md")}, "a page that nobody finds"
+    pages = sorted(tmp_path.rglob("*.html"))
+    assert {"index.html", "cli.html", "tutorial.html", "conventions.html", "methods.html", "api.html"} <= {
+        p.name for p in pages
+    }
+    listed = set(re.findall(r'href="([\w/-]+)\.html"', (tmp_path / "index.html").read_text()))
+    written = {str(p.relative_to(ROOT / "docs").with_suffix("")) for p in (ROOT / "docs").rglob("*.md")}
+    assert listed >= written, f"pages that nobody finds: {sorted(written - listed)}"
     for built in pages:
         for tag in re.findall(r"<(?:script|link|img|iframe)\b[^>]*>", built.read_text()):
             assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag), f"{built.name} loads {tag}"
@@ -33,6 +38,7 @@ RUN_ELSEWHERE = {
     "ar-adals",
     "deployment",
     "ensembles",
+    "index",
     "integrations",
     "report",
     "shifts",
@@ -67,6 +73,14 @@ def test_what_a_page_quotes_stands_in_the_source(page: str) -> None:
         head, *lines = block.splitlines()
         source = {line.strip().rstrip(",") for line in (ROOT / head.split()[1].rstrip(",")).read_text().splitlines()}
         assert [line for line in lines if line.strip().rstrip(",") not in source] == []
+
+
+def test_the_page_of_the_command_line_has_every_option() -> None:
+    text = cli_page()
+    for verb in VERBS:
+        part = text[text.index(f"## calibrant {verb}\n") :].partition("\n## ")[0]
+        assert "| `" in part or "### " in part, verb
+    assert re.search(r"\| `--fail-if` \| .*exit with code 3", text) and "| `--by` |" in text
 
 
 def test_the_api_page_is_the_public_surface() -> None:

@@ -57,5 +57,6 @@ def test_the_tour_is_short() -> None:
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / "README.md").read_text()):
+    text = (ROOT / "README.md").read_text()
+    for target in re.findall(r"\]\(([^)#]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text):
         assert target.startswith("https://") or (ROOT / target).exists(), target
