@@ -294,6 +294,24 @@ def test_small_work_is_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(ensemble.members(X), looped(ensemble, X))
 
 
+def test_inputs_of_many_shapes_are_not_traced_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dropout, "MOST_GRAPHS", 2)
+    ensemble = MCDropout(network(plain), members=3)
+    for side in (8, 7):
+        ensemble.members(X[..., :side])
+    with pytest.warns(CalibrantWarning, match="more than 2 shapes"):
+        assert torch.equal(ensemble.members(X[..., :6]), looped(ensemble, X[..., :6]))
+
+
+def masks_a_class(n: Net, x: Tensor) -> Tensor:
+    return plain(n, x).masked_fill(torch.tensor([False, True, False]), -torch.inf)
+
+
+def test_an_impossible_class_is_no_disagreement() -> None:
+    ensemble = MCDropout(network(masks_a_class), members=3)
+    assert torch.equal(ensemble.members(X), looped(ensemble, X))
+
+
 def test_an_error_of_the_network_itself_is_not_hidden() -> None:
     def fails(n: Net, x: Tensor) -> Tensor:
         raise ZeroDivisionError("mine")

@@ -49,6 +49,9 @@ from calibrant.types import Predictions
 SMALL = 10**8
 """Multiplications, roughly, of all members' passes below which tracing the network takes longer than they do."""
 
+MOST_GRAPHS = 8
+"""Graphs of one network, each for its own shape of input; with more of them, tracing would not pay."""
+
 
 @dataclass(frozen=True, eq=False)
 class MCDropout(Ensemble):
@@ -172,13 +175,16 @@ class MCDropout(Ensemble):
         split = next((s for s in known.values() if s is not None and s.takes(len(x))), None)
         if split is None and len(x) not in known:
             try:
+                if sum(map(len, self._splits.values())) >= MOST_GRAPHS:
+                    raise NoGraph(f"its batches have more than {MOST_GRAPHS} shapes")
                 copy = twin(self.model)
                 with dropping([copy.get_submodule(name) for name in found], self.p):
                     split = Split(export(copy, x), len(x))
             except NoGraph as why:
                 self._run_whole(why)
             known[len(x)] = split
-        return split
+        wrong = split is not None and split.trusted.get(False) is False  # not even one by one
+        return None if wrong else split
 
     def _trusted(
         self,

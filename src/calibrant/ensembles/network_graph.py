@@ -181,7 +181,7 @@ def written(n: Node) -> Node | None:
     if given.get("running_mean") is not None and any(given.get(mode) for mode in _MODES):
         raise NoGraph("it updates its running statistics")
     names = [a.name for a in n.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
-    if not names:
+    if not names or n.target is torch.ops.aten.detach_.default:  # of `torch.tensor(…)` in a forward: changes no number
         return None
     if names != [n.target._schema.arguments[0].name] or not isinstance(n.args[0], Node):
         raise NoGraph(f"{n.target} writes to several tensors, or to one that is not its first argument")
