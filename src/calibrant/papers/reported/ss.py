@@ -242,46 +242,7 @@ CLAIMS = (
         "the result reveals that spatial smoothing and temporal smoothing […] are complementary",
         pairs(TABLE_E4, ["nll", "consistency"]),
     ),
-    Claim(
-        "ss/bounds",
-        "§B.1, Table B.1",
-        "A bounded activation before the blur lowers the NLL.",
-        "The results indicate that upper-bounded functions with ReLU tend to improve accuracy and uncertainty "
-        "at the same "
-        "time.",
-        pairs(ss_studies.TABLE_B1, ["nll"]),
-    ),
-    Claim(
-        "ss/head",
-        "§C.1, Table C.1",
-        "Global average pooling is better than an MLP as a head.",
-        "On both the training and the test dataset, most predictive performance of MLP is worse than that of GAP.",
-        pairs(ss_studies.TABLE_C1, ["nll"]),
-    ),
-    Claim(
-        "ss/preactivation",
-        "§C.2, Table C.2",
-        "Pre-activation lowers the NLL.",
-        "The results suggests that pre-activation improves both accuracy and uncertainty in most cases.",
-        pairs(ss_studies.TABLE_C2, ["nll"]),
-    ),
-    Claim(
-        "ss/blur_alone",
-        "§F, Fig. F.1",
-        "In a pre-activation network, blur alone harms and blur after Prob helps.",
-        "Blur alone harms the predictive performance, although Prob + Blur improves it.",
-        tuple(
-            Pair(
-                f"{title}: {words} − nothing",
-                Source(f"ss/figure_f1/{network}_{what}", "dropout"),
-                Source(f"ss/figure_f1/{network}_none", "dropout"),
-                "nll",
-                sign,
-            )
-            for network, title in (("vgg16", "VGG-16"), ("resnet18", "ResNet-18"))
-            for what, words, sign in (("blur", "blur", 1), ("prob_blur", "Prob and blur", -1))
-        ),
-    ),
+    *ss_studies.CLAIMS,
     Claim(
         "ss/training_loss",
         "§E.1",

@@ -5,7 +5,8 @@ Table B.2's kernel of 1 is Table B.1's tanh, with other numbers. The ResNet base
 
 from __future__ import annotations
 
-from calibrant.papers.reported.table import table
+from calibrant.papers.reported.claim import Claim, Pair, pairs
+from calibrant.papers.reported.table import Source, table
 
 TABLE_B1 = table(
     "ss/table_b1",
@@ -148,3 +149,46 @@ TABLE_C2 = table(
 )
 
 TABLES = (TABLE_B1, TABLE_B2, TABLE_C1, TABLE_C2)
+
+CLAIMS = (
+    Claim(
+        "ss/bounds",
+        "§B.1, Table B.1",
+        "A bounded activation before the blur lowers the NLL.",
+        "The results indicate that upper-bounded functions with ReLU tend to improve accuracy and uncertainty "
+        "at the same "
+        "time.",
+        pairs(TABLE_B1, ["nll"]),
+    ),
+    Claim(
+        "ss/head",
+        "§C.1, Table C.1",
+        "Global average pooling is better than an MLP as a head.",
+        "On both the training and the test dataset, most predictive performance of MLP is worse than that of GAP.",
+        pairs(TABLE_C1, ["nll"]),
+    ),
+    Claim(
+        "ss/preactivation",
+        "§C.2, Table C.2",
+        "Pre-activation lowers the NLL.",
+        "The results suggests that pre-activation improves both accuracy and uncertainty in most cases.",
+        pairs(TABLE_C2, ["nll"]),
+    ),
+    Claim(
+        "ss/blur_alone",
+        "§F, Fig. F.1",
+        "In a pre-activation network, blur alone harms and blur after Prob helps.",
+        "Blur alone harms the predictive performance, although Prob + Blur improves it.",
+        tuple(
+            Pair(
+                f"{title}: {words} − nothing",
+                Source(f"ss/figure_f1/{network}_{what}", "dropout"),
+                Source(f"ss/figure_f1/{network}_none", "dropout"),
+                "nll",
+                sign,
+            )
+            for network, title in (("vgg16", "VGG-16"), ("resnet18", "ResNet-18"))
+            for what, words, sign in (("blur", "blur", 1), ("prob_blur", "Prob and blur", -1))
+        ),
+    ),
+)
