@@ -154,7 +154,10 @@ BAD: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
         ["x.npz", "row 4", "1.5", "integer"],
     ),
     "label NaN": (lambda d: npz(d / "x.npz", logits=Z, labels=at(Y.astype(float), 4, np.nan)), ["row 4", "nan"]),
-    "label text": (lambda d: npz(d / "x.npz", logits=Z, labels=Y.astype(str)), ["x.npz", "labels", "not numbers"]),
+    "label text": (
+        lambda d: npz(d / "x.npz", logits=Z, labels=Y.astype(str)),
+        ["x.npz", "label in row 0", "not a number"],
+    ),
     "lengths differ": (lambda d: npz(d / "x.npz", logits=Z, labels=Y[:-1]), ["x.npz", "20 rows", "19 labels"]),
     "one class": (lambda d: npz(d / "x.npz", logits=np.zeros((1, 20, 1)), labels=Y), ["x.npz", "1 class", "two"]),
     "one class, as a column": (
@@ -217,7 +220,7 @@ BAD: dict[str, tuple[Callable[[Path], Any], list[str]]] = {
     ),
     "empty cell": (lambda d: csv(d / "x.csv", GOOD + "1,,2\n"), ["x.csv", "row 2", "'logit_0'", "empty"]),
     "short line": (lambda d: csv(d / "x.csv", GOOD + "1,2\n"), ["x.csv", "row 2", "2 cells", "3"]),
-    "label text in a CSV": (lambda d: csv(d / "x.csv", GOOD + "cat,1,2\n"), ["x.csv", "row 2", "'label'", "'cat'"]),
+    "label text in a CSV": (lambda d: csv(d / "x.csv", GOOD + "cat,1,2\n"), ["x.csv", "row 2", "label", "'cat'"]),
     "NaN in a CSV": (lambda d: csv(d / "x.csv", GOOD + "1,nan,2\n"), ["x.csv", "row 2", "nan"]),
     "fraction as label in a CSV": (
         lambda d: csv(d / "x.csv", GOOD + "0.5,1,2\n"),

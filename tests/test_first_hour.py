@@ -146,3 +146,45 @@ def test_ensemble_the_network_i_have(logits: Tensor, labels: Tensor) -> None:
     ensemble = calibrant.PEP.fit(network, (logits, labels))
     assert "NLL" in repr(ensemble) and "→" in repr(ensemble.certificate)
     assert isinstance(ensemble(logits), Tensor)
+
+
+@job
+def test_my_labels_are_words(logits: Tensor, labels: Tensor) -> None:
+    words = [["cat", "dog", "owl"][label] for label in labels]
+    report = calibrant.evaluate(logits, words, classes=["cat", "dog", "owl"])
+    assert report.ece.value == calibrant.evaluate(logits, labels, intervals=False).ece.value
+    assert report.conventions["classes"] == "cat, dog, owl"
+
+
+@job
+def test_my_predictions_are_a_data_frame(logits: Tensor, labels: Tensor) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(torch.softmax(logits, 1), columns=["prob_cat", "prob_dog", "prob_owl"])
+    frame["species"] = [["cat", "dog", "owl"][label] for label in labels]
+    report = calibrant.evaluate(frame, label="species")
+    assert report.verdict.startswith("strongly overconfident")
+
+
+@job
+def test_a_loss_in_my_own_loop(logits: Tensor, labels: Tensor) -> None:
+    model, loss = torch.nn.Linear(3, 3), calibrant.losses.Focal(gamma=3)
+    optimiser = torch.optim.SGD(model.parameters(), 0.1)
+    loss(model(logits), labels).backward()
+    optimiser.step()
+    assert loss(model(logits), labels).ndim == 0
+
+
+@job
+def test_mixup_in_my_own_loop(logits: Tensor, labels: Tensor) -> None:
+    model, rng = torch.nn.Linear(3, 3), torch.Generator().manual_seed(0)
+    x, q = calibrant.transforms.Mixup(0.2).mixed(logits, calibrant.targets.OneHot(3)(labels), rng)
+    calibrant.losses.CrossEntropy()(model(x), q).backward()
+    assert model.weight.grad is not None
+
+
+@job
+def test_numbers_after_each_epoch(logits: Tensor, labels: Tensor) -> None:
+    panel = calibrant.CalibrationPanel(num_classes=3, metrics=["accuracy", "ece"])
+    for x, y in zip(logits.split(100), labels.split(100), strict=True):
+        panel.update(x, y)
+    assert panel.compute()["ece"] == pytest.approx(calibrant.evaluate(logits, labels, intervals=False).ece.value)

@@ -61,7 +61,7 @@ def test_a_slip_in_a_file_is_answered_with_the_remedy(said: Said, name: str) -> 
 def test_labels_that_are_names_in_a_csv(said: Said) -> None:
     Path("x.csv").write_text("logit_0,logit_1,label\n1,0,cat\n")
     code, _, err = said("audit", "x.csv")
-    assert code == 2 and "'cat', not a number; number the classes from 0" in err
+    assert code == 2 and "'cat', text and not a number; number the classes from 0" in err
 
 
 def test_a_csv_with_class_names_as_columns_hears_what_columns_are_called(said: Said) -> None:

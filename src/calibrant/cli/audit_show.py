@@ -114,5 +114,7 @@ def conventions_line(report: Report) -> str:
     if report.k == 2 and c["about"] == "top label":
         about += " (--about positive for class 1)"
     classes = f"{report.k} classes" if report.k else "top-1 only"
+    if "classes" in c:  # in their order
+        classes += f": {c['classes']}"
     parts = [f"{report.n:,} items", classes, about, f"split {c['split']}", f"{c['bins']} right-closed bins"]
     return " · ".join([*parts, "Brier summed over classes", "sums in float64"])

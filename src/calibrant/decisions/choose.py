@@ -11,7 +11,7 @@ from calibrant.decisions.conformal import choose_sets
 from calibrant.decisions.costs import choose_costs
 from calibrant.decisions.rule import Rule, probability
 from calibrant.errors import InputError, SplitError, warn
-from calibrant.functional.inputs import predictions as checked
+from calibrant.files.given import given as given_predictions
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import refuse_reuse
 from calibrant.posthoc.calibrator import refuse_test
@@ -42,6 +42,8 @@ def decide(
     penalty: float | None = None,
     k_reg: int | None = None,
     actions: Sequence[str] | None = None,
+    classes: Sequence[str] | None = None,
+    label: str | None = None,
 ) -> Rule:
     """The rule for one of
 
@@ -54,11 +56,12 @@ def decide(
       or topk, with conservative or `randomised` ties (`conformal.py`);
     * `costs`: a table [K, A] of what each action costs for each truth, with the names of the `actions` (`costs.py`).
 
-    `predictions` are `Predictions`, or logits beside their `labels`: items that neither the model nor `map` was fitted
-    on. `by="class"` or `"group"` keeps the promise in each class or group. The promise of a threshold holds with
-    probability `guarantee` (0.95); that of sets is on average over calibration sets, unless a `guarantee` is given.
+    `predictions` are `Predictions`, logits beside their `labels`, or a data frame with a column `label`: items that
+    neither the model nor `map` was fitted on. `by="class"` or `"group"` keeps the promise in each class or group.
+    The promise of a threshold holds with probability `guarantee` (0.95); that of sets is on average over calibration
+    sets, unless a `guarantee` is given.
     """
-    p = predictions if isinstance(predictions, Predictions) else checked(predictions, labels)
+    p = given_predictions(predictions, labels, label=label, classes=classes)
     goals = {"accuracy": accuracy, "accept": accept, "threshold": threshold, "risk": risk}
     goals |= {"set_coverage": set_coverage, "costs": costs}
     given = {"loss": loss, "method": method, "randomised": randomised or None, "penalty": penalty, "k_reg": k_reg}

@@ -10,13 +10,14 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
 from calibrant.errors import FileError
 from calibrant.files import arrays, atomic, csv, npz, parquet, tensors
 from calibrant.files.arrays import Arrays, Content, Keys
+from calibrant.files.given import is_table, of_table
 from calibrant.files.paths import existing
 from calibrant.types import Predictions, Split
 
@@ -33,7 +34,7 @@ FORMATS: dict[str, Format] = {".csv": csv, ".npz": npz, ".parquet": parquet, ".s
 
 
 def read(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Any,
     *,
     labels: str | os.PathLike[str] | None = None,
     logits_key: str | None = None,
@@ -46,8 +47,14 @@ def read(
     class_axis: int = -1,
     ignore_index: int | None = None,
 ) -> Predictions:
-    """Checked predictions from a file; `labels` is the second `.npy` of a pair, or labels kept apart.
-    `group_key` names the column of the groups, which may be text."""
+    """Checked predictions from a file or a data frame (pandas, Polars, Arrow).
+
+    `labels` is the second `.npy` of a pair, or labels kept apart. The keys name arrays or columns that are called
+    otherwise; labels and groups may be text.
+    """
+    keys = Keys(logits_key, probs_key, labels_key, predicted_key, confidence_key, group_key)
+    if is_table(path):
+        return of_table(path, keys, None, split)
     where = existing(path)
     if where.suffix == ".npy":
         if labels is None:
@@ -57,7 +64,6 @@ def read(
         found = csv.read(where, group_key) if where.suffix == ".csv" else reader(where).read(where)
         if labels is not None:
             found = _with_labels(found, existing(labels))
-    keys = Keys(logits_key, probs_key, labels_key, predicted_key, confidence_key, group_key)
     return arrays.join(found, keys, class_axis=class_axis, ignore_index=ignore_index, split=split)
 
 

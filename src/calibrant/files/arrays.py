@@ -74,6 +74,7 @@ def join(
     class_axis: int = -1,
     ignore_index: int | None = None,
     split: Split | str | None = None,
+    classes: Sequence[Any] | None = None,
     source: str | None = None,
     doubt: bool = True,
 ) -> Predictions:
@@ -93,7 +94,7 @@ def join(
         class_axis=class_axis,
         ignore_index=ignore_index,
         ids=_listed(arrays, values.get("ids"), "ids"),
-        classes=_listed(arrays, values.get("classes"), "classes"),
+        classes=_listed(arrays, values.get("classes"), "classes") if classes is None else classes,
         features=values.get("features"),
         group=values["group"] if "group" in values else _listed(arrays, None, "group"),
         raw=_flag(texts["raw"], True),

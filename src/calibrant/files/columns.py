@@ -1,9 +1,11 @@
-"""Tables: numbered columns `logit_0 … logit_{K-1}` form one array `logit`; a column of lists is an array of rows."""
+"""Tables: columns `logit_0 … logit_{K-1}` form one array `logit`, and so do columns named after classes, `logit_cat`,
+`logit_dog`, in the order in which they stand. A column of lists is an array of rows."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +53,21 @@ def stems(columns: Sequence[str], path: Path) -> dict[str, list[str]]:
             found[stem] = [members[i] for i in range(len(members))]
             for column in found[stem]:
                 found.pop(column)
+    if not any(stem in found for stem in _SCORES):  # beside other scores, `prob_max` is a column like any other
+        for stem in _SCORES:
+            named = [column for column in found if column.startswith(f"{stem}_")]
+            if len(named) > 1:
+                found = {name: columns for name, columns in found.items() if name not in named} | {stem: named}
     return found
+
+
+def class_meta(found: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """The names of the classes as a file's metadata hold them, if the columns of the scores are named after them."""
+    for stem in _SCORES:
+        names = [column.removeprefix(f"{stem}_") for column in found.get(stem, ())]
+        if len(names) > 1 and not all(name.isdigit() for name in names):
+            return {"classes": json.dumps(names, ensure_ascii=False)}
+    return {}
 
 
 def dense(column: Any, path: Path, name: str) -> Any:

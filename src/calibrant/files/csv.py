@@ -17,7 +17,7 @@ import numpy as np
 
 from calibrant.errors import FileError
 from calibrant.files.arrays import ROLES, Arrays, Content
-from calibrant.files.columns import stacked, stems
+from calibrant.files.columns import class_meta, stacked, stems
 
 _TEXT = {
     name
@@ -26,13 +26,25 @@ _TEXT = {
 }
 
 
+_NUMBERS = {name for role in ("logits", "probs", "confidence", "features") for name in ROLES[role]}
+"""Columns that hold numbers in any case; others, such as labels, may be text."""
+
+
 def read(path: Path, text: str | None = None) -> Arrays:
     """`text` names a column of words, besides those that always are."""
     header = _header(path)
     found = stems(header, path)
-    return Arrays(
-        path, tuple(found), lambda name: _load(path, header, found[name], name, name in {*_TEXT, text}), word="column"
-    )
+
+    def load(name: str) -> Any:
+        columns, words = found[name], name in {*_TEXT, text}
+        if words or name in _NUMBERS or len(columns) > 1:
+            return _load(path, header, columns, name, words)
+        try:
+            return _load(path, header, columns, name, False)
+        except FileError:
+            return _load(path, header, columns, name, True)
+
+    return Arrays(path, tuple(found), load, class_meta(found), word="column")
 
 
 def _header(path: Path) -> list[str]:
@@ -108,8 +120,7 @@ def _number(cell: str, at: str, column: str) -> float:
         return float(cell)
     except ValueError:
         shown = repr(cell if len(cell) <= 40 else f"{cell[:40]}…") if cell.strip() else "empty"
-        remedy = "; number the classes from 0, in the order of the scores" if column in ROLES["labels"] else ""
-        raise FileError(f"{at}: column {column!r} is {shown}, not a number{remedy}") from None
+        raise FileError(f"{at}: column {column!r} is {shown}, not a number") from None
 
 
 def write(path: Path, content: Content) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from calibrant.errors import FileError
 from calibrant.files.arrays import ROLES, Arrays, Content
-from calibrant.files.columns import is_score, stacked, stems
+from calibrant.files.columns import class_meta, is_score, stacked, stems
 from calibrant.files.npz import numpy
 from calibrant.files.paths import readable, visible
 
@@ -50,7 +50,7 @@ def read(path: Path) -> Arrays:
             raise FileError(f"{path}: the parts disagree on the type of {name!r} ({error})") from error
         return _guarded(path, lambda: stacked(whole, found[name], path, name))
 
-    return Arrays(path, tuple(found), load, _meta(files[0], first), word="column")
+    return Arrays(path, tuple(found), load, class_meta(found) | _meta(files[0], first), word="column")
 
 
 def group_rows(part: Path) -> list[int]:
@@ -78,7 +78,7 @@ def batches(
     """
     file = _open(part)
     found = stems(file.schema_arrow.names, part)
-    meta, start = _meta(part, file.schema_arrow), 0
+    meta, start = class_meta(found) | _meta(part, file.schema_arrow), 0
     names = list(found) if everything else _wanted(found)
     columns = None if everything else [c for name in names for c in found[name]]
     stream = _guarded(part, lambda: file.iter_batches(batch_size=size, row_groups=groups, columns=columns))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.functional.class_names import known_classes, named_apart, numbered
 from calibrant.functional.model_output import both_classes
 from calibrant.functional.probabilities import log_probabilities, look_like_probabilities, warn_of_probabilities
 from calibrant.functional.segmentation import classes_last, flatten
@@ -43,15 +44,22 @@ def predictions(
     """Check arrays and join them into `Predictions`; an error names the row.
 
     `logits` (or `probs`) is [N, K], [M, N, K] for members, or one column (`[N]`, `[N, 1]`) with the score of class 1 in
-    a binary problem. `predicted` and `confidence` alone make a top-1 set. Raw logits that look like probabilities count
+    a binary problem. Labels are numbers or, with the names of the `classes` in the order of the scores, text.
+    `predicted` and `confidence` alone make a top-1 set. Raw logits that look like probabilities count
     as logits, with a `CalibrantWarning`; a caller that passes only some of the items sets `doubt=False`.
     """
     where = f"{source}: " if source else ""
     if labels is None:
-        raise InputError(f"{where}no labels; pass one integer class per item")
+        table = "; a data frame is read by calibrant.read(df, labels_key=…)" if hasattr(logits, "columns") else ""
+        raise InputError(f"{where}no labels; pass one class per item{table}")
     if logits is not None and probs is not None:
         raise InputError(f"{where}both logits and probs were given; pass exactly one of them")
-    y = as_tensor(labels, "labels", where)
+    names = known_classes(classes, labels, logits if probs is None else probs)
+    if names is None and logits is None and probs is None:
+        names = named_apart(labels, predicted)
+    y = as_tensor(numbered(labels, names, "label", where), "labels", where)
+    if predicted is not None:
+        predicted = numbered(predicted, names, "predicted", where)
     beside = {"ids": ids, "features": features, "group": group, "predicted": predicted, "confidence": confidence}
     scores, binary = None, False
     if logits is not None or probs is not None:
@@ -88,7 +96,7 @@ def predictions(
         split=as_split(split, where),
         raw=raw,
         ids=_texts(beside["ids"], n, "ids", where),
-        classes=_texts(classes, None if scores is None else int(scores.shape[-1]), "classes", where),
+        classes=_texts(names, None if scores is None else int(scores.shape[-1]), "classes", where),
         features=_aligned(beside["features"], n, "features", where),
         group=group_ids,
         group_names=group_names,

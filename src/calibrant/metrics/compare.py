@@ -16,7 +16,7 @@ import torch
 
 from calibrant.display import Rows, Shown, six
 from calibrant.errors import InputError, unknown
-from calibrant.functional.inputs import predictions as checked
+from calibrant.files.given import given
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, paired
 from calibrant.metrics.bootstrap import bootstrap, units
@@ -134,9 +134,13 @@ def compare(
     replicates: int = REPLICATES,
     group: Any = None,
     names: tuple[str, str] | None = None,
+    classes: Sequence[Any] | None = None,
+    label: str | None = None,
 ) -> Comparison:
-    """b against a on the same items. Logits and `labels` (`probs=True`: probabilities), or `Predictions`."""
-    both = tuple(_predictions(x, labels, probs, group) for x in (a, b))
+    """b against a on the same items. Logits and `labels` (`probs=True`: probabilities), `Predictions`, or data frames
+    whose column `label` holds the labels. Labels of text need `classes`, the names in the order of the scores."""
+    about: dict[str, Any] = {"classes": classes, "label": label, "group": group}
+    both = tuple(_predictions(x, labels, probs, about) for x in (a, b))
     called = names or tuple(p.source or name for p, name in zip(both, "ab", strict=True))
     same_items(both[0], both[1], (called[0], called[1]))
     resampling = Resampling(seed, whole("replicates", replicates, 20))
@@ -268,7 +272,7 @@ def same_items(a: Predictions, b: Predictions, names: tuple[str, str]) -> None:
         )
 
 
-def _predictions(x: Any, labels: Any, probs: bool, group: Any) -> Predictions:
+def _predictions(x: Any, labels: Any, probs: bool, about: dict[str, Any]) -> Predictions:
     if isinstance(x, Predictions):
         return x
-    return checked(None if probs else x, labels, probs=x if probs else None, group=group)
+    return given(None, labels, probs=x, **about) if probs else given(x, labels, **about)

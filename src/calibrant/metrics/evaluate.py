@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from calibrant.errors import InputError, SplitError, unknown
-from calibrant.functional.inputs import predictions as checked
+from calibrant.files.given import given
+from calibrant.functional.class_names import listed
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.bootstrap import units
@@ -37,30 +38,26 @@ def evaluate(
     group: Any = None,
     class_axis: int = -1,
     ignore_index: int | None = None,
+    classes: Sequence[Any] | None = None,
+    label: str | None = None,
 ) -> Report:
     """Every metric of `metrics` (None: the default panel) with its 95% interval.
 
-    The first argument is logits ([N, K]; [M, N, K] for members) or `Predictions`. Binary problems may
+    The first argument is logits ([N, K]; [M, N, K] for members), `Predictions`, or a data frame whose column `label`
+    holds the labels. Labels of text need `classes`, the names in the order of the scores. Binary problems may
     ask `about="positive"`: confidence is then the probability of class 1.
     """
-    if isinstance(logits, Predictions):
-        if labels is not None or probs is not None or group is not None:
-            raise InputError("Predictions carry their own labels, scores and groups; pass nothing beside them")
-        if (split, class_axis, ignore_index) != (Split.UNKNOWN, -1, None):
-            raise InputError(
-                "Predictions carry their own split and are rows already; give these to calibrant.predictions"
-            )
-        p = logits
-    else:
-        p = checked(
-            logits,
-            labels,
-            probs=probs,
-            split=split,
-            class_axis=class_axis,
-            ignore_index=ignore_index,
-            group=group,
-        )
+    p = given(
+        logits,
+        labels,
+        label=label,
+        probs=probs,
+        classes=classes,
+        split=split,
+        class_axis=class_axis,
+        ignore_index=ignore_index,
+        group=group,
+    )
     reused = refuse_reuse(p, allow_reuse)
     classwise = metrics is None or "ece_classwise" in metrics
     # groups are drawn on the CPU
@@ -81,7 +78,8 @@ def evaluate(
         split=p.split,
         allow_reuse=reused,
     )
-    return replace(report, file=p.source or None, predictions=p)
+    named = {} if p.classes is None else {"classes": listed(p.classes)}
+    return replace(report, file=p.source or None, predictions=p, conventions={**report.conventions, **named})
 
 
 def evaluate_scores(

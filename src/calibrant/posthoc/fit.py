@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError, RefusedError, SplitError, unknown
-from calibrant.functional.inputs import predictions as checked
+from calibrant.files.given import given
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.conventions import checked_seed
 from calibrant.posthoc.auto import Auto, Unchanged
@@ -35,25 +35,27 @@ def fit(
     class_axis: int = -1,
     ignore_index: int | None = None,
     group: Any = None,
+    classes: Sequence[Any] | None = None,
+    label: str | None = None,
     **settings: Any,
 ) -> FittedMap:
     """Fit `method` ("auto", a name of the table, "first+second", or a calibrator) and guard the result.
 
-    `logits` may be `Predictions`. The map's `record` holds certificate, guard and NLL before and after;
+    `logits` may be `Predictions`, or a data frame whose column `label` holds the labels. Labels of text need `classes`,
+    the names in the order of the scores. The map's `record` holds certificate, guard and NLL before and after;
     `strict=True` refuses a map that the guard flags. Further keywords are the method's settings.
     """
-    if isinstance(logits, Predictions):
-        if labels is not None or probs is not None or group is not None:
-            raise InputError("Predictions carry their own labels, scores and groups; pass nothing beside them")
-        if (split, class_axis, ignore_index) != (Split.UNKNOWN, -1, None):
-            raise InputError(
-                "Predictions carry their own split and are rows already; give these to calibrant.predictions"
-            )
-        p = logits
-    else:
-        p = checked(
-            logits, labels, probs=probs, split=split, class_axis=class_axis, ignore_index=ignore_index, group=group
-        )
+    p = given(
+        logits,
+        labels,
+        label=label,
+        probs=probs,
+        classes=classes,
+        split=split,
+        class_axis=class_axis,
+        ignore_index=ignore_index,
+        group=group,
+    )
     return fit_predictions(resolve(method, settings, seed), p, strict=strict, allow_reuse=allow_reuse, seed=seed)
 
 

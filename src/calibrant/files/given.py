@@ -1,0 +1,76 @@
+"""What a caller hands over as predictions: `Predictions`, a table, or scores beside their labels.
+
+A table is anything with columns that speaks Arrow's interchange: a data frame of pandas or Polars, an Arrow table. Its
+columns mean what they mean in a file: the label, `logit_0 …` or `prob_cat …`, and optionally `id`, `split`, `group`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from calibrant.errors import InputError
+from calibrant.files.arrays import Arrays, Keys, join
+from calibrant.files.columns import class_meta, stacked, stems
+from calibrant.functional.inputs import predictions as checked
+from calibrant.types import Predictions, Split
+
+
+def given(
+    data: Any,
+    labels: Any = None,
+    *,
+    label: str | None = None,
+    probs: Any = None,
+    classes: Sequence[Any] | None = None,
+    split: Split | str = Split.UNKNOWN,
+    class_axis: int = -1,
+    ignore_index: int | None = None,
+    group: Any = None,
+) -> Predictions:
+    """Checked predictions. `label` names the column of the labels in a table, `group` that of the groups."""
+    if isinstance(data, Predictions):
+        if any(x is not None for x in (labels, label, probs, classes, group)):
+            raise InputError("Predictions carry their own labels, scores and groups; pass nothing beside them")
+        if (split, class_axis, ignore_index) != (Split.UNKNOWN, -1, None):
+            raise InputError(
+                "Predictions carry their own split and are rows already; give these to calibrant.predictions"
+            )
+        return data
+    if is_table(data) and labels is None:
+        if probs is not None or not isinstance(group, str | None):
+            raise InputError("a table brings its own columns; name them with label= and group=")
+        return of_table(data, Keys(labels=label, group=group), classes, None if split == Split.UNKNOWN else split)
+    if label is not None:
+        raise InputError(f"label={label!r} names a column of a table; beside arrays, pass the labels themselves")
+    return checked(
+        data,
+        labels,
+        probs=probs,
+        classes=classes,
+        split=split,
+        class_axis=class_axis,
+        ignore_index=ignore_index,
+        group=group,
+    )
+
+
+def is_table(data: Any) -> bool:
+    return hasattr(data, "__arrow_c_stream__") and hasattr(data, "columns")
+
+
+def of_table(data: Any, keys: Keys, classes: Sequence[Any] | None, split: Split | str | None) -> Predictions:
+    """Predictions from the columns of a table."""
+    import pyarrow as pa
+
+    name = Path("the table")
+    try:
+        table = pa.table(data)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise InputError(f"this {type(data).__name__} is no table of plain columns ({error})") from error
+    found = stems(table.column_names, name)
+    arrays = Arrays(
+        name, tuple(found), lambda key: stacked(table, found[key], name, key), class_meta(found), word="column"
+    )
+    return join(arrays, keys, classes=classes, split=split, source="")

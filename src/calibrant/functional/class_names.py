@@ -1,0 +1,83 @@
+"""Labels as people have them: text, pandas Series and Categoricals, lists → numbers, in the order of the classes.
+
+Numbers stay as they are. Text needs the names of the classes in the order of the scores, from the caller, from the
+columns of a table of scores, or from a Categorical, which brings its own. Nothing is sorted or guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from calibrant.errors import InputError
+
+REMEDY = (
+    "number the classes from 0, or pass classes=[…] in the order of the scores (in a table, call the columns of the "
+    "scores prob_cat, prob_dog, …)"
+)
+
+
+def known_classes(classes: Sequence[Any] | None, labels: Any, scores: Any) -> list[str] | None:
+    """The names of the classes: as given, else the categories of the labels, else the columns of the scores."""
+    if classes is None:
+        own = getattr(labels, "categories", getattr(getattr(labels, "cat", None), "categories", None))
+        columns = getattr(scores, "columns", None)
+        found = own if own is not None else columns
+        if found is None or not all(isinstance(name, str) for name in found):
+            return None
+        classes = list(found)
+    names = [_plain(name) for name in (classes.tolist() if hasattr(classes, "tolist") else classes)]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise InputError(f"the class {twice!r} is named twice; class names must differ")
+    return names
+
+
+def numbered(labels: Any, classes: Sequence[str] | None, name: str = "label", where: str = "") -> Any:
+    """Labels as numbers. What is not text is returned as it is, and checked where numbers are."""
+    if isinstance(labels, Tensor):
+        return labels
+    try:
+        array = np.asarray(labels)
+    except ValueError:  # ragged
+        return labels
+    if array.dtype.kind not in "OUST":
+        return labels
+    entries = array.reshape(-1).tolist()
+    empty = next((i for i, entry in enumerate(entries) if entry is None or entry != entry), None)
+    if empty is not None:
+        raise InputError(f"{where}{name} in row {empty} is empty; every item needs one")
+    if all(isinstance(entry, int) for entry in entries):  # pandas' nullable integers
+        return np.array(entries, dtype=np.int64).reshape(array.shape)
+    texts = [_plain(entry) for entry in entries]
+    if classes is None:
+        row = next((i for i, text in enumerate(texts) if not text.lstrip("-").isdecimal()), 0)
+        raise InputError(f"{where}{name} in row {row} is {texts[row][:40]!r}, text and not a number; {REMEDY}")
+    place = {text: i for i, text in enumerate(classes)}
+    stranger = next((i for i, text in enumerate(texts) if text not in place), None)
+    if stranger is not None:
+        raise InputError(
+            f"{where}{name} in row {stranger} is {texts[stranger][:40]!r}, which is no class; the classes are "
+            f"{listed(classes)}"
+        )
+    return np.array([place[text] for text in texts], dtype=np.int64).reshape(array.shape)
+
+
+def named_apart(labels: Any, predicted: Any) -> list[str] | None:
+    """Classes of a set without scores, where their order does not matter: all names of labels and predictions."""
+    columns = [np.asarray(column) for column in (labels, predicted) if not isinstance(column, Tensor)]
+    if len(columns) < 2 or any(column.dtype.kind not in "OUST" for column in columns):
+        return None
+    return sorted({_plain(entry) for column in columns for entry in column.reshape(-1).tolist()})
+
+
+def listed(classes: Sequence[str], most: int = 10) -> str:
+    """The names in their order, not more than a line can hold."""
+    return ", ".join(classes[:most]) + (f", … ({len(classes):,} classes)" if len(classes) > most else "")
+
+
+def _plain(entry: Any) -> str:
+    return entry.decode("utf-8", "replace") if isinstance(entry, bytes) else str(entry)

@@ -1,0 +1,160 @@
+"""Labels and tables as people have them: text, Series, Categoricals, data frames, and the same in CSV and Parquet."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import calibrant
+from calibrant.cli import run
+from calibrant.errors import CalibrantError, FileError, InputError
+
+RNG = np.random.default_rng(0)
+Z = RNG.normal(size=(60, 3)) * 2
+P = np.exp(Z) / np.exp(Z).sum(1, keepdims=True)
+NAMES = ["owl", "cat", "dog"]  # not in the order of the alphabet
+Y = RNG.integers(0, 3, 60)
+TEXT = [NAMES[y] for y in Y]
+EXPECTED = calibrant.evaluate(probs=P, labels=Y, intervals=False)
+
+
+def same(report: Any) -> bool:
+    return all(report[name].value == pytest.approx(EXPECTED[name].value) for name in ("accuracy", "nll", "ece"))
+
+
+def as_list() -> Any:
+    return TEXT
+
+
+def as_array() -> Any:
+    return np.array(TEXT)
+
+
+def as_bytes() -> Any:
+    return np.array(TEXT).astype("S3")
+
+
+def as_series() -> Any:
+    return pytest.importorskip("pandas").Series(TEXT, index=range(100, 160))
+
+
+def as_categorical() -> Any:
+    return pytest.importorskip("pandas").Categorical(TEXT)  # its own order, which classes= overrules
+
+
+def as_polars() -> Any:
+    return pytest.importorskip("polars").Series(TEXT)
+
+
+@pytest.mark.parametrize("labels", [as_list, as_array, as_bytes, as_series, as_categorical, as_polars])
+def test_labels_of_text_follow_the_order_of_the_classes(labels: Any) -> None:
+    report = calibrant.evaluate(probs=P, labels=labels(), classes=NAMES, intervals=False)
+    assert same(report) and report.conventions["classes"] == "owl, cat, dog"
+    p = calibrant.predictions(Z, labels(), classes=NAMES)
+    assert p.labels.tolist() == Y.tolist() and p.classes == tuple(NAMES)
+
+
+def test_a_categorical_brings_its_order() -> None:
+    pandas = pytest.importorskip("pandas")
+    labels = pandas.Series(pandas.Categorical(TEXT, categories=NAMES))
+    assert same(calibrant.evaluate(probs=P, labels=labels, intervals=False))
+    assert same(calibrant.evaluate(probs=pandas.DataFrame(P, columns=NAMES), labels=TEXT, intervals=False))
+
+
+def test_numbers_of_pandas_are_numbers() -> None:
+    pandas = pytest.importorskip("pandas")
+    for labels in (pandas.Series(Y), pandas.Series(Y, dtype="Int64"), pandas.Series(Y, dtype="category")):
+        assert same(calibrant.evaluate(probs=P, labels=labels, intervals=False))
+
+
+def test_every_entrance_takes_text() -> None:
+    fitted = calibrant.fit("temperature", Z[:30], TEXT[:30], classes=NAMES)
+    assert torch.equal(fitted.temperature, calibrant.fit("temperature", Z[:30], Y[:30]).temperature)  # type: ignore[attr-defined]
+    after = calibrant.compare(Z, fitted(Z), TEXT, classes=NAMES, metrics=["nll"])
+    assert after["nll"].difference == calibrant.compare(Z, fitted(Z), Y, metrics=["nll"])["nll"].difference
+    rule = calibrant.decide(Z, TEXT, classes=NAMES, accept=0.5)
+    assert rule.record.n == 60
+
+
+@pytest.mark.parametrize(
+    ("labels", "classes", "words"),
+    [
+        (TEXT, None, ["row 0 is", "text and not a number", "classes=[…]", "prob_cat"]),
+        (["owl", "bat", *TEXT[2:]], NAMES, ["row 1 is 'bat'", "no class", "owl, cat, dog"]),
+        (["owl", None, *TEXT[2:]], NAMES, ["row 1 is empty"]),
+        (TEXT, ["owl", "cat"], ["row", "no class"]),
+        (TEXT, ["owl", "cat", "owl"], ["'owl' is named twice"]),
+    ],
+)
+def test_what_is_wrong_is_named(labels: Any, classes: Any, words: list[str]) -> None:
+    with pytest.raises(InputError) as error:
+        calibrant.evaluate(Z, labels, classes=classes)
+    assert all(word in str(error.value) for word in words), error.value
+
+
+def frame(kind: str) -> Any:
+    columns = {f"prob_{name}": P[:, i] for i, name in enumerate(NAMES)}
+    data: dict[str, Any] = {"species": TEXT, **columns, "hospital": ["a", "b"] * 30}
+    if kind == "arrow":
+        return pytest.importorskip("pyarrow").table(data)
+    return pytest.importorskip(kind).DataFrame(data)
+
+
+@pytest.mark.parametrize("kind", ["arrow", "pandas", "polars"])
+def test_a_data_frame_is_evaluated_by_its_columns(kind: str) -> None:
+    table = frame(kind)
+    assert same(calibrant.evaluate(table, label="species", intervals=False))
+    p = calibrant.read(table, labels_key="species", group_key="hospital", split="test")
+    assert p.classes == tuple(NAMES) and p.group_names == ("a", "b") and p.split == "test"
+    assert calibrant.compare(table, table, label="species", metrics=["nll"])["nll"].difference == 0
+    calibrant.fit("temperature", table, label="species")
+    with pytest.raises(FileError, match="no column 'labels'; columns found: species, hospital, prob"):
+        calibrant.evaluate(table)
+    with pytest.raises(InputError, match=r"calibrant.read\(df"):
+        calibrant.predictions(table)
+
+
+@pytest.mark.parametrize("name", ["x.csv", "x.parquet"])
+def test_the_same_on_the_command_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = frame("arrow")
+    if name.endswith(".csv"):
+        from pyarrow import csv
+
+        csv.write_csv(table, name)
+    else:
+        from pyarrow import parquet
+
+        parquet.write_table(table, name)
+    assert run(["audit", name, "--labels-key", "species", "--no-intervals", "--json"]) == 0
+    [found] = json.loads(capsys.readouterr().out)
+    assert found["metrics"]["nll"]["value"] == pytest.approx(EXPECTED["nll"].value)
+    assert found["conventions"]["classes"] == "owl, cat, dog"
+    assert run(["audit", name, "--labels-key", "species"]) == 0
+    assert "3 classes: owl, cat, dog" in capsys.readouterr().out
+    if name.endswith(".parquet"):
+        assert run(["audit", name, "--labels-key", "species", "--stream", "--no-intervals", "--json"]) == 0
+        [streamed] = json.loads(capsys.readouterr().out)
+        assert streamed["metrics"]["nll"]["value"] == pytest.approx(EXPECTED["nll"].value)
+
+
+def test_a_top_1_table_of_text(tmp_path: Path) -> None:
+    path = tmp_path / "top1.csv"
+    path.write_text("label,predicted,confidence\ncat,cat,0.9\ndog,cat,0.6\nowl,owl,0.8\n")
+    assert calibrant.evaluate(calibrant.read(path), intervals=False)["accuracy"].value == pytest.approx(2 / 3)
+
+
+def test_columns_beside_numbered_scores_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("prob_0,prob_1,prob_max,prob_min,label\n0.9,0.1,0.9,0.1,0\n0.2,0.8,0.8,0.2,1\n")
+    assert calibrant.read(path).k == 2
+    path.write_text("prob_cat,prob_dog,label\n0.9,x,cat\n")
+    with pytest.raises(CalibrantError, match="row 0 .*'prob_dog' is 'x', not a number"):
+        calibrant.read(path)
