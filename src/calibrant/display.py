@@ -13,8 +13,8 @@ from calibrant.errors import escaped
 
 Rows = Sequence[Sequence[str]]
 
-SIX = ("accuracy", "nll", "brier", "ece", "gap", "auroc")
-"""The metrics that a short view shows."""
+HEADLINE = ("accuracy", "nll", "brier", "ece", "gap", "auroc")
+"""The six numbers that are shown first, everywhere; the rest stands in the full table."""
 
 
 class Shown:
@@ -41,10 +41,10 @@ class Shown:
         return f"<p><strong>{escape(escaped(title))}</strong></p>" + (f"<table>{table}</table>" if table else "")
 
 
-def six(metrics: Iterable[str]) -> list[str]:
-    """Those of `SIX` that are there; all, where none of them is."""
+def headline(metrics: Iterable[str]) -> list[str]:
+    """Those of `HEADLINE` that are there; all, where none of them is."""
     there = list(metrics)
-    return [name for name in SIX if name in there] or there
+    return [name for name in HEADLINE if name in there] or there
 
 
 def aligned(rows: Rows) -> list[str]:

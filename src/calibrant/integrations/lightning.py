@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from calibrant.display import SIX
+from calibrant.display import HEADLINE
 from calibrant.ensembles.inputs import unpack
 from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
@@ -41,7 +41,7 @@ class Calibration(L.Callback):
         self,
         num_classes: int,
         *,
-        metrics: Sequence[str] = SIX,
+        metrics: Sequence[str] = HEADLINE,
         prefix: str = "val_",
         diagram: bool = True,
         targets: TargetPolicy | None = None,

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from calibrant.display import SIX
+from calibrant.display import HEADLINE
 from calibrant.ensembles.single import predict
 from calibrant.errors import InputError, MissingDependencyError
 from calibrant.metrics.evaluate import evaluate
@@ -28,7 +28,7 @@ IGNORED = -100
 """The label by which transformers marks what has no class."""
 
 
-def compute_metrics(found: Any, metrics: Sequence[str] = SIX) -> dict[str, float]:
+def compute_metrics(found: Any, metrics: Sequence[str] = HEADLINE) -> dict[str, float]:
     """What `Trainer(compute_metrics=…)` takes: name → value. A value that does not exist is left out."""
     logits = found.predictions[0] if isinstance(found.predictions, tuple) else found.predictions
     report = evaluate(logits, found.label_ids, metrics=metrics, intervals=False, class_axis=-1, ignore_index=IGNORED)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from calibrant.display import Rows, Shown, six
+from calibrant.display import Rows, Shown, headline
 from calibrant.errors import InputError, unknown
 from calibrant.files.given import given
 from calibrant.functional.scores import reduce
@@ -85,13 +85,13 @@ class Comparison(Shown):
     def verdict(self) -> str:
         """The finding in one sentence: "better in nll, ece; within noise in auroc"."""
         said: dict[str, list[str]] = {"better": [], "worse": [], "within noise": []}
-        for name in six(self):
+        for name in headline(self):
             said.setdefault(self[name].verdict or "not comparable", []).append(name)
         return "; ".join(f"{word} in {', '.join(names)}" for word, names in said.items() if names)
 
     def _shown(self) -> tuple[str, Rows]:
         title = f"{self.b} against {self.a}, {self.n:,} items: {self.verdict}"
-        return title, [(name, *self[name].cells()) for name in six(self)]
+        return title, [(name, *self[name].cells()) for name in headline(self)]
 
     def to_pandas(self) -> Any:
         """A DataFrame with one row per metric: a, b, difference, low, high, p, p_holm, verdict, …"""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from calibrant.display import HEADLINE as HEADLINE
+
 MEANING: dict[str, str] = {
     "accuracy": "How often the predicted class is the right one.",
     "nll": "The price paid for the probability given to the truth: −log of it, on average. Confident errors cost most.",
@@ -33,6 +35,3 @@ FAMILY = {
     "calibration": "Calibration: does it mean what it says?",
     "refinement": "Refinement: does confidence rank errors below correct answers?",
 }
-
-HEADLINE = ("accuracy", "nll", "brier", "ece", "gap", "auroc")
-"""The six numbers that are shown first, everywhere; the rest stands in the full table."""

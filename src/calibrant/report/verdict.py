@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from calibrant.display import Rows, six
+from calibrant.display import Rows, headline
 from calibrant.report.numbers import brief, items, p_value, percent, percent_pair
 from calibrant.types import Report
 
@@ -46,7 +46,7 @@ def verdict(report: Report) -> str:
 def shown(report: Report) -> tuple[str, Rows]:
     """What `repr(report)` shows: the headline, and six numbers with their intervals."""
     of = f"{items(report.n)}" + ("" if report.k is None else f", {report.k:,} classes")
-    return f"{verdict(report)} ({of})", [(name, brief(name, report[name])) for name in six(report)]
+    return f"{verdict(report)} ({of})", [(name, brief(name, report[name])) for name in headline(report)]
 
 
 def judge(report: Report) -> Verdict:
