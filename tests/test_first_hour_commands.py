@@ -1,0 +1,76 @@
+"""Jobs of a newcomer's first hour on the command line, each in at most five commands (Python's: test_first_hour.py)."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrant import predictions
+from calibrant.cli import run
+
+JOBS: dict[str, tuple[str, str]] = {
+    "is my model overconfident?": ("calibrant audit test.npz", "overconfident: says "),
+    "and from a spreadsheet?": ("calibrant audit answers.csv", "300 items · 3 classes"),
+    "every number there is": ("calibrant audit test.npz --all --no-intervals", "fpr95"),
+    "numbers for a script": ("calibrant audit test.npz --json --no-intervals", '"ece"'),
+    "a page for my colleague": (
+        "calibrant audit test.npz --html report.html",
+        "the report, for a browser: report.html",
+    ),
+    "which hospital is worst?": ("calibrant audit answers.csv --by hospital", "hospital"),
+    "how many items do I need?": ("calibrant audit test.npz --plan 0.02", "items for 0.02"),
+    "stop a bad model in CI": ("calibrant audit test.npz --fail-if 'ece.low > 0.9'", "passes"),
+    "fix it, and see that it helped": (
+        "calibrant fit calibration.npz --method temperature -o map\n"
+        "calibrant apply map test.npz -o calibrated.npz\n"
+        "calibrant compare test.npz calibrated.npz",
+        "better in nll",
+    ),
+    "which fix is best?": ("calibrant audit test.npz --calibration calibration.npz --no-intervals", "Use "),
+    "where do I set the threshold?": (
+        "calibrant decide calibration.npz --accuracy 0.7 -o rule\ncalibrant audit test.npz --rule rule --no-intervals",
+        "in line with the promise",
+    ),
+    "a set of answers that holds the truth": (
+        "calibrant decide calibration.npz --set-coverage 0.9 -o sets\ncalibrant apply sets test.npz -o with-sets.npz",
+        "classes in a set on average",
+    ),
+    "take the fix to another language": (
+        "calibrant fit calibration.npz --method temperature -o map\ncalibrant export map -o map.json",
+        "written to map.json",
+    ),
+    "what is there?": ("calibrant list\ncalibrant list losses", "inverse_focal"),
+    "train one that is better": (
+        "calibrant train digits/focal -o run --set epochs=1",
+        "next: calibrant audit run/test.npz",
+    ),
+}
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overconfident predictions of three classes, as two files and as a table with a column of hospitals."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    for split in ("calibration", "test"):
+        z = rng.normal(0, 1.5, (900, 3))
+        y = (z + rng.gumbel(size=z.shape)).argmax(1)
+        predictions(3 * z, y, split=split).save(f"{split}.npz")
+    rows = [",".join(map(str, [*z[i], y[i], ("south", "north")[i % 2]])) for i in range(300)]
+    Path("answers.csv").write_text("\n".join(["logit_0,logit_1,logit_2,label,hospital", *rows, ""]))
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_of_the_first_hour(job: str, files: None, capsys: pytest.CaptureFixture[str]) -> None:
+    commands, expected = JOBS[job]
+    assert len(commands.splitlines()) <= 5
+    for line in commands.splitlines():
+        assert run(shlex.split(line)[1:]) == 0, capsys.readouterr().err
+    out = capsys.readouterr().out
+    assert expected in " ".join(out.split())
+    if "--json" in commands:
+        assert json.loads(out)[0]["n"] == 900
