@@ -32,6 +32,7 @@ endef
 help:
 	@echo "make demo    the whole pipeline on bundled data: a table and demo/report.html"
 	@echo "make test    every test, on both cores"
+	@echo "make test-ray  steps on a Ray cluster of several nodes on this machine; installs Ray"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   speed against peers, side by side"
 	@echo "make docs    the site, offline, into site/"
@@ -49,6 +50,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+
+test-ray: $(STAMP)
+	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[ray]'
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q tests/executors/test_ray.py $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -146,6 +146,26 @@ def test_an_ensemble_is_measured_beside_the_network_it_is_made_of(
         measure(wrong, 0, "small", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
 
 
+def test_a_calibrator_may_have_options_and_its_variant_says_them(tmp_path: Path) -> None:
+    """RC does not name the criterion of its search of T, so both are run; DS fixes T = 1.5."""
+    searched, fixed = Choice("temperature", {"objective": "ece"}), Choice("temperature", {"T": 1.5})
+    experiment = replace(EXPERIMENT, calibrators=("temperature", searched, fixed))
+    found = measure(experiment, 0, "small", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
+    names = ["temperature", "temperature[objective=ece]", "temperature[T=1.5]"]
+    assert list(found.measured) == [AS_TRAINED, *names] and found.extras[names[2]] == 1.5
+    calibration, test = (
+        files.read(tmp_path / "runs" / found.extras["run"] / f"{s}.npz") for s in ("calibration", "test")
+    )
+    errors = {
+        t: evaluate(replace(calibration, logits=calibration.logits / t), metrics=("ece",), intervals=False)
+        for t in (found.extras[names[1]], 0.9 * found.extras[names[1]], 1.1 * found.extras[names[1]])
+    }
+    assert min(errors, key=lambda t: errors[t]["ece"].value) == found.extras[names[1]]
+    by_hand = evaluate(replace(test, logits=test.logits / 1.5), intervals=False)
+    assert found.measured[names[2]]["nll"] == pytest.approx(by_hand["nll"].value)
+    assert experiment.key(0, "small") != EXPERIMENT.key(0, "small")
+
+
 def test_models_of_confidence_are_measured_on_the_features_of_the_run(tmp_path: Path) -> None:
     experiment = replace(EXPERIMENT, calibrators=("confidnet", "trust_score"))
     store = Store(tmp_path / "results")
@@ -354,4 +374,6 @@ def test_a_shifted_set_is_measured_with_the_calibrators_of_clean_data(tmp_path: 
     with pytest.raises(InputError, match="not the same task"):
         measure(replace(EXPERIMENT, shifts=("digits[0-4]",)), 0, "smoke", Store(tmp_path), tmp_path, QUIET)
     table = experiments("ds/table3/vgg16_baseline")[0]
-    assert table.shifts == ("cifar10_1", "cifar10_2") and table.reported["cifar10_2+temperature"]["ece"] == 0.1307
+    assert (
+        table.shifts == ("cifar10_1", "cifar10_2") and table.reported["cifar10_2+temperature[T=1.5]"]["ece"] == 0.1307
+    )

@@ -118,9 +118,11 @@ import sys, time
 from pathlib import Path
 from tests.executors.test_executors import Note
 from calibrant.executors import InProcess, LocalProcesses, execute
+from calibrant.executors.cluster import RayCluster
 steps = [Note(Path(sys.argv[1]), f"s{i}", lasts=float(sys.argv[3])) for i in range(6)]
 if __name__ == "__main__":
-    pool = InProcess() if sys.argv[2] == "here" else LocalProcesses(2)
+    here = {"here": InProcess, "two": lambda: LocalProcesses(2)}
+    pool = here[sys.argv[2]]() if sys.argv[2] in here else RayCluster(sys.argv[2])
     print(*sorted(o.ending for o in execute(steps, pool)))
 """
 
@@ -129,7 +131,10 @@ def call(folder: Path, pool: str, lasts: float) -> subprocess.Popen[str]:
     script = folder / "command.py"
     script.write_text(COMMAND)
     root = Path(__file__).resolve().parents[2]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), str(root / "src")])}
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]),
+    }
     words = [sys.executable, str(script), str(folder), pool, str(lasts)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env)
 

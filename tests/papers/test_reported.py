@@ -74,7 +74,7 @@ def test_every_row_that_names_an_experiment_is_one_of_ours_and_told_to_it() -> N
     assert named <= set(ours)
     assert all(ours[name].reported == said_of(name) != {} for name in named)
     assert said_of("pep/table2/mnist_mlp")["swa"]["accuracy"] == pytest.approx(1 - 0.02082)
-    assert said_of("ds/table3/vgg16_baseline")["cifar10_2+temperature"]["auroc"] == 0.8306
+    assert said_of("ds/table3/vgg16_baseline")["cifar10_2+temperature[T=1.5]"]["auroc"] == 0.8306
 
 
 @pytest.mark.parametrize("block", ["SVHN", "CIFAR-10", "CIFAR-100", "20 Newsgroups"])

@@ -15,6 +15,7 @@ from calibrant.errors import CalibrantError, InputError, SplitError
 from calibrant.functional import predictions
 from calibrant.targets import AdaLS, ArAdaLS, Levels
 from calibrant.targets.adaptive import smoothing_of
+from calibrant.training import read
 from calibrant.types import Predictions, Split
 
 Z = 4
@@ -262,3 +263,25 @@ def test_settings_that_are_no_numbers_are_named() -> None:
             ArAdaLS(classes=Z, ruler=bad)
     with pytest.raises(InputError, match="this state is of another policy"):
         AdaLS(classes=Z).load({})
+
+
+def test_alpha_may_follow_a_schedule() -> None:
+    """AR A.3: 0.001 for the first epochs, then 0.05; by Eq. 3 written out."""
+    policy, epochs = AdaLS(Z, alpha=[[0, 0.001], [2, 0.05]]), [validation(s) for s in range(4)]
+    expected = [1.0]
+    for finished, each in enumerate(epochs):
+        policy.observe(finished + 1, each)
+        assert each.logits is not None
+        confidence, predicted = torch.softmax(each.logits.double(), -1).max(-1)
+        gap = float((confidence - (predicted == each.labels).double()).mean())
+        alpha = 0.001 if finished < 2 else 0.05
+        expected.append(min(1.0, max(1 / Z, expected[-1] - alpha * gap)))
+    assert np.allclose([row[0] for row in policy.record()["p_true"]], expected)
+    for wrong in ([[1, 0.1]], [[0, 0.1], [0, 0.2]], [[0]], [], [[0, -1.0]], "fast"):
+        with pytest.raises(InputError, match="alpha must be"):
+            AdaLS(Z, alpha=wrong)  # type: ignore[arg-type]
+
+
+def test_a_schedule_of_alpha_is_squeezed_with_the_epochs() -> None:
+    recipe = read("ar/cifar10_resnet29_adals", ["targets.alpha=[[0, 0.001], [120, 0.05]]"])
+    assert recipe.epochs == 200 and recipe.scaled(20).targets.options["alpha"] == ((0, 0.001), (12, 0.05))

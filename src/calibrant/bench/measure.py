@@ -109,12 +109,12 @@ def _variants(
     extras: dict[str, Any] = {}
     for name, (calibration, test) in found.items():
         out[name] = evaluate(test, metrics=experiment.metrics)
-        for calibrator in experiment.calibrators:
-            fitted = fit(calibrator, calibration)
+        for calibrator, choice in experiment.maps.items():
+            fitted = fit(choice.name, calibration, **choice.options)
             variant = calibrator if name == AS_TRAINED else f"{name}+{calibrator}"
             out[variant] = evaluate(fitted.predictions(test), metrics=experiment.metrics)
-            if calibrator == "temperature":
-                extras["temperature" if name == AS_TRAINED else f"{name}+temperature"] = fitted.summary()["temperature"]
+            if choice.name == "temperature":
+                extras[variant] = fitted.summary()["temperature"]
     return out, extras
 
 
@@ -122,7 +122,7 @@ def _shifted(experiment: Experiment, run: Path, predictions: Path | None) -> Var
     """The network, and after each calibrator that was fitted on clean data, on every shifted set."""
     if not experiment.shifts:
         return {}
-    maps = {name: fit(name, _written(run)[0]) for name in experiment.calibrators}
+    maps = {v: fit(c.name, _written(run)[0], **c.options) for v, c in experiment.maps.items()}
     out: Variants = {}
     for name in experiment.shifts:
         there = predicted(predictions, name, Split.TEST)

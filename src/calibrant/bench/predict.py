@@ -39,7 +39,7 @@ def wanted(experiment: Experiment, scale: Scale) -> dict[str, Any]:
     return {
         "ensemble": plain(ensemble),
         "shifts": list(experiment.shifts),
-        "features": bool(CONFIDENCES.keys() & set(experiment.calibrators)),
+        "features": bool(CONFIDENCES.keys() & {c.name for c in experiment.maps.values()}),
         "checkpoints": checkpoints_wanted(ensemble, experiment.at(0, scale).epochs),
     }
 

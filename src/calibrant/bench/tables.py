@@ -39,8 +39,8 @@ class Line:
 
 Name = tuple[str, str, str, str, str]  # experiment, scale, settings, variant, metric
 
-NOT_A_METHOD = ("seed", "engine", "precision")
-"""Settings in which the seeds of one row may differ and still be put together."""
+NOT_A_METHOD = ("seed", "engine", "precision", "calibrators", "metrics")
+"""Settings in which the seeds of one row may differ and still be put together: the last two only add numbers."""
 
 
 def differing(cells: Sequence[Cell]) -> list[str]:

@@ -44,6 +44,9 @@ def run(
     data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     parallel: Annotated[int, typer.Option(help="processes side by side on one machine", min=1)] = 1,
+    ray: Annotated[
+        str | None, typer.Option(help="a Ray cluster: its address, or local; a GPU takes --parallel steps at a time")
+    ] = None,
     minutes: Annotated[
         float | None, typer.Option(help="begin only what should end in this time; a later call goes on", min=0.01)
     ] = None,
@@ -61,12 +64,12 @@ def run(
 
     start, size = time.time(), _scale(scale, epochs) or "paper"
     overrides = dict(setting(s) for s in settings or ())
-    quiet = parallel > 1 or (as_json and not sys.stderr.isatty())
+    quiet = parallel > 1 or ray is not None or (as_json and not sys.stderr.isatty())
     factory = typed(overrides, "data.name")
     how = How(device, root=data_root, quiet=quiet, factory=factory, keep_epochs=keep_epochs)
     asked = [e.changed(overrides) if overrides else e for name in what for e in experiments(name)]
     words = f"calibrant bench run {' '.join(what)} {'--epochs' if epochs else '--scale'} {size}"
-    place = Place(results, runs, how, " ".join([words, *(f"--set {s}" for s in settings or ())]))
+    place = Place(results.absolute(), runs.absolute(), how, " ".join([words, *(f"--set {s}" for s in settings or ())]))
 
     def tell(outcome: Outcome) -> None:
         say(f"[{time.time() - start:6.0f} s] {outcome.step.name}: {_ending(outcome)}", err=True)
@@ -77,7 +80,7 @@ def run(
         None if count is None else range(count),
         size,
         place,
-        _pool(parallel, device),
+        _pool(parallel, device, ray),
         None if minutes is None else start + 60 * minutes,
         0.0 if minutes is None else min(RESERVE, 20 * minutes),
         tell,
@@ -98,10 +101,13 @@ RESERVE = 40.0
 """Seconds at the end of --minutes in which no training runs: what has been trained is measured in them."""
 
 
-def _pool(parallel: int, device: str) -> Any:
-    """In this process, or in several; with a GPU, as many more without it measure what has been trained."""
+def _pool(parallel: int, device: str, ray: str | None) -> Any:
+    """In this process, in several or on a cluster; with a GPU, processes without it measure what has been trained."""
     from calibrant.executors import InProcess, LocalProcesses
+    from calibrant.executors.cluster import RayCluster
 
+    if ray is not None:
+        return RayCluster(ray, parallel)
     if parallel == 1:
         return InProcess()
     import torch

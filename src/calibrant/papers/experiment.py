@@ -37,7 +37,7 @@ class Experiment:
     recipe: Recipe
     seeds: int = 1
     ensemble: Choice | None = None
-    calibrators: tuple[str, ...] = ()
+    calibrators: tuple[str | Choice, ...] = ()  # names, or a name with options
     shifts: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("accuracy", "nll", "brier", "ece", "ece_mass", "auroc", "aurc", "gap")
     reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
@@ -91,18 +91,28 @@ class Experiment:
             return self.ensemble
         return Choice(self.ensemble.name, {**self.ensemble.options, "members": SMOKE_MEMBERS})
 
+    @property
+    def maps(self) -> dict[str, Choice]:
+        """Variant → its calibrator: `temperature`, `temperature[objective=ece]`."""
+        choices = [Choice(c) if isinstance(c, str) else c for c in self.calibrators]
+        return {c.name + (f"[{_words(c.options)}]" if c.options else ""): c for c in choices}
+
     def settings(self, seed: int, scale: Scale) -> dict[str, Any]:
         """What decides a cell's numbers, as plain JSON; what the paper reports does not."""
         return {
             "recipe": self.at(seed, scale).content(),
             "ensemble": plain(self.pooled(scale)),
-            "calibrators": list(self.calibrators),
+            "calibrators": [plain(c) for c in self.calibrators],
             "shifts": list(self.shifts),
             "metrics": list(self.metrics),
         }
 
     def key(self, seed: int, scale: Scale) -> str:
         return digest(self.settings(seed, scale))
+
+
+def _words(options: Mapping[str, Any]) -> str:
+    return ",".join(f"{key}={value}" for key, value in options.items())
 
 
 def scale_of(recipe: Recipe, paper: Recipe) -> str:

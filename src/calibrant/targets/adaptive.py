@@ -14,7 +14,7 @@ that is "AR-AdaLS of Ensemble" (§5.3). Alg. 1's (1/R) Σ_r L is the mean over i
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -81,14 +81,37 @@ def gaps(validation: Predictions, level: Tensor, levels: int, classes: int) -> T
     return (total / torch.bincount(level, minlength=levels)).cpu()
 
 
+Rate = float | Sequence[Sequence[float]]
+"""α: a number, or a schedule of (finished epochs, α from there on), as ((0, 0.001), (60, 0.05)) in AR A.3."""
+
+
+def check_rate(alpha: Rate) -> None:
+    """Refuse what is neither a number nor a schedule that begins at 0 and goes on in order."""
+    if not isinstance(alpha, (list, tuple)):
+        check_number("alpha", alpha)  # type: ignore[arg-type]  # text, say, which is refused there
+        return
+    starts = [pair[0] for pair in alpha if isinstance(pair, (list, tuple)) and len(pair) == 2]
+    if len(starts) < len(alpha) or not starts or starts[0] != 0 or sorted(set(starts)) != starts:
+        raise InputError(f"alpha must be a number or a schedule such as [[0, 0.001], [60, 0.05]], got {alpha!r}")
+    for _, value in alpha:
+        check_number("alpha", value)
+
+
+def rate_after(alpha: Rate, finished: int) -> float:
+    """α after this many finished epochs."""
+    if isinstance(alpha, (int, float)):
+        return alpha
+    return [value for start, value in alpha if start <= finished][-1]
+
+
 class SoftLabels:
     """p̃_r of R levels and its path over the epochs: the state that both policies share."""
 
-    def __init__(self, classes: int, alpha: float, levels: int) -> None:
+    def __init__(self, classes: int, alpha: Rate, levels: int) -> None:
         check_classes(classes)
         if isinstance(levels, bool) or not isinstance(levels, int):
             raise InputError(f"levels must be a whole number, 1 or more, got {levels!r}")
-        check_number("alpha", alpha)
+        check_rate(alpha)
         if levels < 1:
             raise InputError(f"levels must be a whole number, 1 or more, got {levels}")
         self.classes, self.alpha = classes, alpha
@@ -97,7 +120,8 @@ class SoftLabels:
         self._set(self.trajectory)
 
     def learn(self, gap: Tensor) -> None:
-        following = step(self.trajectory[-1], gap, self.alpha, self.classes)
+        alpha = rate_after(self.alpha, len(self.trajectory) - 1)  # its first row is the start
+        following = step(self.trajectory[-1], gap, alpha, self.classes)
         self._set(torch.cat([self.trajectory, following[None]]))
 
     def epsilon(self, device: torch.device) -> Tensor:
@@ -136,7 +160,7 @@ class AdaLS:
     """Label smoothing whose ε follows the validation gap (AR §4.1): AR-AdaLS with R = 1. α = 0 stays one-hot."""
 
     classes: int
-    alpha: float = 0.05
+    alpha: Rate = 0.05
     soft: SoftLabels = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -173,7 +197,7 @@ class ArAdaLS:
     """
 
     classes: int
-    alpha: float = 0.005
+    alpha: Rate = 0.005
     levels: int = 10
     refresh_after: tuple[int, ...] = ()  # number of finished epochs: (65, 130) for WRN-28-10 in the paper
     ruler: Literal["ddn", "cw"] = "ddn"

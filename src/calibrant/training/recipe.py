@@ -117,10 +117,13 @@ class Recipe:
         return build(Recipe, table)
 
     def scaled(self, epochs: int) -> Recipe:
-        """The same schedule over another number of epochs, including the refreshes of robustness levels."""
-        targets = self.targets
+        """The same schedule over another number of epochs: refreshes of robustness levels and α's schedule too."""
+        targets, alpha = self.targets, self.targets.options.get("alpha")
         if after := targets.options.get("refresh_after"):
             targets = replace(targets, options={**targets.options, "refresh_after": self._moved(after, epochs)})
+        if isinstance(alpha, tuple):
+            moved = {round(start * epochs / self.epochs): value for start, value in alpha}
+            targets = replace(targets, options={**targets.options, "alpha": tuple(moved.items())})
         return replace(self, epochs=epochs, schedule=self.schedule.scaled(epochs / self.epochs), targets=targets)
 
     def _moved(self, after: Sequence[int], epochs: int) -> tuple[int, ...]:

@@ -1,0 +1,67 @@
+"""Steps on a Ray cluster: one task each, with the processors and the share of a GPU that it wants.
+
+All nodes must see the folders of results and runs under the same path. What a step makes is written by the node that
+ran it; only how it ended travels. A worker or a node that dies is a lost step, which is begun again elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from calibrant.errors import InputError, MissingDependencyError
+from calibrant.executors.step import Outcome, Step, attempt
+
+LOCAL = "local"
+
+
+class RayCluster:
+    """`address` of a cluster, or `local`: one on this machine. A GPU takes `share` steps at a time."""
+
+    def __init__(self, address: str = LOCAL, share: int = 1) -> None:
+        try:
+            import ray
+        except ImportError as error:
+            raise MissingDependencyError("--ray needs Ray; install it with `pip install 'calibrant[ray]'`") from error
+        self._ray: Any = ray
+        try:
+            quiet = {"log_to_driver": False, "include_dashboard": False} if address == LOCAL else {}
+            ray.init(None if address == LOCAL else address, ignore_reinit_error=True, **quiet)
+        except (ConnectionError, ValueError, RuntimeError) as error:
+            first = str(error).splitlines()[0]
+            remedy = "start one, or use --ray local"
+            raise InputError(f"--ray {address}: no Ray cluster answers there ({first}); {remedy}") from error
+        self._share = share
+        self._running: dict[Any, Step] = {}
+
+    def _needs(self, step: Step) -> dict[str, float]:
+        gpus = float(self._ray.cluster_resources().get("GPU", 0.0))
+        return {"CPU": 1.0, "GPU": 1 / self._share if step.gpu and gpus else 0.0}
+
+    def room(self, step: Step) -> bool:
+        """Whether the cluster, as large as it is now, has processors left for one more. It may grow and shrink."""
+        there, needs = self._ray.cluster_resources(), self._needs(step)
+        taken = [self._needs(other) for other in self._running.values()]
+        free = {kind: there.get(kind, 0.0) - sum(each[kind] for each in taken) for kind in needs}
+        return not taken or all(needs[kind] <= free[kind] for kind in needs if needs[kind])
+
+    def start(self, step: Step, deadline: float | None) -> None:
+        needs = self._needs(step)
+        options = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "max_retries": 0}
+        self._running[self._ray.remote(**options)(attempt).remote(step, deadline)] = step
+
+    def wait(self) -> Sequence[Outcome]:
+        ready, _ = self._ray.wait(list(self._running), num_returns=1)
+        out = []
+        for reference in ready:
+            step = self._running.pop(reference)
+            try:
+                out.append(self._ray.get(reference))
+            except self._ray.exceptions.RayError:  # its worker or its node has died
+                out.append(Outcome(step, "lost"))
+        return out
+
+    def close(self) -> None:
+        for reference in self._running:
+            self._ray.cancel(reference, force=True)
+        self._ray.shutdown()

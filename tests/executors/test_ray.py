@@ -1,0 +1,100 @@
+"""Steps on Ray's own cluster of several nodes on one machine: kills and lost nodes cost nothing. `make test-ray`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibrant.bench import Store
+from calibrant.cli import run
+from calibrant.errors import InputError
+from calibrant.executors import execute
+from calibrant.executors.cluster import RayCluster
+from calibrant.papers import PAPERS
+from tests.bench.test_steps import PLAIN
+from tests.executors.test_executors import Note, call
+
+ray = pytest.importorskip("ray")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    from ray.cluster_utils import Cluster
+
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def test_steps_run_in_order_and_a_failure_costs_only_what_needs_it(cluster: Any, tmp_path: Path) -> None:
+    steps = [
+        Note(tmp_path, "a"),
+        Note(tmp_path, "b", ("a",)),
+        Note(tmp_path, "wrong", how="fails"),
+        Note(tmp_path, "after", ("wrong",)),
+    ]
+    found = {o.step.key: o for o in execute(steps, RayCluster(cluster.address))}
+    assert {k: o.ending for k, o in found.items()} == {"a": "done", "b": "done", "wrong": "failed", "after": "skipped"}
+    assert isinstance(found["wrong"].error, InputError) and found["wrong"].why == "it was asked to"
+
+
+def test_a_killed_worker_and_a_lost_node_lose_no_step(cluster: Any, tmp_path: Path) -> None:
+    node = cluster.add_node(num_cpus=2)
+    cluster.wait_for_nodes()
+    steps = [Note(tmp_path, f"s{i}", lasts=2.0) for i in range(6)]
+    steps.append(Note(tmp_path, "once", how="dies once"))
+
+    def disturb() -> None:
+        end = time.time() + 60
+        while sum(s.runs() for s in steps) < 3 and time.time() < end:
+            time.sleep(0.05)
+        pid = int((tmp_path / "s0.log").read_text().split()[0])
+        os.kill(pid, signal.SIGKILL)
+        cluster.remove_node(node, allow_graceful=False)
+
+    other = threading.Thread(target=disturb)
+    other.start()
+    found = {o.step.key: o.ending for o in execute(steps, RayCluster(cluster.address))}
+    other.join()
+    assert found == {s.key: "done" for s in steps}
+    assert steps[0].runs() == 2 and steps[-1].runs() == 2, "each was tried again once"
+    assert all(s.done() for s in steps)
+
+
+def test_a_killed_driver_is_followed_by_another(cluster: Any, tmp_path: Path) -> None:
+    first = call(tmp_path, cluster.address, 1.0)
+    end = time.time() + 120
+    while sum(Note(tmp_path, f"s{i}").done() for i in range(6)) < 2 and time.time() < end:
+        time.sleep(0.05)
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=60)
+    done = [i for i in range(6) if Note(tmp_path, f"s{i}").done()]
+    assert 2 <= len(done) < 6
+    steps = [Note(tmp_path, f"s{i}") for i in range(6)]
+    assert {o.ending for o in execute(steps, RayCluster(cluster.address))} == {"done"}
+    assert all(s.done() for s in steps) and all(steps[i].runs() == 1 for i in done)
+
+
+def test_rows_are_measured_on_a_cluster(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PAPERS, "test", replace(PAPERS["rc"], name="test", experiments=(PLAIN,)))
+    words = ["bench", "run", "test", "--seeds", "1", "--epochs", "2", "--device", "cpu"]
+    assert run([*words, "--ray", cluster.address]) == 0
+    assert run([*words, "--results", "here", "--runs", "runs-here"]) == 0
+    [far], [near] = (list(Store(tmp_path / name).cells()) for name in ("results", "here"))
+    assert far.measured == near.measured and far.key == near.key
+
+
+def test_an_address_without_a_cluster_is_an_error() -> None:
+    with pytest.raises(InputError, match=r"--ray 127\.0\.0\.1:1: no Ray cluster"):
+        RayCluster("127.0.0.1:1")
