@@ -6,6 +6,7 @@ ran it; only how it ended travels. A worker or a node that dies is a lost step, 
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from calibrant.errors import InputError, MissingDependencyError
 from calibrant.executors.step import Outcome, Step, attempt
 
 LOCAL = "local"
+SECONDS = 10
+"""To wait for a cluster to answer."""
 
 
 class RayCluster:
@@ -25,9 +28,10 @@ class RayCluster:
             raise MissingDependencyError("--ray needs Ray; install it with `pip install 'calibrant[ray]'`") from error
         self._ray: Any = ray
         try:
+            _check_reachable(address)
             quiet = {"log_to_driver": False, "include_dashboard": False} if address == LOCAL else {}
             ray.init(None if address == LOCAL else address, ignore_reinit_error=True, **quiet)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             first = str(error).splitlines()[0]
             remedy = "start one, or use --ray local"
             raise InputError(f"--ray {address}: no Ray cluster answers there ({first}); {remedy}") from error
@@ -65,3 +69,10 @@ class RayCluster:
         for reference in self._running:
             self._ray.cancel(reference, force=True)
         self._ray.shutdown()
+
+
+def _check_reachable(address: str) -> None:
+    """Whether anything answers at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), timeout=SECONDS).close()
