@@ -1,8 +1,8 @@
-"""Where an attack may go, and the unit it is measured in: pixels in [low, high], whatever the network was fed.
+"""Where an attack may go, and the unit of its distances: pixels in [low, high], however the input is normalised.
 
     pixel = input · std + mean,   low ≤ pixel ≤ high
 
-A network takes normalised inputs; budgets and distances are of pixels (AR A.4: images in [0, 1]). `mean` and `std` are
+A network takes normalised inputs; budgets and distances are in pixels (AR A.4: images in [0, 1]). `mean` and `std` are
 per channel, as in `calibrant.data`; without them the input is the pixel.
 """
 
@@ -20,12 +20,12 @@ from torch import Tensor
 from calibrant.errors import InputError
 
 ROUNDING = 1e-4
-"""Share of the range by which normalising in float32 and back may overstep a bound; half precision has fewer digits."""
+"""Share of the range by which rounding in float32 may exceed a bound."""
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """The box of pixels, and the affine map from the network's input to it; one mean or std stands for all channels."""
+    """The box of pixels, and the affine map from the network's input to it; one mean or std is for all channels."""
 
     low: float = 0.0
     high: float = 1.0
@@ -38,11 +38,10 @@ class Bounds:
         for name in ("mean", "std"):
             given = getattr(self, name)
             object.__setattr__(self, name, None if given is None else _channels(name, given))
-        # a search that starts at a share of the box has no scale in an infinite one
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
             raise InputError(
-                f"bounds [{self.low:g}, {self.high:g}] must be finite, as attacks measure their steps by the box; give "
-                "one that holds the data with room around it, as Bounds(-100, 100)"
+                f"bounds [{self.low:g}, {self.high:g}] must be finite, because attacks measure their steps by the "
+                "box; take one that holds the data with some room, for example Bounds(-3, 3)"
             )
         if not self.low < self.high:
             raise InputError(f"bounds need low < high, got [{self.low}, {self.high}]")
@@ -51,7 +50,7 @@ class Bounds:
 
     @classmethod
     def of(cls, given: Bounds | Sequence[float]) -> Bounds:
-        """Bounds as they are, or of a pair (low, high)."""
+        """Bounds, also from a pair (low, high)."""
         if isinstance(given, Bounds):
             return given
         if not isinstance(given, (tuple, list)) or len(given) != 2:
@@ -63,9 +62,9 @@ class Bounds:
         return self.high - self.low
 
     def pixels(self, x: Tensor) -> Tensor:
-        """The network's input as pixels; an input outside the box is an error, rounding is clipped."""
+        """The network's input as pixels. An input outside the box is an error; rounding is clipped."""
         if not x.is_floating_point():
-            raise InputError(f"attacks move real-valued inputs, not {x.dtype}; hand in what the network is fed")
+            raise InputError(f"attacks move real-valued inputs, not {x.dtype}; pass what the network takes")
         some_batch(x)
         pixel = self.denormalised(x)
         lowest, highest = torch.aminmax(pixel)
@@ -79,13 +78,13 @@ class Bounds:
         return self.clip(pixel)
 
     def denormalised(self, x: Tensor) -> Tensor:
-        """The network's input as pixels in float32 or wider, wherever they lie."""
-        at_least_single = torch.promote_types(x.dtype, torch.float32)  # halves cannot hold a small perturbation
+        """The network's input as pixels in float32 or wider, not clipped."""
+        at_least_single = torch.promote_types(x.dtype, torch.float32)  # half precision cannot hold a small perturbation
         mean, std = self._affine(x, at_least_single)
         return x.detach().to(at_least_single) * std + mean
 
     def inputs(self, pixel: Tensor, dtype: torch.dtype) -> Tensor:
-        """Pixels as what the network is fed."""
+        """Pixels as the network's input."""
         if self.mean is None and self.std is None:
             return pixel.to(dtype)
         mean, std = self._affine(pixel, pixel.dtype)
@@ -95,12 +94,12 @@ class Bounds:
         return pixel.clamp(self.low, self.high)
 
     def _last_digit(self, dtype: torch.dtype) -> float:
-        """How far off a pixel at a bound may be whose input, (pixel − mean) / std, is known to two units of `dtype`."""
+        """How far a pixel at a bound may be off when its input is rounded to `dtype`."""
         farthest = max(abs(end - mean) for end in (self.low, self.high) for mean in self.mean or (0.0,))
         return 2 * torch.finfo(dtype).eps * farthest
 
     def _affine(self, like: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """mean and std, broadcast over the channels of `like`; cached on the device, as the loop must not wait."""
+        """mean and std, shaped to the channels of `like`; cached on the device, so that the loop does not wait."""
         for name in ("mean", "std"):
             given: tuple[float, ...] | None = getattr(self, name)
             if given is not None and len(given) != 1 and (like.ndim < 2 or len(given) != like.shape[1]):
@@ -109,7 +108,7 @@ class Bounds:
 
 
 def some_batch(x: Tensor) -> None:
-    """Refuse what is not a batch [N, …] with an item in it."""
+    """Refuse anything but a batch [N, …] of at least one item."""
     if x.ndim < 2:
         shape = tuple(x.shape)
         raise InputError(
@@ -120,7 +119,7 @@ def some_batch(x: Tensor) -> None:
 
 
 def _number(name: str, value: Any) -> float:
-    """A number of any library's kind; text that reads like one is a mistake elsewhere."""
+    """A number of any library; text is refused."""
     refusal = f"{name} of the bounds must be a number, got {value!r}"
     if isinstance(value, (str, bytes)):
         raise InputError(refusal)
@@ -131,11 +130,11 @@ def _number(name: str, value: Any) -> float:
 
 
 def _channels(name: str, given: Any) -> tuple[float, ...]:
-    """A number for each channel, or one for all of them."""
+    """One number per channel, or one for all of them."""
     several = isinstance(given, Iterable) and not isinstance(given, (str, bytes)) and getattr(given, "ndim", 1) > 0
     found = tuple(_number(name, value) for value in (given if several else (given,)))
     if not found or not all(map(math.isfinite, found)):
-        raise InputError(f"{name} of the bounds must be finite, a number a channel, got {given!r}")
+        raise InputError(f"{name} of the bounds must be finite, one number per channel, got {given!r}")
     return found
 
 
@@ -144,6 +143,6 @@ def _constants(
     mean: tuple[float, ...] | None, std: tuple[float, ...] | None, ndim: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
     shape = (-1, *[1] * (ndim - 2))
-    with torch.inference_mode(False):  # they are kept, and gradients go through them later
+    with torch.inference_mode(False):  # gradients go through them in later calls
         made = [torch.tensor(values, dtype=torch.float64).reshape(shape) for values in (mean or (0.0,), std or (1.0,))]
         return made[0].to(device, dtype), made[1].to(device, dtype)

@@ -16,10 +16,10 @@ from calibrant.functional.tensors import as_tensor
 
 
 def levels(distance: Any, R: int = 10) -> Tensor:
-    """Level 0 … R − 1 of each item (tensor, array or list), long [N]; an infinite distance is the most robust."""
+    """Level 0 … R − 1 of each item, long [N]; `distance` is a tensor, array or list, infinite for the most robust."""
     distance = as_tensor(distance, "distance")
     if distance.ndim != 1:
-        raise InputError(f"distances must be one number an item, got the shape {tuple(distance.shape)}")
+        raise InputError(f"distances must be one number per item, got the shape {tuple(distance.shape)}")
     if not (n := len(distance)):
         raise InputError("there is no distance to cut into levels; measure the robustness of some items")
     if not isinstance(R, Real) or isinstance(R, bool) or not 1 <= R <= n or int(R) != R:

@@ -5,8 +5,8 @@
 `maximise = "confidence"` climbs max_{k ≠ r} log p_k instead, the confidence of any other class: CCAT's attack (Stutz
 2020). The two differ where several classes share what the reference loses.
 
-It starts at a random point of the ball, the same offset for every item: drawn from the seed, so that an item's start
-does not depend on its neighbours.
+It starts at a random point of the ball. The offset is drawn from the seed and the same for every item, so that the
+start of an item does not depend on the others. The last point is returned.
 """
 
 from __future__ import annotations

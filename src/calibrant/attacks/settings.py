@@ -1,7 +1,7 @@
-"""Settings of an attack as plain numbers: whatever library's number was given, and an error for what is none.
+"""Settings of an attack as plain numbers, whatever library they come from; anything else is an error.
 
-An attack's fields say what they are (`int`, `float`, `bool`, or one of them `| None`); each is read here once, so that
-no attack meets a text, a list or an infinity in its steps. What range a number must lie in, the attack says.
+The annotations of an attack say what its fields are (`int`, `float`, `bool`, or one of them `| None`). They are checked
+here once, so that no attack meets a text, a list or an infinity in its steps. The attack checks the range of a number.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import numpy as np
 from calibrant.errors import InputError
 
 UNBOUNDED = ("norm",)
-"""Settings that may be infinite, as may those that are so by default."""
+"""Settings that may be infinite, besides those with an infinite default."""
 SEEDS = range(-(2**63), 2**64)
-"""What a generator takes, and no count is beyond."""
+"""What a generator takes; no count is larger."""
 
 
 def settle(attack: Any) -> None:
-    """Every numeric setting of the (frozen) record as Python's own, or an error that names it."""
+    """Replace every numeric setting of the (frozen) record by a Python number, or raise an error that names it."""
     for field in fields(attack):
-        if not field.init:  # nobody gave it: the attack works it out, perhaps after this
+        if not field.init:  # computed by the attack itself
             continue
         kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", "")
         kind, _, other = kind.partition(" | ")
         value = getattr(attack, field.name)
-        # `int | float` or `float | list[float]` may be something else than a number of the first kind
+        # a union such as `float | list[float]` is not checked
         if kind not in _KINDS or other not in ("", "None") or (other and value is None):
             continue
         endless = {"endless": True} if field.name in UNBOUNDED or field.default == math.inf else {}
@@ -67,13 +67,13 @@ _KINDS: dict[str, Callable[..., Any]] = {"float": number, "int": whole, "bool": 
 
 
 def _said(value: Any) -> str:
-    """In one line, and not all digits of a long number."""
+    """As one short line."""
     text = " ".join(f"{value!r}".split()) if not isinstance(value, int) or abs(value) < 10**20 else "a huge number"
     return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def at_least(settings: Any, **lowest: float) -> None:
-    """Refuse a setting that is below its lowest value, or no number, naming it."""
+    """Refuse a setting below its lowest value."""
     for name, low in lowest.items():
         if not getattr(settings, name) >= low:
             raise InputError(f"{name}={getattr(settings, name)} must be {low:g} or more")
