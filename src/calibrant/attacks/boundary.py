@@ -19,8 +19,8 @@ FARTHER = 2.0
 """Where to look for the success, as a multiple of the way, when there is none at `best`: half precision found it."""
 UNIT = {torch.float64: 1e-11, torch.float32: 1e-5, torch.float16: 2**-9, torch.bfloat16: 2**-6}
 TF32_UNIT = 2**-7
-"""Share of the range of the logits that two forward passes may differ by. On CUDA some batch sizes get convolutions that
-round to TF32, and others do not: of a ResNet-20, that changed margins by 0.09% of the range in the median, 0.64% at most."""
+"""Share of the range of the logits that two forward passes may differ by. On CUDA some batch sizes get convolutions
+that round to TF32 and others do not; of a ResNet-20 this moved margins by 0.09% of the range (median), 0.64% at most."""
 
 
 def rounding(logits: Tensor, dtype: torch.dtype) -> Tensor:
