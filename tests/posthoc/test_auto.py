@@ -131,7 +131,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> None:
 
     class Slow(Temperature):
         name = "slow"  # type: ignore[misc]
-        candidates = ({}, {})  # type: ignore[misc]
+        candidates = ({"members": "pooled"}, {"members": "each"})  # type: ignore[misc]
 
         def solve(self, p: Predictions) -> FittedMap:
             seconds[0] += 1

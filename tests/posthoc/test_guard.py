@@ -16,7 +16,7 @@ import calibrant
 from calibrant.errors import RefusedError, SplitError
 from calibrant.functional.scores import reduce
 from calibrant.posthoc import CALIBRATORS
-from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.calibrator import Calibrator, Composition
 from calibrant.posthoc.crossval import Folds, auroc_influence, folds_of, held_out, mean_of
 from calibrant.posthoc.guard import guard, sentence
 from calibrant.posthoc.map import FittedMap
@@ -216,3 +216,13 @@ def test_a_top1_set_is_guarded_by_the_likelihood_of_being_right() -> None:
     assert not boast.ok and "NLL rises" in boast.reasons[0]
     overconfident = replace(p, confidence=1 - (1 - confidence) / 5)
     assert not any("NLL" in reason for reason in guard(CALIBRATORS["isotonic"](), overconfident).reasons)
+
+
+def test_a_composition_starts_from_the_refits_of_its_first_part() -> None:
+    """Shared between candidates, and equal to fitting both again."""
+    folds = Folds(sample(300, scale=2.0), 4, 0)
+    both = Composition(Temperature(), CALIBRATORS["histogram_mass"]())
+    first = folds.refits(Temperature())
+    shared, plain = folds.refits(both), Calibrator.refits(both, folds.p, folds.of_item)
+    for f, (a, b) in enumerate(zip(shared, plain, strict=True)):
+        assert a.maps[0] is first[f] and a.summary() == b.summary()  # type: ignore[attr-defined]

@@ -130,18 +130,16 @@ class Full:
         return torch.cat([rows[:, :-1].reshape(-1), rows[:, -1]])
 
     def hessian(self, p: Tensor) -> Tensor:
-        d = self.x.shape[1]
-        g = torch.cat([(p[:, :, None] * self.x[:, None, :]).flatten(1), p], 1)
+        k, d = self.k, self.x.shape[1]
+        weighted = p[:, :, None] * self.x[:, None, :]
+        g = torch.cat([weighted.flatten(1), p], 1)
         h = -(g.T @ g)
-        for c in range(self.k):
-            rows = slice(c * d, (c + 1) * d)
-            px = p[:, c, None] * self.x
-            h[rows, rows] += px.T @ self.x
-            cross = px.sum(0)
-            last = self.k * d + c
-            h[rows, last] += cross
-            h[last, rows] += cross
-            h[last, last] += p[:, c].sum()
+        each, last = torch.arange(k, device=p.device), k * d
+        h[:last, :last].view(k, d, k, d)[each, :, each] += weighted.permute(1, 2, 0) @ self.x
+        cross = p.T @ self.x
+        h[:last, last:].view(k, d, k)[each, :, each] += cross
+        h[last:, :last].view(k, k, d)[each, each] += cross
+        h[last + each, last + each] += p.sum(0)
         return h
 
 

@@ -24,6 +24,8 @@ from calibrant.functional.designs import Design
 
 DENSE = 64
 """Parameters up to which the whole Hessian is always cheaper than its products."""
+LIGHT = 1 << 24
+"""N × parameters² up to which it is as well: a dozen small products take longer to start than to compute."""
 AFFORDABLE = 512
 """Parameters up to which it is, once conjugate gradients have needed more than `PATIENCE` products."""
 PATIENCE = 20
@@ -126,7 +128,7 @@ class _Problem:
 def _newton(problem: _Problem, theta: Tensor, curvature: _Problem, tolerance: float, limit: int) -> Solution:
     """Newton's method; `curvature` is the same problem in the precision that steps are computed in."""
     lower, iteration = problem.lower, 0
-    dense = len(theta) <= DENSE or lower is not None
+    dense = len(theta) <= DENSE or lower is not None or len(problem.pick) * len(theta) ** 2 <= LIGHT
     value, p = problem.at(theta)
     while True:
         g = problem.gradient(theta, p)

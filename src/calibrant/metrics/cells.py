@@ -26,8 +26,8 @@ UNMOVED = "every resample gives the same value: no interval"
 _HELD = 1 << 17  # numbers of a chunk of replicates: they stay in the cache
 _PLAIN = 4  # items in a cell
 
-Ranked = Callable[[Tensor, Tensor], Tensor]
-"""(good [B, C], bad [B, C]), the highest scores first → value [B], in 0…1."""
+Ranked = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
+"""(good [B, C], bad [B, C]), the highest scores first → each metric's values [B], in 0…1."""
 
 
 def merge(*columns: Tensor, cells: int = CELLS) -> tuple[Tensor, ...]:
@@ -74,7 +74,7 @@ def resampled(good: Tensor, bad: Tensor, resampling: Resampling, *, apart: bool)
 
 def with_bca(
     points: Mapping[str, Estimate],
-    functions: Mapping[str, Ranked],
+    compute: Ranked,
     good: Tensor,
     bad: Tensor,
     resampling: Resampling,
@@ -84,15 +84,13 @@ def with_bca(
 ) -> dict[str, Estimate]:
     """BCa intervals of functions of the counts; the acceleration is that of the items' influences."""
     good, bad = (c.cpu() for c in merge(good.double(), bad.double()))
-    parts: dict[str, list[Tensor]] = {name: [] for name in points}
-    for g, b in resampled(good, bad, resampling, apart=apart):
-        for name, found in parts.items():
-            found.append(functions[name](g, b))
+    chunks = [compute(g, b) for g, b in resampled(good, bad, resampling, apart=apart)]
+    slopes = _influences(compute, (good, bad), apart)
     out = {}
     for name, point in points.items():
         assert point.value is not None
-        value, accelerated = _influences(functions[name], (good, bad), apart)
-        replicates = torch.cat(parts[name])
+        value, accelerated = slopes[name]
+        replicates = torch.cat([chunk[name] for chunk in chunks])
         replicates = replicates[torch.isfinite(replicates)]  # a replicate without a single error has no AUROC
         if float(replicates.max() - replicates.min()) <= 1e-15 * max(1.0, abs(value)):
             out[name] = replace(point, reason=UNMOVED)
@@ -103,19 +101,22 @@ def with_bca(
     return out
 
 
-def _influences(function: Ranked, held: Sequence[Tensor], apart: bool) -> tuple[float, float]:
-    """(value on the cells, acceleration Σu³ / 6(Σu²)^{3/2} of the items' influences u), by differentiation."""
+def _influences(compute: Ranked, held: Sequence[Tensor], apart: bool) -> dict[str, tuple[float, float]]:
+    """Each metric's (value on the cells, acceleration Σu³ / 6(Σu²)^{3/2} of the items' influences u)."""
     weights = [c[None].clone().requires_grad_(True) for c in held]
+    out = {}
     with torch.enable_grad():
-        value = function(weights[0], weights[1])
-        # the quantile in fpr95 has no slope in the good items
-        slopes = torch.autograd.grad(value.sum(), weights, allow_unused=True, materialize_grads=True)
-    samples = [(c, s[0]) for c, s in zip(held, slopes, strict=True)]
-    if not apart:
-        samples = [(torch.cat([c for c, _ in samples]), torch.cat([s for _, s in samples]))]
-    third = square = 0.0
-    for count, slope in samples:
-        u = slope - (slope * count).sum() / count.sum()
-        square += float((count * u.square()).sum())
-        third += float((count * u.pow(3)).sum())
-    return float(value.detach()), 0.0 if square == 0 else third / (6 * square**1.5)
+        for name, value in compute(weights[0], weights[1]).items():
+            # the quantile in fpr95 has no slope in the good items
+            found = torch.autograd.grad(
+                value.sum(), weights, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            slopes = [s[0] for s in found]
+            samples = list(zip(held, slopes, strict=True)) if apart else [(torch.cat(list(held)), torch.cat(slopes))]
+            third = square = 0.0
+            for count, slope in samples:
+                u = slope - (slope * count).sum() / count.sum()
+                square += float((count * u.square()).sum())
+                third += float((count * u.pow(3)).sum())
+            out[name] = (float(value.detach()), 0.0 if square == 0 else third / (6 * square**1.5))
+    return out

@@ -103,7 +103,7 @@ def _bootstrapped(
     if panel.scores.group is None:
         good, bad = (c[0] for c in panel.runs)
         wanted = {m.name: points[m.name] for m in metrics}
-        return with_bca(wanted, {m.name: of_runs(m) for m in metrics}, good, bad, resampling, method=method)
+        return with_bca(wanted, of_runs(metrics), good, bad, resampling, method=method)
     ((on_cells, replicates),) = bootstrap([panel], metrics, resampling.replicates, resampling.seed)
     order, sorted_panel = coarse(panel)
     out = {}
@@ -155,6 +155,7 @@ def invert(c: Cells, names: Sequence[str], resampling: Resampling) -> dict[str, 
     for name in names:
         statistic, side = inversion.STATISTICS[name]
         if side not in lines:
-            lines[side] = (inversion.line(c, side, "low", random), inversion.line(c, side, "high", random))
+            low = inversion.line(c, side, "low", random)
+            lines[side] = (low, low if side == "walk" else inversion.line(c, side, "high", random))
         out[name] = inversion.interval(statistic, c, *lines[side], resampling.level)
     return out

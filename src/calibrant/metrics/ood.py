@@ -61,6 +61,10 @@ _RANKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
+def _ranked(inside: Tensor, outside: Tensor) -> dict[str, Tensor]:
+    return {name: compute(inside, outside) for name, compute in _RANKED.items()}
+
+
 @dataclass(frozen=True)
 class OODReport:
     """`report["entropy"]["auroc"].value`; `entropy_kl` is of the entropies, whatever score is asked for."""
@@ -176,10 +180,10 @@ def separated(
     ranked = ranking.rank(both.clamp_min(_LEAST).log() if logarithmic else both)
     familiar = torch.arange(len(both)) < len(inside)
     good, bad = ranking.run_weights(ranked, familiar)
-    out = {name: Estimate(float(f(good, bad))) for name, f in _RANKED.items()}
+    out = {name: Estimate(float(value)) for name, value in _ranked(good, bad).items()}
     if resampling is None or min(len(inside), len(outside)) < 2:
         return out
-    return with_bca(out, _RANKED, good[0], bad[0], resampling, method="BCa bootstrap of both sets", apart=True)
+    return with_bca(out, _ranked, good[0], bad[0], resampling, method="BCa bootstrap of both sets", apart=True)
 
 
 __all__ = [

@@ -128,7 +128,7 @@ def _merge(cell: Tensor, values: Tensor) -> Tensor:
 
 def _ranked(panel: StreamPanel, points: dict[str, Estimate], resampling: Resampling) -> Found:
     wanted = {n: e for n, e in points.items() if METRICS[n].family == "refinement" and e.value is not None}
-    functions = {n: of_runs(METRICS[n]) for n in wanted}
+    functions = of_runs([METRICS[n] for n in wanted])
     drawn = with_bca(wanted, functions, panel.good, panel.bad, resampling, method="BCa bootstrap of the ladder")
     out: Found = {
         n: ((e.low, e.high), str(e.method)) for n, e in drawn.items() if e.low is not None and e.high is not None

@@ -8,7 +8,7 @@ sorts once; it is rebuilt for each Scores and thrown away.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -114,13 +114,13 @@ class Panel:
         return bin_sums(index, s.bins, s.confidence, s.correct, self.weights)
 
 
-def of_runs(metric: Metric) -> Callable[[Tensor, Tensor], Tensor]:
-    """A metric of the ranking as a function of its runs alone: (good [B, R], bad [B, R]) → value [B]."""
+def of_runs(metrics: Sequence[Metric]) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
+    """Metrics of the ranking as functions of its runs alone: (good [B, R], bad [B, R]) → values [B] by name."""
 
-    def compute(good: Tensor, bad: Tensor) -> Tensor:
+    def compute(good: Tensor, bad: Tensor) -> dict[str, Tensor]:
         panel = Panel.__new__(Panel)
         panel.runs = good, bad
-        return metric.compute(panel)
+        return {m.name: m.compute(panel) for m in metrics}
 
     return compute
 

@@ -118,9 +118,11 @@ class Composition(Calibrator):
         return f"{self.first.name}+{self.second.name}"
 
     def solve(self, p: Predictions) -> FittedMap:
-        one = self.first.fold(p)
-        two = self.second.fold(one.predictions(p))
-        return Chain((one, two))
+        return self.after(self.first.fold(p), p)
+
+    def after(self, one: FittedMap, p: Predictions) -> FittedMap:
+        """The whole, where the first map of these items is known."""
+        return Chain((one, self.second.fold(one.predictions(p))))
 
     def settings(self) -> dict[str, Any]:
         return {"first": self.first.settings(), "second": self.second.settings()}

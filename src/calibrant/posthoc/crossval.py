@@ -17,7 +17,7 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional.ranking import rank
 from calibrant.functional.scores import Scores, reduce
-from calibrant.posthoc.calibrator import Calibrator
+from calibrant.posthoc.calibrator import Calibrator, Composition
 from calibrant.posthoc.map import FittedMap, promises_label
 from calibrant.posthoc.toplabel import least
 from calibrant.types import Estimate, Predictions
@@ -61,6 +61,7 @@ class Folds:
         self.p = replace(p, origin=p.origin or "cross-validation")  # nothing is reported, so nothing need be hashed
         self.of_item = folds_of(p, count, seed)
         self.items = [(self.of_item == f).nonzero()[:, 0] for f in range(count)]
+        self._refits: dict[Calibrator, list[FittedMap]] = {}
 
     @cached_property
     def tests(self) -> list[Predictions]:
@@ -74,13 +75,23 @@ class Folds:
     def identity(self) -> HeldOut:
         return _held_out(self, self.before)
 
+    def refits(self, calibrator: Calibrator, fitted: FittedMap | None = None) -> list[FittedMap]:
+        """The fit on all folds but each, made once; a composition starts from those of its first part."""
+        if calibrator not in self._refits:
+            if isinstance(calibrator, Composition):
+                firsts = enumerate(self.refits(calibrator.first))
+                found = [calibrator.after(one, self.p.take((self.of_item != f).nonzero()[:, 0])) for f, one in firsts]
+            else:
+                found = list(calibrator.refits(self.p, self.of_item, fitted))
+            self._refits[calibrator] = found
+        return self._refits[calibrator]
+
 
 def held_out(calibrator: Calibrator, folds: Folds, fitted: FittedMap | None = None) -> HeldOut:
     """Fit on all folds but one, look at that one, for each; `fitted` is the map of all items, where it is known."""
     p, count = folds.p, len(folds.items)
     degrees, changed, bounds, after = 0.0, 0, [], []
-    refits = calibrator.refits(p, folds.of_item, fitted)
-    for refit, test, before in zip(refits, folds.tests, folds.before, strict=True):
+    for refit, test, before in zip(folds.refits(calibrator, fitted), folds.tests, folds.before, strict=True):
         after.append(scored(refit, test))
         degrees += refit.degrees / count
         if promises_label(refit) and p.members == 1:

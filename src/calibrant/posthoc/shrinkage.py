@@ -61,6 +61,7 @@ def cross_validated(
     fold = content_folds(x, labels, FOLDS)
     totals: dict[float, float] = {}
     starts: list[Tensor | None] = [None] * FOLDS
+    near: dict[float, Tensor] = {}
     for m in PATH:
         total = 0.0
         for f in range(FOLDS):
@@ -76,11 +77,11 @@ def cross_validated(
             starts[f] = found.theta
             log_p = torch.log_softmax(design(x[outside])(found.theta), 1)
             total -= float(log_p.gather(1, labels[outside][:, None]).sum())
-        totals[m] = total / len(labels)
+        totals[m], near[m] = total / len(labels), found.theta
         if totals[m] > min(totals.values()):
             break
     best = min(totals, key=totals.__getitem__)
-    found = minimise(design(x), labels, ridge(best), centre)
+    found = minimise(design(x), labels, ridge(best), centre, start=near[best])
     return found, best, {"held_out_nll": {f"{m:g}": t for m, t in totals.items()}}
 
 
