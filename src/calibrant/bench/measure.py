@@ -62,7 +62,7 @@ def measured(
     where = {
         k: v for k, v in sealed.read(chosen(run) / "environment.json").items() if k not in ("command", "processes")
     }
-    engine = sealed.read(chosen(run) / "recipe.json")["engine"]
+    engine = sealed.read(chosen(run) / "metrics.json").get("engine")  # runs before `auto` do not say
     return replace(
         blank(experiment, seed, scale, command),
         status="done",
@@ -70,7 +70,7 @@ def measured(
         intervals={name: {m: (e.low, e.high) for m, e in row.items()} for name, row in variants.items()},
         seconds=extras.pop("train_seconds"),
         device=where["device"],
-        environment={**where, "engine": engine},
+        environment={**where, "engine": engine or sealed.read(chosen(run) / "recipe.json")["engine"]},
         commit=where["commit"],
         extras={**extras, **said(predictions), **more, "run": run.name},
     )

@@ -18,6 +18,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
+import torch
+
 from calibrant.attacks.store import EDITION as EDITION_OF_RULERS
 from calibrant.bench import pace
 from calibrant.bench.measure import measured
@@ -122,6 +124,8 @@ class Train(Placed):
         if attacked_before(self.recipe):
             how = replace(how, levels=self.place.run(levels.vanilla(self.recipe)))
         data = self.place.data(self.recipe)
+        if self.recipe.engine not in ("eager", "graph"):
+            torch.compiler.reset()  # a process that stays would reach torch's limit of recompilations, and run eagerly
         if self.recipe.selection is None:
             train(self.recipe, self.folder, how, data)
         else:

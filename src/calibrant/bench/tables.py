@@ -175,10 +175,6 @@ class Standing:
     wanted: int
     exact: int  # of those done: at just the settings that this version would run
 
-    @property
-    def complete(self) -> bool:
-        return self.done >= self.wanted
-
 
 def standing(
     experiments: Sequence[Experiment], store: Store, seeds: int | None = None, scale: Scale | None = None

@@ -7,6 +7,7 @@ process that dies is replaced; processes whose parent dies end themselves.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing as mp
 import os
 import threading
@@ -135,3 +136,7 @@ def _serve(connection: Connection, threads: int) -> None:
             connection.send(outcome)
         except (TypeError, ValueError, AttributeError):  # an error of some library that cannot travel
             connection.send(replace(outcome, error=RuntimeError(outcome.why)))
+        del step, outcome
+        gc.collect()  # networks and recorded graphs are full of cycles, and hold the device's memory
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.empty_cache()

@@ -25,6 +25,7 @@ from calibrant.data.batches import Augment, Batches
 from calibrant.errors import DivergedError, InputError
 from calibrant.training import checkpoint
 from calibrant.training.components import Components, components, known_of
+from calibrant.training.engine import CompiledOr, engine_of
 from calibrant.training.epochs import TopLogits
 from calibrant.training.evaluate import as_predictions, outputs, pooled, summary, top
 from calibrant.training.optimiser import make, set_rate
@@ -69,13 +70,17 @@ class Loop:
         self._resident: dict[tuple[Split, bool], Batches] = {}
         known = known_of(self.data)
         self.parts: Components = components(r, {**known, **self.handed})
+        items, kind = self.data[Split.TRAIN].n, self.device.type
+        self.engine, why = engine_of(r, kind, self.fabric.world_size, self.parts.penalties[0], items)
+        if why:
+            self.progress.say(why)
         self.members = [self._member(network) for network in self.networks]
         self.steps: list[Step | Captured] = [
             Step(m, self.parts.criterion, p, r.ema, self.fabric.autocast, self.fabric.backward, self.fabric.world_size)
             for m, p in zip(self.members, self.parts.penalties, strict=True)
         ]
-        if "graph" in r.engine and self.device.type != "cuda":
-            raise InputError(f"engine {r.engine!r} needs a CUDA device, not {self.device.type}; --set engine=eager")
+        if "graph" in self.engine and self.device.type != "cuda":
+            raise InputError(f"engine {self.engine!r} needs a CUDA device, not {self.device.type}; --set engine=eager")
         if (n := self.data[Split.TRAIN].n) < 2 * self.fabric.world_size:
             raise InputError(f"the training part has {n} item(s), fewer than two per process; raise data.sizes")
         self.augment = None if r.augment is None else Augment(r.augment.crop_padding, r.augment.flip)
@@ -85,8 +90,9 @@ class Loop:
         if self.recipe.channels_last:
             network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         forward: Any = network
-        if "compile" in self.recipe.engine:
-            forward = torch.compile(network)
+        if "compile" in self.engine:
+            auto = self.recipe.engine == "auto"
+            forward = CompiledOr(network, self.progress.say) if auto else torch.compile(network)
         if self.fabric.world_size > 1:
             forward = self.fabric.setup_module(network, _reapply_compile=False)
         average = averaged(network) if self.recipe.ema else None
@@ -179,7 +185,7 @@ class Loop:
 
     def _update(self, m: int) -> Callable[..., tuple[Tensor, Tensor]]:
         step = self.steps[m]
-        if "graph" not in self.recipe.engine or isinstance(step, Captured):
+        if "graph" not in self.engine or isinstance(step, Captured):
             return step
 
         def first(x: Tensor, q: Tensor, labels: Tensor | None, index: Tensor, total: int) -> tuple[Tensor, Tensor]:

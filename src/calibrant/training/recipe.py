@@ -75,7 +75,7 @@ class Recipe:
     epochs: int = 10
     batch: int = 128
     precision: Literal["float32", "bfloat16"] = "float32"
-    engine: Literal["eager", "graph", "compile", "compile+graph"] = "eager"
+    engine: Literal["eager", "graph", "compile", "compile+graph", "auto"] = "eager"
     channels_last: bool = False
     ema: float = 0.0  # decay of averaged weights, which are then used to predict; 0: none
     seed: int = 0

@@ -175,6 +175,7 @@ def _train_and_record(loop: Loop, folder: Path) -> dict[str, Any]:
         "schema": SCHEMA,
         "recipe": recipe.name,
         "key": recipe.key(),
+        "engine": loop.engine,
         "epochs": len(history),
         "train_seconds": sum(row["seconds"] for row in history),
         "images_per_second": history[-1]["images_per_second"],

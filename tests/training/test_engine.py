@@ -1,0 +1,59 @@
+"""`engine = "auto"`: what it means where, and what happens where a network cannot be compiled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from calibrant.files import sealed
+from calibrant.losses import PENALTIES
+from calibrant.training import How, read, train
+from calibrant.training.engine import LONG, CompiledOr, engine_of
+
+RECIPE = read("digits/cross_entropy", ["engine=auto", "epochs=2", "network.hidden=[8]"])
+
+
+@pytest.mark.parametrize(
+    ("device", "processes", "items", "engine"),
+    [
+        ("cpu", 1, LONG, "eager"),
+        ("cuda", 1, LONG, "compile+graph"),
+        ("cuda", 1, 1000, "graph"),
+        ("cuda", 2, LONG, "eager"),
+    ],
+)
+def test_auto_takes_what_the_device_and_the_length_allow(device: str, processes: int, items: int, engine: str) -> None:
+    found, why = engine_of(RECIPE, device, processes, (), items)
+    assert found == engine and bool(why) == (processes > 1)
+    assert engine_of(replace(RECIPE, engine="compile"), device, processes, (), items) == ("compile", "")
+
+
+def test_a_penalty_with_a_history_runs_eagerly_and_says_so() -> None:
+    ranking = PENALTIES["ranking"](weight=1.0, items=10)
+    assert engine_of(RECIPE, "cuda", 1, (ranking,), LONG)[0] == "eager"
+    assert "keeps a history" in engine_of(RECIPE, "cuda", 1, (ranking,), LONG)[1]
+
+
+def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(network: nn.Module) -> Any:
+        def fail(x: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("no compiler here\nand a long trace")
+
+        return fail
+
+    network, said, x = nn.Linear(3, 2), list[str](), torch.ones(1, 3)
+    monkeypatch.setattr(torch, "compile", broken)
+    forward = CompiledOr(network, said.append)
+    assert torch.equal(forward(x), network(x)) and torch.equal(forward(x), network(x))
+    assert said == ["not compiled, and slower for it: RuntimeError: no compiler here"]
+
+
+def test_a_run_says_which_engine_it_took_and_has_the_key_of_any_other(tmp_path: Path) -> None:
+    train(RECIPE, tmp_path / "run", How(device="cpu", quiet=True))
+    assert sealed.read(tmp_path / "run" / "metrics.json")["engine"] == "eager"
+    assert RECIPE.key() == replace(RECIPE, engine="eager").key()
