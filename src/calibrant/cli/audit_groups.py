@@ -54,7 +54,7 @@ def show_groups(console: Any, found: Subgroups, shown: Sequence[str]) -> None:
 
     worst = None if found.worst is None else found.worst.name
     names = [n for n in shown if n in found.parts[0].report and n not in ("nll", "brier")] or list(shown)
-    console.print(terminal.records_table(groups.rows(found, names[:4], groups.narrow), chosen=worst))
+    console.print(terminal.records_table(groups.rows(found, names[:4], groups.narrow), chosen=worst, style="bold red"))
     console.say(groups.EACH, "dim")
     console.say(groups.sentence(found), "bold")
     console.print()

@@ -15,6 +15,7 @@ from calibrant.errors import InputError
 
 if TYPE_CHECKING:
     from calibrant.data import Data
+    from calibrant.data.records import Part
     from calibrant.ensembles.reference import Reference
 
 ARRAYS = (".npz", ".npy")
@@ -46,6 +47,19 @@ def moment(text: str | None, option: str) -> Moment | str:
     if option == "--std" and min(found) <= 0:
         raise InputError(f"--std {text!r}: images are divided by it, so every number must be greater than 0")
     return found
+
+
+def check_channels(asked: tuple[Moment | str, Moment | str], data: Data, part: Part) -> None:
+    """One number for all channels, or one for each."""
+    from calibrant.data.torch_dataset import as_item
+
+    for option, numbers in zip(("--mean", "--std"), asked, strict=True):
+        if numbers is None or isinstance(numbers, str):
+            continue
+        shape = data.shape if part.items is None or data.shape else as_item(part.items[0], 0)[0].shape
+        channels = shape[0] if shape else 1  # items of many sizes: the first's; single numbers have no axis
+        if len(numbers) not in (1, channels):
+            raise InputError(f"{option} has {len(numbers)} numbers; {data.name} has {channels} channel(s)")
 
 
 def fed(

@@ -13,7 +13,7 @@ import typer
 
 from calibrant.cli.console import block_json, say
 from calibrant.cli.ensemble_options import Distribution, Members, Rate, Search, Sigma, Where
-from calibrant.cli.model_data import data_name, fed, inputs_of, is_arrays, model_data, moment
+from calibrant.cli.model_data import check_channels, data_name, fed, inputs_of, model_data, moment
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
@@ -77,17 +77,13 @@ def predict(
     from calibrant.cli import ensemble_options
     from calibrant.cli.device import device_of
     from calibrant.cli.notes import say_notes
-    from calibrant.cli.predict_answers import agree
+    from calibrant.cli.predict_answers import agree, known_classes, on_blank_items
     from calibrant.cli.predict_stream import only_with_stream, streamed
     from calibrant.data import Batches
     from calibrant.data.label_maps import IGNORED
-    from calibrant.data.torch_dataset import as_item
     from calibrant.ensembles.reference import resolve
     from calibrant.files import atomic, outputs
     from calibrant.functional.inputs import as_split
-    from calibrant.functional.model_output import both_classes, logits_of
-    from calibrant.functional.segmentation import classes_last
-    from calibrant.training.compatibility import blank_logits
 
     place = device_of(device)
     given = ensemble_options.checked(
@@ -110,35 +106,16 @@ def predict(
     if part.items is None:  # the frames as they are, which a data set's own constants need not be
         loaded = replace(loaded, shape=tuple(part.x.shape[1:]))
 
-    for option, asked in zip(("--mean", "--std"), moments, strict=True):
-        if asked is None or isinstance(asked, str):
-            continue
-        shape = loaded.shape if part.items is None or loaded.shape else as_item(part.items[0], 0)[0].shape
-        channels = shape[0] if shape else 1  # items of many sizes: the first's; single numbers have no axis
-        if len(asked) not in (1, channels):
-            raise InputError(f"{option} has {len(asked)} numbers; {loaded.name} has {channels} channel(s)")
-
+    check_channels(moments, loaded, part)
     normalised = fed(first, loaded, name, moments)
 
     def batches(part: str) -> Batches:
-        return Batches(
-            loaded[as_split(part)],
-            batch or max(1, SMALL_IMAGES // max(math.prod(loaded.shape[1:]), 1024)),
-            device=place,
-            mean=normalised[0],
-            std=normalised[1],
-        )
+        size = batch or max(1, SMALL_IMAGES // max(math.prod(loaded.shape[1:]), 1024))
+        return Batches(loaded[as_split(part)], size, device=place, mean=normalised[0], std=normalised[1])
 
     networks = [m.to(place) for reference in found for m in reference.members]
-    answers = {  # unknown beforehand if items differ in size
-        text: both_classes(classes_last(logits_of(said), class_axis, f"{text}: logits"))
-        for text, reference in zip(model, found if loaded.shape else (), strict=False)
-        for said in [blank_logits(text, loaded, as_split(split), reference.members[0])]
-    }
-    classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
-    short = is_arrays(name) or (labels.ndim > 1 and ":" in name)  # a small file, a few maps, may lack the last ones
-    known = classes if first.classes is not None or not short else None
-    agree(answers, name, known, labels)
+    known = known_classes(first, loaded, name, labels)
+    agree(on_blank_items(model, found, loaded, as_split(split), class_axis), name, known, labels)
     maps: dict[str, Any] = {"class_axis": class_axis, "ignore_index": IGNORED if labels.ndim > 1 else None}
     options: dict[str, Any] = {"device": place, "split": split, "classes": known, "progress": sys.stderr.isatty()}
     options |= maps

@@ -5,10 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from calibrant.cli.model_data import is_arrays
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from calibrant.data import Data
+    from calibrant.ensembles.reference import Reference
+    from calibrant.types import Split
+
+
+def on_blank_items(
+    model: Sequence[str], found: Sequence[Reference], loaded: Data, split: Split, class_axis: int
+) -> dict[str, Tensor]:
+    """Model → its output on blank items, classes last; empty if items differ in size, which is not known beforehand."""
+    from calibrant.functional.model_output import both_classes, logits_of
+    from calibrant.functional.segmentation import classes_last
+    from calibrant.training.compatibility import blank_logits
+
+    return {
+        text: both_classes(classes_last(logits_of(said), class_axis, f"{text}: logits"))
+        for text, reference in zip(model, found if loaded.shape else (), strict=False)
+        for said in [blank_logits(text, loaded, split, reference.members[0])]
+    }
+
+
+def known_classes(first: Reference, loaded: Data, name: str, labels: Tensor) -> Sequence[Any] | None:
+    """The class names; None where a small file or a few label maps need not show the last classes."""
+    classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
+    short = is_arrays(name) or (labels.ndim > 1 and ":" in name)
+    return classes if first.classes is not None or not short else None
 
 
 def agree(answers: Mapping[str, Tensor], data: str, known: Sequence[Any] | None, labels: Tensor) -> None:

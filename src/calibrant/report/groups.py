@@ -59,7 +59,10 @@ def narrow(name: str, e: Estimate) -> str:
 def group_panel(found: Subgroups, file: str | None, names: Sequence[str]) -> Panel:
     """The forest plot of the groups, and their numbers; `file` says whose they are, if there are several."""
     text = sentence(found)
-    axes = plots.forest({g.name[:28]: g.report for g in found.parts}, names=names, colours=["accent"])
+    cut = [g.name[:28] for g in found.parts]  # long names would leave the figure no room; unless only their ends differ
+    called = cut if len(set(cut)) == len(cut) else [g.name for g in found.parts]
+    reports = {name: g.report for name, g in zip(called, found.parts, strict=True)}
+    axes = plots.forest(reports, names=names, colours=["accent"])
     table = rows(found, names, numbers.brief)
     marked = None if found.worst is None else found.parts.index(found.worst)
     return Panel(

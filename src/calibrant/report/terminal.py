@@ -100,7 +100,7 @@ def compare_table(comparison: Any, names: Sequence[str] | None = None) -> Table:
     return table
 
 
-def records_table(records: Sequence[dict[str, Any]], chosen: str | None = None) -> Table:
+def records_table(records: Sequence[dict[str, Any]], chosen: str | None = None, style: str = "bold green") -> Table:
     """Any list of flat records (candidates of a fit, a ranking): columns in order of first appearance.
 
     A column that is named after a metric has its unit."""
@@ -109,7 +109,7 @@ def records_table(records: Sequence[dict[str, Any]], chosen: str | None = None) 
     for record in records:
         cells = [Text(escaped(cell(record.get(column), column), lines=True), overflow="fold") for column in columns]
         picked = chosen is not None and chosen in record.values()
-        table.add_row(*cells, style="bold green" if picked else "")
+        table.add_row(*cells, style=style if picked else "")
     return table
 
 
