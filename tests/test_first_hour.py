@@ -188,3 +188,19 @@ def test_numbers_after_each_epoch(logits: Tensor, labels: Tensor) -> None:
     for x, y in zip(logits.split(100), labels.split(100), strict=True):
         panel.update(x, y)
     assert panel.compute()["ece"] == pytest.approx(calibrant.evaluate(logits, labels, intervals=False).ece.value)
+
+
+@job
+def test_train_my_own_network() -> None:
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    recipe = calibrant.training.read("digits/focal", ["epochs=3"])
+    result = calibrant.train(recipe, network=network)
+    assert result["metrics"]["test"]["accuracy"] > 0.5
+
+
+@job
+def test_train_on_my_own_data(logits: Tensor, labels: Tensor) -> None:
+    mine, network = torch.utils.data.TensorDataset(logits, labels), torch.nn.Linear(3, 3)
+    recipe = calibrant.training.read("digits/cross_entropy", ["epochs=2"])
+    result = calibrant.train(recipe, network=network, data=mine)
+    assert result["metrics"]["validation"]["n"] > 0

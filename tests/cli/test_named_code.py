@@ -105,3 +105,41 @@ def test_a_stored_recipe_has_no_base(here: Path) -> None:
 def test_options_that_load_files_are_no_options_of_a_network(option: str) -> None:
     with pytest.raises(InputError, match=f"{option} names files"):
         build("timm:resnet18", classes=2, **{option: "evil.pth"})
+
+
+NETWORK = """
+from pathlib import Path
+from torch import nn
+
+Path("imported").touch()
+
+def net(width=8):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+"""
+
+
+@pytest.mark.parametrize("word", ["network.name=mymod:net", "network=mymod:net"])
+def test_a_network_of_ones_own_is_trained(word: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Options of the recipe's network do not carry over, the factory's own may be set."""
+    Path("mymod.py").write_text(NETWORK)
+    words = ["--set", word, "--set", "network.width=12", "--set", "epochs=1", "--device", "cpu"]
+    assert run(["train", "digits/cross_entropy", *words, "-o", "made"]) == 0
+    assert json.loads(Path("made/recipe.json").read_text())["network"] == {"name": "mymod:net", "width": 12}
+    forget(here)
+    capsys.readouterr()
+    for verb in (["predict", "made", "-o", "p.npz"], ["train", "made", "-o", "again"]):
+        assert run(verb) == 2
+        error = capsys.readouterr().err
+        assert "mymod:net" in error and "repeat it" in error and len(error.strip().splitlines()) == 1
+        assert not Path("imported").exists()
+    assert run(["predict", "mymod:net@made", "-o", "p.npz", "--device", "cpu"]) == 0
+    assert np.allclose(np.load("p.npz")["logits"], np.load("made/test.npz")["logits"], atol=1e-5)
+    assert run(["train", "made", "-o", "again", "--set", "network.name=mymod:net", "--device", "cpu"]) == 0
+    assert np.array_equal(np.load("again/test.npz")["logits"], np.load("made/test.npz")["logits"])
+
+
+def test_a_recipe_file_does_not_run_a_network(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("mine.toml").write_text('base = "digits/cross_entropy"\nnetwork = "mymod:net"\n')
+    assert run(["train", "mine.toml", "-o", "a"]) == 2
+    assert "--set network.name=mymod:net" in capsys.readouterr().err and not Path("a").exists()
+    assert not Path("imported").exists()

@@ -26,7 +26,7 @@ SMALL_IMAGES = 1000 * 32 * 32
 
 def predict(
     model: Annotated[
-        list[str], typer.Argument(help="RUN/, timm:NAME, torchvision:NAME or package.module:factory[@WEIGHTS]")
+        list[str], typer.Argument(help="RUN/, timm:NAME, torchvision:NAME or package.module:factory[@WEIGHTS or @RUN/]")
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="file of predictions: .npz, .safetensors, .parquet, .csv")],
     data: Annotated[

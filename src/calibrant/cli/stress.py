@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 def stress(
     model: Annotated[
-        list[str], typer.Argument(help="RUN/, timm:NAME, torchvision:NAME or package.module:factory[@WEIGHTS]")
+        list[str], typer.Argument(help="RUN/, timm:NAME, torchvision:NAME or package.module:factory[@WEIGHTS or @RUN/]")
     ],
     out: Annotated[Path, typer.Option("-o", "--out", help="folder of the cells; an unfinished one is resumed")],
     data: Annotated[

@@ -45,7 +45,7 @@ def train(
     from calibrant.training.settings import setting, typed
 
     words = [*(settings or ()), *(() if data is None else (f"data.name={json.dumps(data)}",))]
-    chosen = read(recipe, words)
+    chosen, set_here = read(recipe, words), dict(map(setting, words))
     how = How(
         device,
         devices,
@@ -56,7 +56,8 @@ def train(
         tensorboard,
         quiet=as_json and not sys.stderr.isatty(),
         levels=levels,
-        factory=typed(dict(map(setting, words)), "data.name"),
+        factory=typed(set_here, "data.name"),
+        network=_typed_network(set_here),
     )
     if chosen.selection is None:
         result = run(chosen, out, how)
@@ -81,6 +82,16 @@ def train(
     if said := [f"calibrant {verb} {shlex.quote(str(path))}{rest}" for verb, path, rest in files if path.is_file()]:
         say()
         say(f"next: {'; '.join(said)}")
+
+
+def _typed_network(said: dict[str, Any]) -> str | None:
+    """The network's name, if it is code of the user's that stands on the command line."""
+    from calibrant.training.own_network import is_own
+    from calibrant.training.settings import typed
+
+    network = typed(said, "network")
+    name = network.get("name") if isinstance(network, dict) else network
+    return name if isinstance(name, str) and is_own(name) else None
 
 
 def table(metrics: dict[str, dict[str, Any]]) -> str:

@@ -57,7 +57,7 @@ def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
 
     given = Path(how.levels) if how.levels is not None else None
     twin = out / levels.VANILLA if given is None else levels.attacked_run(given) or given
-    there = levels.is_source(twin, out)
+    there = levels.is_source(twin, out, how.network)
     if there and (twin / "train.safetensors").is_file():  # levels without a network
         return None
     if not there or not (twin / "test.npz").is_file():

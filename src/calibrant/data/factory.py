@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ from calibrant.errors import InputError
 
 
 def call_factory(module: str, name: str, what: str) -> Any:
+    """What the factory returns."""
+    return find_factory(module, name, what)()
+
+
+def find_factory(module: str, name: str, what: str) -> Callable[..., Any]:
     """Looks for `module` on the path and in the current folder; `what` names it in errors, as in "model 'my:net'"."""
     here = str(Path.cwd())
     sys.path.insert(0, here)
@@ -24,7 +30,7 @@ def call_factory(module: str, name: str, what: str) -> Any:
         raise InputError(f"cannot import {module!r} of the {what}: {error}") from error
     finally:
         sys.path.remove(here)
-    factory = getattr(loaded, name, None)
-    if not callable(factory):
+    factory: Callable[..., Any] | None = getattr(loaded, name, None)
+    if factory is None or not callable(factory):
         raise InputError(f"{module!r} has no function or class {name!r} ({what})")
-    return factory()
+    return factory

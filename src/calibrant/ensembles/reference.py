@@ -4,6 +4,7 @@
     timm:NAME[@WEIGHTS]               with the extra [vision]; without weights, the published ones
     torchvision:NAME[@WEIGHTS]        likewise
     package.module:factory[@WEIGHTS]  yours: called without arguments, found on the path or in the current folder
+    package.module:factory@RUN/       a run that trained it
 
 Weights are whatever `calibrant.nn.load_weights` reads: nothing is unpickled.
 """
@@ -44,8 +45,9 @@ class Reference:
 
 def resolve(text: str) -> Reference:
     """The model that `text` names, in evaluation mode on the CPU."""
-    if Path(text).is_dir():
-        run = load_run(text)
+    code, at, folder = text.partition("@")
+    if Path(text).is_dir() or (at and Path(folder).is_dir()):
+        run = load_run(text) if Path(text).is_dir() else load_run(folder, network=code)
         d = run.recipe.data
         known = (d.name, d.seed, d.sizes, run.classes, run.shape, d.ignore_index)
         late = "" if run.epoch >= run.recipe.epochs else _unfinished(text, run.epoch, run.recipe.epochs)

@@ -82,9 +82,11 @@ def build(
     smooth: bool | Mapping[str, Any] = False,
     blurpool: bool | Mapping[str, Any] = False,
     relu6: bool = False,
+    own: Callable[..., nn.Module] | None = None,
     **options: Any,
 ) -> nn.Module:
-    """A freshly initialised network of `MODELS`, or `timm:NAME`, `torchvision:NAME` where those are installed.
+    """A freshly initialised network of `MODELS`, or `timm:NAME`, `torchvision:NAME` where those are installed, or what
+    `own`, a function of the user's, returns; `name` is then what errors call it.
 
     `size` is the height and width of its images (networks that do not depend on it ignore it). Options go to the
     network (`head=`, `shortcut=`, `stem=`, `hidden=`, …) or to its layers (`dropout=`, `norm=`, `act=`, `pool=`,
@@ -94,9 +96,9 @@ def build(
     """
     finish = partial(_finished, smooth=smooth, blurpool=blurpool, relu6=relu6, passes=passes)
     edges = (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
-    if name.partition(":")[0] in LIBRARIES and ":" in name:
+    if own is not None or in_library(name):
         with seeded(seed):
-            model = external(name, classes, in_channels, options)
+            model = external(name, classes, in_channels, options) if own is None else _own(name, own, options)
         return finish(model, torch.zeros(2, in_channels, *edges))
     if name not in MODELS:
         raise unknown("model", name, MODELS)
@@ -122,6 +124,22 @@ def build(
         if key not in used and given[key]:
             raise InputError(f"model {name!r} has no place for {key}={given[key]!r}; drop it or choose another network")
     return finish(model, torch.zeros(2, in_channels, *edges))
+
+
+def in_library(name: str) -> bool:
+    """Whether this is `timm:NAME` or `torchvision:NAME`."""
+    return ":" in name and name.partition(":")[0] in LIBRARIES
+
+
+def _own(name: str, make: Callable[..., nn.Module], options: Mapping[str, Any]) -> nn.Module:
+    try:
+        model = make(**options)
+    except TypeError as error:
+        said = ", ".join(f"{key}={value!r}" for key, value in options.items())
+        raise InputError(f"network {name!r} cannot be made with {said or 'no arguments'}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise InputError(f"network {name!r} is {type(model).__name__}, not a torch.nn.Module")
+    return model
 
 
 def _finished(
@@ -168,6 +186,6 @@ def options_of(name: str) -> tuple[str, ...]:
 
 
 __all__ = [
-    "MODELS", "Blur", "BlurPool", "Layers", "Network", "Prob", "Smooth", "build", "load_weights", "options_of",
-    "reference",
+    "MODELS", "Blur", "BlurPool", "Layers", "Network", "Prob", "Smooth", "build", "in_library", "load_weights",
+    "options_of", "reference",
 ]  # fmt: skip

@@ -28,6 +28,7 @@ from calibrant.files import atomic, sealed
 from calibrant.targets import TARGETS, Levels
 from calibrant.training import checkpoint, distances
 from calibrant.training.distances import FOLDER, Distances
+from calibrant.training.own_network import Own
 from calibrant.training.recipe import Recipe, read
 from calibrant.training.run_folder import load
 from calibrant.training.settings import Choice
@@ -85,7 +86,7 @@ def check(recipe: Recipe, how: How, data: Data, *, started: bool = False) -> Non
         if how.refresh is None:  # these items will be attacked, after a whole training
             distances.check_attackable(data, split)
     if how.levels is not None:
-        _check_given(Path(how.levels), recipe, data)
+        _check_given(Path(how.levels), recipe, data, how.network)
 
 
 def _check_refreshes(recipe: Recipe) -> None:
@@ -101,7 +102,7 @@ def _check_refreshes(recipe: Recipe) -> None:
         )
 
 
-def _check_given(folder: Path, recipe: Recipe, data: Data) -> None:
+def _check_given(folder: Path, recipe: Recipe, data: Data, network: Own | None) -> None:
     """Refuse levels of other items."""
     if not folder.is_dir():
         raise FileError(f"--levels {folder} is neither a run nor a folder of robustness")
@@ -116,7 +117,8 @@ def _check_given(folder: Path, recipe: Recipe, data: Data) -> None:
             "levels must be of the same items"
         )
     store = run / FOLDER
-    if not atomic.takes_files(store / ruler) and distances.missing(load(run).members, data, PARTS, store, ruler=ruler):
+    writable = atomic.takes_files(store / ruler)
+    if not writable and distances.missing(load(run, network).members, data, PARTS, store, ruler=ruler):
         raise FileError(
             f"the {ruler} distances of --levels {run} are not measured yet, and there is no permission to write them "
             f"there; run `calibrant probe {run} --ruler {ruler} --split train,validation -o FOLDER`, then use "
@@ -209,7 +211,7 @@ class LevelSource:
         if run is None:
             assert given is not None
             return _read(given, self.data, self.ruler), given
-        return self._measured(load(run).members, run / FOLDER, quiet=self.how.quiet), run
+        return self._measured(load(run, self.how.network).members, run / FOLDER, quiet=self.how.quiet), run
 
     def _twin(self) -> Path:
         from calibrant.training.run import train
@@ -251,12 +253,13 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def is_source(place: Path, folder: Path) -> bool:
+def is_source(place: Path, folder: Path, own: Own | None = None) -> bool:
     """Whether `place` holds the network (or its distances) whose levels the run in `folder` was trained with."""
     record = read_record(folder)
     try:
         stored = place / f"{Split.TRAIN.value}.safetensors"
-        network = distances.read(stored).network if stored.is_file() else distances.network_hash(load(place).members)
+        there = stored.is_file()
+        network = distances.read(stored).network if there else distances.network_hash(load(place, own).members)
     except (CalibrantError, OSError):
         return False  # missing, unreadable or damaged
     return bool(record["network"] == network)

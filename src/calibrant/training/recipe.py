@@ -20,6 +20,9 @@ from calibrant.metrics import METRICS
 from calibrant.training.optimiser import Optimiser, Schedule
 from calibrant.training.settings import Choice, assign, build, plain, setting
 
+CHOICES = ("network", "loss", "targets")
+"""Settings that are a name and its options."""
+
 
 @dataclass(frozen=True)
 class DataSettings:
@@ -113,6 +116,9 @@ class Recipe:
         """A copy with dotted keys set: `recipe.with_settings({"optimiser.lr": 0.1})`."""
         table = self.plain()
         for key, value in settings.items():
+            choice, _, last = key.rpartition(".")
+            if last == "name" and choice in CHOICES and table[choice]["name"] != value:
+                key = choice  # another loss or network: options of the old one do not carry over
             table = assign(table, key, value)
         return build(Recipe, table)
 

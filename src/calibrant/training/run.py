@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +30,7 @@ from calibrant.training.environment import enough_threads, recorded_threads
 from calibrant.training.epochs import keep_top_logits, keep_validation, keep_weights
 from calibrant.training.evaluate import summary
 from calibrant.training.loop import Loop, Refresh
+from calibrant.training.own_network import Own, maker, with_own
 from calibrant.training.progress import Progress, TensorBoard
 from calibrant.training.randomness import stream
 from calibrant.training.recipe import Recipe, read
@@ -59,6 +61,7 @@ class How:
     levels: str | Path | None = None  # a run or a robustness folder that has them; None: they are measured
     handed: Mapping[str, Any] = field(default_factory=dict)  # what a recipe cannot write: CCAT's `attack`
     factory: str | None = None  # the recipe's data as `package.module:factory`, if the user typed it
+    network: Own | None = None  # likewise the recipe's network; or a network, or a function that makes one
 
 
 Given = Data | Dataset[Any] | Mapping[str, Dataset[Any]]
@@ -67,19 +70,29 @@ Given = Data | Dataset[Any] | Mapping[str, Dataset[Any]]
 
 def train(
     recipe: Recipe | str | Path,
-    out: str | Path,
+    out: str | Path | None = None,
     how: How = How(),  # noqa: B008
     data: Given | None = None,
+    network: Own | None = None,
 ) -> dict[str, Any]:
     """Train a recipe (or its name, or a TOML file) into the folder `out`; returns what `metrics.json` holds.
 
-    A run that was stopped continues from its last checkpoint.
+    A run that was stopped continues from its last checkpoint. `data` and `network` are your own, instead of the
+    recipe's: a data set, and a network (which is trained in place) or a function that makes one. Without `out` nothing
+    is kept but the result.
     """
     recipe = recipe if isinstance(recipe, Recipe) else read(recipe)
+    if network is not None:
+        how = replace(how, network=network)
+    if how.network is not None:
+        recipe = with_own(recipe, how.network)
     if recipe.selection is not None:
         raise InputError("this recipe has a selection; use calibrant.training.select")
     if how.tensorboard:
         TensorBoard.check_installed()
+    if out is None:
+        with TemporaryDirectory(prefix="calibrant-") as folder:
+            return train(recipe, folder, how, data)
     with run_folder.alone_in(Path(out)):
         return _run(recipe, Path(out), how, data)
 
@@ -145,7 +158,7 @@ def _loop(recipe: Recipe, folder: Path, how: How, loaded: Data, fabric: Fabric) 
         recipe,
         loaded,
         fabric,
-        networks(recipe, loaded),
+        networks(recipe, loaded, how.network),
         folder / "checkpoint",
         how.every,
         how.refresh,
@@ -192,12 +205,11 @@ def _train_and_record(loop: Loop, folder: Path) -> dict[str, Any]:
     return metrics
 
 
-def networks(recipe: Recipe, data: Data) -> list[nn.Module]:
-    """Freshly initialised members, each from its own random stream."""
-    return [
-        run_folder.network_of(recipe, len(data.classes), data.shape, seed=stream(recipe.seed, "weights", m))
-        for m in range(recipe.members)
-    ]
+def networks(recipe: Recipe, data: Data, given: Own | None = None) -> list[nn.Module]:
+    """Freshly initialised members, each from its own random stream; or the user's own (`given`)."""
+    own = maker(recipe.network.name, given, "the recipe", f"--set network.name={recipe.network.name}, or network=…")
+    seeds = [stream(recipe.seed, "weights", m) for m in range(recipe.members)]
+    return [run_folder.network_of(recipe, len(data.classes), data.shape, own=own, seed=seed) for seed in seeds]
 
 
 def make_fabric(recipe: Recipe, how: How) -> Fabric:

@@ -20,6 +20,7 @@ from calibrant.files.paths import check_links, inside, visible
 from calibrant.nn import build as build_network
 from calibrant.training import checkpoint
 from calibrant.training.environment import command, environment
+from calibrant.training.own_network import Own, copied, maker
 from calibrant.training.recipe import Recipe, read
 from calibrant.training.settings import build
 from calibrant.types import SCHEMA, Split, jsonable
@@ -60,8 +61,11 @@ class Trained:
 # -- reading -------------------------------------------------------------------------------------------------------
 
 
-def load(run: str | Path) -> Trained:
-    """The networks of a run's newest intact checkpoint, in evaluation mode on the CPU."""
+def load(run: str | Path, network: Own | None = None) -> Trained:
+    """The networks of a run's newest intact checkpoint, in evaluation mode on the CPU.
+
+    `network` is for a run of your own network: the network, a function that makes one, or `module:factory`.
+    """
     notes = [check_records(Path(run))]
     folder = chosen(Path(run))
     if not (folder / "recipe.json").is_file() or not (folder / "data.json").is_file():
@@ -76,17 +80,19 @@ def load(run: str | Path) -> Trained:
     if found is None:
         raise FileError(f"{folder} has no checkpoint yet; run `calibrant train` on it first")
     part = "average" if recipe.ema else "model"
+    remedy = f"{recipe.network.name}@{run} instead of {run}, or load({str(run)!r}, network=…)"
+    own = maker(recipe.network.name, copied(network), str(folder), remedy)
     members = []
     for m in range(recipe.members):
         prefix = f"member.{m}.{part}."
         weights = {k.removeprefix(prefix): t for k, t in found.tensors.items() if k.startswith(prefix)}
         try:
-            network = network_of(recipe, len(about.classes), about.shape)
-            network.load_state_dict(weights)
+            member = network_of(recipe, len(about.classes), about.shape, own=own)
+            member.load_state_dict(weights)
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             why = " ".join(str(error).split())[:200]
             raise FileError(f"the weights of {folder} do not fit its recipe.json and data.json: {why}") from error
-        members.append(network.eval())
+        members.append(member.eval())
     note = "; ".join(text for text in notes if text)
     return Trained(tuple(members), recipe, found.epoch, about.classes, about.shape, about.mean, about.std, note)
 
