@@ -33,6 +33,7 @@ help:
 	@echo "make demo    the whole pipeline on bundled data: a table and demo/report.html"
 	@echo "make test    every test, on both cores"
 	@echo "make test-ray  steps on a Ray cluster of several nodes on this machine; installs Ray"
+	@echo "make test-integrations  data frames of pandas and Polars, the Hugging Face Trainer; installs them"
 	@echo "make lint    ruff and mypy --strict"
 	@echo "make bench   speed against peers, side by side"
 	@echo "make docs    the site, offline, into site/"
@@ -54,6 +55,10 @@ test: $(STAMP)
 test-ray: $(STAMP)
 	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[ray]'
 	@$(ONE_THREAD) $(BIN)/python -m pytest -q tests/executors/test_ray.py $(ARGS)
+
+test-integrations: $(STAMP)
+	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[hf,frames]'
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q tests/integrations tests/files/test_tables.py tests/test_first_hour.py $(ARGS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import zip_longest
 from typing import Any
 
 from calibrant.errors import escaped
@@ -49,7 +50,6 @@ def headline(metrics: Iterable[str]) -> list[str]:
 
 def aligned(rows: Rows) -> list[str]:
     """Rows as lines whose columns stand under each other."""
-    widths = [max(len(row[i]) for row in rows if i < len(row)) for i in range(max(map(len, rows), default=0))]
-    return [
-        "  ".join(text.ljust(w) for text, w in zip(map(escaped, row), widths, strict=False)).rstrip() for row in rows
-    ]
+    plain = [[escaped(text) for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip_longest(*plain, fillvalue="")]
+    return ["  ".join(text.ljust(w) for text, w in zip(row, widths, strict=False)).rstrip() for row in plain]

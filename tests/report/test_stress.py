@@ -58,6 +58,7 @@ def test_three_lines_of_python(report: StressReport) -> None:
     worst = report.worst()
     assert worst is not None and worst.type == "contrast"
     assert "Contrast" in report.first_to_break() and "severity" in report.table()
+    assert repr(report).startswith(report.verdict) and "<table>" in report._repr_html_()
     values = report.values("accuracy")
     assert values["contrast", 5] < values["", 0]  # type: ignore[operator]
     assert json.loads(report.to_json())["corruptions"]["n"] == 120

@@ -87,6 +87,7 @@ class StressReport(Shown):
 
     @property
     def verdict(self) -> str:
+        """The finding in one sentence: which shift breaks this model first."""
         return self.first_to_break()
 
     def _shown(self) -> tuple[str, Rows]:
