@@ -67,7 +67,7 @@ def test_the_clearance_costs_little(victim: Victim, monkeypatch: pytest.MonkeyPa
     plain = DDN(bounds=victim.bounds).run(victim.model, victim.x).distance
     monkeypatch.setitem(boundary.UNIT, torch.float32, boundary.TF32_UNIT)
     clear = DDN(bounds=victim.bounds).run(victim.model, victim.x).distance
-    assert 1.0 < float((clear / plain).median()) < 1.01
+    assert 1.0 < float((clear / plain).median()) < 1.03
 
 
 @pytest.mark.parametrize("classes", [2, 3])

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from calibrant.attacks.networks import contents, modules
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic, sealed, tensors
+from calibrant.files import atomic, safetensors, sealed
 from calibrant.files.arrays import Content
 from calibrant.files.paths import visible
 from calibrant.nn.antialias import blurpooled
@@ -59,7 +59,7 @@ class Store:
         if not path.is_file():
             return None
         try:
-            held = tensors.read(path)
+            held = safetensors.read(path)
             distance: Tensor = held.load("distance")
         except FileError as error:
             raise FileError(f"{path}: truncated or edited; remove it, and its items are measured again") from error
@@ -79,7 +79,7 @@ class Store:
             atomic.write_text(self.folder / HEADER, json.dumps(self.header, indent=2, ensure_ascii=False))
         meta = {"data": data, "sha256": tensor_hash(distance)}
         with atomic.file(self._path(number)) as path:
-            tensors.write(path, Content({"distance": distance.contiguous()}, {}, meta))
+            safetensors.write(path, Content({"distance": distance.contiguous()}, {}, meta))
 
     def _path(self, number: int) -> Path:
         return self.folder / f"{number:05d}.safetensors"

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from calibrant.errors import FileError
-from calibrant.files import arrays, atomic, csv, npz, parquet, tensors
+from calibrant.files import arrays, atomic, csv, npz, parquet, safetensors
 from calibrant.files.arrays import Arrays, Content, Keys
 from calibrant.files.given import is_table, of_table
 from calibrant.files.paths import existing
@@ -29,7 +29,7 @@ class Format(Protocol):
     def write(self, path: Path, content: Content) -> None: ...
 
 
-FORMATS: dict[str, Format] = {".csv": csv, ".npz": npz, ".parquet": parquet, ".safetensors": tensors}
+FORMATS: dict[str, Format] = {".csv": csv, ".npz": npz, ".parquet": parquet, ".safetensors": safetensors}
 """Suffix → the module that reads and writes it."""
 
 
