@@ -12,10 +12,10 @@ from calibrant.functional.binning import equal_width
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.bca import bca_of_mean
+from calibrant.metrics.calibration_cells import cells
 from calibrant.metrics.calibration_test import calibration_test
 from calibrant.metrics.cells import CELLS, draws, merge
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.gaps import cells
 from calibrant.metrics.table import Panel, of_runs
 
 RANKED = [n for n, m in METRICS.items() if m.family == "refinement"]

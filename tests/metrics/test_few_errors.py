@@ -7,9 +7,9 @@ import pytest
 
 import calibrant
 from calibrant.functional.scores import reduce
+from calibrant.metrics.bca import NEWCOMBE, newcombe
+from calibrant.metrics.caveats import caveats_line
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.few_errors import NEWCOMBE, newcombe
-from calibrant.metrics.regimes import caveats_line
 from calibrant.metrics.streaming import state
 from calibrant.metrics.streaming_report import report
 from calibrant.report.verdict import judge

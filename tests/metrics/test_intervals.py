@@ -15,8 +15,8 @@ from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.bca import acceleration, bca, design_effect, influence
 from calibrant.metrics.bootstrap import bootstrap, draw, merged
-from calibrant.metrics.gaps import _few
-from calibrant.metrics.regimes import REGIMES
+from calibrant.metrics.calibration_cells import _few
+from calibrant.metrics.caveats import REGIMES
 from calibrant.metrics.table import Panel
 
 CALIBRATION = [n for n, m in METRICS.items() if m.family == "calibration" and n != "gap"]

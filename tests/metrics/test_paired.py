@@ -15,8 +15,8 @@ import calibrant
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.joint import Joint, coupled, gram, reach
-from calibrant.metrics.profile import Curve, chance, constant, critical, curve, profile, unrelated
+from calibrant.metrics.difference_range import Curve, chance, constant, critical, curve, profile, unrelated
+from calibrant.metrics.paired_noise import Joint, coupled, gram, reach
 from calibrant.metrics.table import Panel
 from calibrant.types import Predictions
 

@@ -11,7 +11,7 @@ from calibrant.cli.audit_advice import FEWEST, before_and_after, show_advice
 from calibrant.cli.audit_groups import show_groups, show_plan
 from calibrant.cli.audit_inputs import Audited, Options
 from calibrant.cli.audit_rule import rule_panel, show_rule
-from calibrant.metrics.regimes import caveats_line
+from calibrant.metrics.caveats import caveats_line
 from calibrant.metrics.streaming_report import bounds_line
 from calibrant.posthoc.advise import Advice
 from calibrant.report import provenance

@@ -1,4 +1,5 @@
-"""Bootstrap replicates → an interval: bias-corrected and accelerated (BCa; Efron 1987), and Wilson's (1927).
+"""Bootstrap replicates → an interval: bias-corrected and accelerated (BCa; Efron 1987); and those in closed form:
+the BCa interval of a mean, Wilson's of a share (1927), Newcombe's of an AUROC (2006).
 
 The acceleration comes from the empirical influence of every item, which automatic differentiation of
 the metric by its weights gives exactly and at once.
@@ -7,11 +8,14 @@ the metric by its weights gives exactly and at once.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from calibrant.metrics.table import Metric, Panel
+
+NEWCOMBE = "Newcombe 2006, method 5"
 
 
 def bca(value: float, replicates: Tensor, acceleration: float, level: float) -> tuple[float, float]:
@@ -71,6 +75,35 @@ def wilson(share: float, n: float, level: float) -> tuple[float, float]:
     low = 0.0 if share == 0 else middle - half
     high = 1.0 if share == 1 else middle + half
     return max(0.0, low), min(1.0, high)
+
+
+def newcombe(auroc: float, errors: int, correct: int, level: float) -> tuple[float, float]:
+    """AUROC of few errors (Newcombe 2006, method 5): the range of θ that a score test accepts.
+
+    A bootstrap of a handful of errors has not seen the confident one that moves AUROC most: its interval is too short.
+    Newcombe's variance depends on the AUROC θ that is tried, not on the errors that were seen:
+
+        (θ̂ − θ)² = z² θ(1 − θ) / (mn) · [1 + N* (1 − θ)/(2 − θ) + N* θ/(1 + θ)],   N* = (m + n)/2 − 1
+
+    of m errors and n correct answers; the ends of the interval are its two roots.
+    """
+    z2 = normal_quantile((1 + level) / 2) ** 2
+    middle = (errors + correct) / 2 - 1
+
+    def rejected(theta: float) -> bool:
+        variance = theta * (1 - theta) / (errors * correct)
+        variance *= 1 + middle * (1 - theta) / (2 - theta) + middle * theta / (1 + theta)
+        return (auroc - theta) ** 2 > z2 * variance
+
+    return _edge(rejected, 0.0, auroc), _edge(rejected, 1.0, auroc)
+
+
+def _edge(rejected: Callable[[float], bool], outside: float, inside: float) -> float:
+    """Where rejection ends on the way from `outside` to `inside`, by bisection."""
+    for _ in range(60):
+        middle = (outside + inside) / 2
+        outside, inside = (middle, inside) if rejected(middle) else (outside, middle)
+    return inside
 
 
 def design_effect(values: Tensor, group: Tensor) -> float:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from calibrant.metrics.calibration_cells import Cells, noise, observed_gaps
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.gaps import Cells, noise, observed_gaps
 
 
 def calibration_test(bins: Cells, resampling: Resampling) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from torch import Tensor
 from calibrant.functional.scores import Classwise
 from calibrant.metrics.bca import normal_quantile
 from calibrant.metrics.calibration import folded_mean
-from calibrant.metrics.gaps import Cells, possible
-from calibrant.metrics.inversion import GRID, _crossing, concentrated
-from calibrant.metrics.profile import Curve
+from calibrant.metrics.calibration_cells import Cells, possible
+from calibrant.metrics.calibration_intervals import GRID, _crossing, concentrated
+from calibrant.metrics.difference_range import Curve
 
 
 def classwise_interval(classwise: Classwise, n: int, level: float, design: float = 1.0) -> tuple[float, float]:

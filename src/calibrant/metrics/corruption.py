@@ -6,7 +6,7 @@
 The paper calls both mCNLL; here the plain mean is `mean_nll` and the normalised one `mcnll`.
 
 An interval resamples items *jointly*: the cells show the same images, so their errors move together. Error, NLL and
-their ratios: BCa. ECE: test inversion over all cells at once (`corruption_ece`). AUROC: each item's influence, summed
+their ratios: BCa. ECE: test inversion over all cells at once (`corruption_terms`). AUROC: each item's influence, summed
 over cells. Their coverage is measured (docs/coverage_shift.md). mCECE: the test inversion of the model's ECEs, with the
 reference's taken as given, as a published table's are: a ratio of two noisy ECEs has no interval that covers.
 """
@@ -28,8 +28,18 @@ from calibrant.metrics import METRICS
 from calibrant.metrics.bca import acceleration, bca, influence, normal_quantile
 from calibrant.metrics.bootstrap import weights
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.corruption_ece import Gaps, mean_ece
-from calibrant.metrics.corruption_terms import Binned, Linear, Smooth, Term, binned, mean, over_given, ratio
+from calibrant.metrics.corruption_terms import (
+    Binned,
+    Gaps,
+    Linear,
+    Smooth,
+    Term,
+    binned,
+    mean,
+    mean_ece,
+    over_given,
+    ratio,
+)
 from calibrant.metrics.table import Panel
 from calibrant.types import SCHEMA, Estimate, jsonable
 

@@ -26,9 +26,9 @@ from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.bca import acceleration, bca, wilson
 from calibrant.metrics.blocks import block_length, few_blocks, missed
 from calibrant.metrics.bootstrap import draw
+from calibrant.metrics.calibration_cells import Cells, group_factor
 from calibrant.metrics.cells import UNMOVED
 from calibrant.metrics.conventions import BINS, Resampling, conventions
-from calibrant.metrics.gaps import Cells, group_factor
 from calibrant.metrics.intervals import INVERSION, invert
 from calibrant.metrics.streaming import RUNGS, rung
 from calibrant.types import Estimate, Report

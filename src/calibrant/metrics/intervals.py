@@ -1,9 +1,8 @@
 """A 95% interval for every metric, each by the method that covers (docs/coverage.md).
 
-Proportions: Wilson. Calibration errors: inversion of a test (`inversion`, `classwise`). AUROC of few errors: Newcombe.
-Other means: BCa in closed form. Rankings: BCa over a bootstrap of items, drawn as the cells that they fall into. With
-groups, BCa over a bootstrap of groups. An interval that would be a guess is None,
-with the reason.
+Proportions: Wilson. Calibration errors: inversion of a test (`calibration_intervals`, `classwise`). AUROC of few
+errors: Newcombe. Other means: BCa in closed form. Rankings: BCa over a bootstrap of items, drawn as the cells that they
+fall into. With groups, BCa over a bootstrap of groups. An interval that would be a guess is None, with the reason.
 """
 
 from __future__ import annotations
@@ -14,15 +13,14 @@ from dataclasses import replace
 import torch
 
 from calibrant.functional.scores import Scores
-from calibrant.metrics import inversion
-from calibrant.metrics.bca import acceleration, bca, bca_of_mean, design_effect, influence, wilson
+from calibrant.metrics import calibration_intervals
+from calibrant.metrics.bca import NEWCOMBE, acceleration, bca, bca_of_mean, design_effect, influence, newcombe, wilson
 from calibrant.metrics.bootstrap import bootstrap, coarse, merged, units
+from calibrant.metrics.calibration_cells import Cells, cells, noise
+from calibrant.metrics.caveats import MANY, caveat, rarer, too_few
 from calibrant.metrics.cells import UNMOVED, with_bca
 from calibrant.metrics.classwise import classwise_interval
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.few_errors import MANY, NEWCOMBE, newcombe, rarer, too_few
-from calibrant.metrics.gaps import Cells, cells, noise
-from calibrant.metrics.regimes import caveat
 from calibrant.metrics.table import Mean, Metric, Panel, of_runs
 from calibrant.types import Estimate
 
@@ -150,12 +148,12 @@ def gap_intervals(panel: Panel, names: set[str], resampling: Resampling) -> dict
 def invert(c: Cells, names: Sequence[str], resampling: Resampling) -> dict[str, tuple[float, float]]:
     """Intervals of functions of these cells' gaps."""
     random = noise(len(c.count), resampling.replicates, resampling.seed)
-    lines: dict[inversion.Side, tuple[inversion.Line, inversion.Line]] = {}
+    lines: dict[calibration_intervals.Side, tuple[calibration_intervals.Line, calibration_intervals.Line]] = {}
     out = {}
     for name in names:
-        statistic, side = inversion.STATISTICS[name]
+        statistic, side = calibration_intervals.STATISTICS[name]
         if side not in lines:
-            low = inversion.line(c, side, "low", random)
-            lines[side] = (low, low if side == "walk" else inversion.line(c, side, "high", random))
-        out[name] = inversion.interval(statistic, c, *lines[side], resampling.level)
+            low = calibration_intervals.line(c, side, "low", random)
+            lines[side] = (low, low if side == "walk" else calibration_intervals.line(c, side, "high", random))
+        out[name] = calibration_intervals.interval(statistic, c, *lines[side], resampling.level)
     return out

@@ -5,11 +5,11 @@ the replicates' differences, and the p-value at which that interval would touch 
 
 Calibration errors: the plug-in is biased up, and more so where true gaps are small, so that a calibrated
 predictor's error is all bias and a miscalibrated one's is not; no bootstrap around the observed gaps knows.
-The interval is the range of differences that a test accepts (`profile`), over the lines of population gaps that
-give each predictor's own upper end (`inversion`, *spread*) and the noise both share (`joint`). To take the worst of
-several shapes at each end, as one predictor's interval does, would cover 100% and see little. The interval is cut to
-how far the predictors' gaps differ (‖v‖ − ‖u‖ ≤ ‖v − u‖), and always holds the observed difference. p is the level
-at which it would touch 0. Coverage and power are in docs/coverage_paired.md.
+The interval is the range of differences that a test accepts (`difference_range`), over the lines of population gaps
+that give each predictor's own upper end (`calibration_intervals`, *spread*) and the noise both share (`paired_noise`).
+To take the worst of several shapes at each end, as one predictor's interval does, would cover 100% and see little. The
+interval is cut to how far the predictors' gaps differ (‖v‖ − ‖u‖ ≤ ‖v − u‖), and always holds the observed difference.
+p is the level at which it would touch 0. Coverage and power are in docs/coverage_paired.md.
 """
 
 from __future__ import annotations
@@ -21,12 +21,22 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.classwise import classwise_influence
-from calibrant.metrics import METRICS, inversion
+from calibrant.metrics import METRICS, calibration_intervals
 from calibrant.metrics.bca import acceleration, bca, design_effect, influence, normal_cdf, normal_quantile
 from calibrant.metrics.bootstrap import coarse
 from calibrant.metrics.classwise import classwise_cells, linear_and_rest, pivot
-from calibrant.metrics.joint import Joint, reach
-from calibrant.metrics.profile import Curve, Rho, chance, constant, correlation, critical, curve, profile, unrelated
+from calibrant.metrics.difference_range import (
+    Curve,
+    Rho,
+    chance,
+    constant,
+    correlation,
+    critical,
+    curve,
+    profile,
+    unrelated,
+)
+from calibrant.metrics.paired_noise import Joint, reach
 from calibrant.metrics.table import Metric, Panel
 from calibrant.types import Predictions
 
@@ -114,7 +124,7 @@ def bca_p(observed: float, drawn: Tensor, accelerated: float) -> float:
 def calibration(metric: Metric, joint: Joint, values: tuple[float, float], level: float) -> Paired:
     """A binned error, or KS. `ece_debiased` estimates what `ece` does."""
     name = "ece" if metric.name == "ece_debiased" else metric.name
-    statistic, side = inversion.STATISTICS[name]
+    statistic, side = calibration_intervals.STATISTICS[name]
     observed = values[1] - values[0]
     if observed == 0 and _alike(joint.panels):
         return Paired(0.0, 0.0, 1.0, ALIKE)

@@ -13,14 +13,13 @@ from statistics import NormalDist
 import torch
 from torch import Tensor
 
-from calibrant.metrics import METRICS, inversion
-from calibrant.metrics.bca import wilson
+from calibrant.metrics import METRICS, calibration_intervals
+from calibrant.metrics.bca import NEWCOMBE, newcombe, wilson
+from calibrant.metrics.calibration_cells import from_sums, noise
+from calibrant.metrics.caveats import MANY, caveat, too_few
 from calibrant.metrics.cells import with_bca
 from calibrant.metrics.classwise import classwise_interval
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.few_errors import MANY, NEWCOMBE, newcombe, too_few
-from calibrant.metrics.gaps import from_sums, noise
-from calibrant.metrics.regimes import caveat
 from calibrant.metrics.streaming_values import StreamPanel
 from calibrant.metrics.table import of_runs
 from calibrant.types import Estimate
@@ -96,14 +95,14 @@ def _binned(panel: StreamPanel, resampling: Resampling) -> Found:
         *(_merge(cell, v.flip(0)) for v in (size, panel.conf_good + panel.conf_bad, panel.good, mean.square() * size))
     )
     out: Found = {}
-    lines: dict[tuple[str, str, str], inversion.Line] = {}
-    for name, (statistic, side) in inversion.STATISTICS.items():
+    lines: dict[tuple[str, str, str], calibration_intervals.Line] = {}
+    for name, (statistic, side) in calibration_intervals.STATISTICS.items():
         kind, cells = {"ece_mass": ("mass", mass), "ks": ("walk", walk)}.get(name, ("width", width))
         drawn = noise(len(cells.count), resampling.replicates, resampling.seed)
         for end in ("low", "high"):
             if (kind, side, end) not in lines:
-                lines[kind, side, end] = inversion.line(cells, side, end, drawn)
-        span = inversion.interval(
+                lines[kind, side, end] = calibration_intervals.line(cells, side, end, drawn)
+        span = calibration_intervals.interval(
             statistic, cells, lines[kind, side, "low"], lines[kind, side, "high"], resampling.level
         )
         out[name] = (span, "test inversion on the bins' sums")

@@ -25,7 +25,7 @@ from calibrant.functional import ranking
 from calibrant.functional.binning import BinSums
 from calibrant.functional.scores import Scores
 from calibrant.metrics import METRICS
-from calibrant.metrics.gaps import Cells, from_sums
+from calibrant.metrics.calibration_cells import Cells, from_sums
 from calibrant.metrics.streaming import StreamState, floor_of
 from calibrant.metrics.table import Panel
 from calibrant.types import Estimate

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.scores import Scores, positive_class, reduce
+from calibrant.metrics.calibration_cells import cells
 from calibrant.metrics.compare import holm
 from calibrant.metrics.evaluate import About, evaluate
-from calibrant.metrics.gaps import cells
 from calibrant.types import Predictions, Report
 
 MOST = 100

@@ -19,7 +19,7 @@ from torch import Tensor
 from calibrant.functional.binning import BinSums, bin_sums, equal_mass, equal_width
 from calibrant.functional.ranking import Ranking, aurc, rank, run_maxima, run_sums, run_weights
 from calibrant.functional.scores import Scores
-from calibrant.metrics.gaps import Cells, cells
+from calibrant.metrics.calibration_cells import Cells, cells
 
 Family = Literal["proper", "calibration", "refinement"]
 

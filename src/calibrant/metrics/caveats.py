@@ -1,12 +1,39 @@
-"""Where an interval is known not to cover what it says (docs/coverage.md), so that the report says it too."""
+"""Which intervals do not exist for want of errors, and which are known not to cover what they say: the report says so.
+
+The table of regimes follows docs/coverage.md.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from calibrant.metrics.few_errors import LEAST, MANY, NEWCOMBE
+import torch
+
+from calibrant.functional.scores import Scores
+from calibrant.metrics.bca import NEWCOMBE
 from calibrant.types import Estimate, Report
+
+LEAST = {"auroc": 3, "aupr_success": 10, "aupr_error": 10, "aurc": 10, "eaurc": 10, "fpr95": 10}
+"""Errors (or correct answers, whichever are fewer) below which there is no interval; AUROC's 3 are of Newcombe's."""
+LEAST_DRAWN = 10
+"""The same for any bootstrap."""
+MANY = 50
+"""From this many on, AUROC's bootstrap covers, and is the shorter interval."""
+
+
+def rarer(scores: Scores) -> int:
+    """Errors or correct answers, whichever are fewer; with groups, the groups that hold one."""
+    if scores.group is None:
+        right = int(scores.correct.sum())
+        return min(right, scores.n - right)
+    return min(len(torch.unique(scores.group[scores.correct == kind])) for kind in (True, False))
+
+
+def too_few(name: str, rare: int, *, drawn: bool) -> str | None:
+    """Why this metric has no interval (`drawn`: one of a bootstrap); None where it has one."""
+    least = max(LEAST.get(name, 0), LEAST_DRAWN if drawn and name in LEAST else 0)
+    return f"fewer than {least} errors or correct answers: no interval" if rare < least else None
 
 
 @dataclass(frozen=True)

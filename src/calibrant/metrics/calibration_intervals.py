@@ -3,7 +3,7 @@
 A plain bootstrap of ECE resamples noise on top of noise: it covers 0% when the model is calibrated.
 Here the question is asked the other way round: which population errors would make the observed one
 unsurprising? Along a line of population gaps, fixed + t · direction, t ≥ 0, the statistic is simulated
-(`gaps.observed_gaps`, common random numbers) and the interval is the range of the population's value
+(`calibration_cells.observed_gaps`, common random numbers) and the interval is the range of the population's value
 over those t at which the observed statistic lies between the 2.5% and 97.5% quantiles.
 
 The shape of the gaps is itself uncertain, and it matters: noise adds more to Σ|δ| where true gaps are
@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.metrics.gaps import Cells, Noise, observed_gaps, possible
+from calibrant.metrics.calibration_cells import Cells, Noise, observed_gaps, possible
 
 Statistic = Callable[[Tensor, Cells], Tensor]
 """δ [..., C] → value [...]."""

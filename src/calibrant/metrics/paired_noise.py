@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant.metrics import inversion
+from calibrant.metrics import calibration_intervals
 from calibrant.metrics.bootstrap import merged
+from calibrant.metrics.calibration_cells import Cells, Noise, cells, observed_gaps
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.gaps import Cells, Noise, cells, observed_gaps
 from calibrant.metrics.table import Panel
 
 WALK = 60
@@ -44,7 +44,7 @@ class Joint:
     def __init__(self, panels: tuple[Panel, Panel], resampling: Resampling) -> None:
         self.panels, self.resampling = panels, resampling
         self._couples: dict[str, Couple] = {}
-        self._lines: dict[tuple[str, str], tuple[inversion.Line, inversion.Line]] = {}
+        self._lines: dict[tuple[str, str], tuple[calibration_intervals.Line, calibration_intervals.Line]] = {}
 
     def couple(self, name: str) -> Couple:
         kind = name if name in ("ece_mass", "ks") else "width"
@@ -52,13 +52,13 @@ class Joint:
             self._couples[kind] = couple(self.panels, kind, self.resampling)
         return self._couples[kind]
 
-    def lines(self, name: str) -> tuple[inversion.Line, inversion.Line]:
+    def lines(self, name: str) -> tuple[calibration_intervals.Line, calibration_intervals.Line]:
         """The line of hypotheses of each predictor: that of its own upper end, for both ends of a difference."""
-        side = inversion.STATISTICS[name][1]
+        side = calibration_intervals.STATISTICS[name][1]
         key = (name if name == "ece_mass" else "width", side)
         if key not in self._lines:
             c = self.couple(name)
-            a, b = (inversion.line(k, side, "high", n) for k, n in zip(c.cells, c.noise, strict=True))
+            a, b = (calibration_intervals.line(k, side, "high", n) for k, n in zip(c.cells, c.noise, strict=True))
             self._lines[key] = (a, b)
         return self._lines[key]
 

@@ -1,7 +1,7 @@
 """The range of a difference of two errors that a likelihood-ratio test accepts.
 
 Each error θ has a pivot z(θ): the normal quantile of the rank that the observed statistic takes among
-draws made at θ (`inversion`'s lines). Two of them are jointly normal with the correlation ρ of those
+draws made at θ (`calibration_intervals`'s lines). Two of them are jointly normal with the correlation ρ of those
 draws, so a pair (α, β) of errors is as far from the data as
 
     Q(α, β) = z_a² + (z_b − ρ z_a)² / (1 − ρ²).
