@@ -33,7 +33,7 @@ def test_the_site_builds_offline(tmp_path: Path) -> None:
             assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag), f"{built.name} loads {tag}"
 
 
-RUN_HERE = ("attacks", "data", "decide", "networks", "own-training", "posthoc")
+RUN_HERE = ("attacks", "data", "decide", "networks", "own-training", "posthoc", "probe")
 RUN_ELSEWHERE = {
     "ar-adals",
     "deployment",

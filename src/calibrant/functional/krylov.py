@@ -32,6 +32,7 @@ class Eigenpairs:
     vectors: Tensor  # [k, size]
     products: int  # how often the matrix was multiplied
     converged: bool  # whether the tolerance was reached
+    history: tuple[float, ...] = ()  # the first eigenvalue as it was known after each product
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,10 +73,12 @@ def lanczos(
     small = torch.zeros(width, width, dtype=torch.float64)
     vectors[0] = _random_unit(matrix, generator)
     m = products = 0
+    history: list[float] = []
     while True:
         length = _expand(matrix, vectors, small, m)
         m, products = m + 1, products + 1
         theta, s = (t.flip(-1) for t in torch.linalg.eigh(small[:m, :m]))
+        history.append(float(theta[0]))
         residual = length * s[-1].abs()
         scale = float(theta.abs().max())
         ended = length <= torch.finfo(matrix.dtype).eps * scale * m**0.5  # the basis is an invariant subspace
@@ -83,7 +86,8 @@ def lanczos(
         if converged or m == matrix.size or products >= most:
             kept = min(k, m)
             found = s[:, :kept].T.to(vectors) @ vectors[:m]
-            return Eigenpairs(theta[:kept], residual[:kept], found, products, converged or m == matrix.size)
+            done = converged or m == matrix.size
+            return Eigenpairs(theta[:kept], residual[:kept], found, products, done, tuple(history))
         if ended:
             vectors[m] = _random_unit(matrix, generator, vectors[:m])
         if m == width:
@@ -108,6 +112,7 @@ def power_iteration(
     vectors = torch.zeros(k, matrix.size, device=matrix.device, dtype=matrix.dtype)
     values, residuals = torch.zeros(k, dtype=torch.float64), torch.zeros(k, dtype=torch.float64)
     products, converged = 0, True
+    history: list[float] = []
     for i in range(k):
         v, last, settled = _random_unit(matrix, generator, vectors[:i]), float("nan"), False
         for _ in range(most):
@@ -115,6 +120,7 @@ def power_iteration(
             products += 1
             values[i] = value = float(v.double() @ w.double())
             residuals[i] = float((w - value * v).norm())
+            history += [value] if i == 0 else []
             vectors[i] = v
             settled = abs(value - last) <= tol * abs(last)
             if settled:
@@ -123,7 +129,8 @@ def power_iteration(
             v, last = w / w.norm().clamp_min(torch.finfo(w.dtype).tiny), value
         converged &= settled
     order = values.argsort(descending=True)
-    return Eigenpairs(values[order], residuals[order], vectors[order.to(vectors.device)], products, converged)
+    held = vectors[order.to(vectors.device)]
+    return Eigenpairs(values[order], residuals[order], held, products, converged, tuple(history))
 
 
 def quadrature(matrix: Operator, steps: int, probes: int, generator: torch.Generator) -> Quadrature:

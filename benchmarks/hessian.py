@@ -1,0 +1,142 @@
+"""Hessian products and time to the largest eigenvalue: our Lanczos against power iteration, ours and PyHessian's own.
+
+    python benchmarks/hessian.py [--network resnet18] [--weights cifar10_resnet20_akamaster] [--batch 128] [--batches 3]
+                                 [--device cuda] [--peers FOLDER] [--json]
+
+The truth is a long Lanczos run (1e-9, in the network's own precision). Counted are the products until an estimate is
+within 1e-3 of it; for Lanczos and PyHessian also where their own rules stop, how wrong they are there, and the seconds.
+Batches are CIFAR's training images (CALIBRANT_DATA), cropped and flipped. Without --weights the network is trained here
+for --steps steps. FOLDER holds PyHessian (`pip install --no-deps --target FOLDER pyhessian`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from calibrant.data import data_root, load
+from calibrant.data.batches import Augment, Batches
+from calibrant.diagnostics.curvature import Curvature
+from calibrant.functional.krylov import Eigenpairs, lanczos, power_iteration
+from calibrant.nn import build, load_weights
+
+CLOSE = 1e-3
+MOST = 400
+
+
+def images(classes: int, batch: int, count: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+    rng = torch.Generator().manual_seed(0)
+    data = load(f"cifar{classes}")
+    mean_std: Any = {"mean": data.mean, "std": data.std}
+    stream = Batches(data["train"], batch, device=device, generator=rng, shuffle=True, augment=Augment(), **mean_std)
+    return [(x, y) for (x, y, _), _ in zip(stream, range(count), strict=False)]
+
+
+def network(args: argparse.Namespace, device: torch.device) -> nn.Module:
+    options: dict[str, Any] = {"classes": args.classes, "in_channels": 3, "size": (32, 32)}
+    if args.weights:
+        options["shortcut"] = "A"
+        return load_weights(build(args.network, **options), data_root(None) / "weights" / f"{args.weights}.npz").to(
+            device
+        )
+    torch.manual_seed(0)
+    model = build(args.network, **options).to(device).train()
+    optimiser = torch.optim.SGD(model.parameters(), 0.05, 0.9, weight_decay=5e-4)
+    for x, y in images(args.classes, 128, args.steps, device):
+        optimiser.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimiser.step()
+    return model
+
+
+def first_close(found: Eigenpairs, truth: float) -> int | None:
+    """Products after which the estimate is close."""
+    return next((n for n, value in enumerate(found.history, 1) if abs(value - truth) <= CLOSE * abs(truth)), None)
+
+
+def seconds(run: Callable[[], Any], device: torch.device) -> float:
+    start = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return time.perf_counter() - start
+
+
+def pyhessian(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, int, float]:
+    """Its estimate, its products and its seconds, as it comes: 100 iterations at most, 1e-3 between two of them."""
+    theirs: Any = import_module("pyhessian.hessian")  # the package has a class of this name
+    products, own = 0, theirs.hessian_vector_product
+
+    def counting(*arguments: Any) -> Any:
+        nonlocal products
+        products += 1
+        return own(*arguments)
+
+    theirs.hessian_vector_product = counting
+    try:
+        start = time.perf_counter()
+        found = theirs.hessian(model, F.cross_entropy, data=(x, y), cuda=x.is_cuda)
+        value = float(found.eigenvalues()[0][0])
+        return value, products, time.perf_counter() - start
+    finally:
+        theirs.hessian_vector_product = own
+        model.zero_grad()
+
+
+def row(model: nn.Module, x: Tensor, y: Tensor, seed: int, peer: bool) -> dict[str, Any]:
+    matrix = Curvature(model, [(x, y)])
+
+    def start() -> torch.Generator:
+        return torch.Generator().manual_seed(seed)
+
+    long = lanczos(matrix, 1, start(), tol=1e-9, most=MOST)
+    truth = float(long.values[0])
+    power = power_iteration(matrix, 1, start(), tol=1e-6, most=MOST)
+    stopped = lanczos(matrix, 1, start(), tol=CLOSE)
+    out: dict[str, Any] = {"truth": truth, "lanczos": first_close(long, truth), "power": first_close(power, truth)}
+    out |= {"lanczos_stops": stopped.products, "lanczos_error": abs(float(stopped.values[0]) / truth - 1)}
+    fresh = Curvature(model, [(x, y)])
+    out["seconds"] = seconds(lambda: lanczos(fresh, 1, start(), tol=CLOSE), x.device)
+    if peer:
+        value, products, took = pyhessian(model, x, y)
+        out |= {"pyhessian_stops": products, "pyhessian_error": abs(value / truth - 1), "pyhessian_seconds": took}
+    return out
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--network", default="resnet18")
+    parser.add_argument("--weights", default="", help="published weights instead of a short training")
+    parser.add_argument("--classes", type=int, default=10)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--batches", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=100, help="of the short training")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--peers", default="")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    device = torch.device(args.device)
+    if args.peers:
+        sys.path.append(args.peers)
+    model = network(args, device).eval()
+    rows = []
+    for i, (x, y) in enumerate(images(args.classes, args.batch, args.batches, device)):
+        rows.append(row(model, x, y, i, bool(args.peers)))
+        print(json.dumps(rows[-1]), flush=True)
+    if not args.json:
+        ratio = statistics.median((r["power"] or MOST) / r["lanczos"] for r in rows)
+        print(f"products to {CLOSE:g} of the truth, power iteration / Lanczos: median {ratio:.1f}")
+
+
+if __name__ == "__main__":
+    main()
