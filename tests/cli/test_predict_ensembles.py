@@ -66,7 +66,7 @@ def test_peps_kind_of_noise_and_search_can_be_chosen(
     assert said["where"] == "all" and said["share"] == 1.0 and said["distribution"] == "uniform"
     assert said["certificate"]["search"] == "golden" and said["members"] == 3 and said["certificate"]["members"] == 5
     assert run([*common, "--sigma", "0.01", "--members", "2", "--where", "weights"]) == 0
-    assert "% of the weights (--where weights)" in capsys.readouterr().out
+    assert "% of the weights, --where weights" in capsys.readouterr().out
 
 
 def test_deep_takes_several_runs(trained: Path, tmp_path: Path) -> None:

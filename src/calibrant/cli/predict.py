@@ -238,7 +238,7 @@ def _say(
     if isinstance(pep, PEP):
         seen = pep.certificate
         gain = f", NLL where it was fitted {seen.nll_at_zero:.4f} → {seen.nll:.4f}" if seen else ""
-        who += f" (σ = {pep.sigma:.4g} on {pep.share:.1%} of the weights{gain})"
+        who += f" (σ = {pep.sigma:.4g} on {pep.share:.1%} of the weights, --where {pep.where}{gain})"
         for note in seen.notes if seen else ():
             say(f"note: {note}", err=True)
     accuracy = numbers.value("accuracy", said["accuracy"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from calibrant.diagnostics.stress.analysis import AS_IT_IS, Outcome
 from calibrant.report.numbers import DASH, percent
@@ -13,7 +13,7 @@ COLUMNS = ("error", "nll", "ece", "auroc")
 
 def text(o: Outcome) -> str:
     """The whole table."""
-    lines = [f"{title:<10}" + "".join(f"{cell:>22}" for cell in cells) for title, *cells in by_severity(o)]
+    lines = _narrow(by_severity(o))
     if o.corruptions is not None:
         lines += [f"{name} {shown(e)}" for name, e in o.corruptions.normalised.items()]
         lines += ["", breaking(o)]
@@ -29,6 +29,13 @@ def text(o: Outcome) -> str:
     for name, shifted in o.natural.items():
         lines.append(f"{name}: accuracy {shown(shifted['accuracy'])}, ECE {shown(shifted['ece'])}")
     return "\n".join(lines)
+
+
+def _narrow(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Columns as wide as they have to be, "6.0% [3.3, 10.3]" as "6.0% 3.3…10.3": four of them fit 80 columns."""
+    short = [[cell.replace(" [", " ").replace(", ", "…").rstrip("]") for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in short) for i in range(len(short[0]))]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in short]
 
 
 def by_severity(o: Outcome) -> list[tuple[str, ...]]:
