@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +22,9 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.stats import t as student
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
 
 import calibrant
 from benchmarks.race import load
