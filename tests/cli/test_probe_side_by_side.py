@@ -21,8 +21,9 @@ from calibrant.training import How, read, train
 from calibrant.training import load as load_run
 
 CNN = "network={name='mnist_cnn', dropout=0.2}"
-ALL = "hessian,hardness,variance,fourier,pep_effect,attack"
+ALL = "hessian,hardness,variance,fourier,pep_effect,landscape,attack"
 SMALL = ["--batches", "2", "--batch", "16", "--limit", "24", "--passes", "3", "--members", "4", "--sigma", "0.05"]
+SMALL += ["--grid", "5", "--masks", "2"]
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +126,17 @@ def test_what_is_finished_is_not_redone(
     assert run(words) == 2
     assert f"{victim} was truncated or edited" in capsys.readouterr().err
     victim.write_bytes(held)
+
+
+def test_a_plane_through_three_runs(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train(read("digits/cross_entropy", ["epochs=1", CNN, "seed=1"]), tmp_path / "third", How("cpu", quiet=True))
+    words = ["probe", runs[0], "--what", "landscape", "--through", f"{runs[1]},{tmp_path / 'third'}", "--grid", "3"]
+    assert run([*words, "-o", str(tmp_path / "out"), "--batch", "16", "--device", "cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["landscape"]["models"][0]
+    assert found["marks"][:2] == [[0, 0], [1, 0]] and found["marks"][2][1] > 0
+    assert not list((tmp_path / "out" / "landscape").glob("*.rows")), "finished rows are in the result"
+    assert run(["probe", *runs, *words[2:], "-o", str(tmp_path / "out"), "--device", "cpu"]) == 2
+    assert "--through takes two checkpoints" in capsys.readouterr().err
 
 
 def test_without_a_folder_results_stay_with_the_run(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -35,6 +35,7 @@ PROBES: dict[str, str] = {
     "variance": "probe_variance",
     "fourier": "probe_fourier",
     "pep_effect": "probe_pep_effect",
+    "landscape": "probe_landscape",
     "attack": "probe_attack",
     "robustness": "probe_robustness",
 }
@@ -56,6 +57,11 @@ def probe(
     eigenvalues: Annotated[int, typer.Option(min=1, help="hessian: the largest K of each mini-batch")] = 1,
     method: Annotated[str, typer.Option(help="hessian: lanczos, or power as in the paper")] = "lanczos",
     dropout: Annotated[bool, typer.Option(help="hessian, fourier: with dropout active, as in the paper")] = True,
+    grid: Annotated[int, typer.Option(min=3, help="landscape: points along each direction")] = 21,
+    masks: Annotated[int, typer.Option(min=0, help="landscape: of dropout, each a landscape; 0: without dropout")] = 0,
+    through: Annotated[
+        str | None, typer.Option(help="landscape: two other runs, for the plane through all three")
+    ] = None,
     layers: Annotated[
         str | None, typer.Option(help="variance, fourier: names of layers; by default the building blocks")
     ] = None,
@@ -84,7 +90,7 @@ def probe(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
 ) -> None:
-    """Why networks are (un)calibrated: curvature, hard samples, feature maps, PEP item by item, attacks, robustness."""
+    """Why networks are (un)calibrated: curvature and loss, hard samples, feature maps, PEP, attacks, robustness."""
     names = _words(what)
     for name in names:
         if name not in PROBES:
@@ -96,6 +102,7 @@ def probe(
     outputs.check((html, outputs.PAGE), (out, outputs.PROBE), inputs=[*models, *(runs or ()), data])
     options: dict[str, Any] = {"ruler": ruler, "levels": levels, "variance": variance}
     options |= {"batches": batches, "batch": batch, "eigenvalues": eigenvalues, "method": method, "dropout": dropout}
+    options |= {"grid": grid, "masks": masks, "through": None if through is None else _words(through)}
     options |= {"layers": None if layers is None else _words(layers), "passes": passes, "sigma": sigma}
     options |= {"attack": _words(attack), "epsilon": _numbers(epsilon), "ensemble": ensemble, "members": members}
     moments = moment(mean, "--mean"), moment(std, "--std")

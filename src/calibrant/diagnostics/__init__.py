@@ -9,6 +9,7 @@ from calibrant.diagnostics.feature_fourier import FeatureFourier, feature_fourie
 from calibrant.diagnostics.feature_variance import FeatureVariance, feature_variance
 from calibrant.diagnostics.hardness import SampleHardness, sample_hardness
 from calibrant.diagnostics.hessian import HessianSpectrum, hessian_density, hessian_spectrum, hessian_trace
+from calibrant.diagnostics.landscape import Landscape, loss_landscape
 from calibrant.diagnostics.levels import ByLevel, calibration_by_level
 from calibrant.diagnostics.optimal_ece import optimal_ece
 from calibrant.diagnostics.pep_effect import PEPEffect, pep_effect
@@ -20,6 +21,7 @@ DIAGNOSTICS: dict[str, Callable[..., Any]] = {
     "hessian_spectrum": hessian_spectrum,
     "hessian_density": hessian_density,
     "hessian_trace": hessian_trace,
+    "loss_landscape": loss_landscape,
     "sample_hardness": sample_hardness,
     "optimal_ece": optimal_ece,
     "feature_variance": feature_variance,
@@ -38,6 +40,7 @@ __all__ = [
     "FeatureFourier",
     "FeatureVariance",
     "HessianSpectrum",
+    "Landscape",
     "PEPEffect",
     "PEPItems",
     "SampleHardness",
@@ -48,6 +51,7 @@ __all__ = [
     "hessian_density",
     "hessian_spectrum",
     "hessian_trace",
+    "loss_landscape",
     "optimal_ece",
     "pep_effect",
     "pep_items",

@@ -88,7 +88,7 @@ DEMO = Kind(
     r"runs|map|(calibration|test|calibrated|focal|smoothing)\.npz|report\.html",
     grows=True,
 )
-PROBED = r"probe\.json|report\.html|hessian|hardness|variance|fourier|pep_effect|attack|robustness"
+PROBED = r"probe\.json|report\.html|hessian|hardness|variance|fourier|pep_effect|landscape|attack|robustness"
 PROBE = Kind(
     "the output of `calibrant probe`",
     lambda f: all(re.fullmatch(PROBED, p.name) for p in visible(f)),

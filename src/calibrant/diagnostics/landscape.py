@@ -1,0 +1,207 @@
+"""The loss around a network's weights, on a plane (Li et al. 2018; SS Fig. 7 and C.2).
+
+    L(a, b) = loss at θ + a·u + b·v
+
+A random plane has *filter-normalised* directions: each filter of u is as long as that filter of θ, so that networks of
+other scales can be compared; biases and BatchNorm stay where they are. A plane through three checkpoints has the first
+at (0, 0), the second at (1, 0) and the third on the upper half; it takes BatchNorm's statistics along. With dropout,
+every mask is a landscape of its own (SS Fig. C.2: the same plane, and the loss fluctuates).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from calibrant.attacks.store import tensors_hash
+from calibrant.diagnostics.curvature import Loss, several
+from calibrant.ensembles.dropout import MCDropout, dropouts
+from calibrant.ensembles.ensemble import evaluating, positive
+from calibrant.ensembles.inputs import moved, unpack
+from calibrant.errors import FileError, InputError
+from calibrant.files import atomic
+from calibrant.functional.model_output import both_classes, logits_of
+
+State = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Plane:
+    """Two directions in the space of a network's state, and the places of checkpoints on it."""
+
+    u: dict[str, Tensor]
+    v: dict[str, Tensor]
+    marks: tuple[tuple[float, float], ...] = ((0.0, 0.0),)
+
+
+@dataclass(frozen=True, eq=False)
+class Landscape:
+    """Mean loss of each batch at each point, [masks, len(b), len(a), batches]; row by row of b."""
+
+    a: Tensor
+    b: Tensor
+    each: Tensor
+    marks: tuple[tuple[float, float], ...]
+
+    @property
+    def loss(self) -> Tensor:
+        """[masks, b, a]: the mean over batches."""
+        return self.each.mean(-1)
+
+    def rise(self, radius: float = 0.5) -> Tensor:
+        """[batches]: by how much the loss rises, on average within `radius` of the weights and over masks."""
+        far = torch.sqrt(self.b[:, None] ** 2 + self.a**2)
+        around, centre = (far <= radius) & (far > 0), far == far.min()
+        return (self.each[:, around].mean(1) - self.each[:, centre].mean(1)).mean(0)
+
+
+def random_plane(model: nn.Module, seed: int = 0) -> Plane:
+    """Filter-normalised random directions; those of one seed are the same for networks of one architecture."""
+    rng = torch.Generator().manual_seed(seed)
+    u, v = ({name: _direction(p, rng) for name, p in model.named_parameters()} for _ in range(2))
+    return Plane(u, v)
+
+
+def _direction(p: Tensor, rng: torch.Generator) -> Tensor:
+    d: Tensor = torch.randn(p.shape, generator=rng).to(p)
+    if p.ndim < 2:  # Li et al. §4: biases and BatchNorm are left alone
+        return torch.zeros_like(p)
+    long, own = (t.detach().flatten(1).norm(dim=1).reshape(-1, *[1] * (p.ndim - 1)) for t in (d, p))
+    return torch.mul(d, own / long.clamp_min(torch.finfo(d.dtype).tiny))
+
+
+def plane_through(model: nn.Module, second: State, third: State) -> Plane:
+    """The plane through a network's own weights, at (0, 0), and two other checkpoints of it."""
+    own = {name: t for name, t in model.state_dict().items() if t.is_floating_point()}
+    for name, t in own.items():
+        for other in (second, third):
+            if name not in other or other[name].shape != t.shape:
+                raise InputError(
+                    f"a checkpoint has no {name} of shape {tuple(t.shape)}; pass checkpoints of one network"
+                )
+    u, w = ({name: other[name].to(t) - t for name, t in own.items()} for other in (second, third))
+    length = _dot(u, u)
+    if length == 0:
+        raise InputError("the second checkpoint is the network itself; pass two others")
+    along = _dot(u, w) / length
+    v = {name: w[name] - along * u[name] for name in own}
+    if (height := _dot(v, v)) <= 1e-12 * length:
+        raise InputError("the three checkpoints lie on a line; pass one that does not")
+    scale = math.sqrt(length / height)  # both axes in the same unit: the way from the first checkpoint to the second
+    return Plane(u, {name: t * scale for name, t in v.items()}, ((0.0, 0.0), (1.0, 0.0), (along, 1 / scale)))
+
+
+def loss_landscape(
+    model: nn.Module,
+    batches: Iterable[Any],
+    plane: Plane | None = None,
+    *,
+    a: tuple[float, float] = (-1.0, 1.0),
+    b: tuple[float, float] = (-1.0, 1.0),
+    points: int = 21,
+    loss: Loss = F.cross_entropy,
+    masks: int = 0,
+    store: str | Path | None = None,
+    seed: int = 0,
+    progress: Callable[[Iterable[int]], Iterable[int]] = iter,
+) -> Landscape:
+    """The loss on a grid of `points` × `points` around the weights; by default on a random filter-normalised plane.
+
+    `masks` of dropout give as many landscapes on one plane; 0 is without dropout. With `store`, a file, every row of
+    the grid is kept as it is done, and a killed computation goes on.
+    """
+    positive("points", points)
+    if masks and not dropouts(model):
+        raise InputError(f"{type(model).__name__} has no dropout, so masks={masks} would all be alike; use masks=0")
+    plane = random_plane(model, seed) if plane is None else plane
+    pairs = [moved(unpack(batch)[:3], next(model.parameters()).device) for batch in several(batches)]
+    if not pairs:
+        raise InputError("there are no batches to take the loss of; pass at least one")
+    across, up = (torch.linspace(*ends, points, dtype=torch.float64) for ends in (a, b))
+    key = _key(model, plane, pairs, (a, b, points, masks)) if store is not None else ""
+    each = _kept(Path(store), key) if store is not None else None
+    if each is None:
+        each = torch.full((max(masks, 1), points, points, len(pairs)), torch.nan, dtype=torch.float64)
+    for i in progress(range(points)):
+        if bool(torch.isnan(each[:, i]).any()):
+            for j, mask in ((j, mask) for j in range(points) for mask in range(max(masks, 1))):
+                with displaced(model, plane, float(across[j]), float(up[i])):
+                    each[mask, i, j] = _losses(model, pairs, loss, mask if masks else None)
+            if store is not None:
+                _keep(Path(store), key, each)
+    return Landscape(across, up, each, plane.marks)
+
+
+@torch.no_grad()
+def _losses(model: nn.Module, pairs: list[Any], loss: Loss, mask: int | None) -> Tensor:
+    """Of each batch; infinite where it is not a number, so that the row counts as done."""
+    with evaluating(model) if mask is None else MCDropout(model, mask + 1).member(mask) as network:
+        found = []
+        for args, kwargs, y in pairs:
+            raw = logits_of(network(*args, **kwargs))
+            found.append(loss(both_classes(raw) if raw.ndim < 3 else raw, y).mean())
+    return torch.nan_to_num(torch.stack(found).double().cpu(), nan=torch.inf)
+
+
+@contextmanager
+def displaced(model: nn.Module, plane: Plane, a: float, b: float) -> Iterator[None]:
+    """Inside, the network stands at (a, b); afterwards it is what it was, bit for bit."""
+    held = dict(model.named_parameters()) | dict(model.named_buffers())
+    moved_ones = [(held[name].data, u, plane.v[name], name) for name, u in plane.u.items()]
+    before = [t.clone() for t, *_ in moved_ones]
+    try:
+        for t, u, v, name in moved_ones:
+            t.add_(u, alpha=a).add_(v, alpha=b)
+            if name.endswith("running_var"):  # a line through two variances leaves what a variance can be
+                t.clamp_min_(0)
+        yield
+    finally:
+        for (t, *_), was in zip(moved_ones, before, strict=True):
+            t.copy_(was)
+
+
+def _dot(a: State, b: State) -> float:
+    return sum(float((a[name].double() * b[name].double()).sum()) for name in a)
+
+
+def _key(model: nn.Module, plane: Plane, pairs: list[Any], settings: Any) -> str:
+    from torch.utils._pytree import tree_leaves
+
+    inputs = {f"{i}": t for i, t in enumerate(tree_leaves(pairs)) if isinstance(t, Tensor)}
+    named = [dict(model.state_dict()), plane.u, plane.v, inputs]
+    return tensors_hash(
+        {f"{i}.{n}": t.detach().cpu() for i, held in enumerate(named) for n, t in held.items()}, str(settings)
+    )
+
+
+def _keep(path: Path, key: str, each: Tensor) -> None:
+    from safetensors.torch import save
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write_bytes(path, save({"each": each}, metadata={"key": key, "sha256": tensors_hash({"each": each}, key)}))
+
+
+def _kept(path: Path, key: str) -> Tensor | None:
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        return None
+    try:
+        with safe_open(str(path), framework="pt") as stored:
+            each: Tensor = stored.get_tensor("each")
+            metadata = dict(stored.metadata() or {})
+        if metadata["sha256"] != tensors_hash({"each": each}, metadata["key"]):
+            raise ValueError("its hash does not match")
+    except (SafetensorError, KeyError, ValueError, OSError) as error:
+        raise FileError(f"{path} is not a landscape, or was truncated ({error}); delete it") from error
+    if metadata["key"] != key:
+        raise InputError(f"{path} holds the landscape of other weights, items or settings; name another file")
+    return each
