@@ -24,9 +24,10 @@ from calibrant.metrics import METRICS, streaming_exact, streaming_parquet
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.evaluate import evaluate_scores
 from calibrant.metrics.streaming import RUNGS, StreamState, floor_of, rung, state
+from calibrant.metrics.streaming_panel import BOUNDS, StreamPanel, streamed
 from calibrant.metrics.streaming_parquet import Settings, stream
 from calibrant.metrics.streaming_report import bounds_line, report
-from calibrant.metrics.streaming_values import VALUES
+from calibrant.metrics.table import Metric
 
 
 def scores(n: int, k: int = 5, scale: float = 3.0, seed: int = 0, round_to: int | None = None) -> Scores:
@@ -47,10 +48,16 @@ def check(found: StreamState, exact: Scores) -> None:
             assert abs(streamed[name].value - wanted[name].value) <= bounds[name] + 1e-12, name
 
 
-def test_every_metric_of_the_default_panel_streams() -> None:
-    """With `default=False` a metric may stay out: a stream says that it is not available."""
-    missing = {name for name, metric in METRICS.items() if metric.default} - set(VALUES)
-    assert not missing and set(VALUES) <= set(METRICS), f"no line in metrics/streaming_values.py::VALUES: {missing}"
+def test_what_a_ladder_can_only_bound_has_a_bound() -> None:
+    """A metric of the ranking sees the order of items, which a rung hides."""
+    ranked = {name for name, metric in METRICS.items() if metric.family == "refinement"}
+    assert ranked <= set(BOUNDS) <= set(METRICS), f"no line in streaming_panel.BOUNDS: {ranked - set(BOUNDS)}"
+
+
+def test_a_metric_of_items_is_not_guessed_from_a_stream() -> None:
+    wanted = Metric("spread", "spread", "calibration", "low", lambda panel: panel.scores.confidence.std()[None])
+    found = streamed(wanted, StreamPanel(state(scores(50))))
+    assert found.value is None and found.reason == "not available from a stream"
 
 
 @settings(deadline=None)

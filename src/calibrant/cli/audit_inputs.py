@@ -151,7 +151,7 @@ def streams(path: Path, labels: Path | None, o: Options) -> bool:
 
 def _streamed(path: Path, o: Options) -> Audited:
     from calibrant.metrics import streaming_exact, streaming_parquet, streaming_report
-    from calibrant.metrics.streaming_values import StreamPanel
+    from calibrant.metrics.streaming_panel import StreamPanel
 
     with ExitStack() as stack:
         spill = stack.enter_context(tempfile.TemporaryDirectory(prefix="calibrant-")) if o.exact else None

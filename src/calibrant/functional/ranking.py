@@ -57,6 +57,16 @@ def rank(log_error: Tensor) -> Ranking:
     return Ranking(order, run, len(length))
 
 
+def merged(ranking: Ranking, cells: int) -> Tensor:
+    """Cell of each ranked item: runs of ties kept whole, about n/cells items each."""
+    n = len(ranking.run)
+    if ranking.runs <= cells:
+        return ranking.run
+    slot = ranking.start[:-1] * cells // n  # the cell in which each run begins
+    cell: Tensor = torch.unique_consecutive(slot, return_inverse=True)[1]
+    return cell[ranking.run]
+
+
 def run_weights(ranking: Ranking, correct: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """(good, bad), each [B, R], most confident run first."""
     hit = ranking.ranked(correct).double()

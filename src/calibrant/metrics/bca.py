@@ -28,14 +28,14 @@ def bca(value: float, replicates: Tensor, acceleration: float, level: float) -> 
     return low, high
 
 
-def bca_of_mean(value: float, influence: Tensor, level: float) -> tuple[float, float]:
+def bca_of_mean(value: float, square: float, third: float, level: float) -> tuple[float, float]:
     """The BCa interval of a mean, without replicates: their quantiles by Cornish and Fisher's expansion.
 
-    The bootstrap of a mean has standard deviation σ = (Σu²)^{1/2} and skewness 6a, where a is the acceleration, and its
-    median bias z₀ is a as well, all to second order (Efron 1987, §7). |a| ≤ 1/6, whatever the outliers.
+    With Σu² and Σu³ of the influences, the bootstrap of a mean has standard deviation σ = (Σu²)^{1/2} and skewness 6a,
+    where a is the acceleration, and its median bias z₀ is a as well, all to second order (Efron 1987, §7). |a| ≤ 1/6,
+    whatever the outliers.
     """
-    a = acceleration(influence, None)
-    sd = math.sqrt(float(influence.square().sum()))
+    a, sd = 0.0 if square <= 0 else third / (6 * square**1.5), math.sqrt(max(square, 0.0))
     low, high = (value + sd * (w + a * (w * w - 1)) for w in (_corrected(a, a, t) for t in _tails(level)))
     return low, high
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.binning import BinSums
-from calibrant.functional.ranking import Ranking
+from calibrant.functional.ranking import Ranking, merged
 from calibrant.functional.scores import Scores
 from calibrant.metrics.table import Metric, Panel
 
@@ -153,16 +153,6 @@ def _places(panels: Sequence[Panel]) -> Tensor:
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order))
     return places
-
-
-def merged(ranking: Ranking, cells: int) -> Tensor:
-    """Cell of each ranked item: runs of ties kept whole, about n/cells items each."""
-    n = len(ranking.run)
-    if ranking.runs <= cells:
-        return ranking.run
-    slot = ranking.start[:-1] * cells // n  # the cell in which each run begins
-    cell: Tensor = torch.unique_consecutive(slot, return_inverse=True)[1]
-    return cell[ranking.run]
 
 
 class Groups:

@@ -76,15 +76,14 @@ def folded_mean(mean: Tensor, sd: Tensor) -> Tensor:
 
 def ece_classwise(panel: Panel) -> Tensor:
     """Mean over classes of the one-vs-rest ECE (Nixon 2020; Kull 2019)."""
-    cells = panel.scores.classwise
+    cells = panel.classwise
     assert cells is not None and panel.weights is None, "classwise sums are kept per cell, not per item"
-    return ((cells.confidence - cells.positive).abs().sum() / (panel.scores.n * len(cells.count)))[None]
+    return ((cells.confidence - cells.positive).abs().sum() / (panel.n * len(cells.count)))[None]
 
 
 def ks(panel: Panel) -> Tensor:
     """Kolmogorov–Smirnov calibration error (Gupta 2021): max_t |Σ_{conf ≤ t} (conf − correct)| / N."""
-    steps = panel.by_run(panel.signed)  # only whole runs of ties can be cut off
-    walk = torch.cumsum(steps.flip(1), 1)  # from the least confident up
+    walk = torch.cumsum(panel.walk.flip(1), 1)  # only whole runs of ties can be cut off; from the least confident up
     return walk.abs().amax(1) / panel.total
 
 

@@ -71,11 +71,11 @@ def cells(
     return Cells(n, count.cpu(), mean.cpu(), accuracy.cpu(), spread.cpu(), smooth, factor)
 
 
-def from_sums(count: Tensor, confidence: Tensor, correct: Tensor, square: Tensor) -> Cells:
+def from_sums(count: Tensor, confidence: Tensor, correct: Tensor, square: Tensor, *, smooth: bool = False) -> Cells:
     """The same from each cell's count and its sums of confidence, correctness and confidence²."""
     keep = count > 0
     n, mean = count[keep], confidence[keep] / count[keep]
-    return Cells(int(count.sum()), n, mean, correct[keep] / n, (square[keep] / n - mean * mean).clamp_min(0))
+    return Cells(int(count.sum()), n, mean, correct[keep] / n, (square[keep] / n - mean * mean).clamp_min(0), smooth)
 
 
 def _group_factor(which: Tensor, signed: Tensor, group: Tensor, size: int) -> Tensor:

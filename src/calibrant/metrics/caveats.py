@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from calibrant.functional.scores import Scores
 from calibrant.metrics.bca import NEWCOMBE
+from calibrant.metrics.table import Panel
 from calibrant.types import Estimate, Report
 
 LEAST = {"auroc": 3, "aupr_success": 10, "aupr_error": 10, "aurc": 10, "eaurc": 10, "fpr95": 10}
@@ -22,12 +22,12 @@ MANY = 50
 """From this many on, AUROC's bootstrap covers, and is the shorter interval."""
 
 
-def rarer(scores: Scores) -> int:
+def rarer(panel: Panel) -> int:
     """Errors or correct answers, whichever are fewer; with groups, the groups that hold one."""
-    if scores.group is None:
-        right = int(scores.correct.sum())
-        return min(right, scores.n - right)
-    return min(len(torch.unique(scores.group[scores.correct == kind])) for kind in (True, False))
+    group = panel.group
+    if group is None:
+        return min(int(c.sum()) for c in panel.runs)
+    return min(len(torch.unique(group[panel.scores.correct == kind])) for kind in (True, False))
 
 
 def too_few(name: str, rare: int, *, drawn: bool) -> str | None:

@@ -167,7 +167,7 @@ def differences(
 ) -> tuple[Difference, ...]:
     """One row per metric, Holm's correction and verdict included."""
     points = {m.name: (point(m, panels[0]), point(m, panels[1])) for m in metrics}
-    rare = min(rarer(p.scores) for p in panels)
+    rare = min(rarer(p) for p in panels)
     few = {m.name: too_few(m.name, rare, drawn=True) for m in metrics}
     known = [m for m in metrics if all(e.value is not None for e in points[m.name])]
     drawn = [m for m in known if few[m.name] is None and m.name != "ece_classwise" and not _of_gaps(m)]

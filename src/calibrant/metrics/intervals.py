@@ -12,20 +12,16 @@ from dataclasses import replace
 
 import torch
 
-from calibrant.functional.scores import Scores
 from calibrant.metrics import calibration_intervals
 from calibrant.metrics.bca import NEWCOMBE, acceleration, bca, bca_of_mean, design_effect, influence, newcombe, wilson
-from calibrant.metrics.bootstrap import bootstrap, coarse, merged, units
-from calibrant.metrics.calibration_cells import Cells, cells, noise
+from calibrant.metrics.bootstrap import bootstrap, coarse
+from calibrant.metrics.calibration_cells import Cells, noise
 from calibrant.metrics.caveats import MANY, caveat, rarer, too_few
 from calibrant.metrics.cells import UNMOVED, with_bca
 from calibrant.metrics.classwise import classwise_interval
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.table import Mean, Metric, Panel, of_runs
 from calibrant.types import Estimate
-
-WALK = 60
-"""Cells of the walk whose largest excursion is KS."""
 
 INVERSION = "test inversion on simulated gaps"
 
@@ -34,8 +30,8 @@ def with_intervals(
     panel: Panel, metrics: Sequence[Metric], points: Mapping[str, Estimate], resampling: Resampling
 ) -> dict[str, Estimate]:
     """The same estimates with low, high and method filled in."""
-    scores = panel.scores
-    unit, count = units(scores)
+    group = panel.group
+    unit, count = ("items", panel.n) if group is None else ("groups", int(group.max()) + 1)
     if count < 2:
         return {
             name: e if e.value is None else replace(e, reason=f"one {unit[:-1]}: no interval")
@@ -43,17 +39,18 @@ def with_intervals(
         }
     known = [m for m in metrics if points[m.name].value is not None]
     gaps = gap_intervals(panel, {m.name for m in known}, resampling)
-    rare, grouped = rarer(scores), scores.group is not None
-    closed = {"accuracy": _accuracy} | ({} if grouped or rare >= MANY else {"auroc": _auroc})
+    rare, level = rarer(panel), resampling.level
     out, drawn = dict(points), []
     for m in known:
         name, e = m.name, points[m.name]
-        if (reason := too_few(name, rare, drawn=grouped)) is not None:
+        if (reason := too_few(name, rare, drawn=group is not None)) is not None:
             out[name] = replace(e, reason=reason)
-        elif name in closed:
-            out[name] = closed[name](scores, e, resampling.level)
-        elif isinstance(m.compute, Mean) and not grouped:
-            out[name] = _mean(m.compute, scores, e, resampling.level)
+        elif name == "accuracy":
+            out[name] = _accuracy(panel, e, level)
+        elif name == "auroc" and group is None and rare < MANY:
+            out[name] = _auroc(panel, e, level)
+        elif isinstance(m.compute, Mean) and group is None:
+            out[name] = _mean(panel, m.compute, e, level)
         elif name in gaps:
             low, high = gaps[name]
             # certain and right throughout: noise of the observed size is no noise at all
@@ -62,43 +59,42 @@ def with_intervals(
         else:
             drawn.append(m)
     if drawn:
-        out |= _bootstrapped(panel, drawn, points, resampling)
+        out |= _bootstrapped(panel, drawn, points, resampling, f"BCa bootstrap over {unit}")
     return {name: caveat(name, e, rare) for name, e in out.items()}
 
 
-def _accuracy(scores: Scores, point: Estimate, level: float) -> Estimate:
+def _accuracy(panel: Panel, point: Estimate, level: float) -> Estimate:
     assert point.value is not None
-    n, method = float(scores.n), "Wilson"
-    if scores.group is not None:
-        n /= max(1.0, design_effect((scores.predicted == scores.labels).double(), scores.group))
+    n, method = float(panel.n), "Wilson"
+    if panel.group is not None:
+        n /= max(1.0, design_effect((panel.scores.predicted == panel.scores.labels).double(), panel.group))
         method = "Wilson, items counted by the design effect of groups"
     low, high = wilson(point.value, n, level)
     return replace(point, low=low, high=high, method=method)
 
 
-def _auroc(scores: Scores, point: Estimate, level: float) -> Estimate:
+def _auroc(panel: Panel, point: Estimate, level: float) -> Estimate:
     assert point.value is not None
-    right = int(scores.correct.sum())
-    low, high = newcombe(point.value, scores.n - right, right, level)
+    right, wrong = (int(c.sum()) for c in panel.runs)
+    low, high = newcombe(point.value, wrong, right, level)
     return replace(point, low=low, high=high, method=NEWCOMBE)
 
 
-def _mean(mean: Mean, scores: Scores, point: Estimate, level: float) -> Estimate:
+def _mean(panel: Panel, mean: Mean, point: Estimate, level: float) -> Estimate:
     """The bootstrap of a mean of items is known without drawing it; a mean of groups of several sizes is a ratio."""
     assert point.value is not None
-    values = mean.column(scores)
-    low, high = bca_of_mean(point.value, (values - point.value) / scores.n, level)
+    s = panel.spread_of(mean.column, point.value)
+    low, high = bca_of_mean(point.value, s.square, s.third, level)
     if high - low <= 1e-15 * max(1.0, abs(point.value)):
         return replace(point, reason=UNMOVED)
-    low, high = max(low, float(values.min())), min(high, float(values.max()))
+    low, high = max(low, s.least), min(high, s.most)
     return replace(point, low=low, high=high, method="BCa bootstrap over items, in closed form")
 
 
 def _bootstrapped(
-    panel: Panel, metrics: Sequence[Metric], points: Mapping[str, Estimate], resampling: Resampling
+    panel: Panel, metrics: Sequence[Metric], points: Mapping[str, Estimate], resampling: Resampling, method: str
 ) -> dict[str, Estimate]:
-    method = f"BCa bootstrap over {units(panel.scores)[0]}"
-    if panel.scores.group is None:
+    if panel.group is None:
         good, bad = (c[0] for c in panel.runs)
         wanted = {m.name: points[m.name] for m in metrics}
         return with_bca(wanted, of_runs(metrics), good, bad, resampling, method=method)
@@ -112,7 +108,7 @@ def _bootstrapped(
         if float(drawn.max() - drawn.min()) <= 1e-15 * max(1.0, abs(value)):
             out[m.name] = replace(point, reason=UNMOVED)
             continue
-        accelerated = acceleration(influence(m, sorted_panel), panel.scores.group[order])
+        accelerated = acceleration(influence(m, sorted_panel), panel.group[order])
         shift = point.value - value  # what merging ranks into cells changed
         low, high = (end + shift for end in bca(value, drawn, accelerated, resampling.level))
         out[m.name] = replace(point, low=low, high=high, method=method)
@@ -121,7 +117,6 @@ def _bootstrapped(
 
 def gap_intervals(panel: Panel, names: set[str], resampling: Resampling) -> dict[str, tuple[float, float]]:
     """Intervals of those metrics that are functions of gaps; `ece_debiased` estimates what `ece` does."""
-    scores, level = panel.scores, resampling.level
     width = {"ece", "ece_l2", "ece_max", "ece_over", "ece_under", "oe", "ece_debiased"} & names
     out: dict[str, tuple[float, float]] = {}
     if width:
@@ -131,17 +126,12 @@ def gap_intervals(panel: Panel, names: set[str], resampling: Resampling) -> dict
             found["ece_debiased"] = found["ece"]
         out |= {name: found[name] for name in width}
     if "ece_mass" in names:
-        out |= invert(
-            cells(panel.mass_index, scores.confidence, scores.correct, scores.group), ["ece_mass"], resampling
-        )
+        out |= invert(panel.mass_cells, ["ece_mass"], resampling)
     if "ks" in names:
-        walk = torch.empty_like(scores.labels)
-        walk[panel.ranking.positions] = merged(panel.ranking, WALK)
-        walked = cells(walk.max() - walk, scores.confidence, scores.correct, scores.group, smooth=True)
-        out |= invert(walked, ["ks"], resampling)
-    if "ece_classwise" in names and scores.classwise is not None:
-        design = 1.0 if scores.group is None else max(1.0, design_effect(panel.signed, scores.group))
-        out["ece_classwise"] = classwise_interval(scores.classwise, scores.n, level, design)
+        out |= invert(panel.walk_cells, ["ks"], resampling)
+    if "ece_classwise" in names and panel.classwise is not None:
+        design = 1.0 if panel.group is None else max(1.0, design_effect(panel.signed, panel.group))
+        out["ece_classwise"] = classwise_interval(panel.classwise, panel.n, resampling.level, design)
     return out
 
 

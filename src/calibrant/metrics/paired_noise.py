@@ -17,14 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from calibrant.functional.ranking import merged
 from calibrant.metrics import calibration_intervals
-from calibrant.metrics.bootstrap import merged
 from calibrant.metrics.calibration_cells import Cells, Noise, cells, observed_gaps
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.table import Panel
-
-WALK = 60
-"""Cells of the walk whose largest excursion is KS."""
+from calibrant.metrics.table import WALK, Panel
 
 Two = tuple[Tensor, Tensor]
 

@@ -3,7 +3,7 @@
 Additive metrics are kept as sums. For the rest (ranking, KS, equal-mass bins) items are counted on a
 *ladder*: rungs over the ordered bits of t = −log(1 − confidence), a float64 whose exponent and 14 leading
 mantissa bits are the rung, so that a rung spans a relative 6.1e-5 of t, from 2⁻³⁴ to 2¹⁰. What falling
-on one rung hides is bounded, metric by metric, in `streaming_values`.
+on one rung hides is bounded, metric by metric, in `streaming_panel`.
 
     state(whole) = state(part 1) + state(part 2) + …
 """
@@ -18,12 +18,20 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional.binning import equal_width
 from calibrant.functional.scores import Classwise, Scores
+from calibrant.metrics import METRICS, proper
+from calibrant.metrics.table import Column, Mean
 
 MANTISSA = 14
 _SHIFT = 52 - MANTISSA
 _LOWEST, _HIGHEST = -34, 10  # powers of two of t at the ends of the ladder; what lies beyond shares the end rung
 _BASE = (1023 + _LOWEST) << MANTISSA
 RUNGS = (_HIGHEST - _LOWEST) << MANTISSA
+
+
+MEANS: dict[str, Column] = {
+    name: metric.compute.column for name, metric in METRICS.items() if isinstance(metric.compute, Mean)
+}
+"""The metrics that are means of a column."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +42,10 @@ class StreamState:
     bins: int
     about: str
     n: int
-    hits: float  # Σ [predicted = label]
-    nll: Tensor  # Σ and Σ² of −log p_label over the labels that were not called impossible
+    moments: (
+        Tensor  # [means, 3]: Σ, Σ², Σ³ of each column of MEANS; NLL over the labels that were not called impossible
+    )
     impossible: int  # labels whose probability was 0
-    brier: Tensor  # Σ, Σ²
-    signed: Tensor  # Σ, Σ² of confidence − correct
     width: Tensor  # [4, bins]: count, Σ confidence, Σ correct, Σ confidence²
     ladder: Tensor  # [4, RUNGS]: correct, incorrect, Σ confidence of each; most confident last
     classwise: Classwise | None
@@ -53,11 +60,8 @@ class StreamState:
         return replace(
             self,
             n=self.n + other.n,
-            hits=self.hits + other.hits,
-            nll=self.nll + other.nll,
+            moments=self.moments + other.moments,
             impossible=self.impossible + other.impossible,
-            brier=self.brier + other.brier,
-            signed=self.signed + other.signed,
             width=self.width + other.width,
             ladder=self.ladder + other.ladder,
             classwise=cells,
@@ -83,21 +87,14 @@ def state(scores: Scores) -> StreamState:
     at = equal_width(confidence, scores.bins)
     step = rung(scores.log_error)
     hit = scores.correct
-    nll, impossible = torch.zeros(2, dtype=torch.float64), 0
-    if scores.log_p_label is not None:
-        possible = ~torch.isneginf(scores.log_p_label)
-        impossible = scores.n - int(possible.sum())
-        nll = _moments(-scores.log_p_label if impossible == 0 else -scores.log_p_label[possible])
+    impossible = 0 if scores.log_p_label is None else int(torch.isneginf(scores.log_p_label).sum())
     return StreamState(
         k=scores.k,
         bins=scores.bins,
         about=scores.about,
         n=scores.n,
-        hits=float((scores.predicted == scores.labels).sum()),
-        nll=nll,
+        moments=torch.stack([_moments(column, scores) for column in MEANS.values()]),
         impossible=impossible,
-        brier=torch.zeros(2, dtype=torch.float64) if scores.brier is None else _moments(scores.brier),
-        signed=_moments(confidence - correct),
         width=torch.stack([_sum(at, w, scores.bins) for w in (None, confidence, correct, confidence.square())]),
         ladder=torch.stack(
             [
@@ -112,8 +109,12 @@ def state(scores: Scores) -> StreamState:
     )
 
 
-def _moments(values: Tensor) -> Tensor:
-    return torch.stack([values.sum(), values.square().sum()])
+def _moments(column: Column, scores: Scores) -> Tensor:
+    if scores.log_p_label is None and column in (proper.nll, proper.brier):
+        return torch.zeros(3, dtype=torch.float64)  # a top-1 file does not say
+    x = column(scores)
+    x = x[torch.isfinite(x)]
+    return torch.stack([x.sum(), x.square().sum(), x.pow(3).sum()])
 
 
 def _sum(index: Tensor, weights: Tensor | None, size: int) -> Tensor:

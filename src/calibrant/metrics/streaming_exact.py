@@ -139,7 +139,7 @@ class Fold:
     def __post_init__(self) -> None:
         self.total_good = float(self.state.ladder[0].sum())
         self.total_bad = float(self.state.ladder[1].sum())
-        self.total_walk = float(self.state.signed[0])
+        self.total_walk = float((self.state.width[1] - self.state.width[2]).sum())
         self.mass = np.zeros(self.state.bins)
 
     def add(self, piece: Array) -> None:

@@ -9,10 +9,14 @@ from typing import Any
 from calibrant.metrics.calibration_test import calibration_test
 from calibrant.metrics.conventions import Resampling, conventions
 from calibrant.metrics.evaluate import choose
+from calibrant.metrics.intervals import with_intervals
 from calibrant.metrics.streaming import StreamState
-from calibrant.metrics.streaming_intervals import intervals
-from calibrant.metrics.streaming_values import StreamPanel, value
-from calibrant.types import Report
+from calibrant.metrics.streaming_panel import BOUNDS, StreamPanel, streamed
+from calibrant.metrics.table import Metric
+from calibrant.types import Estimate, Report
+
+FEW = 1000
+"""Items below which a stream has no intervals: its cells are those of sums."""
 
 
 def report(
@@ -26,20 +30,16 @@ def report(
     exact: Mapping[str, float] | None = None,
 ) -> Report:
     """`exact` holds values from the external sort; they replace the streamed ones and have bound 0."""
-    chosen = choose(metrics)
-    panel = StreamPanel(state)
-    estimates, bounds = {}, {}
-    for m in chosen:
-        estimates[m.name], bound = value(m.name, panel)
-        if bound is not None:
-            bounds[m.name] = bound
-            if exact is not None and m.name in exact:
-                estimates[m.name], bounds[m.name] = replace(estimates[m.name], value=exact[m.name]), 0.0
+    chosen, panel = choose(metrics), StreamPanel(state)
+    estimates = {m.name: streamed(m, panel) for m in chosen}
+    bounds = {n: BOUNDS[n](panel) if n in BOUNDS else 0.0 for n, e in estimates.items() if e.value is not None}
+    for name in bounds.keys() & (exact or {}).keys():
+        estimates[name], bounds[name] = replace(estimates[name], value=(exact or {})[name]), 0.0
     described: dict[str, Any] | None = None
     extras: dict[str, Any] = {"stream": {"bounds": bounds, "exact": exact is not None}}
     if resampling is not None:
-        estimates = intervals(panel, estimates, bounds, resampling)
-        described = {**resampling.describe("items"), "kind": "from the sums of a stream; each says how"}
+        estimates = _with_intervals(panel, chosen, estimates, bounds, resampling)
+        described = resampling.describe("items")
         if not state.grouped:
             extras["calibration_test"] = calibration_test(panel.width_cells, resampling)
     return Report(
@@ -54,6 +54,28 @@ def report(
         extras=extras,
         percent=frozenset(m.name for m in chosen if m.percent),
     )
+
+
+def _with_intervals(
+    panel: StreamPanel,
+    chosen: Sequence[Metric],
+    points: Mapping[str, Estimate],
+    bounds: Mapping[str, float],
+    resampling: Resampling,
+) -> dict[str, Estimate]:
+    """The intervals of the cells, widened by the bound of each value; or the reason why there is none."""
+    reason = None
+    if panel.state.grouped:
+        reason = "items of a group must be resampled together: not from a stream"
+    elif panel.n < FEW:
+        reason = f"intervals from sums need {FEW} items or more, this stream has {panel.n}"
+    if reason is not None:
+        return {n: e if e.value is None else replace(e, reason=reason) for n, e in points.items()}
+    out = with_intervals(panel, chosen, points, resampling)
+    return {
+        n: e if e.low is None or e.high is None else replace(e, low=e.low - bounds[n], high=e.high + bounds[n])
+        for n, e in out.items()
+    }
 
 
 def bounds_line(found: Report) -> str | None:

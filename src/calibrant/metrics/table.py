@@ -17,11 +17,28 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.binning import BinSums, bin_sums, equal_mass, equal_width
-from calibrant.functional.ranking import Ranking, aurc, rank, run_maxima, run_sums, run_weights
-from calibrant.functional.scores import Scores
+from calibrant.functional.ranking import Ranking, aurc, merged, rank, run_maxima, run_sums, run_weights
+from calibrant.functional.scores import Classwise, Scores
 from calibrant.metrics.calibration_cells import Cells, cells
 
 Family = Literal["proper", "calibration", "refinement"]
+
+
+Column = Callable[[Scores], Tensor]
+"""What a metric is of each item."""
+
+WALK = 60
+"""Cells of the walk whose largest excursion is KS."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of the items' influences u on a mean: Σu², Σu³; and the least and the largest item."""
+
+    square: float
+    third: float
+    least: float
+    most: float
 
 
 class Panel:
@@ -31,6 +48,18 @@ class Panel:
         self.scores = scores
         self.weights = weights
         self._parent = parent  # the unweighted panel: its sort and bins do not depend on weights
+
+    @property
+    def n(self) -> int:
+        return self.scores.n
+
+    @property
+    def group(self) -> Tensor | None:
+        return self.scores.group
+
+    @property
+    def classwise(self) -> Classwise | None:
+        return self.scores.classwise
 
     def reweighted(self, weights: Tensor) -> Panel:
         """The same items under bootstrap weights [B, N]; sort and bin assignments are kept."""
@@ -70,6 +99,24 @@ class Panel:
         return self._sums(self.mass_index)
 
     @cached_property
+    def mass_cells(self) -> Cells:
+        s = self.scores
+        return cells(self.mass_index, s.confidence, s.correct, s.group)
+
+    @cached_property
+    def walk_cells(self) -> Cells:
+        """Cells of the walk whose largest excursion is KS, the least confident first."""
+        s = self.scores
+        at = torch.empty_like(s.labels)
+        at[self.ranking.positions] = merged(self.ranking, WALK)
+        return cells(at.max() - at, s.confidence, s.correct, s.group, smooth=True)
+
+    @cached_property
+    def walk(self) -> Tensor:
+        """Σ (confidence − correctness) of each run of ties, [B, R], most confident first."""
+        return self.by_run(self.signed)
+
+    @cached_property
     def runs(self) -> tuple[Tensor, Tensor]:
         """(good, bad) weights per run of ties, most confident first."""
         return run_weights(self.ranking, self.hits, self.weights)
@@ -102,6 +149,16 @@ class Panel:
             return values.double().mean()[None]
         return (self.weights.double() @ values.double()) / self.total
 
+    def mean_of(self, column: Column) -> Tensor:
+        """Weighted mean of what a column is of each item, [B]."""
+        return self.mean(column(self.scores))
+
+    def spread_of(self, column: Column, mean: float) -> Spread:
+        values = column(self.scores)
+        u = (values - mean) / self.n
+        ends = float(values.min()), float(values.max())
+        return Spread(float(u.square().sum()), float(u.pow(3).sum()), *ends)
+
     def by_run(self, values: Tensor) -> Tensor:
         """Weighted sums of a per-item column in each run of ties, [B, R], most confident first."""
         ranked = self.ranking.ranked(values)[None]
@@ -129,10 +186,10 @@ def of_runs(metrics: Sequence[Metric]) -> Callable[[Tensor, Tensor], dict[str, T
 class Mean:
     """A metric that is the mean of a column: what it is of each item."""
 
-    column: Callable[[Scores], Tensor]
+    column: Column
 
     def __call__(self, panel: Panel) -> Tensor:
-        return panel.mean(self.column(panel.scores))
+        return panel.mean_of(self.column)
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,12 @@ from calibrant.functional.inputs import predictions
 from calibrant.functional.probabilities import look_like_probabilities, warn_of_probabilities
 from calibrant.functional.scores import Classwise, Scores, reduce
 from calibrant.metrics.evaluate import choose, point
-from calibrant.metrics.streaming import RUNGS, StreamState, state
-from calibrant.metrics.streaming_values import StreamPanel, value
+from calibrant.metrics.streaming import MEANS, RUNGS, StreamState, state
+from calibrant.metrics.streaming_panel import StreamPanel, streamed
 from calibrant.metrics.table import Panel
 
 _ITEMS = ("labels", "predicted", "confidence", "log_error", "log_p_label", "brier")
-_SUMS = ("nll", "brier", "signed", "width", "ladder")
+_SUMS = ("moments", "width", "ladder")
 _CELLS = ("count", "confidence", "positive")
 
 
@@ -54,10 +54,10 @@ class CalibrationPanel(Metric):
             for name in _ITEMS:
                 self.add_state(f"item_{name}", default=[], dist_reduce_fx="cat")
         else:
-            shapes = {"width": (4, bins), "ladder": (4, RUNGS)}
+            shapes = {"moments": (len(MEANS), 3), "width": (4, bins), "ladder": (4, RUNGS)}
             for name in _SUMS:
-                self._total(f"sum_{name}", *shapes.get(name, (2,)))
-            for name in ("n", "hits", "impossible"):
+                self._total(f"sum_{name}", *shapes[name])
+            for name in ("n", "impossible"):
                 self._total(f"sum_{name}")
         for name in _CELLS:
             self._total(f"cell_{name}", num_classes, bins)
@@ -81,7 +81,7 @@ class CalibrationPanel(Metric):
                 getattr(self, f"item_{name}").append(getattr(scores, name).to(self.device))
             return
         found = state(scores)
-        for name in (*_SUMS, "n", "hits", "impossible"):
+        for name in (*_SUMS, "n", "impossible"):
             self._add(f"sum_{name}", torch.as_tensor(getattr(found, name), dtype=torch.float64))
 
     def _add(self, name: str, increment: Tensor) -> None:
@@ -93,8 +93,8 @@ class CalibrationPanel(Metric):
             panel = Panel(self._scores())
             values = {m.name: point(m, panel).value for m in choose(self.metrics)}
         else:
-            streamed = StreamPanel(self._state())
-            values = {name: value(name, streamed)[0].value for name in self.metrics}
+            panel = StreamPanel(self._state())
+            values = {m.name: streamed(m, panel).value for m in choose(self.metrics)}
         if self._suspected:
             warn_of_probabilities()
         return {name: math.nan if found is None else found for name, found in values.items()}
@@ -131,17 +131,14 @@ class CalibrationPanel(Metric):
     def _state(self) -> StreamState:
         if float(self._summed("n")) == 0:
             raise InputError("compute() before any update(): there are no items")
-        nll, brier, signed, width, ladder = (self._summed(name) for name in _SUMS)
+        moments, width, ladder = (self._summed(name) for name in _SUMS)
         return StreamState(
             k=self.num_classes,
             bins=self.bins,
             about="top label",
             n=int(self._summed("n")),
-            hits=float(self._summed("hits")),
             impossible=int(self._summed("impossible")),
-            nll=nll,
-            brier=brier,
-            signed=signed,
+            moments=moments,
             width=width,
             ladder=ladder,
             classwise=self._classwise(),

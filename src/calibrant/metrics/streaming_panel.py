@@ -1,8 +1,8 @@
-"""Values from a StreamState, each with a rigorous bound on its distance from the exact one.
+"""What metrics and intervals share, from a stream's sums instead of items, and a rigorous bound on each value.
 
-Items on one rung of the ladder may stand in any order, with or without ties. For each metric the bound
-is the worst that any such order can do; sums have bound 0. With G, E the correct and incorrect items above
-a rung, and g, e those on it:
+Items on one rung of the ladder may stand in any order, with or without ties. For each metric that can tell, the bound
+is the worst that any such order can do; sums are exact. With G, E the correct and incorrect items above a rung, and
+g, e those on it:
 
     AUROC      Σ g·e/2 over all pairs                    (each pair on a rung counts 0, ½ or 1; we say ½)
     AURC       between 'errors first' and 'errors last' on every rung
@@ -23,15 +23,19 @@ from torch import Tensor
 
 from calibrant.functional import ranking
 from calibrant.functional.binning import BinSums
-from calibrant.functional.scores import Scores
-from calibrant.metrics import METRICS
+from calibrant.functional.scores import Classwise, Scores
 from calibrant.metrics.calibration_cells import Cells, from_sums
-from calibrant.metrics.streaming import StreamState, floor_of
-from calibrant.metrics.table import Panel
+from calibrant.metrics.cells import merge
+from calibrant.metrics.streaming import MEANS, StreamState, floor_of
+from calibrant.metrics.table import WALK, Column, Metric, Panel, Spread
 from calibrant.types import Estimate
 
 _ONE = 53 * math.log(2)  # from this t on, float64 confidence is exactly 1: one run of ties
 _CROWDED = 28.0  # from this t on, confidences of neighbouring rungs may coincide in float64
+
+
+class NoItemsError(Exception):
+    """A metric asked for items, which a stream does not keep."""
 
 
 class StreamPanel(Panel):
@@ -44,7 +48,39 @@ class StreamPanel(Panel):
         self.t = floor_of(used)
         columns: list[Tensor] = list(state.ladder[:, used])
         self.good, self.bad, self.conf_good, self.conf_bad = columns
-        self.scores = witness(state)
+
+    @property
+    def scores(self) -> Scores:  # type: ignore[override]
+        raise NoItemsError
+
+    @property
+    def group(self) -> Tensor | None:
+        return None
+
+    @property
+    def classwise(self) -> Classwise | None:
+        return self.state.classwise
+
+    @property
+    def n(self) -> int:
+        return self.state.n
+
+    @cached_property
+    def total(self) -> Tensor:
+        return torch.tensor([float(self.n)], dtype=torch.float64)
+
+    def mean_of(self, column: Column) -> Tensor:
+        return self._moments(column)[:1] / self.n
+
+    def spread_of(self, column: Column, mean: float) -> Spread:
+        first, second, third = self._moments(column).tolist()
+        n = self.n
+        square = max(second - n * mean**2, 0.0) / n**2
+        cube = (third - 3 * mean * second + 3 * mean**2 * first - n * mean**3) / n**3
+        return Spread(square, cube, -math.inf, math.inf)
+
+    def _moments(self, column: Column) -> Tensor:
+        return self.state.moments[list(MEANS.values()).index(column)]
 
     @cached_property
     def width(self) -> BinSums:
@@ -58,6 +94,27 @@ class StreamPanel(Panel):
     @cached_property
     def runs(self) -> tuple[Tensor, Tensor]:
         return self.good[None], self.bad[None]
+
+    @cached_property
+    def walk(self) -> Tensor:
+        return (self.conf_good + self.conf_bad - self.good)[None]
+
+    @cached_property
+    def walk_cells(self) -> Cells:
+        good, bad, confidence, square = (
+            c.flip(0) for c in merge(self.good, self.bad, self.conf_good + self.conf_bad, self.squares, cells=WALK)
+        )
+        return from_sums(good + bad, confidence, good, square, smooth=True)
+
+    @cached_property
+    def mass_cells(self) -> Cells:
+        m, inside = self.mass, torch.bincount(self.mass_bin, self.squares, minlength=self.state.bins)
+        return from_sums(m.count[0], m.confidence[0], m.correct[0], inside)
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """Σ confidence² of each rung, which is too narrow for it to vary."""
+        return (self.conf_good + self.conf_bad).square() / self.size
 
     @cached_property
     def size(self) -> Tensor:
@@ -111,13 +168,8 @@ def witness(state: StreamState) -> Scores:
     )
 
 
-Bounded = tuple[float, float]
-"""(value, bound): the exact value differs by at most the bound."""
-
-
-def _auroc(p: StreamPanel) -> Bounded:
-    hidden = float((p.good * p.bad).sum() / 2 / (p.good.sum() * p.bad.sum()))
-    return float(ranking.auroc(*p.runs)), hidden
+def _auroc(p: StreamPanel) -> float:
+    return float((p.good * p.bad).sum() / 2 / (p.good.sum() * p.bad.sum()))
 
 
 def _ordered(p: StreamPanel, errors_first: bool) -> tuple[Tensor, Tensor]:
@@ -134,19 +186,14 @@ def _nonempty(good: Tensor, bad: Tensor) -> tuple[Tensor, Tensor]:
     return good[:, keep], bad[:, keep]
 
 
-def _aurc(p: StreamPanel) -> Bounded:
-    value = float(ranking.aurc(*p.runs))
+def _aurc(p: StreamPanel) -> float:
+    value = float(p.aurc)
     high = float(ranking.aurc(*_nonempty(*_ordered(p, True))))
     low = float(ranking.aurc(*_nonempty(*_ordered(p, False))))
-    return value, max(high - value, value - low, 0.0)
+    return max(high - value, value - low, 0.0)
 
 
-def _eaurc(p: StreamPanel) -> Bounded:
-    value, bound = _aurc(p)
-    return value - float(ranking.best_aurc(*p.runs)), bound
-
-
-def _average_precision(positive: Tensor, negative: Tensor) -> Bounded:
+def _average_precision(positive: Tensor, negative: Tensor) -> float:
     value = float(ranking.average_precision(positive[None], negative[None]))
     found = torch.cumsum(positive, 0) - positive
     seen = found + torch.cumsum(negative, 0) - negative
@@ -155,25 +202,24 @@ def _average_precision(positive: Tensor, negative: Tensor) -> Bounded:
     harmonic = torch.digamma(start + positive + 1) - torch.digamma(start + 1)
     worst = positive + (found - start) * harmonic
     total = positive.sum()
-    return value, max(float(best.sum() / total) - value, value - float(worst.sum() / total), 0.0)
+    return max(float(best.sum() / total) - value, value - float(worst.sum() / total), 0.0)
 
 
-def _fpr95(p: StreamPanel) -> Bounded:
+def _fpr95(p: StreamPanel) -> float:
     kept = torch.cumsum(p.good, 0) / p.good.sum()
     at = int((kept >= 0.95 - 1e-12).to(torch.uint8).argmax())
-    return float(ranking.fpr_at_tpr(*p.runs)), float(p.bad[at] / p.bad.sum())
+    return float(p.bad[at] / p.bad.sum())
 
 
-def _ks(p: StreamPanel) -> Bounded:
-    signed = (p.conf_good + p.conf_bad - p.good).flip(0)  # least confident first
+def _ks(p: StreamPanel) -> float:
+    signed = p.walk[0].flip(0)  # least confident first
     end = torch.cumsum(signed, 0)
     start = end - signed
-    value = float(end.abs().max())
     worst = torch.maximum((start + p.too_high.flip(0)).abs(), (start - p.too_low.flip(0)).abs())
-    return value / p.state.n, max(float(worst.max()) - value, 0.0) / p.state.n
+    return max(float(worst.max() - end.abs().max()), 0.0) / p.n
 
 
-def _ece_mass(p: StreamPanel) -> Bounded:
+def _ece_mass(p: StreamPanel) -> float:
     n, bins = p.state.n, p.state.bins
     end = n - (torch.cumsum(p.size, 0) - p.size)
     crowded = p.t >= _CROWDED
@@ -183,7 +229,7 @@ def _ece_mass(p: StreamPanel) -> Bounded:
     last = (high * bins / n).ceil().sub(1).clamp_min(0)
     moves = torch.where(last > first, p.too_low + p.too_high, 0.0)
     gap = p.mass.gap[0] * n
-    return float(p.mass.gap.abs().sum()), _movable(moves, first.long(), last.long(), gap) * 2 / n
+    return _movable(moves, first.long(), last.long(), gap) * 2 / n
 
 
 def _movable(moves: Tensor, first: Tensor, last: Tensor, gap: Tensor) -> float:
@@ -197,51 +243,27 @@ def _movable(moves: Tensor, first: Tensor, last: Tensor, gap: Tensor) -> float:
     return float(moves[~same].sum())
 
 
-def _mean(total: float | Tensor, p: StreamPanel) -> Bounded:
-    return float(total) / p.state.n, 0.0
-
-
-def _classwise(p: StreamPanel) -> Bounded:
-    cells = p.state.classwise
-    assert cells is not None
-    return float((cells.confidence - cells.positive).abs().sum()) / (p.state.n * len(cells.count)), 0.0
-
-
-def _from_width(name: str) -> Callable[[StreamPanel], Bounded]:
-    return lambda p: (float(METRICS[name].compute(p)), 0.0)
-
-
-VALUES: dict[str, Callable[[StreamPanel], Bounded]] = {
-    "accuracy": lambda p: _mean(p.state.hits, p),
-    "nll": lambda p: _mean(p.state.nll[0], p),
-    "brier": lambda p: _mean(p.state.brier[0], p),
-    "gap": lambda p: _mean(p.state.signed[0], p),
-    **{n: _from_width(n) for n in ("ece", "ece_max", "ece_l2", "ece_over", "ece_under", "oe", "ece_debiased")},
+BOUNDS: dict[str, Callable[[StreamPanel], float]] = {
     "ece_mass": _ece_mass,
-    "ece_classwise": _classwise,
     "ks": _ks,
     "auroc": _auroc,
     "aupr_success": lambda p: _average_precision(p.good, p.bad),
     "aupr_error": lambda p: _average_precision(p.bad.flip(0), p.good.flip(0)),
     "aurc": _aurc,
-    "eaurc": _eaurc,
+    "eaurc": _aurc,
     "fpr95": _fpr95,
 }
-"""Metric → (value, bound) from a stream."""
+"""Metric → how far its value from a stream can be from the exact one; of all others, which are sums, 0."""
 
 
-def missing(name: str, p: StreamPanel) -> str | None:
-    """Why the value does not exist, in the words of the table; None when it does."""
-    if name not in VALUES:
-        return "not available from a stream"
-    if name == "nll" and p.state.impossible:
-        return f"infinite: {p.state.impossible} labels were called impossible (logit -inf)"
-    return METRICS[name].missing(p.scores)
-
-
-def value(name: str, p: StreamPanel) -> tuple[Estimate, float | None]:
-    reason = missing(name, p)
+def streamed(metric: Metric, p: StreamPanel) -> Estimate:
+    """The value, or why it does not exist."""
+    if metric.name == "nll" and p.state.impossible:
+        return Estimate(None, reason=f"infinite: {p.state.impossible} labels were called impossible (logit -inf)")
+    reason = metric.missing(witness(p.state))
     if reason is not None:
-        return Estimate(None, reason=reason), None
-    found, bound = VALUES[name](p)
-    return Estimate(found), bound
+        return Estimate(None, reason=reason)
+    try:
+        return Estimate(float(metric.compute(p)))
+    except NoItemsError:
+        return Estimate(None, reason="not available from a stream")
