@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from scipy.stats import wasserstein_distance
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant.diagnostics import hessian_density, hessian_spectrum, hessian_trace
 from calibrant.diagnostics.curvature import Curvature
@@ -117,7 +118,7 @@ def test_the_model_and_the_generators_are_left_as_found() -> None:
     state = torch.get_rng_state()
     hessian_spectrum(model, [(X, Y)], k=2)
     hessian_density(model, [(X, Y)], steps=5, probes=1)
-    hessian_trace(model, [(X, Y)], products=6, kind="fisher")
+    hessian_trace(model, DataLoader(TensorDataset(X, Y), batch_size=12), products=6, kind="fisher")
     assert all(torch.equal(before[k], v) for k, v in model.state_dict().items())
     assert [m.training for m in model.modules()] == modes and [p.requires_grad for p in model.parameters()] == flags
     assert torch.equal(state, torch.get_rng_state()) and all(p.grad is None for p in model.parameters())

@@ -27,12 +27,8 @@ def probe(request: Request) -> Probed:
             "layers": list(found.layers),
             "sizes": [list(size) for size in found.sizes],
         }
-        record |= {kind: None if t is None else t.mean(1).tolist() for kind, t in _kinds(found.data, found.model)}
-        return record, {kind: t for kind, t in _kinds(found.data, found.model) if t is not None}
+        arrays = {"data": found.data} | ({} if found.model is None else {"model": found.model})
+        return record | {kind: t.mean(1).tolist() for kind, t in arrays.items()}, arrays
 
     settings = {"split": request.few_hash(split), "passes": passes, "layers": layers}
     return side_by_side(request, "variance", settings, measure, variance_panel)
-
-
-def _kinds(data: Tensor, model: Tensor | None) -> list[tuple[str, Tensor | None]]:
-    return [("data", data), ("model", model)]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -123,15 +123,21 @@ class Curvature:
         """The network as it is differentiated: plain operations, which have second derivatives, in full precision."""
         drops = self.dropout and bool(dropouts(self.model))
         member = MCDropout(self.model, self.mask + 1).member(self.mask) if drops else evaluating(self.model)
-        with ExitStack() as scopes:
-            for scope in (reference(), sdpa_kernel(SDPBackend.MATH), _full_precision(), _differentiable(self._thetas)):
-                scopes.enter_context(scope)
-            yield scopes.enter_context(member)
+        with (
+            member as network,
+            reference(),
+            sdpa_kernel(SDPBackend.MATH),
+            _differentiable(self._thetas),
+            _full_precision(),  # last: inside it, torch refuses to read its older flags, which `member` does
+        ):
+            yield network
 
 
-def several(batches: Any) -> Iterable[Any]:
+def several(batches: Any) -> Iterator[Any]:
     """The batches; a single pair (x, y) is one batch."""
-    return [batches] if isinstance(batches, tuple) and isinstance(batches[0], Tensor) else batches
+    one = isinstance(batches, tuple) and isinstance(batches[0], Tensor)
+    with torch.random.fork_rng(devices=[]):  # a DataLoader draws a seed for its workers from the global generator
+        yield from [batches] if one else batches
 
 
 def hessian(logits: Tensor, loss: Callable[[Tensor], Tensor], thetas: Sequence[Tensor]) -> Product:

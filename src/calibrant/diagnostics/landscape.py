@@ -26,8 +26,8 @@ from calibrant.diagnostics.curvature import Loss, several
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import evaluating, positive
 from calibrant.ensembles.inputs import moved, unpack
-from calibrant.errors import FileError, InputError
-from calibrant.files import atomic
+from calibrant.errors import InputError
+from calibrant.files import sealed
 from calibrant.functional.model_output import both_classes, logits_of
 
 State = Mapping[str, Tensor]
@@ -136,7 +136,7 @@ def loss_landscape(
                 with displaced(model, plane, float(across[j]), float(up[i])):
                     each[mask, i, j] = _losses(model, pairs, loss, mask if masks else None)
             if store is not None:
-                _keep(Path(store), key, each)
+                sealed.write_tensors(Path(store), {"each": each}, {"key": key})
     return Landscape(across, up, each, plane.marks)
 
 
@@ -182,26 +182,10 @@ def _key(model: nn.Module, plane: Plane, pairs: list[Any], settings: Any) -> str
     )
 
 
-def _keep(path: Path, key: str, each: Tensor) -> None:
-    from safetensors.torch import save
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_bytes(path, save({"each": each}, metadata={"key": key, "sha256": tensors_hash({"each": each}, key)}))
-
-
 def _kept(path: Path, key: str) -> Tensor | None:
-    from safetensors import SafetensorError, safe_open
-
     if not path.is_file():
         return None
-    try:
-        with safe_open(str(path), framework="pt") as stored:
-            each: Tensor = stored.get_tensor("each")
-            metadata = dict(stored.metadata() or {})
-        if metadata["sha256"] != tensors_hash({"each": each}, metadata["key"]):
-            raise ValueError("its hash does not match")
-    except (SafetensorError, KeyError, ValueError, OSError) as error:
-        raise FileError(f"{path} is not a landscape, or was truncated ({error}); delete it") from error
-    if metadata["key"] != key:
+    held, head = sealed.read_tensors(path, "delete it")
+    if head.get("key") != key:
         raise InputError(f"{path} holds the landscape of other weights, items or settings; name another file")
-    return each
+    return held["each"]

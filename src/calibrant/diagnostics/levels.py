@@ -133,15 +133,19 @@ def calibration_by_level(
     return ByLevel(tuple(rows), name or runs[0].source, len(runs), of, bins)
 
 
-def student(values: Sequence[float], method: str, within: tuple[float, float] = (0.0, 1.0)) -> Estimate:
-    """Mean with its 95% Student interval, cut to the values that there are; without one for a single value."""
+def student(
+    values: Sequence[float], method: str, within: tuple[float, float] = (0.0, 1.0), comparisons: int = 1
+) -> Estimate:
+    """Mean with its 95% Student interval, cut to the values that there are; without one for a single value.
+
+    Several `comparisons` share the 5% (Bonferroni)."""
     n, mean = len(values), math.fsum(values) / len(values)
     if n < 2:
         return Estimate(mean)
     from scipy.stats import t
 
     error = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
-    reach = float(t.ppf(0.975, n - 1)) * error
+    reach = float(t.ppf(1 - 0.025 / comparisons, n - 1)) * error
     return Estimate(mean, max(mean - reach, within[0]), min(mean + reach, within[1]), method=method)
 
 

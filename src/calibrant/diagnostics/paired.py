@@ -7,10 +7,12 @@ It compares these two networks. A claim about the methods behind them needs seve
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from calibrant.diagnostics.levels import student
 from calibrant.errors import InputError
 from calibrant.types import Estimate
 
@@ -35,11 +37,5 @@ def paired_difference(a: Tensor, b: Tensor, comparisons: int = 1) -> Difference:
             f"{tuple(a.shape)} and {tuple(b.shape)} are not the same items; pass two vectors of one length"
         )
     d = b.double() - a.double()
-    mean = float(d.mean())
-    if len(d) < 2:
-        return Difference(Estimate(mean), len(d))
-    from scipy.stats import t
-
-    reach = float(t.ppf(1 - 0.025 / comparisons, len(d) - 1)) * float(d.std()) / len(d) ** 0.5
     method = f"Student's t over {len(d)} pairs" + (f", Bonferroni for {comparisons}" if comparisons > 1 else "")
-    return Difference(Estimate(mean, mean - reach, mean + reach, method=method), len(d))
+    return Difference(student(d.tolist(), method, (-math.inf, math.inf), comparisons), len(d))

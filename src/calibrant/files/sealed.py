@@ -11,11 +11,14 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibrant.errors import FileError
 from calibrant.files import atomic
 from calibrant.files.paths import existing
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KEY = "sha256"
 BLANK = b"0" * 64
@@ -43,6 +46,34 @@ def read(path: Path, unsealed: Callable[[str], None] = lambda name: None) -> dic
             f"{path} was edited or damaged: its hash does not match; restore it, or create it again elsewhere"
         )
     return body
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], head: Mapping[str, Any]) -> Path:
+    """Tensors and what is said about them in one safetensors file, with a hash over both."""
+    from safetensors.torch import save
+
+    held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    text = json.dumps(dict(head), allow_nan=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return atomic.write_bytes(
+        path, save(held, metadata={"head": text, KEY: _hash(save(held) + text.encode()).decode()})
+    )
+
+
+def read_tensors(path: Path, again: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Both, checked against the hash; `again` is the remedy for a damaged file."""
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import save
+
+    try:
+        with safe_open(str(path), framework="pt") as stored:
+            held = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a dict
+            metadata = dict(stored.metadata() or {})
+        if _hash(save(held) + metadata["head"].encode()).decode() != metadata[KEY]:
+            raise ValueError("its hash does not match")
+        return held, json.loads(metadata["head"])
+    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        raise FileError(f"{path} was truncated or edited ({error}); {again}") from error
 
 
 def table(path: Path) -> dict[str, Any]:

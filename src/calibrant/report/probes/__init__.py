@@ -6,13 +6,14 @@ others are compared with.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from calibrant.diagnostics.levels import student
 from calibrant.diagnostics.paired import paired_difference
 from calibrant.types import Estimate
 
@@ -81,5 +82,4 @@ def with_interval(e: Estimate | dict[str, Any], scale: float = 1.0, unit: str = 
 
 def over(values: Tensor) -> Estimate:
     """Mean over items or mini-batches, with Student's interval."""
-    zero = torch.zeros_like(values)
-    return paired_difference(zero, values).estimate
+    return student(values.tolist(), "Student's t", (-math.inf, math.inf))
