@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from scipy.stats import binomtest
@@ -80,3 +81,34 @@ def test_groups_widen_the_interval() -> None:
     rule = calibrant.decide(sample(600, 0), accept=0.99)
     a, b = (judge(rule, x).estimates["accuracy_accepted"] for x in (p, grouped))
     assert b.high - b.low > 2 * (a.high - a.low)
+
+
+def test_a_promise_on_average_is_not_broken_by_a_valid_rule() -> None:
+    """Sets chosen on 100 items cover 84 to 95%; 100,000 items show that exactly, and break nothing."""
+    test = sample(100_000, 99)
+    rules = [calibrant.decide(sample(100, s), set_coverage=0.9) for s in range(40)]
+    assert sum(judge(rule, test).broken for rule in rules) <= 4  # 2.5% each
+    assert judge(rules[0], sample(2000, 2, 5.0)).broken
+
+
+@pytest.mark.parametrize("goal", [{"accuracy": 0.8}, {"set_coverage": 0.9}])
+def test_one_bad_group_breaks_a_promise_by_group(goal: dict[str, float]) -> None:
+    g = np.repeat(["rome", "oslo"], [500, 3500])
+    cal, test = sample(4000, 0), sample(4000, 1)
+    rule = calibrant.decide(calibrant.predictions(cal.logits, cal.labels, group=g), by="group", **goal)
+    good = judge(rule, calibrant.predictions(test.logits, test.labels, group=g))
+    assert not good.broken and {row["group"] for row in good.tables["by_group"]} == {"rome", "oslo"}
+    assert test.logits is not None
+    labels = torch.where(torch.arange(4000) < 500, test.logits.argmin(1), test.labels)
+    bad = judge(rule, calibrant.predictions(test.logits, labels, group=g))
+    assert bad.broken and "the promise is broken here" in bad.sentence
+
+
+def test_parts_of_the_choice_and_the_maps_items_are_refused() -> None:
+    p, other = sample(1000, 0), sample(1000, 1)
+    fitted = calibrant.fit("temperature", other)
+    rule = calibrant.decide(p, accuracy=0.8, map=fitted)
+    for reused in (p.take(torch.arange(500)), p.take(torch.arange(999)), other):
+        with pytest.raises(SplitError, match="very items"):
+            judge(rule, reused)
+    judge(rule, sample(1000, 2))

@@ -113,3 +113,37 @@ def test_refusals() -> None:
         sets.update(sets(z[:3]), y[:2])
     with pytest.warns(calibrant.CalibrantWarning, match="leave 1.0 of 100 items"):
         WeightedSets(z, y, weights=torch.tensor([1e6] + [1.0] * 99))
+
+
+def test_an_easy_stream_ends_in_small_sets() -> None:
+    """The level falls to 0 and below, by steps whose rounding may leave it just above."""
+    z, y = world(500, 0)
+    sets = AdaptiveSets(z, y, coverage=0.9, step=0.1, method="aps")
+    for _ in range(400):
+        d = sets(z[:1])
+        sets.update(d, d.predicted)
+    assert sets.level < 0.11
+
+
+def test_nan_is_never_accepted() -> None:
+    z, y = world(600, 0)
+    bad = z[:2].clone()
+    bad[0, 1] = torch.nan
+    for rule in (
+        calibrant.decide(z[300:], y[300:], accuracy=0.6, map=calibrant.fit("histogram_mass", z[:300], y[:300])),
+        calibrant.decide(z, y, costs=1 - torch.eye(5)),
+        calibrant.decide(z, y, set_coverage=0.6),
+    ):
+        d, attached = rule(bad), calibrant.attach(torch.nn.Identity(), rule)(bad)
+        assert not d.accepted[0] and not attached[1][0]
+        assert d.sets is None or bool(d.sets[0].all())
+
+
+def test_a_draw_does_not_depend_on_the_batch_behind_a_map() -> None:
+    g = torch.Generator().manual_seed(0)
+    z = 3 * torch.randn(900, 20, generator=g)
+    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
+    fitted = calibrant.fit("structured_matrix", z[:300], y[:300])
+    rule = calibrant.decide(z[300:600], y[300:600], set_coverage=0.9, method="aps", randomised=True, map=fitted)
+    whole, single = rule(z[600:]).sets, torch.cat([rule(row[None]).sets for row in z[600:]])  # type: ignore[misc]
+    assert whole is not None and torch.equal(whole, single)

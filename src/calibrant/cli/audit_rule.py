@@ -29,7 +29,11 @@ CALLED = {
     "threshold": "… with the best threshold in hindsight",
     "saved": "saved against the likeliest class",
 }
-TABLES = {"by_size": "coverage by the size of the set", "by_class": "coverage by class, the worst first"}
+TABLES = {
+    "by_size": "coverage by the size of the set",
+    "by_class": "class by class, the worst first",
+    "by_group": "group by group, the worst first",
+}
 
 
 def judged(folder: Path, found: Sequence[Audited], allow_reuse: bool) -> list[Judgement]:
@@ -73,12 +77,11 @@ def lines(judgement: Judgement) -> list[tuple[str, str, str]]:
 def table(judgement: Judgement, name: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """(head, rows): estimates have a column for their interval."""
     rows = judgement.tables[name]
-    if name == "by_class":
-        rows = sorted(rows, key=lambda row: row["coverage"].value)[:SHOWN]
+    share = "coverage" if "coverage" in rows[0] else "accuracy_accepted"
+    if name != "by_size":
+        rows = sorted(rows, key=lambda row: 2.0 if row[share].value is None else row[share].value)[:SHOWN]
     head = [
-        column
-        for key in rows[0]
-        for column in (CALLED.get(key, key), *(("95% interval ",) if key == "coverage" else ()))
+        column for key in rows[0] for column in (CALLED.get(key, key), *(("95% interval ",) if key == share else ()))
     ]
     body = []
     for row in rows:
@@ -86,7 +89,7 @@ def table(judgement: Judgement, name: str) -> tuple[tuple[str, ...], list[tuple[
         for key, value in row.items():
             if isinstance(value, Estimate):
                 shown, interval = _cells(key, value)
-                cells += [shown, interval] if key == "coverage" else [shown]
+                cells += [shown, interval] if key == share else [shown]
             else:
                 cells.append(f"{value:,}" if isinstance(value, int) else str(value))
         body.append(tuple(cells))

@@ -6,7 +6,8 @@ set of the next item is made for a coverage of `level`, and once its truth is kn
     level ← level + step · (1 if the set missed, else 0) − step · (1 − coverage).
 
 Whatever the stream does, even if an opponent chooses it, the share of misses in T items differs from 1 − coverage by at
-most (max(coverage, 1 − coverage) + step) / (step · T). A larger step follows faster, and its sets change more.
+most (max(coverage, 1 − coverage) + step · B) / (step · T), where B is how many items wait for their truth at a time (1:
+every item is learned from before the next). A larger step follows faster, and its sets change more.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class AdaptiveSets:
         p = calibration(predictions, labels, map)
         self.coverage = self.level = probability("coverage", coverage)
         self.step = probability("step", step)
-        self.map, self.scorer = map, scorer(p, method)
+        self.map, self.k, self.scorer = map, p.k, scorer(p, method)
         own, chance = self.scorer.of_labels(p)
         self._own, self._chance = own.numpy(), chance.numpy()
 
@@ -49,12 +50,15 @@ class AdaptiveSets:
         if 0 < self.level < 1:
             q, _ = quantile(self._own, self._chance, self.level, None)
         full = torch.full((1, 1), q, dtype=torch.float64)
-        return self.scorer.up_to(unlabelled(logits, self.map), full, torch.ones(1, 1))
+        p = unlabelled(logits, self.k, self.map)
+        return self.scorer.up_to(p, full, torch.ones(1, 1)).without(p.logits.isnan().any(-1).cpu())  # type: ignore[union-attr]
 
     def update(self, decisions: Decisions, labels: Any) -> None:
         """Learn from the truth of items in the order of the stream."""
         y = as_tensor(labels, "labels").long().cpu()
         if decisions.sets is None or y.shape != (len(decisions.sets),):
             raise InputError(f"labels have shape {tuple(y.shape)}; give one for each item of the decisions")
+        if bool(((y < 0) | (y >= decisions.sets.shape[1])).any()):
+            raise InputError(f"labels must be classes from 0 to {decisions.sets.shape[1] - 1}")
         missed = ~decisions.sets.gather(1, y[:, None])[:, 0]
         self.level += self.step * (float(missed.sum()) - (1 - self.coverage) * len(y))

@@ -54,6 +54,7 @@ class Deciding(Exact):
     def forward(self, logits: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         z = self.first(self.fitted.columns(logits).double())
         mapped = self.last(z)
+        unknown = logits.isnan().any(-1)
         own: Any = self.last.fitted
         if isinstance(own, TopLabelMap):  # its confidence, and the label of the logits before it
             top = top_of_logits(z)
@@ -65,12 +66,13 @@ class Deciding(Exact):
             p = torch.softmax(mapped, -1)
             u = torch.zeros_like(p[:, :1])
             sets = scores(p, u, self.rule.method, self.rule.penalty, self.rule.k_reg) <= self.quantile
+            sets = sets | unknown[:, None]
             return top.predicted, alone(sets, top.predicted), sets
         if isinstance(self.rule, LeastCost):
             action = (torch.softmax(mapped, -1) @ self.costs).argmin(-1)
-            return top.predicted, action != self.rule.abstain, action
+            return top.predicted, (action != self.rule.abstain) & ~unknown, action
         least = self.threshold[top.predicted] if self.rule.by == "class" else self.threshold
-        return top.predicted, confidence >= least
+        return top.predicted, (confidence >= least) & ~unknown
 
 
 def flat(fitted: FittedMap) -> list[FittedMap]:

@@ -17,8 +17,8 @@ the items of the group (Mondrian).
 Conservative: u = 0, and ties are in. A set of aps goes on until its classes hold more than q together: the class that
 crosses q is in, and no set is empty (Romano 2020, without the step that drops that class at random). Randomised: u is
 uniform, and a class exactly at q is in if u is at most that of the item that q came from. u is a hash of the item's
-logits: the score stays a function of the item alone, as the proof demands, and a set does not depend on the batch it
-was made in.
+logits (rounded to float32): the score stays a function of the item alone, as the proof demands, and a set does not
+depend on the batch it was made in.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ def alone(sets: Tensor, predicted: Tensor) -> Tensor:
 
 def uniform(z: Tensor) -> Tensor:
     """[N, 1] in [0, 1): a hash of each row of float64 logits."""
-    bits = (z + 0.0).contiguous().view(torch.int64)  # −0.0 is 0.0
+    # in float32: what rounding another batch gives a map's logits in float64 must not change the draw; −0.0 is 0.0
+    bits = (z.float() + 0.0).contiguous().view(torch.int32).long()
     mixed = scrambled(scrambled(bits + torch.arange(z.shape[-1])).sum(-1, keepdim=True))
     return (mixed & ((1 << 52) - 1)).double() / (1 << 52)
 
@@ -155,7 +156,7 @@ def uniform(z: Tensor) -> Tensor:
 def place(n: int, coverage: float, guarantee: float | None) -> int:
     """r: which of n scores in rising order is the quantile; more than n if there are too few."""
     if guarantee is None:
-        return int(np.ceil((n + 1) * coverage - 1e-9))
+        return max(1, int(np.ceil((n + 1) * coverage - 1e-9)))
     from scipy.stats import binom
 
     return int(binom.ppf(guarantee, n, coverage)) + 1
@@ -215,6 +216,7 @@ def choose_sets(
     draft = scorer(p, method, randomised, penalty, k_reg)
     where = f"{p.source}: " if p.source else ""
     cell, names = cells_of(by, p, p.labels)
+    sizes = torch.bincount(cell, minlength=len(names)).tolist()
     own, chance = draft.of_labels(p)
     order = np.argsort(cell.numpy(), kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(cell.numpy(), minlength=len(names)))[:-1])
@@ -239,6 +241,7 @@ def choose_sets(
         "coverage": coverage,
         "guarantee": guarantee,
         "n": p.n,
+        "cells": None if by is None else dict(zip(names, sizes, strict=True)),
         "beta": beta,
         "tied": not randomised and by is None and int((own == q[0]).sum()) > 1,
         "range": None if beta is None else betaincinv(*beta, [0.025, 0.975]).tolist(),

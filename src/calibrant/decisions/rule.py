@@ -8,7 +8,8 @@ items, one for each class, or one for each group of items (`by`).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,6 +25,9 @@ from calibrant.posthoc import overlap
 from calibrant.posthoc.map import FitRecord, FittedMap
 from calibrant.types import Predictions
 
+LARGE = 0.2
+"""Share of the items of the choice among those of the judgement from which on judging is refused."""
+
 
 @dataclass(frozen=True)
 class Decisions:
@@ -33,6 +37,13 @@ class Decisions:
     predicted: Tensor  # the likeliest class
     sets: Tensor | None = None  # [N, K] bool: the classes that may be the truth
     action: Tensor | None = None  # index into the rule's actions
+
+    def without(self, unknown: Tensor) -> Decisions:
+        """Items whose logits are NaN are handed to a person, and their sets hold every class."""
+        if not bool(unknown.any()):
+            return self
+        sets = None if self.sets is None else self.sets | unknown[:, None]
+        return replace(self, accepted=self.accepted & ~unknown, sets=sets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +74,8 @@ class Rule(Shown):
         ids, names = numbered_groups(group, z.shape[-2])
         nothing = torch.zeros(z.shape[-2], dtype=torch.long, device=z.device)
         # an origin spares the map the hash of the logits, which only a report would look at
-        return self.decisions(Predictions(nothing, z, group=ids, group_names=names, origin="applied"))
+        found = self.decisions(Predictions(nothing, z, group=ids, group_names=names, origin="applied"))
+        return found.without(z.isnan().any(-1).reshape(-1, z.shape[-2]).any(0).cpu())
 
     def decisions(self, p: Predictions) -> Decisions:
         """Decisions about predictions as they are before the map."""
@@ -104,13 +116,17 @@ class Rule(Shown):
 
     def refuse_reuse(self, p: Predictions, allow_reuse: bool = False) -> None:
         """Judging a rule on the items it was chosen on is an error."""
+        if allow_reuse:
+            return
         own = p.origin or p.fingerprint()
-        same = p.n == self.record.n and overlap.share(self.record.items, p) >= overlap.SAME
-        if (own == self.record.data or same) and not allow_reuse:
-            raise SplitError(
-                f"{p.source or 'these predictions'}: the rule was chosen on these very items; judge it on other items, "
-                "or say allow_reuse=True (--allow-reuse)"
-            )
+        fitted = [] if self.map is None else [(self.map.record, "its map was fitted")]
+        for record, what in [(self.record, "the rule was chosen"), *fitted]:
+            common = 1.0 if own == record.data else overlap.share(record.items, p)
+            if common >= LARGE:
+                raise SplitError(
+                    f"{p.source or 'these predictions'}: {what} on {'' if common == 1 else f'{common:.0%} of '}these "
+                    "very items; judge it on other items, or say allow_reuse=True (--allow-reuse)"
+                )
 
     def tensors(self) -> dict[str, Tensor]:
         return {f.name: getattr(self, f.name) for f in fields(self) if isinstance(getattr(self, f.name), Tensor)}
@@ -167,7 +183,7 @@ def floor(share: float) -> str:
 
 def probability(name: str, value: Any) -> float:
     """The number, checked to lie in (0, 1)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
         raise InputError(f"{name}={value!r}; it must lie between 0 and 1, such as 0.95")
     return float(value)
 

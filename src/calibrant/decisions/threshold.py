@@ -80,7 +80,7 @@ class Threshold(Rule):
                 what += f" (none of {none} of the {len(self.threshold)})"
         if c["new"] is not None:
             what += f" (of new ones {percent(c['new'][0])} to {percent(c['new'][1])})"
-        sure, each = asked(c["guarantee"]), "" if self.by is None else f" in each {self.by}"
+        sure, each = asked(c["guarantee"]), "" if self.by is None else f" in each {self.by}, taken separately"
         if c["loss"] is None:
             promised = f"accepted answers are right at least {floor(1 - c['risk'])} of the time{each}"
             seen = f"{percent(1 - c['seen'])} seen"

@@ -42,7 +42,7 @@ class WeightedSets:
         p = calibration(predictions, labels, map)
         w = positive(weights, p.n)
         self.coverage = probability("coverage", coverage)
-        self.map, self.scorer = map, scorer(p, method)
+        self.map, self.k, self.scorer = map, p.k, scorer(p, method)
         own, _ = self.scorer.of_labels(p)
         self.scores, order = own.sort()
         self.mass = w[order].cumsum(0)
@@ -54,11 +54,11 @@ class WeightedSets:
             )
 
     def __call__(self, logits: Any, *, weights: Any) -> Decisions:
-        p = unlabelled(logits, self.map)
+        p = unlabelled(logits, self.k, self.map)
         w = positive(weights, p.n)
         at = torch.searchsorted(self.mass, self.coverage * (self.mass[-1] + w) * (1 - 1e-12))
         q = torch.cat([self.scores, self.scores.new_tensor([torch.inf])])[at]
-        return self.scorer.up_to(p, q[:, None], torch.ones(1, 1))
+        return self.scorer.up_to(p, q[:, None], torch.ones(1, 1)).without(p.logits.isnan().any(-1).cpu())  # type: ignore[union-attr]
 
 
 def positive(weights: Any, n: int) -> Tensor:
@@ -76,7 +76,10 @@ def calibration(predictions: Any, labels: Any, map: FittedMap | None) -> Predict
     return behind_map(p, map, allow_reuse=False)[0]
 
 
-def unlabelled(logits: Any, map: FittedMap | None) -> Predictions:
+def unlabelled(logits: Any, k: int | None, map: FittedMap | None) -> Predictions:
+    """Items whose truth is not known, behind the map."""
     z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
-    p = Predictions(torch.zeros(z.shape[-2], dtype=torch.long, device=z.device), z, origin="applied")
+    if z.ndim != 2 or z.shape[1] != k:
+        raise InputError(f"logits have shape {tuple(z.shape)}; give [N, {k}], as at the calibration")
+    p = Predictions(torch.zeros(len(z), dtype=torch.long, device=z.device), z, origin="applied")
     return p if map is None else map.predictions(p)

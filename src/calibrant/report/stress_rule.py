@@ -97,8 +97,8 @@ class RuleUnderShift:
         head = ["items", *COLUMNS[self.rule.kind].values(), "promise"]
         notes = [
             f"The rule: {self.rule.sentence}.",
-            "A promise holds for items drawn like those the rule was chosen on; it counts as broken where the whole "
-            "interval lies below it.",
+            "A promise holds for items drawn like those the rule was chosen on; it counts as broken where so few hits "
+            "would be rarer than 2.5% if it were kept.",
         ]
         table = Table("The rule on each set, with 95% intervals", head, rows)
         return Panel("What becomes of the rule's promise?", self.sentence(), tables=[table], notes=notes)
