@@ -1,10 +1,7 @@
 """Bootstrap over items, or over groups of them, through weights on Scores and one sort.
 
-A replicate is a row of counts: how often each item (or each whole group) was drawn. Scores are sorted
-once, so weights can be drawn for items that already stand in rank order. For replicates alone, runs of
-the ranking are merged into at most `CELLS` cells: a metric of a replicate then moves by what a tie
-inside a cell of N/CELLS items is worth, and the interval is of deviations from the same metric on the
-same cells, so that the merge cancels.
+A replicate is a row of counts: how often each item (or each whole group) was drawn. Comparisons and groups need it; the
+rankings of one predictor need no more than cells (`cells`), and runs are merged into such cells here too.
 
 Groups are drawn whole, from sums of each group: a weight per group instead of one per item,
 
@@ -28,10 +25,8 @@ from torch import Tensor
 from calibrant.functional.binning import BinSums
 from calibrant.functional.ranking import Ranking, merged
 from calibrant.functional.scores import Scores
+from calibrant.metrics.cells import CELLS
 from calibrant.metrics.table import Metric, Panel
-
-CELLS = 1024
-"""Cells of the ranking that a replicate sees; with fewer items every run of ties is its own."""
 
 _CHUNK = 1 << 22  # weights held at a time
 NUMBERS = 1 << 23
@@ -109,18 +104,15 @@ def _replicates(
         for c in counts(count, max(count, CELLS), replicates, seed):
             yield [Grouped(table, c) for table in tables]
         return
-    drawn = _places(panels) if len(panels) > 1 and group is None else None
+    places = _places(panels) if group is None else None  # items are drawn in an order that they decide, not the rows
     for w in weights(group, n, replicates, seed):
-        # one predictor alone is drawn in its own rank order; several share one that the items decide, not the rows
-        order = [which if drawn is None else drawn[which] for which, _ in plain]
-        alone = len(panels) == 1 and group is None
-        yield [p.reweighted(w if alone else w[:, which]) for which, (_, p) in zip(order, plain, strict=True)]
+        yield [p.reweighted(w[:, which if places is None else places[which]]) for which, p in plain]
 
 
 def coarse(panel: Panel) -> tuple[Tensor, Panel]:
     """(order, the panel of the same items sorted by confidence, its runs merged into ≤ CELLS cells)."""
     ranking, scores = panel.ranking, panel.scores
-    order = settled(ranking, scores)
+    order = ranking.positions
     columns = ("labels", "predicted", "correct", "confidence", "log_error", "log_p_label", "brier")
     moved: dict[str, Any] = {c: None if getattr(scores, c) is None else getattr(scores, c)[order] for c in columns}
     # the ranking of a sorted panel needs no order; group and classwise are not needed for weights
@@ -129,18 +121,6 @@ def coarse(panel: Panel) -> tuple[Tensor, Panel]:
     out.ranking = Ranking(None, cell, int(cell[-1]) + 1)
     out.width_index, out.mass_index = panel.width_index[order], panel.mass_index[order]
     return order, out
-
-
-def settled(ranking: Ranking, scores: Scores) -> Tensor:
-    """Which item stands at each rank. Ties stand in an order that their own values decide: draws by rank must not
-    depend on the order of the rows."""
-    order = ranking.positions
-    if ranking.runs == scores.n:
-        return order
-    columns = [c for c in (scores.brier, scores.log_p_label) if c is not None]
-    keys = [np.round(c[order].numpy(), 9) for c in columns]  # rounded: the same row may differ in its last bit
-    inside = np.lexsort([*keys, scores.correct[order].numpy(), ranking.run.numpy()])
-    return order[torch.from_numpy(inside)]
 
 
 def _places(panels: Sequence[Panel]) -> Tensor:

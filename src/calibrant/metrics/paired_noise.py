@@ -17,11 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from calibrant.functional.ranking import merged
 from calibrant.metrics import calibration_intervals
 from calibrant.metrics.calibration_cells import Cells, Noise, cells, observed_gaps
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.table import WALK, Panel
+from calibrant.metrics.table import Panel
 
 Two = tuple[Tensor, Tensor]
 
@@ -93,11 +92,8 @@ def couple(panels: tuple[Panel, Panel], kind: str, resampling: Resampling) -> Co
 
 
 def _index(kind: str, panel: Panel) -> Tensor:
-    if kind != "ks":
-        return panel.mass_index if kind == "ece_mass" else panel.width_index
-    walk = torch.empty(panel.scores.n, dtype=torch.long)
-    walk[panel.ranking.positions] = merged(panel.ranking, WALK)
-    return walk.max() - walk
+    index: Tensor = getattr(panel, {"ks": "walk_index", "ece_mass": "mass_index"}.get(kind, "width_index"))
+    return index
 
 
 def _noise(hits: Tensor, share: Tensor) -> Noise:

@@ -104,12 +104,16 @@ class Panel:
         return cells(self.mass_index, s.confidence, s.correct, s.group)
 
     @cached_property
-    def walk_cells(self) -> Cells:
-        """Cells of the walk whose largest excursion is KS, the least confident first."""
-        s = self.scores
-        at = torch.empty_like(s.labels)
+    def walk_index(self) -> Tensor:
+        """Cell of each item along the walk whose largest excursion is KS, the least confident first."""
+        at = torch.empty_like(self.scores.labels)
         at[self.ranking.positions] = merged(self.ranking, WALK)
-        return cells(at.max() - at, s.confidence, s.correct, s.group, smooth=True)
+        return at.max() - at
+
+    @cached_property
+    def walk_cells(self) -> Cells:
+        s = self.scores
+        return cells(self.walk_index, s.confidence, s.correct, s.group, smooth=True)
 
     @cached_property
     def walk(self) -> Tensor:
