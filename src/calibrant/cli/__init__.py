@@ -30,7 +30,7 @@ VERBS: dict[str, str] = {
     "fit": "Fit a map that makes confidence honest, and check that it does",
     "list": "List the methods of a family, one line each",
     "predict": "What a model says about a part of the data, alone or as an ensemble",
-    "probe": "Why networks are (un)calibrated: curvature and loss, hard samples, feature maps, PEP, attacks, robustness",
+    "probe": "Why networks are (un)calibrated: curvature, hard samples, feature maps, PEP, attacks, robustness",
     "stress": "Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable",
     "train": "Train by a recipe: resumable, recorded, with predictions that audit, fit and compare take",
 }

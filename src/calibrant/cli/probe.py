@@ -90,7 +90,7 @@ def probe(
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
 ) -> None:
-    """Why networks are (un)calibrated: curvature and loss, hard samples, feature maps, PEP, attacks, robustness."""
+    """Why networks are (un)calibrated: curvature, hard samples, feature maps, PEP, attacks, robustness."""
     names = _words(what)
     for name in names:
         if name not in PROBES:
