@@ -6,7 +6,6 @@ stand the moments at which a leftover was once mistaken for a header, a checkpoi
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -160,10 +159,12 @@ def test_chunks_of_a_finished_measurement_go(trained: Path) -> None:
 
 def test_a_store_of_results(tmp_path: Path) -> None:
     cell = Cell("ar/table3/vanilla", 0, "smoke", "a" * 12, "failed", {}, error="it diverged")
-    left_beside(tmp_path / cell.experiment / "smoke-1-bbbbbbbbbbbb.json")
+    left_beside(tmp_path / "cells" / "bbbbbbbbbbbb.json")
     assert list(Store(tmp_path).cells()) == []
-    (tmp_path / cell.experiment / "smoke-0-aaaaaaaaaaaa.json").write_text(json.dumps(cell.to_dict()))
-    assert list(Store(tmp_path).cells()) == [cell]
+    Store(tmp_path).write(cell)
+    assert [(c.experiment, c.key, c.error) for c in Store(tmp_path).cells()] == [
+        (cell.experiment, "a" * 12, cell.error)
+    ]
 
 
 def test_corruptions_on_disk(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def test_before_and_after_on_the_page_are_the_same_items(
 
     table = page[page.index("Judged on ") :].partition("</table>")[0]
     assert table.startswith(f"Judged on {judged.n} items")
-    cells = re.findall(r'<td class="num">\s*([^<\s]+)', table)
+    cells = re.findall(r'<td class="num">\s*(?:<span[^>]*>)?\s*([^<\s]+)', table)
     reports = [evaluate(x, intervals=False) for x in (judged, told[0].after)]
     names = [name for name in HEADLINE if name in reports[0]]
     assert cells == [numbers.value(name, r[name].value).split()[0] for name in names for r in reports]
@@ -220,7 +220,16 @@ def test_workers_give_the_same_numbers(here: Path, capsys: pytest.CaptureFixture
         pq.write_table(pa.table({"label": np.arange(500) % 3, "logits": list(z)}), here / "parts" / f"{i}.parquet")
     (one,) = audited(capsys, "parts", "--stream")
     (two,) = audited(capsys, "parts", "--stream", "--workers", "2")
-    assert one == two
+    assert rounded(one) == rounded(two)
+
+
+def rounded(found: Any) -> Any:
+    """Sums of parts in another order differ in their last digit."""
+    if isinstance(found, dict):
+        return {key: rounded(value) for key, value in found.items()}
+    if isinstance(found, list):
+        return [rounded(value) for value in found]
+    return float(f"{found:.12g}") if isinstance(found, float) else found
 
 
 def test_names_of_a_top1_file(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

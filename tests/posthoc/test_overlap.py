@@ -100,7 +100,7 @@ def test_the_sketch_is_saved_and_the_command_line_tells_of_a_part_that_came_back
     files.write(tmp_path / "half.npz", judged(p.take(torch.arange(300))))
     command = ["apply", str(tmp_path / "map"), str(tmp_path / "half.npz"), "-o", str(tmp_path / "out.npz")]
     assert run(command) == 0
-    assert "items that the map was fitted on" in " ".join(capsys.readouterr().out.split())
+    assert "items that the map was fitted on" in " ".join(capsys.readouterr().err.split())
     assert run([*command, "--json"]) == 0
     assert 0.3 < json.loads(capsys.readouterr().out)["overlap"] < 0.7
 
