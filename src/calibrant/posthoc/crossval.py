@@ -58,7 +58,8 @@ class Folds:
     """One spread of the items over folds: each fold's items, and their scores before any map. Candidates share it."""
 
     def __init__(self, p: Predictions, count: int, seed: int) -> None:
-        self.p = replace(p, origin=p.origin or "cross-validation")  # nothing is reported, so nothing need be hashed
+        # nothing is reported, so nothing need be hashed or named
+        self.p = replace(p, origin=p.origin or "cross-validation", ids=None)
         self.of_item = folds_of(p, count, seed)
         self.items = [(self.of_item == f).nonzero()[:, 0] for f in range(count)]
         self._refits: dict[Calibrator, list[FittedMap]] = {}
@@ -141,6 +142,8 @@ def loss_of(scores: Scores, n: int) -> Tensor:
 
 def average(runs: list[HeldOut]) -> HeldOut:
     """Mean over repeats with different folds."""
+    if len(runs) == 1:
+        return runs[0]
     areas = [r.auroc for r in runs if r.auroc is not None]
     return HeldOut(
         loss=torch.stack([r.loss for r in runs]).mean(0),
