@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -112,3 +114,16 @@ def test_parts_of_the_choice_and_the_maps_items_are_refused() -> None:
         with pytest.raises(SplitError, match="very items"):
             judge(rule, reused)
     judge(rule, sample(1000, 2))
+
+
+def test_the_mean_loss_of_the_accepted_is_judged(tmp_path: Path) -> None:
+    table = 2.0 * (1 - torch.eye(5))
+    table[0] *= 3
+    chosen = calibrant.decide(sample(3000, 0), risk=0.5, loss=table)
+    chosen.save(tmp_path / "rule")
+    rule, test = calibrant.load(tmp_path / "rule"), sample(3000, 1)
+    d, found = rule.decisions(test), judge(rule, test)
+    paid = [float(table[y, k]) for y, k, a in zip(test.labels, d.predicted, d.accepted, strict=True) if a]
+    assert found.estimates["loss_accepted"].value == pytest.approx(np.mean(paid))
+    assert not found.broken and "at most 0.5 was promised: in line" in found.sentence
+    assert judge(rule, sample(3000, 2, 5.0)).broken

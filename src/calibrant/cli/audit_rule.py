@@ -15,10 +15,11 @@ from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots import set_sizes
 from calibrant.types import Estimate
 
-COUNTED = ("set_size", "cost", "argmax", "threshold", "saved")
+COUNTED = ("loss_accepted", "set_size", "cost", "argmax", "threshold", "saved")
 """Estimates that are no share."""
 CALLED = {
     "accepted": "items accepted",
+    "loss_accepted": "mean loss of the accepted",
     "accuracy_accepted": "accuracy of the accepted",
     "accuracy_rejected": "accuracy of the others",
     "coverage": "sets that hold the truth",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,9 @@ class Accepting:
                 f"{self.where}no threshold is sure to keep {self.aim(risk, called)}; the best reachable with these "
                 f"{self.p.n:,} items is {self.aim(best * scale, called, up=True)}; ask for less, or give more items"
             )
-        return self.rule(found, ordered, names, {"risk": level, "loss": called, "scale": scale, "new": None})
+        rule = self.rule(found, ordered, names, {"risk": level, "loss": called, "scale": scale, "new": None})
+        table = None if loss is None else as_tensor(loss, "loss").double()
+        return rule if table is None or table.ndim != 2 else replace(rule, loss=table)
 
     def surest(self, share: float) -> Threshold:
         """The surest share of each cell. No label was looked at, so the exact bound of accuracy needs no correction."""

@@ -55,7 +55,7 @@ def rule_to_json(rule: Rule) -> dict[str, Any]:
     """The rule and its map in plain JSON types."""
     if isinstance(rule, PredictionSets) and rule.randomised:
         raise MapError("randomised sets have no closed form; choose the rule without randomised ties")
-    tensors = {name: t for name, t in rule.tensors().items() if name != "tie"}
+    tensors = {name: t for name, t in rule.tensors().items() if name != "tie" and t.numel()}
     parameters = {k: v for k, v in rule.settings().items() if k in ("penalty", "k_reg", "actions")} | tensors
     found: dict[str, Any] = jsonable(
         {

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from calibrant.decisions.conformal import PredictionSets, place
 from calibrant.decisions.costs import LeastCost, compared
-from calibrant.decisions.rule import Rule, asked, percent
+from calibrant.decisions.rule import Decisions, Rule, asked, percent
+from calibrant.decisions.threshold import Threshold
 from calibrant.functional.binomial import clopper_pearson
 from calibrant.posthoc.crossval import mean_of
 from calibrant.types import Estimate, Predictions
@@ -71,7 +72,8 @@ def judge(rule: Rule, p: Predictions, *, allow_reuse: bool = False) -> Judgement
     c = rule.record.certificate
     said = f"{percent(estimates['accepted'].value or 0)} of items are accepted"
     if c["loss"] is not None:
-        return Judgement(said, estimates, reused=allow_reuse)
+        assert isinstance(rule, Threshold)
+        return _loss(rule, p, d, Judgement(said, estimates, reused=allow_reuse))
     cells = Cells.of(rule, p, d.predicted)
     tables = {}
     if rule.by is not None:
@@ -82,6 +84,21 @@ def judge(rule: Rule, p: Predictions, *, allow_reuse: bool = False) -> Judgement
     promise = ("accuracy_accepted", 1 - c["risk"])
     broken = cells.broken(right, d.accepted, promise[1], estimates[promise[0]])
     return _kept(Judgement(said, estimates, tables, allow_reuse, promise, broken), "of the accepted are right")
+
+
+def _loss(rule: Threshold, p: Predictions, d: Decisions, j: Judgement) -> Judgement:
+    """The mean loss of the accepted, where the rule has the table of losses."""
+    if not rule.loss.numel() or not bool(d.accepted.any()):
+        return j
+    paid = rule.loss[p.labels.cpu(), d.predicted][d.accepted]
+    e = mean_of(paid, group_of(p, d.accepted))
+    most = rule.record.certificate["risk"] * rule.record.certificate["scale"]
+    broken = e.low is not None and e.low > most
+    verdict = "the promise is broken here" if broken else "in line with the promise"
+    said = (
+        f"{j.sentence}; their mean loss is {e.value:.4g} [{e.low:.4g}, {e.high:.4g}], at most {most:.4g} was promised"
+    )
+    return replace(j, sentence=f"{said}: {verdict}", estimates={"loss_accepted": e, **j.estimates}, broken=broken)
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,13 @@ Items must be independent draws from where the rule will be used. By class or gr
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import ROUND_FLOOR, Decimal
 from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -55,6 +56,7 @@ class Threshold(Rule):
     """Accept when the confidence in the predicted class is at least `threshold` (infinite: never)."""
 
     threshold: Tensor  # [1], or one entry for each class or group
+    loss: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))  # [K, K], where one was given
     kind: ClassVar[str] = "threshold"
     needs_logits: ClassVar[bool] = False
 

@@ -58,7 +58,10 @@ class RuleUnderShift:
         """The promise on clean items, and where the least is left of it."""
         clean = self.cells[Cell("clean")]
         if clean.promise is None:
-            return "This rule promises no accuracy or coverage that shifted items could break."
+            if "loss_accepted" not in clean.estimates:
+                return "This rule promises no accuracy or coverage that shifted items could break."
+            over = sum(j.broken for j in self.cells.values())
+            return f"On clean data {clean.sentence}. It is broken on {over} of {len(self.cells)} sets of items."
         about, promised = clean.promise
         seen = {c: e.value for c, j in self.cells.items() if (e := j.estimates[about]).value is not None}
         kept = "which breaks the promise" if clean.broken else "in line with the promise"
