@@ -16,8 +16,8 @@ from calibrant.types import Report
 
 def plan(report: Report, width: float) -> dict[str, int | None]:
     """Metric → items for a 95% interval of this width (0.02: two points); None where there is no interval."""
-    if not (math.isfinite(width) and width > 0):
-        raise InputError(f"width {width:g}; pass the width of the interval that you need, such as 0.02")
+    if not 0 < width < 1:
+        raise InputError(f"width {width:g}; pass the width of the interval as a share, such as 0.02 for two points")
     out: dict[str, int | None] = {}
     for name, e in report.items():
         now = None if e.low is None or e.high is None else e.high - e.low
