@@ -118,7 +118,7 @@ def audit(
         block_json(objects)
     else:
         shown = [n for n in HEADLINE if n in computed] if names is None and not everything else computed
-        show(found, compared, told, html, shown)
+        show(found, compared, told, html, shown, options.keys)
     passed = gate.check(gates, [a.report for a in found])
     if passed and not as_json:
         say(passed)

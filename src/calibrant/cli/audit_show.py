@@ -11,6 +11,7 @@ from calibrant.cli.audit_advice import FEWEST, before_and_after, show_advice
 from calibrant.cli.audit_groups import show_groups, show_plan
 from calibrant.cli.audit_inputs import Audited, Options
 from calibrant.cli.audit_rule import rule_panel, show_rule
+from calibrant.files.arrays import Keys
 from calibrant.metrics.caveats import caveats_line
 from calibrant.metrics.streaming_report import bounds_line
 from calibrant.posthoc.advise import Advice
@@ -53,6 +54,7 @@ def show(
     told: Advice | None,
     html: Path | None,
     shown: Sequence[str],
+    keys: Keys,
 ) -> None:
     """Everything for the terminal, in the order of the questions: how good, for whom, better than what, what next."""
     from calibrant.cli.layout import Console
@@ -87,7 +89,17 @@ def show(
     if html is not None:
         console.say(f"the report, for a browser: {html}")
     for each in found:
-        console.say(f"next: {next_line(each, told, html)}")
+        console.say(f"next: {with_keys(next_line(each, told, html), keys)}")
+
+
+def with_keys(line: str, keys: Keys) -> str:
+    """The command with the names of columns that this one was given."""
+    command, mark, why = line.partition("  # ")
+    if not command.startswith("calibrant ") or "&&" in command:
+        return line
+    given = {"logits": keys.logits, "probs": keys.probs, "labels": keys.labels}  # what all verbs take
+    words = [f"--{name}-key {shlex.quote(value)}" for name, value in given.items() if value is not None]
+    return " ".join([command, *words]) + mark + why
 
 
 def next_line(each: Audited, told: Advice | None, html: Path | None) -> str:

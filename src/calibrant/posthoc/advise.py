@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from calibrant.errors import InputError
+from calibrant.files.paths import partner
 from calibrant.metrics.compare import Comparison, compare
 from calibrant.metrics.evaluate import evaluate
 from calibrant.posthoc import overlap
@@ -91,7 +92,9 @@ def advise(
         raise InputError(
             f"{predictions.source or 'these predictions'}: advice needs logits or probabilities, not a top-1 file"
         )
-    held_out = "CALIBRATION" if calibration is None else shlex.quote(calibration.source or "CALIBRATION")
+    beside = partner(predictions.source) if calibration is None and predictions.source else None
+    named = (calibration.source if calibration is not None else beside) or "CALIBRATION"
+    held_out = shlex.quote(str(named))
     if calibration is None:
         calibration, test = halves(predictions, seed)
         how = (
