@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant import files
-from calibrant.cli.audit_inputs import Audited, Options
+from calibrant.cli.audit_inputs import Audited, Options, read
 from calibrant.errors import CalibrantWarning, InputError
 from calibrant.metrics.subgroups import Subgroups, subgroups
 from calibrant.report.explain import HEADLINE
@@ -21,18 +20,7 @@ def grouped(each: Audited, path: Path, labels: Path | None, column: str, o: Opti
         raise InputError(f"{path}: --by needs the items in memory, and this was streamed")
     with warnings.catch_warnings():  # the first reading said them
         warnings.simplefilter("ignore", CalibrantWarning)
-        found = files.read(
-            path,
-            labels=labels,
-            logits_key=o.keys.logits,
-            probs_key=o.keys.probs,
-            labels_key=o.keys.labels,
-            predicted_key=o.keys.predicted,
-            confidence_key=o.keys.confidence,
-            group_key=column,
-            class_axis=o.class_axis,
-            ignore_index=o.ignore_index,
-        )
+        found = read(path, labels, o, group_key=column)
     assert found.group is not None and found.group_names is not None
     return subgroups(
         each.predictions,

@@ -104,23 +104,29 @@ def pairs(preds: Sequence[Path], labels: Path | None) -> list[tuple[Path, Path |
     return found
 
 
+def read(path: Path, labels: Path | None, o: Options, group_key: str | None = None) -> Predictions:
+    """One input, by the names that were given."""
+    return files.read(
+        path,
+        labels=labels,
+        logits_key=o.keys.logits,
+        probs_key=o.keys.probs,
+        labels_key=o.keys.labels,
+        predicted_key=o.keys.predicted,
+        confidence_key=o.keys.confidence,
+        group_key=group_key,
+        class_axis=o.class_axis,
+        ignore_index=o.ignore_index,
+    )
+
+
 def audited(path: Path, labels: Path | None, o: Options) -> Audited:
     """Read and judge one input."""
     if streams(path, labels, o):
         return _streamed(path, o)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", CalibrantWarning)
-        p = files.read(
-            path,
-            labels=labels,
-            logits_key=o.keys.logits,
-            probs_key=o.keys.probs,
-            labels_key=o.keys.labels,
-            predicted_key=o.keys.predicted,
-            confidence_key=o.keys.confidence,
-            class_axis=o.class_axis,
-            ignore_index=o.ignore_index,
-        )
+        p = read(path, labels, o)
     report = evaluate(
         p,
         bins=o.bins,
