@@ -1,6 +1,6 @@
 """Does the promise of a threshold hold, what does the search cost, and how long does choosing take?
 
-    python -m benchmarks.decide [--sets 2000] [--speed]
+    python -m benchmarks.decide [--sets 2000] [--speed] [--torchcp]
 
 Confidence is Beta(a, 1) and P(right | confidence c) = c^b, in some rows less for the c of a dip: errors are then rarer
 at lower confidence, which the proof of the search does not cover. The accuracy above a threshold is an integral. A
@@ -110,11 +110,35 @@ def speed() -> None:
         print(f"| {name} | {took:.2f} | {took / panel:.1f} |")
 
 
+def torchcp(n: int = 10_000, k: int = 1_000) -> None:
+    """The same sets by TorchCP, which must be installed: how often an entry agrees, and its time over ours."""
+    from torchcp.classification.predictor import SplitPredictor
+    from torchcp.classification.score import APS, LAC, RAPS
+
+    torch.set_num_threads(1)
+    g = torch.Generator().manual_seed(0)
+    z = 3 * torch.randn(n, k, generator=g)
+    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
+    scores = {"lac": LAC(), "aps": APS(randomized=False), "raps": RAPS(penalty=0.01, kreg=5, randomized=False)}
+    print("| method | entries that agree | TorchCP's time over ours |\n|---|---:|---:|")
+    for method, score in scores.items():
+        peer = SplitPredictor(score)
+        peer.calculate_threshold(z[: n // 2], y[: n // 2], 0.1)
+        rule = calibrant.decide(z[: n // 2], y[: n // 2], set_coverage=0.9, method=method)
+        agree = (rule(z).sets == peer.predict_with_logits(z).bool()).double().mean()
+        ratio = seconds(lambda peer=peer: peer.predict_with_logits(z)) / seconds(lambda rule=rule: rule(z))  # type: ignore[misc]
+        print(f"| {method} | {float(agree):.7f} | {ratio:.2f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", type=int, default=2000, help="simulated calibration sets in each setting")
     parser.add_argument("--speed", action="store_true", help="time the choice of rules instead")
+    parser.add_argument("--torchcp", action="store_true", help="compare sets with TorchCP's instead")
     asked = parser.parse_args()
+    if asked.torchcp:
+        torchcp()
+        return
     if asked.speed:
         speed()
         return
