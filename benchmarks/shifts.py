@@ -22,9 +22,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks.shifts_reference import Legacy, apply
 from calibrant.shifts import SEVERITIES, SHIFTS, corrupt
 from calibrant.shifts.corruption import SMALL
+from tests.shifts.shifts_reference import Legacy, apply
 
 
 def images(n: int, size: int) -> torch.Tensor:

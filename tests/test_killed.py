@@ -16,7 +16,6 @@ from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from benchmarks.workers import begun
 from calibrant import robustness
 from calibrant.bench.store import Cell, Store
 from calibrant.data import load as load_data
@@ -130,7 +129,7 @@ def left_beside(target: Path) -> None:
 def test_the_epochs_of_a_run(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "checkpoint", checkpoint.Checkpoint(3, {"w": torch.ones(1)}, {}))
     left_beside(tmp_path / "checkpoint" / "00004.json")
-    assert begun(tmp_path) == 3 and checkpoint.epochs(tmp_path / "checkpoint") == [3]
+    assert checkpoint.epochs(tmp_path / "checkpoint") == [3]
 
 
 def test_checkpoints_are_tidied(tmp_path: Path) -> None:

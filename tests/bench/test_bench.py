@@ -41,7 +41,7 @@ def test_every_experiment_is_named_once_and_its_numbers_are_fractions(paper: str
     found = PAPERS[paper].experiments
     assert len({e.name for e in found}) == len(found) == len(experiments(paper))
     for e in found:
-        for row in e.reported.values():  # what `bench run` does not measure, a script of benchmarks/ does
+        for row in e.reported.values():
             assert all(v >= 0 and (v <= 1 or m not in METRICS or not METRICS[m].percent) for m, v in row.items())
         assert e.at(0, "smoke").epochs == 1 and e.at(3, "paper").seed == 3
         assert e.at(0, "small").schedule.milestones == pytest.approx([m / 10 for m in e.recipe.schedule.milestones])
@@ -109,8 +109,8 @@ def test_overrides_are_part_of_the_key(tmp_path: Path) -> None:
     assert (none.scale, none.done) == ("5of20", 0), "what was asked for is shown, with nothing in it"
 
 
-def test_shifts_are_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="calibrant stress"):
+def test_an_unknown_shift_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(CalibrantError, match="unknown shift 'fog'.*corruptions"):
         measure(replace(EXPERIMENT, shifts=("fog",)), 0, "smoke", Store(tmp_path), tmp_path, QUIET)
 
 
@@ -134,7 +134,7 @@ def test_an_ensemble_is_measured_beside_the_network_it_is_made_of(
 ) -> None:
     experiment = replace(
         EXPERIMENT,
-        ensemble=ensemble,
+        ensembles=(ensemble,),
         recipe=recipe("digits/cross_entropy", ["network.hidden=[16]", "epochs=20", *network]),
     )
     found = measure(experiment, 0, "small", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
@@ -142,7 +142,7 @@ def test_an_ensemble_is_measured_beside_the_network_it_is_made_of(
     assert set(found.measured) == {AS_TRAINED, "temperature", name, f"{name}+temperature"}
     assert found.measured[name]["nll"] != found.measured[AS_TRAINED]["nll"]
     with pytest.raises(CalibrantError, match="members"):
-        wrong = replace(experiment, ensemble=Choice(name, {"member": 3}))
+        wrong = replace(experiment, ensembles=(Choice(name, {"member": 3}),))
         measure(wrong, 0, "small", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
 
 

@@ -12,7 +12,7 @@ from calibrant.nn.surgery import smoothed
 from calibrant.papers import experiments
 
 ROWS = {
-    "table_b1": 16, "table_b2": 8, "figure_b2": 5, "figure_a1": 10, "figure_b1": 7, "table_c1": 8, "table_c2": 8,
+    "table_b1": 16, "table_b2": 8, "figure_b2": 5, "figure_a1": 10, "figure_b1": 7, "table_c1": 8, "table_c2": 16,
     "figure_f1": 10, "section_c3": 4, "figure_e1": 4, "table2": 2, "table_e4": 4,
 }  # fmt: skip
 

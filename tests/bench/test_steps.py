@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from calibrant.bench import Store
+from calibrant.bench.place import Place
 from calibrant.bench.run import graph
-from calibrant.bench.steps import Levels, Measure, Place, Predict, Train
+from calibrant.bench.steps import Levels, Measure, Predict, Train
 from calibrant.cli import run
 from calibrant.executors import InProcess, execute
 from calibrant.files import sealed
@@ -35,8 +36,8 @@ def place(tmp_path: Path) -> Place:
 def test_networks_are_shared_and_levels_come_from_the_vanilla_rows_own(tmp_path: Path) -> None:
     rows = [e for name in ("vanilla", "ar_adals") for e in experiments(f"ar/table3/{name}")]
     steps = graph([(e, 0) for e in rows], "paper", place(tmp_path))
-    assert [type(s) for s in steps] == [Train, Measure, Levels, Train, Measure]
-    vanilla, _, levels, adaptive, _ = steps
+    assert [type(s) for s in steps] == [Train, Predict, Measure, Levels, Train, Predict, Measure]
+    vanilla, _, _, levels, adaptive, _, _ = steps
     assert levels.needs == (vanilla.key,) and adaptive.needs == (levels.key,)
     same = [replace(e, recipe=e.recipe.with_settings({"engine": "compile"})) for e in rows]
     assert [s.key for s in graph([(e, 0) for e in same], "paper", place(tmp_path))] == [s.key for s in steps]
@@ -47,7 +48,7 @@ def test_networks_are_shared_and_levels_come_from_the_vanilla_rows_own(tmp_path:
 
 
 def test_an_ensemble_is_predicted_once_for_experiments_that_differ_in_calibrators(tmp_path: Path) -> None:
-    pep = replace(PLAIN, ensemble=Choice("pep", {"members": 2, "sigma": 0.01}))
+    pep = replace(PLAIN, ensembles=(Choice("pep", {"members": 2, "sigma": 0.01}),))
     more = replace(pep, row="calibrated", calibrators=("temperature",))
     here = place(tmp_path)
     steps = graph([(pep, 0), (more, 0), (PLAIN, 0)], 1, here)

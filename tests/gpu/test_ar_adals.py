@@ -31,17 +31,3 @@ def test_captured_is_eager(tmp_path: Path, settings: list[str]) -> None:
         load(tmp_path / "eager").members[0].parameters(), load(tmp_path / "graph").members[0].parameters(), strict=True
     ):
         torch.testing.assert_close(a, b, atol=1e-2, rtol=5e-2)
-
-
-def test_a_small_plan_ends_on_the_gpu(tmp_path: Path) -> None:
-    """Two processes, captured steps in bfloat16, every kind of unit of `benchmarks/ar_runs.py`."""
-    from benchmarks import ar_runs
-    from calibrant.bench import Store
-
-    words = ["--smoke", "--device", "cuda", "--parallel", "2", "--epochs", "4", "--seeds", "2", "--minutes", "4"]
-    words += ["--set", "engine=graph", "precision=bfloat16", "--shifts", "fog-5", "--runs", str(tmp_path)]
-    ar_runs.main([*words, "--only", "vanilla", "ar_adals_on_the_fly", "ar_adals_of_ensemble", "ccat"])
-    assert "FAILED" not in (tmp_path / "ar-log.txt").read_text()
-    assert {"ar/table3/ccat", "ar/table3/ar_adals_of_ensemble", "ar/table3/ensemble_of_ar_adals_on_the_fly"} <= {
-        cell.experiment for cell in Store(tmp_path / "smoke-store").cells()
-    }

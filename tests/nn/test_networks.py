@@ -32,6 +32,7 @@ PUBLISHED: list[tuple[str, dict[str, Any], int]] = [
     ("vgg16", {"head": "gap"}, 14_728_266),
     ("vgg19", {"head": "gap"}, 20_040_522),
     ("densenet121", {}, 6_956_298),
+    ("preact_resnet50", {}, 23_509_066),  # kuangliu's PreActResNet50, with a norm before the head: + 2 · 2048
     ("wide_resnet28_10", {}, 36_479_194),  # Zagoruyko's 36.5 M
     ("resnet29v2", {}, 843_786),  # trainable parameters of the Keras example
     # torchvision
@@ -233,10 +234,12 @@ def test_the_old_ones_run_and_refuse_small_images() -> None:
         assert model(torch.zeros(1, 3, 64, 64)).shape == (1, 5)
         model = build("inception_v3", classes=5, size=75).eval()
         assert model(torch.zeros(1, 3, 75, 75)).shape == (1, 5)
+        model = build("alexnet", classes=5, size=32).eval()
+        assert model(torch.zeros(1, 3, 32, 32)).shape == (1, 5)
     with pytest.raises(InputError, match="75×75"):
         build("inception_v3", classes=5, size=64)
-    with pytest.raises(InputError, match="63×63"):
-        build("alexnet", classes=5, size=32)
+    with pytest.raises(InputError, match="15×15"):
+        build("alexnet", classes=5, size=14)
 
 
 def test_training_passes_are_averaged_in_probability() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
 from scipy.stats import spearmanr
 
@@ -28,19 +25,3 @@ def test_curves_have_the_mean_over_seeds() -> None:
     assert list(lines["PEP"].get_ydata()) == pytest.approx(
         [(a.pep_nll + b.pep_nll) / 2 for a, b in zip(*RUNS, strict=True)]
     )
-
-
-def test_the_command_reads_the_cells_of_the_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    root = Path(__file__).parents[2]
-    monkeypatch.syspath_prepend(str(root))
-    from benchmarks import overfitting
-
-    monkeypatch.setattr(sys, "argv", ["overfitting", "--store", str(root / "results"), "-o", str(tmp_path)])
-    overfitting.main()
-    assert "| cifar10_cnn |" in capsys.readouterr().out
-    assert {p.name for p in tmp_path.iterdir()} == {"overfitting_along_training.svg", "overfitting_effect.svg"}
-    monkeypatch.setattr(sys, "argv", ["overfitting", "--store", str(tmp_path)])
-    with pytest.raises(SystemExit, match="no cell"):
-        overfitting.main()

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.shifts_reference import Legacy, apply
 from calibrant.data.cifar import tiles
 from calibrant.nn import build, load_weights
 from calibrant.shifts import SHIFTS, corrupt
+from tests.shifts.shifts_reference import Legacy, apply
 
 ITEMS = 100
 

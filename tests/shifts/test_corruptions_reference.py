@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from benchmarks.shifts_reference import apply
 from calibrant.shifts import SHIFTS, corrupt
 from tests.shifts.pictures import pictures
 from tests.shifts.replay import replay
+from tests.shifts.shifts_reference import apply
 
 NAMES = [name for name in SHIFTS if name != "frost"]
 

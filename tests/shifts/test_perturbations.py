@@ -11,12 +11,12 @@ import torch
 from PIL import Image
 from scipy import ndimage
 
-from benchmarks.shifts_reference import Array, blurred, brightness, motioned, zoomed
-from benchmarks.shifts_water import sheen
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.shifts import PERTURBATIONS, perturb
 from calibrant.shifts.counter import Draws, draws
 from tests.shifts.pictures import pictures
+from tests.shifts.shifts_reference import Array, blurred, brightness, motioned, zoomed
+from tests.shifts.shifts_water import sheen
 
 NAMES = list(PERTURBATIONS)
 NOISE = {"gaussian_noise", "shot_noise", "speckle_noise"}

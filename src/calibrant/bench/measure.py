@@ -7,15 +7,19 @@ together. Nothing here needs a network or an accelerator.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from calibrant.bench import shifted
+from calibrant.bench.pooled import curve
 from calibrant.bench.predict import FEATURED, predicted, said, wanted
 from calibrant.bench.store import LOGITS, Cell, Store
+from calibrant.diagnostics.stability import variance_over_runs
 from calibrant.files import atomic, sealed
 from calibrant.files import read as read_predictions
 from calibrant.metrics.evaluate import evaluate
@@ -51,14 +55,32 @@ def blank(experiment: Experiment, seed: int, scale: Scale, command: str) -> Cell
 
 
 def measured(
-    experiment: Experiment, seed: int, scale: Scale, run: Path, predictions: Path | None, store: Store, command: str
+    experiment: Experiment,
+    seed: int,
+    scale: Scale,
+    runs: Sequence[Path],
+    folders: Sequence[Path],
+    store: Store,
+    command: str,
+    reference: Path | None = None,
 ) -> Cell:
-    """The cell of a finished training, with what a predict step left; its logits go into the store."""
-    recipe = experiment.at(seed, scale)
-    keep_logits(run, store)
-    extras = _trained(recipe, run)
-    variants, more = _variants(experiment, scale, run, predictions)
-    variants |= _shifted(experiment, run, predictions)
+    """The cell of finished trainings (several: a pool), with what their predict steps left; logits go into the store.
+
+    `reference` is the folder of what the reference network said."""
+    for run in runs:
+        keep_logits(run, store)
+    run = runs[0]
+    each = [
+        _trained(experiment.at(s, scale), run) for s, run in zip(experiment.seeds_of(seed, scale), runs, strict=True)
+    ]
+    extras = {**each[0], "train_seconds": sum(e["train_seconds"] for e in each)}
+    said_of_first = said(folders[0]) if folders and len(runs) == 1 else {}
+    if experiment.block is not None:
+        variants, more = _video(said_of_first.pop("video")), dict[str, Any]()
+    else:
+        variants, more = _variants(experiment, scale, runs, folders, reference)
+    for name, row in said_of_first.pop("attacks", {}).items():
+        variants[name] = {m: Estimate(v) for m, v in row.items()}
     where = {
         k: v for k, v in sealed.read(chosen(run) / "environment.json").items() if k not in ("command", "processes")
     }
@@ -67,13 +89,20 @@ def measured(
         blank(experiment, seed, scale, command),
         status="done",
         measured={name: {m: e.value for m, e in row.items()} for name, row in variants.items()},
-        intervals={name: {m: (e.low, e.high) for m, e in row.items()} for name, row in variants.items()},
+        intervals={
+            name: {m: (e.low, e.high) for m, e in row.items() if e.low is not None} for name, row in variants.items()
+        },
         seconds=extras.pop("train_seconds"),
         device=where["device"],
         environment={**where, "engine": engine or sealed.read(chosen(run) / "recipe.json")["engine"]},
         commit=where["commit"],
-        extras={**extras, **said(predictions), **more, "run": run.name},
+        extras={**extras, **more, **said_of_first, "run": run.name}
+        | ({"runs": [r.name for r in runs]} if len(runs) > 1 else {}),
     )
+
+
+def _video(rows: Mapping[str, Any]) -> Variants:
+    return {name: {m: Estimate(v, low, high) for m, (v, low, high) in row.items()} for name, row in rows.items()}
 
 
 def _trained(recipe: Recipe, run: Path) -> dict[str, Any]:
@@ -93,43 +122,84 @@ def _trained(recipe: Recipe, run: Path) -> dict[str, Any]:
     }
 
 
-def _variants(
-    experiment: Experiment, scale: Scale, run: Path, predictions: Path | None
-) -> tuple[Variants, dict[str, Any]]:
-    """As trained; as an ensemble; the oracle's choice; and each of them after each calibrator."""
-    both = (Split.CALIBRATION, Split.TEST)
+Both = tuple[Predictions, Predictions]
+"""Of the calibration and the test split."""
+
+
+def _predictors(
+    experiment: Experiment, scale: Scale, runs: Sequence[Path], folders: Sequence[Path]
+) -> tuple[dict[str, Both], dict[str, Any]]:
+    """As trained (of several runs: their pool), as ensembles, and the oracle's choice; and what a pool adds."""
+    if len(runs) > 1:
+        return _pool(runs)
+    (run,), extras = runs, dict[str, Any]()
     found = {AS_TRAINED: _written(run)}
+    if len(each := _members(found[AS_TRAINED][1])) > 1:
+        extras["curve"] = _joined(each)[1]
     if wanted(experiment, scale)["features"]:
-        found[AS_TRAINED] = tuple(predicted(predictions, FEATURED, s) for s in both)  # type: ignore[assignment]
+        found[AS_TRAINED] = _said(folders[0], FEATURED)
     if (oracle := chosen(run, which="oracle_choice")) != chosen(run):
         found[ORACLE] = _written(oracle)
-    if (ensemble := experiment.pooled(scale)) is not None:
-        found[ensemble.name] = tuple(predicted(predictions, ensemble.name, s) for s in both)  # type: ignore[assignment]
-    out: Variants = {}
-    extras: dict[str, Any] = {}
+    return found | {e.name: _said(folders[0], e.name) for e in experiment.pooled(scale)}, extras
+
+
+def _pool(runs: Sequence[Path]) -> tuple[dict[str, Both], dict[str, Any]]:
+    each = [_written(run) for run in runs]
+    calibration, (test, curve) = _joined([c for c, _ in each])[0], _joined([t for _, t in each])
+    logits = torch.stack([t.logits for _, t in each if t.logits is not None])
+    variance = float(variance_over_runs(logits, test.labels).mean())
+    return {AS_TRAINED: (calibration, test)}, {"curve": curve, "variance": variance}
+
+
+def _members(p: Predictions) -> list[Predictions]:
+    """What each network of a run said."""
+    assert p.logits is not None
+    return [p] if p.logits.ndim == 2 else [replace(p, logits=z) for z in p.logits]
+
+
+def _joined(each: Sequence[Predictions]) -> tuple[Predictions, dict[str, list[float | None]]]:
+    """Several networks as one predictor, and the metrics of the first 1, 2, … of them."""
+    about = {"split": each[0].split, "classes": each[0].classes, "ids": each[0].ids, "raw": False}
+    return curve((p.logits for p in each if p.logits is not None), each[0].labels, about)
+
+
+def _variants(
+    experiment: Experiment, scale: Scale, runs: Sequence[Path], folders: Sequence[Path], reference: Path | None
+) -> tuple[Variants, dict[str, Any]]:
+    """Every predictor and each of them after each calibrator, clean and under every shift."""
+    found, extras = _predictors(experiment, scale, runs, folders)
+    asked, out, beyond = shifted.Asked.of(experiment.shifts), Variants(), Variants()
     for name, (calibration, test) in found.items():
-        out[name] = evaluate(test, metrics=experiment.metrics)
-        for calibrator, choice in experiment.maps.items():
-            fitted = fit(choice.name, calibration, **choice.options)
-            variant = calibrator if name == AS_TRAINED else f"{name}+{calibrator}"
-            out[variant] = evaluate(fitted.predictions(test), metrics=experiment.metrics)
-            if choice.name == "temperature":
-                extras[variant] = fitted.summary()["temperature"]
-    return out, extras
+        fitted = {c: fit(choice.name, calibration, **choice.options) for c, choice in experiment.maps.items()}
+        cells, members = shifted.read([f / f"shifted-{name}" for f in folders]) if _stressed(asked, name) else ({}, {})
+        for calibrator, map_ in {"": None, **fitted}.items():
+            own = "+".join(w for w in (name if name != AS_TRAINED else "", calibrator) if w)
+            out[own or AS_TRAINED] = evaluate(map_.predictions(test) if map_ else test, metrics=experiment.metrics)
+            if map_ and experiment.maps[calibrator].name == "temperature":
+                extras[own] = map_.summary()["temperature"]
+            for data in asked.datasets if name == AS_TRAINED else ():
+                there = predicted(folders[0], data, Split.TEST)
+                moved = evaluate(map_.predictions(there) if map_ else there, metrics=experiment.metrics)
+                beyond["+".join(w for w in (data, own) if w)] = moved
+            if cells:
+                rows, more = shifted.rows(
+                    cells, raw=test.raw and len(_members(test)) == 1, fitted=map_, against=reference
+                )
+                outside = rows.pop(shifted.HELD_OUT, {})
+                out[own or AS_TRAINED] = {**out[own or AS_TRAINED], **outside}
+                beyond |= {"+".join(w for w in (shift, own) if w): row for shift, row in rows.items()}
+                extras |= {
+                    "_".join(w for w in (k, name if name != AS_TRAINED else "") if w): v for k, v in more.items()
+                }
+        for shift, row in shifted.variances(members, cells).items():
+            beyond[shift] = {**beyond[shift], **{m: Estimate(v) for m, v in row.items()}}
+    if (variance := extras.pop("variance", None)) is not None:
+        out[AS_TRAINED] = {**out[AS_TRAINED], "variance": Estimate(variance)}
+    return out | beyond, extras
 
 
-def _shifted(experiment: Experiment, run: Path, predictions: Path | None) -> Variants:
-    """The network, and after each calibrator that was fitted on clean data, on every shifted set."""
-    if not experiment.shifts:
-        return {}
-    maps = {v: fit(c.name, _written(run)[0], **c.options) for v, c in experiment.maps.items()}
-    out: Variants = {}
-    for name in experiment.shifts:
-        there = predicted(predictions, name, Split.TEST)
-        out[name] = evaluate(there, metrics=experiment.metrics)
-        for calibrator, fitted in maps.items():
-            out[f"{name}+{calibrator}"] = evaluate(fitted.predictions(there), metrics=experiment.metrics)
-    return out
+def _stressed(asked: shifted.Asked, predictor: str) -> bool:
+    return bool(asked.suites) and predictor != ORACLE
 
 
 def keep_logits(run: Path, store: Store) -> None:
@@ -156,5 +226,9 @@ def keep_logits(run: Path, store: Store) -> None:
             np.savez_compressed(temporary, **arrays)  # type: ignore[arg-type]
 
 
-def _written(run: Path) -> tuple[Predictions, Predictions]:
+def _written(run: Path) -> Both:
     return read_predictions(run / "calibration.npz"), read_predictions(run / "test.npz")
+
+
+def _said(folder: Path, name: str) -> Both:
+    return predicted(folder, name, Split.CALIBRATION), predicted(folder, name, Split.TEST)

@@ -1,46 +1,57 @@
-"""A run's networks as an ensemble (PEP, MC dropout, SWA, …) on the calibration and test splits.
+"""A run's networks as an ensemble (PEP, MC dropout, SWA, …), and what each of its members adds.
 
 The networks predict in float32, whatever precision they were trained in.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from calibrant.data import Batches, Data
-from calibrant.ensembles import assemble
+from calibrant.ensembles import Ensemble, assemble
+from calibrant.ensembles.ensemble import LogMean
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import unknown
+from calibrant.functional.inputs import predictions
 from calibrant.training.epochs import kept_weights
-from calibrant.training.run_folder import chosen, load
+from calibrant.training.evaluate import summary
+from calibrant.training.run_folder import Trained, chosen
 from calibrant.training.settings import Choice
 from calibrant.types import Predictions, Split
 
 AVERAGING = ("swa", "swag", "snapshot")
 OPTIONS = ("members", "sigma", "p", "where", "distribution", "search", "epochs")
 """What an experiment's ensemble may set; `epochs`: how many of the last ones leave weights to average."""
+CURVE = ("nll", "accuracy", "ece", "auroc")
 
 BATCH = 500
 
 
-def checkpoints_wanted(ensemble: Choice | None, epochs: int) -> int:
+def checkpoints_wanted(ensemble: Choice, epochs: int) -> int:
     """Epochs whose weights a training must keep for this ensemble: a third of them unless it says."""
-    if ensemble is None or ensemble.name not in AVERAGING:
+    if ensemble.name not in AVERAGING:
         return 0
     return min(epochs, int(ensemble.options.get("epochs", max(2, epochs // 3))))
 
 
 def pooled(
-    ensemble: Choice, run: Path, seed: int, device: torch.device, data: Data
-) -> tuple[dict[Split, Predictions], dict[str, Any]]:
-    """Pooled predictions by split, and what is worth recording of the ensemble."""
+    ensemble: Choice,
+    run: Path,
+    members: Sequence[nn.Module],
+    trained: Trained,
+    seed: int,
+    device: torch.device,
+    data: Data,
+) -> tuple[Ensemble, dict[str, Any]]:
+    """The ensemble, and what is worth recording of it."""
     for key in ensemble.options:
         if key not in OPTIONS:
             raise unknown(f"option of ensemble {ensemble.name!r}", key, OPTIONS)
-    trained = load(run)
     folder = chosen(run)
 
     def batches(split: Split) -> Batches:
@@ -50,7 +61,7 @@ def pooled(
     made = assemble(
         ensemble.name,
         Ingredients(
-            [m.to(device) for m in trained.members],
+            list(members),
             **options,
             seed=seed,
             held_out=lambda: batches(Split.CALIBRATION),
@@ -59,9 +70,38 @@ def pooled(
             class_axis=-1,  # of every network that was trained here
         ),
     )
-    wanted = (Split.CALIBRATION, Split.TEST)
-    found = {s: made.predict(batches(s), device=device, split=s, classes=data.classes, class_axis=-1) for s in wanted}
     said: dict[str, Any] = {"ensemble_size": made.size}
     if ensemble.name == "pep":
         said["sigma"] = made.sigma  # type: ignore[attr-defined]
-    return found, said
+    return made, said
+
+
+class _Images:
+    """The images of batches, as often as they are asked for."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return (x for x, _, _ in self._batches)
+
+
+def size_curve(made: Ensemble, test: Batches, data: Data) -> tuple[Predictions, dict[str, list[float | None]]]:
+    """The pooled predictions, and the metrics of the first 1, 2, … members."""
+    labels = torch.cat([y for _, y, _ in test]).cpu()
+    ids = [f"{i}" for i in data[Split.TEST].index.tolist()]
+    about: dict[str, Any] = {"split": Split.TEST, "classes": data.classes, "ids": ids, "raw": made.size == 1}
+    return curve((z.cpu() for z in made.over(_Images(test), class_axis=-1)), labels, about)
+
+
+def curve(
+    members: Iterable[Tensor], labels: Tensor, about: dict[str, Any]
+) -> tuple[Predictions, dict[str, list[float | None]]]:
+    """Members as they come, pooled: what all say together, and the metrics of the first 1, 2, … of them."""
+    mean, rows = LogMean(), {name: list[float | None]() for name in CURVE}
+    for logits in members:
+        mean.add(logits)
+        p = predictions(mean.value() if mean.count > 1 or not about["raw"] else logits, labels, **about)
+        for name, value in summary(p, CURVE).items():
+            rows[name].append(value)
+    return p, rows

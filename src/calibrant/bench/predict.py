@@ -1,10 +1,10 @@
-"""What a run's networks say beyond their own test set: as an ensemble, on re-collected data, with features.
+"""What a training's networks say beyond their own test set: as ensembles, under shift, with features.
 
     FOLDER/NAME-SPLIT.npz     predictions: `dropout-test`, `dropout-calibration`, `cifar10_1-test`, `featured-test`, …
-    FOLDER/said.json          what is worth recording: the size of the ensemble, PEP's σ
+    FOLDER/shifted-NAME/      logits under corruptions and of foreign items (`shifted`), of the network or an ensemble
+    FOLDER/said.json          what is worth recording: sizes and σ, metrics by ensemble size, attacks, videos
 
-An experiment's `shifts` are names of data sets (DS Table 3); features are for models of confidence (DS Table 4).
-Networks predict in float32, whatever precision they were trained in.
+Features are for models of confidence (DS Table 4). Networks predict in float32, however they were trained.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from typing import Any
 
 import torch
 
-from calibrant.bench.pooled import checkpoints_wanted, pooled
-from calibrant.data import DATASETS, Batches, Data, load
-from calibrant.data.subsets import split_name
+from calibrant.bench import shifted, video
+from calibrant.bench.pooled import checkpoints_wanted, pooled, size_curve
+from calibrant.data import Batches, Data, load
+from calibrant.ensembles import DeepEnsemble
 from calibrant.ensembles.single import predict as predict_with
 from calibrant.errors import InputError
 from calibrant.files import read, sealed, write
-from calibrant.papers import Experiment, Scale
+from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.posthoc import CONFIDENCES
+from calibrant.training.run_folder import Trained
 from calibrant.training.run_folder import load as load_run
 from calibrant.training.settings import plain
 from calibrant.types import Predictions, Split, jsonable
@@ -34,21 +36,15 @@ BOTH = (Split.CALIBRATION, Split.TEST)
 
 
 def wanted(experiment: Experiment, scale: Scale) -> dict[str, Any]:
-    """What an experiment asks of its networks, as plain JSON; nothing of it where their own predictions are enough."""
-    ensemble = experiment.pooled(scale)
+    """What an experiment asks of each training, as plain JSON; nothing of it where its own predictions are enough."""
+    ensembles, epochs = experiment.pooled(scale), experiment.at(0, scale).epochs
     return {
-        "ensemble": plain(ensemble),
+        "ensembles": [plain(e) for e in ensembles],
         "shifts": list(experiment.shifts),
         "features": bool(CONFIDENCES.keys() & {c.name for c in experiment.maps.values()}),
-        "checkpoints": checkpoints_wanted(ensemble, experiment.at(0, scale).epochs),
+        "checkpoints": max((checkpoints_wanted(e, epochs) for e in ensembles), default=0),
+        "block": experiment.block,
     }
-
-
-def check_shifts(experiment: Experiment) -> None:
-    """Refuse what is not a data set, before anything is trained."""
-    for name in experiment.shifts:
-        if split_name(name)[0] not in DATASETS:
-            raise InputError(f"{name} is no data set; corruptions are measured by `calibrant stress` on the run")
 
 
 def predict(
@@ -56,50 +52,56 @@ def predict(
 ) -> None:
     """Everything that the experiment asks for, into the folder `out`; its record is written last."""
     out.mkdir(parents=True, exist_ok=True)
-    asked, said = wanted(experiment, scale), dict[str, Any]()
-    found: dict[str, Predictions] = {}
-    if (ensemble := experiment.pooled(scale)) is not None:
-        parts, said = pooled(ensemble, run, seed, device, data)
-        found |= {f"{ensemble.name}-{split.value}": parts[split] for split in BOTH}
-    if asked["features"]:
-        found |= {f"{FEATURED}-{split.value}": p for split, p in _featured(run, device, data).items()}
-    if experiment.shifts:
-        found |= {f"{name}-test": p for name, p in _shifted(experiment.shifts, run, device, data, root).items()}
-    for name, p in found.items():
-        write(out / f"{name}.npz", p)
+    trained, said = load_run(run), dict[str, Any]()
+    members = [m.to(device) for m in trained.members]
+    predictors: dict[str, Any] = {AS_TRAINED: members[0] if len(members) == 1 else DeepEnsemble(members)}
+    for ensemble in experiment.pooled(scale):
+        predictors[ensemble.name], more = pooled(ensemble, run, members, trained, seed, device, data)
+        said |= more
+    if experiment.block is not None:
+        said["video"] = video.measured(experiment, predictors, trained, data, device, scale == "smoke")
+    else:
+        asked = shifted.Asked.of(experiment.shifts)
+        for name, made in predictors.items():
+            if name != AS_TRAINED:
+                _ensemble(name, made, trained, data, device, out, said)
+            if asked.suites:
+                shifted.ask(made, asked.suites, trained, data, out / f"shifted-{name}", device, root, scale)
+            for attack in asked.attacks:
+                key = "+".join([f"attack_{attack}", *([name] if name != AS_TRAINED else [])])
+                found = shifted.attacked(made, attack, trained, data, device, scale)
+                said.setdefault("attacks", {})[key] = found
+        network = members if len(members) > 1 else members[0]
+        if wanted(experiment, scale)["features"]:
+            for split in BOTH:
+                p = _asked(network, data, split, trained, device, features=True, classes=data.classes)
+                write(out / f"{FEATURED}-{split.value}.npz", p)
+        for name, other in _same_task(asked.datasets, data, root).items():
+            write(out / f"{name}-test.npz", _asked(network, other, Split.TEST, trained, device))
     sealed.write(out / RECORD, jsonable(said))
 
 
-def predicted(folder: Path | None, name: str, split: Split) -> Predictions:
-    assert folder is not None
-    return read(folder / f"{name}-{split.value}.npz")
+def _ensemble(
+    name: str, made: Any, trained: Trained, data: Data, device: torch.device, out: Path, said: dict[str, Any]
+) -> None:
+    """Its pooled predictions, and of the test set what each further member adds (SS Fig. 3)."""
+    calibration, test = (
+        Batches(data[split], BATCH, device=device, mean=trained.mean, std=trained.std) for split in BOTH
+    )
+    options: dict[str, Any] = {"device": device, "classes": data.classes, "class_axis": -1}
+    write(out / f"{name}-calibration.npz", made.predict(calibration, split=Split.CALIBRATION, **options))
+    p, said["curve"] = size_curve(made, test, data)
+    write(out / f"{name}-test.npz", p)
 
 
-def said(folder: Path | None) -> dict[str, Any]:
-    return {} if folder is None else sealed.read(folder / RECORD)
+def _asked(
+    network: Any, data: Data, split: Split, trained: Trained, device: torch.device, **options: Any
+) -> Predictions:
+    batches = Batches(data[split], BATCH, device=device, mean=trained.mean, std=trained.std)
+    return predict_with(network, batches, device=device, split=split, **options)
 
 
-def _featured(run: Path, device: torch.device, data: Data) -> Mapping[Split, Predictions]:
-    trained = load_run(run)
-    members = [m.to(device) for m in trained.members]
-    model = members if len(members) > 1 else members[0]
-    return {
-        split: predict_with(
-            model,
-            Batches(data[split], BATCH, device=device, mean=trained.mean, std=trained.std),
-            device=device,
-            split=split,
-            classes=data.classes,
-            features=True,
-        )
-        for split in BOTH
-    }
-
-
-def _shifted(
-    names: tuple[str, ...], run: Path, device: torch.device, data: Data, root: Any
-) -> Mapping[str, Predictions]:
-    """Each set's test items; members are pooled by whoever reads them."""
+def _same_task(names: tuple[str, ...], data: Data, root: Any) -> Mapping[str, Data]:
     sets = {name: load(name, root=root) for name in names}
     for name, other in sets.items():
         if other.k != data.k or tuple(other.shape) != tuple(data.shape):
@@ -107,15 +109,12 @@ def _shifted(
                 f"{name} has {other.k} classes of images {tuple(other.shape)}, {data.name} has {data.k} of "
                 f"{tuple(data.shape)}: not the same task"
             )
-    trained = load_run(run)
-    members = [m.to(device) for m in trained.members]
-    model = members if len(members) > 1 else members[0]
-    return {
-        name: predict_with(
-            model,
-            Batches(other[Split.TEST], BATCH, device=device, mean=trained.mean, std=trained.std),
-            device=device,
-            split=Split.TEST,
-        )
-        for name, other in sets.items()
-    }
+    return sets
+
+
+def predicted(folder: Path, name: str, split: Split) -> Predictions:
+    return read(folder / f"{name}-{split.value}.npz")
+
+
+def said(folder: Path | None) -> dict[str, Any]:
+    return {} if folder is None else sealed.read(folder / RECORD)

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.bench.measure import blank
-from calibrant.bench.predict import check_shifts, wanted
-from calibrant.bench.steps import Levels, Measure, Place, Train, attacked_before
+from calibrant.bench.place import Place
+from calibrant.bench.shifted import check
+from calibrant.bench.steps import Measure, Train
 from calibrant.bench.store import Cell, Store
 from calibrant.errors import FileError
 from calibrant.executors import InProcess, Outcome, Pool, Step, execute
@@ -29,21 +30,11 @@ def graph(wanted_cells: Sequence[tuple[Experiment, int]], scale: Scale, place: P
         cells[key] = Measure((*cells[key].rows, e) if key in cells else (e,), seed, scale, place)
     steps: dict[str, Step] = {}
     for cell in (c for c in cells.values() if not c.done()):
-        for step in (*([] if cell.measured() else _before(cell)), cell):
+        for step in (*([] if cell.measured() else cell.before), cell):
             there = steps.setdefault(step.key, step)
             if isinstance(step, Train) and isinstance(there, Train) and step.keep_weights > there.keep_weights:
                 steps[step.key] = step
     return list(steps.values())
-
-
-def _before(cell: Measure) -> list[Step]:
-    """What must be there before a cell can be measured."""
-    recipe, place, found = cell.recipe, cell.place, list[Step]()
-    if attacked_before(recipe):
-        attack = Levels(recipe, place)
-        found += [Train(attack.twin, place), attack]
-    found.append(Train(recipe, place, wanted(cell.experiment, cell.scale)["checkpoints"]))
-    return found if cell.predicted is None else [*found, cell.predicted]
 
 
 @dataclass(frozen=True)
@@ -66,7 +57,7 @@ def run(
 ) -> Ran:
     """Measure every cell that is not in the store; `seeds` None: as many as in the paper."""
     for e in experiments:
-        check_shifts(e)
+        check(e)
     cells = [(e, seed) for e in experiments for seed in (range(e.seeds) if seeds is None else seeds)]
     steps = graph(sorted(cells, key=lambda cell: cell[1]), scale, place)  # a seed of every row before the next seed
     left = []

@@ -10,81 +10,33 @@ Table 3 is the one whose levels AR-AdaLS trains with. Engine, device and the num
 
 from __future__ import annotations
 
-import json
 import time
-from abc import abstractmethod
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 
 from calibrant.attacks.store import EDITION as EDITION_OF_RULERS
-from calibrant.bench import pace
+from calibrant.bench import pace, video
 from calibrant.bench.measure import measured
+from calibrant.bench.place import Place, Placed
 from calibrant.bench.predict import RECORD, predict, wanted
-from calibrant.bench.store import KEY_LENGTH, Store
-from calibrant.data import Data
+from calibrant.bench.store import KEY_LENGTH
 from calibrant.executors import OutOfTime
 from calibrant.files import sealed
-from calibrant.papers import Experiment, Scale
+from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.training import distances, levels
-from calibrant.training.recipe import DataSettings, Recipe, digest
-from calibrant.training.run import How, data_of, make_fabric, train
+from calibrant.training.recipe import Recipe, digest
+from calibrant.training.run import make_fabric, train
 from calibrant.training.run_folder import load
 from calibrant.training.selection import select
-from calibrant.training.settings import Choice, build, plain
+from calibrant.types import Split
 
-EDITION = 1
+EDITION = 2
 """Of what predict steps compute: another edition is another key."""
 CHECKPOINT_EVERY = 5
 """Epochs between checkpoints where a training may be cut off."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where and how a command works. Nothing here changes a number."""
-
-    results: Path
-    runs: Path
-    how: How = How()  # noqa: RUF009
-    command: str = ""
-
-    @property
-    def store(self) -> Store:
-        return Store(self.results)
-
-    def run(self, recipe: Recipe) -> Path:
-        return self.runs / recipe.key()[:KEY_LENGTH]
-
-    def data(self, recipe: Recipe) -> Data:
-        return _loaded(json.dumps(plain(recipe.data), sort_keys=True), self.how.root, self.how.factory)
-
-
-@lru_cache(maxsize=4)
-def _loaded(settings: str, root: Any, factory: str | None) -> Data:
-    """A process that stays reads its data once."""
-    recipe = Recipe(Choice("mlp"), data=build(DataSettings, json.loads(settings)))  # data do not depend on the network
-    return data_of(recipe, How(root=root, factory=factory))
-
-
-class Placed:
-    """What all steps here have in common: most want the accelerator, and of most nobody knows how long they take."""
-
-    place: Place
-    gpu: ClassVar[bool] = True
-
-    @property
-    @abstractmethod
-    def key(self) -> str: ...
-
-    @property
-    def lease(self) -> Path:
-        return self.place.runs / ".leases" / self.key
-
-    def seconds(self) -> float | None:
-        return None
 
 
 @dataclass(frozen=True)
@@ -124,6 +76,8 @@ class Train(Placed):
         if attacked_before(self.recipe):
             how = replace(how, levels=self.place.run(levels.vanilla(self.recipe)))
         data = self.place.data(self.recipe)
+        if data[Split.TRAIN].y.ndim > 1:
+            data = video.watched(data)
         if self.recipe.engine not in ("eager", "graph"):
             torch.compiler.reset()  # a process that stays would reach torch's limit of recompilations, and run eagerly
         if self.recipe.selection is None:
@@ -190,7 +144,7 @@ class Levels(Placed):
 
 @dataclass(frozen=True)
 class Predict(Placed):
-    """What the trained networks say beyond their own test set: as an ensemble, on shifted data, with features."""
+    """What one training's networks say beyond their own test set: as ensembles, on shifted data, with features."""
 
     experiment: Experiment
     seed: int
@@ -244,10 +198,6 @@ class Measure(Placed):
         return self.rows[0]
 
     @property
-    def recipe(self) -> Recipe:
-        return self.experiment.at(self.seed, self.scale)
-
-    @property
     def key(self) -> str:
         return f"measure-{self.experiment.key(self.seed, self.scale)[:KEY_LENGTH]}"
 
@@ -257,15 +207,39 @@ class Measure(Placed):
         return f"{self.experiment.name}{more}, seed {self.seed}, {self.experiment.scale_name(self.scale)}"
 
     @property
-    def predicted(self) -> Predict | None:
-        if not any(wanted(self.experiment, self.scale).values()):
-            return None
-        return Predict(self.experiment, self.seed, self.scale, self.place)
+    def recipes(self) -> list[Recipe]:
+        """Of the trainings that the cell is of: one, or those of a pool."""
+        return [self.experiment.at(seed, self.scale) for seed in self.experiment.seeds_of(self.seed, self.scale)]
+
+    @property
+    def predicted(self) -> list[Predict]:
+        """One for each training; none where its own predictions are enough."""
+        alone = self.experiment.alone()
+        if not any(wanted(alone, self.scale).values()):
+            return []
+        return [Predict(alone, s, self.scale, self.place) for s in self.experiment.seeds_of(self.seed, self.scale)]
+
+    @property
+    def reference(self) -> Predict | None:
+        found = self.experiment.of_reference()
+        return None if found is None else Predict(found, self.seed, self.scale, self.place)
+
+    @property
+    def before(self) -> list[Placed]:
+        """What must be there before the cell can be measured, each after what it needs."""
+        asked = [*([self.reference] if self.reference else []), *self.predicted]
+        keep = wanted(self.experiment, self.scale)["checkpoints"]
+        found: list[Placed] = []
+        for recipe in (*([self.reference.recipe] if self.reference else []), *self.recipes):
+            if attacked_before(recipe):
+                attack = Levels(recipe, self.place)
+                found += [Train(attack.twin, self.place), attack]
+            found.append(Train(recipe, self.place, keep))
+        return [*found, *asked]
 
     @property
     def needs(self) -> tuple[str, ...]:
-        own = self.predicted
-        return (Train(self.recipe, self.place).key, *([own.key] if own else []))
+        return tuple(step.key for step in self.before)
 
     def done(self) -> bool:
         found = self._there()
@@ -280,11 +254,19 @@ class Measure(Placed):
         return sealed.read(path) if path.is_file() else {}
 
     def run(self, deadline: float | None) -> None:
-        own, place, run = self.predicted, self.place, self.place.run(self.recipe)
+        place, reference = self.place, self.reference
         cell = place.store.find(self.experiment, self.seed, self.scale) if self.measured() else None
         if cell is None:
-            said = own.folder if own else None
-            cell = measured(self.experiment, self.seed, self.scale, run, said, place.store, place.command)
+            cell = measured(
+                self.experiment,
+                self.seed,
+                self.scale,
+                [place.run(recipe) for recipe in self.recipes],
+                [step.folder for step in self.predicted],
+                place.store,
+                place.command,
+                reference.folder / f"shifted-{AS_TRAINED}" if reference else None,
+            )
         for e in self.rows:
             row = replace(cell, experiment=e.name, scale=e.scale_name(self.scale), note=e.remark(self.scale))
             place.store.write(row)

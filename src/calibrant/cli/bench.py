@@ -54,8 +54,8 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Measure every cell that is not in the store yet."""
+    from calibrant.bench.place import Place
     from calibrant.bench.run import run as run_steps
-    from calibrant.bench.steps import Place
     from calibrant.errors import FailedError
     from calibrant.executors import Outcome
     from calibrant.papers import experiments

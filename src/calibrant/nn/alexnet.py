@@ -1,5 +1,6 @@
 """AlexNet (Krizhevsky 2014), whose errors SS Eq. 34–36 normalise corruption errors by. One tower, for 224 pixels; other
-sizes are pooled to 6 × 6 as well, and 63 pixels is the least."""
+sizes are pooled to 6 × 6 as well. Images of less than 63 pixels would vanish: for those (CIFAR) the first convolution
+is 5 × 5 without a stride, and the map that is left, 3 × 3 of 32 pixels, is what the dense layers see."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 from calibrant.errors import InputError
 from calibrant.nn.blocks import Layers
 
-LEAST = 63
+SMALL, LEAST = 63, 15
 
 
 class AlexNet(nn.Module):
@@ -20,16 +21,19 @@ class AlexNet(nn.Module):
         super().__init__()
         if min(size) < LEAST:
             raise InputError(f"images of {size[0]}×{size[1]} vanish in AlexNet; it needs {LEAST}×{LEAST} at least")
+        small = min(size) < SMALL
+        stem = nn.Conv2d(in_channels, 64, 5, 1, 2) if small else nn.Conv2d(in_channels, 64, 11, 4, 2)
+        edge = 3 if small else 6
         self.convolutions = nn.Sequential(
-            nn.Conv2d(in_channels, 64, 11, 4, 2), layers.act(), layers.pool(kernel_size=3, stride=2),
+            stem, layers.act(), layers.pool(kernel_size=3, stride=2),
             nn.Conv2d(64, 192, 5, padding=2), layers.act(), layers.pool(kernel_size=3, stride=2),
             nn.Conv2d(192, 384, 3, padding=1), layers.act(),
             nn.Conv2d(384, 256, 3, padding=1), layers.act(),
             nn.Conv2d(256, 256, 3, padding=1), layers.act(), layers.pool(kernel_size=3, stride=2),
-            nn.AdaptiveAvgPool2d(6),
+            nn.AdaptiveAvgPool2d(edge),
         )  # fmt: skip
         self.dense = nn.Sequential(
-            nn.Dropout(head_dropout), nn.Linear(256 * 36, 4096), layers.act(),
+            nn.Dropout(head_dropout), nn.Linear(256 * edge**2, 4096), layers.act(),
             nn.Dropout(head_dropout), nn.Linear(4096, 4096), layers.act(),
         )  # fmt: skip
         self.fc = nn.Linear(4096, classes)

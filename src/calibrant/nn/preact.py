@@ -1,8 +1,8 @@
-"""Residual networks whose activation comes first (He 2016b): ResNet-29 v2 (AR), ResNet-18, Wide-ResNet-28-10.
+"""Residual networks whose activation comes first (He 2016b): ResNet-29 v2 (AR), ResNet-18 and -50, Wide-ResNet-28-10.
 
 resnet29v2 is the Keras example that AR A.1 trains (depth 9n+2, n = 3): bottlenecks 16/64/128 → 64/128/256, the stride
 on the first 1×1, biases everywhere, a bare 1×1 shortcut on the *unactivated* input, and no activation before the very
-first block, as the stem has one. The other two take the shortcut after the activation (Zagoruyko 2016) and have no
+first block, as the stem has one. The others take the shortcut after the activation (Zagoruyko 2016) and have no
 biases. Dropout stands before the last convolution of a block, where Zagoruyko 2016 puts it.
 """
 
@@ -59,13 +59,36 @@ class PreBottleneck(nn.Module):
         return out
 
 
+class PreWide(nn.Module):
+    """ResNet-50's bottleneck with the activation first; the shortcut as in `PreBasic`, the stride on the 3×3."""
+
+    def __init__(self, inputs: int, width: int, outputs: int, stride: int, layers: Layers, first: bool) -> None:
+        super().__init__()
+        self.bn1, self.act1, self.conv1 = layers.norm(inputs), layers.act(), conv(inputs, width, 1)
+        self.bn2, self.act2, self.conv2 = layers.norm(width), layers.act(), conv(width, width, 3, stride)
+        self.bn3, self.act3, self.drop = layers.norm(width), layers.act(), layers.drop()
+        self.conv3 = conv(width, outputs, 1)
+        self.reshapes = stride != 1 or inputs != outputs
+        self.downsample = conv(inputs, outputs, 1, stride) if self.reshapes else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.act1(self.bn1(x))
+        y = self.conv2(self.act2(self.bn2(self.conv1(active))))
+        y = self.conv3(self.drop(self.act3(self.bn3(y))))
+        out: Tensor = y + self.downsample(active if self.reshapes else x)
+        return out
+
+
+Block = type[PreBasic] | type[PreBottleneck] | type[PreWide]
+
+
 class PreResNet(nn.Module):
     """stem → stages → norm, act → head. `stem_active`: the stem ends in a norm and an activation of its own."""
 
     def __init__(
         self,
-        block: type[PreBasic] | type[PreBottleneck],
-        depth: int,
+        block: Block,
+        depths: Sequence[int],
         widths: Sequence[tuple[int, int]],
         classes: int,
         in_channels: int,
@@ -84,7 +107,7 @@ class PreResNet(nn.Module):
         inputs, (height, width) = stem, size
         for i, (inner, outputs) in enumerate(widths):
             stage = nn.Sequential()
-            for j in range(depth):
+            for j in range(depths[i]):
                 stride = 2 if i > 0 and j == 0 else 1
                 stage.append(block(inputs, inner, outputs, stride, layers, stem_active and i == j == 0))
                 inputs = outputs
@@ -104,8 +127,8 @@ class PreResNet(nn.Module):
 
 
 def _network(
-    block: type[PreBasic] | type[PreBottleneck],
-    depth: int,
+    block: Block,
+    depths: Sequence[int],
     widths: Sequence[tuple[int, int]],
     stem: int,
     classes: int,
@@ -117,9 +140,10 @@ def _network(
     hidden: Sequence[int] = (4096, 4096),
 ) -> nn.Module:
     made = partial(PreResNet, stem=stem, stem_active=block is PreBottleneck, head=head, hidden=hidden)
-    return he(made(block, depth, widths, classes, in_channels, size, layers))
+    return he(made(block, depths, widths, classes, in_channels, size, layers))
 
 
-resnet29v2 = partial(_network, PreBottleneck, 3, ((16, 64), (64, 128), (128, 256)), 16)
-preact_resnet18 = partial(_network, PreBasic, 2, ((64, 64), (128, 128), (256, 256), (512, 512)), 64)
-wide_resnet28_10 = partial(_network, PreBasic, 4, ((160, 160), (320, 320), (640, 640)), 16)
+resnet29v2 = partial(_network, PreBottleneck, (3, 3, 3), ((16, 64), (64, 128), (128, 256)), 16)
+preact_resnet18 = partial(_network, PreBasic, (2, 2, 2, 2), ((64, 64), (128, 128), (256, 256), (512, 512)), 64)
+preact_resnet50 = partial(_network, PreWide, (3, 4, 6, 3), ((64, 256), (128, 512), (256, 1024), (512, 2048)), 64)
+wide_resnet28_10 = partial(_network, PreBasic, (4, 4, 4), ((160, 160), (320, 320), (640, 640)), 16)

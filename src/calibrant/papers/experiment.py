@@ -1,7 +1,7 @@
 """An experiment: one row of a paper's table, as a frozen record of everything that decides its numbers.
 
 A recipe (data, network, loss, targets, transforms, schedule, selection), what is done with the trained network
-(ensemble, calibrators, shifts), the metrics, the number of seeds, and what the paper reports.
+(pool, ensembles, calibrators, shifts), the metrics, the number of seeds, and what the paper reports.
 A *cell* is an experiment at one seed and one scale; its key is the content of its settings.
 """
 
@@ -29,20 +29,29 @@ SMALL_SHARE, SMALL_EPOCHS = 0.1, 5
 
 @dataclass(frozen=True)
 class Experiment:
-    """`reported` holds the paper's numbers as fractions: variant (`as_trained` or a calibrator) → metric → value."""
+    """`reported` holds the paper's numbers as fractions: variant (`as_trained` or a calibrator) → metric → value.
+
+    `shifts` are names of data sets, or `corruptions`, `perturbations`, `ood` (classes held out of training),
+    `ood:NAME` (a foreign data set) and `attack:NAME`. With `pool`, so many trainings of seeds of their own are one
+    predictor. `reference` is the network that mCE and its kin are relative to. With `block`, a video is measured frame
+    by frame, and intervals draw so many successive frames together.
+    """
 
     paper: str
     table: str
     row: str
     recipe: Recipe
     seeds: int = 1
-    ensemble: Choice | None = None
+    pool: int = 1
+    ensembles: tuple[Choice, ...] = ()
     calibrators: tuple[str | Choice, ...] = ()  # names, or a name with options
     shifts: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ("accuracy", "nll", "brier", "ece", "ece_mass", "auroc", "aurc", "gap")
     reported: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     note: str = ""
     original: Recipe | None = None  # the row's own recipe, where settings were changed
+    reference: Recipe | None = None
+    block: int | None = None
 
     @property
     def name(self) -> str:
@@ -85,11 +94,29 @@ class Experiment:
     def _lighter(network: Choice) -> Choice:
         return replace(network, name=SMOKE_NETWORKS.get(network.name, network.name))
 
-    def pooled(self, scale: Scale) -> Choice | None:
-        """The ensemble of one cell; at smoke scale a pair, which runs the same code."""
-        if self.ensemble is None or scale != "smoke" or "members" not in self.ensemble.options:
-            return self.ensemble
-        return Choice(self.ensemble.name, {**self.ensemble.options, "members": SMOKE_MEMBERS})
+    def pooled(self, scale: Scale) -> tuple[Choice, ...]:
+        """The ensembles of one cell; at smoke scale pairs, which run the same code."""
+        return tuple(self._pair(e) if scale == "smoke" and "members" in e.options else e for e in self.ensembles)
+
+    @staticmethod
+    def _pair(ensemble: Choice) -> Choice:
+        return Choice(ensemble.name, {**ensemble.options, "members": SMOKE_MEMBERS})
+
+    def seeds_of(self, seed: int, scale: Scale) -> tuple[int, ...]:
+        """The seeds whose trainings a cell is of: its own, or those of its pool, which no other pool has."""
+        size = min(self.pool, SMOKE_MEMBERS) if scale == "smoke" else self.pool
+        return tuple(range(seed * size, (seed + 1) * size))
+
+    def alone(self) -> Experiment:
+        """What each training of a pool is asked: the same, by itself."""
+        return replace(self, pool=1)
+
+    def of_reference(self) -> Experiment | None:
+        """What the reference is asked: the corruptions, as it was trained."""
+        if self.reference is None:
+            return None
+        plain_one = replace(self, pool=1, ensembles=(), calibrators=(), reference=None, original=None)
+        return replace(plain_one, recipe=self.reference, shifts=("corruptions",), row="reference")
 
     @property
     def maps(self) -> dict[str, Choice]:
@@ -99,13 +126,19 @@ class Experiment:
 
     def settings(self, seed: int, scale: Scale) -> dict[str, Any]:
         """What decides a cell's numbers, as plain JSON; what the paper reports does not."""
-        return {
-            "recipe": self.at(seed, scale).content(),
-            "ensemble": plain(self.pooled(scale)),
+        ensembles = [plain(e) for e in self.pooled(scale)]
+        found = {
+            "recipe": self.at(self.seeds_of(seed, scale)[0], scale).content(),
+            "ensemble": ensembles if len(ensembles) > 1 else next(iter(ensembles), None),
             "calibrators": [plain(c) for c in self.calibrators],
             "shifts": list(self.shifts),
             "metrics": list(self.metrics),
         }
+        if self.pool > 1:
+            found["pool"] = len(self.seeds_of(seed, scale))
+        if (reference := self.of_reference()) is not None:
+            found["reference"] = reference.at(seed, scale).content()
+        return found if self.block is None else {**found, "block": self.block}
 
     def key(self, seed: int, scale: Scale) -> str:
         return digest(self.settings(seed, scale))

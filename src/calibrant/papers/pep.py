@@ -1,16 +1,27 @@
 """PEP, "PEP: Parameter Ensembling by Perturbation": Table 2, small networks under six methods.
 
-`calibrant bench run` measures a row's network as trained and after temperature scaling; the other columns (PEP,
-MC dropout, SWA, deep ensembles) share its trainings and are measured by `benchmarks/pep_table2.py`.
+A row's network as trained, after temperature scaling, as PEP and as SWA are one cell. MC dropout needs a network with
+dropout, and a deep ensemble several trainings: they are rows of their own (`mnist_cnn_dropout`, `mnist_cnn_deep`).
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 from calibrant.papers.experiment import Experiment, Paper
 from calibrant.papers.reported import said_of
 from calibrant.training.recipes import RECIPES
 from calibrant.training.settings import Choice
 
+MEMBERS = 5
+"""Of a deep ensemble; the paper does not say. Five pools of five take the trainings of the baseline's 25 runs."""
+READINGS: dict[str, dict[str, Any]] = {
+    "cifar10_cnn": {"norm_first": False},
+    "cifar100_cnn": {"norm_first": False, "padding": 0},
+}
+"""Where the paper's network leaves a choice that decides whether dropout trains: the reading with the lowest NLL of MC
+dropout on held-out data."""
 ROWS = ("mnist_mlp", "mnist_cnn", "fashion_cnn", "cifar10_cnn", "cifar100_cnn")
 
 
@@ -21,21 +32,38 @@ def experiment(row: str) -> Experiment:
         row=row,
         recipe=RECIPES[f"pep/{row}"],
         seeds=25,
+        ensembles=(Choice("pep", {"members": 10}), Choice("swa", {"epochs": 5})),
         calibrators=("temperature",),
         reported=said_of(f"pep/table2/{row}"),
         note="batch and learning rate ours; the paper tunes on the whole held-out set, we on half of it",
     )
 
 
+def deep(row: str) -> Experiment:
+    plain = experiment(row)
+    note = f"{plain.note}; {MEMBERS} members, the paper does not say how many"
+    return replace(plain, row=f"{row}_deep", seeds=5, pool=MEMBERS, ensembles=(), reported={}, note=note)
+
+
+def dropout(row: str) -> Experiment:
+    """The paper does not give the passes of MC dropout: 50 here."""
+    plain, options = experiment(row), READINGS.get(row, {})
+    note = plain.note + ("; order of BatchNorm and padding chosen by held-out NLL" if options else "")
+    recipe = plain.recipe.with_settings({f"network.{k}": v for k, v in {"dropout": 0.5, **options}.items()})
+    ensemble = Choice("dropout", {"members": 50})
+    return replace(plain, row=f"{row}_dropout", recipe=recipe, ensembles=(ensemble,), reported={}, note=note)
+
+
 def five_classes(network: str) -> Experiment:
-    """Out-of-distribution detection; `benchmarks/stress_runs.py` measures `entropy_kl`, `bench run` the rest."""
+    """Out-of-distribution detection: the entropies of the classes that were held out."""
     own = "" if network == "wide_resnet28_10" else "NOT the paper's network, WRN-28-10; "
     return Experiment(
         paper="pep",
         table="ood",
         row=network,
         recipe=RECIPES[f"pep/ood_{network}"],
-        ensemble=Choice("pep"),
+        ensembles=(Choice("pep"),),
+        shifts=("ood",),
         calibrators=("temperature",),
         reported=said_of(f"pep/ood/{network}"),
         note=f"{own}which five classes, the bins of entropy and the schedule are not given: classes 0–4, 30 log bins",
@@ -45,5 +73,9 @@ def five_classes(network: str) -> Experiment:
 PAPER = Paper(
     "pep",
     "PEP: Parameter Ensembling by Perturbation",
-    (*(experiment(row) for row in ROWS), five_classes("cifar_cnn"), five_classes("wide_resnet28_10")),
+    (
+        *(made(row) for made in (experiment, deep, dropout) for row in ROWS),
+        five_classes("cifar_cnn"),
+        five_classes("wide_resnet28_10"),
+    ),
 )

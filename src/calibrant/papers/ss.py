@@ -12,7 +12,10 @@ from calibrant.papers.experiment import Experiment, Paper
 from calibrant.papers.reported import said_of
 from calibrant.training.recipes import RECIPES
 from calibrant.training.recipes.ss import DROPOUT, passes, suffix
+from calibrant.training.settings import Choice
 
+FEWER = 10
+"""Passes of MC dropout under the 95 corruptions."""
 # Table E.1 on CIFAR
 E1 = (
     ("cifar10", "vgg19"),
@@ -33,7 +36,7 @@ def experiment(data: str, network: str, dropout: bool, smooth: bool) -> Experime
         row=name,
         recipe=RECIPES[f"ss/{name}"],
         seeds=3,
-        ensemble=passes(network, {}) if dropout else None,
+        ensembles=(passes(network, {}),) if dropout else (),
         calibrators=("temperature",),
         reported=said_of(f"ss/table_e1/{name}"),
         note="the paper trains on all 50,000 images, we on 45,000",
@@ -47,6 +50,21 @@ def nearly_all(data: str) -> Experiment:
     return replace(usual, row=row, recipe=RECIPES[f"ss/{row}"], note="trained on 49,000 of the paper's 50,000 images")
 
 
+def corrupted(dropout: bool, smooth: bool) -> Experiment:
+    """Figure 9: ResNet-18 on CIFAR-100 by severity, and mCE, mCNLL and mCECE against an AlexNet."""
+    usual = experiment("cifar100", "resnet18", dropout, smooth)
+    ensembles = tuple(Choice(e.name, {**e.options, "members": FEWER}) for e in usual.ensembles)
+    return replace(
+        usual,
+        table="figure9",
+        ensembles=ensembles,
+        shifts=("corruptions",),
+        reference=RECIPES["ss/cifar100_alexnet"],
+        reported={},
+        note=f"{usual.note}; MC dropout with {FEWER} members; the reference is an AlexNet for 32 pixels trained here",
+    )
+
+
 PAPER = Paper(
     "ss",
     "Blurs Behave Like Ensembles: Spatial Smoothings to Improve Accuracy, Uncertainty, and Robustness",
@@ -57,6 +75,7 @@ PAPER = Paper(
             for dropout in (False, True)
             for smooth in (False, True)
         ),
+        *(corrupted(dropout, smooth) for dropout in (False, True) for smooth in (False, True)),
         nearly_all("cifar10"),
         nearly_all("cifar100"),
         *ss_camvid.EXPERIMENTS,

@@ -1,6 +1,6 @@
 """SS's studies on CIFAR-100, one seed a cell: what Prob, Blur, the place, τ, the dropout rate, the head,
 pre-activation, BlurPool and ReLU6 everywhere each do (App. A.1, B, C, F), and deep ensembles with smoothing (Fig. E.1).
-`benchmarks/smoothing_runs.py --only ss/table_b1` measures them; rows that are one network share its training.
+Rows that are one network share its training.
 
 Tables have the paper's numbers; of figures only what the text says is known, so those rows have none.
 """
@@ -57,7 +57,7 @@ def study(table: str, row: str, network: str, options: Mapping[str, Any], note: 
             base, name=name, about=f"SS study, {row}", network=Choice(network, as_authors(network, options))
         ),
         seeds=1,
-        ensemble=passes(network, options) if drop else None,
+        ensembles=(passes(network, options),) if drop else (),
         reported=said_of(name),
         note="; ".join(["one seed", "the paper trains on all 50,000 images, we on 45,000", *([note] if note else [])]),
     )
@@ -122,16 +122,18 @@ def deep(data: str, smooth: bool) -> Experiment:
 def preact_row(network: str, drop: bool, pre: bool) -> Experiment:
     options: dict[str, Any] = dropped(None) if drop else {}
     name = network
-    if pre and network == "vgg16":
+    if pre and network.startswith("vgg"):
         options["preact"] = True
     elif pre:
-        name = "preact_resnet18"
+        name = f"preact_{network}"
     row = f"{network}{'_preact' if pre else ''}{'_dropout' if drop else ''}"
     return study("table_c2", row, name, options)
 
 
 F1 = ("none", "blur", "prob_blur", "blurpool", "prob_blurpool")
 NETWORKS = ("resnet18", "vgg16")
+ALL = (*NETWORKS, "vgg19", "resnet50")
+"""Of Table C.2."""
 
 EXPERIMENTS = (
     *(study("table_b1", f"{n}_{k}", n, dropped(smooth)) for n in NETWORKS for k, smooth in B1.items()),
@@ -145,7 +147,7 @@ EXPERIMENTS = (
     ),
     *(study("figure_b1", f"tau_{t:g}", "resnet18", dropped({**SMOOTH, "tau": t})) for t in TAUS),
     *(head_row(network, head) for network in NETWORKS for head in HEADS),
-    *(preact_row(network, drop, pre) for network in NETWORKS for drop in (False, True) for pre in (False, True)),
+    *(preact_row(network, drop, pre) for network in ALL for drop in (False, True) for pre in (False, True)),
     *(without_post_activation(network, what) for network in reversed(NETWORKS) for what in F1),
     *(relu6_row(network, drop) for network in NETWORKS for drop in (False, True)),
     *(deep(data, smooth) for data in ("cifar100", "cifar10") for smooth in (False, True)),

@@ -67,16 +67,16 @@ TABLE3 = table(
     ensemble of AR-AdaLS        | table3/ensemble_of_ar_adals  | 5.5
     AR-AdaLS of ensemble        | table3/ar_adals_of_ensemble  | 4.4
     # ImageNet-C, one network
-    vanilla              | - | 10.7±0.5
-    label smoothing      | - | 8.1±0.4
-    AdaLS                | - | 8.0±0.2
-    AR-AdaLS             | - | 6.9±0.2
+    vanilla              | table3/imagenet_vanilla | 10.7±0.5
+    label smoothing      | table3/imagenet_smoothing | 8.1±0.4
+    AdaLS                | table3/imagenet_adals | 8.0±0.2
+    AR-AdaLS             | table3/imagenet_ar_adals | 6.9±0.2
     # ImageNet-C, five networks
-    ensemble of vanilla         | - | 4.2
-    ensemble of label smoothing | - | 4.7
-    ensemble of AdaLS           | - | 4.8
-    ensemble of AR-AdaLS        | - | 5.1
-    AR-AdaLS of ensemble        | - | 4.0
+    ensemble of vanilla         | table3/imagenet_ensemble_of_vanilla | 4.2
+    ensemble of label smoothing | table3/imagenet_ensemble_of_smoothing | 4.7
+    ensemble of AdaLS           | table3/imagenet_ensemble_of_adals | 4.8
+    ensemble of AR-AdaLS        | table3/imagenet_ensemble_of_ar_adals | 5.1
+    AR-AdaLS of ensemble        | table3/imagenet_ar_adals_of_ensemble | 4.0
     """,
 )
 

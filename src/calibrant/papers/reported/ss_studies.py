@@ -128,11 +128,11 @@ TABLE_C2 = table(
     post-activation | table_c2/vgg16_dropout@dropout           | 1.133 68.8 3.66
     pre-activation  | table_c2/vgg16_preact_dropout@dropout    | 1.036 71.7 3.55
     # VGG-19
-    post-activation | -                                        | 2.016 67.6 21.2
-    pre-activation  | -                                        | 1.799 64.4 17.2
+    post-activation | table_c2/vgg19                           | 2.016 67.6 21.2
+    pre-activation  | table_c2/vgg19_preact                    | 1.799 64.4 17.2
     # VGG-19, MC dropout
-    post-activation | -                                        | 1.215 67.3 6.37
-    pre-activation  | -                                        | 1.084 70.1 4.23
+    post-activation | table_c2/vgg19_dropout@dropout           | 1.215 67.3 6.37
+    pre-activation  | table_c2/vgg19_preact_dropout@dropout    | 1.084 70.1 4.23
     # ResNet-18
     post-activation | table_c2/resnet18                        | 0.983 77.1 7.75
     pre-activation  | table_c2/resnet18_preact                 | 0.934 77.6 8.04
@@ -140,11 +140,11 @@ TABLE_C2 = table(
     post-activation | table_c2/resnet18_dropout@dropout        | 0.937 76.9 5.11
     pre-activation  | table_c2/resnet18_preact_dropout@dropout | 0.872 77.6 5.53
     # ResNet-50
-    post-activation | -                                        | 0.880 79.0 8.35
-    pre-activation  | -                                        | 0.870 79.4 8.27
+    post-activation | table_c2/resnet50                        | 0.880 79.0 8.35
+    pre-activation  | table_c2/resnet50_preact                 | 0.870 79.4 8.27
     # ResNet-50, MC dropout
-    post-activation | -                                        | 0.831 78.6 6.06
-    pre-activation  | -                                        | 0.819 79.5 6.29
+    post-activation | table_c2/resnet50_dropout@dropout        | 0.831 78.6 6.06
+    pre-activation  | table_c2/resnet50_preact_dropout@dropout | 0.819 79.5 6.29
     """,
 )
 

@@ -1,4 +1,4 @@
-"""AR A.1–A.2. ResNet-29 v2: Adam, batch 256, 200 epochs, 1e-3 → 1e-4/1e-5/1e-6/0.5e-6 at 80/120/160/180.
+"""AR A.1–A.3. ResNet-29 v2: Adam, batch 256, 200 epochs, 1e-3 → 1e-4/1e-5/1e-6/0.5e-6 at 80/120/160/180.
 
 LS ε 0.02, AdaLS α 0.05, AR-AdaLS α 0.005 with R = 10 levels, mixup 0.2, CCAT within 0.01, ensembles of 5. AR-AdaLS
 needs robustness levels, so its runs first train and attack a vanilla twin (`training.levels`). DDN is our default
@@ -89,7 +89,34 @@ def _wrn(data: str, epsilon: float) -> tuple[Recipe, ...]:
     return (plain, *changed, mixed, ccat, deep)
 
 
+def _imagenet() -> tuple[Recipe, ...]:
+    """A.3; what it does not print is edward2's: SGD 0.1 × batch/256, Nesterov 0.9, ÷ 10 at 30, 60 and 80, 5 epochs of
+    warm-up. The batch of a machine is ours; crops are within 16 pixels of the middle."""
+    plain = replace(
+        WRN,
+        name="ar/imagenet_resnet101",
+        about="AR A.3, ResNet-101 v1 on imagenet; schedule after edward2, batch ours",
+        data=DataSettings("imagenet"),
+        network=Choice("resnet101", {"stem": "imagenet"}),
+        augment=AugmentSettings(16, True),
+        optimiser=replace(WRN.optimiser, weight_decay=1e-4),
+        schedule=Schedule("multistep", milestones=(30, 60, 80), gamma=0.1, warmup=5),
+        epochs=90,
+        batch=256,
+    )
+    adaptive = Choice("ar_adals", {"alpha": ((0, 0.001), (60, 0.05)), "levels": LEVELS})
+    changes: dict[str, dict[str, object]] = {
+        "smoothing": {"targets": Choice("smoothing", {"epsilon": 0.02})},
+        "adals": {"targets": Choice("adals", {"alpha": 0.03})},
+        "ar_adals": {"targets": adaptive},
+        "ar_adals_of_ensemble": {"targets": adaptive, "members": 5},
+    }
+    named = {key: {"name": f"{plain.name}_{key}", "about": f"{plain.about}; {key}"} for key in changes}
+    return (plain, *(replace(plain, **named[key], **change) for key, change in changes.items()))  # type: ignore[arg-type]
+
+
 PAPER = (
+    *_imagenet(),
     RESNET29,
     *(
         replace(RESNET29, name=f"{RESNET29.name}_{key}", about=f"AR A.1, ResNet-29 v2 on cifar10, {about}", **changes)  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 The paper gives neither batch size nor learning rate: 128 and 1e-3 are ours. It tunes σ and T on its one held-out set,
 which is halved here into validation and calibration. "BN after each layer" can be read in two ways. With dropout, the
 CIFAR network has it after ReLU, because before it the dense units die (best of four readings on held-out data, all
-listed by the cells of `benchmarks/pep_table2.py`).
+listed by the cells of `pep/table2`).
 """
 
 from __future__ import annotations

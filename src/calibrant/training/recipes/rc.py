@@ -1,4 +1,5 @@
-"""RC §3: ResNet-32, cross-entropy against label smoothing, L1 norm, focal and inverse focal over grids; 5 runs.
+"""RC §3: ResNet-32 (and ResNet-110, Table A): cross-entropy against label smoothing, L1 norm, focal and inverse focal
+loss over grids; 5 runs.
 
 The paper chooses each coefficient by ECE on *test*, which is an oracle choice. These recipes choose on validation, and
 the record also shows the oracle's choice. The appendix is missing from our copy: SGD 0.1, momentum 0.9, 5e-4, batch
@@ -74,4 +75,11 @@ def recipes(data: str, network: str = "resnet32") -> tuple[Recipe, ...]:
     )
 
 
-RECIPES = (*recipes("svhn"), *recipes("cifar10"), *recipes("cifar100"), *recipes("news20", "text_cnn"))
+RECIPES = (
+    *recipes("svhn"),
+    *recipes("cifar10"),
+    *recipes("cifar100"),
+    *recipes("news20", "text_cnn"),
+    *recipes("cifar10", "resnet110"),  # Appendix, Table A
+    *recipes("cifar100", "resnet110"),
+)

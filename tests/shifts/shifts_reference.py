@@ -231,7 +231,7 @@ def jpeg_compression(x: Array, c: Any, numbers: Numbers) -> Array:
 
 
 def spatter(x: Array, c: Any, numbers: Numbers) -> Array:
-    from benchmarks.shifts_water import sheen
+    from tests.shifts.shifts_water import sheen
 
     mean, deviation, sigma, threshold, strength, mud = c
     liquid = blurred(mean + deviation * numbers.normal(x.shape[:2]), sigma)

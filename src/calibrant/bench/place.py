@@ -1,0 +1,61 @@
+"""Where a command works: its store, its folder of trainings and how they run; and what all steps have in common."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+from calibrant.bench.store import KEY_LENGTH, Store
+from calibrant.data import Data
+from calibrant.training.recipe import DataSettings, Recipe
+from calibrant.training.run import How, data_of
+from calibrant.training.settings import Choice, build, plain
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where and how a command works. Nothing here changes a number."""
+
+    results: Path
+    runs: Path
+    how: How = How()  # noqa: RUF009
+    command: str = ""
+
+    @property
+    def store(self) -> Store:
+        return Store(self.results)
+
+    def run(self, recipe: Recipe) -> Path:
+        return self.runs / recipe.key()[:KEY_LENGTH]
+
+    def data(self, recipe: Recipe) -> Data:
+        return _loaded(json.dumps(plain(recipe.data), sort_keys=True), self.how.root, self.how.factory)
+
+
+@lru_cache(maxsize=4)
+def _loaded(settings: str, root: Any, factory: str | None) -> Data:
+    """A process that stays reads its data once."""
+    recipe = Recipe(Choice("mlp"), data=build(DataSettings, json.loads(settings)))  # data do not depend on the network
+    return data_of(recipe, How(root=root, factory=factory))
+
+
+class Placed:
+    """What all steps here have in common: most want the accelerator, and of most nobody knows how long they take."""
+
+    place: Place
+    gpu: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def key(self) -> str: ...
+
+    @property
+    def lease(self) -> Path:
+        return self.place.runs / ".leases" / self.key
+
+    def seconds(self) -> float | None:
+        return None

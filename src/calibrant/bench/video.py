@@ -1,0 +1,62 @@
+"""Networks that label the pixels of a video: measured frame by frame, because all pixels are too many for one array.
+
+Measured on the validation part, which is a continuous video: the network as it is, as an ensemble (MC dropout: all its
+passes on every frame) and smoothed in time (one pass per frame, of MC dropout another member each time; SS Table E.4).
+While such a network trains, only a few frames are watched: all of them would cost as much as the epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.data import Batches, Data
+from calibrant.ensembles import Ensemble, TemporalSmoothing
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.frames import Frames
+from calibrant.papers import AS_TRAINED, Experiment
+from calibrant.papers.ss_camvid import TEMPORAL
+from calibrant.training.run_folder import Trained
+from calibrant.types import Split
+
+WATCHED = 4
+RESAMPLING = Resampling(seed=0, replicates=1000)
+SMOKE_FRAMES = 12
+
+
+def watched(data: Data) -> Data:
+    """What such a training sees: its own part, and a few frames of the video."""
+    few = data[Split.VALIDATION].take(torch.arange(WATCHED), Split.VALIDATION)
+    return replace(data, splits={Split.TRAIN: data[Split.TRAIN], Split.VALIDATION: few})
+
+
+def measured(
+    experiment: Experiment, predictors: Mapping[str, Any], trained: Trained, data: Data, device: Any, smoke: bool
+) -> dict[str, dict[str, Any]]:
+    """Variant → metric → value and interval, for the network, its ensembles and the stream."""
+    part = data[Split.VALIDATION]
+    part = part.take(torch.arange(min(part.n, SMOKE_FRAMES)), Split.VALIDATION) if smoke else part
+    frames = Batches(part, 1, device=device, mean=trained.mean, std=trained.std)
+    asked: dict[str, Callable[[Tensor], Tensor]] = {name: _call(p) for name, p in predictors.items()}
+    last = next(reversed(predictors.values()))  # the ensemble, where there is one
+    stream = TemporalSmoothing(last, class_axis=-1)
+    asked[TEMPORAL] = lambda x: stream(x, stream="video")
+    out = {}
+    for name, predictor in asked.items():
+        sums = Frames()
+        for x, y, _ in frames:
+            with torch.no_grad():
+                sums.add(predictor(x)[0].float(), y[0])
+        report = sums.report(resampling=RESAMPLING, block=experiment.block)
+        out[name] = {m: [e.value, e.low, e.high] for m, e in report.items()}
+    return {AS_TRAINED: out.pop(AS_TRAINED), **out}
+
+
+def _call(predictor: Any) -> Callable[[Tensor], Tensor]:
+    if isinstance(predictor, Ensemble):
+        return lambda x: predictor(x, class_axis=-1)
+    return lambda x: predictor.eval()(x)
