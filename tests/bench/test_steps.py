@@ -60,6 +60,23 @@ def test_an_ensemble_is_predicted_once_for_experiments_that_differ_in_calibrator
     assert graph([(pep, 0), (more, 0), (PLAIN, 0)], 1, here) == []
 
 
+def test_another_calibrator_is_measured_from_the_logits_in_the_store(tmp_path: Path) -> None:
+    here, more = place(tmp_path), replace(PLAIN, row="calibrated", calibrators=("temperature",))
+    both = replace(PLAIN, row="both", calibrators=("temperature", "histogram"))
+    list(execute(graph([(more, 0)], 1, here), InProcess()))
+    elsewhere = Place(here.results, tmp_path / "elsewhere", QUIET)
+    steps = graph([(both, 0)], 1, elsewhere)
+    assert [type(s) for s in steps] == [Measure], "no training"
+    assert [type(s) for s in graph([(both, 1)], 1, elsewhere)] == [Train, Measure], "of another seed nothing is known"
+    assert [o.ending for o in execute(steps, InProcess())] == ["done"]
+    again, first = here.store.cells()
+    assert again.measured["temperature"] == first.measured["temperature"]
+    assert again.intervals["as_trained"] == first.intervals["as_trained"]
+    assert set(again.measured) == {"as_trained", "temperature", "histogram"}
+    for name in ("seconds", "device", "environment", "commit", "extras"):
+        assert getattr(again, name) == getattr(first, name), name
+
+
 def test_a_measurement_for_another_row_is_not_made_again(tmp_path: Path) -> None:
     here = place(tmp_path)
     list(execute(graph([(PLAIN, 0)], 1, here), InProcess()))

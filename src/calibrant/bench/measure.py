@@ -18,7 +18,7 @@ import torch
 from calibrant.bench import shifted
 from calibrant.bench.pooled import curve
 from calibrant.bench.predict import FEATURED, predicted, said, wanted
-from calibrant.bench.store import LOGITS, Cell, Store
+from calibrant.bench.store import BOTH, LOGITS, Cell, Store
 from calibrant.diagnostics.stability import variance_over_runs
 from calibrant.files import atomic, sealed
 from calibrant.files import read as read_predictions
@@ -35,6 +35,8 @@ LARGEST_EVERY = 25
 """Epochs between those whose largest logits travel."""
 ORACLE = "oracle"
 """The variant of the point that a selection would have chosen had it seen test."""
+
+OF_TRAINING = ("images_per_second", "epochs", "train_accuracy")
 
 Variants = dict[str, Mapping[str, Estimate]]
 
@@ -78,7 +80,7 @@ def measured(
     if experiment.block is not None:
         variants, more = _video(said_of_first.pop("video")), dict[str, Any]()
     else:
-        variants, more = _variants(experiment, scale, runs, folders, reference)
+        variants, more = _variants(experiment, *_predictors(experiment, scale, runs, folders), folders, reference)
     for name, row in said_of_first.pop("attacks", {}).items():
         variants[name] = {m: Estimate(v) for m, v in row.items()}
     where = {
@@ -88,10 +90,7 @@ def measured(
     return replace(
         blank(experiment, seed, scale, command),
         status="done",
-        measured={name: {m: e.value for m, e in row.items()} for name, row in variants.items()},
-        intervals={
-            name: {m: (e.low, e.high) for m, e in row.items() if e.low is not None} for name, row in variants.items()
-        },
+        **_numbers(variants),
         seconds=extras.pop("train_seconds"),
         device=where["device"],
         environment={**where, "engine": engine or sealed.read(chosen(run) / "recipe.json")["engine"]},
@@ -99,6 +98,31 @@ def measured(
         extras={**extras, **more, **said_of_first, "run": run.name}
         | ({"runs": [r.name for r in runs]} if len(runs) > 1 else {}),
     )
+
+
+def measured_again(experiment: Experiment, seed: int, scale: Scale, known: Cell, store: Store, command: str) -> Cell:
+    """The cell of a training whose logits are in the store; `known`, another cell of it, says how it was trained."""
+    calibration, test = (read_predictions(store.logits(known.extras["run"], s.value)) for s in BOTH)
+    variants, more = _variants(experiment, {AS_TRAINED: (calibration, test)}, {})
+    own = {k: v for k, v in known.extras.items() if k in (*OF_TRAINING, "run")}
+    return replace(
+        blank(experiment, seed, scale, command),
+        status="done",
+        **_numbers(variants),
+        seconds=known.seconds,
+        device=known.device,
+        environment=known.environment,
+        commit=known.commit,
+        extras={**own, **more},
+    )
+
+
+def _numbers(variants: Variants) -> dict[str, Any]:
+    bounds = {name: {m: (e.low, e.high) for m, e in row.items() if e.low is not None} for name, row in variants.items()}
+    return {
+        "measured": {name: {m: e.value for m, e in row.items()} for name, row in variants.items()},
+        "intervals": bounds,
+    }
 
 
 def _video(rows: Mapping[str, Any]) -> Variants:
@@ -109,7 +133,7 @@ def _trained(recipe: Recipe, run: Path) -> dict[str, Any]:
     """What the training said of itself. The seconds are of all epochs, those before a resume included."""
     if recipe.selection is None:
         made = sealed.read(run / "metrics.json")
-        return {k: made[k] for k in ("train_seconds", "images_per_second", "epochs", "train_accuracy")}
+        return {k: made[k] for k in ("train_seconds", *OF_TRAINING)}
     record = sealed.read(run / "selection.json")
     each = [sealed.read(run / p["folder"] / "metrics.json") for p in record["points"]]
     choice = {k: record[k] for k in ("criterion", "split", "oracle")}
@@ -164,10 +188,13 @@ def _joined(each: Sequence[Predictions]) -> tuple[Predictions, dict[str, list[fl
 
 
 def _variants(
-    experiment: Experiment, scale: Scale, runs: Sequence[Path], folders: Sequence[Path], reference: Path | None
+    experiment: Experiment,
+    found: Mapping[str, Both],
+    extras: dict[str, Any],
+    folders: Sequence[Path] = (),
+    reference: Path | None = None,
 ) -> tuple[Variants, dict[str, Any]]:
-    """Every predictor and each of them after each calibrator, clean and under every shift."""
-    found, extras = _predictors(experiment, scale, runs, folders)
+    """Every predictor and each of them after each calibrator, clean and under every shift; adds to the extras."""
     asked, out, beyond = shifted.Asked.of(experiment.shifts), Variants(), Variants()
     for name, (calibration, test) in found.items():
         fitted = {c: fit(choice.name, calibration, **choice.options) for c, choice in experiment.maps.items()}

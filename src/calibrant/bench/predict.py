@@ -17,6 +17,7 @@ import torch
 
 from calibrant.bench import shifted, video
 from calibrant.bench.pooled import checkpoints_wanted, pooled, size_curve
+from calibrant.bench.store import BOTH
 from calibrant.data import Batches, Data, load
 from calibrant.ensembles import DeepEnsemble
 from calibrant.ensembles.single import predict as predict_with
@@ -32,7 +33,6 @@ from calibrant.types import Predictions, Split, jsonable
 BATCH = 500
 FEATURED = "featured"
 RECORD = "said.json"
-BOTH = (Split.CALIBRATION, Split.TEST)
 
 
 def wanted(experiment: Experiment, scale: Scale) -> dict[str, Any]:

@@ -19,10 +19,10 @@ import torch
 
 from calibrant.attacks.store import EDITION as EDITION_OF_RULERS
 from calibrant.bench import pace, video
-from calibrant.bench.measure import measured
+from calibrant.bench.measure import measured, measured_again
 from calibrant.bench.place import Place, Placed
 from calibrant.bench.predict import RECORD, predict, wanted
-from calibrant.bench.store import KEY_LENGTH
+from calibrant.bench.store import KEY_LENGTH, Cell
 from calibrant.executors import OutOfTime
 from calibrant.files import sealed
 from calibrant.papers import AS_TRAINED, Experiment, Scale
@@ -225,8 +225,18 @@ class Measure(Placed):
         return None if found is None else Predict(found, self.seed, self.scale, self.place)
 
     @property
+    def known(self) -> Cell | None:
+        """Another cell of the training, where the predictions in the store are enough."""
+        (first, *more), own = self.recipes, self.experiment
+        if more or self.predicted or self.reference or own.block is not None or first.selection is not None:
+            return None
+        return None if Train(first, self.place).done() else self.place.store.of_training(self.place.run(first).name)
+
+    @property
     def before(self) -> list[Placed]:
         """What must be there before the cell can be measured, each after what it needs."""
+        if self.known is not None:
+            return []
         asked = [*([self.reference] if self.reference else []), *self.predicted]
         keep = wanted(self.experiment, self.scale)["checkpoints"]
         found: list[Placed] = []
@@ -256,6 +266,8 @@ class Measure(Placed):
     def run(self, deadline: float | None) -> None:
         place, reference = self.place, self.reference
         cell = place.store.find(self.experiment, self.seed, self.scale) if self.measured() else None
+        if cell is None and (known := self.known) is not None:
+            cell = measured_again(self.experiment, self.seed, self.scale, known, place.store, place.command)
         if cell is None:
             cell = measured(
                 self.experiment,

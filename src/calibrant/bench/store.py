@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ from calibrant.errors import FileError
 from calibrant.files import locks, sealed
 from calibrant.files.paths import visible
 from calibrant.papers import PAPERS, Experiment, Scale
-from calibrant.types import jsonable
+from calibrant.types import Split, jsonable
 
 KEY_LENGTH = 12
 SCHEMA = 2
@@ -76,6 +77,8 @@ class Cell:
         return {"schema": SCHEMA, **head, "numbers": numbers, "settings": dict(self.settings)}
 
 
+BOTH = (Split.CALIBRATION, Split.TEST)
+"""What a calibrator is fitted on, and what it is judged on."""
 NOT_STORED = ("experiment", "scale", "note", "measured", "intervals", "reported")
 
 
@@ -125,6 +128,12 @@ class Store:
         """Where the predictions of a training lie."""
         return self.root / LOGITS / f"{run[:KEY_LENGTH]}-{split}.npz"
 
+    def of_training(self, run: str) -> Cell | None:
+        """A cell of a training whose predictions are here: others of it can be measured without training again."""
+        if not all(self.logits(run, split.value).is_file() for split in BOTH):
+            return None
+        return _trained(self.root).get(run)
+
     def cells(self, under: str = "") -> Iterator[Cell]:
         """Every cell of a paper, a table or a row, in the order of their names; by default all."""
         reported = {e.name: e.reported for paper in PAPERS.values() for e in paper.experiments}
@@ -137,6 +146,13 @@ class Store:
             raise FileError(
                 f"{self.root} is of an earlier version, with a file for each row; use that version to read it"
             )
+
+
+@lru_cache(maxsize=1)
+def _trained(root: Path) -> dict[str, Cell]:
+    """Run → a cell of it; read once, because what a process trains itself it finds in its folder of runs."""
+    done = (c for c in Store(root).cells() if c.status == "done" and "pool" not in c.settings)
+    return {c.extras["run"]: c for c in done if "run" in c.extras}
 
 
 def _body(cell: Cell) -> dict[str, Any]:
