@@ -36,6 +36,7 @@ from calibrant.errors import InputError, unknown, warn
 from calibrant.functional.binomial import Floats
 from calibrant.functional.classwise import CHUNK
 from calibrant.functional.pooling import pool
+from calibrant.functional.scores import argmax
 from calibrant.posthoc.map import FitRecord
 from calibrant.posthoc.overlap import scrambled
 from calibrant.types import Predictions
@@ -68,17 +69,18 @@ class PredictionSets(Rule):
         """Sets of the classes with scores up to the quantile: [1, 1], [1, K] by class, or [N, 1] by item."""
         assert p.logits is not None
         sets = torch.empty(p.n, int(p.logits.shape[-1]), dtype=torch.bool)
-        predicted = torch.empty(p.n, dtype=torch.long)
+        predicted, accepted = torch.empty(p.n, dtype=torch.long), torch.empty(p.n, dtype=torch.bool)
         for rows, z, score, u in self.scored(p):
-            predicted[rows] = z.argmax(-1) if p.predicted is None else p.predicted[rows].cpu()
+            predicted[rows] = argmax(z) if p.predicted is None else p.predicted[rows].cpu()
             q, at = (t if len(t) == 1 else t[rows] for t in (quantile, tie))
             sets[rows] = (score < q) | ((score == q) & (u <= at)) if self.randomised else score <= q
-        return Decisions(alone(sets, predicted), predicted, sets)
+            accepted[rows] = alone(sets[rows], predicted[rows])
+        return Decisions(accepted, predicted, sets)
 
     def scored(self, p: Predictions) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
         """(rows, logits [n, K], scores [n, K], u [n, 1]) of a few items at a time."""
         assert p.logits is not None
-        size = max(1, CHUNK // (int(p.logits.shape[-1]) * p.members))
+        size = max(1, CHUNK // (4 * int(p.logits.shape[-1]) * p.members))  # 1 MiB: pages that are used again
         for start in range(0, p.n, size):
             rows = slice(start, start + size)
             z = p.logits[..., rows, :].cpu()
@@ -142,7 +144,7 @@ def likeliest_first(p: Tensor) -> tuple[Tensor, Tensor]:
 
 def alone(sets: Tensor, predicted: Tensor) -> Tensor:
     """Whether a set holds the predicted class and nothing else."""
-    return (sets.sum(-1) == 1) & sets.gather(-1, predicted[:, None])[:, 0]
+    return (sets.sum(-1, dtype=torch.int32) == 1) & sets.gather(-1, predicted[:, None])[:, 0]
 
 
 def uniform(z: Tensor) -> Tensor:

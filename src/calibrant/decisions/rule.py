@@ -75,7 +75,7 @@ class Rule(Shown):
         nothing = torch.zeros(z.shape[-2], dtype=torch.long, device=z.device)
         # an origin spares the map the hash of the logits, which only a report would look at
         found = self.decisions(Predictions(nothing, z, group=ids, group_names=names, origin="applied"))
-        return found.without(z.isnan().any(-1).reshape(-1, z.shape[-2]).any(0).cpu())
+        return found.without(z.amax(-1).isnan().reshape(-1, z.shape[-2]).any(0).cpu())  # NaN is the largest
 
     def decisions(self, p: Predictions) -> Decisions:
         """Decisions about predictions as they are before the map."""
