@@ -36,10 +36,20 @@ def apply(
     probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
     labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")] = None,
+    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
+    ignore_index: Annotated[int | None, typer.Option(help="label of items to ignore")] = None,
 ) -> None:
     """Apply a fitted map or a rule to predictions."""
     one_file = out.suffix in files.FORMATS
     outputs.check((out, outputs.FILE if one_file else outputs.PARTS), inputs=[map_folder, preds, labels])
+    reading: dict[str, Any] = {
+        "labels": labels,
+        "logits_key": logits_key,
+        "probs_key": probs_key,
+        "labels_key": labels_key,
+        "class_axis": class_axis,
+        "ignore_index": ignore_index,
+    }
     fitted = load(map_folder)
     files.existing(preds)
     if isinstance(fitted, Rule):
@@ -47,11 +57,11 @@ def apply(
             raise FileError(
                 f"cannot write {out}: decisions go into one file; end the name in {', '.join(files.FORMATS)}"
             )
-        p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
+        p = files.read(preds, **reading)
         _decided(fitted, p, out, as_json)
         return
     if one_file:
-        p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
+        p = files.read(preds, **reading)
         after = fitted.predictions(p)
         files.write(out, after)
         before_nll, after_nll = mean_nll(loss_of(reduce(p, classwise=False), p.n), reduce(after, classwise=False))

@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from calibrant.decisions.conformal import quantile, scorer
+from calibrant.decisions.conformal import scorer
+from calibrant.decisions.quantile import quantile
 from calibrant.decisions.rule import Decisions, probability
 from calibrant.decisions.weighted import calibration, unlabelled
 from calibrant.errors import InputError

@@ -12,7 +12,7 @@ A set holds the classes with s(x, k) ≤ q, where q is the r-th smallest score o
 items that are exchangeable the truth is in the set with probability at least 1 − α; given the n items, the coverage is
 Beta(r, n + 1 − r) where no scores are tied. `guarantee` asks for the smallest r with which the coverage given the n
 items is at least 1 − α with that probability. By class, q of class k comes from the items of class k; by group, from
-the items of the group (Mondrian).
+the items of the group (Mondrian). Of items that come in groups, such as pixels: `quantile.py`.
 
 Conservative: u = 0, and ties are in. A set of aps goes on until its classes hold more than q together: the class that
 crosses q is in, and no set is empty (Romano 2020, without the step that drops that class at random). Randomised: u is
@@ -31,9 +31,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.decisions.rule import Decisions, Rule, asked, cells_of, percent
+from calibrant.decisions.quantile import needed, place, quantile
+from calibrant.decisions.rule import Decisions, Rule, asked, cells_of, percent, units_of
 from calibrant.errors import InputError, unknown, warn
-from calibrant.functional.binomial import Floats
 from calibrant.functional.classwise import CHUNK
 from calibrant.functional.pooling import pool
 from calibrant.functional.scores import argmax
@@ -101,6 +101,8 @@ class PredictionSets(Rule):
         c = self.record.certificate
         each = "" if self.by is None else f" in each {self.by}"
         said = f"{self.method} sets contain the truth with probability {asked(c['coverage'])} or more{each}"
+        if c["grouped"]:
+            said += f" for an item of a new group, chosen on {c['n']:,} groups"
         if c["guarantee"] is not None:
             said += f" (guaranteed with {asked(c['guarantee'])} confidence)"
         said += f": {c['size']:.2f} classes on average"
@@ -155,32 +157,6 @@ def uniform(z: Tensor) -> Tensor:
     return (mixed & ((1 << 52) - 1)).double() / (1 << 52)
 
 
-def place(n: int, coverage: float, guarantee: float | None) -> int:
-    """r: which of n scores in rising order is the quantile; more than n if there are too few."""
-    if guarantee is None:
-        return max(1, int(np.ceil((n + 1) * coverage - 1e-9)))
-    from scipy.stats import binom
-
-    return int(binom.ppf(guarantee, n, coverage)) + 1
-
-
-def needed(coverage: float, guarantee: float | None) -> int:
-    """The fewest items that allow the promise."""
-    if guarantee is None:
-        return int(np.ceil(coverage / (1 - coverage) * (1 - 1e-9)))
-    return int(np.ceil(np.log(1 - guarantee) / np.log(coverage) - 1e-9))
-
-
-def quantile(score: Floats, u: Floats, coverage: float, guarantee: float | None) -> tuple[float, float]:
-    """(q, u of the item that it came from); infinite where there are too few."""
-    r = place(len(score), coverage, guarantee)
-    if r > len(score):
-        return float("inf"), 1.0
-    q = np.partition(score, r - 1)[r - 1]
-    tied = np.sort(u[score == q])
-    return float(q), float(tied[r - 1 - int((score < q).sum())])
-
-
 def scorer(
     p: Predictions, method: str, randomised: bool = False, penalty: float | None = None, k_reg: int | None = None
 ) -> PredictionSets:
@@ -218,31 +194,37 @@ def choose_sets(
     draft = scorer(p, method, randomised, penalty, k_reg)
     where = f"{p.source}: " if p.source else ""
     cell, names = cells_of(by, p, p.labels)
-    sizes = torch.bincount(cell, minlength=len(names)).tolist()
     own, chance = draft.of_labels(p)
     order = np.argsort(cell.numpy(), kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(cell.numpy(), minlength=len(names)))[:-1])
-    found = [quantile(own.numpy()[i], chance.numpy()[i], coverage, guarantee) for i in parts]
+    group = units_of(p, by)
+    units = [None if group is None else group.numpy()[i] for i in parts]
+    found = [
+        quantile(own.numpy()[i], chance.numpy()[i], coverage, guarantee, g) for i, g in zip(parts, units, strict=True)
+    ]
+    sizes = [len(i) if g is None else len(np.unique(g)) for i, g in zip(parts, units, strict=True)]
+    kind, n = ("items", p.n) if group is None else ("groups", len(torch.unique(group)))
     few = [name for name, (q, _) in zip(names, found, strict=True) if np.isinf(q)]
     least = needed(coverage, guarantee)
     if len(few) == len(found):
-        each, most = "" if by is None else f" of each {by}", max(map(len, parts))
-        raise InputError(f"{where}{most} items{each} are too few to promise {asked(coverage)}: {least} are needed")
+        each, most = "" if by is None else f" of each {by}", max(sizes)
+        raise InputError(f"{where}{most} {kind}{each} are too few to promise {asked(coverage)}: {least} are needed")
     if few:
         warn(
             f"{where}{len(few)} of {len(found)} {'classes' if by == 'class' else 'groups'} ({', '.join(few[:3])}"
-            f"{', …' if len(few) > 3 else ''}) have fewer than the {least} items that {asked(coverage)} needs: "
+            f"{', …' if len(few) > 3 else ''}) have fewer than the {least} {kind} that {asked(coverage)} needs: "
             f"{'they are in every set' if by == 'class' else 'their sets hold every class'}"
         )
     q, tie = torch.tensor(found, dtype=torch.float64).T.contiguous()
     beta = None
-    if by is None:
+    if by is None and group is None:
         r = place(p.n, coverage, guarantee)
         beta = (r, p.n + 1 - r)
     certificate = {
         "coverage": coverage,
         "guarantee": guarantee,
-        "n": p.n,
+        "n": n,
+        "grouped": group is not None,
         "cells": None if by is None else dict(zip(names, sizes, strict=True)),
         "beta": beta,
         "tied": not randomised and by is None and int((own == q[0]).sum()) > 1,
