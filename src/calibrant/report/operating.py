@@ -91,7 +91,7 @@ def operating_points(scores: Scores) -> OperatingPoints:
 
 def promised(conf: Floats, hit: NDArray[np.int64], group: NDArray[np.int64] | None) -> dict[float, float]:
     """Each target accuracy → the threshold that `decide` chooses for it (infinite: none), from rising confidences."""
-    wrong = 1.0 - hit
+    wrong = 1 - hit.astype(np.float64)
     items = Ordered.of(conf, wrong) if group is None else Grouped(conf, wrong, group)
     return {goal: items.choose(1 - goal, ALPHA).threshold for goal in TARGETS}
 
