@@ -13,7 +13,7 @@ from torch import Tensor
 
 from calibrant.decisions import threshold
 from calibrant.decisions.grouped import Grouped
-from calibrant.decisions.rule import asked, cells_of, floor, units_of
+from calibrant.decisions.rule import KNOWN_GROUPS, asked, cells_of, floor, units_of
 from calibrant.decisions.threshold import Chosen, Ordered, Threshold
 from calibrant.errors import InputError
 from calibrant.functional.binomial import Floats, clopper_pearson
@@ -44,7 +44,7 @@ class Accepting:
         if self.units < least:
             raise InputError(
                 f"{self.where}{self.units} {self.kind} are too few to promise {self.aim(risk, called)}: {least} are "
-                "needed, even if all of them are right"
+                f"needed, even if all of them are right{'' if self.group is None else KNOWN_GROUPS}"
             )
         ordered, names = self.ordered(per_item, p_value)
         found = [o.choose(level, self.delta) for o in ordered]

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from calibrant.decisions.quantile import needed, place, quantile
-from calibrant.decisions.rule import Decisions, Rule, asked, cells_of, percent, units_of
+from calibrant.decisions.rule import KNOWN_GROUPS, Decisions, Rule, asked, cells_of, percent, units_of
 from calibrant.errors import InputError, unknown, warn
 from calibrant.functional.classwise import CHUNK
 from calibrant.functional.pooling import pool
@@ -208,7 +208,8 @@ def choose_sets(
     least = needed(coverage, guarantee)
     if len(few) == len(found):
         each, most = "" if by is None else f" of each {by}", max(sizes)
-        raise InputError(f"{where}{most} {kind}{each} are too few to promise {asked(coverage)}: {least} are needed")
+        said = f"{where}{most} {kind}{each} are too few to promise {asked(coverage)}: {least} are needed"
+        raise InputError(said + ("" if group is None else KNOWN_GROUPS))
     if few:
         warn(
             f"{where}{len(few)} of {len(found)} {'classes' if by == 'class' else 'groups'} ({', '.join(few[:3])}"

@@ -211,6 +211,10 @@ def units_of(p: Predictions, by: str | None) -> Tensor | None:
     return None if p.group is None or by == "group" else p.group.cpu()
 
 
+KNOWN_GROUPS = "; if these groups are known and come again, make a promise for each (by='group', --by group)"
+"""What to add where groups are too few."""
+
+
 def cells_of(by: str | None, p: Predictions, predicted: Tensor) -> tuple[Tensor, tuple[str, ...]]:
     """([N] cell of each item, names of the cells) at choice time."""
     if by is None:
