@@ -149,3 +149,38 @@ def test_rows_of_costs_are_matched_by_class(preds: Path, tmp_path: Path, capsys:
     prices.write_text("class,a,b\n0,0,5\n1,1,0\n7,2,3\n")
     code, _, err = call(capsys, "decide", preds, "--costs", prices)
     assert code == 2 and "the rows are named 0, 1, 7, and the classes are 0, 1, 2" in err and err.count("\n") == 1
+
+
+def test_sets_under_shift(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`apply --weights` and `--adaptive` are the Python objects on files."""
+    rng = np.random.default_rng(0)
+    for name, n in (("cal", 600), ("new", 200)):
+        z = 3 * rng.normal(size=(n, 4))
+        np.savez(tmp_path / name, logits=z, labels=rng.integers(0, 4, n), weight=1 + rng.random(n))
+    cal, new, rule, out_file = (tmp_path / name for name in ("cal.npz", "new.npz", "rule", "o.npz"))
+    goal = ("--set-coverage", 0.8, "--method", "raps", "--penalty", 0.1, "--k-reg", 1)
+    assert call(capsys, "decide", cal, *goal, "-o", rule)[0] == 0
+    a, b = np.load(cal), np.load(new)
+    settings = {"coverage": 0.8, "method": "raps", "penalty": 0.1, "k_reg": 1}
+    words = ("apply", rule, new, "--calibration", cal, "-o", out_file)
+    assert call(capsys, *words, "--weights", "weight")[0] == 0
+    sets = calibrant.decisions.WeightedSets(a["logits"], a["labels"], weights=a["weight"], **settings)
+    assert (np.load(out_file)["sets"] == sets(b["logits"], weights=b["weight"]).sets.numpy()).all()
+    code, out, _ = call(capsys, *words, "--adaptive", 0.05)
+    assert code == 0 and "hold the truth" in out
+    stream = calibrant.decisions.AdaptiveSets(a["logits"], a["labels"], step=0.05, **settings)
+    for i, row in enumerate(np.load(out_file)["sets"]):
+        assert np.load(out_file)["level"][i] == stream.level if i < 5 else True
+        d = stream(b["logits"][i : i + 1])
+        assert d.sets is not None and d.sets[0].tolist() == row.tolist()
+        stream.update(d, b["labels"][i : i + 1])
+    for more, message in (
+        (("--weights", "nothing"), "no key 'nothing'"),
+        ((), "one of --weights COLUMN and --adaptive STEP"),
+        (("--adaptive", 2), "step=2"),
+    ):
+        code, _, err = call(capsys, *words, *more)
+        assert code == 2 and message in err and err.count("\n") == 1
+    assert call(capsys, "decide", cal, "--accept", 0.5, "-o", rule)[0] == 0
+    code, _, err = call(capsys, *words, "--weights", "weight")
+    assert code == 2 and "need a rule of sets" in err

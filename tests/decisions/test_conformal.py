@@ -11,7 +11,8 @@ import torch
 from scipy.stats import beta, kstest
 
 import calibrant
-from calibrant.decisions.conformal import METHODS, PredictionSets, needed, place, quantile, scores, uniform
+from calibrant.decisions.conformal import METHODS, PredictionSets, scores, uniform
+from calibrant.decisions.quantile import needed, place, quantile
 from calibrant.errors import InputError, UnknownNameError
 
 

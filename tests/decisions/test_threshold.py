@@ -268,8 +268,6 @@ def test_splits_are_checked() -> None:
         calibrant.decide(calibrant.predictions(z, y, split="test"), accept=0.5)
     with pytest.raises(InputError, match="chosen for 4 classes"):
         calibrant.decide(z, y, accept=0.5)(z[:, :3])
-    with pytest.warns(calibrant.CalibrantWarning, match="counts them as independent"):
-        calibrant.decide(calibrant.predictions(z, y, group=np.arange(300) // 3), accept=0.5)
 
 
 def test_classes_that_are_never_predicted_or_new() -> None:

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from torch import Tensor
 
 from calibrant import files
+from calibrant.cli.apply_shifted import shifted_sets
 from calibrant.cli.console import block_json, say
 from calibrant.cli.fit import Bar
-from calibrant.decisions import Rule, load
-from calibrant.errors import FileError
+from calibrant.decisions import Decisions, Rule, load
+from calibrant.errors import FileError, InputError
 from calibrant.files import outputs
 from calibrant.functional.scores import reduce
 from calibrant.posthoc.crossval import loss_of
@@ -31,15 +33,34 @@ def apply(
     out: Annotated[
         Path, typer.Option("-o", "--out", help="file to write (.npz, .safetensors, .parquet, .csv) or folder")
     ],
+    calibration: Annotated[
+        Path | None, typer.Option(help="of a rule of sets: labelled items, for --weights or --adaptive")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="column of both files: how much more often such an input will appear")
+    ] = None,
+    adaptive: Annotated[
+        float | None, typer.Option(help="follow a stream of labelled items by this step, such as 0.02")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
     logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
     probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
     labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")] = None,
+    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
+    ignore_index: Annotated[int | None, typer.Option(help="label of items to ignore")] = None,
 ) -> None:
     """Apply a fitted map or a rule to predictions."""
     one_file = out.suffix in files.FORMATS
-    outputs.check((out, outputs.FILE if one_file else outputs.PARTS), inputs=[map_folder, preds, labels])
+    outputs.check((out, outputs.FILE if one_file else outputs.PARTS), inputs=[map_folder, preds, labels, calibration])
+    reading: dict[str, Any] = {
+        "labels": labels,
+        "logits_key": logits_key,
+        "probs_key": probs_key,
+        "labels_key": labels_key,
+        "class_axis": class_axis,
+        "ignore_index": ignore_index,
+    }
     fitted = load(map_folder)
     files.existing(preds)
     if isinstance(fitted, Rule):
@@ -47,16 +68,27 @@ def apply(
             raise FileError(
                 f"cannot write {out}: decisions go into one file; end the name in {', '.join(files.FORMATS)}"
             )
-        p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
-        _decided(fitted, p, out, as_json)
+        if calibration is not None or weights is not None or adaptive is not None:
+            p, d, beside = shifted_sets(fitted, preds, calibration, weights, adaptive, reading)
+            _decided(fitted, p, fitted.mapped(p), d, out, as_json, beside)
+            return
+        p = files.read(preds, **reading)
+        after = fitted.mapped(p)
+        _decided(fitted, p, after, fitted.decide(after), out, as_json, {})
         return
+    if calibration is not None or weights is not None or adaptive is not None:
+        raise InputError(
+            f"{map_folder} is a fitted map; --calibration, --weights and --adaptive belong to a rule of sets"
+        )
     if one_file:
-        p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
+        p = files.read(preds, **reading)
         after = fitted.predictions(p)
         files.write(out, after)
         before_nll, after_nll = mean_nll(loss_of(reduce(p, classwise=False), p.n), reduce(after, classwise=False))
         found = _found(fitted, p.n, p.k, None, before_nll, after_nll, out) | {"overlap": fitted.overlap(p)}
     elif preds.is_dir() or preds.suffix == ".parquet":
+        if ignore_index is not None:
+            raise InputError("a folder of parts keeps every row; drop --ignore-index, or write one file")
         if out.suffix:
             raise FileError(
                 f"cannot write {out}: unknown format {out.suffix!r}; pass a folder, or use {', '.join(files.FORMATS)}"
@@ -74,14 +106,14 @@ def apply(
     _show(found)
 
 
-def _decided(rule: Rule, p: Predictions, out: Path, as_json: bool) -> None:
+def _decided(
+    rule: Rule, p: Predictions, after: Predictions, d: Decisions, out: Path, as_json: bool, beside: dict[str, Tensor]
+) -> None:
     """The predictions after the rule's map, with what it decides in columns beside them."""
-    after = rule.mapped(p)
-    d = rule.decide(after)
     if after.predicted is None:
         after = replace(after, predicted=d.predicted)
     columns = {"accepted": d.accepted, "sets": d.sets, "action": d.action}
-    files.write(out, after, {name: column for name, column in columns.items() if column is not None})
+    files.write(out, after, {name: column for name, column in columns.items() if column is not None} | beside)
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "rule": rule.kind,
@@ -91,10 +123,14 @@ def _decided(rule: Rule, p: Predictions, out: Path, as_json: bool) -> None:
     }
     if d.sets is not None:
         found["set_size"] = float(d.sets.sum(1).double().mean())
+    if "level" in beside:  # the truth was known after each item
+        assert d.sets is not None
+        found["coverage"] = float(d.sets.gather(1, p.labels.cpu()[:, None]).double().mean())
     if as_json:
         block_json(found | {"out": str(out)})
         return
     sets = "" if d.sets is None else f"; {found['set_size']:.2f} classes in a set on average"
+    sets += f", {100 * found['coverage']:.1f}% hold the truth" if "coverage" in found else ""
     say(f"{out}: {p.n:,} items, {100 * found['accepted']:.1f}% accepted, the others are handed to a person{sets}")
 
 

@@ -48,11 +48,21 @@ def decide(
     probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
     labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
     labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")] = None,
+    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
+    ignore_index: Annotated[int | None, typer.Option(help="label of items to ignore")] = None,
 ) -> None:
     """Which answers to accept, with a guarantee: a rule for an accuracy, a share, sets or costs."""
     outputs.check((out, outputs.RULE), inputs=[preds, labels, map_folder, loss, costs])
     fitted = None if map_folder is None else load(map_folder)
-    p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
+    p = files.read(
+        preds,
+        labels=labels,
+        logits_key=logits_key,
+        probs_key=probs_key,
+        labels_key=labels_key,
+        class_axis=class_axis,
+        ignore_index=ignore_index,
+    )
     actions, prices = (None, None) if costs is None else table(costs, p.classes)
     rule = choose(
         p,

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.decisions import threshold
-from calibrant.decisions.rule import asked, cells_of, floor
+from calibrant.decisions.grouped import Grouped
+from calibrant.decisions.rule import KNOWN_GROUPS, asked, cells_of, floor, units_of
 from calibrant.decisions.threshold import Chosen, Ordered, Threshold
 from calibrant.errors import InputError
-from calibrant.functional.binomial import Floats, clopper_pearson, exact_lower
+from calibrant.functional.binomial import Floats, clopper_pearson
 from calibrant.functional.scores import Scores
 from calibrant.functional.tensors import as_tensor
 from calibrant.posthoc.map import FitRecord
 from calibrant.types import Predictions
+
+Items = Ordered | Grouped
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,10 @@ class Accepting:
             raise InputError(f"risk={risk!r}; it must lie between 0 and the largest loss, {scale:g}")
         level = risk / scale
         least = threshold.needed(level, self.delta)
-        if self.p.n < least:
+        if self.units < least:
             raise InputError(
-                f"{self.where}{self.p.n} items are too few to promise {self.aim(risk, called)}: {least} are needed, "
-                "even if all of them are right"
+                f"{self.where}{self.units} {self.kind} are too few to promise {self.aim(risk, called)}: {least} are "
+                f"needed, even if all of them are right{'' if self.group is None else KNOWN_GROUPS}"
             )
         ordered, names = self.ordered(per_item, p_value)
         found = [o.choose(level, self.delta) for o in ordered]
@@ -48,7 +52,8 @@ class Accepting:
             best = min(o.least_risk(self.delta) for o in ordered)
             raise InputError(
                 f"{self.where}no threshold is sure to keep {self.aim(risk, called)}; the best reachable with these "
-                f"{self.p.n:,} items is {self.aim(best * scale, called, up=True)}; ask for less, or give more items"
+                f"{self.units:,} {self.kind} is {self.aim(best * scale, called, up=True)}; ask for less, or give more "
+                f"{self.kind}"
             )
         rule = self.rule(found, ordered, names, {"risk": level, "loss": called, "scale": scale, "new": None})
         table = None if loss is None else as_tensor(loss, "loss").double()
@@ -60,10 +65,11 @@ class Accepting:
 
         ordered, names = self.ordered(1.0 - self.scores.correct.double().numpy(), threshold.binomial_p)
         found = [o.surest(share) for o in ordered]
-        bounds = [float(exact_lower(c.count - c.total, c.count, self.delta)) for c in found if c.count]
-        count, n = sum(c.count for c in found), self.p.n
-        new = betaincinv(count + (self.by is None), n - count + (count == n), [0.025, 0.975]).tolist()
-        return self.rule(found, ordered, names, {"risk": 1 - min(bounds), "loss": None, "scale": 1.0, "new": new})
+        most = max(o.bound(c, self.delta) for o, c in zip(ordered, found, strict=True) if c.count)
+        count, n, new = sum(c.accepted for c in found), self.p.n, None
+        if self.group is None:
+            new = betaincinv(count + (self.by is None), n - count + (count == n), [0.025, 0.975]).tolist()
+        return self.rule(found, ordered, names, {"risk": most, "loss": None, "scale": 1.0, "new": new})
 
     def given(self, least: float) -> Threshold:
         """The threshold that someone chose without these items: exact bounds of accuracy and of coverage."""
@@ -72,19 +78,20 @@ class Accepting:
         if not found.count:
             raise InputError(
                 f"{self.where}no item has a confidence of {least:.12g} or more, so nothing is known about such items; "
-                f"the surest has {float(ordered[0].confidence[0]):.6g}"
+                f"the surest has {float(ordered[0].confidence.max()):.6g}"
             )
-        right = float(exact_lower(found.count - found.total, found.count, self.delta))
-        new = [float(bound) for bound in clopper_pearson(found.count, self.p.n)]
-        return self.rule([found], ordered, names, {"risk": 1 - right, "loss": None, "scale": 1.0, "new": new})
+        most = ordered[0].bound(found, self.delta)
+        new = None if self.group is not None else [float(b) for b in clopper_pearson(found.count, self.p.n)]
+        return self.rule([found], ordered, names, {"risk": most, "loss": None, "scale": 1.0, "new": new})
 
     def rule(
-        self, found: list[Chosen], ordered: list[Ordered], names: tuple[str, ...], promise: dict[str, Any]
+        self, found: list[Chosen], ordered: Sequence[Items], names: tuple[str, ...], promise: dict[str, Any]
     ) -> Threshold:
         count = sum(c.count for c in found)
         promise |= {
             "guarantee": 1 - self.delta,
-            "coverage": count / self.p.n,
+            "coverage": sum(c.accepted for c in found) / self.p.n,
+            "grouped": self.group is not None,
             "seen": sum(c.total for c in found) / count,
         }
         if self.by is not None:
@@ -92,7 +99,7 @@ class Accepting:
                 name: {
                     "threshold": c.threshold,
                     "n": len(o.confidence),
-                    "accepted": c.count,
+                    "accepted": c.accepted,
                     "seen": c.total / c.count if c.count else None,
                 }
                 for name, c, o in zip(names, found, ordered, strict=True)
@@ -104,15 +111,37 @@ class Accepting:
             record=FitRecord(certificate=promise),
         )
 
-    def ordered(self, loss: Floats, p_value: threshold.PValue) -> tuple[list[Ordered], tuple[str, ...]]:
-        """The items of each cell, the surest first."""
+    def ordered(self, loss: Floats, p_value: threshold.PValue) -> tuple[list[Items], tuple[str, ...]]:
+        """The items of each cell."""
         cell, names = cells_of(self.by, self.p, self.scores.predicted)
-        confidence = self.scores.confidence.numpy()
+        confidence, group = self.scores.confidence.numpy(), self.group
+
+        def items(i: Any) -> Items:
+            return (
+                Ordered.of(confidence[i], loss[i], p_value)
+                if group is None
+                else Grouped(confidence[i], loss[i], group[i])
+            )
+
         if len(names) == 1:
-            return [Ordered.of(confidence, loss, p_value)], names
+            return [items(slice(None))], names
         order = np.argsort(cell.numpy(), kind="stable")
         ends = np.cumsum(np.bincount(cell.numpy(), minlength=len(names)))[:-1]
-        return [Ordered.of(confidence[i], loss[i], p_value) for i in np.split(order, ends)], names
+        return [items(i) for i in np.split(order, ends)], names
+
+    @property
+    def group(self) -> NDArray[np.int64] | None:
+        """The group of each item, where groups are what was drawn: a rule by group counts the items of each."""
+        group = units_of(self.p, self.by)
+        return None if group is None else group.numpy()
+
+    @property
+    def units(self) -> int:
+        return self.p.n if self.group is None else len(np.unique(self.group))
+
+    @property
+    def kind(self) -> str:
+        return "items" if self.group is None else "groups"
 
     @property
     def where(self) -> str:

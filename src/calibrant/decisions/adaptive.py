@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from calibrant.decisions.conformal import quantile, scorer
+from calibrant.decisions.conformal import scorer
+from calibrant.decisions.quantile import quantile
 from calibrant.decisions.rule import Decisions, probability
 from calibrant.decisions.weighted import calibration, unlabelled
 from calibrant.errors import InputError
@@ -36,12 +37,14 @@ class AdaptiveSets:
         coverage: float = 0.9,
         step: float = 0.02,
         method: str = "lac",
+        penalty: float | None = None,
+        k_reg: int | None = None,
         map: FittedMap | None = None,
     ) -> None:
         p = calibration(predictions, labels, map)
         self.coverage = self.level = probability("coverage", coverage)
         self.step = probability("step", step)
-        self.map, self.k, self.scorer = map, p.k, scorer(p, method)
+        self.map, self.k, self.scorer = map, p.k, scorer(p, method, penalty=penalty, k_reg=k_reg)
         own, chance = self.scorer.of_labels(p)
         self._own, self._chance = own.numpy(), chance.numpy()
 

@@ -22,6 +22,7 @@ from calibrant.decisions.rule import Rule
 from calibrant.errors import InputError, MapError, RefusedError
 from calibrant.files import atomic
 from calibrant.functional.model_output import logits_of
+from calibrant.functional.segmentation import classes_back, classes_last
 from calibrant.posthoc.attach import Exact, layer
 from calibrant.posthoc.attach import attach as attach_map
 from calibrant.posthoc.map import Chain, FittedMap, Identity
@@ -80,16 +81,21 @@ def flat(fitted: FittedMap) -> list[FittedMap]:
 
 
 class Decided(nn.Module):
-    """The model, then the rule."""
+    """The model, then the rule; with `class_axis` a decision about each pixel."""
 
-    def __init__(self, model: nn.Module, rule: Rule) -> None:
+    def __init__(self, model: nn.Module, rule: Rule, class_axis: int | None) -> None:
         super().__init__()
-        self.model, self.decision = model, Deciding(rule)
+        self.model, self.decision, self.class_axis = model, Deciding(rule), class_axis
         self.train(model.training)
 
     def forward(self, x: Any) -> tuple[Tensor, ...]:
-        found: tuple[Tensor, ...] = self.decision(logits_of(self.model(x)))
-        return found
+        z = logits_of(self.model(x))
+        if self.class_axis is None:
+            return self.decision(z)  # type: ignore[no-any-return]
+        last = classes_last(z, self.class_axis, "logits")
+        found = self.decision(last.reshape(-1, last.shape[-1]))
+        pixels = [t.reshape(*last.shape[:-1], *t.shape[1:]) for t in found]
+        return tuple(t if t.ndim < z.ndim else classes_back(t, self.class_axis) for t in pixels)
 
 
 def attach(model: nn.Module, fitted: FittedMap | Rule, *, class_axis: int | None = None) -> nn.Module:
@@ -101,9 +107,7 @@ def attach(model: nn.Module, fitted: FittedMap | Rule, *, class_axis: int | None
         return attach_map(model, fitted, class_axis=class_axis)
     if not isinstance(model, nn.Module):
         raise InputError(f"attach needs an nn.Module that returns logits, not {type(model).__name__}")
-    if class_axis is not None:
-        raise InputError("a rule decides about items, not about pixels; attach its map (rule.map) with class_axis")
-    return Decided(model, fitted)
+    return Decided(model, fitted, class_axis)
 
 
 def names(rule: Rule) -> list[str]:

@@ -10,7 +10,7 @@ from calibrant.decisions.accepting import Accepting
 from calibrant.decisions.conformal import choose_sets
 from calibrant.decisions.costs import choose_costs
 from calibrant.decisions.rule import Rule, probability
-from calibrant.errors import InputError, SplitError, warn
+from calibrant.errors import InputError, SplitError
 from calibrant.files.given import given as given_predictions
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import refuse_reuse
@@ -44,6 +44,8 @@ def decide(
     actions: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
     label: str | None = None,
+    class_axis: int = -1,
+    ignore_index: int | None = None,
 ) -> Rule:
     """The rule for one of
 
@@ -57,22 +59,20 @@ def decide(
     * `costs`: a table [K, A] of what each action costs for each truth, with the names of the `actions` (`costs.py`).
 
     `predictions` are `Predictions`, logits beside their `labels`, or a data frame with a column `label`: items that
-    neither the model nor `map` was fitted on. `by="class"` or `"group"` keeps the promise in each class or group.
+    neither the model nor `map` was fitted on; images of labels come in with `class_axis` and `ignore_index`.
+    `by="class"` or `"group"` keeps the promise in each class or group. Where items come in groups (pixels of images)
+    and the rule is not by group, groups are what counts: the promise is on average over new groups (`grouped.py`).
     The promise of a threshold holds with probability `guarantee` (0.95); that of sets is on average over calibration
     sets, unless a `guarantee` is given.
     """
-    p = given_predictions(predictions, labels, label=label, classes=classes)
+    axes: dict[str, Any] = {"class_axis": class_axis, "ignore_index": ignore_index}
+    p = given_predictions(predictions, labels, label=label, classes=classes, **axes)
     goals = {"accuracy": accuracy, "accept": accept, "threshold": threshold, "risk": risk}
     goals |= {"set_coverage": set_coverage, "costs": costs}
     given = {"loss": loss, "method": method, "randomised": randomised or None, "penalty": penalty, "k_reg": k_reg}
     goal = one_goal(goals, given | {"actions": actions, "guarantee": guarantee, "by": by})
     sure = None if guarantee is None else probability("guarantee", guarantee)
     mapped, reused = behind_map(p, map, allow_reuse)
-    if p.group is not None and by != "group" and goal != "costs":
-        warn(
-            f"{p.source or 'these predictions'}: items come in groups; the promise counts them as independent, which "
-            "items of one group often are not"
-        )
     rule: Rule
     if set_coverage is not None:
         ties: dict[str, Any] = {"randomised": randomised, "penalty": penalty, "k_reg": k_reg}

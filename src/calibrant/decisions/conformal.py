@@ -12,7 +12,7 @@ A set holds the classes with s(x, k) ≤ q, where q is the r-th smallest score o
 items that are exchangeable the truth is in the set with probability at least 1 − α; given the n items, the coverage is
 Beta(r, n + 1 − r) where no scores are tied. `guarantee` asks for the smallest r with which the coverage given the n
 items is at least 1 − α with that probability. By class, q of class k comes from the items of class k; by group, from
-the items of the group (Mondrian).
+the items of the group (Mondrian). Of items that come in groups, such as pixels: `quantile.py`.
 
 Conservative: u = 0, and ties are in. A set of aps goes on until its classes hold more than q together: the class that
 crosses q is in, and no set is empty (Romano 2020, without the step that drops that class at random). Randomised: u is
@@ -31,11 +31,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.decisions.rule import Decisions, Rule, asked, cells_of, percent
+from calibrant.decisions.quantile import needed, place, quantile
+from calibrant.decisions.rule import KNOWN_GROUPS, Decisions, Rule, asked, cells_of, percent, units_of
 from calibrant.errors import InputError, unknown, warn
-from calibrant.functional.binomial import Floats
 from calibrant.functional.classwise import CHUNK
 from calibrant.functional.pooling import pool
+from calibrant.functional.scores import argmax
 from calibrant.posthoc.map import FitRecord
 from calibrant.posthoc.overlap import scrambled
 from calibrant.types import Predictions
@@ -68,17 +69,18 @@ class PredictionSets(Rule):
         """Sets of the classes with scores up to the quantile: [1, 1], [1, K] by class, or [N, 1] by item."""
         assert p.logits is not None
         sets = torch.empty(p.n, int(p.logits.shape[-1]), dtype=torch.bool)
-        predicted = torch.empty(p.n, dtype=torch.long)
+        predicted, accepted = torch.empty(p.n, dtype=torch.long), torch.empty(p.n, dtype=torch.bool)
         for rows, z, score, u in self.scored(p):
-            predicted[rows] = z.argmax(-1) if p.predicted is None else p.predicted[rows].cpu()
+            predicted[rows] = argmax(z) if p.predicted is None else p.predicted[rows].cpu()
             q, at = (t if len(t) == 1 else t[rows] for t in (quantile, tie))
             sets[rows] = (score < q) | ((score == q) & (u <= at)) if self.randomised else score <= q
-        return Decisions(alone(sets, predicted), predicted, sets)
+            accepted[rows] = alone(sets[rows], predicted[rows])
+        return Decisions(accepted, predicted, sets)
 
     def scored(self, p: Predictions) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
         """(rows, logits [n, K], scores [n, K], u [n, 1]) of a few items at a time."""
         assert p.logits is not None
-        size = max(1, CHUNK // (int(p.logits.shape[-1]) * p.members))
+        size = max(1, CHUNK // (4 * int(p.logits.shape[-1]) * p.members))  # 1 MiB: pages that are used again
         for start in range(0, p.n, size):
             rows = slice(start, start + size)
             z = p.logits[..., rows, :].cpu()
@@ -99,6 +101,8 @@ class PredictionSets(Rule):
         c = self.record.certificate
         each = "" if self.by is None else f" in each {self.by}"
         said = f"{self.method} sets contain the truth with probability {asked(c['coverage'])} or more{each}"
+        if c["grouped"]:
+            said += f" for an item of a new group, chosen on {c['n']:,} groups"
         if c["guarantee"] is not None:
             said += f" (guaranteed with {asked(c['guarantee'])} confidence)"
         said += f": {c['size']:.2f} classes on average"
@@ -142,7 +146,7 @@ def likeliest_first(p: Tensor) -> tuple[Tensor, Tensor]:
 
 def alone(sets: Tensor, predicted: Tensor) -> Tensor:
     """Whether a set holds the predicted class and nothing else."""
-    return (sets.sum(-1) == 1) & sets.gather(-1, predicted[:, None])[:, 0]
+    return (sets.sum(-1, dtype=torch.int32) == 1) & sets.gather(-1, predicted[:, None])[:, 0]
 
 
 def uniform(z: Tensor) -> Tensor:
@@ -151,32 +155,6 @@ def uniform(z: Tensor) -> Tensor:
     bits = (z.float() + 0.0).contiguous().view(torch.int32).long()
     mixed = scrambled(scrambled(bits + torch.arange(z.shape[-1])).sum(-1, keepdim=True))
     return (mixed & ((1 << 52) - 1)).double() / (1 << 52)
-
-
-def place(n: int, coverage: float, guarantee: float | None) -> int:
-    """r: which of n scores in rising order is the quantile; more than n if there are too few."""
-    if guarantee is None:
-        return max(1, int(np.ceil((n + 1) * coverage - 1e-9)))
-    from scipy.stats import binom
-
-    return int(binom.ppf(guarantee, n, coverage)) + 1
-
-
-def needed(coverage: float, guarantee: float | None) -> int:
-    """The fewest items that allow the promise."""
-    if guarantee is None:
-        return int(np.ceil(coverage / (1 - coverage) * (1 - 1e-9)))
-    return int(np.ceil(np.log(1 - guarantee) / np.log(coverage) - 1e-9))
-
-
-def quantile(score: Floats, u: Floats, coverage: float, guarantee: float | None) -> tuple[float, float]:
-    """(q, u of the item that it came from); infinite where there are too few."""
-    r = place(len(score), coverage, guarantee)
-    if r > len(score):
-        return float("inf"), 1.0
-    q = np.partition(score, r - 1)[r - 1]
-    tied = np.sort(u[score == q])
-    return float(q), float(tied[r - 1 - int((score < q).sum())])
 
 
 def scorer(
@@ -216,31 +194,38 @@ def choose_sets(
     draft = scorer(p, method, randomised, penalty, k_reg)
     where = f"{p.source}: " if p.source else ""
     cell, names = cells_of(by, p, p.labels)
-    sizes = torch.bincount(cell, minlength=len(names)).tolist()
     own, chance = draft.of_labels(p)
     order = np.argsort(cell.numpy(), kind="stable")
     parts = np.split(order, np.cumsum(np.bincount(cell.numpy(), minlength=len(names)))[:-1])
-    found = [quantile(own.numpy()[i], chance.numpy()[i], coverage, guarantee) for i in parts]
+    group = units_of(p, by)
+    units = [None if group is None else group.numpy()[i] for i in parts]
+    found = [
+        quantile(own.numpy()[i], chance.numpy()[i], coverage, guarantee, g) for i, g in zip(parts, units, strict=True)
+    ]
+    sizes = [len(i) if g is None else len(np.unique(g)) for i, g in zip(parts, units, strict=True)]
+    kind, n = ("items", p.n) if group is None else ("groups", len(torch.unique(group)))
     few = [name for name, (q, _) in zip(names, found, strict=True) if np.isinf(q)]
     least = needed(coverage, guarantee)
     if len(few) == len(found):
-        each, most = "" if by is None else f" of each {by}", max(map(len, parts))
-        raise InputError(f"{where}{most} items{each} are too few to promise {asked(coverage)}: {least} are needed")
+        each, most = "" if by is None else f" of each {by}", max(sizes)
+        said = f"{where}{most} {kind}{each} are too few to promise {asked(coverage)}: {least} are needed"
+        raise InputError(said + ("" if group is None else KNOWN_GROUPS))
     if few:
         warn(
             f"{where}{len(few)} of {len(found)} {'classes' if by == 'class' else 'groups'} ({', '.join(few[:3])}"
-            f"{', …' if len(few) > 3 else ''}) have fewer than the {least} items that {asked(coverage)} needs: "
+            f"{', …' if len(few) > 3 else ''}) have fewer than the {least} {kind} that {asked(coverage)} needs: "
             f"{'they are in every set' if by == 'class' else 'their sets hold every class'}"
         )
     q, tie = torch.tensor(found, dtype=torch.float64).T.contiguous()
     beta = None
-    if by is None:
+    if by is None and group is None:
         r = place(p.n, coverage, guarantee)
         beta = (r, p.n + 1 - r)
     certificate = {
         "coverage": coverage,
         "guarantee": guarantee,
-        "n": p.n,
+        "n": n,
+        "grouped": group is not None,
         "cells": None if by is None else dict(zip(names, sizes, strict=True)),
         "beta": beta,
         "tied": not randomised and by is None and int((own == q[0]).sum()) > 1,

@@ -3,8 +3,8 @@
 A promise counts as broken where so few hits would be rarer than 2.5% if it were kept: hits are binomial with at least
 the promised share; of sets without a `guarantee`, whose promise is on average over calibration sets, they are
 beta-binomial with the Beta distribution of coverage given the n items of the choice. A rule by class or group is tested
-in each, with the 2.5% divided among them. Where items come in groups that the rule does not know, the interval over
-groups must lie below.
+in each, with the 2.5% divided among them. Where items come in groups and the rule is not by group, every share is the
+mean over groups of the share in each, which is what such rules promise, and its interval must lie below.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.decisions.conformal import PredictionSets, place
+from calibrant.decisions.conformal import PredictionSets
 from calibrant.decisions.costs import LeastCost, compared
+from calibrant.decisions.quantile import place
 from calibrant.decisions.rule import Decisions, Rule, asked, percent
 from calibrant.decisions.threshold import Threshold
 from calibrant.functional.binomial import clopper_pearson
@@ -91,7 +92,7 @@ def _loss(rule: Threshold, p: Predictions, d: Decisions, j: Judgement) -> Judgem
     if not rule.loss.numel() or not bool(d.accepted.any()):
         return j
     paid = rule.loss[p.labels.cpu(), d.predicted][d.accepted]
-    e = mean_of(paid, group_of(p, d.accepted))
+    e = over_groups(paid, group_of(p, d.accepted))
     most = rule.record.certificate["risk"] * rule.record.certificate["scale"]
     broken = e.low is not None and e.low > most
     verdict = "the promise is broken here" if broken else "in line with the promise"
@@ -153,7 +154,7 @@ def _sets(
     hit, size = sets.gather(1, labels[:, None])[:, 0], sets.sum(1)
     estimates = {
         "coverage": share(hit, p.group),
-        "set_size": mean_of(size.double(), p.group),
+        "set_size": over_groups(size.double(), p.group),
         "empty_sets": share(size == 0, p.group),
     } | estimates
     which = {str(s): size == s for s in torch.unique(size)[:SHOWN].tolist()}
@@ -170,7 +171,7 @@ def _sets(
             "class": names[k],
             "items": int((labels == k).sum()),
             "coverage": share(hit[labels == k], group_of(p, labels == k)),
-            "set_size": mean_of(size[labels == k].double(), group_of(p, labels == k)),
+            "set_size": over_groups(size[labels == k].double(), group_of(p, labels == k)),
         }
         for k in torch.unique(labels).tolist()
     ]
@@ -190,12 +191,20 @@ def group_of(p: Predictions, which: Tensor) -> Tensor | None:
     return None if p.group is None else p.group.cpu()[which]
 
 
+def over_groups(values: Tensor, group: Tensor | None) -> Estimate:
+    """The mean with its normal interval, of items or of the means of groups."""
+    if group is not None:
+        _, place, size = torch.unique(group.cpu(), return_inverse=True, return_counts=True)
+        values = torch.zeros(len(size), dtype=values.dtype).index_add_(0, place, values) / size
+    return mean_of(values, None)
+
+
 def share(hits: Tensor, group: Tensor | None = None) -> Estimate:
-    """The share of True, with Clopper–Pearson's interval (in groups: a normal one over them); None of nothing."""
+    """The share of True with Clopper–Pearson's interval, or the mean share of groups with a normal one."""
     if not len(hits):
         return Estimate(None, reason="no such item")
     if group is not None:
-        e = mean_of(hits.double(), group.cpu())
+        e = over_groups(hits.double(), group)
         return replace(e, low=max(0.0, e.low or 0.0), high=min(1.0, e.high or 0.0), method="normal, over groups")
     low, high = clopper_pearson(int(hits.sum()), len(hits))
     return Estimate(float(hits.double().mean()), float(low), float(high), method="Clopper–Pearson")

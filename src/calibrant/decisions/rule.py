@@ -8,6 +8,7 @@ items, one for each class, or one for each group of items (`by`).
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from os import PathLike
@@ -20,6 +21,7 @@ from torch import Tensor
 from calibrant.display import Rows, Shown
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.inputs import numbered_groups
+from calibrant.functional.segmentation import classes_back, classes_last
 from calibrant.functional.tensors import as_tensor
 from calibrant.posthoc import overlap
 from calibrant.posthoc.map import FitRecord, FittedMap
@@ -37,6 +39,12 @@ class Decisions:
     predicted: Tensor  # the likeliest class
     sets: Tensor | None = None  # [N, K] bool: the classes that may be the truth
     action: Tensor | None = None  # index into the rule's actions
+
+    def reshaped(self, shape: Sequence[int], class_axis: int) -> Decisions:
+        """Of rows that were pixels: one entry per pixel, the classes of a set where those of the logits were."""
+        action = None if self.action is None else self.action.reshape(shape)
+        sets = None if self.sets is None else classes_back(self.sets.reshape(*shape, -1), class_axis)
+        return Decisions(self.accepted.reshape(shape), self.predicted.reshape(shape), sets, action)
 
     def without(self, unknown: Tensor) -> Decisions:
         """Items whose logits are NaN are handed to a person, and their sets hold every class."""
@@ -66,16 +74,24 @@ class Rule(Shown):
         """What the rule does and what it promises."""
         raise TypeError(f"{type(self).__name__} must define sentence")
 
-    def __call__(self, logits: Any, *, group: Any = None) -> Decisions:
-        """Decisions about logits, [N, K] or [M, N, K] for members; a rule by group needs each item's `group`."""
+    def __call__(self, logits: Any, *, group: Any = None, class_axis: int | None = None) -> Decisions:
+        """Decisions about logits, [N, K] or [M, N, K] for members; a rule by group needs each item's `group`.
+
+        With `class_axis` about each pixel: of [N, K, H, W] (1), decisions [N, H, W] and sets [N, K, H, W]."""
         z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
+        if class_axis is not None:
+            last = classes_last(z, class_axis, "logits")
+            return self(last.reshape(-1, last.shape[-1]), group=group).reshaped(last.shape[:-1], class_axis)
         if z.ndim not in (2, 3):
-            raise InputError(f"logits have shape {tuple(z.shape)}; a rule takes [N, K], or [M, N, K] for members")
+            raise InputError(
+                f"logits have shape {tuple(z.shape)}; a rule takes [N, K], [M, N, K] for members, or with class_axis=1 "
+                "[N, K, H, W]"
+            )
         ids, names = numbered_groups(group, z.shape[-2])
         nothing = torch.zeros(z.shape[-2], dtype=torch.long, device=z.device)
         # an origin spares the map the hash of the logits, which only a report would look at
         found = self.decisions(Predictions(nothing, z, group=ids, group_names=names, origin="applied"))
-        return found.without(z.isnan().any(-1).reshape(-1, z.shape[-2]).any(0).cpu())
+        return found.without(z.amax(-1).isnan().reshape(-1, z.shape[-2]).any(0).cpu())  # NaN is the largest
 
     def decisions(self, p: Predictions) -> Decisions:
         """Decisions about predictions as they are before the map."""
@@ -186,6 +202,17 @@ def probability(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
         raise InputError(f"{name}={value!r}; it must lie between 0 and 1, such as 0.95")
     return float(value)
+
+
+def units_of(p: Predictions, by: str | None) -> Tensor | None:
+    """The group of each item where groups were drawn, each with its items; None where items were.
+
+    A rule by group makes its promise about the items of each group, and counts those."""
+    return None if p.group is None or by == "group" else p.group.cpu()
+
+
+KNOWN_GROUPS = "; if these groups are known and come again, make a promise for each (by='group', --by group)"
+"""What to add where groups are too few."""
 
 
 def cells_of(by: str | None, p: Predictions, predicted: Tensor) -> tuple[Tensor, tuple[str, ...]]:

@@ -21,7 +21,8 @@ such candidates before it failed. So given N the chance that any passes is at mo
 Where errors are rarer at some lower confidence, each test is exact but the candidates that are too risky depend on more
 than N, and the whole search rests on simulations (`benchmarks/decide.py`, the rows with a dip).
 
-Items must be independent draws from where the rule will be used. By class or group, each has its promise of its own.
+Items must be independent draws from where the rule will be used; those that come in groups are the matter of
+`grouped.py`. By class or group, each has its promise of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from torch import Tensor
 
 from calibrant.decisions.rule import Decisions, Rule, asked, floor, percent
 from calibrant.errors import InputError
-from calibrant.functional.binomial import Floats
+from calibrant.functional.binomial import Floats, exact_lower
 from calibrant.functional.scores import reduce
 from calibrant.types import Predictions
 
@@ -83,6 +84,8 @@ class Threshold(Rule):
         if c["new"] is not None:
             what += f" (of new ones {percent(c['new'][0])} to {percent(c['new'][1])})"
         sure, each = asked(c["guarantee"]), "" if self.by is None else f" in each {self.by}, taken separately"
+        if c["grouped"]:
+            each = f" in a group, on average over groups{each}"
         if c["loss"] is None:
             promised = f"accepted answers are right at least {floor(1 - c['risk'])} of the time{each}"
             seen = f"{percent(1 - c['seen'])} seen"
@@ -135,9 +138,7 @@ def just_above(x: float) -> float:
 
 
 def binomial_p(errors: Floats, count: NDArray[Any], risk: float) -> Floats:
-    """P(Bin(count, risk) ≤ errors): small where so few errors would be luck if the true risk were higher.
-
-    Written with the beta function, which takes fractional counts (a design effect) too."""
+    """P(Bin(count, risk) ≤ errors): small where so few errors would be luck if the true risk were higher."""
     from scipy.special import betainc
 
     right = count - errors
@@ -184,11 +185,14 @@ PValue = Callable[[Floats, NDArray[np.int64], float], Floats]
 
 @dataclass(frozen=True)
 class Chosen:
-    """A threshold, how many items it accepts and what they lost in all; infinite, 0 and 0 where none passes."""
+    """A threshold, the items or groups that it accepts (something of), what they lost in all, and the accepted items.
+
+    Infinite and 0 where none passes."""
 
     threshold: float = float("inf")
     count: int = 0
     total: float = 0.0
+    accepted: int = 0
 
 
 @dataclass(frozen=True)
@@ -215,15 +219,19 @@ class Ordered:
         if not len(good):
             return Chosen()
         best = good[np.argmax(c.count[good])]
-        return Chosen(float(c.threshold[best]), int(c.count[best]), float(total[best]))
+        return Chosen(float(c.threshold[best]), int(c.count[best]), float(total[best]), int(c.count[best]))
+
+    @property
+    def units(self) -> int:
+        return len(self.confidence)
 
     def least_risk(self, delta: float) -> float:
         """The smallest risk that some threshold can be promised to keep (1: none can)."""
-        low, high = 0.0, 1.0
-        for _ in range(20):
-            middle = (low + high) / 2
-            low, high = (low, middle) if self.choose(middle, delta).count else (middle, high)
-        return high
+        return least_risk(lambda risk: self.choose(risk, delta).count > 0)
+
+    def bound(self, chosen: Chosen, delta: float) -> float:
+        """The most that the error rate above a threshold can be."""
+        return 1 - float(exact_lower(chosen.count - chosen.total, chosen.count, delta))
 
     def surest(self, share: float) -> Chosen:
         """What accepts as near to this share of the items as ties allow; no label is looked at."""
@@ -237,4 +245,13 @@ class Ordered:
     def at(self, t: float) -> Chosen:
         """What this threshold accepts."""
         count = int(np.searchsorted(-self.confidence, -t, side="right"))
-        return Chosen(t, count, float(self.total[count]))
+        return Chosen(t, count, float(self.total[count]), count)
+
+
+def least_risk(kept: Callable[[float], bool]) -> float:
+    """By bisection: the smallest risk that is kept, rounded up."""
+    low, high = 0.0, 1.0
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (low, middle) if kept(middle) else (middle, high)
+    return high

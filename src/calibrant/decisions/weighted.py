@@ -37,12 +37,14 @@ class WeightedSets:
         weights: Any,
         coverage: float = 0.9,
         method: str = "lac",
+        penalty: float | None = None,
+        k_reg: int | None = None,
         map: FittedMap | None = None,
     ) -> None:
         p = calibration(predictions, labels, map)
         w = positive(weights, p.n)
         self.coverage = probability("coverage", coverage)
-        self.map, self.k, self.scorer = map, p.k, scorer(p, method)
+        self.map, self.k, self.scorer = map, p.k, scorer(p, method, penalty=penalty, k_reg=k_reg)
         own, _ = self.scorer.of_labels(p)
         self.scores, order = own.sort()
         self.mass = w[order].cumsum(0)

@@ -105,4 +105,4 @@ def _with_labels(found: Arrays, labels: Path) -> Arrays:
     )
 
 
-__all__ = ["FORMATS", "Keys", "existing", "read", "write"]
+__all__ = ["FORMATS", "Keys", "existing", "read", "reader", "write"]

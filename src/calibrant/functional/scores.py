@@ -145,7 +145,7 @@ def merge(parts: Sequence[Scores]) -> Scores:
 
 def _chunk(z: Tensor, y: Tensor, cells: Cells | None, e: Tensor) -> tuple[Tensor, ...]:
     """`e` is room for the chunk in float64."""
-    a = _argmax(z)
+    a = argmax(z)
     e.copy_(z)
     top = e.gather(1, a[:, None])
     e.sub_(top)
@@ -169,7 +169,7 @@ def _chunk(z: Tensor, y: Tensor, cells: Cells | None, e: Tensor) -> tuple[Tensor
     return a, p_max, log_error, away - log_z, brier
 
 
-def _argmax(z: Tensor) -> Tensor:
+def argmax(z: Tensor) -> Tensor:
     """The first largest; numpy's is vectorised along a long row, torch's is not."""
     if z.device.type == "cpu" and z.dtype in (torch.float32, torch.float64) and z.shape[1] >= 32:
         return torch.from_numpy(np.argmax(z.numpy(), 1))

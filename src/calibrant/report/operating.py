@@ -16,7 +16,8 @@ from decimal import ROUND_CEILING, Decimal
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.decisions.threshold import Ordered, binomial_p
+from calibrant.decisions.grouped import Grouped
+from calibrant.decisions.threshold import Ordered
 from calibrant.functional.binning import equal_width
 from calibrant.functional.binomial import Floats, wilson
 from calibrant.functional.scores import Scores
@@ -65,7 +66,7 @@ def operating_points(scores: Scores) -> OperatingPoints:
     hit = scores.correct.numpy()[order].astype(np.int64)
     fixed = round_thresholds(scores.k if scores.about == "top label" else None)
     share = effective_share(scores)
-    held = promised(conf, hit, share)
+    held = promised(conf, hit, None if scores.group is None else scores.group.numpy()[order])
     thresholds, first = _distinct(conf, fixed, _chosen(conf, hit), set(held.values()) - {np.inf})
     accepted = len(conf) - first
     above = np.concatenate([np.cumsum(hit[::-1])[::-1], [0]])
@@ -88,10 +89,10 @@ def operating_points(scores: Scores) -> OperatingPoints:
     )
 
 
-def promised(conf: Floats, hit: NDArray[np.int64], share: float) -> dict[float, float]:
+def promised(conf: Floats, hit: NDArray[np.int64], group: NDArray[np.int64] | None) -> dict[float, float]:
     """Each target accuracy → the threshold that `decide` chooses for it (infinite: none), from rising confidences."""
-    wrong = np.concatenate([[0.0], np.cumsum(1.0 - hit[::-1])])
-    items = Ordered(conf[::-1], wrong, lambda errors, count, risk: binomial_p(errors * share, count * share, risk))
+    wrong = 1 - hit.astype(np.float64)
+    items = Ordered.of(conf, wrong) if group is None else Grouped(conf, wrong, group)
     return {goal: items.choose(1 - goal, ALPHA).threshold for goal in TARGETS}
 
 

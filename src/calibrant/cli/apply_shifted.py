@@ -1,0 +1,64 @@
+"""`calibrant apply RULE/ NEW --calibration CAL --weights COLUMN`, or `--adaptive STEP`: sets for shifted data.
+
+The rule says how sets are made and how often they must hold the truth; CAL has the items whose scores are compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant import files
+from calibrant.decisions import AdaptiveSets, Rule, WeightedSets
+from calibrant.decisions.conformal import PredictionSets
+from calibrant.decisions.rule import Decisions
+from calibrant.errors import FileError, InputError
+from calibrant.functional.tensors import as_tensor
+from calibrant.types import Predictions
+
+
+def shifted_sets(
+    rule: Rule, new: Path, calibration: Path | None, weights: str | None, step: float | None, reading: dict[str, Any]
+) -> tuple[Predictions, Decisions, dict[str, Tensor]]:
+    """(the items of NEW before the map, decisions about them, columns to write beside those)."""
+    if calibration is None or (weights is None) == (step is None):
+        raise InputError("sets under shift need --calibration FILE and one of --weights COLUMN and --adaptive STEP")
+    if not isinstance(rule, PredictionSets) or rule.by is not None or rule.randomised:
+        raise InputError(
+            "--weights and --adaptive need a rule of sets, without --by and --randomised: "
+            "calibrant decide CAL --set-coverage 0.9 -o RULE/"
+        )
+    known, p = files.read(calibration, **{**reading, "labels": None}), files.read(new, **reading)
+    if p.logits is None:
+        raise InputError(f"{new}: sets need the probabilities of all classes, and this is a top-1 set")
+    settings: dict[str, Any] = {"coverage": rule.record.certificate["coverage"], "method": rule.method, "map": rule.map}
+    if rule.method == "raps":
+        settings |= {"penalty": rule.penalty, "k_reg": rule.k_reg}
+    if weights is not None:
+        sets = WeightedSets(known, weights=column(calibration, weights), **settings)
+        return p, sets(p.logits, weights=column(new, weights)), {}
+    settings["step"] = step
+    return p, *stream(AdaptiveSets(known, **settings), p)
+
+
+def stream(sets: AdaptiveSets, p: Predictions) -> tuple[Decisions, dict[str, Tensor]]:
+    """Each item in the order of the file, its truth learned before the next; beside them the level of each set."""
+    assert p.logits is not None
+    found, levels = [], []
+    for i in range(p.n):
+        levels.append(sets.level)
+        found.append(sets(p.logits[i : i + 1]))
+        sets.update(found[-1], p.labels[i : i + 1])
+    accepted, predicted = (torch.cat([getattr(d, name) for d in found]) for name in ("accepted", "predicted"))
+    held = torch.cat([d.sets for d in found if d.sets is not None])
+    return Decisions(accepted, predicted, held), {"level": torch.tensor(levels, dtype=torch.float64)}
+
+
+def column(path: Path, name: str) -> Tensor:
+    """A column of numbers of a file of predictions."""
+    found = files.reader(path).read(path)
+    if name not in found.names:
+        raise FileError(f"{path}: no {found.word} {name!r}; {found.found}")
+    return as_tensor(found.load(name), name)

@@ -1,0 +1,86 @@
+"""Thresholds where items come in groups (the pixels of an image, the frames of a sequence): groups are what is drawn.
+
+Items of one group depend on each other, so what is promised and tested is about groups. The loss of a group at a
+threshold is the mean loss of its accepted items; at a fixed threshold, the losses of the groups where something is
+accepted are independent draws in [0, 1], and Hoeffding–Bentkus's p-value is valid for "their mean is above the risk".
+
+* `--accuracy` and `--risk`: the thresholds are the same for all data, so that each test is exact. They are tested from
+  the safest to the boldest by the fallback procedure (`threshold.py`), which needs no more than that: learn then test
+  (Angelopoulos 2021). No shape of the errors is assumed.
+* `--accept`: the threshold is a quantile of all confidences. No label is looked at, and the bound treats it as given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from calibrant.decisions.threshold import Chosen, Ordered, hoeffding_bentkus_p, least_risk, passes
+from calibrant.functional.binomial import Floats
+
+DOUBT = np.geomspace(1e-6, 1, 121)
+"""1 − threshold of each candidate: twenty to the power of ten."""
+STARTS = (1e-2, 1e-1, 1e-3, 1.0)
+"""Where δ enters; the first of them if there are too few groups for all."""
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """Items of one class, or all: confidence, loss in 0…1 and the group of each, numbered from 0."""
+
+    confidence: Floats
+    loss: Floats
+    group: NDArray[np.int64]
+
+    @property
+    def units(self) -> int:
+        return len(np.unique(self.group))
+
+    def table(self, thresholds: Floats) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+        """At each of falling thresholds: the total loss of groups, how many accept something, accepted items."""
+        if not len(self.confidence):
+            nothing = np.zeros(len(thresholds), np.int64)
+            return nothing.astype(float), nothing, nothing
+        first = np.searchsorted(-thresholds, -self.confidence)  # the safest threshold that accepts the item
+        shape = (int(self.group.max()) + 1, len(thresholds) + 1)
+        cell = self.group * shape[1] + first
+        accepted, paid = (
+            np.bincount(cell, weights, minlength=shape[0] * shape[1]).reshape(shape).cumsum(1)[:, :-1]
+            for weights in (None, self.loss)
+        )
+        mean = np.divide(paid, accepted, out=np.zeros_like(paid, dtype=float), where=accepted > 0)
+        return mean.sum(0), (accepted > 0).sum(0), accepted.sum(0)
+
+    def choose(self, risk: float, delta: float) -> Chosen:
+        """The boldest threshold that passes."""
+        most = max((j for j in range(1, len(STARTS) + 1) if (1 - risk) ** self.units <= delta / j), default=0)
+        if most == 0:
+            return Chosen()
+        thresholds = (1 - DOUBT).round(9)
+        share = np.zeros(len(DOUBT))
+        for start in STARTS[:most]:
+            share[np.abs(np.log(DOUBT / start)).argmin()] = 1 / most
+        total, count, accepted = self.table(thresholds)
+        good = np.flatnonzero(passes(hoeffding_bentkus_p(total, count, risk), share, delta) & (accepted > 0))
+        if not len(good):
+            return Chosen()
+        i = good[-1]
+        return Chosen(float(thresholds[i]), int(count[i]), float(total[i]), int(accepted[i]))
+
+    def least_risk(self, delta: float) -> float:
+        return least_risk(lambda risk: self.choose(risk, delta).count > 0)
+
+    def bound(self, chosen: Chosen, delta: float) -> float:
+        """The most that the mean loss of groups can be."""
+        total, count = np.array([chosen.total]), np.array([chosen.count])
+        return least_risk(lambda risk: float(hoeffding_bentkus_p(total, count, risk)[0]) <= delta)
+
+    def surest(self, share: float) -> Chosen:
+        found = Ordered.of(self.confidence, self.loss).surest(share)
+        return self.at(found.threshold) if found.count else found
+
+    def at(self, t: float) -> Chosen:
+        total, count, accepted = self.table(np.array([t]))
+        return Chosen(t, int(count[0]), float(total[0]), int(accepted[0]))
