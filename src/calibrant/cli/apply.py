@@ -16,6 +16,7 @@ from calibrant.cli.fit import Bar
 from calibrant.decisions import Rule, load
 from calibrant.errors import FileError
 from calibrant.files import outputs
+from calibrant.files.other_columns import OtherColumns
 from calibrant.functional.scores import reduce
 from calibrant.posthoc.crossval import loss_of
 from calibrant.posthoc.fit import mean_nll
@@ -42,18 +43,18 @@ def apply(
     outputs.check((out, outputs.FILE if one_file else outputs.PARTS), inputs=[map_folder, preds, labels])
     fitted = load(map_folder)
     files.existing(preds)
-    if isinstance(fitted, Rule):
-        if not one_file:
-            raise FileError(
-                f"cannot write {out}: decisions go into one file; end the name in {', '.join(files.FORMATS)}"
-            )
-        p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
-        _decided(fitted, p, out, as_json)
-        return
+    if isinstance(fitted, Rule) and not one_file:
+        raise FileError(f"cannot write {out}: decisions go into one file; end the name in {', '.join(files.FORMATS)}")
+    keys = files.Keys(logits_key, probs_key, labels_key)
     if one_file:
         p = files.read(preds, labels=labels, logits_key=logits_key, probs_key=probs_key, labels_key=labels_key)
+        others = files.others(preds, out, keys, labels)
+    if isinstance(fitted, Rule):
+        _decided(fitted, p, others, out, as_json)
+        return
+    if one_file:
         after = fitted.predictions(p)
-        files.write(out, after)
+        files.write(out, after, others=others)
         before_nll, after_nll = mean_nll(loss_of(reduce(p, classwise=False), p.n), reduce(after, classwise=False))
         found = _found(fitted, p.n, p.k, None, before_nll, after_nll, out) | {"overlap": fitted.overlap(p)}
     elif preds.is_dir() or preds.suffix == ".parquet":
@@ -62,7 +63,9 @@ def apply(
                 f"cannot write {out}: unknown format {out.suffix!r}; pass a folder, or use {', '.join(files.FORMATS)}"
             )
         with Bar("applying") as bar:
-            done = apply_parts(fitted, preds, out, progress=lambda i, n: bar.share(f"{i:,} of {n:,} rows", i / n))
+            done = apply_parts(
+                fitted, preds, out, keys=keys, progress=lambda i, n: bar.share(f"{i:,} of {n:,} rows", i / n)
+            )
         found = _found(fitted, done.n, done.k, done.parts, done.nll_before, done.nll_after, out)
     else:
         raise FileError(
@@ -74,14 +77,14 @@ def apply(
     _show(found)
 
 
-def _decided(rule: Rule, p: Predictions, out: Path, as_json: bool) -> None:
+def _decided(rule: Rule, p: Predictions, others: OtherColumns | None, out: Path, as_json: bool) -> None:
     """The predictions after the rule's map, with what it decides in columns beside them."""
     after = rule.mapped(p)
     d = rule.decide(after)
     if after.predicted is None:
         after = replace(after, predicted=d.predicted)
     columns = {"accepted": d.accepted, "sets": d.sets, "action": d.action}
-    files.write(out, after, {name: column for name, column in columns.items() if column is not None})
+    files.write(out, after, {name: column for name, column in columns.items() if column is not None}, others)
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "rule": rule.kind,

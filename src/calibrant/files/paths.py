@@ -102,6 +102,12 @@ def readable(path: Path, what: str) -> Iterator[None]:
         raise FileError(f"{path}: {what} is truncated or damaged ({first}); save it again") from error
 
 
+def calibrated(path: str | os.PathLike[str]) -> str:
+    """A name for predictions after a map: a table stays a table, so that it keeps its columns."""
+    suffix = Path(path).suffix
+    return f"calibrated{suffix if suffix in ('.csv', '.parquet') else '.npz'}"
+
+
 def partner(path: str | os.PathLike[str]) -> Path | None:
     """`test.npz` and `calibration.npz` of one folder belong together, as `train` and `demo` write them."""
     where = Path(path)
