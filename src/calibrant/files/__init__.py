@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from calibrant.errors import FileError
+from calibrant.errors import FileError, suggest_names
 from calibrant.files import arrays, atomic, csv, npz, parquet, safetensors
 from calibrant.files.arrays import Arrays, Content, Keys
 from calibrant.files.given import is_table, of_table
@@ -129,3 +129,5 @@ def _with_labels(found: Arrays, labels: Path) -> Arrays:
 
 
 __all__ = ["FORMATS", "Keys", "existing", "others", "read", "write"]
+
+suggest_names(__name__)

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from calibrant.errors import FileError
+from calibrant.errors import FileError, nearest
 from calibrant.functional.inputs import predictions
 from calibrant.types import Predictions, Split
 
@@ -129,7 +129,9 @@ def choose(arrays: Arrays, keys: Keys) -> dict[str, str]:
         asked = given.get(role)
         if asked is not None:
             if asked not in arrays.names:
-                raise FileError(f"{arrays.path}: no {arrays.word} {asked!r} for {role}; {arrays.found}")
+                meant = nearest(asked, arrays.names)
+                hint = f"did you mean {meant!r}? " if meant else ""
+                raise FileError(f"{arrays.path}: no {arrays.word} {asked!r} for {role}; {hint}{arrays.found}")
             roles[role] = asked
             continue
         present = [n for n in names if n in arrays.names]

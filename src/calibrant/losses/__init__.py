@@ -7,6 +7,7 @@ A loss is a frozen record of its settings; a penalty carries its `weight` inside
 
 from collections.abc import Callable
 
+from calibrant.errors import suggest_names
 from calibrant.losses.cross_entropy import CrossEntropy
 from calibrant.losses.dual_focal import DualFocal
 from calibrant.losses.entropy import Entropy
@@ -42,3 +43,5 @@ __all__ = [
     "LpNorm",
     "Ranking",
 ]
+
+suggest_names(__name__)
