@@ -1,8 +1,8 @@
 """Losses, called like `torch.nn.CrossEntropyLoss`: (logits[N, K], labels[N] or q[N, K]) → scalar, or a loss per item;
 penalties, which are added to them: (logits, labels or Batch) → scalar.
 
-A loss is an `nn.Module` whose `weight` is one number per class, as in torch; a penalty is a frozen record of its settings,
-and its `weight` is the factor inside the scalar that it returns.
+A loss is an `nn.Module` whose `weight` is one number per class, as in torch; a penalty is a frozen record of its
+settings, and its `weight` is the factor inside the scalar that it returns.
 `ranking` is also Stateful (its history by training index) and refuses batches whose labels a transform mixed.
 """
 
