@@ -18,23 +18,17 @@ Everything public, by name: `import calibrant` loads nothing heavy, and each nam
 
 
 FAMILIES = {
-    "losses": (
-        "Losses",
-        "`calibrant.losses.Focal(gamma=3)(logits, labels)`, in a loop of your own or by name in a recipe.",
-    ),
+    "losses": ("Losses", "`calibrant.losses.Focal(gamma=3)(logits, labels)` in your own loop, or by name in a recipe."),
     "penalties": ("Penalties", "Added to a loss: `calibrant.losses.MMCE()(logits, labels)`."),
     "targets": ("Targets", "Labels become soft targets: `calibrant.targets.Smoothing(classes=10)(labels, index)`."),
     "transforms": ("Transforms", "Batches become other batches: `calibrant.transforms.Mixup()`."),
     "ensembles": ("Ensembles", "Predictors that pool members: `calibrant.PEP.fit(model, calibration)`."),
     "calibrators": ("Calibrators", "`calibrant.fit(NAME, logits, labels)` with these settings as keywords."),
-    "confidences": (
-        "Confidences",
-        "They replace the confidence and never the label; `calibrant.fit(NAME, predictions)`.",
-    ),
+    "confidences": ("Confidences", "They replace the confidence, never the label: `calibrant.fit(NAME, predictions)`."),
     "rules": ("Rules", "What `calibrant.decide` returns; each is called with logits."),
     "attacks": ("Attacks", "`calibrant.attacks.PGD(…)`."),
 }
-"""Family → title and how one of it is called. The members come from the tables, by the name that a recipe or a command uses."""
+"""Family → its title, and how a member is used. The members come from the tables, under their names in a recipe."""
 
 
 def page() -> str:
