@@ -48,7 +48,7 @@ def check_shifts(experiment: Experiment) -> None:
     """Refuse what is not a data set, before anything is trained."""
     for name in experiment.shifts:
         if split_name(name)[0] not in DATASETS:
-            raise InputError(f"{name} is no data set; corruptions are measured by `calibrant stress` on the run")
+            raise InputError(f"{name} is not a data set; corruptions are measured by `calibrant stress` on the run")
 
 
 def predict(
