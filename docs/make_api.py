@@ -79,7 +79,7 @@ def signature(name: str, thing: Any) -> str:
     parts = list(arguments(found))
     result = "" if inspect.isclass(thing) else f" -> {annotation(found.return_annotation)}"
     line = f"{name}({', '.join(parts)}){result}"
-    return line if len(line) <= 100 else "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){result}"])
+    return line if len(line) <= 72 else "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){result}"])
 
 
 def arguments(found: inspect.Signature) -> Iterator[str]:

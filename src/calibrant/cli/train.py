@@ -59,6 +59,7 @@ def train(
         factory=typed(set_here, "data.name"),
         network=_typed_network(set_here),
     )
+    result: dict[str, Any]
     if chosen.selection is None:
         result = run(chosen, out, how)
     else:

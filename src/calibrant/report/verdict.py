@@ -48,9 +48,7 @@ def shown(report: Report) -> tuple[str, Rows]:
     of = f"{items(report.n)}" + ("" if report.k is None else f", {report.k:,} classes")
     rows = [(name, brief(name, report[name])) for name in headline(report)]
     if report.by is not None:
-        from calibrant.report.groups import sentence
-
-        rows.append((f"by {report.by.column}", sentence(report.by)))
+        rows.append((f"by {report.by.column}", report.by._shown()[0]))
     return f"{verdict(report)} ({of})", rows
 
 
