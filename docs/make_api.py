@@ -17,8 +17,46 @@ Everything public, by name: `import calibrant` loads nothing heavy, and each nam
 """
 
 
+FAMILIES = {
+    "losses": ("Losses", "`calibrant.losses.Focal(gamma=3)(logits, labels)` in your own loop, or by name in a recipe."),
+    "penalties": ("Penalties", "Added to a loss: `calibrant.losses.MMCE()(logits, labels)`."),
+    "targets": ("Targets", "Labels become soft targets: `calibrant.targets.Smoothing(classes=10)(labels, index)`."),
+    "transforms": ("Transforms", "Batches become other batches: `calibrant.transforms.Mixup()`."),
+    "ensembles": ("Ensembles", "Predictors that pool members: `calibrant.PEP.fit(model, calibration)`."),
+    "calibrators": ("Calibrators", "`calibrant.fit(NAME, logits, labels)` with these settings as keywords."),
+    "confidences": ("Confidences", "They replace the confidence, never the label: `calibrant.fit(NAME, predictions)`."),
+    "rules": ("Rules", "What `calibrant.decide` returns; each is called with logits."),
+    "attacks": ("Attacks", "`calibrant.attacks.PGD(…)`."),
+}
+"""Family → its title, and how a member is used. The members come from the tables, under their names in a recipe."""
+
+
 def page() -> str:
-    return "\n".join([HEAD, *(section(name, getattr(calibrant, name)) for name in calibrant.__all__)])
+    public = (section(name, getattr(calibrant, name)) for name in calibrant.__all__)
+    return "\n".join([HEAD, *public, *(family(name) for name in FAMILIES)])
+
+
+def family(name: str) -> str:
+    """All methods of a table: name, signature, docstring."""
+    title, how = FAMILIES[name]
+    lines = [f"## {title}", "", how, ""]
+    for key, thing in tables()[name].items():
+        lines += [f"### {key}", "", *code(signature(getattr(thing, "__name__", key), thing)), "", prose(thing), ""]
+    return "\n".join(lines)
+
+
+def tables() -> dict[str, Any]:
+    return {
+        "losses": calibrant.losses.LOSSES,
+        "penalties": calibrant.losses.PENALTIES,
+        "targets": calibrant.targets.TARGETS,
+        "transforms": calibrant.transforms.TRANSFORMS,
+        "ensembles": calibrant.ensembles.ENSEMBLES,
+        "calibrators": calibrant.posthoc.CALIBRATORS,
+        "confidences": calibrant.posthoc.CONFIDENCES,
+        "rules": calibrant.decisions.RULES,
+        "attacks": calibrant.attacks.ATTACKS,
+    }
 
 
 def section(name: str, thing: Any) -> str:
@@ -41,7 +79,7 @@ def signature(name: str, thing: Any) -> str:
     parts = list(arguments(found))
     result = "" if inspect.isclass(thing) else f" -> {annotation(found.return_annotation)}"
     line = f"{name}({', '.join(parts)}){result}"
-    return line if len(line) <= 100 else "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){result}"])
+    return line if len(line) <= 72 else "\n".join([f"{name}(", *(f"    {part}," for part in parts), f"){result}"])
 
 
 def arguments(found: inspect.Signature) -> Iterator[str]:

@@ -11,7 +11,7 @@ import pytest
 
 import calibrant
 from calibrant.cli import VERBS
-from docs.make_api import page
+from docs.make_api import FAMILIES, page, tables
 from docs.make_cli import page as cli_page
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,4 +84,11 @@ def test_the_page_of_the_command_line_has_every_option() -> None:
 
 
 def test_the_api_page_is_the_public_surface() -> None:
-    assert re.findall(r"^## (\w+)$", page(), re.MULTILINE) == list(calibrant.__all__)
+    said = page()
+    titles = [title for title, _ in FAMILIES.values()]
+    assert re.findall(r"^## (\w+)$", said, re.MULTILINE) == [*calibrant.__all__, *titles]
+    for family in (calibrant.losses, calibrant.targets, calibrant.transforms):
+        for name in family.__all__:
+            assert name.isupper() or name == "Levels" or f"\n{name}(" in said, name
+    for table in tables().values():
+        assert all(f"### {name}\n" in said for name in table)

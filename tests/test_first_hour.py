@@ -98,6 +98,14 @@ def meant(name: str) -> str:
 
 
 @job
+def test_which_hospital_is_worst(logits: Tensor, labels: Tensor) -> None:
+    hospital = ["north", "south", "west"] * 400
+    report = calibrant.evaluate(logits, labels, by=hospital)
+    print(report.by)
+    assert report.by["west"].report.n == 400 and "by group" in repr(report)
+
+
+@job
 def test_fix_it_and_see_that_it_helped(logits: Tensor, labels: Tensor) -> None:
     fitted = calibrant.fit("temperature", logits[:600], labels[:600])
     comparison = calibrant.compare(logits[600:], fitted(logits[600:]), labels[600:])
@@ -195,7 +203,7 @@ def test_train_my_own_network() -> None:
     network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
     recipe = calibrant.training.read("digits/focal", ["epochs=3"])
     result = calibrant.train(recipe, network=network)
-    assert result["metrics"]["test"]["accuracy"] > 0.5
+    assert result["metrics"]["test"]["accuracy"] > 0.5 and result.verdict in repr(result)
 
 
 @job

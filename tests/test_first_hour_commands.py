@@ -30,6 +30,12 @@ JOBS: dict[str, tuple[str, str]] = {
         "calibrant compare test.npz calibrated.npz",
         "better in nll",
     ),
+    "fix a spreadsheet, and keep its columns": (
+        "calibrant fit answers.csv --method temperature -o map\n"
+        "calibrant apply map answers.csv -o fixed.csv\n"
+        "calibrant audit fixed.csv --by hospital --allow-reuse",
+        "hospital",
+    ),
     "which fix is best?": ("calibrant audit test.npz --calibration calibration.npz --no-intervals", "Use "),
     "where do I set the threshold?": (
         "calibrant decide calibration.npz --accuracy 0.7 -o rule\ncalibrant audit test.npz --rule rule --no-intervals",

@@ -5,9 +5,10 @@ A new entry needs one reference case here: its formula as a plain loop over item
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from collections.abc import Callable
-from dataclasses import fields
 from typing import Any
 
 import pytest
@@ -116,7 +117,7 @@ def test_neutral_setting_is_cross_entropy_to_the_bit(name: str, logits: Tensor, 
 
 def test_cross_entropy_is_torchs(logits: Tensor, q: Tensor) -> None:
     weights = (0.5, 1.0, 2.0, 3.0, 0.1)
-    ours = per_item("cross_entropy", class_weights=weights)(logits, q)
+    ours = per_item("cross_entropy", weight=weights)(logits, q)
     theirs = torch.nn.functional.cross_entropy(
         logits, q, weight=torch.tensor(weights, dtype=torch.float64), reduction="none"
     )
@@ -131,7 +132,7 @@ WEIGHTS = (0.5, 1.0, 2.0, 3.0, 0.1)
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 def test_cross_entropy_is_called_like_torchs(reduction: Any, weights: Any, logits: Tensor, q: Tensor) -> None:
     """Labels with some to ignore, soft targets, images of labels with the classes at axis 1 or last."""
-    loss = LOSSES["cross_entropy"](class_weights=weights, reduction=reduction, ignore_index=3)
+    loss = LOSSES["cross_entropy"](weight=weights, reduction=reduction, ignore_index=3)
     options = {"weight": None if weights is None else torch.tensor(weights).double(), "reduction": reduction}
     labels = torch.tensor([0, 1, 2, 3, 4, 3, 1])
     torch.testing.assert_close(loss(logits, labels), TORCH(logits, labels, ignore_index=3, **options))
@@ -155,7 +156,7 @@ def test_a_loss_is_a_scalar_and_labels_are_one_hot_targets(name: str, logits: Te
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 def test_a_compiled_loss_is_one_graph(name: str, weights: Any, logits: Tensor, q: Tensor) -> None:
-    loss = LOSSES[name](class_weights=weights)
+    loss = LOSSES[name](weight=weights)
     torch._dynamo.reset()  # the cases before this one are other graphs of the same line
     compiled = torch.compile(lambda z, t: loss(z, t), fullgraph=True, backend="aot_eager")
     for target in (q, torch.tensor([0, 1, 2, 3, 4, 3, -100])):
@@ -178,12 +179,12 @@ def test_a_loss_says_what_it_cannot_take(logits: Tensor) -> None:
 def test_class_weights_scale_their_class(name: str, logits: Tensor) -> None:
     weights = (0.5, 1.0, 2.0, 3.0, 0.25)
     labels = torch.tensor([0, 1, 2, 3, 4, 2, 3])
-    plain, weighted = per_item(name), per_item(name, class_weights=weights)
+    plain, weighted = per_item(name), per_item(name, weight=weights)
     torch.testing.assert_close(
         weighted(logits, hot(labels)), plain(logits, hot(labels)) * torch.tensor(weights).double()[labels]
     )
     with pytest.raises(InputError, match="4 class weights for 5 classes"):
-        LOSSES[name](class_weights=weights[:4])(logits, hot(labels))
+        LOSSES[name](weight=weights[:4])(logits, hot(labels))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -380,11 +381,18 @@ def test_tables_speak_their_protocols() -> None:
     assert all(isinstance(transform(name), BatchTransform) for name in TRANSFORMS)
 
 
-def test_criteria_are_frozen_records_of_settings() -> None:
-    for make in LOSSES.values():
-        record = make()
-        with pytest.raises(AttributeError):
-            setattr(record, fields(record)[0].name, None)  # type: ignore[arg-type]
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_is_a_module_without_state(name: str, logits: Tensor) -> None:
+    """It sits in a model, moves, prints, is copied and pickled, and adds nothing to the state of the model."""
+    loss = LOSSES[name](weight=torch.tensor(WEIGHTS))
+    model = torch.nn.Sequential(torch.nn.Linear(2, K))
+    model.loss = loss
+    assert model.state_dict().keys() == torch.nn.Sequential(torch.nn.Linear(2, K)).state_dict().keys()
+    assert type(loss).__name__ in str(model.to("cpu").train()) and "weight=(0.5" in repr(loss)
+    labels = torch.tensor([0, 1, 2, 3, 4, 3, 1])
+    for again in (copy.deepcopy(model).loss, pickle.loads(pickle.dumps(loss)), loss.double()):
+        assert torch.equal(again(logits, labels), loss(logits, labels))
+    assert len({loss, LOSSES[name]()}) == 2
 
 
 def policy(name: str) -> Any:

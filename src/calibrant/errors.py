@@ -117,11 +117,28 @@ def escaped(text: str, *, lines: bool = False) -> str:
     return text.translate(_SHOWN_IN_LINES if lines else _SHOWN)
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """The known name that was probably meant; case and underscores do not count."""
     plain = {k.lower().replace("_", ""): k for k in sorted(known) if not k.startswith("_")}
-    near = get_close_matches(name.lower().replace("_", ""), list(plain), n=1, cutoff=0.5)
+    near = get_close_matches(name.lower().replace("_", ""), list(plain), n=1, cutoff=cutoff)
     return plain[near[0]] if near else None
+
+
+def no_attribute(module: str, name: str, known: Iterable[str]) -> AttributeError:
+    """The error for a name that a module does not have."""
+    near = None if name.startswith("_") else nearest(name, known)
+    hint = f"; did you mean {module}.{near}?" if near else ""
+    return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
+
+
+def suggest_names(module: str) -> None:
+    """Let a wrong name in this module say what was probably meant, out of its `__all__`."""
+    here = sys.modules[module]
+
+    def missing(name: str) -> None:
+        raise no_attribute(module, name, here.__all__)
+
+    vars(here)["__getattr__"] = missing  # set, not defined: type checkers would take any name
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:

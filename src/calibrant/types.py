@@ -165,6 +165,7 @@ class Report(Shown, Mapping[str, Estimate]):
     extras: Mapping[str, Any] = field(default_factory=dict)
     percent: frozenset[str] = frozenset()  # metrics that printed tables show in percent
     predictions: Predictions | None = field(default=None, compare=False)  # what `to_html` draws; a stream keeps none
+    by: Any = None  # `metrics.subgroups.Subgroups`, if `evaluate(…, by=…)` was asked for them
 
     def __getitem__(self, name: str) -> Estimate:
         if name not in self.metrics:
@@ -218,6 +219,7 @@ class Report(Shown, Mapping[str, Estimate]):
             "conventions": dict(self.conventions),
             "metrics": {name: estimate.to_dict() for name, estimate in self.metrics.items()},
             **({"extras": dict(self.extras)} if self.extras else {}),
+            **({"by": self.by.to_dict()} if self.by is not None else {}),
         }
 
     def to_json(self, indent: int | None = 2) -> str:

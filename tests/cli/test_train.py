@@ -42,11 +42,14 @@ def test_train_then_predict_then_audit(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def test_what_comes_next_names_files_that_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a calibration part there is nothing to fit on."""
-    sizes = "data.sizes={train=100, validation=40, calibration=0, test=40}"
-    assert run(["train", "digits/cross_entropy", "-o", str(tmp_path / "r"), *SMALL, "--set", sizes]) == 0
-    said = capsys.readouterr().out
-    assert "next: calibrant audit" in said and "calibration.npz" not in said
+    for test in (40, 0):
+        sizes = f"data.sizes={{train=100, validation=40, calibration=0, test={test}}}"
+        assert run(["train", "digits/cross_entropy", "-o", str(tmp_path / f"r{test}"), *SMALL, "--set", sizes]) == 0
+        said = capsys.readouterr().out
+        assert (f"next: calibrant audit {tmp_path / 'r40' / 'test.npz'}" in said) == bool(test)
+        table = said.partition("next:")[0]
+        assert max(map(len, table.splitlines())) < 80
+        assert table.split("\n")[0].split() == ["split", "n", "accuracy", "nll", "brier", "ece", "gap", "auroc"]
 
 
 def test_a_selection_prints_what_was_chosen_on_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -110,7 +110,7 @@ def test_keys(tmp_path: Path) -> None:
         files.read(path)
     with pytest.raises(FileError, match=r"no key 'logits' or 'probs'.*keys found: outputs, target, extra"):
         files.read(path, labels_key="target")
-    with pytest.raises(FileError, match=r"no key 'outptus' for logits; keys found: outputs"):
+    with pytest.raises(FileError, match=r"no key 'outptus' for logits; did you mean 'outputs'\? keys found: outputs"):
         files.read(path, logits_key="outptus", labels_key="target")
     got = files.read(path, logits_key="outputs", labels_key="target")
     assert got.logits is not None and np.array_equal(got.logits.numpy(), z) and got.split is Split.UNKNOWN

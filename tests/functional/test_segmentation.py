@@ -50,5 +50,5 @@ def test_lengths_that_differ_are_said_before_anything_is_ignored() -> None:
 
 
 def test_an_index_beyond_64_bits_is_one_line() -> None:
-    with pytest.raises(InputError, match="is beyond 64 bits, which no label is; drop it"):
+    with pytest.raises(InputError, match="is beyond 64 bits, and no label is that large; drop it"):
         calibrant.predictions(Z, VOID, ignore_index=10**20)

@@ -84,7 +84,7 @@ def test_a_bad_part_leaves_nothing(tmp_path: Path) -> None:
 
 def test_batches_hold_what_they_are_told(tmp_path: Path) -> None:
     write_parts(tmp_path / "in")
-    assert max(p.n for p in rows(tmp_path / "in", 200)) <= 200 // 3
+    assert max(p.n for p, _ in rows(tmp_path / "in", 200)) <= 200 // 3
 
 
 def test_memory_is_bounded(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from calibrant.attacks.levels import levels
 from calibrant.attacks.measures import Strength, accuracy_under_attack, assess, attack_success_rate, median_distance
 from calibrant.attacks.pgd import PGD
 from calibrant.attacks.robustness import RULERS, robustness
+from calibrant.errors import suggest_names
 
 ATTACKS: dict[str, type[Attack]] = {
     "fgsm": FGSM,
@@ -41,3 +42,5 @@ __all__ = [
     "median_distance",
     "robustness",
 ]
+
+suggest_names(__name__)

@@ -135,7 +135,7 @@ class Attack(ABC):
                 point[rows] = end["point"]
         if not bool(moved.any()):
             raise NoGradientError(
-                "the gradient is zero or no number everywhere: the model returns constant logits, or ones that do "
+                "the gradient is zero or NaN everywhere: the model returns constant logits, or ones that do "
                 "not depend on the input; there is no direction to attack in"
             )
         adversarial = self.bounds.inputs(point, x.dtype)

@@ -34,7 +34,9 @@ class FrequencyFGSM(FGSM):
         if self.l2 is not None and not self.l2 >= 0:
             raise InputError(f"l2={self.l2} must be 0 or more")
         if not 0 <= self.frequency <= 1 or not self.width > 0:
-            raise InputError(f"frequency in 0 … 1 (units of π) and width > 0, got {self.frequency}, {self.width}")
+            raise InputError(
+                f"frequency must be in 0 … 1 (units of π) and width above 0, got {self.frequency}, {self.width}"
+            )
 
     def perturbation(self, gradient: Tensor) -> Tensor:
         delta = band_pass(super().perturbation(gradient), self.frequency, self.width)

@@ -65,7 +65,9 @@ def accuracy_under_attack(predictor: Any, attack: Attack, x: Tensor, labels: Ten
 def attack_success_rate(accuracy: float, accuracy_under_attack: float) -> float:
     """1 − acc_adv / acc_clean."""
     if not 0 < accuracy <= 1 or not 0 <= accuracy_under_attack <= 1:
-        raise InputError(f"accuracies in (0, 1] and [0, 1], got {accuracy} and {accuracy_under_attack}")
+        raise InputError(
+            f"accuracy must be in (0, 1], under attack in [0, 1]; got {accuracy} and {accuracy_under_attack}"
+        )
     return 1 - accuracy_under_attack / accuracy
 
 

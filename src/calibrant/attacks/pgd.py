@@ -40,7 +40,9 @@ class PGD(Attack):
         if self.norm not in (2.0, float("inf")):
             raise InputError(f"norm={self.norm} is not one of PGD's; use 2 or float('inf')")
         if not self.epsilon >= 0 or self.iterations < 1:
-            raise InputError(f"epsilon ≥ 0 and iterations ≥ 1, got {self.epsilon} and {self.iterations}")
+            raise InputError(
+                f"epsilon must be 0 or more and iterations 1 or more, got {self.epsilon} and {self.iterations}"
+            )
         if self.maximise not in ("loss", "confidence"):
             raise unknown("objective", str(self.maximise), ("loss", "confidence"))
         if self.alpha is not None and not self.alpha > 0:

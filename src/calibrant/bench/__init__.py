@@ -3,5 +3,8 @@
 from __future__ import annotations
 
 from calibrant.bench.store import Cell, Store
+from calibrant.errors import suggest_names
 
 __all__ = ["Cell", "Store"]
+
+suggest_names(__name__)

@@ -18,6 +18,7 @@ from calibrant.cli.fit import Bar
 from calibrant.decisions import Decisions, Rule, load
 from calibrant.errors import FileError, InputError
 from calibrant.files import outputs
+from calibrant.files.other_columns import OtherColumns
 from calibrant.functional.scores import reduce
 from calibrant.posthoc.crossval import loss_of
 from calibrant.posthoc.fit import mean_nll
@@ -63,6 +64,7 @@ def apply(
     }
     fitted = load(map_folder)
     files.existing(preds)
+    keys = files.Keys(logits_key, probs_key, labels_key)
     if isinstance(fitted, Rule):
         if not one_file:
             raise FileError(
@@ -70,20 +72,20 @@ def apply(
             )
         if calibration is not None or weights is not None or adaptive is not None:
             p, d, beside = shifted_sets(fitted, preds, calibration, weights, adaptive, reading)
-            _decided(fitted, p, fitted.mapped(p), d, out, as_json, beside)
+            _decided(fitted, p, fitted.mapped(p), d, out, as_json, beside, files.others(preds, out, keys, labels))
             return
-        p = files.read(preds, **reading)
+        p, others = files.read(preds, **reading), files.others(preds, out, keys, labels)
         after = fitted.mapped(p)
-        _decided(fitted, p, after, fitted.decide(after), out, as_json, {})
+        _decided(fitted, p, after, fitted.decide(after), out, as_json, {}, others)
         return
     if calibration is not None or weights is not None or adaptive is not None:
         raise InputError(
             f"{map_folder} is a fitted map; --calibration, --weights and --adaptive belong to a rule of sets"
         )
     if one_file:
-        p = files.read(preds, **reading)
+        p, others = files.read(preds, **reading), files.others(preds, out, keys, labels)
         after = fitted.predictions(p)
-        files.write(out, after)
+        files.write(out, after, others=others)
         before_nll, after_nll = mean_nll(loss_of(reduce(p, classwise=False), p.n), reduce(after, classwise=False))
         found = _found(fitted, p.n, p.k, None, before_nll, after_nll, out) | {"overlap": fitted.overlap(p)}
     elif preds.is_dir() or preds.suffix == ".parquet":
@@ -94,7 +96,9 @@ def apply(
                 f"cannot write {out}: unknown format {out.suffix!r}; pass a folder, or use {', '.join(files.FORMATS)}"
             )
         with Bar("applying") as bar:
-            done = apply_parts(fitted, preds, out, progress=lambda i, n: bar.share(f"{i:,} of {n:,} rows", i / n))
+            done = apply_parts(
+                fitted, preds, out, keys=keys, progress=lambda i, n: bar.share(f"{i:,} of {n:,} rows", i / n)
+            )
         found = _found(fitted, done.n, done.k, done.parts, done.nll_before, done.nll_after, out)
     else:
         raise FileError(
@@ -107,13 +111,20 @@ def apply(
 
 
 def _decided(
-    rule: Rule, p: Predictions, after: Predictions, d: Decisions, out: Path, as_json: bool, beside: dict[str, Tensor]
+    rule: Rule,
+    p: Predictions,
+    after: Predictions,
+    d: Decisions,
+    out: Path,
+    as_json: bool,
+    beside: dict[str, Tensor],
+    others: OtherColumns | None,
 ) -> None:
     """The predictions after the rule's map, with what it decides in columns beside them."""
     if after.predicted is None:
         after = replace(after, predicted=d.predicted)
     columns = {"accepted": d.accepted, "sets": d.sets, "action": d.action}
-    files.write(out, after, {name: column for name, column in columns.items() if column is not None} | beside)
+    files.write(out, after, {name: column for name, column in columns.items() if column is not None} | beside, others)
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "rule": rule.kind,

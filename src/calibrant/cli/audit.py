@@ -82,7 +82,7 @@ def audit(
     if not computed:
         raise InputError("--metrics is empty; pass names of `calibrant list metrics`, separated by commas")
     if workers < 1:
-        raise InputError(f"--workers {workers}; it must be 1 or more")
+        raise InputError(f"--workers {workers} must be 1 or more")
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]
     outputs.check((html, outputs.PAGE), inputs=[*preds, calibration, labels, rule])
     options = Options(

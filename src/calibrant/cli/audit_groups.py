@@ -17,7 +17,9 @@ from calibrant.types import Report
 def grouped(each: Audited, path: Path, labels: Path | None, column: str, o: Options) -> Subgroups:
     """The audited items by a column of their own file."""
     if each.predictions is None:
-        raise InputError(f"{path}: --by needs the items in memory, and this was streamed")
+        raise InputError(
+            f"{path}: --by needs the items in memory, and this was streamed; audit fewer rows, or leave out --stream"
+        )
     with warnings.catch_warnings():  # the first reading said them
         warnings.simplefilter("ignore", CalibrantWarning)
         found = read(path, labels, o, group_key=column)

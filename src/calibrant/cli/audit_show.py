@@ -97,9 +97,7 @@ def with_keys(line: str, keys: Keys) -> str:
     command, mark, why = line.partition("  # ")
     if not command.startswith("calibrant ") or "&&" in command:
         return line
-    given = {"logits": keys.logits, "probs": keys.probs, "labels": keys.labels}  # what all verbs take
-    words = [f"--{name}-key {shlex.quote(value)}" for name, value in given.items() if value is not None]
-    return " ".join([command, *words]) + mark + why
+    return command + keys.words + mark + why
 
 
 def next_line(each: Audited, told: Advice | None, html: Path | None) -> str:

@@ -15,7 +15,7 @@ from calibrant import files
 from calibrant.cli.console import block_json
 from calibrant.errors import InputError
 from calibrant.files import outputs
-from calibrant.files.paths import partner
+from calibrant.files.paths import calibrated, partner
 from calibrant.posthoc.fit import fit_predictions, resolve
 from calibrant.posthoc.guard import sentence
 from calibrant.posthoc.map import FittedMap
@@ -71,7 +71,7 @@ def fit(
     if as_json:
         block_json(described(fitted, out))
     else:
-        show(fitted, out, preds, everything)
+        show(fitted, out, preds, everything, files.Keys(logits_key, probs_key, labels_key))
 
 
 def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
     return found
 
 
-def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool) -> None:
+def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool, keys: files.Keys) -> None:
     from calibrant.cli.layout import Console
     from calibrant.report import terminal
 
@@ -127,7 +127,7 @@ def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool) -> 
     if out is not None:
         test = partner(preds)
         judged = "PREDICTIONS" if test is None else shlex.quote(str(test))
-        console.say(f"next: calibrant apply {shlex.quote(str(out))} {judged} -o calibrated.npz")
+        console.say(f"next: calibrant apply {shlex.quote(str(out))} {judged} -o {calibrated(preds)}{keys.words}")
 
 
 def setting(text: str) -> tuple[str, Any]:

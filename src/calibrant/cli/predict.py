@@ -161,7 +161,7 @@ def _possible(
     if fit_on is not None and ensemble != "pep":
         raise InputError("--fit-on is a setting of --ensemble pep; add that, or drop --fit-on")
     if save is not None and ensemble != "pep":
-        raise InputError("--save is for PEP: σ and seeds are what it consists of")
+        raise InputError("--save is for PEP, which consists of σ and seeds; add --ensemble pep, or drop --save")
     if ensemble == "pep" and held_out == "test":
         raise SplitError("--fit-on test: σ must be chosen on data that is not the test split; use calibration")
     if html is not None and keep_members:

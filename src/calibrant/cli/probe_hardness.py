@@ -27,7 +27,7 @@ def probe(request: Request) -> Probed:
     for model in request.models:
         if not Path(model.name).is_dir():
             raise NotApplicableError(
-                f"hardness reads the epochs of a run, and {model.name} is none; pass a run's folder"
+                f"hardness reads the epochs of a run, and {model.name} is not a run; pass a run's folder"
             )
         folders[model.name] = chosen(Path(model.name))
     others = [split for split in request.splits if split != "validation"]

@@ -36,7 +36,9 @@ def ensembling(name: str | None, given: Mapping[str, Any], seed: int, fit_on: st
     from calibrant.cli.ensemble_options import checked
 
     if name == "temporal":
-        raise InputError("--ensemble temporal averages the frames of a stream, and test items are no stream; drop it")
+        raise InputError(
+            "--ensemble temporal averages the frames of a stream, and test items are not a stream; drop it"
+        )
     return Ensembling(name, checked(name, **given), seed, fit_on)
 
 

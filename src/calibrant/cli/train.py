@@ -59,6 +59,7 @@ def train(
         factory=typed(set_here, "data.name"),
         network=_typed_network(set_here),
     )
+    result: dict[str, Any]
     if chosen.selection is None:
         result = run(chosen, out, how)
     else:
@@ -77,11 +78,9 @@ def train(
     block(table(result["metrics"]))
     if both is not None:
         both.show()
-    steps = [("audit", "test", ""), ("fit", "calibration", " -o MAP")]
-    files = [(verb, out / f"{part}.npz", rest) for verb, part, rest in steps]
-    if said := [f"calibrant {verb} {shlex.quote(str(path))}{rest}" for verb, path, rest in files if path.is_file()]:
+    if (judged := out / "test.npz").is_file():
         say()
-        say(f"next: {'; '.join(said)}")
+        say(f"next: calibrant audit {shlex.quote(str(judged))}")
 
 
 def _typed_network(said: dict[str, Any]) -> str | None:
@@ -95,10 +94,11 @@ def _typed_network(said: dict[str, Any]) -> str | None:
 
 
 def table(metrics: dict[str, dict[str, Any]]) -> str:
-    """Splits as rows, metrics as columns, shares in percent as in every other table."""
+    """Splits as rows, the six main metrics as columns, shares in percent as in every other table."""
+    from calibrant.display import headline
     from calibrant.report import numbers
 
-    names = [n for n in next(iter(metrics.values())) if n != "n"]
+    names = headline(next(iter(metrics.values())))
     lines = ["split".ljust(12) + "n".rjust(7) + "".join(n.rjust(10) for n in names)]
     for split, row in metrics.items():
         cells = (numbers.value(n, row[n]).rjust(10) for n in names)

@@ -24,7 +24,7 @@ from calibrant.data.registry import DATASETS
 from calibrant.data.splits import cut, split_parts
 from calibrant.data.subsets import class_numbers, restricted, scaled, split_name
 from calibrant.data.torch_dataset import imported, parts_of
-from calibrant.errors import FileError, InputError, unknown
+from calibrant.errors import FileError, InputError, suggest_names, unknown
 from calibrant.types import Split
 
 OWN_SIZES: Mapping[str, Size] = {"validation": 0.1, "calibration": 0.1, "test": 0.2}
@@ -180,3 +180,5 @@ def _own(
 
 
 __all__ = ["DATASETS", "Augment", "Batches", "Data", "DatasetSpec", "Part", "data_root", "load", "stored_name"]
+
+suggest_names(__name__)

@@ -17,6 +17,7 @@ from calibrant.data.label_maps import check_classes, mark_ignored, mark_parts
 from calibrant.data.records import MOST_CLASSES, Data, Part, numbered_classes
 from calibrant.errors import FileError
 from calibrant.files import npz
+from calibrant.files.paths import near
 from calibrant.types import Split
 
 IMAGES, LABELS = ("images", "x", "data"), ("labels", "y", "label")
@@ -38,7 +39,7 @@ def load_file(
 def read_set(path: Path, classes: int, *, maps: bool = False, ignore_index: int | None = None) -> tuple[Tensor, Tensor]:
     """Images uint8 [N, C, H, W] and labels [N]; with `maps` also [N, H, W], −1 where a pixel has no class."""
     if not path.is_file():
-        raise FileError(f"{path}: no such file of images and labels (.npz, or .npy with labels beside it)")
+        raise FileError(f"{path}: no such file of images and labels (.npz, or .npy with labels beside it){near(path)}")
     if path.suffix == ".npz":
         held = read_arrays(path, (), only=IMAGES + LABELS)
         x, y = (_first(held, names, path) for names in (IMAGES, LABELS))
@@ -63,7 +64,7 @@ def read_set(path: Path, classes: int, *, maps: bool = False, ignore_index: int 
 def read_images(path: Path) -> Tensor:
     """Images uint8 [N, C, H, W] of a file; labels are not needed."""
     if not path.is_file():
-        raise FileError(f"{path}: no such file of images (.npz or .npy)")
+        raise FileError(f"{path}: no such file of images (.npz or .npy){near(path)}")
     x = npz.read_npy(path) if path.suffix == ".npy" else _first(read_arrays(path, (), only=IMAGES), IMAGES, path)
     return to_images(check_images(_channels_last(x), path))
 

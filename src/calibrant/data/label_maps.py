@@ -50,7 +50,7 @@ def mark_ignored(y: Tensor, ignore_index: int | None, where: str) -> Tensor:
     if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, int)):
         raise InputError(f"ignore_index={ignore_index!r} must be a whole number")
     if ignore_index is not None and not -(2**63) <= ignore_index < 2**63:
-        raise InputError(f"ignore_index={ignore_index} is beyond 64 bits, which no label is; drop it")
+        raise InputError(f"ignore_index={ignore_index} is beyond 64 bits, and no label is that large; drop it")
     marks = torch.tensor([*MARKS, *([] if ignore_index is None else [ignore_index])], dtype=torch.long)
     out = y.long().masked_fill(torch.isin(y.long(), marks), IGNORED)
     if bool((out < IGNORED).any()):

@@ -84,7 +84,7 @@ def ood_images(
         raise InputError(f"{name} has no {split} part to serve as foreign items")
     part = data[split]
     if part.items is not None or part.x.ndim != 4:
-        raise InputError(f"{name} is no set of equal-sized images; it cannot serve as foreign items")
+        raise InputError(f"{name} is not a set of equal-sized images, so it cannot serve as foreign items")
     x = part.x[:n]
     if x.dtype != torch.uint8:
         x = (x.clamp(0, 1) * 255).round().to(torch.uint8)

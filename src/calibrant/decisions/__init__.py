@@ -16,6 +16,7 @@ from calibrant.decisions.rule import Decisions, Rule
 from calibrant.decisions.storage import load
 from calibrant.decisions.threshold import Threshold
 from calibrant.decisions.weighted import WeightedSets
+from calibrant.errors import suggest_names
 
 _TABLE: tuple[type[Rule], ...] = (Threshold, PredictionSets, LeastCost)
 
@@ -34,3 +35,5 @@ __all__ = [
     "judge",
     "load",
 ]
+
+suggest_names(__name__)

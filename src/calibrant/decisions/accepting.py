@@ -38,7 +38,7 @@ class Accepting:
         """The boldest threshold of each cell that keeps the risk."""
         per_item, scale, p_value, called = losses(self.scores, loss)
         if not 0 < risk < scale:
-            raise InputError(f"risk={risk!r}; it must lie between 0 and the largest loss, {scale:g}")
+            raise InputError(f"risk={risk!r} must lie between 0 and the largest loss, {scale:g}")
         level = risk / scale
         least = threshold.needed(level, self.delta)
         if self.units < least:

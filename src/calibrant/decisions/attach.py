@@ -140,7 +140,9 @@ def write_rule_onnx(path: str | PathLike[str], rule: Rule) -> Path:
         program.save(str(temporary), external_data=False)
         wrong = disagreeing(module, example, run_rule_onnx(temporary, example))
         if wrong:
-            raise RefusedError(f"{path} was not written: onnxruntime decides {wrong} of 64 items otherwise than eager")
+            raise RefusedError(
+                f"{path} was not written: onnxruntime decides {wrong} of 64 items differently from eager mode"
+            )
     return Path(path)
 
 

@@ -103,7 +103,7 @@ def one_goal(goals: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     if goal not in ("threshold", "risk", "costs"):
         probability(goal, value)
     if goal == "threshold" and not (isinstance(value, (int, float)) and 0 <= value <= 1):
-        raise InputError(f"threshold={value!r}; it is a confidence, between 0 and 1")
+        raise InputError(f"threshold={value!r} must be a confidence between 0 and 1")
     return goal
 
 

@@ -200,7 +200,7 @@ def floor(share: float) -> str:
 def probability(name: str, value: Any) -> float:
     """The number, checked to lie in (0, 1)."""
     if isinstance(value, bool) or not isinstance(value, Real) or not 0 < float(value) < 1:
-        raise InputError(f"{name}={value!r}; it must lie between 0 and 1, such as 0.95")
+        raise InputError(f"{name}={value!r} must lie between 0 and 1, such as 0.95")
     return float(value)
 
 

@@ -16,6 +16,7 @@ from calibrant.diagnostics.pep_effect import PEPEffect, pep_effect
 from calibrant.diagnostics.pep_items import PEPItems, pep_items
 from calibrant.diagnostics.stability import variance_over_runs
 from calibrant.diagnostics.under_attack import UnderAttack, under_attack
+from calibrant.errors import suggest_names
 
 DIAGNOSTICS: dict[str, Callable[..., Any]] = {
     "hessian_spectrum": hessian_spectrum,
@@ -59,3 +60,5 @@ __all__ = [
     "under_attack",
     "variance_over_runs",
 ]
+
+suggest_names(__name__)

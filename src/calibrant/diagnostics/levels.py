@@ -108,7 +108,7 @@ def calibration_by_level(
     level = _checked(runs, levels)
     far = None if distance is None else as_tensor(distance, "distance").cpu().double()
     if far is not None and far.shape != level.shape:
-        raise InputError(f"{far.numel()} distances for {level.numel()} items; give one an item")
+        raise InputError(f"{far.numel()} distances for {level.numel()} items; give one per item")
     spread = _spread(runs, of) if len(runs) > 1 else None
     rows = []
     for r in range(int(level.max()) + 1):
@@ -185,7 +185,7 @@ def _checked(runs: Sequence[Predictions], levels: Any) -> Tensor:
     for m, run in enumerate(runs):
         if not isinstance(run, Predictions):
             kind = type(run).__name__
-            raise InputError(f"run {m} is a {kind}; hand in calibrant.predictions(logits, labels), or a list of them")
+            raise InputError(f"run {m} is a {kind}; pass calibrant.predictions(logits, labels), or a list of them")
         if run.n != runs[0].n or not torch.equal(run.labels.cpu(), runs[0].labels.cpu()):
             raise InputError(f"run {m} is about other items than run 0: their labels differ")
     given = as_tensor(levels, "levels").cpu()
@@ -193,7 +193,7 @@ def _checked(runs: Sequence[Predictions], levels: Any) -> Tensor:
     if not torch.equal(given.reshape(-1).double(), level.double()):
         raise InputError("levels must be whole numbers; calibrant.levels(distance, R) cuts distances into them")
     if len(level) != runs[0].n:
-        raise InputError(f"{len(level)} levels for {runs[0].n} predictions; give one an item")
+        raise InputError(f"{len(level)} levels for {runs[0].n} predictions; give one per item")
     if int(level.min()) < 0:
         raise InputError(f"levels must be 0 … R−1, found {int(level.min())}")
     return level

@@ -12,7 +12,7 @@ from calibrant.ensembles.snapshot import Snapshot
 from calibrant.ensembles.swa import SWA
 from calibrant.ensembles.swag import SWAG
 from calibrant.ensembles.temporal import TemporalSmoothing
-from calibrant.errors import unknown
+from calibrant.errors import suggest_names, unknown
 
 ENSEMBLES: dict[str, type[Ensemble]] = {
     "pep": PEP,
@@ -47,3 +47,5 @@ __all__ = [
     "assemble",
     "predict",
 ]
+
+suggest_names(__name__)

@@ -33,7 +33,7 @@ class Penultimate:
         """[N, D] of the call that gave these logits, float32 on the CPU."""
         if self._input is None or self._shape != tuple(logits.shape):
             raise InputError(
-                f"{self._name} has no features to write: they are the input of a last nn.Linear whose output are the "
+                f"{self._name} has no features to write: they are the input of a last nn.Linear whose output is the "
                 f"logits {tuple(logits.shape)}, and "
                 + ("no nn.Linear ran" if self._input is None else f"the last one gave {self._shape}")
             )

@@ -21,6 +21,7 @@ from torch import nn
 
 from calibrant.data.factory import call_factory
 from calibrant.errors import InputError, MissingDependencyError
+from calibrant.files.paths import near
 from calibrant.nn import load_weights
 from calibrant.training.run_folder import load as load_run
 
@@ -58,6 +59,7 @@ def resolve(text: str) -> Reference:
     if not colon or not rest:
         raise InputError(
             f"no model {text!r}: give a run's folder, timm:NAME, torchvision:NAME or package.module:factory[@WEIGHTS]"
+            f"{near(Path(text))}"
         )
     name, _, weights = rest.partition("@")
     if source == "timm":

@@ -9,8 +9,11 @@ executor may run it, and a killed one is run again. A `Pool` starts steps and sa
 
 from __future__ import annotations
 
+from calibrant.errors import suggest_names
 from calibrant.executors.local import InProcess, LocalProcesses
 from calibrant.executors.schedule import execute
 from calibrant.executors.step import Outcome, OutOfTime, Pool, Step
 
 __all__ = ["InProcess", "LocalProcesses", "OutOfTime", "Outcome", "Pool", "Step", "execute"]
+
+suggest_names(__name__)

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from calibrant.errors import FileError
+from calibrant.errors import FileError, suggest_names
 from calibrant.files import arrays, atomic, csv, npz, parquet, safetensors
 from calibrant.files.arrays import Arrays, Content, Keys
 from calibrant.files.given import is_table, of_table
+from calibrant.files.other_columns import OtherColumns, combined, other_columns
 from calibrant.files.paths import existing
 from calibrant.types import Predictions, Split
 
@@ -31,6 +32,8 @@ class Format(Protocol):
 
 FORMATS: dict[str, Format] = {".csv": csv, ".npz": npz, ".parquet": parquet, ".safetensors": safetensors}
 """Suffix → the module that reads and writes it."""
+
+TABLES = (".csv", ".parquet")
 
 
 def read(
@@ -61,22 +64,43 @@ def read(
             raise FileError(f"{where}: a .npy of scores needs a .npy of labels beside it (--labels FILE.npy)")
         found = npz.read_pair(where, existing(labels))
     else:
-        found = csv.read(where, group_key) if where.suffix == ".csv" else reader(where).read(where)
-        if labels is not None:
-            found = _with_labels(found, existing(labels))
+        found = _opened(where, labels, group_key)
     return arrays.join(found, keys, class_axis=class_axis, ignore_index=ignore_index, split=split)
 
 
-def write(path: str | os.PathLike[str], predictions: Predictions, beside: Mapping[str, Tensor] | None = None) -> Path:
-    """Predictions (and columns `beside` them) to a file of the format that its suffix names, whole or not at all."""
+def write(
+    path: str | os.PathLike[str],
+    predictions: Predictions,
+    beside: Mapping[str, Tensor] | None = None,
+    others: OtherColumns | None = None,
+) -> Path:
+    """Predictions (and columns `beside` them) to a file of the format that its suffix names, whole or not at all.
+
+    `others` are columns of the table that the predictions came from; a format without columns leaves them out.
+    """
     target = Path(path)
     chosen = FORMATS.get(target.suffix)
     if chosen is None:
         raise FileError(f"cannot write {target}: unknown format {target.suffix!r}; use one of {', '.join(FORMATS)}")
     with atomic.file(target) as temporary:
         content = arrays.content(predictions)
-        chosen.write(temporary, replace(content, tensors={**content.tensors, **(beside or {})}))
+        content = replace(content, tensors={**content.tensors, **(beside or {})})
+        if others is not None and target.suffix in TABLES:
+            content = combined(content, others)
+        chosen.write(temporary, content)
     return target
+
+
+def others(source: Path, target: Path, keys: Keys, labels: Path | None = None) -> OtherColumns | None:
+    """The columns of `source` that a map does not replace, if both are tables."""
+    if target.suffix not in TABLES or not (source.is_dir() or source.suffix in TABLES):
+        return None
+    return other_columns(_opened(source, labels), keys, text=target.suffix == ".csv")
+
+
+def _opened(path: Path, labels: str | os.PathLike[str] | None, group_key: str | None = None) -> Arrays:
+    found = csv.read(path, group_key) if path.suffix == ".csv" else reader(path).read(path)
+    return found if labels is None else _with_labels(found, existing(labels))
 
 
 def reader(path: Path) -> Format:
@@ -96,13 +120,14 @@ def _with_labels(found: Arrays, labels: Path) -> Arrays:
     if labels.suffix != ".npy":
         raise FileError(f"{labels}: labels kept apart must be a .npy file")
     names = tuple(n for n in found.names if n not in arrays.ROLES["labels"])
-    return Arrays(
-        found.path,
-        (*names, "labels"),
-        lambda name: npz.read_npy(labels) if name == "labels" else found.load(name),
-        found.meta,
-        found.word,
+    return replace(
+        found,
+        names=(*names, "labels"),
+        load=lambda name: npz.read_npy(labels) if name == "labels" else found.load(name),
+        columns={name: found.columns[name] for name in names if name in found.columns},
     )
 
 
-__all__ = ["FORMATS", "Keys", "existing", "read", "reader", "write"]
+__all__ = ["FORMATS", "Keys", "existing", "others", "read", "reader", "write"]
+
+suggest_names(__name__)

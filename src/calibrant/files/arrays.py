@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from calibrant.errors import FileError
+from calibrant.errors import FileError, nearest
 from calibrant.functional.inputs import predictions
 from calibrant.types import Predictions, Split
 
@@ -50,6 +51,12 @@ class Keys:
     confidence: str | None = None
     group: str | None = None
 
+    @property
+    def words(self) -> str:
+        """The options, as all verbs take them, each after a space."""
+        given = {"logits": self.logits, "probs": self.probs, "labels": self.labels}
+        return "".join(f" --{name}-key {shlex.quote(key)}" for name, key in given.items() if key is not None)
+
 
 @dataclass(frozen=True)
 class Arrays:
@@ -60,6 +67,8 @@ class Arrays:
     load: Callable[[str], Any]
     meta: Mapping[str, str] = field(default_factory=dict)
     word: str = "key"  # what this format calls a name
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of a table: those that make each array
+    table: Callable[[list[str], bool], Any] | None = None  # of a table: these columns as they stand, or as text
 
     @property
     def found(self) -> str:
@@ -120,7 +129,9 @@ def choose(arrays: Arrays, keys: Keys) -> dict[str, str]:
         asked = given.get(role)
         if asked is not None:
             if asked not in arrays.names:
-                raise FileError(f"{arrays.path}: no {arrays.word} {asked!r} for {role}; {arrays.found}")
+                meant = nearest(asked, arrays.names)
+                hint = f"did you mean {meant!r}? " if meant else ""
+                raise FileError(f"{arrays.path}: no {arrays.word} {asked!r} for {role}; {hint}{arrays.found}")
             roles[role] = asked
             continue
         present = [n for n in names if n in arrays.names]
@@ -202,11 +213,17 @@ def json_list(text: str, path: Path, name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Content:
-    """What is written: tensors by role, lists of text by role, single texts by role."""
+    """What is written: tensors by role, lists of text by role, single texts by role, and other columns of a table."""
 
     tensors: Mapping[str, Any]
     lists: Mapping[str, tuple[str, ...]]
     texts: Mapping[str, str]
+    others: Any = None  # an Arrow table
+
+    def beside(self, written: Collection[str]) -> dict[str, Any]:
+        """The other columns, except those of a name that is written already."""
+        names = () if self.others is None else self.others.column_names
+        return {name: self.others.column(name) for name in names if name not in written}
 
 
 def content(p: Predictions) -> Content:

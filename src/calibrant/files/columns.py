@@ -15,6 +15,7 @@ from calibrant.errors import FileError
 
 _NUMBERED = re.compile(r"(.+)_([0-9]{1,9})")
 _SCORES = ("logit", "prob", "logits", "probs")
+_PREFIXES = tuple(f"{stem}_" for stem in _SCORES)
 
 
 def is_score(column: str) -> bool:
@@ -32,7 +33,7 @@ def stems(columns: Sequence[str], path: Path) -> dict[str, list[str]]:
     numbers: dict[str, dict[int, str]] = {}
     for column in columns:
         match = _NUMBERED.fullmatch(column)
-        if match:
+        if match and not match[1].startswith(_PREFIXES):  # prob_type_1 is the class type_1
             twin = numbers.setdefault(match[1], {}).setdefault(int(match[2]), column)
             if twin != column and match[1] in _SCORES:
                 raise FileError(f"{path}: columns {twin!r} and {column!r} are the same class")
@@ -66,8 +67,21 @@ def class_meta(found: Mapping[str, Sequence[str]]) -> dict[str, str]:
     for stem in _SCORES:
         names = [column.removeprefix(f"{stem}_") for column in found.get(stem, ())]
         if len(names) > 1 and not all(name.isdigit() for name in names):
-            return {"classes": json.dumps(names, ensure_ascii=False)}
+            return _meta(names)
     return {}
+
+
+def _meta(classes: Sequence[str]) -> dict[str, str]:
+    return {"classes": json.dumps(list(classes), ensure_ascii=False)}
+
+
+def class_columns(stem: str, classes: Sequence[str], beside: Sequence[str]) -> list[str]:
+    """`logit_cat`, `logit_dog`, … if they are read as these classes again beside the other columns; else none."""
+    named = [f"{stem}_{name}" for name in classes]
+    try:
+        return named if class_meta(stems([*named, *beside], Path())) == _meta(classes) else []
+    except FileError:  # classes called 3 and 7 would be columns 3 and 7 of eight
+        return []
 
 
 def dense(column: Any, path: Path, name: str) -> Any:

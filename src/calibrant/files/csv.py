@@ -17,7 +17,8 @@ import numpy as np
 
 from calibrant.errors import FileError
 from calibrant.files.arrays import ROLES, Arrays, Content
-from calibrant.files.columns import class_meta, stacked, stems
+from calibrant.files.columns import class_columns, class_meta, stacked, stems
+from calibrant.files.paths import readable
 
 _TEXT = {
     name
@@ -44,7 +45,17 @@ def read(path: Path, text: str | None = None) -> Arrays:
         except FileError:
             return _load(path, header, columns, name, True)
 
-    return Arrays(path, tuple(found), load, class_meta(found), word="column")
+    def table(columns: list[str], as_text: bool) -> Any:
+        import pyarrow as pa
+        from pyarrow import csv as arrow
+
+        kinds = dict.fromkeys(columns, pa.string()) if as_text else {}
+        convert = arrow.ConvertOptions(column_types=kinds, include_columns=columns, strings_can_be_null=False)
+        with readable(path, "this table"):
+            parse = arrow.ParseOptions(newlines_in_values=True)
+            return arrow.read_csv(path, parse_options=parse, convert_options=convert) if columns else pa.table({})
+
+    return Arrays(path, tuple(found), load, class_meta(found), "column", found, table)
 
 
 def _header(path: Path) -> list[str]:
@@ -124,16 +135,19 @@ def _number(cell: str, at: str, column: str) -> float:
 
 
 def write(path: Path, content: Content) -> None:
-    blocks, header = [], []
+    blocks, header, lists = [], [], dict(content.lists)
+    others = content.beside(())
+    named = class_columns("logit", lists.get("classes", ()), list(others))
+    classes = lists.pop("classes") if named else None
     for role, tensor in content.tensors.items():
         if tensor.ndim > 2 or (role == "logits" and tensor.ndim != 2):
             raise FileError(f"a .csv cannot hold {role} of shape {tuple(tensor.shape)}; write .npz or .parquet")
         name = ROLES.get(role, (role,))[-1]
-        header += [name] if tensor.ndim == 1 else [f"{name}_{j}" for j in range(tensor.shape[1])]
+        of = classes if role in ("logits", "sets") else None
+        header += [name] if tensor.ndim == 1 else [f"{name}_{j}" for j in of or range(tensor.shape[1])]
         blocks.append(tensor.reshape(len(tensor), -1).tolist())
-    n = len(content.tensors["labels"])
-    lists = dict(content.lists)
-    for role in [r for r in ("ids", "group") if r in lists]:
+    n = len(blocks[0])
+    for role in [r for r in ("predicted", "ids", "group") if r in lists]:
         header.append(ROLES[role][-1])
         blocks.append([[text] for text in lists.pop(role)])
     header.append("split")
@@ -143,6 +157,9 @@ def write(path: Path, content: Content) -> None:
     for name, text in once.items():
         header.append(name)
         blocks.append([[text], *[[""]] * (n - 1)])
+    for name, column in content.beside(header).items():
+        header.append(name)
+        blocks.append([["" if value is None else value] for value in column.to_pylist()])
     with path.open("w", newline="", encoding="utf-8") as stream:
         lines = csv.writer(stream, lineterminator="\n")
         lines.writerow(header)

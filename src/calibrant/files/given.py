@@ -68,7 +68,7 @@ def of_table(data: Any, keys: Keys, classes: Sequence[Any] | None, split: Split 
     try:
         table = pa.table(data)
     except (pa.ArrowException, TypeError, ValueError) as error:
-        raise InputError(f"this {type(data).__name__} is no table of plain columns ({error})") from error
+        raise InputError(f"this {type(data).__name__} is not a table of plain columns ({error})") from error
     found = stems(table.column_names, name)
     arrays = Arrays(
         name, tuple(found), lambda key: stacked(table, found[key], name, key), class_meta(found), word="column"

@@ -50,7 +50,10 @@ def read(path: Path) -> Arrays:
             raise FileError(f"{path}: the parts disagree on the type of {name!r} ({error})") from error
         return _guarded(path, lambda: stacked(whole, found[name], path, name))
 
-    return Arrays(path, tuple(found), load, class_meta(found) | _meta(files[0], first), word="column")
+    def table(columns: list[str], as_text: bool) -> Any:
+        return pa.concat_tables([each.read(columns=columns) for each in opened], promote_options="permissive")
+
+    return Arrays(path, tuple(found), load, class_meta(found) | _meta(files[0], first), "column", found, table)
 
 
 def group_rows(part: Path) -> list[int]:
@@ -87,7 +90,10 @@ def batches(
         def load(name: str, batch: Any = batch) -> Any:
             return _guarded(part, lambda: stacked(batch, found[name], part, name))
 
-        yield start, Arrays(part, tuple(names), load, meta, word="column")
+        def table(columns: list[str], as_text: bool, batch: Any = batch) -> Any:
+            return batch.select(columns)
+
+        yield start, Arrays(part, tuple(names), load, meta, "column", found, table)
         start += batch.num_rows
 
 
@@ -99,9 +105,11 @@ def write(path: Path, content: Content) -> None:
         "label" if role == "labels" else role: _column(t, role) for role, t in content.tensors.items()
     }
     lists = dict(content.lists)
-    for role in [r for r in ("ids", "group") if r in lists]:
+    for role in [r for r in ("predicted", "ids", "group") if r in lists]:
         fields[ROLES[role][-1]] = pa.array(lists.pop(role))
-    fields["split"] = pa.array([content.texts["split"]] * len(fields["label"])).dictionary_encode()
+    n = len(next(iter(fields.values())))
+    fields["split"] = pa.array([content.texts["split"]] * n).dictionary_encode()
+    fields |= content.beside(fields)
     meta = {k: v for k, v in content.texts.items() if k != "split"}
     meta |= {name: json.dumps(list(values), ensure_ascii=False) for name, values in lists.items()}
     pq.write_table(pa.table(fields).replace_schema_metadata({f"calibrant.{k}": v for k, v in meta.items()}), path)

@@ -14,10 +14,11 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from calibrant.errors import CalibrantError, FileError, out_of_memory
+from calibrant.errors import CalibrantError, FileError, nearest, out_of_memory
 
 SMALL = 1 << 26
 """Bytes. If a smaller file asks for more memory than there is, its header is wrong."""
@@ -29,7 +30,7 @@ def existing(path: str | os.PathLike[str]) -> Path:
     try:
         mode = where.stat().st_mode
     except (FileNotFoundError, NotADirectoryError) as error:
-        raise FileError(f"{where}: no such file") from error
+        raise FileError(f"{where}: no such file{near(where)}") from error
     except OSError as error:  # a name too long, a link to itself, a folder without permission
         raise FileError(f"{where}: cannot be read ({error.strerror})") from error
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
@@ -37,6 +38,15 @@ def existing(path: str | os.PathLike[str]) -> Path:
     if not os.access(where, os.R_OK):
         raise FileError(f"{where}: cannot be read (permission denied)")
     return where
+
+
+def near(path: Path) -> str:
+    """ "; did you mean test.npz?" if a name like the first missing part of this path is there, else nothing."""
+    missing = next((p for p in (*reversed(path.parents), path) if not p.exists()), path)
+    if not missing.parent.is_dir() or not os.access(missing.parent, os.R_OK):
+        return ""
+    found = nearest(missing.name, islice(os.listdir(missing.parent), 1000), cutoff=0.75)
+    return "" if found is None else f"; did you mean {missing.parent / found / path.relative_to(missing)}?"
 
 
 def visible(folder: str | os.PathLike[str], pattern: str = "*") -> list[Path]:
@@ -100,6 +110,12 @@ def readable(path: Path, what: str) -> Iterator[None]:
             raise
         first = next(iter(str(error).splitlines()), "") or type(error).__name__
         raise FileError(f"{path}: {what} is truncated or damaged ({first}); save it again") from error
+
+
+def calibrated(path: str | os.PathLike[str]) -> str:
+    """A name for predictions after a map: a table stays a table, so that it keeps its columns."""
+    suffix = Path(path).suffix
+    return f"calibrated{suffix if suffix in ('.csv', '.parquet') else '.npz'}"
 
 
 def partner(path: str | os.PathLike[str]) -> Path | None:

@@ -1,5 +1,6 @@
 """Pure tensors → tensors: binning, scores, ranking, pooling, decomposition. No models, no files."""
 
+from calibrant.errors import suggest_names
 from calibrant.functional.binning import BinSums, bin_sums, equal_mass, equal_width
 from calibrant.functional.decomposition import Identity, Murphy, ece_identity, murphy_brier, murphy_nll
 from calibrant.functional.inputs import predictions
@@ -32,3 +33,5 @@ __all__ = [
     "reduce",
     "run_weights",
 ]
+
+suggest_names(__name__)

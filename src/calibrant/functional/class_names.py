@@ -60,7 +60,7 @@ def numbered(labels: Any, classes: Sequence[str] | None, name: str = "label", wh
     stranger = next((i for i, text in enumerate(texts) if text not in place), None)
     if stranger is not None:
         raise InputError(
-            f"{where}{name} in row {stranger} is {texts[stranger][:40]!r}, which is no class; the classes are "
+            f"{where}{name} in row {stranger} is {texts[stranger][:40]!r}, which is not a class; the classes are "
             f"{listed(classes)}"
         )
     return np.array([place[text] for text in texts], dtype=np.int64).reshape(array.shape)

@@ -69,7 +69,7 @@ def flatten(
     elif scores is not None and y.ndim > 1 and scores.ndim > 2 and scores.shape[1:-1] == y.shape:
         raise InputError(f"{where}members of label images are not supported; pool them first")
     if ignore_index is not None and not -(2**63) <= ignore_index < 2**63:
-        raise InputError(f"{where}ignore_index={ignore_index} is beyond 64 bits, which no label is; drop it")
+        raise InputError(f"{where}ignore_index={ignore_index} is beyond 64 bits, and no label is that large; drop it")
     if ignore_index is None or bool((y != ignore_index).all()):
         return scores, y, out
     total, axis = len(y), 0 if scores is None or scores.ndim == 1 else -2

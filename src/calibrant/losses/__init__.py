@@ -1,12 +1,14 @@
 """Losses, called like `torch.nn.CrossEntropyLoss`: (logits[N, K], labels[N] or q[N, K]) → scalar, or a loss per item;
 penalties, which are added to them: (logits, labels or Batch) → scalar.
 
-A loss is a frozen record of its settings; a penalty carries its `weight` inside the scalar it returns.
+A loss is an `nn.Module` whose `weight` is one number per class, as in torch; a penalty is a frozen record of its
+settings, and its `weight` is the factor inside the scalar that it returns.
 `ranking` is also Stateful (its history by training index) and refuses batches whose labels a transform mixed.
 """
 
 from collections.abc import Callable
 
+from calibrant.errors import suggest_names
 from calibrant.losses.cross_entropy import CrossEntropy
 from calibrant.losses.dual_focal import DualFocal
 from calibrant.losses.entropy import Entropy
@@ -42,3 +44,5 @@ __all__ = [
     "LpNorm",
     "Ranking",
 ]
+
+suggest_names(__name__)

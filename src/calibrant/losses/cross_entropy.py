@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant.losses.item_loss import ItemLoss
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class CrossEntropy(ItemLoss):
     """Cross-entropy, the reference that every other loss equals at its neutral setting."""
 

@@ -17,7 +17,7 @@ from calibrant.losses.focal import one_minus_p
 from calibrant.losses.item_loss import ItemLoss
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class DualFocal(ItemLoss):
     """Dual focal: weight (1 − p + next smaller p)^γ. γ = 5 on CIFAR-10 in the paper; 0 is cross-entropy."""
 

@@ -19,7 +19,7 @@ from calibrant.errors import InputError
 from calibrant.losses.item_loss import ItemLoss
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Focal(ItemLoss):
     """Focal: weight (1 − p)^γ, hard items count more. `steps`: pairs (upper bound of p, γ below it), bounds rising."""
 
@@ -37,7 +37,7 @@ class Focal(ItemLoss):
         return one_minus_p(log_p) ** gamma_by_confidence(log_p, self.gamma, self.steps)
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class InverseFocal(ItemLoss):
     """Inverse focal: weight (1 + p)^γ̄, easy items count more (RC, equation 4)."""
 

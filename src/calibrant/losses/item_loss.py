@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.functional.soft_labels import soft_labels
@@ -22,29 +22,33 @@ from calibrant.losses.precision import wide
 Reduction = Literal["mean", "sum", "none"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ItemLoss:
+@dataclass(kw_only=True, eq=False)  # a module is equal to itself only
+class ItemLoss(nn.Module):
     """Abstract: add settings as fields and write `factor`.
+
+    A module without state: `weight` is a setting, and is used on the device of the logits. So a model that holds its
+    loss has the same `state_dict` as one that does not.
 
     The mean is torch's: labels are averaged by the weights of their classes, soft targets over the items that have one.
     Labels that are negative or `ignore_index` count for nothing; a batch of nothing else costs 0.
     """
 
-    class_weights: tuple[float, ...] | None = None
+    weight: tuple[float, ...] | None = None  # one per class
     reduction: Reduction = "mean"
     ignore_index: int = -100
 
     def __post_init__(self) -> None:
+        super().__init__()  # the fields are set already, and stay
         if self.reduction not in get_args(Reduction):
             raise InputError(f"reduction={self.reduction!r} is unknown; use 'mean', 'sum' or 'none'")
-        if self.class_weights is not None:
-            object.__setattr__(self, "class_weights", tuple(map(float, self.class_weights)))  # tensors and lists too
+        if self.weight is not None:
+            self.weight = tuple(map(float, self.weight))  # tensors and lists too
 
     def factor(self, log_p: Tensor) -> Tensor | float:
         """w(p) of each class, from log p [..., K]."""
         raise TypeError(f"{type(self).__name__} must define factor")
 
-    def __call__(self, logits: Tensor, target: Tensor) -> Tensor:
+    def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Labels [N] or soft targets [N, K]. Of images, labels [N, H, W] find the classes at axis 1 or at the last."""
         hard = not target.is_floating_point()
         if hard:
@@ -69,13 +73,13 @@ class ItemLoss:
         return items.sum() / counted.sum().clamp_min(torch.finfo(items.dtype).tiny)
 
     def _weighted(self, q: Tensor) -> Tensor:
-        if self.class_weights is None:
+        if self.weight is None:
             return q
-        if len(self.class_weights) != q.shape[-1]:
-            raise InputError(f"{len(self.class_weights)} class weights for {q.shape[-1]} classes; give one per class")
+        if len(self.weight) != q.shape[-1]:
+            raise InputError(f"{len(self.weight)} class weights for {q.shape[-1]} classes; give one per class")
         if torch.compiler.is_compiling():  # where a list is a constant of the graph
-            return q * torch.tensor(self.class_weights, dtype=q.dtype, device=q.device)
-        return q * _tensor(self.class_weights, q.dtype, q.device)
+            return q * torch.tensor(self.weight, dtype=q.dtype, device=q.device)
+        return q * _tensor(self.weight, q.dtype, q.device)
 
 
 def classes_last(logits: Tensor, labels: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calibrant.errors import suggest_names
 from calibrant.metrics import calibration as c
 from calibrant.metrics import proper as p
 from calibrant.metrics import refinement as r
@@ -34,3 +35,5 @@ METRICS: dict[str, Metric] = {
 }
 
 __all__ = ["METRICS", "Metric", "Panel"]
+
+suggest_names(__name__)

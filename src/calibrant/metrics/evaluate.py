@@ -40,24 +40,27 @@ def evaluate(
     ignore_index: int | None = None,
     classes: Sequence[Any] | None = None,
     label: str | None = None,
+    by: Any = None,
 ) -> Report:
     """Every metric of `metrics` (None: the default panel) with its 95% interval.
 
     The first argument is logits ([N, K]; [M, N, K] for members), `Predictions`, or a data frame whose column `label`
     holds the labels. Labels of text need `classes`, the names in the order of the scores. Binary problems may
-    ask `about="positive"`: confidence is then the probability of class 1.
+    ask `about="positive"`: confidence is then the probability of class 1. `by` names a column of the data frame, or
+    holds a value per item (hospital, device): `report.by` has the main metrics of each and names the worst.
     """
-    p = given(
-        logits,
-        labels,
-        label=label,
-        probs=probs,
-        classes=classes,
-        split=split,
-        class_axis=class_axis,
-        ignore_index=ignore_index,
-        group=group,
-    )
+    arrays = {
+        "data": logits,
+        "labels": labels,
+        "label": label,
+        "probs": probs,
+        "classes": classes,
+        "split": split,
+        "class_axis": class_axis,
+        "ignore_index": ignore_index,
+        "group": group,
+    }
+    p = given(**arrays)
     reused = refuse_reuse(p, allow_reuse)
     classwise = metrics is None or "ece_classwise" in metrics
     # groups are drawn on the CPU
@@ -79,7 +82,13 @@ def evaluate(
         allow_reuse=reused,
     )
     named = {} if p.classes is None else {"classes": listed(p.classes)}
-    return replace(report, file=p.source or None, predictions=p, conventions={**report.conventions, **named})
+    report = replace(report, file=p.source or None, predictions=p, conventions={**report.conventions, **named})
+    if by is None:
+        return report
+    from calibrant.metrics.subgroups import by_values
+
+    how = {"bins": bins, "intervals": intervals, "seed": seed, "replicates": replicates, "allow_reuse": allow_reuse}
+    return replace(report, by=by_values(p, by, arrays, metrics, about=about, **how))
 
 
 def evaluate_scores(

@@ -9,14 +9,18 @@ gain little here: the parts are disjoint, so their statistics are nearly indepen
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
+from calibrant.display import HEADLINE, Rows, Shown
+from calibrant.errors import CalibrantWarning, InputError, unknown
+from calibrant.files.given import given, is_table
+from calibrant.functional.inputs import numbered_groups
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics.calibration_cells import cells
 from calibrant.metrics.compare import holm
@@ -56,11 +60,28 @@ class Subgroup:
 
 
 @dataclass(frozen=True)
-class Subgroups:
-    """Every part of the items by one column, in the order of their names."""
+class Subgroups(Shown):
+    """Every part of the items by one column, in the order of their names; `groups["north"]` is one of them."""
 
     column: str
     parts: tuple[Subgroup, ...]
+
+    def __getitem__(self, name: str) -> Subgroup:
+        named = {part.name: part for part in self.parts}
+        if name not in named:
+            raise unknown(self.column, str(name), named)
+        return named[name]
+
+    def _shown(self) -> tuple[str, Rows]:
+        found = f"no {self.column} stands out" if self.worst is None else f"worst {self.column}: {self.worst.name}"
+        metrics = [name for name in ("ece", "gap") if name in self.parts[0].report]  # two intervals fit 80 columns
+        return f"{found} (p corrected for {len(self.parts)} groups)", [
+            (self.column, "items", *metrics, "p (Holm)"),
+            *(
+                (g.name, f"{g.report.n:,}", *(repr(g.report[m]) for m in metrics), f"{g.p_holm:.2g}")
+                for g in self.parts
+            ),
+        ]
 
     @property
     def worst(self) -> Subgroup | None:
@@ -95,6 +116,28 @@ def subgroups(
             for g, name in enumerate(names)
         ),
     )
+
+
+def by_values(
+    p: Predictions, by: Any, arrays: Mapping[str, Any], metrics: Sequence[str] | None, **options: Any
+) -> Subgroups:
+    """What `evaluate(…, by=…)` adds: `by` names a column of the table, or holds one value per item.
+
+    `arrays` are what `p` was made of, so that values go the way of labels: pixels that are ignored have none.
+    """
+    column = by if isinstance(by, str) else str(getattr(by, "name", None) or "group")
+    table = is_table(arrays["data"])
+    if isinstance(by, str) and not table:
+        raise InputError(f"by={by!r} names a column of a table; beside anything else, pass one value per item")
+    if isinstance(arrays["data"], Predictions) or (table and not isinstance(by, str)):
+        part, names = numbered_groups(by, p.n)
+    else:
+        with warnings.catch_warnings():  # the first reading said them
+            warnings.simplefilter("ignore", CalibrantWarning)
+            found = given(**{**arrays, "group": by})
+        part, names = found.group, found.group_names
+    assert part is not None and names is not None
+    return subgroups(p, part, names, column, metrics=list(dict.fromkeys([*(metrics or HEADLINE), "gap"])), **options)
 
 
 def _against_rest(scores: Scores, inside: Tensor) -> tuple[float, float]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.errors import CalibrantError, InputError, unknown
+from calibrant.errors import CalibrantError, InputError, suggest_names, unknown
 from calibrant.nn import alexnet, cnn, densenet, inception, mlp, preact, resnet, text_cnn, unet, vgg
 from calibrant.nn.activations import relu6 as bounded_copy
 from calibrant.nn.antialias import BlurPool
@@ -190,3 +190,5 @@ __all__ = [
     "MODELS", "Blur", "BlurPool", "Layers", "Network", "Prob", "Smooth", "build", "in_library", "load_weights",
     "options_of", "reference",
 ]  # fmt: skip
+
+suggest_names(__name__)

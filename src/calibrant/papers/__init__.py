@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from calibrant.errors import unknown
+from calibrant.errors import suggest_names, unknown
 from calibrant.papers import ar, ds, pep, rc, ss
 from calibrant.papers.experiment import AS_TRAINED, SCALES, Experiment, Paper, Scale
 
@@ -24,3 +24,5 @@ def experiments(pattern: str) -> list[Experiment]:
 
 
 __all__ = ["AS_TRAINED", "PAPERS", "SCALES", "Experiment", "Paper", "Scale", "experiments"]
+
+suggest_names(__name__)

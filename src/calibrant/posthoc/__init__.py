@@ -16,6 +16,7 @@ How to write a calibrator (imitate `temperature.py`; a method of the top label i
 
 from __future__ import annotations
 
+from calibrant.errors import suggest_names
 from calibrant.posthoc.attach import attach
 from calibrant.posthoc.bbq import Bbq
 from calibrant.posthoc.beta import Beta
@@ -87,3 +88,5 @@ __all__ = [
     "attach",
     "load",
 ]
+
+suggest_names(__name__)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from calibrant.errors import FileError, MapError
 from calibrant.files import outputs, tensor_folder
+from calibrant.files.paths import near
 from calibrant.posthoc.map import Chain, FitRecord, FittedMap
 
 LAYOUT = tensor_folder.Layout("map", outputs.MAP, version=1, again="fit the map again")
@@ -32,7 +33,8 @@ def load(folder: str | PathLike[str]) -> FittedMap:
     if not path.is_dir():
         if path.exists():
             raise FileError(f"{path} is a file, not a folder with a fitted map; `calibrant fit … -o MAP/` makes one")
-        raise FileError(f"{path} is not a folder with a fitted map; make one with `calibrant fit … -o {path}`")
+        remedy = near(path) or f"; make one with `calibrant fit … -o {path}`"
+        raise FileError(f"{path} is not a folder with a fitted map{remedy}")
     _is_a_map(path)
     header, tensors = tensor_folder.read(LAYOUT, path)
     try:

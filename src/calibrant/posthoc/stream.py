@@ -17,7 +17,8 @@ from torch import Tensor
 
 from calibrant.errors import FileError
 from calibrant.files import atomic, outputs, parquet
-from calibrant.files.arrays import content, join
+from calibrant.files.arrays import Arrays, Keys, content, join
+from calibrant.files.other_columns import combined, other_columns
 from calibrant.functional.scores import reduce
 from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions
@@ -42,22 +43,26 @@ def apply_parts(
     source: str | PathLike[str],
     target: str | PathLike[str],
     *,
+    keys: Keys | None = None,
     numbers: int = NUMBERS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Applied:
-    """Map every row of a Parquet file or folder and write a folder of parts, in the same order."""
+    """Map every row of a Parquet file or folder and write a folder of parts, in the same order, other columns too."""
+    keys = keys or Keys()
     where = Path(source)
     total = sum(sum(parquet.group_rows(part)) for part in parquet.parts(where))
     origin, done, k = "", 0, None
     before = after = 0.0
     possible = 0
     with atomic.folder(target, outputs.PARTS) as temporary:
-        for i, p in enumerate(rows(where, numbers)):
+        for i, (p, arrays) in enumerate(rows(where, numbers, keys)):
             if not i:
-                origin = p.origin or fingerprint(where, total, numbers)
+                origin = p.origin or fingerprint(where, total, numbers, keys)
                 k = p.k
             mapped = fitted.predictions(replace(p, origin=origin))
-            parquet.write(temporary / f"part-{i:06d}.parquet", content(mapped))
+            others = other_columns(arrays, keys, text=False)
+            assert others is not None  # Parquet has columns
+            parquet.write(temporary / f"part-{i:06d}.parquet", combined(content(mapped), others))
             a, b = reduce(p).log_p_label, reduce(mapped).log_p_label
             if a is not None and b is not None:
                 kept = ~torch.isneginf(a)
@@ -74,31 +79,31 @@ def apply_parts(
     return Applied(done, k, written, before / possible, after / possible)
 
 
-def rows(source: Path, numbers: int = NUMBERS) -> Iterator[Predictions]:
-    """Checked predictions, a batch at a time; group names get the same number in every batch."""
+def rows(source: Path, numbers: int = NUMBERS, keys: Keys | None = None) -> Iterator[tuple[Predictions, Arrays]]:
+    """Checked predictions and what they were made of, a batch at a time; groups keep their number in every batch."""
     groups: dict[str, int] = {}
     for part in parquet.parts(source):
         size = max(1, numbers // parquet.width(part))
         for start, arrays in parquet.batches(part, size, everything=True):
-            p = join(arrays, source=f"{part} (from row {start})" if start else str(part), doubt=False)
+            p = join(arrays, keys, source=f"{part} (from row {start})" if start else str(part), doubt=False)
             if p.group is not None and p.group_names is not None:
                 own = torch.tensor([groups.setdefault(name, len(groups)) for name in p.group_names])
                 p = replace(p, group=own[p.group], group_names=tuple(groups))
-            yield p
+            yield p, arrays
 
 
-def fingerprint(source: Path, total: int, numbers: int = NUMBERS) -> str:
+def fingerprint(source: Path, total: int, numbers: int = NUMBERS, keys: Keys | None = None) -> str:
     """`Predictions.fingerprint()` of the whole without holding it."""
     digest = hashlib.sha256()
     for name in ("labels", "logits", "predicted", "confidence"):
-        first: Tensor | None = getattr(next(rows(source, numbers)), name)
+        first: Tensor | None = getattr(next(rows(source, numbers, keys))[0], name)
         if first is None:
             continue
         members = first.shape[0] if first.ndim == 3 else 1
         shape = (members, total, first.shape[2]) if first.ndim == 3 else (total, *first.shape[1:])
         digest.update(f"{name}{tuple(shape)}{first.dtype}".encode())
         for m in range(members):
-            for p in rows(source, numbers):
+            for p, _ in rows(source, numbers, keys):
                 tensor = getattr(p, name)
                 one = (tensor[m] if tensor.ndim == 3 else tensor).contiguous()
                 digest.update(memoryview(one.reshape(-1).view(torch.uint8).numpy()))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from calibrant.display import headline
 from calibrant.errors import InputError
 from calibrant.files import outputs
 from calibrant.files.atomic import write_text
@@ -22,6 +23,7 @@ from calibrant.metrics import METRICS
 from calibrant.report import comparison as paired
 from calibrant.report import numbers, page
 from calibrant.report.explain import BETTER, FAMILY, HEADLINE, MEANING
+from calibrant.report.groups import group_panel
 from calibrant.report.markdown import markdown
 from calibrant.report.names import short_names
 from calibrant.report.panels import Panel, drawn
@@ -119,7 +121,9 @@ def of_report(path: str | os.PathLike[str], report: Report) -> Path:
             "`calibrant audit FILE --html` makes the page of a stream"
         )
     outputs.check((Path(path), outputs.PAGE))
-    return write(path, [Audit.of(report.predictions, report)], command=f"report.to_html({str(path)!r})")
+    panels = [] if report.by is None else [group_panel(report.by, None, headline(report.by.parts[0].report))]
+    audits = [Audit.of(report.predictions, report)]
+    return write(path, audits, panels=panels, command=f"report.to_html({str(path)!r})")
 
 
 def _same_items(before: Audit, after: Audit) -> tuple[Audit, Audit]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.files.paths import partner
+from calibrant.files.paths import calibrated, partner
 from calibrant.report.cells import cell
 from calibrant.report.comparison import field
 from calibrant.report.verdict import judge
@@ -89,6 +89,7 @@ def next_steps(report: Report) -> list[Step]:
 
 
 def _recalibrate(report: Report, kind: str, file: str, held_out: str) -> list[Step]:
+    after = calibrated(report.file or "")
     claim = {"over": "overstates", "under": "understates", "uneven": "misstates"}[kind]
     if report.k is None:  # top-1 files have no NLL to choose by
         method, answers = " --method isotonic", ", and without changing the answers."
@@ -105,7 +106,7 @@ def _recalibrate(report: Report, kind: str, file: str, held_out: str) -> list[St
         Step(
             "Judge the map",
             "On items that it was not fitted on.",
-            f"calibrant apply map {file} -o calibrated.npz && calibrant compare {file} calibrated.npz",
+            f"calibrant apply map {file} -o {after} && calibrant compare {file} {after}",
         ),
     ]
 

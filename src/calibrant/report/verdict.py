@@ -46,7 +46,10 @@ def verdict(report: Report) -> str:
 def shown(report: Report) -> tuple[str, Rows]:
     """What `repr(report)` shows: the headline, and six numbers with their intervals."""
     of = f"{items(report.n)}" + ("" if report.k is None else f", {report.k:,} classes")
-    return f"{verdict(report)} ({of})", [(name, brief(name, report[name])) for name in headline(report)]
+    rows = [(name, brief(name, report[name])) for name in headline(report)]
+    if report.by is not None:
+        rows.append((f"by {report.by.column}", report.by._shown()[0]))
+    return f"{verdict(report)} ({of})", rows
 
 
 def judge(report: Report) -> Verdict:

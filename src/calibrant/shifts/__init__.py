@@ -7,7 +7,7 @@ in any batch and on any device, so results never depend on the batch size (`coun
 
 from torch import Tensor
 
-from calibrant.errors import unknown
+from calibrant.errors import suggest_names, unknown
 from calibrant.shifts.blur import DefocusBlur, GaussianBlur, MotionBlur, ZoomBlur
 from calibrant.shifts.colour import Brightness, Contrast, Saturate
 from calibrant.shifts.corruption import SEVERITIES, Corruption
@@ -126,3 +126,5 @@ __all__ = [
     "corrupt",
     "perturb",
 ]
+
+suggest_names(__name__)

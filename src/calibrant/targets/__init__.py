@@ -6,6 +6,7 @@
 
 from collections.abc import Callable
 
+from calibrant.errors import suggest_names
 from calibrant.protocols import TargetPolicy
 from calibrant.targets.adaptive import AdaLS, ArAdaLS, Levels
 from calibrant.targets.fixed import OneHot, Smoothing
@@ -18,3 +19,5 @@ TARGETS: dict[str, Callable[..., TargetPolicy]] = {
 }
 
 __all__ = ["TARGETS", "AdaLS", "ArAdaLS", "Levels", "OneHot", "Smoothing"]
+
+suggest_names(__name__)

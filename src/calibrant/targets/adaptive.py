@@ -68,7 +68,7 @@ def gaps(validation: Predictions, level: Tensor, levels: int, classes: int) -> T
     if validation.logits is None:
         raise InputError("adaptive label smoothing learns from validation logits, and these predictions have none")
     if validation.split is Split.TEST:
-        raise SplitError("adaptive label smoothing would learn from the test split; hand in validation predictions")
+        raise SplitError("adaptive label smoothing would learn from the test split; pass validation predictions")
     if (k := validation.logits.shape[-1]) != classes:
         raise InputError(f"the validation predictions have {k} classes, and the targets {classes}")
     logits = validation.logits if validation.logits.ndim == 2 else pool(validation.logits)
@@ -76,7 +76,7 @@ def gaps(validation: Predictions, level: Tensor, levels: int, classes: int) -> T
     error = confidence - (predicted == validation.labels).double()
     level = level.to(error.device)
     if level.shape != error.shape:
-        raise InputError(f"{level.numel()} validation levels for {error.numel()} validation items; give one an item")
+        raise InputError(f"{level.numel()} validation levels for {error.numel()} validation items; give one per item")
     total = torch.zeros(levels, dtype=torch.float64, device=error.device).index_add_(0, level, error)
     return (total / torch.bincount(level, minlength=levels)).cpu()
 

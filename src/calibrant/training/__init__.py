@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from calibrant.errors import no_attribute
 from calibrant.training.recipe import Recipe, Selection, read
 from calibrant.training.recipes import RECIPES
 
@@ -24,7 +25,7 @@ __all__ = ["RECIPES", "How", "Recipe", "Selection", "load", "read", "select", "t
 def __getattr__(name: str) -> Any:
     """Load what needs data and networks on first use, so that reading a recipe stays cheap."""
     if name not in _LATER:
-        raise AttributeError(f"module 'calibrant.training' has no attribute {name!r}")
+        raise no_attribute(__name__, name, __all__)
     from importlib import import_module
 
     return getattr(import_module(f"calibrant.training.{_LATER[name]}"), name)

@@ -30,6 +30,9 @@ from calibrant.training.settings import Choice
 from calibrant.transforms import TRANSFORMS
 from calibrant.types import Split
 
+CLASS_WEIGHTS = "class_weights"
+"""What a recipe calls a loss's `weight`: a penalty's `weight` is another thing, and both stand in one recipe."""
+
 MEDIAN_FREQUENCY = "median_frequency"
 """What a recipe may write as a loss's `class_weights` instead of numbers."""
 
@@ -101,12 +104,16 @@ def make(table: Mapping[str, Callable[..., Any]], choice: Choice, key: str, know
     parameters = inspect.signature(target).parameters
     names = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     settable = [n for n in names if n not in LOOP_OPTIONS]
+    if table is LOSSES:
+        settable = [CLASS_WEIGHTS if n == "weight" else n for n in settable]
     for option in choice.options:
         if option not in settable:
             raise unknown("key", f"{key}.{option}", [f"{key}.{n}" for n in settable])
     given = dict(choice.options)
-    if given.get("class_weights") == MEDIAN_FREQUENCY:
-        given["class_weights"] = median_frequency(known["data"][Split.TRAIN].y, known["classes"])
+    if CLASS_WEIGHTS in given:
+        given["weight"] = given.pop(CLASS_WEIGHTS)
+        if given["weight"] == MEDIAN_FREQUENCY:
+            given["weight"] = median_frequency(known["data"][Split.TRAIN].y, known["classes"])
     if "attack" in names and "attack" not in known and "data" in known:
         epsilon = given.get("epsilon", parameters["epsilon"].default)
         given["attack"] = adversary(given.get("attack", "pgd"), epsilon, known["data"], key)

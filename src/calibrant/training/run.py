@@ -34,6 +34,7 @@ from calibrant.training.own_network import Own, maker, with_own
 from calibrant.training.progress import Progress, TensorBoard
 from calibrant.training.randomness import stream
 from calibrant.training.recipe import Recipe, read
+from calibrant.training.result import TrainingResult
 from calibrant.types import SCHEMA, Predictions, Split, jsonable
 
 if TYPE_CHECKING:
@@ -74,8 +75,9 @@ def train(
     how: How = How(),  # noqa: B008
     data: Given | None = None,
     network: Own | None = None,
-) -> dict[str, Any]:
-    """Train a recipe (or its name, or a TOML file) into the folder `out`; returns what `metrics.json` holds.
+) -> TrainingResult:
+    """Train a recipe (or its name, or a TOML file) into the folder `out`; returns what `metrics.json` holds, as a dict
+    that shows the verdict and the main numbers.
 
     A run that was stopped continues from its last checkpoint. `data` and `network` are your own, instead of the
     recipe's: a data set, and a network (which is trained in place) or a function that makes one. Without `out` nothing
@@ -92,12 +94,14 @@ def train(
         TensorBoard.check_installed()
     if out is None:
         with TemporaryDirectory(prefix="calibrant-") as folder:
-            return train(recipe, folder, how, data)
+            result = train(recipe, folder, how, data)
+            result.run = None
+            return result
     with run_folder.alone_in(Path(out)):
         return _run(recipe, Path(out), how, data)
 
 
-def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> dict[str, Any]:
+def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> TrainingResult:
     note = run_folder.check_recipe(folder, recipe)
     fabric = make_fabric(recipe, how)
     loaded = data_of(recipe, how, data)
@@ -172,7 +176,7 @@ def _loop(recipe: Recipe, folder: Path, how: How, loaded: Data, fabric: Fabric) 
     return loop
 
 
-def _train_and_record(loop: Loop, folder: Path) -> dict[str, Any]:
+def _train_and_record(loop: Loop, folder: Path) -> TrainingResult:
     """Train the remaining epochs, predict, record."""
     recipe, loaded, fabric = loop.recipe, loop.data, loop.fabric
     start = time.perf_counter()
@@ -202,7 +206,7 @@ def _train_and_record(loop: Loop, folder: Path) -> dict[str, Any]:
             sealed.write(folder / "targets.json", {"schema": SCHEMA, **record()})
         sealed.write(folder / "metrics.json", jsonable(metrics))
     fabric.barrier()
-    return metrics
+    return TrainingResult(metrics, p, folder)
 
 
 def networks(recipe: Recipe, data: Data, given: Own | None = None) -> list[nn.Module]:

@@ -5,6 +5,7 @@ Crop and flip happen where the batch is gathered (`calibrant.data.batches`).
 
 from collections.abc import Callable
 
+from calibrant.errors import suggest_names
 from calibrant.protocols import BatchTransform
 from calibrant.transforms.ccat import CCAT
 from calibrant.transforms.cutmix import CutMix
@@ -13,3 +14,5 @@ from calibrant.transforms.mixup import Mixup
 TRANSFORMS: dict[str, Callable[..., BatchTransform]] = {"mixup": Mixup, "cutmix": CutMix, "ccat": CCAT}
 
 __all__ = ["CCAT", "TRANSFORMS", "CutMix", "Mixup"]
+
+suggest_names(__name__)
