@@ -50,7 +50,7 @@ demo: $(STAMP)
 	@$(ONE_THREAD) $(BIN)/calibrant demo -o demo
 
 test: $(STAMP)
-	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) $(ARGS)
+	@$(ONE_THREAD) $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile $(ARGS)
 
 test-ray: $(STAMP)
 	@$(BIN)/python -m pip install --disable-pip-version-check -q -c constraints.txt -e '.[ray]'

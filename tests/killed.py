@@ -2,40 +2,67 @@
 
 `leave(script, k)` runs Python source in a process of its own. The file in the making has been written under its
 temporary name (`calibrant.files.atomic`), half of it if `half`, and never gets its own.
+
+Processes are forked from a server that has imported the library and done nothing else: importing takes longer than
+most scripts.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
-
-_DIES = """
-import os, signal
+import traceback
+from multiprocessing.connection import Connection
 from pathlib import Path
 
-_replace, _left = os.replace, [{k}]
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["calibrant.training", "calibrant.attacks", "lightning_fabric"])
 
-def _dies(source, target, **options):
-    _left[0] -= 1
-    if not _left[0]:
-        if {half}:
-            Path(source).write_bytes(Path(source).read_bytes()[: Path(source).stat().st_size // 2])
-        os.kill(os.getpid(), signal.SIGKILL)
-    _replace(source, target, **options)
 
-os.replace = _dies
-"""
+def run_killed(script: str, *words: str) -> None:
+    """Run a script that kills itself."""
+    heard, said = SERVER.Pipe(duplex=False)
+    process = SERVER.Process(target=_run, args=(script, words, said))
+    process.start()
+    said.close()
+    process.join(300)
+    code = process.exitcode  # None: it still runs
+    process.kill()
+    try:
+        error = heard.recv()
+    except EOFError:  # it was killed before it could say anything
+        error = ""
+    assert code == -signal.SIGKILL and not error, f"not killed: {error}"
 
 
 def leave(script: str, k: int, *words: str, half: bool = False) -> None:
     """Run the script up to its k-th finished file, and not through it."""
-    done = subprocess.run(
-        [sys.executable, "-c", _DIES.format(k=k, half=half) + script, *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == -signal.SIGKILL, f"not killed at file {k}: {done.stderr}"
+    run_killed(f"from tests.killed import die_at\ndie_at({k}, half={half})\n" + script, *words)
+
+
+def die_at(k: int, half: bool) -> None:
+    replace, left = os.replace, [k]
+
+    def dies(source: str, target: str) -> None:
+        left[0] -= 1
+        if not left[0]:
+            if half:
+                Path(source).write_bytes(Path(source).read_bytes()[: Path(source).stat().st_size // 2])
+            os.kill(os.getpid(), signal.SIGKILL)
+        replace(source, target)
+
+    os.replace = dies  # type: ignore[assignment]
+
+
+def _run(script: str, words: tuple[str, ...], said: Connection) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    sys.argv = ["-c", *words]
+    try:
+        exec(script, {"__name__": "__main__"})
+        said.send("the script ran to its end")
+    except BaseException:
+        said.send(traceback.format_exc())

@@ -298,9 +298,8 @@ def test_bad_input_is_one_line(
     assert TOUCHED == []
 
 
-@pytest.mark.parametrize("name", ["truncated npz", "NaN"])
-def test_bad_input_of_a_real_process(name: str, tmp_path: Path) -> None:
-    make, words = BAD[name]
+def test_bad_input_of_a_real_process(tmp_path: Path) -> None:
+    make, words = BAD["truncated npz"]
     argv = arguments(make(tmp_path))
     done = subprocess.run(
         [sys.executable, "-m", "calibrant.cli", "audit", *argv, "--json"],

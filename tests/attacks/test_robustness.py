@@ -4,11 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +25,7 @@ from calibrant.data.records import Part
 from calibrant.errors import FileError, InputError, UnknownNameError
 from calibrant.types import Split
 from tests.attacks.conftest import Victim
+from tests.killed import leave
 
 
 def test_tensor_and_batches_agree(victim: Victim) -> None:
@@ -131,33 +127,26 @@ def test_store_resumes_and_refuses_what_is_not_its_own(victim: Victim, tmp_path:
         robustness(victim.model, victim.x, "ddn", bounds=victim.bounds, store=tmp_path / "notes")
 
 
-SLOW = """
+DIES = """
 import sys, torch, calibrant
 from torch import nn
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4))
-x = torch.rand(60, 20, generator=torch.Generator().manual_seed(1))
-print(calibrant.robustness(model, x, "ddn", chunk=2, store=sys.argv[1], iterations=60).sum().item())
+x = torch.rand(12, 20, generator=torch.Generator().manual_seed(1))
+calibrant.robustness(model, x, "ddn", chunk=2, store=sys.argv[1], iterations=10)
 """
 
 
 def test_kill_9_loses_a_chunk_at_most(tmp_path: Path) -> None:
-    def start(folder: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-c", SLOW, str(tmp_path / folder)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-
-    running = start("killed")
-    limit = time.monotonic() + 120
-    while len(list((tmp_path / "killed").glob("0*.safetensors"))) < 5 and time.monotonic() < limit:
-        time.sleep(0.002)
-    os.kill(running.pid, signal.SIGKILL)
-    running.communicate()
+    leave(DIES, 5, str(tmp_path / "killed"))  # the header and three chunks are there
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "killed").glob("0*.safetensors")}
-    assert len(before) >= 5
-    resumed, _ = start("killed").communicate(timeout=120)
+    assert len(before) == 3
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 4))
+    x = torch.rand(12, 20, generator=torch.Generator().manual_seed(1))
+    resumed = robustness(model, x, "ddn", chunk=2, store=tmp_path / "killed", iterations=10)
     assert all(p.stat().st_mtime_ns == when for p, when in before.items())  # nothing finished was measured again
-    whole, _ = start("whole").communicate(timeout=120)
-    assert resumed == whole
+    assert torch.equal(resumed, robustness(model, x, "ddn", chunk=2, iterations=10))
 
 
 def test_a_pair_of_numbers_is_bounds_and_one_number_is_every_channels(victim: Victim) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from calibrant.training import How, Recipe, distances, load, read, train
 from calibrant.training.checkpoint import latest
 from calibrant.training.levels import levels_of, vanilla
 from calibrant.types import Split
+from tests.killed import run_killed
 
 QUIET = How(device="cpu", quiet=True)
 SMALL = (
@@ -133,13 +132,7 @@ train(recipe, out, How(device="cpu", quiet=True))
 
 @pytest.mark.parametrize("where", ["chunk", "2"])
 def test_killed_at_any_stage_ends_in_the_same_weights(run: Path, tmp_path: Path, where: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED, str(tmp_path / "run"), repr(list(SMALL)), where],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == -9, done.stderr
+    run_killed(KILLED, str(tmp_path / "run"), repr(list(SMALL)), where)
     train(small(), tmp_path / "run", QUIET)
     a, b = (latest(r / "checkpoint", pytest.fail) for r in (run, tmp_path / "run"))
     assert a is not None and b is not None and a.tensors.keys() == b.tensors.keys()
