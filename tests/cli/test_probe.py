@@ -42,7 +42,7 @@ def test_distances_are_kept_with_the_run(
     batches = Batches(data["test"], 500, mean=data.mean, std=data.std)
     alone = robustness(load_run(runs[0]).members[0], batches, "ddn")
     torch.testing.assert_close(kept.distance.float(), alone)
-    rows = found["splits"]["test"]["levels"]  # type: ignore[index]
+    rows = found["splits"]["test"]["models"][0]["levels"]  # type: ignore[index]
     cut = levels(kept.distance, 5)
     assert [row["n"] for row in rows] == torch.bincount(cut).tolist() == [90] * 5
     assert rows[0]["ece"]["low"] <= rows[0]["ece"]["value"] <= rows[0]["ece"]["high"]
@@ -52,11 +52,28 @@ def test_distances_are_kept_with_the_run(
 
 
 def test_several_runs_give_the_variance(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    together = probed(capsys, *runs, "--limit", "50", "--levels", "2")
-    assert together == probed(capsys, runs[0], "--runs", runs[1], "--limit", "50", "--levels", "2")
-    rows = together["splits"]["test"]["levels"]  # type: ignore[index]
+    together = probed(capsys, runs[0], "--runs", runs[1], "--limit", "50", "--levels", "2")
+    (rows,) = (model["levels"] for model in together["splits"]["test"]["models"])  # type: ignore[index]
     assert together["runs"] == 2 and all(row["variance"]["value"] > 0 for row in rows)
     assert (Path(runs[0]) / "robustness" / "ddn" / "test-first-50.safetensors").is_file()
+
+
+def test_models_stand_side_by_side_on_the_levels_of_the_first(
+    runs: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No number of one model is mixed with another's."""
+    words = ["--limit", "50", "--levels", "2"]
+    together = probed(capsys, *runs, *words)
+    alone = probed(capsys, runs[0], *words)
+    first, second = together["splits"]["test"]["models"]  # type: ignore[index]
+    assert [first] == alone["splits"]["test"]["models"] and together["runs"] == 1  # type: ignore[index]
+    level = levels(distances.read(Path(runs[0]) / "robustness" / "ddn" / "test-first-50.safetensors").distance, 2)
+    data = load("digits")
+    batches = Batches(data["test"].take(torch.arange(50), data["test"].split), 50, mean=data.mean, std=data.std)
+    ((x, y, _),) = batches
+    right = load_run(runs[1]).members[0].eval()(x).argmax(1) == y
+    by_hand = [float(right[level == r].double().mean()) for r in (0, 1)]
+    assert [row["accuracy"]["value"] for row in second["levels"]] == pytest.approx(by_hand)
 
 
 def test_table_and_report(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +91,7 @@ def test_the_table_fits_a_terminal_and_no_interval_breaks(
     runs: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "100")
-    assert run(["probe", *runs, "--limit", "60", "--levels", "3", "--device", "cpu"]) == 0
+    assert run(["probe", runs[0], "--runs", runs[1], "--limit", "60", "--levels", "3", "--device", "cpu"]) == 0
     said = capsys.readouterr().out.splitlines()
     at = next(i for i, line in enumerate(said) if line.startswith("level"))
     rows = said[at + 1 : at + 7]
@@ -270,8 +287,10 @@ def test_runs_that_are_one_or_of_two_recipes(
     train(read("digits/cross_entropy", ["epochs=1", *SETTINGS[1:]]), tmp_path / "short", How("cpu", quiet=True))
     words = ["--limit", "40", "--levels", "2", "--device", "cpu"]
     assert run(["probe", runs[0], str(tmp_path / "short"), *words]) == 0
+    assert "note:" not in capsys.readouterr().err  # side by side, recipes may differ
+    assert run(["probe", runs[0], "--runs", str(tmp_path / "short"), *words]) == 0
     assert f"{tmp_path / 'short'} was trained with another recipe than {runs[0]}" in capsys.readouterr().err
-    assert run(["probe", *runs, *words]) == 0
+    assert run(["probe", runs[0], "--runs", runs[1], *words]) == 0
     assert "note:" not in capsys.readouterr().err
 
 

@@ -186,6 +186,24 @@ def test_lanczos_needs_half_the_products_of_power_iteration_for_the_same_true_er
     assert 2 * reached(lanczos) <= reached(power_iteration)
 
 
+class Rank1:
+    """3 u uᵀ over as many float32 numbers as a ResNet-18 has; the product itself is taken in float64."""
+
+    size, device, dtype = 11_173_962, torch.device("cpu"), torch.float32
+
+    def __init__(self) -> None:
+        self.u = F.normalize(torch.randn(self.size, generator=RNG, dtype=torch.float64), dim=0)
+
+    def __matmul__(self, v: Tensor) -> Tensor:
+        return (3 * self.u * (self.u @ v.double())).float()
+
+
+def test_eigenvalues_of_millions_of_float32_parameters_keep_their_digits() -> None:
+    matrix = Rank1()
+    assert float(lanczos(matrix, 1, RNG, tol=1e-6, basis=4, most=4).values[0]) == pytest.approx(3, rel=2e-6)
+    assert float(power_iteration(matrix, 1, RNG, tol=1e-6).values[0]) == pytest.approx(3, rel=2e-6)
+
+
 def test_the_density_is_near_the_true_spectrum() -> None:
     values = torch.cat([torch.randn(190, generator=RNG), torch.tensor([30.0, 20, 15, 12, 9, 8, 7, 6, 5, 4])]).double()
     found = quadrature(with_spectrum(values), 40, 20, RNG)

@@ -57,4 +57,5 @@ def test_the_mean_gain_is_the_measured_effect_and_low_items_carry_it() -> None:
     lowest = found.baseline.argsort()[:6]
     assert found.share_of_low(0.2) == pytest.approx(float(found.gain[lowest].sum() / found.gain.sum()))
     assert found.share_of_low(0.2) > 0.3 and found.share_of_low(1) == pytest.approx(1)
-    assert pep_items(PEP(model, 0.0, members=2, where="all"), (X, Y)).share_of_low() is None
+    none = pep_items(PEP(model, 0.0, members=3, where="all"), (X, Y))
+    assert none.share_of_low() is None and none.gain.tolist() == [0.0] * 60

@@ -46,7 +46,7 @@ def probe(
     models: Annotated[list[str], typer.Argument(help="the models to probe, side by side: RUN/, timm:NAME, …")],
     what: Annotated[str, typer.Option(help=f"separated by commas: {', '.join(PROBES)}")] = "robustness",
     runs: Annotated[
-        list[str] | None, typer.Option("--runs", help="robustness: more runs of the same training, for the variance")
+        list[str] | None, typer.Option("--runs", help="robustness: more runs of the first model's training")
     ] = None,
     split: Annotated[
         str, typer.Option(help="train, validation, calibration or test; several separated by commas")
@@ -106,8 +106,7 @@ def probe(
     options |= {"layers": None if layers is None else _words(layers), "passes": passes, "sigma": sigma}
     options |= {"attack": _words(attack), "epsilon": _numbers(epsilon), "ensemble": ensemble, "members": members}
     moments = moment(mean, "--mean"), moment(std, "--std")
-    every = [*models, *(runs or ())]
-    request = _request(every, names, data, data_root, split, limit, device, out, moments, options)
+    request = _request(models, runs or (), names, data, data_root, split, limit, device, out, moments, options)
     found, refused = _answers(request, names)
     inputs = [inputs_of(request.data, m.mean, m.std) for m in request.models]
     record: dict[str, Any] = {"schema": SCHEMA, "inputs": inputs}
@@ -163,6 +162,7 @@ def _numbers(text: str) -> list[float]:
 
 def _request(
     models: Sequence[str],
+    runs: Sequence[str],
     what: Sequence[str],
     data: str | None,
     root: Path | None,
@@ -186,7 +186,7 @@ def _request(
     if not splits:
         raise InputError("--split is empty; pass train, validation, calibration or test")
     where = device_of(device)
-    found = tuple(resolve(model) for model in models)
+    found = tuple(resolve(model) for model in (*models, *runs))
     first = found[0]
     name = data_name(data, first)
     own = name == first.data
@@ -201,15 +201,18 @@ def _request(
         shape=first.shape,
     )
     check_one_label_each(loaded.splits, name)
-    check_once(models)
+    check_once([*models, *runs])
     if "robustness" in what:
         _check_store(store, first, loaded, splits, str(options["ruler"]), limit)
-        say_recipes(models, found)
+        say_recipes([models[0], *runs], [first, *found[len(models) :]])
     say_notes(found)
     fed_by = (fed(model, loaded, name, moments) for model in found)
     found = tuple(replace(model, mean=mean, std=std) for model, (mean, std) in zip(found, fed_by, strict=True))
     kept = store if out is not None else store / "probe"
-    return Request(found, loaded, splits, limit, where, store, options, progress=sys.stderr.isatty(), kept=kept)
+    compared, more = found[: len(models)], found[len(models) :]
+    return Request(
+        compared, loaded, splits, limit, where, store, options, progress=sys.stderr.isatty(), runs=more, kept=kept
+    )
 
 
 def _check_store(

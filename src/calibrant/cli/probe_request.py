@@ -27,7 +27,7 @@ BATCH = 1000
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked, resolved: networks (the first is the one that is probed), data, and every option."""
+    """What was asked, resolved: networks side by side, more runs of the first one's training, data, every option."""
 
     models: tuple[Reference, ...]  # with the mean and std that their inputs are normalised by
     data: Data
@@ -37,6 +37,7 @@ class Request:
     store: Path  # where what is computed is kept
     options: dict[str, Any] = field(default_factory=dict)
     progress: bool = False
+    runs: tuple[Reference, ...] = ()  # of the training of the first model, for the variance over runs
     kept: Path | None = None  # where probes keep what they measured of each model; by default the store
 
     def part(self, split: str) -> Part:
@@ -58,7 +59,7 @@ class Request:
         from calibrant.training.compatibility import blank_logits
         from calibrant.types import Split
 
-        for model in self.models:
+        for model in (*self.models, *self.runs):
             for network in model.members:
                 logits = logits_of(blank_logits(model.name, self.data, Split(self.splits[0]), network))
                 if logits.ndim != 2:

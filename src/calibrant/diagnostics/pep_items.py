@@ -79,7 +79,8 @@ def pep_items(pep: PEP, batches: Iterable[Any]) -> PEPItems:
     plain = predict(pep.model, pairs, device=pep.home)
     perturbed = pep.predict(pairs, keep_members=True)
     assert plain.logits is not None and perturbed.logits is not None
-    labels, together = plain.labels, pool(perturbed.logits.double())
+    # with σ = 0 every member is the model, and pooling would leave nothing but rounding
+    labels, together = plain.labels, pool(perturbed.logits.double()) if pep.sigma else plain.logits
 
     def of_label(logits: Tensor) -> Tensor:
         log_p = torch.log_softmax(logits.double(), -1)

@@ -21,6 +21,8 @@ from calibrant.functional.trace import Operator, signs
 
 TOLERANCE = 1e-7
 """Default error of an eigenvalue, relative to the largest one in size."""
+BLOCK = 2**20
+"""Columns that are held in float64 at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,15 +120,15 @@ def power_iteration(
         for _ in range(most):
             w = _product(matrix, v)
             products += 1
-            values[i] = value = float(v.double() @ w.double())
-            residuals[i] = float((w - value * v).norm())
+            values[i] = value = float(_inner(v[None], w))
+            residuals[i] = _length(w - value * v)
             history += [value] if i == 0 else []
             vectors[i] = v
             settled = abs(value - last) <= tol * abs(last)
             if settled:
                 break
             w = _orthogonal(w, vectors[:i])[0]
-            v, last = w / w.norm().clamp_min(torch.finfo(w.dtype).tiny), value
+            v, last = w / max(_length(w), torch.finfo(w.dtype).tiny), value
         converged &= settled
     order = values.argsort(descending=True)
     held = vectors[order.to(vectors.device)]
@@ -165,18 +167,30 @@ def error_bound(theta: Tensor, residual: Tensor) -> Tensor:
 def _expand(matrix: Operator, vectors: Tensor, small: Tensor, m: int) -> float:
     """One product: writes column m of T and, at m + 1, the next vector. Returns the length of what was left of it."""
     w, along = _orthogonal(_product(matrix, vectors[m]), vectors[: m + 1])
-    small[: m + 1, m] = small[m, : m + 1] = along.double().cpu()
-    length = float(w.norm())
+    small[: m + 1, m] = small[m, : m + 1] = along.cpu()
+    length = _length(w)
     vectors[m + 1] = w / max(length, torch.finfo(w.dtype).tiny)
     return length
 
 
 def _orthogonal(w: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
     """w without its parts along these orthonormal rows, and those parts; twice, which is enough (Giraud 2005)."""
-    along = vectors @ w
-    w = w - along @ vectors
-    again = vectors @ w
-    return w - again @ vectors, along + again
+    along = _inner(vectors, w)
+    w = w - along.to(w.dtype) @ vectors
+    again = _inner(vectors, w)
+    return w - again.to(w.dtype) @ vectors, along + again
+
+
+def _inner(vectors: Tensor, w: Tensor) -> Tensor:
+    """Each row times w, in float64: on the CPU, a float32 sum of 11 million terms is wrong in the fourth digit."""
+    total = torch.zeros(len(vectors), dtype=torch.float64, device=w.device)
+    for rows, part in zip(vectors.split(BLOCK, 1), w.split(BLOCK), strict=True):
+        total += rows.double() @ part.double()
+    return total
+
+
+def _length(w: Tensor) -> float:
+    return float(_inner(w[None], w)) ** 0.5
 
 
 def _product(matrix: Operator, v: Tensor) -> Tensor:
@@ -192,7 +206,7 @@ def _product(matrix: Operator, v: Tensor) -> Tensor:
 def _random_unit(matrix: Operator, generator: torch.Generator, apart_from: Tensor | None = None) -> Tensor:
     v = torch.randn(matrix.size, generator=generator, device=generator.device).to(matrix.device, matrix.dtype)
     v = v if apart_from is None else _orthogonal(v, apart_from)[0]
-    return torch.nn.functional.normalize(v, dim=0)
+    return v / _length(v)
 
 
 def _check(matrix: Operator, k: int) -> None:

@@ -23,6 +23,8 @@ def panel(found: Sequence[Result]) -> Panel:
     ax = histogram(changes, "change of p(true)", "items")
     plain_log(ax, "symlog", linthresh=1)
     said = "To the right, PEP makes the true class likelier. " + compared(found, gains, "PEP's gain in log-likelihood")
+    if still := [r.name for r in found if r.record["sigma"] == 0]:
+        said += f" σ = 0 leaves {' and '.join(still)} as it is; pass --sigma to see a perturbation."
     figures = [Figure(ax, said.strip())]
     for r in found:
         for place in r.record["largest_corrected"][:EXAMPLES]:
