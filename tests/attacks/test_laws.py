@@ -196,7 +196,7 @@ def test_bad_input(victim: Victim) -> None:
             z = x.flatten(1)[:, :3]
             return torch.where(z < 9, z, z * torch.nan)
 
-    with pytest.raises(InputError, match="no number everywhere"):
+    with pytest.raises(InputError, match="zero or NaN everywhere"):
         make("cw", victim.bounds).run(Lost(), victim.x[:4])
     with pytest.raises(InputError, match="CUDA"):
         attack(bounds=victim.bounds, engine="graph").run(victim.model, victim.x)

@@ -199,7 +199,7 @@ def test_bad_input() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'raps'"):
         calibrant.decide(z, y, set_coverage=0.9, method="rasp")
     for asked, message in (
-        ({"set_coverage": 1.0}, "set_coverage=1.0; it must lie between 0 and 1"),
+        ({"set_coverage": 1.0}, "set_coverage=1.0 must lie between 0 and 1"),
         ({"set_coverage": 0.9, "method": "lac", "penalty": 1.0}, "belong to raps"),
         ({"set_coverage": 0.9, "method": "raps", "penalty": -1.0}, "0 or more"),
         ({"accuracy": 0.9, "method": "aps"}, "method does not belong to accuracy"),

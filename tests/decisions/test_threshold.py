@@ -236,14 +236,14 @@ def test_a_map_in_front_is_part_of_the_rule(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"accuracy": 1.0}, "accuracy=1.0; it must lie between 0 and 1"),
+        ({"accuracy": 1.0}, "accuracy=1.0 must lie between 0 and 1"),
         ({"accuracy": float("nan")}, "between 0 and 1"),
-        ({"accept": 0}, "accept=0;"),
+        ({"accept": 0}, "accept=0 must"),
         ({"risk": 1.5}, "the largest loss, 1"),
-        ({"accuracy": 0.9, "guarantee": 1}, "guarantee=1;"),
+        ({"accuracy": 0.9, "guarantee": 1}, "guarantee=1 must"),
         ({"accuracy": 0.9, "accept": 0.5}, "say one of"),
         ({}, "say one of"),
-        ({"threshold": 1.5}, "threshold=1.5; it is a confidence, between 0 and 1"),
+        ({"threshold": 1.5}, "threshold=1.5 must be a confidence between 0 and 1"),
         ({"threshold": 1.0}, "no item has a confidence of 1 or more, .* the surest has 0.9"),
         ({"threshold": 0.5, "by": "class"}, "by does not belong to threshold"),
         ({"accuracy": 0.99}, "the best reachable with these 300 items is an accuracy of 9"),
