@@ -23,7 +23,7 @@ from calibrant.bench.measure import measured, measured_again
 from calibrant.bench.place import Place, Placed
 from calibrant.bench.predict import RECORD, predict, wanted
 from calibrant.bench.store import KEY_LENGTH, Cell
-from calibrant.executors import OutOfTime
+from calibrant.executors import OutOfTime, Step
 from calibrant.files import sealed
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.training import distances, levels
@@ -233,13 +233,13 @@ class Measure(Placed):
         return None if Train(first, self.place).done() else self.place.store.of_training(self.place.run(first).name)
 
     @property
-    def before(self) -> list[Placed]:
+    def before(self) -> list[Step]:
         """What must be there before the cell can be measured, each after what it needs."""
         if self.known is not None:
             return []
         asked = [*([self.reference] if self.reference else []), *self.predicted]
         keep = wanted(self.experiment, self.scale)["checkpoints"]
-        found: list[Placed] = []
+        found: list[Step] = []
         for recipe in (*([self.reference.recipe] if self.reference else []), *self.recipes):
             if attacked_before(recipe):
                 attack = Levels(recipe, self.place)

@@ -38,11 +38,12 @@ def measured(
     experiment: Experiment, predictors: Mapping[str, Any], trained: Trained, data: Data, device: Any, smoke: bool
 ) -> dict[str, dict[str, Any]]:
     """Variant → metric → value and interval, for the network, its ensembles and the stream."""
+    assert experiment.block is not None
     part = data[Split.VALIDATION]
     part = part.take(torch.arange(min(part.n, SMOKE_FRAMES)), Split.VALIDATION) if smoke else part
     frames = Batches(part, 1, device=device, mean=trained.mean, std=trained.std)
     asked: dict[str, Callable[[Tensor], Tensor]] = {name: _call(p) for name, p in predictors.items()}
-    last = next(reversed(predictors.values()))  # the ensemble, where there is one
+    last = list(predictors.values())[-1]  # the ensemble, where there is one
     stream = TemporalSmoothing(last, class_axis=-1)
     asked[TEMPORAL] = lambda x: stream(x, stream="video")
     out = {}

@@ -184,13 +184,13 @@ def _orthogonal(w: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
 def _inner(vectors: Tensor, w: Tensor) -> Tensor:
     """Each row times w, in float64: on the CPU, a float32 sum of 11 million terms is wrong in the fourth digit."""
     total = torch.zeros(len(vectors), dtype=torch.float64, device=w.device)
-    for rows, part in zip(vectors.split(BLOCK, 1), w.split(BLOCK), strict=True):
+    for rows, part in zip(torch.split(vectors, BLOCK, 1), torch.split(w, BLOCK), strict=True):
         total += rows.double() @ part.double()
     return total
 
 
 def _length(w: Tensor) -> float:
-    return float(_inner(w[None], w)) ** 0.5
+    return math.sqrt(float(_inner(w[None], w)[0]))
 
 
 def _product(matrix: Operator, v: Tensor) -> Tensor:
