@@ -11,6 +11,7 @@ scipy's `eigsh` looks at its result only when its basis is full, and on the CPU;
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
