@@ -85,9 +85,9 @@ def test_every_entrance_takes_text() -> None:
     ("labels", "classes", "words"),
     [
         (TEXT, None, ["row 0 is", "text and not a number", "classes=[…]", "prob_cat"]),
-        (["owl", "bat", *TEXT[2:]], NAMES, ["row 1 is 'bat'", "no class", "owl, cat, dog"]),
+        (["owl", "bat", *TEXT[2:]], NAMES, ["row 1 is 'bat'", "not a class", "owl, cat, dog"]),
         (["owl", None, *TEXT[2:]], NAMES, ["row 1 is empty"]),
-        (TEXT, ["owl", "cat"], ["row", "no class"]),
+        (TEXT, ["owl", "cat"], ["row", "not a class"]),
         (TEXT, ["owl", "cat", "owl"], ["'owl' is named twice"]),
     ],
 )
