@@ -89,7 +89,7 @@ def test_a_killed_process_is_replaced_and_its_step_tried_again(tmp_path: Path) -
     steps = [Note(tmp_path, "a", how="dies once"), Note(tmp_path, "b"), Note(tmp_path, "c", how="dies")]
     found = {o.step.key: o for o in execute(steps, LocalProcesses(1))}
     assert {k: o.ending for k, o in found.items()} == {"a": "done", "b": "done", "c": "failed"}
-    assert [s.runs() for s in steps] == [2, 1, 3] and found["c"].why == "its process died 3 times"
+    assert [s.runs() for s in steps] == [2, 1, 3] and found["c"].why.startswith("its process died 3 times")
 
 
 def test_only_what_should_end_in_time_is_begun(tmp_path: Path) -> None:

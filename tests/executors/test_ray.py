@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -11,6 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from calibrant.bench import Store
@@ -93,6 +97,28 @@ def test_rows_are_measured_on_a_cluster(cluster: Any, tmp_path: Path, monkeypatc
     assert run([*words, "--results", "here", "--runs", "runs-here"]) == 0
     [far], [near] = (list(Store(tmp_path / name).cells()) for name in ("results", "here"))
     assert far.measured == near.measured and far.key == near.key
+
+
+def test_a_folder_is_audited_on_a_cluster_to_the_digit(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import torch
+
+    torch.set_num_threads(1)  # as Ray's workers: the number of threads decides the last digit of a sum
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    rng = np.random.default_rng(0)
+    for part in range(4):
+        z = rng.normal(0, 2, (500, 5)).astype(np.float32)
+        y = (z + rng.gumbel(size=z.shape)).argmax(1)
+        (tmp_path / "parts").mkdir(exist_ok=True)
+        pq.write_table(pa.table({"label": y, "logits": list(z)}), tmp_path / "parts" / f"{part}.parquet")
+    words = ["audit", str(tmp_path / "parts"), "--json"]
+    assert run([*words, "--stream"]) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert run([*words, "--ray", cluster.address]) == 0
+    assert json.loads(capsys.readouterr().out) == alone
+    assert run([*words, "--ray", cluster.address, "--exact"]) == 2
+    assert "--workers" in capsys.readouterr().err
 
 
 def test_an_address_without_a_cluster_is_an_error() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.errors import CalibrantError, SplitError
+from calibrant.executors import InProcess
 from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS, streaming_exact, streaming_parquet
@@ -166,8 +166,7 @@ def test_a_folder_streams_in_any_executor(tmp_path: Path, monkeypatch: pytest.Mo
     alone = stream(tmp_path / "parts", Settings(), progress=lambda done, total: seen.append((done, total)))
     check(alone.state, exact)
     assert seen[-1] == (5000, 5000) and len(seen) > 3
-    with ThreadPoolExecutor(3) as pool:
-        together = stream(tmp_path / "parts", Settings(), executor=pool)
+    together = stream(tmp_path / "parts", Settings(), pool=InProcess(), window=2)
     for a, b in zip(vars(alone.state).values(), vars(together.state).values(), strict=True):
         assert torch.equal(a, b) if isinstance(a, torch.Tensor) else True
     assert together.state.n == alone.state.n == 5000

@@ -74,6 +74,7 @@ def audit(
     allow_reuse: Annotated[bool, typer.Option(help="allow items that the map was fitted on")] = False,
     stream: Annotated[bool, typer.Option(help="one pass at fixed memory; large Parquet is streamed anyway")] = False,
     workers: Annotated[int, typer.Option(help="number of processes that read a stream")] = 1,
+    ray: Annotated[str | None, typer.Option(help="a Ray cluster that reads a stream: its address, or local")] = None,
     exact: Annotated[bool, typer.Option(help="rank a stream exactly, by sorting on disk")] = False,
 ) -> None:
     """How trustworthy are these predictions, with intervals, and what to do next."""
@@ -83,6 +84,8 @@ def audit(
         raise InputError("--metrics is empty; pass names of `calibrant list metrics`, separated by commas")
     if workers < 1:
         raise InputError(f"--workers {workers} must be 1 or more")
+    if ray is not None and workers > 1:
+        raise InputError("--ray and --workers both say who reads a stream; use one of them")
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]
     outputs.check((html, outputs.PAGE), inputs=[*preds, calibration, labels, rule])
     options = Options(
@@ -96,8 +99,9 @@ def audit(
         ignore_index=ignore_index,
         allow_reuse=allow_reuse,
         workers=workers,
+        ray=ray,
         exact=exact,
-        stream=stream,
+        stream=stream or ray is not None,
     )
     paths = pairs(preds, labels)
     found = [audited(path, beside, options) for path, beside in paths]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant import files
 from calibrant.errors import CalibrantWarning, FileError, InputError, escaped
+from calibrant.executors import LocalProcesses, Pool
 from calibrant.files import parquet
 from calibrant.files.arrays import Keys
 from calibrant.functional.probabilities import FLOOR
@@ -30,6 +29,8 @@ if TYPE_CHECKING:
 ROWS_IN_MEMORY = 1_000_000
 NUMBERS_IN_MEMORY = 1 << 27
 """Parquet with more rows, or more numbers, than this is streamed."""
+WINDOW = 64
+"""States from a cluster that may wait for one before them."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Options:
     ignore_index: int | None
     allow_reuse: bool
     workers: int
+    ray: str | None
     exact: bool
     stream: bool
 
@@ -167,8 +169,8 @@ def _streamed(path: Path, o: Options) -> Audited:
         found = streaming_parquet.stream(
             path,
             settings,
-            executor=stack.enter_context(_pool(o.workers)) if o.workers > 1 else None,
-            window=2 * o.workers,
+            pool=_pool(o),
+            window=WINDOW if o.ray is not None else 2 * o.workers,
             progress=stack.enter_context(_progress(str(path))),
         )
         exact = streaming_exact.exact(Path(spill), found.state) if spill is not None else None
@@ -184,21 +186,15 @@ def _streamed(path: Path, o: Options) -> Audited:
     return Audited(report, None, StreamPanel(found.state).width)
 
 
-@contextmanager
-def _pool(workers: int) -> Iterator[Executor]:
-    """Fresh processes (fork would copy this one's threads in whatever state they are), one thread each."""
-    from multiprocessing import get_context
+def _pool(o: Options) -> Pool | None:
+    """Who reads the parts of a stream: this process, several of them, or a cluster."""
+    if o.ray is None:
+        return LocalProcesses(o.workers, threads=1) if o.workers > 1 else None
+    from calibrant.executors.cluster import LOCAL, RayCluster
 
-    before = os.environ.get("OMP_NUM_THREADS")
-    os.environ["OMP_NUM_THREADS"] = "1"
-    try:
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            yield pool
-    finally:
-        if before is None:
-            del os.environ["OMP_NUM_THREADS"]
-        else:
-            os.environ["OMP_NUM_THREADS"] = before
+    if o.exact and o.ray != LOCAL:
+        raise InputError("--exact sorts on this machine's disk, which a cluster does not share; use --workers")
+    return RayCluster(o.ray)
 
 
 @contextmanager

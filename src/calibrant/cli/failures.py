@@ -9,7 +9,6 @@ from __future__ import annotations
 import errno
 import os
 import traceback
-from concurrent.futures.process import BrokenProcessPool
 
 from calibrant.cli.console import say
 from calibrant.errors import CalibrantError, out_of_memory
@@ -55,8 +54,6 @@ def explain(error: Exception) -> tuple[str, int]:
             f"out of memory ({str(error) or 'MemoryError'}); use fewer items or smaller batches, or stream Parquet",
             1,
         )
-    if isinstance(error, BrokenProcessPool):
-        return "a worker process was killed, often for lack of memory; try fewer --workers", 1
     if isinstance(error, OSError):
         if error.errno in _WRONG_PATH:
             return _WRONG_PATH[error.errno].format(error.filename or error), 2

@@ -3,8 +3,9 @@
     for outcome in execute(steps, LocalProcesses(4), deadline=…): …
 
 A `Step` says what it needs, whether it is done, and runs itself; what it makes is written once, atomically, so that any
-executor may run it, and a killed one is run again. A `Pool` starts steps and says how they ended: `InProcess`,
-`LocalProcesses` on one machine, `cluster.RayCluster` on many.
+executor may run it, and a killed one is run again. A small result may travel with the
+outcome instead. A `Pool` starts steps and says how they ended: `InProcess`, `LocalProcesses` on one machine,
+`cluster.RayCluster` on many.
 """
 
 from __future__ import annotations

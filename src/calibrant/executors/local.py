@@ -43,11 +43,13 @@ class InProcess:
 
 
 class LocalProcesses:
-    """`count` processes, and with `beside` as many more for steps that do not want the accelerator."""
+    """`count` processes, and with `beside` as many more for steps that do not want the accelerator.
 
-    def __init__(self, count: int, beside: int = 0) -> None:
+    Each has `threads`; by default they share the processors."""
+
+    def __init__(self, count: int, beside: int = 0, threads: int | None = None) -> None:
         self._context = mp.get_context("spawn")
-        self._threads = max(1, (os.cpu_count() or 1) // (count + beside))
+        self._threads = threads or max(1, (os.cpu_count() or 1) // (count + beside))
         self._separate = beside > 0
         self._workers = [_Worker(self._context, self._threads, gpu=True) for _ in range(count)]
         self._workers += [_Worker(self._context, self._threads, gpu=False) for _ in range(beside)]

@@ -50,7 +50,13 @@ def execute(
                     tries[step.key] += 1
                     if tries[step.key] < TRIES:
                         continue
-                    outcome = Outcome(step, "failed", error=FailedError(f"its process died {TRIES} times"))
+                    outcome = Outcome(
+                        step,
+                        "failed",
+                        error=FailedError(
+                            f"its process died {TRIES} times, often for lack of memory; try fewer at a time"
+                        ),
+                    )
                 elif outcome.ending == "busy":
                     if _late(step, end(step)):
                         outcome = Outcome(step, "left")

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from calibrant.errors import CalibrantError
 from calibrant.files import locks
@@ -44,14 +45,15 @@ class Step(Protocol):
         """Whether it wants the accelerator, where there is one."""
 
     @property
-    def lease(self) -> Path:
-        """The folder that is locked while it runs."""
+    def lease(self) -> Path | None:
+        """The folder that is locked while it runs; None where no other command can be at it."""
 
     def done(self) -> bool: ...
     def seconds(self) -> float | None:
         """What is left of it, at the measured pace; None if nobody knows."""
 
-    def run(self, deadline: float | None) -> None: ...
+    def run(self, deadline: float | None) -> Any:
+        """What it returns travels with its outcome; most steps leave files and return nothing."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,7 @@ class Outcome:
     ending: Ending
     seconds: float = 0.0
     error: Exception | None = None
+    value: Any = None
 
     @property
     def why(self) -> str:
@@ -84,14 +87,13 @@ def attempt(step: Step, deadline: float | None) -> Outcome:
     """Run a step under its lease, whatever comes of it."""
     start = time.perf_counter()
 
-    def ended(ending: Ending, error: Exception | None = None) -> Outcome:
-        return Outcome(step, ending, time.perf_counter() - start, error)
+    def ended(ending: Ending, error: Exception | None = None, value: Any = None) -> Outcome:
+        return Outcome(step, ending, time.perf_counter() - start, error, value)
 
     try:
-        with locks.alone_in(step.lease):
-            if not step.done():  # another command may have done it since
-                step.run(deadline)
-        return ended("done")
+        with nullcontext() if step.lease is None else locks.alone_in(step.lease):
+            value = None if step.done() else step.run(deadline)  # another command may have done it since
+        return ended("done", value=value)
     except locks.InUse:
         return ended("busy")
     except OutOfTime:

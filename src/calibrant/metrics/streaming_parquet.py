@@ -1,20 +1,19 @@
 """Parquet larger than memory → StreamState, a few rows at a time, by any executor.
 
-A task is a run of row groups of one part; its state is a sum, so tasks may run anywhere (threads,
-processes, a cluster's `concurrent.futures.Executor`) and their states are added in the order of the rows,
-which makes the result independent of who finished first.
+A task is a run of row groups of one part; its state is a sum, so tasks may run anywhere (`executors`: processes, a
+cluster) and their states are added in the order of the rows, which makes the result independent of who finished first.
 """
 
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from calibrant.errors import CalibrantError, InputError, SplitError
+from calibrant.executors import Pool, execute
 from calibrant.files import parquet
 from calibrant.files.arrays import Keys, join
 from calibrant.functional.scores import Scores, positive_class, reduce
@@ -83,17 +82,17 @@ def stream(
     path: Path,
     settings: Settings,
     *,
-    executor: Executor | None = None,
+    pool: Pool | None = None,
     window: int = 4,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Streamed:
-    """The state of all rows under `path`. At most `window` tasks are in flight."""
+    """The state of all rows under `path`. At most `window` states wait for one before them."""
     todo = tasks(path)
     total = sum(t.rows for t in todo)
     if total == 0:
         raise InputError(f"{path}: there are no items (N = 0)")
     done, whole = 0, None
-    for task, found in zip(todo, _results(todo, settings, executor, window), strict=True):
+    for task, found in zip(todo, _results(todo, settings, pool, window), strict=True):
         if found is not None:
             whole = found if whole is None else whole + found
         done += task.rows
@@ -103,21 +102,52 @@ def stream(
     return whole
 
 
-def _results(todo: list[Task], settings: Settings, executor: Executor | None, window: int) -> Iterator[Streamed | None]:
-    if executor is None:
+@dataclass(frozen=True)
+class Part:
+    """A task as a step, whose state travels. It waits for the one `window` places before it, so that few are held."""
+
+    number: int
+    task: Task
+    settings: Settings
+    window: int
+    gpu: ClassVar[bool] = False
+    lease: ClassVar[Path | None] = None
+
+    @property
+    def key(self) -> str:
+        return str(self.number)
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.part}, rows from {self.task.first}"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (str(self.number - self.window),) if self.number >= self.window else ()
+
+    def done(self) -> bool:
+        return False
+
+    def seconds(self) -> float | None:
+        return None
+
+    def run(self, deadline: float | None) -> Streamed | None:
+        return run(self.task, self.settings)
+
+
+def _results(todo: list[Task], settings: Settings, pool: Pool | None, window: int) -> Iterator[Streamed | None]:
+    if pool is None:
         yield from (run(task, settings) for task in todo)
         return
-    waiting: deque[Future[Streamed | None]] = deque()
-    try:
-        for task in todo:
-            waiting.append(executor.submit(run, task, settings))
-            if len(waiting) >= window:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
-    finally:
-        for future in waiting:
-            future.cancel()
+    waiting: dict[str, Streamed | None] = {}
+    following = 0
+    for outcome in execute([Part(i, task, settings, window) for i, task in enumerate(todo)], pool):
+        if outcome.error is not None:
+            raise outcome.error
+        waiting[outcome.step.key] = outcome.value
+        while str(following) in waiting:
+            yield waiting.pop(str(following))
+            following += 1
 
 
 def run(task: Task, settings: Settings) -> Streamed | None:
