@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,16 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # a busy machine is no bug, and a failure must come back when the test is run again
 settings.register_profile("calibrant", deadline=None, derandomize=True)
 settings.load_profile("calibrant")
+
+
+@pytest.fixture(autouse=True)
+def stays_in_its_folder() -> Iterator[None]:
+    """A test that changes the working directory for good breaks others, far from itself."""
+    before = Path.cwd()
+    yield
+    after = Path.cwd()
+    os.chdir(before)
+    assert after == before, "change the folder with monkeypatch.chdir"
 
 
 @pytest.fixture(scope="session")

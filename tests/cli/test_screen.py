@@ -94,7 +94,7 @@ def test_tables_fit_eighty_columns(said: Said, words: list[str]) -> None:
     rows = [line.rstrip() for line in narrow.splitlines()]
     table = [row for row in rows if "  " in row.strip() and not row.startswith("next: ")]
     assert table and max(map(len, table)) <= 80
-    if words[0] != "fit":  # its seconds differ from run to run
+    if words[0] != "fit" and "--advise" not in words:  # what fits into a budget of seconds differs from run to run
         assert Counter(narrow.split()) == Counter(said(*words, columns=200).split())
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -109,7 +108,7 @@ def test_kill_loses_the_cell_in_flight_and_the_rest_is_the_same(trained: Path, t
     suite = ["--types", "gaussian_noise,glass_blur,snow", "--no-intervals", "--calibrators", "none", "--device", "cpu"]
     assert run(["stress", str(trained), "-o", str(whole), *suite]) == 0
     words = [sys.executable, "-m", "calibrant.cli", "stress", str(trained), "-o", str(broken), *suite]
-    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ})
+    process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline and len(list((broken / "cells").glob("[!.]*.npz"))) < 4:
         time.sleep(0.002)
@@ -332,13 +331,15 @@ def test_a_folder_of_something_else_is_left_alone(
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.tex"]
 
 
-def test_text_is_no_image(trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_is_no_image(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "mine_text.py").write_text(
         "import torch\nfrom torch.utils.data import TensorDataset\n"
         "def data():\n    return TensorDataset(torch.randn(60, 4), torch.arange(60) % 3)\n"
         "def net():\n    return torch.nn.Linear(4, 3)\n"
     )
-    os.chdir(tmp_path)
+    monkeypatch.chdir(tmp_path)
     assert run(["stress", "mine_text:net", "--data", "mine_text:data", "-o", str(tmp_path / "out")]) == 2
     assert "stress is for images" in capsys.readouterr().err
 

@@ -60,7 +60,7 @@ def test_levels_and_distances_may_be_arrays_or_lists() -> None:
     assert calibration_by_level(p, LEVEL.tolist(), distance=distance.tolist()) == found
     with pytest.raises(InputError, match=r"levels must be whole numbers; calibrant.levels\(distance, R\)"):
         calibration_by_level(p, distance)
-    with pytest.raises(InputError, match=r"run 0 is a Tensor; hand in calibrant.predictions\(logits, labels\)"):
+    with pytest.raises(InputError, match=r"run 0 is a Tensor; pass calibrant.predictions\(logits, labels\)"):
         calibration_by_level(p.logits, LEVEL)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="119 distances for 120 items"):
         calibration_by_level(p, LEVEL, distance=distance.numpy()[1:])

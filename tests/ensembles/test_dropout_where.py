@@ -108,8 +108,8 @@ def test_the_dropout_of_a_papers_mlp_is_not_sampled(row: str) -> None:
     options = {k: v for k, v in network.options.items() if k != "head_edge"}  # a hundred million weights
     small = {"hidden": (4,)} if options.get("head", "mlp") == "mlp" else {}
     model = build(network.name, classes=100, **options, **small)
-    assert e.ensemble is not None
-    sampled = assemble("dropout", Ingredients([model], **e.ensemble.options))
+    [dropout] = e.ensembles
+    sampled = assemble("dropout", Ingredients([model], **dropout.options))
     names = {name for name, m in model.named_modules() if isinstance(m, nn.Dropout)}
     assert isinstance(sampled, MCDropout)
     with sampled.member(0) as network_on:

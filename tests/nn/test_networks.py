@@ -32,7 +32,7 @@ PUBLISHED: list[tuple[str, dict[str, Any], int]] = [
     ("vgg16", {"head": "gap"}, 14_728_266),
     ("vgg19", {"head": "gap"}, 20_040_522),
     ("densenet121", {}, 6_956_298),
-    ("preact_resnet50", {}, 23_509_066),  # kuangliu's PreActResNet50, with a norm before the head: + 2 · 2048
+    ("preact_resnet50", {}, 23_509_066 + 2 * 2048),  # kuangliu's PreActResNet50, and a norm before the head
     ("wide_resnet28_10", {}, 36_479_194),  # Zagoruyko's 36.5 M
     ("resnet29v2", {}, 843_786),  # trainable parameters of the Keras example
     # torchvision
