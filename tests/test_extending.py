@@ -208,7 +208,7 @@ ADDED: dict[str, Addition] = {
         'DOTS = DatasetSpec(name="dots", title="bright and dark", layouts=(Layout((), read_dots, "made"),),\n'
         "    classes=numbered_classes(2), shape=(1, 8, 8), mean=(0.4,), std=(0.4,),\n"
         '    sizes={"validation": 10, "calibration": 10, "test": 10})\n',
-        ("data/registry.py", "for spec in ("),
+        ("data/__init__.py", "for spec in ("),
         "DOTS",
         "len(calibrant.data.load('dots')['test']) == 10",
         "DOTS",

@@ -48,8 +48,12 @@ def headline(metrics: Iterable[str]) -> list[str]:
     return [name for name in HEADLINE if name in there] or there
 
 
-def aligned(rows: Rows) -> list[str]:
-    """Rows as lines whose columns stand under each other."""
+def aligned(rows: Rows, *, numbers: bool = False) -> list[str]:
+    """Rows as lines whose columns stand under each other; with `numbers`, all but the first are flush right."""
     plain = [[escaped(text) for text in row] for row in rows]
     widths = [max(map(len, column)) for column in zip_longest(*plain, fillvalue="")]
-    return ["  ".join(text.ljust(w) for text, w in zip(row, widths, strict=False)).rstrip() for row in plain]
+    lines = []
+    for row in plain:
+        cells = zip(row, widths, strict=False)
+        lines.append("  ".join(t.rjust(w) if numbers and i else t.ljust(w) for i, (t, w) in enumerate(cells)).rstrip())
+    return lines

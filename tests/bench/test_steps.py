@@ -19,7 +19,7 @@ from calibrant.bench.run import graph
 from calibrant.bench.steps import Levels, Measure, Predict, Train
 from calibrant.cli import run
 from calibrant.executors import InProcess, execute
-from calibrant.files import sealed
+from calibrant.files import hashed
 from calibrant.papers import PAPERS, Experiment, experiments
 from calibrant.training import How
 from calibrant.training import read as recipe
@@ -174,5 +174,5 @@ if __name__ == "__main__":
     again, calm = (list(Store(tmp_path / name).cells()) for name in ("results", "calm"))
     assert len(again) == 2 and [c.measured for c in again] == [c.measured for c in calm]
     for cell in again:
-        metrics = sealed.read(tmp_path / "runs" / cell.extras["run"] / "metrics.json")
+        metrics = hashed.read(tmp_path / "runs" / cell.extras["run"] / "metrics.json")
         assert metrics["epochs"] == 150

@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from calibrant.data import DATASETS
 from calibrant.data.cifar import tiles
-from calibrant.data.registry import DATASETS
 from calibrant.errors import FileError, UnknownNameError
 from calibrant.nn import build, load_weights
 

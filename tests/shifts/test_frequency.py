@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from calibrant.errors import InputError
-from calibrant.functional.band import band_pass
+from calibrant.functional.frequency_band import band_pass
 from calibrant.shifts.frequency import FrequencyNoise, accuracy_against_frequency
 from tests.shifts.pictures import pictures
 

@@ -182,7 +182,7 @@ def test_mistakes_are_named() -> None:
         target.refresh(levels([0, 2], [0, 1]))
     with pytest.raises(InputError, match="no validation item has level 1"):
         target.refresh(levels([0, 1], [0, 0]))
-    with pytest.raises(InputError, match="and validation levels miss"):
+    with pytest.raises(InputError, match="but has none of validation"):
         target.refresh(Levels(torch.tensor([0, 1]), torch.tensor([], dtype=torch.long)))
     with pytest.raises(InputError, match="2 levels of 1 train items; lower targets.levels"):
         target.refresh(levels([0, -1], [0, 1]))

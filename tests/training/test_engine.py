@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.files import sealed
+from calibrant.files import hashed
 from calibrant.losses import PENALTIES
 from calibrant.training import How, read, train
-from calibrant.training.engine import LONG, CompiledOr, engine_of
+from calibrant.training.step import LONG, CompiledOr, engine_of
 
 RECIPE = read("digits/cross_entropy", ["engine=auto", "epochs=2", "network.hidden=[8]"])
 
@@ -55,5 +55,5 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch: pyt
 
 def test_a_run_says_which_engine_it_took_and_has_the_key_of_any_other(tmp_path: Path) -> None:
     train(RECIPE, tmp_path / "run", How(device="cpu", quiet=True))
-    assert sealed.read(tmp_path / "run" / "metrics.json")["engine"] == "eager"
+    assert hashed.read(tmp_path / "run" / "metrics.json")["engine"] == "eager"
     assert RECIPE.key() == replace(RECIPE, engine="eager").key()

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from calibrant.cli import run as cli
 from calibrant.errors import FileError
-from calibrant.files import sealed
+from calibrant.files import hashed
 from calibrant.training import How, load, read, select, train
 from calibrant.training.epochs import kept_weights
 
@@ -45,7 +45,7 @@ def without_hash(folder: Path) -> None:
     """As version 0.1 wrote it."""
     for path in folder.rglob("*.json"):
         if path.parent.name != "checkpoint":
-            path.write_text(json.dumps(sealed.read(path), indent=2))
+            path.write_text(json.dumps(hashed.read(path), indent=2))
 
 
 def edit(path: Path, change: Callable[[dict[str, Any]], object]) -> None:
@@ -138,9 +138,9 @@ def test_no_stored_path_leads_outside(runs: Path, where: Any, capsys: pytest.Cap
     """With a good hash, which anyone can write."""
     path = runs / "search" / "selection.json"
     (runs / "search" / "points" / "out").symlink_to(runs / "run")
-    body = sealed.read(path)
+    body = hashed.read(path)
     folder = where.format(runs) if isinstance(where, str) else where
-    sealed.write(path, {**body, "chosen": {**body["chosen"], "folder": folder}})
+    hashed.write(path, {**body, "chosen": {**body["chosen"], "folder": folder}})
     refused(predict("search"), "search", capsys)
 
 

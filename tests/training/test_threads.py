@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.files import sealed
+from calibrant.files import hashed
 from calibrant.losses import CrossEntropy
 from calibrant.training import How, read, train
 from calibrant.training.environment import enough_threads, recorded_threads
@@ -47,9 +47,9 @@ def test_a_run_goes_on_with_the_threads_it_was_recorded(tmp_path: Path) -> None:
     how, run = How("cpu", quiet=True, listen=listen), tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         train(recipe, run, how)
-    where = sealed.read(run / "environment.json")
+    where = hashed.read(run / "environment.json")
     assert recorded_threads(run) == where["threads"] == used[0] == 1
-    sealed.write(run / "environment.json", {**where, "threads": 2})
+    hashed.write(run / "environment.json", {**where, "threads": 2})
     train(recipe, run, how)
     assert used == [1, 1, 2, 2] and recorded_threads(run) == 2 and torch.get_num_threads() == 2
     (run / "environment.json").unlink()

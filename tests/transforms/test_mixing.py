@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.transforms import CCAT, CutMix, Mixup
-from calibrant.transforms.sampling import beta
+from calibrant.transforms.mixup import beta
 
 
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 4.0])

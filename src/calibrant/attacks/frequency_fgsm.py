@@ -17,7 +17,7 @@ from torch import Tensor
 from calibrant.attacks.fgsm import FGSM
 from calibrant.attacks.task import State, Task, direction
 from calibrant.errors import InputError
-from calibrant.functional.band import band_pass
+from calibrant.functional.frequency_band import band_pass
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from calibrant.attacks.networks import contents, modules
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic, safetensors, sealed
+from calibrant.files import atomic, hashed, safetensors
 from calibrant.files.arrays import Content
 from calibrant.files.paths import visible
 from calibrant.nn.antialias import blurpooled
@@ -95,7 +95,7 @@ def open_store(folder: str | Path, header: Mapping[str, Any], chunk: int | None,
             raise InputError(f"{folder} holds something other than distances (no {HEADER}); choose another store")
         return Store(folder, {"schema": SCHEMA, "edition": EDITION, **header, "chunk": chunk or default})
     try:
-        held = sealed.table(path)
+        held = hashed.table(path)
         if (own := int(held["chunk"])) < 1:
             raise ValueError(f"chunk: {own}")
     except (FileError, ValueError, KeyError, TypeError) as error:

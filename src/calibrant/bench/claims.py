@@ -12,8 +12,8 @@ from calibrant.bench.table_text import difference, of_group
 from calibrant.bench.verdict import Word
 from calibrant.papers import PAPERS
 from calibrant.papers.reported import CLAIMS, Claim
-from calibrant.report.cells import metric_of
 from calibrant.report.comparison import signed
+from calibrant.report.numbers import metric_of
 
 JUDGED: tuple[Word, ...] = ("reproduced", "direction only", "not reproduced", "inconclusive")
 UNJUDGED: dict[Word, str] = {"other scale": "at another scale", "single run": "of a single run"}

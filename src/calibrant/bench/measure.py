@@ -20,7 +20,7 @@ from calibrant.bench.pooled import curve
 from calibrant.bench.predict import FEATURED, predicted, said, wanted
 from calibrant.bench.store import BOTH, LOGITS, Cell, Store
 from calibrant.diagnostics.stability import variance_over_runs
-from calibrant.files import atomic, sealed
+from calibrant.files import atomic, hashed
 from calibrant.files import read as read_predictions
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, Scale
@@ -84,16 +84,16 @@ def measured(
     for name, row in said_of_first.pop("attacks", {}).items():
         variants[name] = {m: Estimate(v) for m, v in row.items()}
     where = {
-        k: v for k, v in sealed.read(chosen(run) / "environment.json").items() if k not in ("command", "processes")
+        k: v for k, v in hashed.read(chosen(run) / "environment.json").items() if k not in ("command", "processes")
     }
-    engine = sealed.read(chosen(run) / "metrics.json").get("engine")  # runs before `auto` do not say
+    engine = hashed.read(chosen(run) / "metrics.json").get("engine")  # runs before `auto` do not say
     return replace(
         blank(experiment, seed, scale, command),
         status="done",
         **_numbers(variants),
         seconds=extras.pop("train_seconds"),
         device=where["device"],
-        environment={**where, "engine": engine or sealed.read(chosen(run) / "recipe.json")["engine"]},
+        environment={**where, "engine": engine or hashed.read(chosen(run) / "recipe.json")["engine"]},
         commit=where["commit"],
         extras={**extras, **more, **said_of_first, "run": run.name}
         | ({"runs": [r.name for r in runs]} if len(runs) > 1 else {}),
@@ -132,10 +132,10 @@ def _video(rows: Mapping[str, Any]) -> Variants:
 def _trained(recipe: Recipe, run: Path) -> dict[str, Any]:
     """What the training said of itself. The seconds are of all epochs, those before a resume included."""
     if recipe.selection is None:
-        made = sealed.read(run / "metrics.json")
+        made = hashed.read(run / "metrics.json")
         return {k: made[k] for k in ("train_seconds", *OF_TRAINING)}
-    record = sealed.read(run / "selection.json")
-    each = [sealed.read(run / p["folder"] / "metrics.json") for p in record["points"]]
+    record = hashed.read(run / "selection.json")
+    each = [hashed.read(run / p["folder"] / "metrics.json") for p in record["points"]]
     choice = {k: record[k] for k in ("criterion", "split", "oracle")}
     choice |= {k: record[k]["settings"] for k in ("chosen", "oracle_choice")}
     return {

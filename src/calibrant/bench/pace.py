@@ -13,7 +13,7 @@ import torch
 
 from calibrant.bench.store import Store
 from calibrant.errors import CalibrantError
-from calibrant.files import sealed
+from calibrant.files import hashed
 from calibrant.files.paths import visible
 from calibrant.training import checkpoint
 from calibrant.training.environment import device_name
@@ -39,7 +39,7 @@ def _of_runs(runs: Path, wanted: str) -> float | None:
     found = []
     for path in visible(runs, "*/metrics.json"):
         try:
-            metrics, settings = sealed.read(path), sealed.read(path.parent / "recipe.json")
+            metrics, settings = hashed.read(path), hashed.read(path.parent / "recipe.json")
         except CalibrantError:  # a damaged run says nothing about time, and whoever resumes it is told
             continue
         if kind(settings) == wanted:

@@ -22,7 +22,7 @@ from calibrant.data import Batches, Data, load
 from calibrant.ensembles import DeepEnsemble
 from calibrant.ensembles.single import predict as predict_with
 from calibrant.errors import InputError
-from calibrant.files import read, sealed, write
+from calibrant.files import hashed, read, write
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.posthoc import CONFIDENCES
 from calibrant.training.run_folder import Trained
@@ -78,7 +78,7 @@ def predict(
                 write(out / f"{FEATURED}-{split.value}.npz", p)
         for name, other in _same_task(asked.datasets, data, root).items():
             write(out / f"{name}-test.npz", _asked(network, other, Split.TEST, trained, device))
-    sealed.write(out / RECORD, jsonable(said))
+    hashed.write(out / RECORD, jsonable(said))
 
 
 def _ensemble(
@@ -117,4 +117,4 @@ def predicted(folder: Path, name: str, split: Split) -> Predictions:
 
 
 def said(folder: Path | None) -> dict[str, Any]:
-    return {} if folder is None else sealed.read(folder / RECORD)
+    return {} if folder is None else hashed.read(folder / RECORD)

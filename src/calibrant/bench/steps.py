@@ -24,7 +24,7 @@ from calibrant.bench.place import Place, Placed
 from calibrant.bench.predict import RECORD, predict, wanted
 from calibrant.bench.store import KEY_LENGTH, Cell
 from calibrant.executors import OutOfTime, Step
-from calibrant.files import sealed
+from calibrant.files import hashed
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.training import distances, levels
 from calibrant.training.recipe import Recipe, digest
@@ -261,7 +261,7 @@ class Measure(Placed):
 
     def _there(self) -> dict[str, Any]:
         path = self.place.store.path(self.experiment.key(self.seed, self.scale))
-        return sealed.read(path) if path.is_file() else {}
+        return hashed.read(path) if path.is_file() else {}
 
     def run(self, deadline: float | None) -> None:
         place, reference = self.place, self.reference

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calibrant.errors import FileError
-from calibrant.files import locks, sealed
+from calibrant.files import hashed, locks
 from calibrant.files.paths import visible
 from calibrant.papers import PAPERS, Experiment, Scale
 from calibrant.types import Split, jsonable
@@ -110,14 +110,14 @@ class Store:
         path = self.path(cell.key)
         body = jsonable({"schema": SCHEMA, "rows": {cell.experiment: [cell.scale, cell.note]}, **_body(cell)})
         with locks.alone_in(self.root / FOLDER, wait=True):
-            there = sealed.read(path) if path.is_file() else {}
+            there = hashed.read(path) if path.is_file() else {}
             rows = there.get("rows", {})
             if there.get("status") == cell.status == "done":
                 for part in ("numbers", "extras"):
                     body[part] = {**there[part], **body[part]}
                     for name in there[part].keys() & body[part].keys() if part == "numbers" else ():
                         body[part][name] = {**there[part][name], **body[part][name]}
-            sealed.write(path, {**body, "rows": {**rows, **body["rows"]}}, text)
+            hashed.write(path, {**body, "rows": {**rows, **body["rows"]}}, text)
         return path
 
     def read(self, path: Path) -> Iterator[Cell]:
@@ -165,7 +165,7 @@ def _body(cell: Cell) -> dict[str, Any]:
 
 def _rows(path: Path, reported: Mapping[str, Any], under: str = "") -> Iterator[Cell]:
     """A cell for each row of a file that is `under` a name; what is not a cell is an error naming the file."""
-    body = sealed.read(path)
+    body = hashed.read(path)
     if body.get("schema") != SCHEMA:
         raise FileError(
             f"{path} has schema {body.get('schema')}, this version reads {SCHEMA}; use the version that wrote it"

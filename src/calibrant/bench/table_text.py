@@ -14,8 +14,8 @@ from calibrant.bench.reproduction import PAPER, Entry, Group
 from calibrant.bench.verdict import Verdict
 from calibrant.papers.reported import Column, Number, Table
 from calibrant.report import numbers
-from calibrant.report.cells import metric_of
 from calibrant.report.comparison import signed
+from calibrant.report.numbers import metric_of
 from calibrant.types import Estimate
 
 SCALE = re.compile(r"(\d+)of(\d+)(?:b(\d+))?(?:w(\d+))?(?:-(.+))?")

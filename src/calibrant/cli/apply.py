@@ -18,7 +18,7 @@ from calibrant.cli.fit import Bar
 from calibrant.decisions import Decisions, Rule, load
 from calibrant.errors import FileError, InputError
 from calibrant.files import outputs
-from calibrant.files.other_columns import OtherColumns
+from calibrant.files.columns import OtherColumns
 from calibrant.functional.scores import reduce
 from calibrant.posthoc.crossval import loss_of
 from calibrant.posthoc.fit import mean_nll

@@ -185,8 +185,8 @@ def compare(
     """B − A, paired by seed."""
     from calibrant.bench.store import Store
     from calibrant.bench.tables import differences
-    from calibrant.report.cells import metric_of
     from calibrant.report.comparison import signed
+    from calibrant.report.numbers import metric_of
 
     store, asked = Store(results), _scale(scale, epochs)
     scales = {n: e.scale_name(asked) for n in (a, b) for e in _experiments(n) if asked is not None}

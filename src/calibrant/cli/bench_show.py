@@ -148,7 +148,7 @@ def say_cells(cells: Sequence[Cell]) -> None:
     """Every number of the cells over seeds, row by row."""
     from calibrant.bench.tables import lines
     from calibrant.report import numbers
-    from calibrant.report.cells import metric_of
+    from calibrant.report.numbers import metric_of
     from calibrant.types import Estimate
 
     found = lines(cells)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cli.console import say
-from calibrant.files import atomic, sealed
+from calibrant.files import atomic, hashed
 from calibrant.types import jsonable
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def results(request: Request, what: str, settings: Mapping[str, Any], measure: M
             if request.progress:
                 say(f"{what}: {model.name}", err=True)
             record, tensors = measure(model)
-            sealed.write_tensors(path, tensors, {"model": model.name, "record": jsonable(record)})
-        arrays, head = sealed.read_tensors(path, "delete it, and it is measured again")
+            hashed.write_tensors(path, tensors, {"model": model.name, "record": jsonable(record)})
+        arrays, head = hashed.read_tensors(path, "delete it, and it is measured again")
         out.append(Result(name, head["record"], arrays))
     return out

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from calibrant import files
 from calibrant.cli.console import say
-from calibrant.files import sealed
+from calibrant.files import hashed
 from calibrant.types import Predictions, Report, Split
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
     tests = {name: files.read(run / "test.npz") for name, run in runs.items()}
     rows = [row for name, run in runs.items() for row in _judged(name, run, tests[name])]
     found, ruler = _by_level(tests, twin, out, recipe, how)
-    targets = sealed.read(out / "targets.json")
+    targets = hashed.read(out / "targets.json")
     reports = dict(rows)
     page = html.write(
         out / "report.html",

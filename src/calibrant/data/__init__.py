@@ -16,16 +16,41 @@ import torch
 from torch.utils.data import Dataset
 
 from calibrant.data.batches import Augment, Batches
+from calibrant.data.camvid import CAMVID
+from calibrant.data.cifar import CIFAR10, CIFAR100
+from calibrant.data.cifar_shifts import CIFAR10_1, CIFAR10_2
+from calibrant.data.digits import DIGITS
 from calibrant.data.image_folder import parts_of_folder
-from calibrant.data.imagenet import IMAGENET
+from calibrant.data.imagenet import IMAGENET, IMAGENET_V2
 from calibrant.data.label_maps import mark_parts
+from calibrant.data.mnist import FASHION_MNIST, MNIST
+from calibrant.data.news20 import NEWS20
 from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered_classes
-from calibrant.data.registry import DATASETS
 from calibrant.data.splits import cut, split_parts
 from calibrant.data.subsets import class_numbers, restricted, scaled, split_name
+from calibrant.data.svhn import SVHN
 from calibrant.data.torch_dataset import imported, parts_of
 from calibrant.errors import FileError, InputError, suggest_names, unknown
 from calibrant.types import Split
+
+DATASETS: dict[str, DatasetSpec] = {
+    spec.name: spec
+    for spec in (
+        DIGITS,
+        MNIST,
+        FASHION_MNIST,
+        CIFAR10,
+        CIFAR100,
+        SVHN,
+        CIFAR10_1,
+        CIFAR10_2,
+        CAMVID,
+        IMAGENET,
+        IMAGENET_V2,
+        NEWS20,
+    )
+}
+"""Name → what `load` needs to know of it."""
 
 OWN_SIZES: Mapping[str, Size] = {"validation": 0.1, "calibration": 0.1, "test": 0.2}
 """How a single Dataset is split by default; the rest is train."""

@@ -15,10 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.data import data_root, load
+from calibrant.data import DATASETS, data_root, load
 from calibrant.data.image_arrays import read_images
 from calibrant.data.records import Data
-from calibrant.data.registry import DATASETS
 from calibrant.data.subsets import complement, split_name
 from calibrant.data.torch_dataset import as_item
 from calibrant.errors import InputError

@@ -11,7 +11,7 @@ from calibrant.decisions.conformal import choose_sets
 from calibrant.decisions.costs import choose_costs
 from calibrant.decisions.rule import Rule, probability
 from calibrant.errors import InputError, SplitError
-from calibrant.files.given import given as given_predictions
+from calibrant.files.data_frame import given as given_predictions
 from calibrant.functional.scores import reduce
 from calibrant.metrics.evaluate import refuse_reuse
 from calibrant.posthoc.calibrator import refuse_test

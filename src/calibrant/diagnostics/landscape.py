@@ -27,7 +27,7 @@ from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import evaluating, positive
 from calibrant.ensembles.inputs import moved, unpack
 from calibrant.errors import InputError
-from calibrant.files import sealed
+from calibrant.files import hashed
 from calibrant.functional.model_output import both_classes, logits_of
 
 State = Mapping[str, Tensor]
@@ -136,7 +136,7 @@ def loss_landscape(
                 with displaced(model, plane, float(across[j]), float(up[i])):
                     each[mask, i, j] = _losses(model, pairs, loss, mask if masks else None)
             if store is not None:
-                sealed.write_tensors(Path(store), {"each": each}, {"key": key})
+                hashed.write_tensors(Path(store), {"each": each}, {"key": key})
     return Landscape(across, up, each, plane.marks)
 
 
@@ -185,7 +185,7 @@ def _key(model: nn.Module, plane: Plane, pairs: list[Any], settings: Any) -> str
 def _kept(path: Path, key: str) -> Tensor | None:
     if not path.is_file():
         return None
-    held, head = sealed.read_tensors(path, "delete it")
+    held, head = hashed.read_tensors(path, "delete it")
     if head.get("key") != key:
         raise InputError(f"{path} holds the landscape of other weights, items or settings; name another file")
     return held["each"]

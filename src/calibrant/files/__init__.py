@@ -17,8 +17,8 @@ from torch import Tensor
 from calibrant.errors import FileError, suggest_names
 from calibrant.files import arrays, atomic, csv, npz, parquet, safetensors
 from calibrant.files.arrays import Arrays, Content, Keys
-from calibrant.files.given import is_table, of_table
-from calibrant.files.other_columns import OtherColumns, combined, other_columns
+from calibrant.files.columns import OtherColumns, combined, other_columns
+from calibrant.files.data_frame import is_table, of_table
 from calibrant.files.paths import existing
 from calibrant.types import Predictions, Split
 

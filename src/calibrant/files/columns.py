@@ -1,18 +1,28 @@
-"""Tables: columns `logit_0 … logit_{K-1}` form one array `logit`, and so do columns named after classes, `logit_cat`,
-`logit_dog`, in the order in which they stand. A column of lists is an array of rows."""
+"""The columns of a table, and the arrays that they form.
+
+Columns `logit_0 … logit_{K-1}` form one array `logit`, and so do columns named after classes, `logit_cat`, `logit_dog`,
+in their order in the table. A column of lists is an array of rows.
+
+A table that is written after a map keeps every column that the map does not replace: the label under its own name and
+in its own words, ids, groups, and whatever else the table holds.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from calibrant.errors import FileError
+from calibrant.files.arrays import ROLES, Arrays, Content, Keys, choose
 
+KEPT = ("labels", "ids", "features", "group")
+"""Roles that no map changes. All other roles are written anew."""
 _NUMBERED = re.compile(r"(.+)_([0-9]{1,9})")
 _SCORES = ("logit", "prob", "logits", "probs")
 _PREFIXES = tuple(f"{stem}_" for stem in _SCORES)
@@ -122,3 +132,34 @@ def stacked(table: Any, columns: Sequence[str], path: Path, name: str) -> Any:
         if not isinstance(part, np.ndarray) or part.ndim != 1:
             raise FileError(f"{path}: column {column!r} does not hold one number per row")
     return np.stack(parts, 1)
+
+
+@dataclass(frozen=True)
+class OtherColumns:
+    """An Arrow table, and the name of the column that fills each role in it."""
+
+    table: Any
+    roles: Mapping[str, str]
+
+
+def other_columns(arrays: Arrays, keys: Keys, *, text: bool) -> OtherColumns | None:
+    """The columns that a map does not replace; with `text`, as the text in a CSV file. Arrays have none."""
+    if arrays.table is None:
+        return None
+    roles = choose(arrays, keys)
+    # labels may come from a file of their own
+    kept = {role: roles[role] for role in KEPT if roles.get(role) in arrays.columns}
+    replaced = {name for role in ROLES.keys() - {*KEPT} for name in (*ROLES[role], roles.get(role))}
+    names = [name for name in arrays.names if name not in replaced or name in kept.values()]
+    return OtherColumns(arrays.table([c for name in names for c in arrays.columns.get(name, ())], text), kept)
+
+
+def combined(content: Content, others: OtherColumns) -> Content:
+    """The content without what the other columns already hold. Predicted classes are named if the labels are."""
+    tensors = {role: tensor for role, tensor in content.tensors.items() if role not in others.roles}
+    lists = {role: texts for role, texts in content.lists.items() if role not in others.roles}
+    names = lists.get("classes", ())
+    label = others.roles.get("labels")
+    if label and "predicted" in tensors and others.table.column(label)[0].as_py() in names:
+        lists["predicted"] = tuple(names[i] for i in tensors.pop("predicted").tolist())
+    return replace(content, tensors=tensors, lists=lists, others=others.table)

@@ -16,7 +16,7 @@ import torch
 
 from calibrant.display import Rows, Shown, headline
 from calibrant.errors import InputError, unknown
-from calibrant.files.given import given
+from calibrant.files.data_frame import given
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, paired
 from calibrant.metrics.bootstrap import bootstrap, units

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from calibrant.errors import InputError, SplitError, unknown
-from calibrant.files.given import given
+from calibrant.files.data_frame import given
 from calibrant.functional.class_names import listed
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from calibrant.display import HEADLINE, Rows, Shown
 from calibrant.errors import CalibrantWarning, InputError, unknown
-from calibrant.files.given import given, is_table
+from calibrant.files.data_frame import given, is_table
 from calibrant.functional.inputs import numbered_groups
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics.calibration_cells import cells

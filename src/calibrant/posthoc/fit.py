@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError, RefusedError, SplitError, unknown
-from calibrant.files.given import given
+from calibrant.files.data_frame import given
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.conventions import checked_seed
 from calibrant.posthoc.auto import Auto, Unchanged

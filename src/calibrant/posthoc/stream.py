@@ -18,7 +18,7 @@ from torch import Tensor
 from calibrant.errors import FileError
 from calibrant.files import atomic, outputs, parquet
 from calibrant.files.arrays import Arrays, Keys, content, join
-from calibrant.files.other_columns import combined, other_columns
+from calibrant.files.columns import combined, other_columns
 from calibrant.functional.scores import reduce
 from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions

@@ -26,8 +26,8 @@ from calibrant.errors import InputError
 from calibrant.functional.binning import bin_sums, equal_width
 from calibrant.functional.classwise import chunk_on
 from calibrant.functional.pooling import pool
+from calibrant.functional.root import Certificate, increasing_root
 from calibrant.functional.scores import exp_
-from calibrant.functional.solve import Certificate, increasing_root
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions

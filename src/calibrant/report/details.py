@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.report.cells import cell
+from calibrant.report.numbers import cell
 from calibrant.types import Report
 
 WORDS: dict[str, tuple[str, str]] = {

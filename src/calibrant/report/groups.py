@@ -47,13 +47,9 @@ def rows(found: Subgroups, names: Sequence[str], shown: Callable[[str, Estimate]
 
 
 def narrow(name: str, e: Estimate) -> str:
-    """The value, and below it the interval in as few characters as can be: 80 columns hold four metrics."""
-    value = numbers.value(name, e.value)
-    if e.value is None or e.low is None or e.high is None:
-        return value
-    scale, digits = (100, 1) if numbers.is_percent(name) else (1, 3)
-    low, high = (numbers.signed(name, scale * end, digits) for end in (e.low, e.high))
-    return f"{value}\n{low}…{high}"
+    """The value, and below it the interval with one digit less, so that 80 columns hold four metrics."""
+    value, ends = numbers.value(name, e.value), numbers.bounds(name, e, fewer=1)
+    return value if e.value is None or ends is None else f"{value}\n{ends[0]}…{ends[1]}"
 
 
 def group_panel(found: Subgroups, file: str | None, names: Sequence[str]) -> Panel:

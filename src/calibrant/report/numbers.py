@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import Any
 
 from calibrant.metrics import METRICS
 from calibrant.types import Estimate
 
 DASH = "–"
 SHARES = frozenset({"error", "coverage", "confidence", "consistency", "aupr", "miou"})
-"""What is no metric of the table and yet a share."""
+"""Shares that are not in the table of metrics."""
+COUNTS = ("items", "members")
+"""Columns of counts, which are kept as floats beside others."""
 
 
 def percent(value: float | None, digits: int = 1) -> str:
-    """0.9123 → '91.2%'. Never rounds what is below 1 up to '100%', nor what is above 0 down to '0%'."""
+    """0.9123 → '91.2%'. A share below 1 is never rounded up to '100%', nor one above 0 down to '0%'."""
     if value is None:
         return DASH
     text = f"{100 * value:.{digits}f}"
@@ -47,24 +51,37 @@ def value(name: str, number: float | None) -> str:
 
 
 def interval(name: str, estimate: Estimate) -> str:
-    if estimate.low is None or estimate.high is None:
-        return DASH
-    scale, digits, unit = (100, 2, "%") if is_percent(name) else (1, 4, "")
-    return f"{signed(name, scale * estimate.low, digits)} … {signed(name, scale * estimate.high, digits)}{unit}"
+    found = bounds(name, estimate)
+    return DASH if found is None else f"{found[0]} … {found[1]}{'%' if is_percent(name) else ''}"
 
 
 def brief(name: str, estimate: Estimate) -> str:
-    """The value with its interval, as short as it can be read: '2.98% [2.51, 3.44]', '0.2341 [0.2200, 0.2480]'."""
-    shown = value(name, estimate.value)
-    if estimate.value is None or estimate.low is None or estimate.high is None:
+    """The value with its interval on one line: '2.98% [2.51, 3.44]', '0.2341 [0.2200, 0.2480]'."""
+    shown, found = value(name, estimate.value), bounds(name, estimate)
+    return shown if estimate.value is None or found is None else f"{shown} [{found[0]}, {found[1]}]"
+
+
+def short(estimate: Estimate | None, share: bool = True) -> str:
+    """The same with fewer digits, for wide tables: '6.0% [3.3, 10.3]', or '0.412 [0.380, 0.450]' if not a share."""
+    if estimate is None or estimate.value is None:
+        return DASH
+    shown = percent(estimate.value) if share else f"{estimate.value:.3f}"
+    if estimate.low is None or estimate.high is None:
         return shown
+    scale, digits = (100, 1) if share else (1, 3)
+    return f"{shown} [{scale * estimate.low:.{digits}f}, {scale * estimate.high:.{digits}f}]"
+
+
+def bounds(name: str, estimate: Estimate, *, fewer: int = 0) -> tuple[str, str] | None:
+    """Both ends of the interval, without a unit, with the digits of `value` (or `fewer` of them); None without one."""
+    if estimate.low is None or estimate.high is None:
+        return None
     scale, digits = (100, 2) if is_percent(name) else (1, 4)
-    low, high = (signed(name, scale * end, digits) for end in (estimate.low, estimate.high))
-    return f"{shown} [{low}, {high}]"
+    return signed(name, scale * estimate.low, digits - fewer), signed(name, scale * estimate.high, digits - fewer)
 
 
 def is_percent(name: str) -> bool:
-    """Whether people read this number in percent: shares, and differences of shares. NLL and Brier are none."""
+    """Whether people read this number in percent: shares and differences of shares, but not NLL or Brier."""
     return METRICS[name].percent if name in METRICS else name in SHARES
 
 
@@ -88,3 +105,33 @@ def count(n: int) -> str:
 def items(n: int) -> str:
     """'1 item', '12,345 items'."""
     return f"{count(n)} item{'' if n == 1 else 's'}"
+
+
+def cell(content: Any, column: str = "") -> str:
+    """Any content of a generic table as text. Under the name of a metric (`ece`, `nll before`, `room_ece`) it gets the
+    metric's unit; other numbers have four digits. Estimates carry their interval."""
+    if content is None:
+        return DASH
+    if isinstance(content, bool):
+        return "yes" if content else "no"
+    if isinstance(content, float):
+        return count(round(content)) if column in COUNTS else value(metric_of(column), content)
+    if isinstance(content, dict) and "value" in content:
+        number, low, high = (content.get(key) for key in ("value", "low", "high"))
+        return cell(number, column) if number is None else brief(metric_of(column), Estimate(number, low, high))
+    if isinstance(content, dict):
+        return ", ".join(f"{key} {cell(inner, str(key))}" for key, inner in content.items())
+    if isinstance(content, (list, tuple)):
+        return ", ".join(cell(inner, column) for inner in content)
+    return str(content)
+
+
+def metric_of(column: str) -> str:
+    """The metric or share that a column is about: for `ece_mass`, `ece verdict` and `entropy_auroc` there is one, for
+    `chosen` or the variance of something there is none ("")."""
+    if column in METRICS:
+        return column
+    words = re.split(r"[\s_]+", column.lower())
+    if "variance" in words:
+        return ""
+    return next((word for word in words if word in METRICS or is_percent(word)), "")

@@ -26,10 +26,8 @@ def level_rows(found: ByLevel) -> list[list[str]]:
             str(row.level + 1),
             numbers.count(row.n),
             numbers.DASH if row.distance is None else f"{row.distance:.3f}",
-            _shown(row.accuracy),
-            _shown(row.confidence),
-            _shown(row.ece),
-            *([] if row.variance is None else [_shown(row.variance, percent=False)]),
+            *(numbers.brief(name, getattr(row, name)) for name in ("accuracy", "confidence", "ece")),
+            *([] if row.variance is None else [_variance(row.variance)]),
         ]
         for row in found.rows
     ]
@@ -86,11 +84,8 @@ def _share(value: float | None) -> str:
     return "over 99.9%" if value is not None and 0.999 < value < 1 else numbers.percent(value)
 
 
-def _shown(e: Estimate, percent: bool = True) -> str:
+def _variance(e: Estimate) -> str:
+    """Variances of probabilities are small, so they have five digits."""
     if e.value is None:
         return numbers.DASH
-    scale, digits, unit = (100, 2, "%") if percent else (1, 5, "")
-    text = f"{scale * e.value:.{digits}f}{unit}"
-    if e.low is None or e.high is None:
-        return text
-    return f"{text} [{scale * e.low:.{digits}f}, {scale * e.high:.{digits}f}]"
+    return f"{e.value:.5f}" + ("" if e.low is None or e.high is None else f" [{e.low:.5f}, {e.high:.5f}]")

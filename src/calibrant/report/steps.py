@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.files.paths import calibrated, partner
-from calibrant.report.cells import cell
 from calibrant.report.comparison import field
+from calibrant.report.numbers import cell
 from calibrant.report.verdict import judge
 from calibrant.types import Report
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from calibrant.diagnostics.stress.analysis import AS_IT_IS, TOLERANCE, Outcome
-from calibrant.report.numbers import DASH, percent
+from calibrant.report.numbers import DASH, percent, short
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.shift import entropy_histograms, frequency_curve, severity_curves
 from calibrant.report.stress import StressReport
-from calibrant.report.stress_text import plain, shown
+from calibrant.types import Estimate
 
 HEADS = ("error", "NLL", "ECE", "AUROC")
 MAPS = (
@@ -47,15 +47,15 @@ def _corruptions(report: StressReport) -> Panel:
     clean = report.outcome.clean
     lead = (
         f"{report.first_to_break()} At severity {worst}, averaged over {len(found.by_type)} types, "
-        f"the error is {shown(last['error'])} and ECE {shown(last['ece'])}; clean: "
+        f"the error is {short(last['error'])} and ECE {short(last['ece'])}; clean: "
         f"{percent(1 - (clean['accuracy'].value or 0))} and {percent(clean['ece'].value)}."
     )
     names = ("error", "nll", "ece", "auroc")
     severities = [
-        [str(s), *(shown(row.get(name), name != "nll") for name in names)] for s, row in found.by_severity.items()
+        [str(s), *(short(row.get(name), name != "nll") for name in names)] for s, row in found.by_severity.items()
     ]
     if len(severities) > 1:
-        severities.append(["mean", *(shown(found.means.get(f"mean_{name}"), name != "nll") for name in names)])
+        severities.append(["mean", *(short(found.means.get(f"mean_{name}"), name != "nll") for name in names)])
     tables = [
         Table("By severity, means over types with 95% intervals", ["severity", *HEADS], severities),
         Table(
@@ -74,7 +74,7 @@ def _corruptions(report: StressReport) -> Panel:
         ),
     ]
     if found.normalised:
-        rows = [[name, shown(e)] for name, e in found.normalised.items()]
+        rows = [[name, short(e)] for name, e in found.normalised.items()]
         tables.append(Table("Against the reference model (SS Eq. 34–36); 100% is as good as it", ["", "value"], rows))
     figures = [Figure(report.plot(metric), caption) for metric, caption in MAPS]
     notes = ["Items are resampled jointly over all cells: they show the same images."]
@@ -121,7 +121,7 @@ def _rows(
     share: bool,
 ) -> list[list[str]]:
     return [
-        [_called(name), *(percent(rows[s][metric]) if share else plain(rows[s][metric]) for s in severities)]
+        [_called(name), *(short(Estimate(rows[s][metric]), share) for s in severities)]
         for name, rows in calibrators.items()
     ]
 
@@ -129,7 +129,7 @@ def _rows(
 def _natural(o: Outcome) -> Panel:
     names, heads = ("accuracy", "nll", "ece", "auroc", "gap"), ("accuracy", *HEADS[1:], "confidence − accuracy")
     rows = [
-        [title, str(report.n), *(shown(report[name], name != "nll") for name in names)]
+        [title, str(report.n), *(short(report[name], name != "nll") for name in names)]
         for title, report in {"clean": o.clean, **o.natural}.items()
     ]
     drops = [
@@ -151,13 +151,13 @@ def _foreign(o: Outcome) -> Panel:
         [
             set_.replace("_", " "),
             score.replace("_", " "),
-            *(shown(estimates[name]) for name in ("auroc", "aupr_in", "aupr_out", "fpr95")),
+            *(short(estimates[name]) for name in ("auroc", "aupr_in", "aupr_out", "fpr95")),
         ]
         for set_, report in o.ood.items()
         for score, estimates in report.scores.items()
         if estimates["auroc"].value is not None
     ]
-    kl = [[name.replace("_", " "), str(r.outside), shown(r.entropy_kl, False)] for name, r in o.ood.items()]
+    kl = [[name.replace("_", " "), str(r.outside), short(r.entropy_kl, False)] for name, r in o.ood.items()]
     report = next(iter(o.ood.values()))
     told = {name: r["entropy"]["auroc"].value or 0.0 for name, r in o.ood.items()}
     lead = (
@@ -183,7 +183,7 @@ def _foreign(o: Outcome) -> Panel:
 def _steady(o: Outcome) -> Panel:
     names = ("consistency", "flip_rate", "cross_entropy_consistency", "relative_confidence")
     rows = [
-        [name.replace("_", " "), *(shown(row[m], m != "cross_entropy_consistency") for m in names)]
+        [name.replace("_", " "), *(short(row[m], m != "cross_entropy_consistency") for m in names)]
         for name, row in o.perturbations.items()
     ]
     least = min(o.perturbations, key=lambda name: o.perturbations[name]["consistency"].value or 0)
@@ -205,7 +205,7 @@ def _frequency(o: Outcome) -> Panel:
     worst = o.frequency[at]
     harmless = worst.high is not None and worst.high >= clean
     words = "No band of noise is seen to hurt; at worst, around" if harmless else "Worst is noise around"
-    lead = f"{words} {at:g}π, accuracy is {shown(worst)} against {percent(clean)} without noise."
+    lead = f"{words} {at:g}π, accuracy is {short(worst)} against {percent(clean)} without noise."
     caption = "Accuracy under noise of one frequency (SS §2.2); dashed: without noise, shaded: 95% intervals"
     return Panel("Which frequencies does it depend on?", lead, [Figure(frequency_curve(o.frequency, clean), caption)])
 

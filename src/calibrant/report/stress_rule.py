@@ -13,10 +13,10 @@ from calibrant.decisions.rule import floor, percent
 from calibrant.diagnostics.stress.analysis import predictions_of
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.diagnostics.stress.store import Arrays
+from calibrant.display import aligned
 from calibrant.errors import InputError, SplitError
-from calibrant.report.numbers import DASH
+from calibrant.report.numbers import DASH, short
 from calibrant.report.panels import Panel, Table
-from calibrant.report.stress_text import shown
 
 JUDGED = ("clean", "natural", "corruption")
 """Kinds of cells that a promise about single, labelled items is compared with."""
@@ -87,12 +87,7 @@ class RuleUnderShift:
             broken = [c.severity for c in cells if self.cells[c].broken]
             first = DASH if not broken else str(min(broken) or "yes")
             rows.append([_name(cells[0]), *self._row(max(cells, key=lambda c: c.severity)), first])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-            for row in rows
-        ]
-        return "\n".join([f"rule: {self.rule.sentence}", *lines, self.sentence()])
+        return "\n".join([f"rule: {self.rule.sentence}", *aligned(rows, numbers=True), self.sentence()])
 
     def panel(self) -> Panel:
         """For the HTML report: every cell."""
@@ -120,7 +115,7 @@ class RuleUnderShift:
 
     def _row(self, cell: Cell) -> list[str]:
         estimates = self.cells[cell].estimates
-        return [shown(estimates[name], name in SHARES) for name in COLUMNS[self.rule.kind]]
+        return [short(estimates[name], name in SHARES) for name in COLUMNS[self.rule.kind]]
 
 
 def _called(cell: Cell) -> str:

@@ -12,11 +12,11 @@ from rich.text import Text
 from calibrant.errors import escaped
 from calibrant.metrics import METRICS
 from calibrant.report import numbers
-from calibrant.report.cells import cell
 from calibrant.report.comparison import names as comparison_names
 from calibrant.report.comparison import rows as comparison_rows
 from calibrant.report.explain import ARROW
 from calibrant.report.names import short_names
+from calibrant.report.numbers import cell
 from calibrant.report.verdict import judge
 from calibrant.types import Report
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.functional.band import band_pass
+from calibrant.functional.frequency_band import band_pass
 from calibrant.shifts.corruption import as_given, check_images, exact, unit
 from calibrant.shifts.counter import draws
 

@@ -1,7 +1,7 @@
 """Target policies: (labels[N], index[N]) → q[N, K]. Each takes `classes=`; adaptive ones observe validation.
 
-`observe(epoch, predictions)` comes after every epoch; `wants(epoch)` is asked with the number of finished epochs
-(0 before training), and where it says yes the recipe calls `refresh(Levels(train, validation))`.
+`observe(epoch, predictions)` is called after every epoch. `wants(epoch)` is asked with the number of finished epochs
+(0 before training); if it returns True, the training calls `refresh(Levels(train, validation))`.
 """
 
 from collections.abc import Callable

@@ -6,7 +6,7 @@ After each epoch, from the validation items of the same level:
     p̃_r ← clip( p̃_r − α·{conf(S_r) − acc(S_r)}, (1/Z, 1] )     Eq. 3
     ε_r = (p̃_r − 1)·Z / (1 − Z)                                  Eq. 4,   q = (1 − ε_r)·onehot + ε_r/Z   Eq. 1
 
-The clip's open end needs a margin, which the paper does not give. Levels are handed in, precomputed or at a refresh;
+The clip's open end needs a margin, which the paper does not give. Levels are passed in, at the start or at a refresh;
 p̃_r belongs to the level, not to its items, so it survives a refresh. Predictions with members are pooled first:
 that is "AR-AdaLS of Ensemble" (§5.3). Alg. 1's (1/R) Σ_r L is the mean over items, because levels are equally large.
 """
@@ -25,7 +25,7 @@ from calibrant.errors import InputError, SplitError, unknown
 from calibrant.functional.pooling import pool
 from calibrant.functional.soft_labels import soft_labels
 from calibrant.functional.tensors import as_tensor
-from calibrant.targets.checks import check_classes, check_number
+from calibrant.targets.fixed import check_classes, check_number
 from calibrant.types import Predictions, Split
 
 RULERS = ("ddn", "cw")
@@ -43,7 +43,7 @@ class Levels:
 
 
 def _whole(given: Any, name: str) -> Tensor:
-    """Levels as long [N], from any array of whole numbers; the distances that they are cut from are none."""
+    """Levels as long [N], from any array of whole numbers. The distances that levels are cut from are refused."""
     level = as_tensor(given, f"{name} levels")
     if level.ndim != 1 or level.is_floating_point() or level.dtype == torch.bool:
         raise InputError(
@@ -86,7 +86,7 @@ Rate = float | Sequence[Sequence[float]]
 
 
 def check_rate(alpha: Rate) -> None:
-    """Refuse what is neither a number nor a schedule that begins at 0 and goes on in order."""
+    """Refuse anything but a number, or a schedule that begins at 0 and rises."""
     if not isinstance(alpha, (list, tuple)):
         check_number("alpha", alpha)  # type: ignore[arg-type]  # text, say, which is refused there
         return
@@ -109,11 +109,9 @@ class SoftLabels:
 
     def __init__(self, classes: int, alpha: Rate, levels: int) -> None:
         check_classes(classes)
-        if isinstance(levels, bool) or not isinstance(levels, int):
+        if isinstance(levels, bool) or not isinstance(levels, int) or levels < 1:
             raise InputError(f"levels must be a whole number, 1 or more, got {levels!r}")
         check_rate(alpha)
-        if levels < 1:
-            raise InputError(f"levels must be a whole number, 1 or more, got {levels}")
         self.classes, self.alpha = classes, alpha
         self.trajectory = torch.ones(1, levels, dtype=torch.float64)  # one-hot at the start
         self._epsilon: Tensor
@@ -130,11 +128,11 @@ class SoftLabels:
 
     def _set(self, trajectory: Tensor) -> None:
         self.trajectory = trajectory.double().cpu()
-        # level −1 (no training item) reads the last entry: a loss that is not a number, which the loop names
+        # level −1 (no training item) reads the last entry, NaN: the loop stops at that loss and names its items
         self._epsilon = torch.cat([smoothing_of(self.trajectory[-1], self.classes).float(), torch.tensor([math.nan])])
 
     def record(self) -> dict[str, Any]:
-        """The path of p̃_r and ε_r, a row per epoch (the first is the start), a column per level."""
+        """The path of p̃_r and ε_r: one row per epoch (the first is the start), one column per level."""
         return {
             "alpha": self.alpha,
             "classes": self.classes,
@@ -192,8 +190,8 @@ class AdaLS:
 class ArAdaLS:
     """One ε for each level of adversarial robustness (AR Algorithm 1), R = 10 in the paper.
 
-    `wants(0)` until levels are there, then after each epoch of `refresh_after`. `ruler` names what whoever hands in the
-    levels measures distances with; the policy itself attacks nothing.
+    It wants levels until it has some, then new ones after each epoch of `refresh_after`. `ruler` names the attack that
+    measures the distances; whoever passes the levels runs it, the policy itself attacks nothing.
     """
 
     classes: int
@@ -206,7 +204,7 @@ class ArAdaLS:
 
     def __post_init__(self) -> None:
         self.soft = SoftLabels(self.classes, self.alpha, self.levels)
-        # said here and not when it is read, which is after a whole training of the network that is attacked
+        # checked here, because it is used only after a whole training of the network that is attacked
         if self.ruler not in RULERS:
             raise unknown("ruler", str(self.ruler), RULERS)
         epochs = self.refresh_after
@@ -236,7 +234,7 @@ class ArAdaLS:
         for name in ("train", "validation"):
             given = getattr(levels, name, None)
             if given is None or len(given) == 0:
-                raise InputError(f"ar_adals needs the levels of training and validation items, and {name} levels miss")
+                raise InputError(f"ar_adals needs levels of training and validation items, but has none of {name}")
             checked.append(level := _whole(given, name))
             known = level[level >= 0] if name == "train" else level
             if known.numel() < self.levels:
@@ -264,5 +262,5 @@ class ArAdaLS:
 
     def _levels(self) -> Levels:
         if self.given is None:
-            raise InputError("ar_adals has no levels yet: hand them in by given=Levels(train, validation) or refresh()")
+            raise InputError("ar_adals has no levels yet; pass given=Levels(train, validation), or call refresh()")
         return self.given

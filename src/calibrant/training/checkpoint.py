@@ -22,7 +22,7 @@ from safetensors.torch import save as serialise
 from torch import Tensor
 
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic, sealed
+from calibrant.files import atomic, hashed
 from calibrant.files.paths import visible
 from calibrant.protocols import Stateful
 from calibrant.training.recipe import Recipe, digest
@@ -135,7 +135,7 @@ def read(folder: Path, epoch: int) -> Checkpoint:
     stem = folder / f"{epoch:05d}"
     head, tensors = stem.with_suffix(".json"), stem.with_suffix(".safetensors")
     try:
-        body = sealed.table(head)
+        body = hashed.table(head)
         claimed = body.pop("sha256")
     except (FileError, KeyError) as error:
         raise FileError(f"checkpoint {head} is unreadable or truncated") from error

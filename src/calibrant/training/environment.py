@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from calibrant.files import sealed
+from calibrant.files import hashed
 
 PACKAGES = ("calibrant", "torch", "numpy", "lightning", "safetensors")
 
@@ -85,7 +85,7 @@ def enough_threads(
 def recorded_threads(run: Path) -> int | None:
     """The number of threads that the run in this folder started with, if it is recorded."""
     there = run / "environment.json"
-    found = sealed.read(there).get("threads") if there.is_file() else None
+    found = hashed.read(there).get("threads") if there.is_file() else None
     return found if isinstance(found, int) and found > 0 else None
 
 

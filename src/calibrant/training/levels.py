@@ -24,7 +24,7 @@ from torch import nn
 from calibrant.attacks import levels as cut
 from calibrant.data import Data
 from calibrant.errors import CalibrantError, FileError, InputError, escaped
-from calibrant.files import atomic, sealed
+from calibrant.files import atomic, hashed
 from calibrant.targets import TARGETS, Levels
 from calibrant.training import checkpoint, distances
 from calibrant.training.distances import FOLDER, Distances
@@ -187,7 +187,7 @@ class LevelSource:
             if each.unmoved and not self.how.quiet:
                 print(escaped(f"{self.ruler} found no other prediction for {each.describe_unmoved()}"), file=sys.stderr)
         self.first = levels_of(*found, self.data, self.count)
-        sealed.write(self.folder / RECORD, record)
+        hashed.write(self.folder / RECORD, record)
 
     def __call__(self, members: Sequence[nn.Module], epoch: int) -> Levels:
         if epoch == 0:
@@ -247,7 +247,7 @@ class LevelSource:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """RUN/levels.json."""
-    record = sealed.read(folder / RECORD)
+    record = hashed.read(folder / RECORD)
     if not {"from", "distances", "network"} <= set(record):
         raise FileError(f"{folder / RECORD} names no distances; delete it and pass the run's levels with --levels")
     return record

@@ -25,14 +25,13 @@ from calibrant.data.batches import Augment, Batches
 from calibrant.errors import DivergedError, InputError
 from calibrant.training import checkpoint
 from calibrant.training.components import Components, components, known_of
-from calibrant.training.engine import CompiledOr, engine_of
 from calibrant.training.epochs import TopLogits
 from calibrant.training.evaluate import as_predictions, outputs, pooled, summary, top
 from calibrant.training.optimiser import make, set_rate
 from calibrant.training.progress import Progress
 from calibrant.training.randomness import generator, guarded
 from calibrant.training.recipe import Recipe
-from calibrant.training.step import Captured, Member, Step, averaged, tuned
+from calibrant.training.step import Captured, CompiledOr, Member, Step, averaged, engine_of, tuned
 from calibrant.types import Predictions, Split
 
 if TYPE_CHECKING:

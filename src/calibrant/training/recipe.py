@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from calibrant.errors import FileError, InputError, unknown
-from calibrant.files import existing, sealed
+from calibrant.files import existing, hashed
 from calibrant.metrics import METRICS
 from calibrant.training.optimiser import Optimiser, Schedule
 from calibrant.training.settings import Choice, assign, build, plain, setting
@@ -170,9 +170,9 @@ def read(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
     if text in RECIPES:
         table = RECIPES[text].plain()
     elif text.endswith((".toml", ".json")):
-        table = _toml(Path(text)) if text.endswith(".toml") else sealed.read(Path(text))
+        table = _toml(Path(text)) if text.endswith(".toml") else hashed.read(Path(text))
     elif Path(text).is_dir() and (Path(text) / "recipe.json").is_file():
-        table = sealed.read(Path(text) / "recipe.json")
+        table = hashed.read(Path(text) / "recipe.json")
     else:
         raise unknown("recipe", text, RECIPES)
     if not table:

@@ -23,7 +23,7 @@ from calibrant.data import load as load_data
 from calibrant.data.batches import normalisation
 from calibrant.data.label_maps import check_common_mark
 from calibrant.errors import InputError
-from calibrant.files import sealed, write
+from calibrant.files import hashed, write
 from calibrant.training import checkpoint, levels, run_folder
 from calibrant.training.compatibility import check_compatible
 from calibrant.training.environment import enough_threads, recorded_threads
@@ -203,8 +203,8 @@ def _train_and_record(loop: Loop, folder: Path) -> TrainingResult:
     if fabric.is_global_zero:
         record = getattr(loop.parts.policy, "record", None)
         if record is not None:
-            sealed.write(folder / "targets.json", {"schema": SCHEMA, **record()})
-        sealed.write(folder / "metrics.json", jsonable(metrics))
+            hashed.write(folder / "targets.json", {"schema": SCHEMA, **record()})
+        hashed.write(folder / "metrics.json", jsonable(metrics))
     fabric.barrier()
     return TrainingResult(metrics, p, folder)
 

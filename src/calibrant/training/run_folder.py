@@ -15,7 +15,7 @@ from torch import nn
 
 from calibrant.data import Data
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic, locks, outputs, sealed
+from calibrant.files import atomic, hashed, locks, outputs
 from calibrant.files.paths import check_links, inside, visible
 from calibrant.nn import build as build_network
 from calibrant.training import checkpoint
@@ -110,18 +110,18 @@ def check_records(folder: Path) -> str:
 
     Covers the run's grid points and its vanilla twin too. Returns what a person should know about the run."""
     check_links(folder)
-    unsealed: list[str] = []
+    unhashed: list[str] = []
     for path in visible(folder, "**/*.json"):
         if path.stem in RECORDS:
-            sealed.read(path, unsealed.append)
-    note = f"{folder}: {len(unsealed)} records without a hash (calibrant 0.1 wrote none); they are taken as they are"
-    return note if unsealed else ""
+            hashed.read(path, unhashed.append)
+    note = f"{folder}: {len(unhashed)} records without a hash (calibrant 0.1 wrote none); they are taken as they are"
+    return note if unhashed else ""
 
 
 def read_about(folder: Path) -> About:
     path = folder / "data.json"
     try:
-        return build(About, sealed.read(path))
+        return build(About, hashed.read(path))
     except (InputError, KeyError) as error:  # only possible where there is no hash
         raise FileError(f"{path}: {error}") from error
 
@@ -131,7 +131,7 @@ def chosen(folder: Path, which: str = "chosen") -> Path:
     record = folder / "selection.json"
     if not record.is_file():
         return folder
-    point = sealed.read(record).get(which)
+    point = hashed.read(record).get(which)
     return inside(folder, point.get("folder") if isinstance(point, dict) else None, record)
 
 
@@ -191,6 +191,6 @@ def describe(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     where = environment(fabric.device) | {"command": command(), "processes": fabric.world_size}
     # the recipe first: the folder counts as a run as soon as it is there
-    sealed.write(folder / "recipe.json", recipe.plain())
-    sealed.write(folder / "data.json", jsonable(vars(_about(data, recipe.data.name))))
-    sealed.write(folder / "environment.json", where)
+    hashed.write(folder / "recipe.json", recipe.plain())
+    hashed.write(folder / "data.json", jsonable(vars(_about(data, recipe.data.name))))
+    hashed.write(folder / "environment.json", where)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.errors import InputError
-from calibrant.files import atomic, sealed
+from calibrant.files import atomic, hashed
 from calibrant.metrics import METRICS
 from calibrant.training import checkpoint, levels, run_folder
 from calibrant.training.components import components, known_of
@@ -74,7 +74,7 @@ def _search(recipe: Recipe, folder: Path, how: How, data: Given | None, say: Cal
             with atomic.file(folder / file.name) as temporary:
                 shutil.copyfile(file, temporary)
     atomic.write_text(folder / "metrics.json", (folder / chosen["folder"] / "metrics.json").read_text("utf-8"))
-    sealed.write(folder / "selection.json", jsonable(record))
+    hashed.write(folder / "selection.json", jsonable(record))
     return record
 
 
@@ -106,4 +106,4 @@ def _prepare(folder: Path, recipe: Recipe, say: Callable[[str], None]) -> None:
     (folder / "points").mkdir(parents=True, exist_ok=True)
     if note:
         say(f"note: {note}")
-    sealed.write(there, recipe.plain())
+    hashed.write(there, recipe.plain())

@@ -5,6 +5,9 @@
 A step leaves its loss and hits in tensors on the device, so that nothing waits for the host. At batch 128 the eager
 step of a small network is limited by kernel launches; a captured step replays all of them at once. Capturing leaves
 weights, optimiser and generator unchanged. A step that cannot be captured is an error.
+
+`engine = "auto"` chooses among them. On an H200, ResNet-18 at batch 512 runs 83,400 images/s compiled and captured,
+62,100 captured. Compiling takes about a minute on a cold cache, which a short training does not earn back.
 """
 
 from __future__ import annotations
@@ -21,9 +24,14 @@ from torch import Tensor, nn
 from calibrant.errors import InputError
 from calibrant.protocols import Batch, Criterion, Penalty, Stateful
 from calibrant.training.optimiser import state_tensors
+from calibrant.training.recipe import Recipe
 
 WARM_STEPS = 3
 """Eager steps on a side stream before capture, in which libraries choose algorithms and allocate workspaces."""
+
+
+LONG = 4_000_000
+"""Images that a training must see before compiling is worth its minute: about one of captured steps."""
 
 
 @dataclass
@@ -175,3 +183,38 @@ def _average(average: nn.Module, model: nn.Module, decay: float) -> None:
     torch._foreach_lerp_(list(average.parameters()), list(model.parameters()), 1 - decay)
     for mine, theirs in zip(average.buffers(), model.buffers(), strict=True):
         mine.copy_(theirs)
+
+
+def engine_of(recipe: Recipe, device: str, processes: int, penalties: Sequence[Any], items: int) -> tuple[str, str]:
+    """The engine that a recipe runs with, and why where `auto` did not take the fastest."""
+    if recipe.engine != "auto":
+        return recipe.engine, ""
+    if device != "cuda":
+        return "eager", ""
+    if processes > 1:
+        return "eager", "steps run eagerly: captured ones cannot talk to other processes"
+    history = [type(p).__name__ for p in penalties if isinstance(p, Stateful)]
+    if history:
+        return "eager", f"steps run eagerly: the penalty {history[0]} keeps a history, which cannot be captured"
+    return ("compile+graph" if items * recipe.epochs >= LONG else "graph"), ""
+
+
+class CompiledOr:
+    """A network, compiled at its first call; if that fails, the network as it is, and one line that says so."""
+
+    def __init__(self, network: nn.Module, say: Callable[[str], None]) -> None:
+        self.network, self.say = network, say
+        self.forward: Any = None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        if self.forward is None:
+            self.forward = torch.compile(self.network)
+            try:
+                first: Tensor = self.forward(x)
+                return first
+            except Exception as error:  # compilers raise errors of many kinds
+                self.forward = self.network
+                why = next(iter(str(error).splitlines()), type(error).__name__)
+                self.say(f"not compiled, and slower for it: {type(error).__name__}: {why}")
+        out: Tensor = self.forward(x)
+        return out

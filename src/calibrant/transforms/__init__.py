@@ -1,4 +1,4 @@
-"""Batch transforms: (model, x, q, index, rng) → x, q. One that leaves items without a plain label says `mixes_labels`.
+"""Batch transforms: (model, x, q, index, rng) → x, q. Those after which items have no single label set `mixes_labels`.
 
 Crop and flip happen where the batch is gathered (`calibrant.data.batches`).
 """

@@ -1,44 +1,36 @@
 """cutmix (Yun 2019): a box of another image replaces the same box, and q follows the area.
 
 λ ~ Beta(α, α); the box has sides √(1 − λ)·(H, W) around a uniform centre and is cut off at the border, so the weight
-of q is the area that really remained. `probability`: how often a batch is mixed at all (0.5 on CIFAR in the paper).
+of q is the area that remained. `probability`: the share of batches that are mixed (0.5 on CIFAR in the paper).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.transforms.mixup import mix
-from calibrant.transforms.sampling import beta, check_floating, permutation
+from calibrant.transforms.mixup import Mixing, beta, mix, permutation
 
 
 @dataclass(frozen=True)
-class CutMix:
+class CutMix(Mixing):
     """A box of another image, and its share of the target (Yun 2019)."""
 
     alpha: float = 1.0
     probability: float = 1.0
-    mixes_labels: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.alpha < 0 or not 0 <= self.probability <= 1:
             raise InputError(f"alpha ≥ 0 and probability in [0, 1], got {self.alpha} and {self.probability}")
 
-    def __call__(
-        self, model: torch.nn.Module, x: Tensor, q: Tensor, index: Tensor, rng: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        return self.mixed(x, q, rng)
-
     def mixed(self, x: Tensor, q: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """One batch of images and soft targets, mixed; for your own training loop."""
         if self.alpha == 0 or self.probability == 0:
             return x, q
-        check_floating(x, "cutmix")
+        self.check_floating(x)
         if x.ndim != 4:
             raise InputError(f"cutmix cuts images [N, C, H, W], got {tuple(x.shape)}; use mixup")
         height, width = x.shape[-2:]

@@ -1,6 +1,7 @@
 """mixup (Zhang 2018; AR A.1, DS A.3): x ← λ·x + (1 − λ)·x_π, the same for q, with λ ~ Beta(α, α).
 
-One λ a batch, as in the papers; `per_item` draws one for each item. α = 0 leaves the batch as it is.
+One λ per batch, as in the papers; `per_item` draws one for each item. α = 0 leaves the batch unchanged.
+Random numbers come from an explicit generator and are drawn on its device, so that nothing waits for the host.
 """
 
 from __future__ import annotations
@@ -12,20 +13,14 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.transforms.sampling import beta, check_floating, permutation
 
 
 @dataclass(frozen=True)
-class Mixup:
-    """Convex pairs of inputs and of targets (Zhang 2018)."""
+class Mixing:
+    """Abstract: what mixup and cutmix share. Write `mixed`."""
 
-    alpha: float = 0.2
-    per_item: bool = False
+    alpha: float
     mixes_labels: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.alpha < 0:
-            raise InputError(f"alpha must not be negative, got {self.alpha}; 0 switches mixup off")
 
     def __call__(
         self, model: torch.nn.Module, x: Tensor, q: Tensor, index: Tensor, rng: torch.Generator
@@ -34,9 +29,30 @@ class Mixup:
 
     def mixed(self, x: Tensor, q: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """One batch of inputs and soft targets, mixed; for your own training loop."""
+        raise TypeError(f"{type(self).__name__} must define mixed")
+
+    def check_floating(self, x: Tensor) -> None:
+        if not x.is_floating_point():
+            what = type(self).__name__.lower()
+            raise InputError(f"{what} mixes numbers, and this input is {x.dtype} (tokens?); drop {what} for it")
+
+
+@dataclass(frozen=True)
+class Mixup(Mixing):
+    """Convex pairs of inputs and of targets (Zhang 2018)."""
+
+    alpha: float = 0.2
+    per_item: bool = False
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0:
+            raise InputError(f"alpha must not be negative, got {self.alpha}; 0 switches mixup off")
+
+    def mixed(self, x: Tensor, q: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
+        """One batch of inputs and soft targets, mixed; for your own training loop."""
         if self.alpha == 0:
             return x, q
-        check_floating(x, "mixup")
+        self.check_floating(x)
         n = x.shape[0]
         weight = beta(self.alpha, n if self.per_item else 1, rng).to(x.device)
         other = permutation(n, rng).to(x.device)
@@ -44,6 +60,22 @@ class Mixup:
 
 
 def mix(a: Tensor, b: Tensor, weight: Tensor) -> Tensor:
-    """weight·a + (1 − weight)·b, `weight` being one number or one an item."""
+    """weight·a + (1 − weight)·b, where `weight` is one number, or one per item."""
     w = weight.reshape(-1, *[1] * (a.ndim - 1)).to(a.dtype)
     return w * a + (1 - w) * b
+
+
+def beta(alpha: float, n: int, rng: torch.Generator) -> Tensor:
+    """n draws of Beta(α, α) = G₁ / (G₁ + G₂), G gamma-distributed; float64, as α = 0.2 underflows float32.
+
+    `torch.distributions` takes no generator; `torch._standard_gamma`, which it is built on, does.
+    """
+    if alpha <= 0:
+        raise InputError(f"alpha must be positive, got {alpha}")
+    shape = torch.full((2, n), alpha, dtype=torch.float64, device=rng.device)
+    g = torch._standard_gamma(shape, generator=rng)
+    return g[0] / g.sum(0)
+
+
+def permutation(n: int, rng: torch.Generator) -> Tensor:
+    return torch.randperm(n, generator=rng, device=rng.device)

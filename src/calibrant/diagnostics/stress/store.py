@@ -19,7 +19,7 @@ from torch import Tensor
 
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.errors import FileError, InputError
-from calibrant.files import atomic, outputs, sealed
+from calibrant.files import atomic, hashed, outputs
 from calibrant.types import SCHEMA, jsonable
 
 Arrays = dict[str, Tensor]
@@ -38,7 +38,7 @@ class Folder:
         found = path / "settings.json"
         content = jsonable(dict(settings))
         if found.is_file():
-            old = sealed.table(found)
+            old = hashed.table(found)
             old.pop("schema", None)
             differ = [
                 f"{key} was {_short(old.get(key))}, is {_short(content.get(key))}"
@@ -62,7 +62,7 @@ class Folder:
         return cls(path)
 
     def settings(self) -> dict[str, Any]:
-        return sealed.table(self.path / "settings.json")
+        return hashed.table(self.path / "settings.json")
 
     def file(self, key: str) -> Path:
         return self.path / "cells" / f"{key}.npz"

@@ -4,7 +4,7 @@ They use matplotlib's object-oriented interface only (no pyplot, no global state
 (`style.COLOURS`); `svg.to_svg` turns them into CSS variables, so that a figure follows light and dark.
 """
 
-from calibrant.report.plots.curves import accuracy_coverage, risk_coverage
+from calibrant.report.plots.coverage import accuracy_coverage, risk_coverage
 from calibrant.report.plots.density import confidence_density
 from calibrant.report.plots.forest import before_after, forest
 from calibrant.report.plots.levels import epsilon_path, level_accuracy, level_error

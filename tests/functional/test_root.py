@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 
-from calibrant.functional.solve import increasing_root
+from calibrant.functional.root import increasing_root
 
 
 @settings(max_examples=200, deadline=None)

@@ -34,13 +34,13 @@ def write(
     return atomic.write_bytes(path, data.replace(BLANK, _hash(data), 1))
 
 
-def read(path: Path, unsealed: Callable[[str], None] = lambda name: None) -> dict[str, Any]:
-    """The record, checked against its hash; `unsealed` is called with the name of a record that has none."""
+def read(path: Path, unhashed: Callable[[str], None] = lambda name: None) -> dict[str, Any]:
+    """The record, checked against its hash; `unhashed` is called with the name of a record that has no hash."""
     data = _bytes(path)
     body = _table(data, path)
     claimed = body.pop(KEY, None)
     if claimed is None:
-        unsealed(path.name)
+        unhashed(path.name)
     elif _hash(data.replace(json.dumps(claimed).strip('"').encode(), BLANK, 1)).decode() != claimed:
         raise FileError(
             f"{path} was edited or damaged: its hash does not match; restore it, or create it again elsewhere"
