@@ -46,6 +46,7 @@ ORDER = [
 
 LATE = {
     "calibrant.files.write",  # predictions.save
+    "calibrant.functional.fingerprint.Fingerprint",  # predictions.fingerprint
     "calibrant.report.html.of_report",  # report.to_html
     "calibrant.report.verdict.shown",  # repr(report)
     "calibrant.report.verdict.verdict",  # report.verdict

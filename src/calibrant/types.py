@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -16,7 +15,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from calibrant.display import Rows, Shown
@@ -79,14 +77,16 @@ class Predictions(Shown):
 
     def fingerprint(self) -> str:
         """Content hash of scores and labels: two files with the same content are the same data."""
-        digest = hashlib.sha256()
-        for name in ("labels", "logits", "predicted", "confidence"):
-            tensor = getattr(self, name)
-            if tensor is not None:
-                plain = tensor.detach().cpu().contiguous()
-                digest.update(f"{name}{tuple(plain.shape)}{plain.dtype}".encode())
-                digest.update(memoryview(plain.reshape(-1).view(torch.uint8).numpy()))
-        return digest.hexdigest()
+        from calibrant.functional.fingerprint import Fingerprint
+
+        return Fingerprint().add(**self.scores()).hexdigest()
+
+    def scores(self) -> dict[str, Tensor | None]:
+        """What was said and what was true, items first: what makes these data what they are."""
+        logits = self.logits
+        if logits is not None and logits.ndim == 3:
+            logits = logits.movedim(0, 1)
+        return {"labels": self.labels, "logits": logits, "predicted": self.predicted, "confidence": self.confidence}
 
     def save(self, path: str | PathLike[str]) -> Path:
         """Write to a .npz, .safetensors, .parquet or .csv file, whole or not at all; `calibrant.read` reads it."""

@@ -55,7 +55,7 @@ def test_equals_memory(tmp_path: Path, members: int, name: str) -> None:
     if expected.confidence is not None:
         assert found.confidence is not None and torch.equal(found.confidence, expected.confidence)
         assert torch.equal(found.predicted, expected.predicted)  # type: ignore[arg-type]
-    assert found.origin == whole.fingerprint() == fingerprint(tmp_path / "in", 700, 500)
+    assert found.origin == whole.fingerprint() == fingerprint(tmp_path / "in", 500)
     assert found.fitted_on == m.record.data and not found.raw
 
 

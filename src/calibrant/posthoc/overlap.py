@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.classwise import DEVICE_CHUNK
+from calibrant.functional.fingerprint import scrambled
 from calibrant.functional.pooling import pool
 from calibrant.types import Predictions
 
@@ -30,7 +31,6 @@ WORTH_SAYING = 0.02
 BITS = (1 << 52) - 1  # what every reader of JSON holds exactly
 BLOCK = 1 << 18  # scores that are hashed at a time: they stay in the cache, and no second copy is made of all
 SLOW = range(16, 192)  # classes
-MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # SplitMix64's
 
 
 def sketch(p: Predictions) -> tuple[int, ...]:
@@ -86,12 +86,3 @@ def _likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         found.append(left.max(-1, keepdim=True))
         left.scatter_(1, found[-1].indices, -torch.inf)
     return torch.cat([f.values for f in found], 1), torch.cat([f.indices for f in found], 1)
-
-
-def scrambled(x: Tensor) -> Tensor:
-    """SplitMix64 on int64, which wraps round as uint64 does; its shifts keep the sign, which mixes no worse."""
-    first, second, third = (value - (1 << 64) if value >> 63 else value for value in MIX)
-    x = x + first
-    x = (x ^ (x >> 30)) * second
-    x = (x ^ (x >> 27)) * third
-    return x ^ (x >> 31)

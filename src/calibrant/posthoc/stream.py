@@ -1,24 +1,23 @@
 """Apply a map to Parquet larger than memory: a few rows at a time, a folder of parts out, whole or not at all.
 
 The content hash of the input (what "do not report on what was fitted" compares) is that of `Predictions.fingerprint`,
-made in passes that hold one batch each, because it runs over all labels before all logits.
+made in a pass before the map's.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from calibrant.errors import FileError
 from calibrant.files import atomic, outputs, parquet
 from calibrant.files.arrays import Arrays, Keys, content, join
 from calibrant.files.columns import combined, other_columns
+from calibrant.functional.fingerprint import Fingerprint
 from calibrant.functional.scores import reduce
 from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions
@@ -57,7 +56,7 @@ def apply_parts(
     with atomic.folder(target, outputs.PARTS) as temporary:
         for i, (p, arrays) in enumerate(rows(where, numbers, keys)):
             if not i:
-                origin = p.origin or fingerprint(where, total, numbers, keys)
+                origin = p.origin or fingerprint(where, numbers, keys)
                 k = p.k
             mapped = fitted.predictions(replace(p, origin=origin))
             others = other_columns(arrays, keys, text=False)
@@ -92,19 +91,9 @@ def rows(source: Path, numbers: int = NUMBERS, keys: Keys | None = None) -> Iter
             yield p, arrays
 
 
-def fingerprint(source: Path, total: int, numbers: int = NUMBERS, keys: Keys | None = None) -> str:
-    """`Predictions.fingerprint()` of the whole without holding it."""
-    digest = hashlib.sha256()
-    for name in ("labels", "logits", "predicted", "confidence"):
-        first: Tensor | None = getattr(next(rows(source, numbers, keys))[0], name)
-        if first is None:
-            continue
-        members = first.shape[0] if first.ndim == 3 else 1
-        shape = (members, total, first.shape[2]) if first.ndim == 3 else (total, *first.shape[1:])
-        digest.update(f"{name}{tuple(shape)}{first.dtype}".encode())
-        for m in range(members):
-            for p, _ in rows(source, numbers, keys):
-                tensor = getattr(p, name)
-                one = (tensor[m] if tensor.ndim == 3 else tensor).contiguous()
-                digest.update(memoryview(one.reshape(-1).view(torch.uint8).numpy()))
-    return digest.hexdigest()
+def fingerprint(source: Path, numbers: int = NUMBERS, keys: Keys | None = None) -> str:
+    """`Predictions.fingerprint()` of the whole, a batch at a time."""
+    found = Fingerprint()
+    for p, _ in rows(source, numbers, keys):
+        found.add(**p.scores())
+    return found.hexdigest()

@@ -1,0 +1,71 @@
+"""Two sets with the same labels and scores are the same data: a content hash, made where the tensors are.
+
+A row is a string of words x_j of 32 bits (or fewer), whatever its numbers are. It is summed under two sets of fixed
+random weights,
+
+    h_i = Σ_j w_ij · x_j  mod 2⁶⁴,   i = 1, 2     (multilinear hashing, Carter & Wegman 1979)
+
+so that two rows that differ anywhere have the same 128 bits with a probability of 2⁻⁶⁶ at most. SHA-256 over the rows'
+bits, in order, is the fingerprint. An accelerator reads its logits once and hands over 16 bytes a row; a stream hashes
+a batch at a time. Integers wrap round alike everywhere, so that the device cannot matter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from calibrant.functional.classwise import chunk_on
+
+WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
+"""Bytes of a number → the integers that its bits are read as."""
+MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # SplitMix64's
+
+
+class Fingerprint:
+    """Of columns [N, …] that come whole or in batches of rows: `add` each batch, then `hexdigest`."""
+
+    def __init__(self) -> None:
+        self._digest, self._head = hashlib.sha256(), ""
+
+    def add(self, **columns: Tensor | None) -> Fingerprint:
+        """The next rows; columns that are None do not exist."""
+        held = {name: c.detach() for name, c in columns.items() if c is not None}
+        if not self._head:
+            self._head = "".join(f"{name}{tuple(c.shape[1:])}{c.dtype}" for name, c in held.items())
+            self._digest.update(self._head.encode())
+        total, first = torch.zeros(2, dtype=torch.int64), 0
+        for column in held.values():
+            words = _words(column)
+            total = total + _sums(words, first)
+            first += words.shape[1]
+        self._digest.update(memoryview(total.contiguous().view(-1).numpy()))
+        return self
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+def _words(column: Tensor) -> Tensor:
+    """The bits of each row as integers [N, words]."""
+    rows = column.reshape(len(column), -1).contiguous()
+    return rows.view(WORDS[rows.element_size()])
+
+
+def _sums(words: Tensor, first: int) -> Tensor:
+    """Each row's sums under both weights [N, 2], on the CPU; word j of the column is word first + j of the row."""
+    size = words.shape[1]
+    weights = [scrambled(2 * torch.arange(first, first + size) + i).to(words.device) for i in (0, 1)]
+    parts = (part.long() for part in torch.split(words, max(1, chunk_on(words.device) // max(size, 1))))
+    return torch.cat([torch.stack([(part * w).sum(1) for w in weights], 1) for part in parts]).cpu()
+
+
+def scrambled(x: Tensor) -> Tensor:
+    """SplitMix64 on int64, which wraps round as uint64 does; its shifts keep the sign, which mixes no worse."""
+    first, second, third = (value - (1 << 64) if value >> 63 else value for value in MIX)
+    x = x + first
+    x = (x ^ (x >> 30)) * second
+    x = (x ^ (x >> 27)) * third
+    return x ^ (x >> 31)
