@@ -31,7 +31,7 @@ def predictions(draw: st.DrawFn) -> calibrant.Predictions:
 
 def values(scores: Scores) -> dict[str, float]:
     panel = Panel(scores)
-    return {name: float(m(panel)) for name, m in METRICS.items() if m.missing(scores) is None}
+    return {name: float(m(panel)) for name, m in METRICS.items() if m.missing(panel) is None}
 
 
 @settings(max_examples=30)
@@ -78,7 +78,7 @@ def test_a_weight_is_a_repetition(p: calibrant.Predictions, seed: int) -> None:
     times = torch.randint(1, 4, (p.n,), generator=torch.Generator().manual_seed(seed))
     scores, repeated = reduce(p), reduce(p.take(torch.arange(p.n).repeat_interleave(times)))
     for name, m in METRICS.items():
-        if name in ("ece_mass", "ece_classwise") or m.missing(scores) is not None:
+        if name in ("ece_mass", "ece_classwise") or m.missing(Panel(scores)) is not None:
             continue
         assert float(m(scores, times[None].double())) == pytest.approx(float(m(repeated)), abs=CLOSE), name
 

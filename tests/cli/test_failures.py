@@ -19,7 +19,7 @@ import torch
 
 from calibrant import cli, files
 from calibrant.cli import run
-from calibrant.metrics import streaming_parquet
+from calibrant.metrics import stream_parquet
 
 Z = np.random.default_rng(0).normal(size=(20, 3))
 Y = np.arange(20) % 3
@@ -97,7 +97,7 @@ def test_signals_keep_their_codes(
     assert capsys.readouterr().err.count("\n") == 1
 
 
-class Deadly(streaming_parquet.Task):
+class Deadly(stream_parquet.Task):
     """The worker that receives this task is gone, as if the system had killed it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -109,7 +109,7 @@ def test_a_worker_that_is_killed(
 ) -> None:
     pq.write_table(pa.table({"label": Y, "logits": list(Z)}), tmp_path / "p.parquet")
     monkeypatch.setattr(
-        streaming_parquet, "tasks", lambda path: [Deadly(tmp_path / "p.parquet", (0,), 0, 20) for _ in range(2)]
+        stream_parquet, "tasks", lambda path: [Deadly(tmp_path / "p.parquet", (0,), 0, 20) for _ in range(2)]
     )
     assert run(["audit", str(tmp_path / "p.parquet"), "--stream", "--workers", "2", "--no-intervals"]) == 1
     err = capsys.readouterr().err

@@ -12,9 +12,9 @@ from calibrant.functional.binning import equal_width
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.bca import bca_of_mean
+from calibrant.metrics.bootstrap import CELLS, draws, merge
 from calibrant.metrics.calibration_cells import cells
-from calibrant.metrics.calibration_test import calibration_test
-from calibrant.metrics.cells import CELLS, draws, merge
+from calibrant.metrics.calibration_intervals import calibration_test
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.table import Panel, of_runs
 

@@ -8,10 +8,10 @@ import pytest
 import calibrant
 from calibrant.functional.scores import reduce
 from calibrant.metrics.bca import NEWCOMBE, newcombe
-from calibrant.metrics.caveats import caveats_line
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.streaming import state
-from calibrant.metrics.streaming_report import report
+from calibrant.metrics.intervals import caveats_line
+from calibrant.metrics.stream import state
+from calibrant.metrics.stream_report import report
 from calibrant.report.verdict import judge
 
 DRAWN = ["aupr_success", "aupr_error", "aurc", "eaurc", "fpr95"]

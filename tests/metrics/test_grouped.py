@@ -11,7 +11,8 @@ from calibrant.functional import ranking
 from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, bootstrap
-from calibrant.metrics.bootstrap import Grouped, Groups, coarse, counts, draw, pays, weights
+from calibrant.metrics.bootstrap import coarse, counts, draw, weights
+from calibrant.metrics.groups import Grouped, Groups, pays
 from calibrant.metrics.table import Panel
 
 METHODS = [m for m in METRICS.values() if m.name != "ece_classwise"]  # its sums are of cells, not of items

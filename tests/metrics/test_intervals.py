@@ -16,7 +16,7 @@ from calibrant.metrics import METRICS
 from calibrant.metrics.bca import acceleration, bca, design_effect, influence
 from calibrant.metrics.bootstrap import bootstrap, draw, merged
 from calibrant.metrics.calibration_cells import _few
-from calibrant.metrics.caveats import REGIMES
+from calibrant.metrics.intervals import REGIMES
 from calibrant.metrics.table import Panel
 
 CALIBRATION = [n for n, m in METRICS.items() if m.family == "calibration" and n != "gap"]

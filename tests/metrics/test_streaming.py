@@ -20,13 +20,12 @@ from calibrant.errors import CalibrantError, SplitError
 from calibrant.executors import InProcess
 from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, positive_class, reduce
-from calibrant.metrics import METRICS, streaming_exact, streaming_parquet
+from calibrant.metrics import METRICS, external_sort, stream_parquet
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.evaluate import evaluate_scores
-from calibrant.metrics.streaming import RUNGS, StreamState, floor_of, rung, state
-from calibrant.metrics.streaming_panel import BOUNDS, StreamPanel, streamed
-from calibrant.metrics.streaming_parquet import Settings, stream
-from calibrant.metrics.streaming_report import bounds_line, report
+from calibrant.metrics.stream import RUNGS, StreamPanel, StreamState, floor_of, rung, state
+from calibrant.metrics.stream_parquet import Settings, stream
+from calibrant.metrics.stream_report import BOUNDS, bounds_line, report, streamed
 from calibrant.metrics.table import Metric
 
 
@@ -51,7 +50,7 @@ def check(found: StreamState, exact: Scores) -> None:
 def test_what_a_ladder_can_only_bound_has_a_bound() -> None:
     """A metric of the ranking sees the order of items, which a rung hides."""
     ranked = {name for name, metric in METRICS.items() if metric.family == "refinement"}
-    assert ranked <= set(BOUNDS) <= set(METRICS), f"no line in streaming_panel.BOUNDS: {ranked - set(BOUNDS)}"
+    assert ranked <= set(BOUNDS) <= set(METRICS), f"no line in stream_report.BOUNDS: {ranked - set(BOUNDS)}"
 
 
 def test_a_metric_of_items_is_not_guessed_from_a_stream() -> None:
@@ -159,8 +158,8 @@ def write_parts(folder: Path, n: int, parts: int, k: int = 4, scale: float = 3.0
 
 
 def test_a_folder_streams_in_any_executor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming_parquet, "NUMBERS", 1000)
-    monkeypatch.setattr(streaming_parquet, "TASK_ROWS", 1000)
+    monkeypatch.setattr(stream_parquet, "NUMBERS", 1000)
+    monkeypatch.setattr(stream_parquet, "TASK_ROWS", 1000)
     exact = write_parts(tmp_path / "parts", 5000, 3)
     seen: list[tuple[int, int]] = []
     alone = stream(tmp_path / "parts", Settings(), progress=lambda done, total: seen.append((done, total)))
@@ -175,12 +174,12 @@ def test_a_folder_streams_in_any_executor(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("scale", [3.0, 40.0])
 @pytest.mark.parametrize("piece", [40, 10**6])
 def test_external_sort_is_exact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scale: float, piece: int) -> None:
-    monkeypatch.setattr(streaming_exact, "PIECE", piece)
-    monkeypatch.setattr(streaming_parquet, "NUMBERS", 1000)
+    monkeypatch.setattr(external_sort, "PIECE", piece)
+    monkeypatch.setattr(stream_parquet, "NUMBERS", 1000)
     exact = write_parts(tmp_path / "parts", 3000, 3, scale=scale)
     (tmp_path / "runs").mkdir()
     found = stream(tmp_path / "parts", Settings(spill=str(tmp_path / "runs")))
-    values = streaming_exact.exact(tmp_path / "runs", found.state)
+    values = external_sort.exact(tmp_path / "runs", found.state)
     wanted = evaluate_scores(exact)
     for name, value in values.items():
         assert abs(value - wanted[name].value) < 1e-12, name  # type: ignore[operator]
@@ -194,27 +193,27 @@ def test_external_sort_of_parts_of_one_row(tmp_path: Path, n: int) -> None:
     (tmp_path / "runs").mkdir()
     found = stream(tmp_path / "parts", Settings(spill=str(tmp_path / "runs")))
     wanted = evaluate_scores(exact)
-    for name, value in streaming_exact.exact(tmp_path / "runs", found.state).items():
+    for name, value in external_sort.exact(tmp_path / "runs", found.state).items():
         assert value == pytest.approx(wanted[name].value, abs=1e-12), name
 
 
 @pytest.mark.parametrize("values", [[0.75], [0.5, 0.75, 1.0], [0.75, 0.75000001]])
 def test_external_sort_with_few_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, values: list[float]) -> None:
-    monkeypatch.setattr(streaming_exact, "PIECE", 20)
+    monkeypatch.setattr(external_sort, "PIECE", 20)
     rng = np.random.default_rng(0)
     c, y = rng.choice(values, 1000), rng.integers(0, 2, 1000)
     pq.write_table(pa.table({"label": y, "predicted": y * 0, "confidence": c}), tmp_path / "x.parquet")
     (tmp_path / "runs").mkdir()
     found = stream(tmp_path / "x.parquet", Settings(spill=str(tmp_path / "runs")))
     wanted = evaluate_scores(reduce(predictions(labels=y, predicted=y * 0, confidence=c)))
-    for name, value in streaming_exact.exact(tmp_path / "runs", found.state).items():
+    for name, value in external_sort.exact(tmp_path / "runs", found.state).items():
         assert abs(value - wanted[name].value) < 1e-12, name  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("piece", [20, 10**6])
 def test_external_sort_of_equal_votes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int) -> None:
     """Rows with the same largest share tie, though the sum of the others rounds differently in each."""
-    monkeypatch.setattr(streaming_exact, "PIECE", piece)
+    monkeypatch.setattr(external_sort, "PIECE", piece)
     rng = np.random.default_rng(0)
     p = rng.multinomial(20, [0.4, 0.3, 0.2, 0.1], size=1000) / 20
     y = rng.integers(0, 4, 1000)
@@ -222,7 +221,7 @@ def test_external_sort_of_equal_votes(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "runs").mkdir()
     found = stream(tmp_path / "x.parquet", Settings(spill=str(tmp_path / "runs")))
     wanted = evaluate_scores(reduce(predictions(probs=p, labels=y)))
-    for name, value in streaming_exact.exact(tmp_path / "runs", found.state).items():
+    for name, value in external_sort.exact(tmp_path / "runs", found.state).items():
         assert abs(value - wanted[name].value) < 1e-12, name  # type: ignore[operator]
 
 
@@ -233,7 +232,7 @@ def test_ids_and_features_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_errors_name_the_row_of_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming_parquet, "NUMBERS", 100)
+    monkeypatch.setattr(stream_parquet, "NUMBERS", 100)
     z = np.zeros((1000, 3))
     z[777, 1] = np.nan
     pq.write_table(pa.table({"label": np.zeros(1000, int), "logits": list(z)}), tmp_path / "x.parquet")
@@ -260,7 +259,7 @@ def test_splits_and_reuse(tmp_path: Path) -> None:
 MEMORY = """
 import json, sys
 from pathlib import Path
-from calibrant.metrics.streaming_parquet import Settings, stream
+from calibrant.metrics.stream_parquet import Settings, stream
 
 def peak():  # of this program: getrusage would count what its parent held before exec
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024

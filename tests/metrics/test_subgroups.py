@@ -8,7 +8,7 @@ import torch
 
 from calibrant import evaluate, predictions
 from calibrant.errors import InputError
-from calibrant.metrics.plan import plan
+from calibrant.metrics.evaluate import plan
 from calibrant.metrics.subgroups import subgroups
 from calibrant.types import Predictions
 

@@ -25,8 +25,7 @@ from calibrant.errors import InputError
 from calibrant.files import atomic, outputs
 from calibrant.files.arrays import Keys
 from calibrant.metrics import METRICS
-from calibrant.metrics.evaluate import choose, whole
-from calibrant.metrics.plan import plan
+from calibrant.metrics.evaluate import choose, plan, whole
 from calibrant.report import provenance
 from calibrant.report.explain import HEADLINE
 

@@ -158,23 +158,21 @@ def streams(path: Path, labels: Path | None, o: Options) -> bool:
 
 
 def _streamed(path: Path, o: Options) -> Audited:
-    from calibrant.metrics import streaming_exact, streaming_parquet, streaming_report
-    from calibrant.metrics.streaming_panel import StreamPanel
+    from calibrant.metrics import external_sort, stream_parquet, stream_report
+    from calibrant.metrics.stream import StreamPanel
 
     with ExitStack() as stack:
         spill = stack.enter_context(tempfile.TemporaryDirectory(prefix="calibrant-")) if o.exact else None
-        settings = streaming_parquet.Settings(
-            o.keys, o.bins, o.about == "positive", o.ignore_index, o.allow_reuse, spill
-        )
-        found = streaming_parquet.stream(
+        settings = stream_parquet.Settings(o.keys, o.bins, o.about == "positive", o.ignore_index, o.allow_reuse, spill)
+        found = stream_parquet.stream(
             path,
             settings,
             pool=_pool(o),
             window=WINDOW if o.ray is not None else 2 * o.workers,
             progress=stack.enter_context(_progress(str(path))),
         )
-        exact = streaming_exact.exact(Path(spill), found.state) if spill is not None else None
-    report = streaming_report.report(
+        exact = external_sort.exact(Path(spill), found.state) if spill is not None else None
+    report = stream_report.report(
         found.state,
         metrics=o.metrics,
         resampling=Resampling(o.seed) if o.intervals else None,

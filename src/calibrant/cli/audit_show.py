@@ -12,8 +12,8 @@ from calibrant.cli.audit_groups import show_groups, show_plan
 from calibrant.cli.audit_inputs import Audited, Options
 from calibrant.cli.audit_rule import rule_panel, show_rule
 from calibrant.files.arrays import Keys
-from calibrant.metrics.caveats import caveats_line
-from calibrant.metrics.streaming_report import bounds_line
+from calibrant.metrics.intervals import caveats_line
+from calibrant.metrics.stream_report import bounds_line
 from calibrant.posthoc.advise import Advice
 from calibrant.report import provenance
 from calibrant.report.explain import HEADLINE

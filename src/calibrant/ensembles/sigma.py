@@ -124,7 +124,7 @@ class Curve:
         panel = Panel(reduce(Predictions(labels=self.labels, logits=pooled.value(), raw=False)))
         item = panel.scores.log_p_label
         assert item is not None
-        both = METRICS["auroc"].missing(panel.scores) is None
+        both = METRICS["auroc"].missing(panel) is None
         return SigmaPoint(
             sigma,
             float(item.mean()),

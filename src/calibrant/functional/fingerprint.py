@@ -41,7 +41,7 @@ class Fingerprint:
             words = _words(column)
             total = total + _sums(words, first)
             first += words.shape[1]
-        self._digest.update(memoryview(total.contiguous().view(-1).numpy()))
+        self._digest.update(total.numpy().tobytes())
         return self
 
     def hexdigest(self) -> str:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from calibrant.metrics.table import Metric, Panel
+from calibrant.types import Estimate
 
+UNMOVED = "every resample gives the same value: no interval"
 NEWCOMBE = "Newcombe 2006, method 5"
 
 
@@ -26,6 +29,19 @@ def bca(value: float, replicates: Tensor, acceleration: float, level: float) -> 
     ends = [normal_cdf(_corrected(z0, acceleration, tail)) for tail in _tails(level)]
     low, high = torch.quantile(replicates, torch.tensor(ends, dtype=torch.float64)).tolist()
     return low, high
+
+
+def interval(
+    point: Estimate, value: float, replicates: Tensor, acceleration: float, level: float, method: str
+) -> Estimate:
+    """The point with BCa's ends. `value` and `replicates` are of the cells: what merging changed is put back."""
+    assert point.value is not None
+    drawn = replicates[torch.isfinite(replicates)]  # a replicate without a single error has no AUROC
+    if not len(drawn) or float(drawn.max() - drawn.min()) <= 1e-15 * max(1.0, abs(value)):
+        return replace(point, reason=UNMOVED)
+    shift = point.value - value
+    low, high = (end + shift for end in bca(value, drawn, acceleration, level))
+    return replace(point, low=low, high=high, method=method)
 
 
 def bca_of_mean(value: float, square: float, third: float, level: float) -> tuple[float, float]:
@@ -52,19 +68,29 @@ def _corrected(z0: float, a: float, tail: float) -> float:
 
 def influence(metric: Metric, panel: Panel) -> Tensor:
     """d metric / d weight of each item at weights 1, centred: what one more of this item would do."""
-    ones = torch.ones(1, panel.scores.n, dtype=torch.float64, requires_grad=True)
+    return slope(lambda weights: metric(panel.reweighted(weights)), panel.n)
+
+
+def slope(value: Callable[[Tensor], Tensor], units: int) -> Tensor:
+    """d value / d weight of each unit at weights 1, centred."""
+    ones = torch.ones(1, units, dtype=torch.float64, requires_grad=True)
     with torch.enable_grad():
-        (gradient,) = torch.autograd.grad(metric(panel.reweighted(ones)).sum(), ones)
+        (gradient,) = torch.autograd.grad(value(ones).sum(), ones)
     return gradient[0] - gradient[0].mean()
 
 
 def acceleration(influence: Tensor, group: Tensor | None) -> float:
     """Σu³ / 6(Σu²)^{3/2} over what is resampled."""
-    u = influence
-    if group is not None:
-        u = torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, u)
+    u = summed(influence, group)
     square = float(u.square().sum())
     return 0.0 if square == 0 else float(u.pow(3).sum()) / (6 * square**1.5)
+
+
+def summed(influence: Tensor, group: Tensor | None) -> Tensor:
+    """Of each unit that is resampled: the items, or the sums of their groups."""
+    if group is None:
+        return influence
+    return torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, influence)
 
 
 def wilson(share: float, n: float, level: float) -> tuple[float, float]:

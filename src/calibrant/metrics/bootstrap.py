@@ -1,38 +1,127 @@
-"""Bootstrap over items, or over groups of them, through weights on Scores and one sort.
+"""Bootstrap: of ordered cells, of items, or of whole groups of them.
 
-A replicate is a row of counts: how often each item (or each whole group) was drawn. Comparisons and groups need it; the
-rankings of one predictor need no more than cells (`cells`), and runs are merged into such cells here too.
+A ranking sees an item only through its cell, so a replicate of N items is a multinomial draw of cells, whatever N is.
+Runs of ties are cells; neighbouring ones are merged until at most `CELLS` are left. A metric of a replicate then moves
+by what a tie inside a cell of N/CELLS items is worth, and the interval is of deviations from the same metric on the
+same cells, so that the merge cancels. Memory, streams and the two sets of an OOD test share this.
 
-Groups are drawn whole, from sums of each group: a weight per group instead of one per item,
-
-    Σ_i w_g(i) x_i = Σ_g w_g Σ_{i in g} x_i
-
-A video of 100 frames has millions of pixels, and every replicate is a weighted sum of the same 100 rows. Counts are
-whole numbers, so the runs of a ranking are those of item weights exactly; means agree up to the order of summation.
+Comparisons need weights on items, which both predictors see; groups are drawn whole (`groups`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.functional.binning import BinSums
 from calibrant.functional.ranking import Ranking, merged
 from calibrant.functional.scores import Scores
-from calibrant.metrics.cells import CELLS
+from calibrant.metrics.bca import interval
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.groups import Grouped, Groups, pays
 from calibrant.metrics.table import Metric, Panel
+from calibrant.types import Estimate
+
+CELLS = 1024
+"""Cells that a replicate sees."""
+
+_HELD = 1 << 17  # numbers of a chunk of replicates: they stay in the cache
+_PLAIN = 4  # items in a cell
+
+Ranked = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
+"""(good [B, C], bad [B, C]), the highest scores first → each metric's values [B], in 0…1."""
 
 _CHUNK = 1 << 22  # weights held at a time
-NUMBERS = 1 << 23
-"""The most numbers in a table of groups by cells of the ranking."""
-AN_ITEM = 16
-"""Beyond so many numbers in the table for an item, weights of items are the shorter way."""
+
+
+def merge(*columns: Tensor, cells: int = CELLS) -> tuple[Tensor, ...]:
+    """Columns [R] of ordered runs, summed into at most `cells` cells of about N/cells items; (good, bad) come first."""
+    size = columns[0] + columns[1]
+    if len(size) <= cells:
+        return columns
+    slot = ((torch.cumsum(size, 0) - size) * cells / size.sum()).floor().long()
+    cell = torch.unique_consecutive(slot, return_inverse=True)[1]
+    held = int(cell[-1]) + 1
+    return tuple(c.new_zeros(held).index_add_(0, cell, c) for c in columns)
+
+
+def draws(counts: Tensor, replicates: int, generator: np.random.Generator) -> Iterator[Tensor]:
+    """How many items each cell [C] gets when all are drawn again with replacement: [B, C], chunk by chunk."""
+    n, c = int(counts.sum()), len(counts)
+    few = n <= _PLAIN * c  # drawing items is then faster than drawing multinomials
+    cell = np.repeat(np.arange(c), counts.numpy().astype(np.int64)) if few else np.empty(0, np.int64)
+    share = (counts / n).numpy()
+    step = max(1, _HELD // c)
+    for start in range(0, replicates, step):
+        rows = min(step, replicates - start)
+        if few:
+            at = cell[generator.integers(n, size=(rows, n))] + c * np.arange(rows)[:, None]
+            drawn = np.bincount(at.ravel(), minlength=rows * c).reshape(rows, c)
+        else:
+            drawn = generator.multinomial(n, share, size=rows)
+        yield torch.from_numpy(drawn).double()
+
+
+def resampled(good: Tensor, bad: Tensor, resampling: Resampling, *, apart: bool) -> Iterator[tuple[Tensor, Tensor]]:
+    """Replicates of (good [C], bad [C]), in chunks [B, C]; `apart`: each of the two is a sample of its own."""
+    generator = np.random.default_rng(resampling.seed % 2**64)
+    if apart:
+        yield from zip(*(draws(c, resampling.replicates, generator) for c in (good, bad)), strict=True)
+        return
+    both = torch.cat([good, bad])
+    held = both > 0
+    for drawn_cells in draws(both[held], resampling.replicates, generator):
+        full = drawn_cells.new_zeros(len(drawn_cells), len(both))
+        full[:, held] = drawn_cells
+        yield full[:, : len(good)], full[:, len(good) :]
+
+
+def with_bca(
+    points: Mapping[str, Estimate],
+    compute: Ranked,
+    good: Tensor,
+    bad: Tensor,
+    resampling: Resampling,
+    *,
+    method: str,
+    apart: bool = False,
+) -> dict[str, Estimate]:
+    """BCa intervals of functions of the counts; the acceleration is that of the items' influences."""
+    good, bad = (c.cpu() for c in merge(good.double(), bad.double()))
+    chunks = [compute(g, b) for g, b in resampled(good, bad, resampling, apart=apart)]
+    slopes = _influences(compute, (good, bad), apart)
+    out = {}
+    for name, point in points.items():
+        value, accelerated = slopes[name]
+        replicates = torch.cat([chunk[name] for chunk in chunks])
+        e = interval(point, value, replicates, accelerated, resampling.level, method)
+        out[name] = e if e.low is None or e.high is None else replace(e, low=max(e.low, 0.0), high=min(e.high, 1.0))
+    return out
+
+
+def _influences(compute: Ranked, held: Sequence[Tensor], apart: bool) -> dict[str, tuple[float, float]]:
+    """Each metric's (value on the cells, acceleration Σu³ / 6(Σu²)^{3/2} of the items' influences u)."""
+    weights = [c[None].clone().requires_grad_(True) for c in held]
+    out = {}
+    with torch.enable_grad():
+        for name, value in compute(weights[0], weights[1]).items():
+            # the quantile in fpr95 has no slope in the good items
+            found = torch.autograd.grad(
+                value.sum(), weights, retain_graph=True, allow_unused=True, materialize_grads=True
+            )
+            slopes = [s[0] for s in found]
+            samples = list(zip(held, slopes, strict=True)) if apart else [(torch.cat(list(held)), torch.cat(slopes))]
+            third = square = 0.0
+            for count, slope in samples:
+                u = slope - (slope * count).sum() / count.sum()
+                square += float((count * u.square()).sum())
+                third += float((count * u.pow(3)).sum())
+            out[name] = (float(value.detach()), 0.0 if square == 0 else third / (6 * square**1.5))
+    return out
 
 
 def units(scores: Scores) -> tuple[str, int]:
@@ -133,74 +222,3 @@ def _places(panels: Sequence[Panel]) -> Tensor:
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order))
     return places
-
-
-class Groups:
-    """The group of each item of a panel, and what its ranking's cells hold of each."""
-
-    def __init__(self, panel: Panel, group: Tensor, count: int) -> None:
-        self.panel, self.group, self.count = panel, group, count
-
-    @cached_property
-    def sizes(self) -> Tensor:
-        return torch.bincount(self.group, minlength=self.count).double()
-
-    def sums(self, values: Tensor) -> Tensor:
-        """Σ of a per-item column in each group, [G]."""
-        return torch.bincount(self.group, values.double(), minlength=self.count)
-
-    def table(self, index: Tensor, columns: int, values: Tensor | None = None) -> Tensor:
-        """How many items (or the sum of their values) each group has at each index, [G, columns]."""
-        weights = None if values is None else values.double()
-        flat = torch.bincount(self.group * columns + index, weights, minlength=self.count * columns)
-        return flat.double().view(self.count, columns)
-
-    @cached_property
-    def cell(self) -> Tensor:
-        """The run of ties that each item is in."""
-        ranking = self.panel.ranking
-        return torch.empty_like(ranking.run).scatter_(0, ranking.positions, ranking.run)
-
-    def by_run(self, values: Tensor | None = None) -> Tensor:
-        """The same of each run, [G, R]."""
-        return self.table(self.cell, self.panel.ranking.runs, values)
-
-    @cached_property
-    def runs(self) -> tuple[Tensor, Tensor]:
-        """(good, bad) items of each group in each run, [G, R]."""
-        good = self.by_run(self.panel.hits)
-        return good, self.by_run() - good
-
-
-class Grouped(Panel):
-    """The items of `groups` when group g was drawn counts[B, g] times."""
-
-    def __init__(self, groups: Groups, counts: Tensor) -> None:
-        super().__init__(groups.panel.scores, counts, groups.panel)  # weights, but of groups
-        self.groups, self.counts = groups, counts
-
-    @cached_property
-    def runs(self) -> tuple[Tensor, Tensor]:
-        good, bad = self.groups.runs
-        return self.counts @ good, self.counts @ bad
-
-    @cached_property
-    def total(self) -> Tensor:
-        return self.counts @ self.groups.sizes
-
-    def mean(self, values: Tensor) -> Tensor:
-        return (self.counts @ self.groups.sums(values)) / self.total
-
-    def by_run(self, values: Tensor) -> Tensor:
-        return self.counts @ self.groups.by_run(values)
-
-    def _sums(self, index: Tensor) -> BinSums:
-        s = self.scores
-        columns = (None, s.confidence, s.correct)
-        return BinSums(*(self.counts @ self.groups.table(index, s.bins, c) for c in columns))
-
-
-def pays(panel: Panel, count: int) -> bool:
-    """Whether the table of groups by runs is small, both in itself and beside the items."""
-    size = count * panel.ranking.runs
-    return size <= NUMBERS and size <= AN_ITEM * panel.scores.n

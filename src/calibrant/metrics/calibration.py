@@ -91,5 +91,5 @@ def _l2(s: BinSums) -> Tensor:
     return (s.count / s.total * (s.mean_confidence - s.accuracy).square()).sum(-1).sqrt()
 
 
-def needs_classes(scores: Scores) -> str | None:
-    return "a top-1 file has no probabilities of the other classes" if scores.classwise is None else None
+def needs_classes(panel: Panel) -> str | None:
+    return "a top-1 file has no probabilities of the other classes" if panel.classwise is None else None

@@ -14,50 +14,28 @@ and the upper end along a *spread* one (no gap below its standard error); each e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.metrics.calibration_cells import Cells, Noise, observed_gaps, possible
+from calibrant.metrics.calibration_cells import Cells, Noise, noise, observed_gaps, possible
+from calibrant.metrics.conventions import Resampling
 
 Statistic = Callable[[Tensor, Cells], Tensor]
 """δ [..., C] → value [...]."""
 
 Side = Literal["both", "over", "under", "walk"]
 
+# fmt: off
 GRID = torch.tensor(
-    (
-        0,
-        0.08,
-        0.16,
-        0.25,
-        0.35,
-        0.45,
-        0.55,
-        0.65,
-        0.75,
-        0.85,
-        0.95,
-        1,
-        1.05,
-        1.15,
-        1.3,
-        1.5,
-        1.75,
-        2,
-        2.4,
-        3,
-        4,
-        6,
-        10,
-        50,
-    ),
-    dtype=torch.float64,
+    (0, 0.08, 0.16, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95, 1,
+     1.05, 1.15, 1.3, 1.5, 1.75, 2, 2.4, 3, 4, 6, 10, 50), dtype=torch.float64,
 )
+# fmt: on
 """Values of t that are simulated; between them quantiles are interpolated."""
 
 
@@ -140,7 +118,7 @@ def drift(cells: Cells) -> Tensor:
     return clear * cells.gap + (1 - clear) * shape * size * torch.sign(walk[walk.abs().argmax()])
 
 
-def line(cells: Cells, side: Side, end: Literal["low", "high"], noise: Noise) -> Line:
+def line(cells: Cells, side: Side, end: Literal["low", "high"], random: Noise) -> Line:
     shape = drift(cells) if side == "walk" else concentrated(cells) if end == "low" else spread(cells)
     fixed = torch.zeros_like(shape)
     if side in ("over", "under"):
@@ -156,7 +134,7 @@ def line(cells: Cells, side: Side, end: Literal["low", "high"], noise: Noise) ->
             fixed = torch.where(moving, 0.0, cells.gap)
             shape = torch.where(moving, sign * shape.abs(), 0.0)
     gap = possible(cells, fixed + GRID[:, None] * shape)
-    return Line(gap, observed_gaps(cells, gap, noise))
+    return Line(gap, observed_gaps(cells, gap, random))
 
 
 def surely_largest(cells: Cells, level: float) -> float:
@@ -222,3 +200,49 @@ def _crossing(quantile: Tensor, value: Tensor, seen: float) -> float:
     a, b = float(quantile[i - 1]), float(quantile[i])
     share = 0.0 if b <= a else min(1.0, max(0.0, (seen - a) / (b - a)))
     return float(value[i - 1] + share * (value[i] - value[i - 1]))
+
+
+def invert(c: Cells, names: Sequence[str], resampling: Resampling) -> dict[str, tuple[float, float]]:
+    """Intervals of functions of these cells' gaps."""
+    random = noise(len(c.count), resampling.replicates, resampling.seed)
+    lines: dict[Side, tuple[Line, Line]] = {}
+    out = {}
+    for name in names:
+        statistic, side = STATISTICS[name]
+        if side not in lines:
+            low = line(c, side, "low", random)
+            lines[side] = (low, low if side == "walk" else line(c, side, "high", random))
+        out[name] = interval(statistic, c, *lines[side], resampling.level)
+    return out
+
+
+def calibration_test(bins: Cells, resampling: Resampling) -> dict[str, Any]:
+    """Is the model calibrated at all? Consistency resampling (Bröcker & Smith 2007; Vaicenavicius 2019).
+
+    If confidences are right, the answers are draws from them: the correct answers of each bin are drawn again from the
+    confidences in it, and ECE is computed again. p = share of simulations with an ECE at least as large as the observed
+    one, which counts among them, so that p is never 0. With groups, answers of a group hang together, and the
+    simulation is Gaussian with the covariance of the groups' sums instead.
+    """
+    observed = float((bins.mass * bins.gap).abs().sum())
+    if bins.factor is not None and not bool(bins.factor.any()):
+        return {
+            "statistic": "ece",
+            "value": observed,
+            "p": None,
+            "reason": "one group, or all alike: their noise is not known",
+        }
+    random = noise(len(bins.count), resampling.replicates, resampling.seed + 1)
+    none = torch.zeros(1, len(bins.count), dtype=torch.float64)
+    simulated = observed_gaps(bins, none, random)[0].abs().sum(-1)
+    exceed = int((simulated >= observed * (1 - 1e-12)).sum())
+    return {
+        "statistic": "ece",
+        "value": observed,
+        "expected_if_calibrated": float(simulated.mean()),
+        "p": (exceed + 1) / (len(simulated) + 1),
+        "tests": (
+            "the confidences are right, by ECE: small p means miscalibrated; "
+            "large p means that these items cannot show it"
+        ),
+    }

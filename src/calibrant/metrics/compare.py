@@ -21,9 +21,9 @@ from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, paired
 from calibrant.metrics.bootstrap import bootstrap, units
 from calibrant.metrics.calibration_intervals import STATISTICS
-from calibrant.metrics.caveats import rarer, too_few
 from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
 from calibrant.metrics.evaluate import choose, point, whole
+from calibrant.metrics.intervals import rarer, too_few
 from calibrant.metrics.paired_noise import Joint, turned
 from calibrant.metrics.table import Metric, Panel
 from calibrant.types import SCHEMA, Predictions, data_frame, jsonable

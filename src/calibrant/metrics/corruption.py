@@ -6,9 +6,9 @@
 The paper calls both mCNLL; here the plain mean is `mean_nll` and the normalised one `mcnll`.
 
 An interval resamples items *jointly*: the cells show the same images, so their errors move together. Error, NLL and
-their ratios: BCa. ECE: test inversion over all cells at once (`corruption_terms`). AUROC: each item's influence, summed
-over cells. Their coverage is measured (docs/coverage_shift.md). mCECE: the test inversion of the model's ECEs, with the
-reference's taken as given, as a published table's are: a ratio of two noisy ECEs has no interval that covers.
+their ratios: BCa. ECE: test inversion over all cells at once (`corruption_intervals`). AUROC: each item's influence,
+summed over cells. Their coverage is measured (docs/coverage_shift.md). mCECE: the test inversion of the model's ECEs,
+with the reference's taken as given, as a published table's are: a ratio of two noisy ECEs has no interval that covers.
 """
 
 from __future__ import annotations
@@ -20,26 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.scores import Scores
 from calibrant.metrics import METRICS
-from calibrant.metrics.bca import acceleration, bca, influence, normal_quantile
-from calibrant.metrics.bootstrap import weights
+from calibrant.metrics.bca import influence
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.corruption_terms import (
-    Binned,
-    Gaps,
-    Linear,
-    Smooth,
-    Term,
-    binned,
-    mean,
-    mean_ece,
-    over_given,
-    ratio,
-)
+from calibrant.metrics.corruption_intervals import Aggregate, Cell, Gaps, Pair, estimates
 from calibrant.metrics.table import Panel
 from calibrant.types import SCHEMA, Estimate, jsonable
 
@@ -49,7 +36,6 @@ Key = tuple[str, int]
 CELL_METRICS = ("accuracy", "nll", "ece", "auroc")
 NORMALISED = {"error": "mce", "nll": "mcnll", "ece": "mcece"}
 BY_TYPE = {"error": "ce", "nll": "cnll", "ece": "cece"}
-NO_ERROR = "the reference makes no error on some type: nothing to divide by"
 NO_NLL = "some cell has no NLL: a label was called impossible (logit -inf), or it is a top-1 set"
 
 
@@ -94,26 +80,25 @@ def corruption_report(
     """Aggregates of one predictor's Scores by (type, severity), all of the same items in the same order."""
     checked(cells, reference)
     types, severities = list(dict.fromkeys(c for c, _ in cells)), sorted({s for _, s in cells})
-    terms = {key: cell_terms(scores, resampling is not None) for key, scores in cells.items()}
-    wanted: dict[tuple[str, Any], dict[str, Term]] = {("all", None): _means(terms.values(), "mean_")}
-    wanted |= {("severity", s): _means(t for (_, at), t in terms.items() if at == s) for s in severities}
-    wanted |= {("type", c): _means(t for (at, _), t in terms.items() if at == c) for c in types}
+    held = {key: cell_of(scores, resampling is not None) for key, scores in cells.items()}
+    wanted: dict[tuple[str, Any], dict[str, Aggregate]] = {("all", None): _means(held.values(), "mean_")}
+    wanted |= {("severity", s): _means(cell for (_, at), cell in held.items() if at == s) for s in severities}
+    wanted |= {("type", c): _means(cell for (at, _), cell in held.items() if at == c) for c in types}
     absent: dict[str, Estimate] = {}
     if reference is not None:
-        base = {key: cell_terms(reference[key], resampling is not None) for key in cells}
-        normalised: dict[str, Term] = {}
+        base = {key: cell_of(reference[key], resampling is not None) for key in cells}
+        wanted["normalised", None] = {}
         for name, title in NORMALISED.items():
-            if any(name not in held[key] for held in (terms, base) for key in cells):
+            if any(name not in cell for cell in (*held.values(), *base.values())):
                 absent[title] = Estimate(None, reason=NO_NLL)
                 continue
-            each = {
-                c: ratio([terms[k][name] for k in cells if k[0] == c], [base[k][name] for k in cells if k[0] == c])
-                for c in types
-            }
-            normalised[title] = mean(list(each.values()))
+            ratios: dict[str, Pair] = {}
             for c in types:
-                wanted["type", c][BY_TYPE[name]] = each[c]
-        wanted["normalised", None] = normalised
+                keys = [key for key in cells if key[0] == c]
+                ratios[c] = tuple(held[k] for k in keys), tuple(base[k] for k in keys)
+            wanted["normalised", None][title] = Aggregate(name, tuple(ratios.values()))
+            for c in types:
+                wanted["type", c][BY_TYPE[name]] = Aggregate(name, (ratios[c],))
     flat = {(where, name): term for where, row in wanted.items() for name, term in row.items()}
     first = next(iter(cells.values()))
     found = estimates(flat, first.n, first.group, resampling)
@@ -160,94 +145,25 @@ def cell_values(scores: Scores) -> dict[str, float | None]:
     panel = Panel(scores)
     out: dict[str, float | None] = {}
     for name in CELL_METRICS:
-        value = float(METRICS[name](panel)) if METRICS[name].missing(scores) is None else math.nan
+        value = float(METRICS[name](panel)) if METRICS[name].missing(panel) is None else math.nan
         out[name] = value if math.isfinite(value) else None
     return out
 
 
-def cell_terms(scores: Scores, intervals: bool) -> dict[str, Term]:
-    """What each aggregate is a combination of: error and NLL by item, ECE and AUROC with their influences."""
+def cell_of(scores: Scores, intervals: bool) -> Cell:
+    """What aggregates are made of: error and NLL by item, the bins of ECE, AUROC with its influences."""
     panel = Panel(scores)
-    terms: dict[str, Term] = {"error": Linear((scores.predicted != scores.labels).double())}
-    if METRICS["nll"].missing(scores) is None:
+    cell: Cell = {"error": (scores.predicted != scores.labels).double()}
+    if METRICS["nll"].missing(panel) is None:
         assert scores.log_p_label is not None
-        terms["nll"] = Linear(-scores.log_p_label.double())
-    terms["ece"] = Binned((Gaps.of(panel),))
-    if METRICS["auroc"].missing(scores) is None:
-        terms["auroc"] = Smooth.of(METRICS["auroc"], panel, influence if intervals else None)
-    return terms
+        cell["nll"] = -scores.log_p_label.double()
+    cell["ece"] = Gaps.of(panel)
+    if (auroc := METRICS["auroc"]).missing(panel) is None:
+        cell["auroc"] = (float(auroc(panel)), influence(auroc, panel) if intervals else None)
+    return cell
 
 
-def _means(terms: Iterable[Mapping[str, Term]], prefix: str = "") -> dict[str, Term]:
+def _means(cells: Iterable[Cell], prefix: str = "") -> dict[str, Aggregate]:
     """The mean of each metric over these cells; one that some cell does not have has none."""
-    rows = list(terms)
-    return {f"{prefix}{name}": mean([r[name] for r in rows]) for name in rows[0] if all(name in r for r in rows)}
-
-
-def estimates(
-    terms: Mapping[Any, Term], n: int, group: Tensor | None, resampling: Resampling | None
-) -> dict[Any, Estimate]:
-    """Values, and the intervals of all of them from the same resamples."""
-    if resampling is None or n < 2:
-        return {
-            name: Estimate(term.value) if math.isfinite(term.value) else Estimate(None, reason=NO_ERROR)
-            for name, term in terms.items()
-        }
-    drawn = {name: term for name, term in terms.items() if term.linear}
-    gaps = list({id(p): p for term in terms.values() for p in binned(term)}.values())
-    parts: dict[Any, list[Tensor]] = {name: [] for name in drawn}
-    moved: dict[int, list[Tensor]] = {id(p): [] for p in gaps}
-    for w in weights(group, n, resampling.replicates, resampling.seed):
-        w = w / w.sum(1, keepdim=True)
-        for name, term in drawn.items():
-            parts[name].append(term.replicates(w))
-        for p in gaps:
-            moved[id(p)].append(p.noise(w))
-    noise = {key: torch.cat(rows) for key, rows in moved.items()}
-    out = {}
-    for name, term in terms.items():
-        if isinstance(term, Binned):
-            low, high = mean_ece(term.parts, [noise[id(p)] for p in term.parts], resampling.level)
-            out[name] = Estimate(term.value, low, high, method="test inversion, jointly over cells")
-        elif binned(term):
-            out[name] = _over_given(term, noise, resampling.level)
-        elif term.linear:
-            out[name] = _bootstrapped(term, torch.cat(parts[name]), group, resampling.level)
-        else:
-            out[name] = _by_influence(term, group, resampling.level)
-    return out
-
-
-def _over_given(term: Term, noise: Mapping[int, Tensor], level: float) -> Estimate:
-    held = over_given(term)
-    if held is None or not math.isfinite(term.value):
-        return Estimate(None, reason="the reference has no calibration error on some type: nothing to divide by")
-    parts, factors = held
-    low, high = mean_ece(parts, [noise[id(p)] for p in parts], level, factors)
-    return Estimate(term.value, low, high, method="test inversion, jointly over cells; the reference's ECEs as given")
-
-
-def _bootstrapped(term: Term, replicates: Tensor, group: Tensor | None, level: float) -> Estimate:
-    replicates = replicates[torch.isfinite(replicates)]  # a draw in which the reference makes no error
-    if not math.isfinite(term.value) or not len(replicates):
-        return Estimate(None, reason=NO_ERROR)
-    if float(replicates.max() - replicates.min()) <= 1e-15 * max(1.0, abs(term.value)):
-        return Estimate(term.value, reason="every resample gives the same value: no interval")
-    low, high = bca(term.value, replicates, acceleration(term.influence(), group), level)
-    if isinstance(term, Linear):  # a mean lies between its items: 1.0000000000000002 is rounding
-        low, high = max(low, float(term.items.min())), min(high, float(term.items.max()))
-    return Estimate(term.value, low, high, method="BCa bootstrap over items, jointly over cells")
-
-
-def _by_influence(term: Term, group: Tensor | None, level: float) -> Estimate:
-    """A mean AUROC, on the scale of its logit: near 1 the plain scale would leave [0, 1]."""
-    u, value = term.influence(), term.value
-    if group is not None:
-        u = torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, u)
-    spread = float(u.square().sum().sqrt())
-    if spread == 0 or not 0 < value < 1:
-        return Estimate(value, reason="every resample gives the same value: no interval")
-    half = normal_quantile((1 + level) / 2) * spread / (value * (1 - value))
-    middle = math.log(value / (1 - value))
-    low, high = (1 / (1 + math.exp(-(middle + sign * half))) for sign in (-1, 1))
-    return Estimate(value, low, high, method="influence of each item, summed over cells, on the logit's scale")
+    rows = tuple(cells)
+    return {f"{prefix}{name}": Aggregate(name, ((rows, ()),)) for name in rows[0] if all(name in r for r in rows)}

@@ -141,7 +141,7 @@ def choose(names: Sequence[str] | None) -> list[Metric]:
 
 def point(metric: Metric, panel: Panel) -> Estimate:
     """The value alone; what does not exist is None with the reason."""
-    reason = metric.missing(panel.scores)
+    reason = metric.missing(panel)
     if reason is not None:
         return Estimate(None, reason=reason)
     value = float(metric(panel))
@@ -171,3 +171,20 @@ def whole(name: str, value: int, least: int, most: int = 10**6) -> int:
     if not fine:
         raise InputError(f"{name}={value!r}; it must be a whole number, {least} or more (and {most:,} at most)")
     return int(value)
+
+
+def plan(report: Report, width: float) -> dict[str, int | None]:
+    """Metric → items for a 95% interval of this width (0.02: two points); None where there is no interval.
+
+        n_needed = n · (width_now / width)²
+
+    Every interval here shrinks like 1/√n, whatever its method. Its present width holds the file's own variance and,
+    with groups, their design effect. The answer is a forecast: the present width is itself an estimate.
+    """
+    if not 0 < width < 1:
+        raise InputError(f"width {width:g}; pass the width of the interval as a share, such as 0.02 for two points")
+    out: dict[str, int | None] = {}
+    for name, e in report.items():
+        now = None if e.low is None or e.high is None else e.high - e.low
+        out[name] = math.ceil(report.n * (now / width) ** 2) if now else None
+    return out

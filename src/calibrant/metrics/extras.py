@@ -13,7 +13,7 @@ from calibrant.functional.decomposition import ece_identity, murphy_brier, murph
 from calibrant.functional.pooling import Disagreement
 from calibrant.functional.probabilities import FLOOR
 from calibrant.functional.ranking import accuracy_coverage, auroc
-from calibrant.metrics.calibration_test import calibration_test
+from calibrant.metrics.calibration_intervals import calibration_test
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.table import Panel
 

@@ -12,7 +12,7 @@ widened by what blocks miss of the frames' correlation (`blocks`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -23,14 +23,14 @@ from calibrant.functional import ranking
 from calibrant.functional.binning import equal_width
 from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
-from calibrant.metrics.bca import acceleration, bca, wilson
+from calibrant.metrics.bca import UNMOVED, acceleration, bca, slope, wilson
 from calibrant.metrics.blocks import block_length, few_blocks, missed
 from calibrant.metrics.bootstrap import draw
-from calibrant.metrics.calibration_cells import Cells, group_factor
-from calibrant.metrics.cells import UNMOVED
+from calibrant.metrics.calibration_cells import Cells, from_sums, group_factor
+from calibrant.metrics.calibration_intervals import invert
 from calibrant.metrics.conventions import BINS, Resampling, conventions
-from calibrant.metrics.intervals import INVERSION, invert
-from calibrant.metrics.streaming import RUNGS, rung
+from calibrant.metrics.intervals import INVERSION
+from calibrant.metrics.stream import RUNGS, rung
 from calibrant.types import Estimate, Report
 
 RUNGS_A_CELL = 64
@@ -220,18 +220,10 @@ def interval(
         return Estimate(e.value, reason=f"too few {unit} for an interval")
     if float(replicates.max() - replicates.min()) <= 1e-15:
         return Estimate(e.value, reason=UNMOVED)
-    low, high = bca(e.value, replicates, acceleration(_influence(value, count), None), resampling.level)
+    low, high = bca(e.value, replicates, acceleration(slope(value, count), None), resampling.level)
     low, high = max(0.0, e.value - more * (e.value - low)), e.value + more * (high - e.value)
     high = high if name in UNBOUNDED else min(high, 1.0)
     return Estimate(e.value, low, high, method=f"BCa bootstrap over {unit}")
-
-
-def _influence(value: Value, count: int) -> Tensor:
-    """d metric / d weight of each unit at weights 1, centred."""
-    ones = torch.ones(1, count, dtype=torch.float64, requires_grad=True)
-    with torch.enable_grad():
-        (gradient,) = torch.autograd.grad(value(ones).sum(), ones)
-    return gradient[0] - gradient[0].mean()
 
 
 def _student(name: str, e: Estimate, value: Value, count: int, level: float, unit: str, more: float) -> Estimate:
@@ -239,7 +231,7 @@ def _student(name: str, e: Estimate, value: Value, count: int, level: float, uni
     from scipy.stats import t
 
     assert e.value is not None
-    error = float(_influence(value, count).square().sum() * count / (count - 1)) ** 0.5
+    error = float(slope(value, count).square().sum() * count / (count - 1)) ** 0.5
     if error == 0:
         return Estimate(e.value, reason=UNMOVED)
     half = float(t.ppf((1 + level) / 2, count - 1)) * error * more
@@ -274,10 +266,7 @@ def _together(cells: Cells, level: float) -> tuple[float, float]:
 
 
 def _cells(units: dict[str, Tensor], widened: float) -> Cells:
-    count, confidence, correct, square = units["width"].sum(0)
-    kept = count > 0
-    c, mean = count[kept], confidence[kept] / count[kept]
-    signed = (units["width"][:, 1] - units["width"][:, 2])[:, kept]
-    factor = group_factor(signed, units["pixels"][:, 0]) * widened
-    spread = (square[kept] / c - mean * mean).clamp_min(0)
-    return Cells(int(count.sum()), c, mean, correct[kept] / c, spread, factor=factor)
+    signed = units["width"][:, 1] - units["width"][:, 2]
+    sums = units["width"].sum(0)
+    factor = group_factor(signed[:, sums[0] > 0], units["pixels"][:, 0]) * widened
+    return replace(from_sums(*sums), factor=factor)

@@ -23,7 +23,7 @@ from torch import Tensor
 from calibrant.errors import InputError, unknown
 from calibrant.functional import novelty, ranking
 from calibrant.functional.pooling import pool
-from calibrant.metrics.cells import with_bca
+from calibrant.metrics.bootstrap import with_bca
 from calibrant.metrics.conventions import REPLICATES, Resampling
 from calibrant.metrics.entropy_divergence import Binning, entropy_divergence
 from calibrant.types import SCHEMA, Estimate, Predictions, jsonable

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from calibrant.functional.classwise import classwise_influence
 from calibrant.metrics import METRICS, calibration_intervals
-from calibrant.metrics.bca import acceleration, bca, design_effect, influence, normal_cdf, normal_quantile
+from calibrant.metrics.bca import acceleration, bca, design_effect, influence, normal_cdf, normal_quantile, summed
 from calibrant.metrics.bootstrap import coarse
 from calibrant.metrics.classwise import classwise_cells, linear_and_rest, pivot
 from calibrant.metrics.difference_range import (
@@ -212,5 +212,4 @@ def _alike(panels: tuple[Panel, Panel]) -> bool:
 
 def _by_unit(influence: Tensor, group: Tensor | None) -> Tensor:
     """Centred, and summed over groups where these are what would be drawn again."""
-    u = influence - influence.mean()
-    return u if group is None else torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, u)
+    return summed(influence - influence.mean(), group)

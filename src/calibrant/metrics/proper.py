@@ -5,10 +5,10 @@ NLL = −log p_y, Brier = Σ_k (p_k − 1[k = y])² (PEP app. B, sum form).
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from calibrant.functional.scores import Scores
+from calibrant.metrics.table import Panel
 
 
 def accuracy(scores: Scores) -> Tensor:
@@ -25,17 +25,11 @@ def brier(scores: Scores) -> Tensor:
     return scores.brier
 
 
-def needs_label_probability(scores: Scores) -> str | None:
-    if scores.log_p_label is None:
-        return "a top-1 file has no probability of the label"
-    return None
+def needs_label_probability(panel: Panel) -> str | None:
+    return "a top-1 file has no probability of the label" if panel.k is None else None
 
 
-def needs_possible_labels(scores: Scores) -> str | None:
-    if scores.log_p_label is None:
-        return needs_label_probability(scores)
-    impossible = torch.isneginf(scores.log_p_label)
-    if bool(impossible.any()):
-        row = int(impossible.nonzero()[0])
-        return f"infinite: the label in row {row} was called impossible (logit -inf)"
-    return None
+def needs_possible_labels(panel: Panel) -> str | None:
+    if panel.k is not None and panel.impossible is not None:
+        return f"infinite: {panel.impossible} (logit -inf)"
+    return needs_label_probability(panel)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from calibrant.functional import ranking
-from calibrant.functional.scores import Scores
 from calibrant.metrics.table import Panel
 
 
@@ -34,14 +33,13 @@ def fpr95(panel: Panel) -> Tensor:
     return ranking.fpr_at_tpr(*panel.runs)
 
 
-def needs_both(scores: Scores) -> str | None:
-    right = int(scores.correct.sum())
-    if right == scores.n:
+def needs_both(panel: Panel) -> str | None:
+    if panel.right == panel.n:
         return "all predictions are correct: there is no error to rank below them"
-    if right == 0:
+    if panel.right == 0:
         return "all predictions are wrong: there is no correct answer to rank above them"
     return None
 
 
-def needs_top_label(scores: Scores) -> str | None:
-    return None if scores.about == "top label" else "risk is about the predicted label, not the positive class"
+def needs_top_label(panel: Panel) -> str | None:
+    return None if panel.about == "top label" else "risk is about the predicted label, not the positive class"

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from calibrant.functional.binning import BinSums, bin_sums, equal_mass, equal_width
 from calibrant.functional.ranking import Ranking, aurc, merged, rank, run_maxima, run_sums, run_weights
-from calibrant.functional.scores import Classwise, Scores
+from calibrant.functional.scores import Scores
 from calibrant.metrics.calibration_cells import Cells, cells
 
 Family = Literal["proper", "calibration", "refinement"]
@@ -46,20 +46,24 @@ class Panel:
 
     def __init__(self, scores: Scores, weights: Tensor | None = None, parent: Panel | None = None) -> None:
         self.scores = scores
+        self.n, self.k, self.about = scores.n, scores.k, scores.about  # k is None for a top-1 file
+        self.group, self.classwise = scores.group, scores.classwise
         self.weights = weights
         self._parent = parent  # the unweighted panel: its sort and bins do not depend on weights
 
     @property
-    def n(self) -> int:
-        return self.scores.n
+    def right(self) -> int:
+        """Correct items."""
+        return int(self.scores.correct.sum())
 
     @property
-    def group(self) -> Tensor | None:
-        return self.scores.group
-
-    @property
-    def classwise(self) -> Classwise | None:
-        return self.scores.classwise
+    def impossible(self) -> str | None:
+        """Which labels were called impossible, in words; None where none was."""
+        log_p = self.scores.log_p_label
+        never = None if log_p is None else torch.isneginf(log_p)
+        if never is None or not bool(never.any()):
+            return None
+        return f"the label in row {int(never.nonzero()[0])} was called impossible"
 
     def reweighted(self, weights: Tensor) -> Panel:
         """The same items under bootstrap weights [B, N]; sort and bin assignments are kept."""
@@ -205,7 +209,7 @@ class Metric:
     family: Family
     better: Literal["low", "high", "zero"]
     compute: Callable[[Panel], Tensor]
-    missing: Callable[[Scores], str | None] = lambda scores: None
+    missing: Callable[[Panel], str | None] = lambda panel: None
     percent: bool = True
     default: bool = True
 

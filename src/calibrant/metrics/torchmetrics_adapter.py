@@ -26,8 +26,8 @@ from calibrant.functional.inputs import predictions
 from calibrant.functional.probabilities import look_like_probabilities, warn_of_probabilities
 from calibrant.functional.scores import Classwise, Scores, reduce
 from calibrant.metrics.evaluate import choose, point
-from calibrant.metrics.streaming import MEANS, RUNGS, StreamState, state
-from calibrant.metrics.streaming_panel import StreamPanel, streamed
+from calibrant.metrics.stream import MEANS, RUNGS, StreamPanel, StreamState, state
+from calibrant.metrics.stream_report import streamed
 from calibrant.metrics.table import Panel
 
 _ITEMS = ("labels", "predicted", "confidence", "log_error", "log_p_label", "brier")

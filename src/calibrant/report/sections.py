@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibrant.functional.binomial import wilson
-from calibrant.metrics.streaming_report import bounds_line
+from calibrant.metrics.stream_report import bounds_line
 from calibrant.report import plots
 from calibrant.report.classes import ClassTable, class_table
 from calibrant.report.details import Detail, details

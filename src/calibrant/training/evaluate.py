@@ -79,6 +79,5 @@ def pooled(p: Predictions) -> Predictions:
 
 def summary(p: Predictions, names: Sequence[str] = EPOCH_METRICS) -> dict[str, float | None]:
     """Values of the named metrics; None if one is undefined (AUROC when all are correct)."""
-    scores = reduce(p)
-    panel = Panel(scores)
-    return {n: float(METRICS[n](panel)[0]) if METRICS[n].missing(scores) is None else None for n in names}
+    panel = Panel(reduce(p))
+    return {n: float(METRICS[n](panel)[0]) if METRICS[n].missing(panel) is None else None for n in names}

@@ -21,8 +21,8 @@ from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics import consistency
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.corruption import CorruptionReport, Key, cell_values, corruption_report, estimates
-from calibrant.metrics.corruption_terms import Linear
+from calibrant.metrics.corruption import CorruptionReport, Key, cell_values, corruption_report
+from calibrant.metrics.corruption_intervals import of_items
 from calibrant.metrics.entropy_divergence import Binning
 from calibrant.metrics.evaluate import evaluate
 from calibrant.metrics.ood import OODReport, of_scores
@@ -206,7 +206,7 @@ def steadiness(name: str, arrays: Arrays, resampling: Resampling | None) -> dict
         "relative_confidence": consistency.relative_confidence(logits, labels).mean(0),
         "flip_rate": consistency.flip_rate(logits, against),
     }
-    return estimates({metric: Linear(values) for metric, values in items.items()}, len(labels), None, resampling)
+    return of_items(items, resampling)
 
 
 def foreign(

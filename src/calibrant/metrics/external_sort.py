@@ -22,10 +22,10 @@ import torch
 from calibrant.files.paths import visible
 from calibrant.functional import ranking
 from calibrant.functional.scores import Scores
-from calibrant.metrics.streaming import RUNGS, StreamState, rung
+from calibrant.metrics.stream import RUNGS, StreamState, rung
 
 if TYPE_CHECKING:
-    from calibrant.metrics.streaming_parquet import Task
+    from calibrant.metrics.stream_parquet import Task
 
 PIECE = 1 << 19
 """Items sorted in memory at a time."""

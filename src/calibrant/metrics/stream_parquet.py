@@ -17,7 +17,7 @@ from calibrant.executors import Pool, execute
 from calibrant.files import parquet
 from calibrant.files.arrays import Keys, join
 from calibrant.functional.scores import Scores, positive_class, reduce
-from calibrant.metrics.streaming import StreamState, state
+from calibrant.metrics.stream import StreamState, state
 from calibrant.types import Predictions
 
 NUMBERS = 1 << 21
@@ -36,7 +36,7 @@ class Settings:
     positive: bool = False
     ignore_index: int | None = None
     allow_reuse: bool = False
-    spill: str | None = None  # a folder for sorted runs (`streaming_exact`)
+    spill: str | None = None  # a folder for sorted runs (`external_sort`)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def run(task: Task, settings: Settings) -> Streamed | None:
     whole, size = None, max(1, NUMBERS // parquet.width(task.part))
     for start, scores, said in batches(task, settings, size):
         if settings.spill is not None:
-            from calibrant.metrics.streaming_exact import spill
+            from calibrant.metrics.external_sort import spill
 
             spill(Path(settings.spill), task, start, scores)
         found = Streamed(state(scores), said.split.value, said.binary)

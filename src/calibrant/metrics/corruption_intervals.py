@@ -1,0 +1,214 @@
+"""Means over corruptions, and ratios of them to a reference's, with the uncertainty of the items that all cells share.
+
+Error and NLL are means over items, so their bootstrap replicates are exact. AUROC enters by each item's influence.
+
+ECE keeps its bins. Averaging cells averages their noise but not the bias that noise gives to |gap|, so a centre with a
+spread cannot cover: the interval of a mean ECE inverts a test, as `calibration_intervals` does for one cell. Along
+lines t · shape of population gaps of all bins of all cells at once, the mean ECE is simulated with the noise that items
+bring into all cells together, and the interval is the population's value over those t at which the observed one is
+unsurprising. The lower end takes the gaps shrunk by what noise explains, the upper end none below its own noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.metrics import calibration_intervals
+from calibrant.metrics.bca import UNMOVED, acceleration, interval, normal_quantile, summed
+from calibrant.metrics.bootstrap import weights
+from calibrant.metrics.calibration_cells import Cells, possible
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.table import Panel
+from calibrant.types import Estimate
+
+NO_ERROR = "the reference makes no error on some type: nothing to divide by"
+NO_ECE = "the reference has no calibration error on some type: nothing to divide by"
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """One cell's occupied bins, and what each item adds to the gap of its bin."""
+
+    held: Cells
+    which: Tensor  # [N] occupied bin of each item
+    signed: Tensor  # [N] confidence − correct
+
+    @classmethod
+    def of(cls, panel: Panel) -> Gaps:
+        return cls(panel.width_cells, torch.unique(panel.width_index, return_inverse=True)[1], panel.signed)
+
+    @property
+    def ece(self) -> float:
+        return float((self.held.mass * self.held.gap).abs().sum())
+
+    def noise(self, w: Tensor) -> Tensor:
+        """What other draws of the items (weights [B, N] that sum to 1) would add to the gaps: [B, bins]."""
+        member = torch.nn.functional.one_hot(self.which, len(self.held.count)).double() * self.signed[:, None]
+        return w @ member - member.mean(0)
+
+
+Cell = dict[str, Any]
+"""Measure → of one cell: a value per item [N] (error, NLL, …), `Gaps` (ece), or (value, influences [N]) (auroc)."""
+
+Pair = tuple[tuple[Cell, ...], tuple[Cell, ...]]
+"""The model's cells, and the reference's."""
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """The mean over `ratios` of (mean of the model's cells) / (mean of the reference's; 1 where none is given)."""
+
+    measure: str
+    ratios: tuple[Pair, ...]
+
+    @property
+    def plain(self) -> bool:
+        return not any(below for _, below in self.ratios)
+
+    @cached_property
+    def items(self) -> list[tuple[Tensor, Tensor | None]]:
+        """(above, below) of each ratio as values per item, averaged over cells: error and NLL."""
+        mean = [[torch.stack([c[self.measure] for c in cells]).mean(0) for cells in r if cells] for r in self.ratios]
+        return [(m[0], m[1] if len(m) > 1 else None) for m in mean]
+
+    @cached_property
+    def sizes(self) -> list[tuple[float, float]]:
+        """(above, below) of each ratio."""
+        return [(self._mean(above), self._mean(below) if below else 1.0) for above, below in self.ratios]
+
+    def _mean(self, cells: Sequence[Cell]) -> float:
+        own = [c[self.measure] for c in cells]
+        if self.measure == "ece":
+            return float(sum(g.ece for g in own) / len(own))
+        if self.measure == "auroc":
+            return float(1 / len(own) * sum(value for value, _ in own))
+        return float(torch.stack(own).mean(0).mean())
+
+    @cached_property
+    def value(self) -> float:
+        return 1 / len(self.ratios) * sum(_divided(*size) for size in self.sizes)
+
+    def influence(self) -> Tensor:
+        """What one more of each item would do, [N]."""
+        if self.measure == "auroc":
+            ((cells, _),) = self.ratios
+            return torch.stack([1 / len(cells) * c["auroc"][1] for c in cells]).sum(0)
+        slopes = []
+        for (above, below), (a, b) in zip(self.items, self.sizes, strict=True):
+            u = (above - a) / len(above)
+            slopes.append(u if below is None else (u - a / b * ((below - b) / len(below))) / b)
+        return torch.stack([1 / len(slopes) * u for u in slopes]).sum(0)
+
+    def replicates(self, w: Tensor) -> Tensor:
+        """Values [B] under weights [B, N] that sum to 1: of measures that are means over items."""
+        each = [w @ above if below is None else w @ above / (w @ below) for above, below in self.items]
+        return torch.stack([1 / len(each) * e for e in each]).sum(0)
+
+    def gaps(self) -> list[tuple[float, Gaps]]:
+        """A mean of ECEs as Σ factor · ECE of the model's cells, the reference's given."""
+        share = 1 / len(self.ratios)
+        return [
+            (share * (1 / (len(above) * below)), cell["ece"])
+            for (above, _), (_, below) in zip(self.ratios, self.sizes, strict=True)
+            for cell in above
+        ]
+
+
+def _divided(above: float, below: float) -> float:
+    if below:
+        return above / below
+    return math.nan if above == 0 else math.inf
+
+
+def of_items(items: Mapping[str, Tensor], resampling: Resampling | None) -> dict[str, Estimate]:
+    """Means of values per item, with their bootstrap intervals from the same resamples."""
+    n = len(next(iter(items.values())))
+    return estimates({name: Aggregate(name, ((({name: x},), ()),)) for name, x in items.items()}, n, None, resampling)
+
+
+def estimates(
+    wanted: Mapping[Any, Aggregate], n: int, group: Tensor | None, resampling: Resampling | None
+) -> dict[Any, Estimate]:
+    """Values, and the intervals of all of them from the same resamples."""
+    finite = {name: math.isfinite(a.value) for name, a in wanted.items()}
+    if resampling is None or n < 2:
+        return {
+            name: Estimate(a.value) if finite[name] else Estimate(None, reason=NO_ERROR) for name, a in wanted.items()
+        }
+    out = {name: Estimate(None, reason=NO_ECE) for name, a in wanted.items() if a.measure == "ece" and not finite[name]}
+    binned = {name: a.gaps() for name, a in wanted.items() if a.measure == "ece" and finite[name]}
+    parts: dict[Any, list[Tensor]] = {name: [] for name, a in wanted.items() if a.measure not in ("ece", "auroc")}
+    cells = {id(g): g for row in binned.values() for _, g in row}
+    moved: dict[int, list[Tensor]] = {key: [] for key in cells}
+    for w in weights(group, n, resampling.replicates, resampling.seed):
+        w = w / w.sum(1, keepdim=True)
+        for name, rows in parts.items():
+            rows.append(wanted[name].replicates(w))
+        for key, g in cells.items():
+            moved[key].append(g.noise(w))
+    noise = {key: torch.cat(rows) for key, rows in moved.items()}
+    for name, a in wanted.items():
+        if name in binned:
+            low, high = mean_ece(binned[name], noise, resampling.level)
+            given = "" if a.plain else "; the reference's ECEs as given"
+            out[name] = Estimate(a.value, low, high, method=f"test inversion, jointly over cells{given}")
+        elif name in parts:
+            out[name] = _bootstrapped(a, torch.cat(parts[name]), group, resampling.level)
+        elif name not in out:
+            out[name] = _by_influence(a, group, resampling.level)
+    return out
+
+
+def _bootstrapped(a: Aggregate, replicates: Tensor, group: Tensor | None, level: float) -> Estimate:
+    if not math.isfinite(a.value) or not bool(torch.isfinite(replicates).any()):  # the reference makes no error
+        return Estimate(None, reason=NO_ERROR)
+    method = "BCa bootstrap over items, jointly over cells"
+    e = interval(Estimate(a.value), a.value, replicates, acceleration(a.influence(), group), level, method)
+    if e.low is None or e.high is None or not a.plain:
+        return e
+    ((items, _),) = a.items  # a mean lies between its items: 1.0000000000000002 is rounding
+    return replace(e, low=max(e.low, float(items.min())), high=min(e.high, float(items.max())))
+
+
+def _by_influence(a: Aggregate, group: Tensor | None, level: float) -> Estimate:
+    """A mean AUROC, on the scale of its logit: near 1 the plain scale would leave [0, 1]."""
+    spread, value = float(summed(a.influence(), group).square().sum().sqrt()), a.value
+    if spread == 0 or not 0 < value < 1:
+        return Estimate(value, reason=UNMOVED)
+    half = normal_quantile((1 + level) / 2) * spread / (value * (1 - value))
+    middle = math.log(value / (1 - value))
+    low, high = (1 / (1 + math.exp(-(middle + sign * half))) for sign in (-1, 1))
+    return Estimate(value, low, high, method="influence of each item, summed over cells, on the logit's scale")
+
+
+def mean_ece(parts: Sequence[tuple[float, Gaps]], noise: Mapping[int, Tensor], level: float) -> tuple[float, float]:
+    """Ends of the interval of Σ factor · ECE; `noise` [B, bins] of each cell under the same draws."""
+    share = torch.cat([torch.full((len(g.held.count),), f, dtype=torch.float64) for f, g in parts])
+    moved = torch.cat([noise[id(g)] for _, g in parts], 1)
+    observed = sum(f * g.ece for f, g in parts)
+    held, tail = [g.held for _, g in parts], (1 - level) / 2
+    least = _along(held, [calibration_intervals.concentrated(c) for c in held], moved, share, observed, 1 - tail)
+    most = _along(held, [calibration_intervals.spread(c) for c in held], moved, share, observed, tail)
+    return least, max(least, most)
+
+
+def _along(
+    held: Sequence[Cells], shapes: Sequence[Tensor], moved: Tensor, share: Tensor, observed: float, quantile: float
+) -> float:
+    """The population's value at which `quantile` of what is drawn meets what was observed; 0 where it begins above."""
+    values, ends = [], []
+    for t in calibration_intervals.GRID.tolist():
+        gap = torch.cat([c.mass * possible(c, t * s) for c, s in zip(held, shapes, strict=True)])
+        values.append(float(gap.abs() @ share))
+        ends.append(float(torch.quantile((gap + moved).abs() @ share, quantile)))
+    if ends[0] >= observed:
+        return 0.0
+    return float(np.interp(observed, np.maximum.accumulate(ends), values))

@@ -1,0 +1,240 @@
+"""A state that is the sum of its parts: what a panel of metrics needs of any number of items, at fixed size.
+
+Additive metrics are kept as sums. For the rest (ranking, KS, equal-mass bins) items are counted on a
+*ladder*: rungs over the ordered bits of t = −log(1 − confidence), a float64 whose exponent and 14 leading
+mantissa bits are the rung, so that a rung spans a relative 6.1e-5 of t, from 2⁻³⁴ to 2¹⁰. What falling
+on one rung hides is bounded, metric by metric, in `stream_report`.
+
+    state(whole) = state(part 1) + state(part 2) + …
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from calibrant.errors import InputError
+from calibrant.functional.binning import BinSums, equal_width
+from calibrant.functional.scores import Classwise, Scores
+from calibrant.metrics import METRICS, proper
+from calibrant.metrics.bootstrap import merge
+from calibrant.metrics.calibration_cells import Cells, from_sums
+from calibrant.metrics.table import WALK, Column, Mean, Panel, Spread
+
+MANTISSA = 14
+_SHIFT = 52 - MANTISSA
+_LOWEST, _HIGHEST = -34, 10  # powers of two of t at the ends of the ladder; what lies beyond shares the end rung
+_BASE = (1023 + _LOWEST) << MANTISSA
+RUNGS = (_HIGHEST - _LOWEST) << MANTISSA
+
+
+MEANS: dict[str, Column] = {
+    name: metric.compute.column for name, metric in METRICS.items() if isinstance(metric.compute, Mean)
+}
+"""The metrics that are means of a column."""
+
+
+@dataclass(frozen=True)
+class StreamState:
+    """Sums over items. Two states of the same kind add; nothing in them grows with N."""
+
+    k: int | None
+    bins: int
+    about: str
+    n: int
+    moments: (
+        Tensor  # [means, 3]: Σ, Σ², Σ³ of each column of MEANS; NLL over the labels that were not called impossible
+    )
+    impossible: int  # labels whose probability was 0
+    width: Tensor  # [4, bins]: count, Σ confidence, Σ correct, Σ confidence²
+    ladder: Tensor  # [4, RUNGS]: correct, incorrect, Σ confidence of each; most confident last
+    classwise: Classwise | None
+    grouped: bool
+
+    def __add__(self, other: StreamState) -> StreamState:
+        if (self.k, self.bins, self.about) != (other.k, other.bins, other.about):
+            raise InputError(f"cannot join predictions of {self.k} and of {other.k} classes into one report")
+        cells = None
+        if self.classwise is not None and other.classwise is not None:
+            cells = self.classwise + other.classwise
+        return replace(
+            self,
+            n=self.n + other.n,
+            moments=self.moments + other.moments,
+            impossible=self.impossible + other.impossible,
+            width=self.width + other.width,
+            ladder=self.ladder + other.ladder,
+            classwise=cells,
+            grouped=self.grouped or other.grouped,
+        )
+
+
+def rung(log_error: Tensor) -> Tensor:
+    """Index in [0, RUNGS) of each log(1 − confidence): monotone, more confident is higher."""
+    bits = (-log_error.double()).view(torch.int64) >> _SHIFT  # −0.0 has the sign bit: negative, so the lowest
+    return (bits - _BASE).clamp_(0, RUNGS - 1)
+
+
+def floor_of(rungs: Tensor) -> Tensor:
+    """Smallest t of each rung (0 for the lowest)."""
+    t = ((rungs + _BASE) << _SHIFT).view(torch.float64)
+    return torch.where(rungs <= 0, 0.0, t)
+
+
+def state(scores: Scores) -> StreamState:
+    """The state of these items."""
+    correct, confidence = scores.correct.double(), scores.confidence
+    at = equal_width(confidence, scores.bins)
+    step = rung(scores.log_error)
+    hit = scores.correct
+    impossible = 0 if scores.log_p_label is None else int(torch.isneginf(scores.log_p_label).sum())
+    return StreamState(
+        k=scores.k,
+        bins=scores.bins,
+        about=scores.about,
+        n=scores.n,
+        moments=torch.stack([_moments(column, scores) for column in MEANS.values()]),
+        impossible=impossible,
+        width=torch.stack([_sum(at, w, scores.bins) for w in (None, confidence, correct, confidence.square())]),
+        ladder=torch.stack(
+            [
+                _sum(step[hit], None, RUNGS),
+                _sum(step[~hit], None, RUNGS),
+                _sum(step[hit], confidence[hit], RUNGS),
+                _sum(step[~hit], confidence[~hit], RUNGS),
+            ]
+        ),
+        classwise=scores.classwise,
+        grouped=scores.group is not None,
+    )
+
+
+def _moments(column: Column, scores: Scores) -> Tensor:
+    if scores.log_p_label is None and column in (proper.nll, proper.brier):
+        return torch.zeros(3, dtype=torch.float64)  # a top-1 file does not say
+    x = column(scores)
+    x = x[torch.isfinite(x)]
+    return torch.stack([x.sum(), x.square().sum(), x.pow(3).sum()])
+
+
+def _sum(index: Tensor, weights: Tensor | None, size: int) -> Tensor:
+    return torch.bincount(index, weights, minlength=size).double()
+
+
+_ONE = 53 * math.log(2)  # from this t on, float64 confidence is exactly 1: one run of ties
+
+
+class NoItemsError(Exception):
+    """A metric asked for items, which a stream does not keep."""
+
+
+class StreamPanel(Panel):
+    """What metrics share, from sums instead of items. Rungs are listed most confident first."""
+
+    def __init__(self, state: StreamState) -> None:
+        self.state = state
+        self.weights = None
+        used = (state.ladder[0] + state.ladder[1] > 0).nonzero()[:, 0].flip(0)
+        self.t = floor_of(used)
+        columns: list[Tensor] = list(state.ladder[:, used])
+        self.good, self.bad, self.conf_good, self.conf_bad = columns
+        self.n, self.k, self.about, self.classwise = state.n, state.k, state.about, state.classwise
+        self.group = None
+
+    @property
+    def scores(self) -> Scores:  # type: ignore[override]
+        raise NoItemsError
+
+    @property
+    def right(self) -> int:
+        return int(self.good.sum())
+
+    @property
+    def impossible(self) -> str | None:
+        labels = self.state.impossible
+        return f"{labels} labels were called impossible" if labels else None
+
+    @cached_property
+    def total(self) -> Tensor:
+        return torch.tensor([float(self.n)], dtype=torch.float64)
+
+    def mean_of(self, column: Column) -> Tensor:
+        return self._moments(column)[:1] / self.n
+
+    def spread_of(self, column: Column, mean: float) -> Spread:
+        first, second, third = self._moments(column).tolist()
+        n = self.n
+        square = max(second - n * mean**2, 0.0) / n**2
+        cube = (third - 3 * mean * second + 3 * mean**2 * first - n * mean**3) / n**3
+        return Spread(square, cube, -math.inf, math.inf)
+
+    def _moments(self, column: Column) -> Tensor:
+        return self.state.moments[list(MEANS.values()).index(column)]
+
+    @cached_property
+    def width(self) -> BinSums:
+        count, confidence, correct, _ = self.state.width
+        return BinSums(count[None], confidence[None], correct[None])
+
+    @cached_property
+    def width_cells(self) -> Cells:
+        return from_sums(*self.state.width)
+
+    @cached_property
+    def runs(self) -> tuple[Tensor, Tensor]:
+        return self.good[None], self.bad[None]
+
+    @cached_property
+    def walk(self) -> Tensor:
+        return (self.conf_good + self.conf_bad - self.good)[None]
+
+    @cached_property
+    def walk_cells(self) -> Cells:
+        good, bad, confidence, square = (
+            c.flip(0) for c in merge(self.good, self.bad, self.conf_good + self.conf_bad, self.squares, cells=WALK)
+        )
+        return from_sums(good + bad, confidence, good, square, smooth=True)
+
+    @cached_property
+    def mass_cells(self) -> Cells:
+        m, inside = self.mass, torch.bincount(self.mass_bin, self.squares, minlength=self.state.bins)
+        return from_sums(m.count[0], m.confidence[0], m.correct[0], inside)
+
+    @cached_property
+    def squares(self) -> Tensor:
+        """Σ confidence² of each rung, which is too narrow for it to vary."""
+        return (self.conf_good + self.conf_bad).square() / self.size
+
+    @cached_property
+    def size(self) -> Tensor:
+        return self.good + self.bad
+
+    @cached_property
+    def too_low(self) -> Tensor:
+        """Σ (1 − confidence) of the correct items on each rung: how far the walk can fall."""
+        return (self.good - self.conf_good).clamp_min(0)
+
+    @cached_property
+    def too_high(self) -> Tensor:
+        """Σ confidence of the incorrect items: how far it can climb."""
+        return self.conf_bad
+
+    @cached_property
+    def mass_bin(self) -> Tensor:
+        """Equal-mass bin of each rung, by its middle rank from the least confident; certainty is one run."""
+        sure = (self.t >= _ONE).double()
+        certain = float((self.size * sure).sum())
+        end = self.state.n - (torch.cumsum(self.size, 0) - self.size)  # ranks from below: (end − size, end]
+        middle = torch.where(sure > 0, self.state.n - certain / 2, end - self.size / 2)
+        return (middle * self.state.bins / self.state.n).floor().long().clamp_(0, self.state.bins - 1)
+
+    @cached_property
+    def mass(self) -> BinSums:
+        def total(values: Tensor) -> Tensor:
+            return torch.bincount(self.mass_bin, values, minlength=self.state.bins)[None]
+
+        return BinSums(total(self.size), total(self.conf_good + self.conf_bad), total(self.good))

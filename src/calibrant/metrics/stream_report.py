@@ -1,0 +1,202 @@
+"""StreamState → Report: the same record as in memory, with a rigorous bound on each value beside it.
+
+Items on one rung of the ladder may stand in any order, with or without ties. For each metric that can tell, the bound
+is the worst that any such order can do; sums are exact. With G, E the correct and incorrect items above a rung, and
+g, e those on it:
+
+    AUROC      Σ g·e/2 over all pairs                    (each pair on a rung counts 0, ½ or 1; we say ½)
+    AURC       between 'errors first' and 'errors last' on every rung
+    AUPR       a found item's precision lies in [(F+j)/(S+j+q), (F+p)/(S+p)], F, S found and seen above it
+    FPR95      the threshold lies on one rung: its errors
+    KS         the walk may leave its ends on a rung by Σ|confidence − correct| of one sign
+    ECE mass   only rungs that straddle a boundary of the bins can be split: 2 Σ|confidence − correct| there
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from calibrant.functional import ranking
+from calibrant.metrics.calibration_intervals import calibration_test
+from calibrant.metrics.conventions import Resampling, conventions
+from calibrant.metrics.evaluate import choose, point
+from calibrant.metrics.intervals import with_intervals
+from calibrant.metrics.stream import NoItemsError, StreamPanel, StreamState
+from calibrant.metrics.table import Metric
+from calibrant.types import Estimate, Report
+
+FEW = 1000
+"""Items below which a stream has no intervals: its cells are those of sums."""
+_CROWDED = 28.0  # from this t on, confidences of neighbouring rungs may coincide in float64
+
+
+def report(
+    state: StreamState,
+    *,
+    metrics: Sequence[str] | None = None,
+    resampling: Resampling | None = None,
+    split: str = "unknown",
+    file: str | None = None,
+    binary: bool = False,
+    exact: Mapping[str, float] | None = None,
+) -> Report:
+    """`exact` holds values from the external sort; they replace the streamed ones and have bound 0."""
+    chosen, panel = choose(metrics), StreamPanel(state)
+    estimates = {m.name: streamed(m, panel) for m in chosen}
+    bounds = {n: BOUNDS[n](panel) if n in BOUNDS else 0.0 for n, e in estimates.items() if e.value is not None}
+    for name in bounds.keys() & (exact or {}).keys():
+        estimates[name], bounds[name] = replace(estimates[name], value=(exact or {})[name]), 0.0
+    described: dict[str, Any] | None = None
+    extras: dict[str, Any] = {"stream": {"bounds": bounds, "exact": exact is not None}}
+    if resampling is not None:
+        estimates = _with_intervals(panel, chosen, estimates, bounds, resampling)
+        described = resampling.describe("items")
+        if not state.grouped:
+            extras["calibration_test"] = calibration_test(panel.width_cells, resampling)
+    return Report(
+        metrics=estimates,
+        n=state.n,
+        k=state.k,
+        conventions={
+            **conventions(bins=state.bins, about=state.about, binary=binary, split=split, interval=described),
+            "streamed": "one pass, fixed memory" + ("; ranking by external sort" if exact is not None else ""),
+        },
+        file=file,
+        extras=extras,
+        percent=frozenset(m.name for m in chosen if m.percent),
+    )
+
+
+def _with_intervals(
+    panel: StreamPanel,
+    chosen: Sequence[Metric],
+    points: Mapping[str, Estimate],
+    bounds: Mapping[str, float],
+    resampling: Resampling,
+) -> dict[str, Estimate]:
+    """The intervals of the cells, widened by the bound of each value; or the reason why there is none."""
+    reason = None
+    if panel.state.grouped:
+        reason = "items of a group must be resampled together: not from a stream"
+    elif panel.n < FEW:
+        reason = f"intervals from sums need {FEW} items or more, this stream has {panel.n}"
+    if reason is not None:
+        return {n: e if e.value is None else replace(e, reason=reason) for n, e in points.items()}
+    out = with_intervals(panel, chosen, points, resampling)
+    return {
+        n: e if e.low is None or e.high is None else replace(e, low=e.low - bounds[n], high=e.high + bounds[n])
+        for n, e in out.items()
+    }
+
+
+def bounds_line(found: Report) -> str | None:
+    """'streamed: auroc ± 2e-07, …' for people; None for a report that was not streamed."""
+    stream = found.extras.get("stream")
+    if stream is None:
+        return None
+    loose = {name: bound for name, bound in stream["bounds"].items() if bound > 0}
+    if not loose:
+        return "streamed in one pass; every value is exact"
+    told = ", ".join(f"{name} ± {bound:.1e}" for name, bound in loose.items())
+    return f"streamed in one pass; exact but for {told} at most (--exact sorts on disk)"
+
+
+def streamed(metric: Metric, p: StreamPanel) -> Estimate:
+    """The value, or why it does not exist."""
+    try:
+        return point(metric, p)
+    except NoItemsError:
+        return Estimate(None, reason="not available from a stream")
+
+
+def _auroc(p: StreamPanel) -> float:
+    return float((p.good * p.bad).sum() / 2 / (p.good.sum() * p.bad.sum()))
+
+
+def _ordered(p: StreamPanel, errors_first: bool) -> tuple[Tensor, Tensor]:
+    """Each rung cut in two runs, all errors of it before (or after) all its correct items."""
+    zero = torch.zeros_like(p.good)
+    first, second = (p.bad, p.good) if errors_first else (p.good, p.bad)
+    if errors_first:
+        return torch.stack([zero, second], 1).reshape(1, -1), torch.stack([first, zero], 1).reshape(1, -1)
+    return torch.stack([first, zero], 1).reshape(1, -1), torch.stack([zero, second], 1).reshape(1, -1)
+
+
+def _nonempty(good: Tensor, bad: Tensor) -> tuple[Tensor, Tensor]:
+    keep = (good + bad)[0] > 0
+    return good[:, keep], bad[:, keep]
+
+
+def _aurc(p: StreamPanel) -> float:
+    value = float(p.aurc)
+    high = float(ranking.aurc(*_nonempty(*_ordered(p, True))))
+    low = float(ranking.aurc(*_nonempty(*_ordered(p, False))))
+    return max(high - value, value - low, 0.0)
+
+
+def _average_precision(positive: Tensor, negative: Tensor) -> float:
+    value = float(ranking.average_precision(positive[None], negative[None]))
+    found = torch.cumsum(positive, 0) - positive
+    seen = found + torch.cumsum(negative, 0) - negative
+    best = positive * (found + positive) / (seen + positive).clamp_min(1)
+    start = seen + negative  # Σ_{j=1…p} (F + j)/(start + j), in closed form
+    harmonic = torch.digamma(start + positive + 1) - torch.digamma(start + 1)
+    worst = positive + (found - start) * harmonic
+    total = positive.sum()
+    return max(float(best.sum() / total) - value, value - float(worst.sum() / total), 0.0)
+
+
+def _fpr95(p: StreamPanel) -> float:
+    kept = torch.cumsum(p.good, 0) / p.good.sum()
+    at = int((kept >= 0.95 - 1e-12).to(torch.uint8).argmax())
+    return float(p.bad[at] / p.bad.sum())
+
+
+def _ks(p: StreamPanel) -> float:
+    signed = p.walk[0].flip(0)  # least confident first
+    end = torch.cumsum(signed, 0)
+    start = end - signed
+    worst = torch.maximum((start + p.too_high.flip(0)).abs(), (start - p.too_low.flip(0)).abs())
+    return max(float(worst.max() - end.abs().max()), 0.0) / p.n
+
+
+def _ece_mass(p: StreamPanel) -> float:
+    n, bins = p.state.n, p.state.bins
+    end = n - (torch.cumsum(p.size, 0) - p.size)
+    crowded = p.t >= _CROWDED
+    low = torch.where(crowded, n - (p.size * crowded).sum(), end - p.size)
+    high = torch.where(crowded, torch.full_like(end, n), end)
+    first = (low * bins / n).floor().clamp_max(bins - 1)
+    last = (high * bins / n).ceil().sub(1).clamp_min(0)
+    moves = torch.where(last > first, p.too_low + p.too_high, 0.0)
+    gap = p.mass.gap[0] * n
+    return _movable(moves, first.long(), last.long(), gap) * 2 / n
+
+
+def _movable(moves: Tensor, first: Tensor, last: Tensor, gap: Tensor) -> float:
+    """What may move between bins, less what cannot matter: between two bins whose gaps keep one sign
+    whatever moves, |gap| + |gap| is the same."""
+    loose = torch.zeros_like(gap)
+    for at in (first, last):
+        loose.index_add_(0, at, moves)
+    sign = torch.where(gap.abs() > loose, gap.sign(), 0.0)
+    same = (last - first == 1) & (sign[first] * sign[last] > 0)
+    return float(moves[~same].sum())
+
+
+BOUNDS: dict[str, Callable[[StreamPanel], float]] = {
+    "ece_mass": _ece_mass,
+    "ks": _ks,
+    "auroc": _auroc,
+    "aupr_success": lambda p: _average_precision(p.good, p.bad),
+    "aupr_error": lambda p: _average_precision(p.bad.flip(0), p.good.flip(0)),
+    "aurc": _aurc,
+    "eaurc": _aurc,
+    "fpr95": _fpr95,
+}
+"""Metric → how far its value from a stream can be from the exact one; of all others, which are sums, 0."""
