@@ -110,6 +110,7 @@ _MEANT = {
     "auroc": "evaluate(logits, labels).auroc",
     "label_smoothing": "targets.Smoothing",
     "recalibrate": "fit",
+    "reliability_diagram": "report.plots.reliability",
     "save": "predictions(logits, labels).save(path)",
     "temperature_scaling": "fit('temperature', logits, labels)",
     "threshold": "decide",
@@ -127,7 +128,7 @@ def __getattr__(name: str) -> Any:
         return import_module(f"calibrant.{name}")
     if name not in _PUBLIC:
         near = None if name.startswith("_") else _meant(name)
-        hint = f"; did you mean calibrant.{near}?" if near else ""
+        hint = f"; did you mean {near}?" if near else ""
         raise AttributeError(f"module 'calibrant' has no attribute {name!r}{hint}")
     value = getattr(import_module(_PUBLIC[name]), name)
     globals()[name] = value
@@ -155,7 +156,7 @@ def _meant(name: str) -> str | None:
     inside = {member: f"{family}.{member}" for family in _SEARCHED for member in __getattr__(family).__all__}
     known = inside | {public: public for public in (*_PACKAGES, *_PUBLIC)} | _MEANT
     near = nearest(name, known)
-    return None if near is None else known[near]
+    return None if near is None else f"calibrant.{known[near]}"
 
 
 def __dir__() -> list[str]:

@@ -117,10 +117,29 @@ def escaped(text: str, *, lines: bool = False) -> str:
     return text.translate(_SHOWN_IN_LINES if lines else _SHOWN)
 
 
+ELSEWHERE = {
+    "auc": "auroc",
+    "crossentropy": "nll",
+    "expectedcalibrationerror": "ece",
+    "logloss": "nll",
+    "mce": "ece_max",
+    "negativeloglikelihood": "nll",
+    "rocauc": "auroc",
+}
+"""What other libraries call a metric, and what it is called here."""
+
+
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The known name that was probably meant; case and underscores do not count."""
+    """The known name that was probably meant; case and underscores do not count.
+
+    That is its name here if other libraries call it so, else one that begins with these letters, else the most similar.
+    """
     plain = {k.lower().replace("_", ""): k for k in sorted(known) if not k.startswith("_")}
-    near = get_close_matches(name.lower().replace("_", ""), list(plain), n=1, cutoff=cutoff)
+    asked = name.lower().replace("_", "")
+    if asked not in plain and ELSEWHERE.get(asked) in plain.values():
+        return ELSEWHERE[asked]
+    begun = [k for k in plain if len(asked) > 2 and k.startswith(asked)]
+    near = [min(begun, key=len)] if begun else get_close_matches(asked, list(plain), n=1, cutoff=cutoff)
     return plain[near[0]] if near else None
 
 
@@ -129,6 +148,12 @@ def no_attribute(module: str, name: str, known: Iterable[str]) -> AttributeError
     near = None if name.startswith("_") else nearest(name, known)
     hint = f"; did you mean {module}.{near}?" if near else ""
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")
+
+
+def no_member(kind: str, name: str, known: Iterable[str]) -> AttributeError:
+    """The error for a name that an object does not have."""
+    near = None if name.startswith("_") else nearest(name, known)
+    return AttributeError(f"a {kind} has no {name!r}" + (f"; did you mean {near!r}?" if near else ""))
 
 
 def suggest_names(module: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.display import Rows, Shown
-from calibrant.errors import MissingDependencyError, nearest, unknown
+from calibrant.errors import MissingDependencyError, no_member, unknown
 
 SCHEMA = 1
 """Version of every JSON object that leaves the process."""
@@ -176,8 +176,7 @@ class Report(Shown, Mapping[str, Estimate]):
         metrics: Mapping[str, Estimate] = self.__dict__.get("metrics", {})  # empty while it is being copied
         if name in metrics:
             return metrics[name]
-        near = None if name.startswith("_") else nearest(name, [*metrics, *vars(Report)])
-        raise AttributeError(f"a Report has no {name!r}" + (f"; did you mean {near!r}?" if near else ""))
+        raise no_member("Report", name, [*metrics, *vars(Report)])
 
     def __dir__(self) -> list[str]:
         return sorted([*super().__dir__(), *self.metrics])

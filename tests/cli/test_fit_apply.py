@@ -82,7 +82,7 @@ def test_parquet_folders_stream(preds: Path, tmp_path: Path, capsys: pytest.Capt
 
 def test_terminal_says_the_verdict_and_where(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = call(capsys, "fit", preds, "--method", "temperature", "-o", tmp_path / "map")
-    assert code == 0 and err == "" and "guard: ok" in out and "written to" in out and "temperature 3" in out
+    assert code == 0 and err == "" and "guard ok" in out and "written to" in out and "temperature 3" in out
     code, out, _ = call(capsys, "fit", preds, "--method", "histogram", "--set", "bins=2")
     assert code == 0 and "flagged" in out and "not written" in out
 

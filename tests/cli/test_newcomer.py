@@ -67,7 +67,7 @@ def test_labels_that_are_names_in_a_csv(said: Said) -> None:
 def test_a_csv_with_class_names_as_columns_hears_what_columns_are_called(said: Said) -> None:
     Path("x.csv").write_text("cat,dog,label\n0.5,0.5,0\n")
     code, _, err = said("audit", "x.csv")
-    assert code == 2 and "columns found: cat, dog, label" in err and "prob_0" in err
+    assert code == 2 and "columns found: cat, dog, label" in err and "prob_cat" in err
 
 
 def test_probabilities_saved_as_logits_are_doubted_and_left_as_they_are(said: Said) -> None:

@@ -12,7 +12,7 @@ import torch
 
 import calibrant
 from calibrant.cli import run
-from calibrant.errors import CalibrantError, FileError, InputError
+from calibrant.errors import CalibrantError, InputError
 
 RNG = np.random.default_rng(0)
 Z = RNG.normal(size=(60, 3)) * 2
@@ -66,6 +66,25 @@ def test_a_categorical_brings_its_order() -> None:
     assert same(calibrant.evaluate(probs=pandas.DataFrame(P, columns=NAMES), labels=TEXT, intervals=False))
 
 
+def test_columns_of_scores_say_the_order_whatever_order_the_categories_have() -> None:
+    pandas = pytest.importorskip("pandas")
+    labels = pandas.Series(TEXT, dtype="category")  # cat, dog, owl
+    for names in (NAMES, [f"prob_{name}" for name in NAMES]):
+        report = calibrant.evaluate(probs=pandas.DataFrame(P, columns=names), labels=labels, intervals=False)
+        assert same(report) and report.conventions["classes"] == "owl, cat, dog"
+    unnamed = pandas.DataFrame(P, columns=["p1", "p2", "p3"])
+    ordered = pandas.Series(pandas.Categorical(TEXT, categories=NAMES))
+    assert same(calibrant.evaluate(probs=unnamed, labels=ordered, intervals=False))
+
+
+def test_categories_of_polars_and_a_frame_that_is_not_read_yet() -> None:
+    polars = pytest.importorskip("polars")
+    table = frame("polars").with_columns(polars.col("species").cast(polars.Categorical))
+    assert same(calibrant.evaluate(table, label="species", intervals=False))
+    with pytest.raises(InputError, match=r"pass data\.collect\(\)"):
+        calibrant.evaluate(table.lazy(), label="species")
+
+
 def test_numbers_of_pandas_are_numbers() -> None:
     pandas = pytest.importorskip("pandas")
     for labels in (pandas.Series(Y), pandas.Series(Y, dtype="Int64"), pandas.Series(Y, dtype="category")):
@@ -113,7 +132,7 @@ def test_a_data_frame_is_evaluated_by_its_columns(kind: str) -> None:
     assert p.classes == tuple(NAMES) and p.group_names == ("a", "b") and p.split == "test"
     assert calibrant.compare(table, table, label="species", metrics=["nll"])["nll"].difference == 0
     calibrant.fit("temperature", table, label="species")
-    with pytest.raises(FileError, match="no column 'labels'; columns found: species, hospital, prob"):
+    with pytest.raises(InputError, match="no column 'label'; columns found: species, .*prob_.*label="):
         calibrant.evaluate(table)
     with pytest.raises(InputError, match=r"calibrant.read\(df"):
         calibrant.predictions(table)

@@ -18,6 +18,7 @@ import typer
 
 from calibrant.cli.console import block, say, warnings_as_notes
 from calibrant.cli.failures import report
+from calibrant.cli.help import Verb, Verbs
 
 VERBS: dict[str, str] = {
     "apply": "Apply a fitted map or a rule to predictions",
@@ -51,7 +52,8 @@ def app(asked: str | None = None) -> typer.Typer:
         help="Makes a neural network's confidence trustworthy, and proves it.",
         add_completion=False,
         pretty_exceptions_enable=False,
-        rich_markup_mode="rich",
+        rich_markup_mode=None,
+        cls=Verbs,
     )
 
     @root.callback(invoke_without_command=True)
@@ -70,9 +72,11 @@ def app(asked: str | None = None) -> typer.Typer:
     for verb, about in VERBS.items():
         found = load(verb) if verb == asked else _not_asked
         if isinstance(found, typer.Typer):
-            root.add_typer(found, name=verb)
+            for each in found.registered_commands:
+                each.cls = Verb
+            root.add_typer(found, name=verb, cls=Verbs)
         else:
-            root.command(name=verb, help=None if verb == asked else f"{about}.")(found)
+            root.command(name=verb, cls=Verb, help=None if verb == asked else f"{about}.")(found)
     return root
 
 

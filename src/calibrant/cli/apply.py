@@ -15,6 +15,7 @@ from calibrant import files
 from calibrant.cli.apply_shifted import shifted_sets
 from calibrant.cli.console import block_json, say
 from calibrant.cli.fit import Bar
+from calibrant.cli.options import ClassAxis, IgnoreIndex, Json, Labels, LabelsKey, LogitsKey, ProbsKey
 from calibrant.decisions import Decisions, Rule, load
 from calibrant.errors import FileError, InputError
 from calibrant.files import outputs
@@ -43,13 +44,13 @@ def apply(
     adaptive: Annotated[
         float | None, typer.Option(help="follow a stream of labelled items by this step, such as 0.02")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
-    logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
-    probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
-    labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
-    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")] = None,
-    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
-    ignore_index: Annotated[int | None, typer.Option(help="label of items to ignore")] = None,
+    as_json: Json = False,
+    logits_key: LogitsKey = None,
+    probs_key: ProbsKey = None,
+    labels_key: LabelsKey = None,
+    labels: Labels = None,
+    class_axis: ClassAxis = -1,
+    ignore_index: IgnoreIndex = None,
 ) -> None:
     """Apply a fitted map or a rule to predictions."""
     one_file = out.suffix in files.FORMATS

@@ -21,6 +21,23 @@ from calibrant.cli.audit_inputs import Audited, Options, audited, pairs
 from calibrant.cli.audit_rule import judged
 from calibrant.cli.audit_show import page, show
 from calibrant.cli.console import block_json, say
+from calibrant.cli.options import (
+    Bins,
+    BootstrapSeed,
+    ClassAxis,
+    ConfidenceKey,
+    Everything,
+    Html,
+    IgnoreIndex,
+    Intervals,
+    Json,
+    Labels,
+    LabelsKey,
+    LogitsKey,
+    Metrics,
+    PredictedKey,
+    ProbsKey,
+)
 from calibrant.errors import InputError
 from calibrant.files import atomic, outputs
 from calibrant.files.arrays import Keys
@@ -35,13 +52,13 @@ def audit(
         list[Path],
         typer.Argument(help="files of predictions; a .npy of scores is followed by a .npy of labels"),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
-    intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95% intervals")] = True,
-    html: Annotated[Path | None, typer.Option(help="write an HTML report to this file")] = None,
+    as_json: Json = False,
+    intervals: Intervals = True,
+    html: Html = None,
     calibration: Annotated[
         Path | None, typer.Option(help="predictions on other items: fit maps on them, show before and after")
     ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="print every metric, not only the main six")] = False,
+    everything: Everything = False,
     advise: Annotated[bool, typer.Option(help="like --calibration, with a random half of these items")] = False,
     by: Annotated[
         str | None, typer.Option(help="a column of the file, e.g. hospital: the same numbers in each of its groups")
@@ -54,26 +71,27 @@ def audit(
         list[str] | None,
         typer.Option("--fail-if", help="exit with code 3 if this is true, e.g. 'ece.high > 0.05'; repeatable"),
     ] = None,
-    metrics: Annotated[
-        str | None, typer.Option(help="names, separated by commas (see `calibrant list metrics`)")
-    ] = None,
-    bins: Annotated[int, typer.Option(help="bins of confidence")] = 15,
-    seed: Annotated[int, typer.Option(help="seed of the bootstrap")] = 0,
+    metrics: Metrics = None,
+    bins: Bins = 15,
+    seed: BootstrapSeed = 0,
     about: Annotated[
         str, typer.Option(help="two classes: judge confidence in the 'top' label or in the 'positive' class")
     ] = "top",
-    logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
-    probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
-    labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
-    predicted_key: Annotated[str | None, typer.Option(help="name of the predicted classes in a top-1 file")] = None,
-    confidence_key: Annotated[str | None, typer.Option(help="name of the confidences in a top-1 file")] = None,
-    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")] = None,
-    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
-    ignore_index: Annotated[int | None, typer.Option(help="label of items to ignore")] = None,
+    logits_key: LogitsKey = None,
+    probs_key: ProbsKey = None,
+    labels_key: LabelsKey = None,
+    predicted_key: PredictedKey = None,
+    confidence_key: ConfidenceKey = None,
+    labels: Labels = None,
+    class_axis: ClassAxis = -1,
+    ignore_index: IgnoreIndex = None,
     allow_reuse: Annotated[bool, typer.Option(help="allow items that the map was fitted on")] = False,
     stream: Annotated[bool, typer.Option(help="one pass at fixed memory; large Parquet is streamed anyway")] = False,
     workers: Annotated[int, typer.Option(help="number of processes that read a stream")] = 1,
-    ray: Annotated[str | None, typer.Option(help="a Ray cluster that reads a stream: its address, or local")] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(help="a Ray cluster that reads a stream: its address, or local"),
+    ] = None,
     exact: Annotated[bool, typer.Option(help="rank a stream exactly, by sorting on disk")] = False,
 ) -> None:
     """How trustworthy are these predictions, with intervals, and what to do next."""
@@ -85,6 +103,8 @@ def audit(
         raise InputError(f"--workers {workers} must be 1 or more")
     if ray is not None and workers > 1:
         raise InputError("--ray and --workers both say who reads a stream; use one of them")
+    if width is not None and not intervals:
+        raise InputError("--plan needs intervals; leave out --no-intervals")
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]
     outputs.check((html, outputs.PAGE), inputs=[*preds, calibration, labels, rule])
     options = Options(
@@ -103,7 +123,7 @@ def audit(
         stream=stream or ray is not None,
     )
     paths = pairs(preds, labels)
-    found = [audited(path, beside, options) for path, beside in paths]
+    found = [replace(audited(path, beside, options), labels=beside) for path, beside in paths]
     if by is not None:
         found = [replace(a, by=grouped(a, *path, by, options)) for a, path in zip(found, paths, strict=True)]
     if width is not None:
@@ -121,7 +141,7 @@ def audit(
         block_json(objects)
     else:
         shown = [n for n in HEADLINE if n in computed] if names is None and not everything else computed
-        show(found, compared, told, html, shown, options.keys)
+        show(found, compared, told, html, shown, options)
     passed = gate.check(gates, [a.report for a in found])
     if passed and not as_json:
         say(passed)

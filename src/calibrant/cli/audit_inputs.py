@@ -51,6 +51,12 @@ class Options:
     exact: bool
     stream: bool
 
+    @property
+    def words(self) -> str:
+        """How a file like these is read, as options that all verbs take, each after a space."""
+        axis = "" if self.class_axis == -1 else f" --class-axis {self.class_axis}"
+        return self.keys.words + axis + ("" if self.ignore_index is None else f" --ignore-index {self.ignore_index}")
+
 
 @dataclass(frozen=True)
 class Audited:
@@ -63,6 +69,7 @@ class Audited:
     by: Subgroups | None = None
     rule: Judgement | None = None
     plan: dict[str, Any] | None = None  # the width that is wanted, and the items that it takes
+    labels: Path | None = None  # a file of them beside this one
 
     @property
     def notes(self) -> tuple[str, ...]:

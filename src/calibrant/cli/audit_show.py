@@ -11,7 +11,6 @@ from calibrant.cli.audit_advice import FEWEST, before_and_after, show_advice
 from calibrant.cli.audit_groups import show_groups, show_plan
 from calibrant.cli.audit_inputs import Audited, Options
 from calibrant.cli.audit_rule import rule_panel, show_rule
-from calibrant.files.arrays import Keys
 from calibrant.metrics.intervals import caveats_line
 from calibrant.metrics.stream_report import bounds_line
 from calibrant.posthoc.advise import Advice
@@ -54,7 +53,7 @@ def show(
     told: Advice | None,
     html: Path | None,
     shown: Sequence[str],
-    keys: Keys,
+    o: Options,
 ) -> None:
     """Everything for the terminal, in the order of the questions: how good, for whom, better than what, what next."""
     from calibrant.cli.layout import Console
@@ -89,15 +88,16 @@ def show(
     if html is not None:
         console.say(f"the report, for a browser: {html}")
     for each in found:
-        console.say(f"next: {with_keys(next_line(each, told, html), keys)}")
+        console.say(f"next: {as_read(next_line(each, told, html), each, o)}")
 
 
-def with_keys(line: str, keys: Keys) -> str:
-    """The command with the names of columns that this one was given."""
+def as_read(line: str, each: Audited, o: Options) -> str:
+    """The command with the options by which this one reads its files."""
     command, mark, why = line.partition("  # ")
     if not command.startswith("calibrant ") or "&&" in command:
         return line
-    return command + keys.words + mark + why
+    same = each.labels is not None and str(each.report.file) in shlex.split(command)
+    return command + o.words + (f" --labels {shlex.quote(str(each.labels))}" if same else "") + mark + why
 
 
 def next_line(each: Audited, told: Advice | None, html: Path | None) -> str:

@@ -11,6 +11,21 @@ import typer
 from calibrant import files
 from calibrant.cli.audit_inputs import pairs as with_labels
 from calibrant.cli.console import block_json
+from calibrant.cli.options import (
+    Bins,
+    BootstrapSeed,
+    ClassAxis,
+    ConfidenceKey,
+    Everything,
+    IgnoreIndex,
+    Json,
+    Labels,
+    LabelsKey,
+    LogitsKey,
+    Metrics,
+    PredictedKey,
+    ProbsKey,
+)
 from calibrant.errors import InputError
 from calibrant.metrics.compare import CAUTION, Comparison, compare_all
 from calibrant.metrics.evaluate import choose
@@ -23,23 +38,21 @@ def compare(
         list[Path],
         typer.Argument(help="two files of predictions or more; a .npy of scores is followed by a .npy of labels"),
     ],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
-    metrics: Annotated[
-        str | None, typer.Option(help="names, separated by commas (see `calibrant list metrics`)")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="print every metric, not only the main six")] = False,
+    as_json: Json = False,
+    metrics: Metrics = None,
+    everything: Everything = False,
     pairs: Annotated[bool, typer.Option("--pairs", help="every two files; otherwise all against the first")] = False,
-    bins: Annotated[int, typer.Option(help="bins of confidence")] = 15,
-    seed: Annotated[int, typer.Option(help="seed of the bootstrap")] = 0,
+    bins: Bins = 15,
+    seed: BootstrapSeed = 0,
     replicates: Annotated[int, typer.Option(help="resamples of the bootstrap")] = 1000,
-    logits_key: Annotated[str | None, typer.Option(help="name of the logits in the files")] = None,
-    probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the files")] = None,
-    labels_key: Annotated[str | None, typer.Option(help="name of the labels in the files")] = None,
-    predicted_key: Annotated[str | None, typer.Option(help="name of the predicted classes in a top-1 file")] = None,
-    confidence_key: Annotated[str | None, typer.Option(help="name of the confidences in a top-1 file")] = None,
-    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the files have none")] = None,
-    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
-    ignore_index: Annotated[int | None, typer.Option(help="label of items to ignore")] = None,
+    logits_key: LogitsKey = None,
+    probs_key: ProbsKey = None,
+    labels_key: LabelsKey = None,
+    predicted_key: PredictedKey = None,
+    confidence_key: ConfidenceKey = None,
+    labels: Labels = None,
+    class_axis: ClassAxis = -1,
+    ignore_index: IgnoreIndex = None,
 ) -> None:
     """Is the second better than the first, or is it noise? Paired, with Holm's correction over metrics."""
     names = [n.strip() for n in metrics.split(",") if n.strip()] if metrics is not None else None
@@ -74,7 +87,6 @@ def _show(found: list[Comparison], shown: Sequence[str] | None) -> None:
 
     console = Console()
     for each in found:
-        console.say(f"{each.b} against {each.a}, {each.n:,} items")
         console.print(terminal.compare_table(each, shown))
         console.say(sentence(each, shown))
         if shown is not None and len(shown) < len(each.rows):

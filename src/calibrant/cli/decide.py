@@ -12,6 +12,7 @@ import typer
 
 from calibrant import files
 from calibrant.cli.console import block_json, say
+from calibrant.cli.options import ClassAxis, IgnoreIndex, Json, Labels, LabelsKey, LogitsKey, ProbsKey
 from calibrant.decisions.choose import decide as choose
 from calibrant.errors import FileError, InputError
 from calibrant.files import outputs
@@ -43,13 +44,13 @@ def decide(
     map_folder: Annotated[Path | None, typer.Option("--map", help="a fitted map to apply first")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="folder for the rule")] = None,
     allow_reuse: Annotated[bool, typer.Option(help="choose on a test split, or on what the map was fitted on")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
-    logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
-    probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
-    labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
-    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")] = None,
-    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
-    ignore_index: Annotated[int | None, typer.Option(help="label of items to ignore")] = None,
+    as_json: Json = False,
+    logits_key: LogitsKey = None,
+    probs_key: ProbsKey = None,
+    labels_key: LabelsKey = None,
+    labels: Labels = None,
+    class_axis: ClassAxis = -1,
+    ignore_index: IgnoreIndex = None,
 ) -> None:
     """Which answers to accept, with a guarantee: a rule for an accuracy, a share, sets or costs."""
     outputs.check((out, outputs.RULE), inputs=[preds, labels, map_folder, loss, costs])

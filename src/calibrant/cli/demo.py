@@ -19,6 +19,7 @@ import typer
 from calibrant import files
 from calibrant.cli.compare import sentence
 from calibrant.cli.console import block_json
+from calibrant.cli.options import Json
 from calibrant.files import atomic, outputs
 from calibrant.metrics import METRICS
 from calibrant.metrics.compare import Comparison, compare
@@ -65,7 +66,7 @@ class Trained:
 def demo(
     out: Annotated[Path, typer.Option("-o", "--out", help="folder for all output")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="seed of the split, the networks and the intervals")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
+    as_json: Json = False,
 ) -> None:
     """The whole pipeline on bundled data: train three ways, recalibrate, one table, an HTML report."""
     from calibrant.report import html

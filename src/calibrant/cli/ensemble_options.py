@@ -11,10 +11,16 @@ from calibrant.errors import InputError, unknown
 Members = Annotated[int | None, typer.Option(min=1, help="number of members; by default the method's own")]
 Sigma = Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")]
 Where = Annotated[
-    str | None, typer.Option(help="PEP: perturb auto, conv, weights or all; MC dropout: the dropouts below this name")
+    str | None,
+    typer.Option(
+        help="PEP: perturb auto, conv, weights or all; MC dropout: the dropouts below this name",
+    ),
 ]
 Distribution = Annotated[str | None, typer.Option(help="PEP's noise: gaussian (default) or uniform")]
-Search = Annotated[str | None, typer.Option(help="PEP's search for σ: bracket (default), or golden as in the paper")]
+Search = Annotated[
+    str | None,
+    typer.Option(help="PEP's search for σ: bracket (default), or golden as in the paper"),
+]
 Rate = Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")]
 
 METHODS = {

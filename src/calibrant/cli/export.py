@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from calibrant.cli.console import block_json, say
+from calibrant.cli.options import Json
 from calibrant.decisions import Rule, load
 from calibrant.decisions.export import export as write
 from calibrant.files import outputs
@@ -17,7 +18,7 @@ from calibrant.types import SCHEMA
 def export(
     map_folder: Annotated[Path, typer.Argument(metavar="MAP", help="folder that `calibrant fit` or `decide` wrote")],
     out: Annotated[Path, typer.Option("-o", "--out", help="a .json (smooth maps: formula and numbers) or a .onnx")],
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write a fitted map or a rule for other programs: formula and numbers (.json), or a graph (.onnx)."""
     fitted = load(map_folder)

@@ -13,6 +13,7 @@ import typer
 
 from calibrant import files
 from calibrant.cli.console import block_json
+from calibrant.cli.options import ClassAxis, IgnoreIndex, Json, Labels, LabelsKey, LogitsKey, ProbsKey
 from calibrant.errors import InputError
 from calibrant.files import outputs
 from calibrant.files.paths import calibrated, partner
@@ -38,14 +39,14 @@ def fit(
     strict: Annotated[bool, typer.Option(help="refuse a map that the guard flags: exit code 1")] = False,
     allow_reuse: Annotated[bool, typer.Option(help="allow fitting on a test split")] = False,
     seed: Annotated[int, typer.Option(help="seed of the folds")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
+    as_json: Json = False,
     everything: Annotated[bool, typer.Option("--all", help="print every candidate of auto, not only the best")] = False,
-    logits_key: Annotated[str | None, typer.Option(help="name of the logits in the file")] = None,
-    probs_key: Annotated[str | None, typer.Option(help="name of the probabilities in the file")] = None,
-    labels_key: Annotated[str | None, typer.Option(help="name of the labels in the file")] = None,
-    labels: Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")] = None,
-    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
-    ignore_index: Annotated[int | None, typer.Option(help="label of items to ignore")] = None,
+    logits_key: LogitsKey = None,
+    probs_key: ProbsKey = None,
+    labels_key: LabelsKey = None,
+    labels: Labels = None,
+    class_axis: ClassAxis = -1,
+    ignore_index: IgnoreIndex = None,
 ) -> None:
     """Fit a map that makes confidence honest, and check that it does."""
     outputs.check((out, outputs.MAP), inputs=[preds, labels])
@@ -119,7 +120,7 @@ def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool, key
             f"NLL on the {r.n:,} items it was fitted on: {r.nll_before:.4f} → {r.nll_after:.4f}", highlight=False
         )
     guarded = r.guard
-    console.say(f"guard: {sentence(guarded)}", "" if guarded.get("ok") else "bold red")
+    console.say(f"guard {sentence(guarded)}", "" if guarded.get("ok") else "bold red")
     if r.reuse:
         console.print("fitted on a test split, on purpose (--allow-reuse)", style="bold red")
     written = f"written to {out}" if out is not None else "not written: pass a folder with -o"

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.cli.console import block_json, say
+from calibrant.cli.options import Json
 from calibrant.errors import unknown
 from calibrant.types import SCHEMA
 
@@ -80,7 +81,7 @@ def list_(
     family: Annotated[
         str | None, typer.Argument(help="which table; without it, all families with their counts")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
+    as_json: Json = False,
 ) -> None:
     """List the methods of a family, one line each."""
     if family is None:

@@ -14,6 +14,7 @@ import typer
 from calibrant.cli.console import block_json, say
 from calibrant.cli.ensemble_options import Distribution, Members, Rate, Search, Sigma, Where
 from calibrant.cli.model_data import check_channels, data_name, fed, inputs_of, model_data, moment
+from calibrant.cli.options import ClassAxis, DataRoot, Device, Json, Mean, Models, Std
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,13 +26,13 @@ SMALL_IMAGES = 1000 * 32 * 32
 
 
 def predict(
-    model: Annotated[
-        list[str], typer.Argument(help="RUN/, timm:NAME, torchvision:NAME or package.module:factory[@WEIGHTS or @RUN/]")
-    ],
+    model: Models,
     out: Annotated[Path, typer.Option("-o", "--out", help="file of predictions: .npz, .safetensors, .parquet, .csv")],
     data: Annotated[
         str | None,
-        typer.Option(help="a data set (`calibrant list datasets`), FILE.npz or folder; by default the run's own"),
+        typer.Option(
+            help="a data set (`calibrant list datasets`), FILE.npz or folder; by default the run's own",
+        ),
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation, calibration or test")] = "test",
     ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag, snapshot or temporal")] = None,
@@ -48,11 +49,18 @@ def predict(
         typer.Option("--features", help="also write the last linear layer's inputs, for confidnet and trust_score"),
     ] = False,
     stream: Annotated[
-        bool, typer.Option("--stream", help="the items are frames of one stream: average each with the ones before")
+        bool,
+        typer.Option(
+            "--stream",
+            help="the items are frames of one stream: average each with the ones before",
+        ),
     ] = False,
     window: Annotated[int | None, typer.Option(min=0, help="stream: frames before this one (default: 5)")] = None,
-    decay: Annotated[float | None, typer.Option(help="stream: weight relative to the next frame (exp(-0.8))")] = None,
-    class_axis: Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")] = -1,
+    decay: Annotated[
+        float | None,
+        typer.Option(help="stream: weight relative to the next frame (exp(-0.8))"),
+    ] = None,
+    class_axis: ClassAxis = -1,
     ignore_index: Annotated[
         int | None, typer.Option(help="label maps: pixels with this label have no class (like -1)")
     ] = None,
@@ -61,16 +69,13 @@ def predict(
     html: Annotated[
         Path | None, typer.Option(help="write an HTML report beside the network alone; PEP adds its σ curve")
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
-    mean: Annotated[
-        str | None,
-        typer.Option(help="per channel, e.g. 0.5,0.5,0.5, or own; default: the model's, then a named data set's"),
-    ] = None,
-    std: Annotated[str | None, typer.Option(help="per channel, like --mean")] = None,
+    data_root: DataRoot = None,
+    mean: Mean = None,
+    std: Std = None,
     batch: Annotated[int | None, typer.Option(min=1, help="items per batch; by default 1000 small images")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    device: Device = "auto",
     seed: Annotated[int | None, typer.Option(help="seed of the ensemble and the split (runs keep theirs)")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
+    as_json: Json = False,
 ) -> None:
     """What a model says about a part of the data, alone or as an ensemble."""
     from calibrant import files
@@ -134,7 +139,7 @@ def predict(
 
         alone = None if made is None else _alone(networks[:1], batches(split), options)
         atomic.write_text(html, page(predicted, alone, made, lambda: batches(fit_on), out, maps))
-    _say(predicted, out, made, save, html, inputs_of(loaded, *normalised), as_json=json_)
+    _say(predicted, out, made, save, html, inputs_of(loaded, *normalised), as_json=as_json)
 
 
 def narrowed(p: Predictions, networks: Iterable[Any]) -> Predictions:

@@ -14,6 +14,7 @@ import typer
 
 from calibrant.cli.console import block, block_json, say
 from calibrant.cli.ensemble_options import Distribution, Members, Rate, Search, Sigma, Where
+from calibrant.cli.options import DataRoot, Device, Html, Intervals, Json, Mean, Models, Std
 from calibrant.errors import InputError
 from calibrant.files import outputs
 
@@ -28,13 +29,13 @@ if TYPE_CHECKING:
 
 
 def stress(
-    model: Annotated[
-        list[str], typer.Argument(help="RUN/, timm:NAME, torchvision:NAME or package.module:factory[@WEIGHTS or @RUN/]")
-    ],
+    model: Models,
     out: Annotated[Path, typer.Option("-o", "--out", help="folder of the cells; an unfinished one is resumed")],
     data: Annotated[
         str | None,
-        typer.Option(help="a data set, some classes (cifar10[0-4]), FILE.npz or folder; by default the run's own"),
+        typer.Option(
+            help="a data set, some classes (cifar10[0-4]), FILE.npz or folder; by default the run's own",
+        ),
     ] = None,
     suite: Annotated[
         str, typer.Option(help="corruptions, perturbations, ood, frequency, natural (separated by commas), or all")
@@ -71,19 +72,16 @@ def stress(
     distribution: Distribution = None,
     search: Search = None,
     p: Rate = None,
-    html: Annotated[Path | None, typer.Option(help="write an HTML report to this file")] = None,
+    html: Html = None,
     limit: Annotated[int | None, typer.Option(min=2, help="at most this many items, spread over the set")] = None,
-    intervals: Annotated[bool, typer.Option("--intervals/--no-intervals", help="95% intervals")] = True,
-    data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
-    mean: Annotated[
-        str | None,
-        typer.Option(help="per channel, e.g. 0.5,0.5,0.5, or own; default: the model's, then a named data set's"),
-    ] = None,
-    std: Annotated[str | None, typer.Option(help="per channel, like --mean")] = None,
-    batch: Annotated[int, typer.Option(min=1)] = 500,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    intervals: Intervals = True,
+    data_root: DataRoot = None,
+    mean: Mean = None,
+    std: Std = None,
+    batch: Annotated[int, typer.Option(min=1, help="images per batch")] = 500,
+    device: Device = "auto",
     seed: Annotated[int, typer.Option(help="seed of the shifts, the ensemble and the bootstrap")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
+    as_json: Json = False,
 ) -> None:
     """Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable."""
     from calibrant.cli import stress_inputs as inputs

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.cli.console import block, block_json, say
+from calibrant.cli.options import DataRoot, Device, Json
 from calibrant.files.locks import first_process
 
 
@@ -23,8 +24,8 @@ def train(
     data: Annotated[
         str | None, typer.Option(help="the recipe's data.name: a data set, a folder of images or my.module:factory")
     ] = None,
-    data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    data_root: DataRoot = None,
+    device: Device = "auto",
     devices: Annotated[int, typer.Option(help="processes that share each batch (DDP)", min=1)] = 1,
     checkpoint_every: Annotated[int, typer.Option(help="epochs between checkpoints", min=1)] = 1,
     keep_epochs: Annotated[
@@ -36,7 +37,7 @@ def train(
         Path | None,
         typer.Option(help="AR-AdaLS: a run, or its folder of robustness; by default a vanilla run is trained"),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
+    as_json: Json = False,
 ) -> None:
     """Train by a recipe: resumable, recorded, with predictions that audit, fit and compare take."""
     from calibrant.cli import train_levels

@@ -17,7 +17,7 @@ from typing import Any
 from calibrant.decisions.attach import write_rule_onnx
 from calibrant.decisions.conformal import PredictionSets
 from calibrant.decisions.rule import Rule
-from calibrant.errors import FileError, MapError
+from calibrant.errors import FileError, InputError, MapError
 from calibrant.files import atomic, outputs
 from calibrant.posthoc.export import map_to_json, write_json
 from calibrant.posthoc.map import FittedMap
@@ -41,6 +41,10 @@ FORMULAS = {
 
 def export(fitted: FittedMap | Rule, path: str | PathLike[str]) -> Path:
     """Write a fitted map or a rule for other programs: formula and numbers (.json), or a graph (.onnx)."""
+    if not isinstance(fitted, FittedMap | Rule):
+        other = " (model and map together: calibrant.to_onnx(path, model, fitted, example))"
+        said = f"export writes a fitted map or a rule, not {type(fitted).__name__}"
+        raise InputError(said + (other if callable(fitted) else ""))
     out = Path(path)
     if out.suffix not in (".json", ".onnx"):
         raise FileError(f"cannot write {out}: unknown format {out.suffix!r}; use .json or .onnx")

@@ -23,7 +23,9 @@ class DeepEnsemble(Ensemble):
     models: tuple[nn.Module, ...]
 
     def __init__(self, models: Sequence[nn.Module]) -> None:
-        if not models:
+        if isinstance(models, nn.Module) and not isinstance(models, nn.ModuleList):
+            raise InputError(f"a deep ensemble is made of a list of models, and this is one {type(models).__name__}")
+        if not len(models):
             raise InputError("a deep ensemble needs at least one model")
         object.__setattr__(self, "models", tuple(map(module, models)))
 

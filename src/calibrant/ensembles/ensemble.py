@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.display import Rows, Shown
 from calibrant.ensembles.inputs import Inputs, Untouched
 from calibrant.ensembles.single import predict
 from calibrant.errors import CalibrantError, InputError
@@ -37,7 +38,7 @@ TOGETHER = 2**24
 """Above this many numbers, pooling several members at once gains nothing and costs memory."""
 
 
-class Ensemble:
+class Ensemble(Shown):
     """Abstract: a method writes `size` and `member`. Calling pools; `members(x)` is [M, N, K].
 
     `class_axis` says where the networks' classes are, in calls and in `predict`. By default it is the last of two axes
@@ -61,6 +62,10 @@ class Ensemble:
     def build(cls, given: Ingredients) -> Ensemble:
         """The ensemble from what the command line has at hand."""
         raise InputError(f"{cls.__name__} cannot be built by name: its class has no method `build`; make it in Python")
+
+    def _shown(self) -> tuple[str, Rows]:
+        kinds = ", ".join(dict.fromkeys(type(network).__name__ for network in self.networks))
+        return f"{type(self).__name__} of {self.size} networks ({kinds})", []
 
     @property
     def networks(self) -> Sequence[Any]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -53,6 +54,17 @@ def _version(tensor: Tensor) -> int | None:
 
 def _same(tensor: Tensor, copy: Tensor, version: int | None) -> bool:
     return torch.equal(tensor, copy) if version is None else tensor._version == version
+
+
+def batches_of(loader: Any, most: int = 500) -> Any:
+    """A pair of arrays, inputs and labels, in batches of at most `most` items; anything else as it is."""
+    if not (isinstance(loader, tuple | list) and len(loader) == 2 and isinstance(loader[0], Tensor | np.ndarray)):
+        return loader
+    x, y = torch.as_tensor(loader[0]), torch.as_tensor(loader[1])
+    if len(x) != len(y):
+        raise InputError(f"{len(x)} inputs but {len(y)} labels")
+    size = max(1, min(most, 2**23 * len(x) // max(x.numel(), 1)))  # fewer of large ones
+    return list(zip(torch.split(x, size), torch.split(y, size), strict=True))
 
 
 def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, Any]:

@@ -67,7 +67,7 @@ class Certificate(Shown):
 
 
 @dataclass(frozen=True, eq=False)
-class PEP(Shown, Ensemble):
+class PEP(Ensemble):
     """A model whose predictions are averaged over m Gaussian perturbations of its weights."""
 
     model: nn.Module

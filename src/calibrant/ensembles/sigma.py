@@ -12,12 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant.ensembles.ensemble import LogMean, checked
-from calibrant.ensembles.inputs import Inputs, Untouched, first, moved, unpack
+from calibrant.ensembles.inputs import Inputs, Untouched, batches_of, first, moved, unpack
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, Panel
@@ -199,14 +198,7 @@ def _is_test(data: Any) -> bool:
 
 def _pairs(calibration: Iterable[Any] | tuple[Tensor, Tensor], most: int) -> Iterable[tuple[Inputs, Tensor]]:
     """Batches of at most `most` items, fewer of large ones: activations are many times an input's size."""
-    if isinstance(calibration, tuple) and len(calibration) == 2 and isinstance(calibration[0], (Tensor, np.ndarray)):
-        x: Any = torch.as_tensor(calibration[0])
-        y: Any = torch.as_tensor(calibration[1])
-        if len(x) != len(y):
-            raise InputError(f"{len(x)} inputs but {len(y)} labels")
-        size = max(1, min(most, 2**23 * len(x) // max(x.numel(), 1)))
-        yield from ((((a,), {}), b) for a, b in zip(x.split(size), y.split(size), strict=True))
-        return
+    calibration = batches_of(calibration, most)
     if not isinstance(calibration, Iterable):
         what = type(calibration).__name__
         raise InputError(

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.inputs import Untouched, moved, unpack
+from calibrant.ensembles.inputs import Untouched, batches_of, moved, unpack
 from calibrant.ensembles.penultimate import Penultimate
 from calibrant.errors import InputError
 from calibrant.functional.inputs import predictions
@@ -57,7 +57,7 @@ def predict(
     progress: bool = False,
     source: str = "",
 ) -> Predictions:
-    """Run `model` (or a list of members, giving logits [M, N, K]) over every batch of `loader`.
+    """Run `model` (or a list of members, giving logits [M, N, K]) over every batch of `loader`, or over a pair (x, y).
 
     `device` defaults to where the model's parameters are; a model moved there is moved back. A third
     integer entry of a batch becomes the items' ids. `autocast=torch.bfloat16` runs in mixed precision.
@@ -71,7 +71,7 @@ def predict(
         raise InputError(f"features are of one network, not of {len(models)}; predict with each of them alone")
     networks = [_classes_last(m, class_axis) for m in models]
     where = torch.device(device) if device is not None else _home(models)
-    rows, untouched = _Rows(many), Untouched()
+    rows, untouched, loader = _Rows(many), Untouched(), batches_of(loader)
     with (
         torch.random.fork_rng(devices=[]),  # a DataLoader draws a seed for its workers from the global generator
         _evaluating(models, where),

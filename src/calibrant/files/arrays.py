@@ -40,6 +40,10 @@ ROLES: dict[str, tuple[str, ...]] = {
 """Role → the names that are accepted for it. We write the first."""
 
 
+SHOWN = 20
+"""Names that an error lists."""
+
+
 @dataclass(frozen=True)
 class Keys:
     """Names that the user passes (`--logits-key` …); a name that is passed replaces the usual ones."""
@@ -72,7 +76,8 @@ class Arrays:
 
     @property
     def found(self) -> str:
-        shown = ", ".join(self.names[:20]) + (", …" if len(self.names) > 20 else "")
+        there = [each for name in self.names for each in self.columns.get(name, (name,))]
+        shown = ", ".join(there[:SHOWN]) + (", …" if len(there) > SHOWN else "")
         return f"{self.word}s found: {shown or 'none'}"
 
 
@@ -129,7 +134,7 @@ def choose(arrays: Arrays, keys: Keys) -> dict[str, str]:
         asked = given.get(role)
         if asked is not None:
             if asked not in arrays.names:
-                meant = nearest(asked, arrays.names)
+                meant = nearest(asked, arrays.names, cutoff=0.7)
                 hint = f"did you mean {meant!r}? " if meant else ""
                 raise FileError(f"{arrays.path}: no {arrays.word} {asked!r} for {role}; {hint}{arrays.found}")
             roles[role] = asked
@@ -151,7 +156,7 @@ def choose(arrays: Arrays, keys: Keys) -> dict[str, str]:
 def _complete(arrays: Arrays, roles: dict[str, str]) -> None:
     if "labels" not in roles:
         raise FileError(
-            f"{arrays.path}: no {arrays.word} 'labels'; {arrays.found}; pass its name with --labels-key, "
+            f"{arrays.path}: no {arrays.word} 'labels' or 'label'; {arrays.found}; pass its name with --labels-key, "
             "or a file of labels with --labels FILE.npy"
         )
     if "logits" in roles and "probs" in roles:
@@ -168,7 +173,7 @@ def _complete(arrays: Arrays, roles: dict[str, str]) -> None:
         raise FileError(
             f"{arrays.path}: no {arrays.word} 'logits' or 'probs' (nor 'predicted' with 'confidence'); "
             f"{arrays.found}; pass their names with --logits-key, --probs-key, or --predicted-key and --confidence-key"
-            + ("; scores with one column per class are called logit_0, logit_1, … or prob_0, …" if table else "")
+            + ("; scores with one column per class are called logit_0, … or prob_cat, prob_dog, …" if table else "")
         )
 
 

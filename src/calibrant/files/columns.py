@@ -114,6 +114,8 @@ def dense(column: Any, path: Path, name: str) -> Any:
             row = flat.is_null().to_pylist().index(True) // int(np.prod(shape[1:], dtype=int))
             raise FileError(f"{path}: column {name!r} has an empty value in row {row}")
     if pa.types.is_dictionary(flat.type):
+        if pa.types.is_string_view(flat.type.value_type):  # Polars' categories, which Arrow does not decode
+            flat = pa.DictionaryArray.from_arrays(flat.indices, flat.dictionary.cast(pa.string()))
         flat = flat.dictionary_decode()
     if not (pa.types.is_integer(flat.type) or pa.types.is_floating(flat.type) or pa.types.is_boolean(flat.type)):
         values = flat.to_pylist()

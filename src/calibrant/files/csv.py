@@ -67,6 +67,9 @@ def _header(path: Path) -> list[str]:
         raise FileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
     if not header:
         raise FileError(f"{path}: empty; a CSV file starts with a line of column names")
+    other = next((mark for mark in (";", "\t", "|") if mark in header[0]), None) if len(header) == 1 else None
+    if other is not None:
+        raise FileError(f"{path}: the columns are separated by {other!r}; save the file with commas between them")
     return header
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.errors import InputError
-from calibrant.files.arrays import Arrays, Keys, join
+from calibrant.files.arrays import ROLES, Arrays, Keys, join
 from calibrant.files.columns import class_meta, stacked, stems
 from calibrant.functional.inputs import predictions as checked
 from calibrant.types import Predictions, Split
@@ -42,6 +42,8 @@ def given(
         if probs is not None or not isinstance(group, str | None):
             raise InputError("a table brings its own columns; name them with label= and group=")
         return of_table(data, Keys(labels=label, group=group), classes, None if split == Split.UNKNOWN else split)
+    if hasattr(data, "collect"):
+        raise InputError(f"this {type(data).__name__} has not been read yet; pass data.collect()")
     if label is not None:
         raise InputError(f"label={label!r} names a column of a table; beside arrays, pass the labels themselves")
     return checked(
@@ -71,6 +73,8 @@ def of_table(data: Any, keys: Keys, classes: Sequence[Any] | None, split: Split 
         raise InputError(f"this {type(data).__name__} is not a table of plain columns ({error})") from error
     found = stems(table.column_names, name)
     arrays = Arrays(
-        name, tuple(found), lambda key: stacked(table, found[key], name, key), class_meta(found), word="column"
+        name, tuple(found), lambda key: stacked(table, found[key], name, key), class_meta(found), "column", found
     )
+    if keys.labels is None and not any(label in found for label in ROLES["labels"]):
+        raise InputError(f"the table has no column 'label'; {arrays.found}; say which one holds the labels: label='…'")
     return join(arrays, keys, classes=classes, split=split, source="")

@@ -19,21 +19,34 @@ REMEDY = (
     "scores prob_cat, prob_dog, …)"
 )
 
+PREFIXES = ("logit_", "logits_", "prob_", "probs_")
+"""What stands before the name of a class in the name of its column."""
+
 
 def known_classes(classes: Sequence[Any] | None, labels: Any, scores: Any) -> list[str] | None:
-    """The names of the classes: as given, else the categories of the labels, else the columns of the scores."""
+    """The names of the classes: as given, else the columns of the scores, else the categories of the labels.
+
+    Columns that are no classes of the labels (p1, p2) leave the order to the categories.
+    """
     if classes is None:
-        own = getattr(labels, "categories", getattr(getattr(labels, "cat", None), "categories", None))
-        columns = getattr(scores, "columns", None)
-        found = own if own is not None else columns
-        if found is None or not all(isinstance(name, str) for name in found):
+        own = _texts(getattr(labels, "categories", getattr(getattr(labels, "cat", None), "categories", None)))
+        columns = _texts(getattr(scores, "columns", None))
+        for prefix in PREFIXES:
+            if columns and all(name.startswith(prefix) for name in columns):
+                columns = [name.removeprefix(prefix) for name in columns]
+        classes = own if own and not set(own) <= {*(columns or ())} else columns
+        if classes is None:
             return None
-        classes = list(found)
     names = [_plain(name) for name in (classes.tolist() if hasattr(classes, "tolist") else classes)]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"the class {twice!r} is named twice; class names must differ")
     return names
+
+
+def _texts(names: Any) -> list[str] | None:
+    """These names, if all are text."""
+    return list(names) if names is not None and all(isinstance(name, str) for name in names) else None
 
 
 def numbered(labels: Any, classes: Sequence[str] | None, name: str = "label", where: str = "") -> Any:

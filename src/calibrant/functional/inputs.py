@@ -8,6 +8,7 @@ Only the name of the argument tells logits from probabilities. Probabilities bec
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,8 @@ def predictions(
     as logits, with a `CalibrantWarning`; a caller that passes only some of the items sets `doubt=False`.
     """
     where = f"{source}: " if source else ""
+    if isinstance(logits, str | PathLike):
+        raise InputError(f"{str(logits)!r} is a path, not scores; read it first: calibrant.read({str(logits)!r})")
     if labels is None:
         table = "; a data frame is read by calibrant.read(df, labels_key=…)" if hasattr(logits, "columns") else ""
         raise InputError(f"{where}no labels; pass one class per item{table}")
@@ -78,7 +81,6 @@ def predictions(
             scores, raw = log_probabilities(scores, where), False
     elif predicted is None or confidence is None:
         raise InputError(f"{where}no scores; pass logits, or probs, or predicted and confidence together")
-    y = integer_labels(y, None if scores is None else int(scores.shape[-1]), where)
     n = len(y) if scores is None else int(scores.shape[-2])
     if n == 0 or len(y) == 0:
         raise InputError(f"{where}there are no items (N = 0)")
@@ -86,6 +88,7 @@ def predictions(
         turned = scores is not None and scores.ndim == 2 and scores.shape[1] == len(y)
         remedy = "the scores look transposed: pass one row per item" if turned else "they must be of equal length"
         raise InputError(f"{where}{n} rows of scores but {len(y)} labels; {remedy}")
+    y = integer_labels(y, None if scores is None else int(scores.shape[-1]), where)
     group_ids, group_names = numbered_groups(beside["group"], n, where)
     guess, sure = _top1(beside["predicted"], beside["confidence"], n, where)
     return Predictions(

@@ -29,7 +29,8 @@ class Focal(ItemLoss):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not all(0 <= gamma < math.inf for gamma in (self.gamma, *(gamma for _, gamma in self.steps))):
-            raise InputError(f"gamma must be 0 or more, got {self.gamma} and steps {self.steps}; 0 is cross-entropy")
+            steps = f" with steps {self.steps}" if self.steps else ""
+            raise InputError(f"gamma must be 0 or more, got {self.gamma}{steps}; 0 is cross-entropy")
         if list(self.steps) != sorted(self.steps, key=lambda step: step[0]):
             raise InputError(f"steps {self.steps} must have rising bounds")
 

@@ -1,7 +1,7 @@
 """`compare`: two predictors on the same items, metric by metric: better, worse, or within noise?
 
 Paired bootstrap of the difference, or for calibration errors inversion of a test (`paired`); Holm's correction over the
-metrics that were asked for. An item bootstrap compares predictors; a claim about methods needs seeds.
+metrics that were asked for. Items are resampled, which compares two predictors; to compare methods takes several seeds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from calibrant.display import Rows, Shown, headline
-from calibrant.errors import InputError, unknown
+from calibrant.errors import InputError, no_member, unknown
 from calibrant.files.data_frame import given
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, paired
@@ -28,7 +28,7 @@ from calibrant.metrics.paired_noise import Joint, turned
 from calibrant.metrics.table import Metric, Panel
 from calibrant.types import SCHEMA, Predictions, data_frame, jsonable
 
-CAUTION = "An item bootstrap compares predictors; a claim about methods needs seeds."
+CAUTION = "These intervals compare two predictors. To compare two methods, train each with several seeds."
 
 _MOVES = {("low", True): "worse", ("low", False): "better", ("high", True): "better", ("high", False): "worse"}
 
@@ -75,6 +75,13 @@ class Comparison(Shown):
                 return row
         raise unknown("metric", str(name), list(self))
 
+    def __getattr__(self, name: str) -> Difference:
+        rows: tuple[Difference, ...] = self.__dict__.get("rows", ())  # empty while it is being copied
+        found = next((row for row in rows if row.metric == name), None)
+        if found is None:
+            raise no_member("Comparison", name, [*(row.metric for row in rows), *vars(Comparison)])
+        return found
+
     def __iter__(self) -> Iterator[str]:
         return (row.metric for row in self.rows)
 
@@ -91,7 +98,10 @@ class Comparison(Shown):
 
     def _shown(self) -> tuple[str, Rows]:
         title = f"{self.b} against {self.a}, {self.n:,} items: {self.verdict}"
-        return title, [(name, *self[name].cells()) for name in headline(self)]
+        from calibrant.report.comparison import rows
+
+        shown = headline(self)
+        return title, [(r.metric, r.difference, r.interval, r.verdict) for r in rows(self) if r.metric in shown]
 
     def to_pandas(self) -> Any:
         """A DataFrame with one row per metric: a, b, difference, low, high, p, p_holm, verdict, …"""

@@ -47,7 +47,7 @@ class Resampling:
                 "population's binned error that a test accepts (debiased: its lower end is 0 when 'calibrated' is "
                 "accepted, and a plug-in value that is mostly noise may lie above its upper end)"
             ),
-            "about": "an item bootstrap compares predictors; a claim about methods needs seeds",
+            "about": "these intervals compare two predictors; to compare two methods, train each with several seeds",
         }
 
 

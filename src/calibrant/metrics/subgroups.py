@@ -74,11 +74,13 @@ class Subgroups(Shown):
 
     def _shown(self) -> tuple[str, Rows]:
         found = f"no {self.column} stands out" if self.worst is None else f"worst {self.column}: {self.worst.name}"
+        from calibrant.report.numbers import brief
+
         metrics = [name for name in ("ece", "gap") if name in self.parts[0].report]  # two intervals fit 80 columns
         return f"{found} (p corrected for {len(self.parts)} groups)", [
             (self.column, "items", *metrics, "p (Holm)"),
             *(
-                (g.name, f"{g.report.n:,}", *(repr(g.report[m]) for m in metrics), f"{g.p_holm:.2g}")
+                (g.name, f"{g.report.n:,}", *(brief(m, g.report[m]) for m in metrics), f"{g.p_holm:.2g}")
                 for g in self.parts
             ),
         ]

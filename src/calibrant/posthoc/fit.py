@@ -45,6 +45,7 @@ def fit(
     the names in the order of the scores. The map's `record` holds certificate, guard and NLL before and after;
     `strict=True` refuses a map that the guard flags. Further keywords are the method's settings.
     """
+    calibrator = resolve(method, settings, seed)
     p = given(
         logits,
         labels,
@@ -56,7 +57,7 @@ def fit(
         ignore_index=ignore_index,
         group=group,
     )
-    return fit_predictions(resolve(method, settings, seed), p, strict=strict, allow_reuse=allow_reuse, seed=seed)
+    return fit_predictions(calibrator, p, strict=strict, allow_reuse=allow_reuse, seed=seed)
 
 
 def fit_predictions(
@@ -105,7 +106,8 @@ def resolve(method: str | Calibrator, settings: dict[str, Any], seed: int = 0) -
             raise InputError(f"{method.name} already carries its settings; {', '.join(settings)} would be ignored")
         return method
     if not isinstance(method, str):
-        raise InputError(f"method must be a name or a calibrator, not {type(method).__name__}")
+        said = f"the first argument is the method, a name or a calibrator, not {type(method).__name__}"
+        raise InputError(f"{said}: calibrant.fit('auto', logits, labels)")
     if "+" in method:
         if settings:
             raise InputError(f"settings of {method} are ambiguous; build Composition(first, second) from Python")

@@ -84,7 +84,7 @@ def compare_table(comparison: Any, names: Sequence[str] | None = None) -> Table:
         ("verdict", "left"),
     )
     a, b = short_names(comparison_names(comparison))
-    table.title, table.title_justify = Text(f"{b} against {a}", style="bold"), "left"
+    table.title, table.title_justify = Text(f"{b} against {a}, {comparison.n:,} items", style="bold"), "left"
     for row in comparison_rows(comparison):
         if names is not None and row.metric not in names:
             continue

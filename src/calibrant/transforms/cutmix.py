@@ -30,7 +30,7 @@ class CutMix(Mixing):
         """One batch of images and soft targets, mixed; for your own training loop."""
         if self.alpha == 0 or self.probability == 0:
             return x, q
-        self.check_floating(x)
+        self.check(x, q)
         if x.ndim != 4:
             raise InputError(f"cutmix cuts images [N, C, H, W], got {tuple(x.shape)}; use mixup")
         height, width = x.shape[-2:]

@@ -31,9 +31,13 @@ class Mixing:
         """One batch of inputs and soft targets, mixed; for your own training loop."""
         raise TypeError(f"{type(self).__name__} must define mixed")
 
-    def check_floating(self, x: Tensor) -> None:
+    def check(self, x: Tensor, q: Tensor) -> None:
+        """Only numbers can be mixed: neither tokens nor labels."""
+        what = type(self).__name__.lower()
+        if not q.is_floating_point():
+            soft = "calibrant.targets.OneHot(classes)(labels)"
+            raise InputError(f"{what} mixes soft targets, and these are labels; pass {soft}")
         if not x.is_floating_point():
-            what = type(self).__name__.lower()
             raise InputError(f"{what} mixes numbers, and this input is {x.dtype} (tokens?); drop {what} for it")
 
 
@@ -52,7 +56,7 @@ class Mixup(Mixing):
         """One batch of inputs and soft targets, mixed; for your own training loop."""
         if self.alpha == 0:
             return x, q
-        self.check_floating(x)
+        self.check(x, q)
         n = x.shape[0]
         weight = beta(self.alpha, n if self.per_item else 1, rng).to(x.device)
         other = permutation(n, rng).to(x.device)

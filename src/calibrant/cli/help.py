@@ -1,0 +1,59 @@
+"""`--help` as plain columns that fit 80: every option whole, in groups, a switch by the word that turns it."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+GROUPS = {
+    "How files are read": (
+        *("logits_key", "probs_key", "labels_key", "predicted_key", "confidence_key"),
+        *("labels", "class_axis", "ignore_index"),
+    ),
+    "Streams": ("stream", "workers", "ray", "exact", "window", "decay", "scene_cut"),
+    "Data": ("data", "data_root", "split", "limit", "mean", "std"),
+    "Ensemble": (
+        *("ensemble", "members", "keep_members", "sigma", "where", "distribution", "search", "fit_on", "p", "save"),
+    ),
+}
+"""Options of any verb that belong together. All others come first."""
+KINDS = {"str": "TEXT", "path": "PATH", "int": "N", "float": "NUMBER"}
+
+
+class Verb(TyperCommand):
+    """A verb whose options stand in groups."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return ["[OPTIONS]", *(row(p, ctx)[0] for p in self.params if p.param_type_name == "argument")]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", "Options", *GROUPS)}
+        for p in self.get_params(ctx):
+            usual = "Arguments" if p.param_type_name == "argument" else "Options"
+            rows[next((title for title, names in GROUPS.items() if p.name in names), usual)].append(row(p, ctx))
+        for title, found in rows.items():
+            if found:
+                with formatter.section(title):
+                    formatter.write_dl(found, col_max=26)
+
+
+class Verbs(TyperGroup):
+    """The overview: one sentence about each verb, not cut off."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl([(name, verb.help or verb.short_help or "") for name, verb in self.commands.items()])
+
+
+def row(p: Any, ctx: Any) -> tuple[str, str]:
+    """What is typed, and what it does. A switch that is off says how it is turned on, and one that is on, how off."""
+    about = p.help or ""
+    if p.param_type_name == "argument":
+        return (p.metavar or p.name).upper().rstrip("….") + ("…" if p.nargs == -1 else ""), about
+    if getattr(p, "is_flag", False):
+        return ", ".join(p.secondary_opts if p.default is True and p.secondary_opts else p.opts), about
+    written, about = p.get_help_record(ctx)
+    written = re.sub(r"<(?:list\[)?(\w+)(?: range)?\]?>", lambda kind: KINDS.get(kind[1], kind[1].upper()), written)
+    return written, re.sub(r"(; )?x>=[\d.]+", "", about).replace("  []", "").replace("  [", " [")

@@ -1,0 +1,110 @@
+"""What people type first and gets them nowhere: one line that says what to type instead."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+import calibrant
+from calibrant.cli import run
+from calibrant.errors import CalibrantError
+
+Z = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
+Y = Z.argmax(1)
+NET = torch.nn.Sequential(torch.nn.Linear(3, 3))
+TABLE = pa.table({"prob_cat": [0.2, 0.7], "prob_dog": [0.8, 0.3], "species": ["dog", "cat"]})
+
+SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
+    "a path": (lambda: calibrant.evaluate("mine.npz"), r"read it first: calibrant\.read\('mine\.npz'\)"),
+    "a path to fit": (lambda: calibrant.fit("temperature", Path("mine.npz")), r"calibrant\.read\('mine\.npz'\)"),
+    "no method": (lambda: calibrant.fit(Z, Y), r"calibrant\.fit\('auto', logits, labels\)"),
+    "one row": (lambda: calibrant.evaluate(Z[0], Y), "3 rows of scores but 60 labels"),
+    "a table's label": (lambda: calibrant.evaluate(TABLE), r"columns found: species, prob_cat, prob_dog; .*label='…'"),
+    "labels in mixup": (
+        lambda: calibrant.transforms.Mixup().mixed(Z, Y, torch.Generator()),
+        r"pass calibrant\.targets\.OneHot\(classes\)\(labels\)",
+    ),
+    "one model for an ensemble": (lambda: calibrant.DeepEnsemble(NET), "a list of models, and this is one Sequential"),
+    "a model to export": (lambda: calibrant.export(NET, "model.json"), r"not Sequential .*calibrant\.to_onnx"),
+    "inputs without labels": (lambda: calibrant.predict(NET, Z), r"expected \(x, labels\)"),
+    "pairs that do not fit": (lambda: calibrant.predict(NET, (Z, Y[:5])), "60 inputs but 5 labels"),
+    "a negative gamma": (lambda: calibrant.losses.Focal(gamma=-1), "gamma must be 0 or more, got -1; 0 is"),
+}
+
+
+@pytest.mark.parametrize("slip", SLIPS)
+def test_a_slip_says_what_to_type(slip: str) -> None:
+    wrong, remedy = SLIPS[slip]
+    with pytest.raises(CalibrantError, match=remedy):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    ("guess", "meant"),
+    [("acc", "accuracy"), ("AUC", "auroc"), ("log_loss", "nll"), ("expected_calibration_error", "ece"), ("ECE", "ece")],
+)
+def test_other_peoples_names_of_metrics(guess: str, meant: str) -> None:
+    report = calibrant.evaluate(Z, Y, intervals=False)
+    with pytest.raises(CalibrantError, match=f"did you mean '{meant}'"):
+        report[guess]
+    with pytest.raises(AttributeError, match=f"a Report has no '{guess}'; did you mean '{meant}'"):
+        getattr(report, guess)
+
+
+def test_a_pair_of_arrays_is_a_loader() -> None:
+    found = calibrant.predict(NET, (Z, Y))
+    assert torch.equal(found.labels, Y) and torch.allclose(found.logits, NET(Z))
+    assert torch.equal(calibrant.predict(NET, [(Z, Y)]).logits, found.logits)
+
+
+def test_a_comparison_has_its_metrics_as_attributes_and_prints_points() -> None:
+    comparison = calibrant.compare(Z, 3 * Z, Y)
+    assert comparison.nll is comparison["nll"]
+    assert " pp" in repr(comparison) and "−" in repr(comparison) and "-0" not in repr(comparison)
+    with pytest.raises(AttributeError, match="a Comparison has no 'NLL'; did you mean 'nll'"):
+        comparison.NLL  # noqa: B018
+
+
+def test_an_ensemble_says_what_it_is() -> None:
+    assert repr(calibrant.DeepEnsemble([NET, NET])) == "DeepEnsemble of 2 networks (Sequential)"
+
+
+COMMANDS = {
+    "audit semicolons.csv": "the columns are separated by ';'; save the file with commas",
+    "audit classes.csv --labels-key species": "or prob_cat, prob_dog",
+    "audit good.csv --by hospital": "no column 'hospital' for group; columns found: label, prob_0, prob_1\n",
+    "audit good.csv --plan 0.02 --no-intervals": "--plan needs intervals; leave out --no-intervals",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_slip_on_the_command_line(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("semicolons.csv").write_text("label;prob_0;prob_1\n0;0.9;0.1\n")
+    Path("classes.csv").write_text("species,cat,dog\ncat,0.9,0.1\n")
+    Path("good.csv").write_text("label,prob_0,prob_1\n0,0.9,0.1\n1,0.2,0.8\n")
+    assert run(command.split()) == 2
+    assert COMMANDS[command] in capsys.readouterr().err
+
+
+def test_the_next_command_reads_the_files_as_this_one_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What stands after `next:` can be pasted: it names the labels, the axis of the classes and what is ignored."""
+    monkeypatch.chdir(tmp_path)
+    maps = torch.randint(0, 3, (4, 5, 5), generator=torch.Generator().manual_seed(1))
+    np.save("z.npy", torch.randn(4, 3, 5, 5, generator=torch.Generator().manual_seed(2)).numpy())
+    np.save("y.npy", maps.where(torch.rand(4, 5, 5) > 0.1, 255).numpy())
+    assert run(["audit", "z.npy", "y.npy", "--class-axis", "1", "--ignore-index", "255", "--no-intervals"]) == 0
+    command = capsys.readouterr().out.split("next: calibrant ")[1].split("  #")[0]
+    assert command == "audit z.npy --class-axis 1 --ignore-index 255 --labels y.npy"
+    assert run([*shlex.split(command), "--no-intervals"]) == 0
