@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.nn.evaluation import device_of, evaluation
+
 DEPTH = 4
 """How many objects deep to look for networks: a function, its object, a list in that object, an ensemble."""
 
@@ -26,23 +28,19 @@ def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
     cudnn = torch.backends.cudnn
     benchmark = cudnn.benchmark
     networks = modules(predictor)
-    modes = [(sub, sub.training) for network in networks for sub in network.modules()]
     flags = [(p, p.requires_grad) for network in networks for p in network.parameters()]
     cuda = [device] if device.type == "cuda" else []
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=cuda))
+        stack.enter_context(evaluation(*networks))
         stack.enter_context(torch.inference_mode(False))  # the caller's inference mode would forbid gradients
         try:
             cudnn.benchmark = False
-            for sub, _ in modes:
-                sub.training = False
             for p, _ in flags:
                 p.requires_grad = False
             yield
         finally:
             cudnn.benchmark = benchmark
-            for sub, mode in modes:
-                sub.training = mode
             for p, flag in flags:
                 p.requires_grad = flag
 
@@ -81,7 +79,4 @@ def contents(held: Any) -> Iterable[Any]:
 
 def home(predictor: Any, default: torch.device) -> torch.device:
     """The device of the predictor's networks."""
-    for network in modules(predictor):
-        for tensor in (*network.parameters(), *network.buffers()):
-            return tensor.device
-    return default
+    return device_of(modules(predictor), default)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from calibrant.cli.probe_objective import batch_size, objective
 from calibrant.cli.probe_request import Probed, Request, side_by_side
 from calibrant.diagnostics import hessian_density, hessian_spectrum, hessian_trace
-from calibrant.ensembles.ensemble import steps
+from calibrant.ensembles.single import steps
 from calibrant.report.probes.hessian import panel
 from calibrant.training.distances import items_hash
 from calibrant.types import Estimate, Split

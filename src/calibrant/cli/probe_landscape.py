@@ -8,8 +8,8 @@ from calibrant.cli.probe_objective import batch_size, objective
 from calibrant.cli.probe_request import Probed, Request, side_by_side
 from calibrant.diagnostics.landscape import loss_landscape, plane_through
 from calibrant.ensembles.dropout import dropouts
-from calibrant.ensembles.ensemble import steps
 from calibrant.ensembles.reference import resolve
+from calibrant.ensembles.single import steps
 from calibrant.errors import InputError
 from calibrant.report.probes.landscape import panel
 from calibrant.training.distances import items_hash, network_hash

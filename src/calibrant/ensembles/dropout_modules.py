@@ -73,16 +73,6 @@ def _drops(m: nn.Module) -> bool:
     return isinstance(m, _PLAIN) or (leaf and (name in _NAMES or "dropout" in name.lower()))
 
 
-def local(module: nn.Module) -> bool:
-    """PyTorch's own: does it draw from the generator of its input's device, and from no other?"""
-    return type(module).__module__ == _PLAIN.__module__ and "forward" not in module.__dict__
-
-
-def splits(module: nn.Module) -> bool:
-    """Can members go through it side by side: one tensor in, one out, items along the first axis?"""
-    return not isinstance(module, _COMPOSED)
-
-
 def _attribute(m: nn.Module) -> str | None:
     """Where a module keeps its rate."""
     if isinstance(m, _COMPOSED):

@@ -11,7 +11,6 @@ follows pools over classes, and put back where a call returns.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
@@ -23,10 +22,11 @@ from torch import Tensor, nn
 
 from calibrant.display import Rows, Shown
 from calibrant.ensembles.inputs import Inputs, Untouched
-from calibrant.ensembles.single import predict
+from calibrant.ensembles.single import predict, steps
 from calibrant.errors import CalibrantError, InputError
 from calibrant.functional.model_output import both_classes, logits_of
 from calibrant.functional.segmentation import classes_back, classes_last
+from calibrant.nn.evaluation import device_of, evaluation
 from calibrant.types import Predictions, Split
 
 if TYPE_CHECKING:
@@ -79,11 +79,7 @@ class Ensemble(Shown):
     @property
     def home(self) -> torch.device:
         """Where the networks are, and so where their input must be."""
-        for network in self.networks:
-            if isinstance(network, nn.Module):
-                for parameter in network.parameters():
-                    return parameter.device
-        return torch.device("cpu")
+        return device_of(self.networks)
 
     @torch.no_grad()
     def members(self, x: Tensor, *, class_axis: int | None = None) -> Tensor:
@@ -234,32 +230,8 @@ def module(model: Any) -> nn.Module:
     return model
 
 
-def steps(items: Sequence[int], title: str, *, show: bool) -> Iterable[int]:
-    """The items, with a progress bar on stderr when `show`."""
-    if not show:
-        return items
-    from rich.console import Console
-    from rich.progress import track
-
-    return track(items, title, console=Console(file=sys.stderr), transient=True)
-
-
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[Network]:
-    """Every module in eval mode inside, each back in its own mode afterwards."""
-    training = [m for m in model.modules() if m.training]
-    try:
-        for m in training:
-            m.training = False
+    """The network as a plain callable, in eval mode inside."""
+    with evaluation(model):
         yield lambda *args, **kwargs: model(*args, **kwargs)
-    finally:
-        try:
-            _train(training)
-        except KeyboardInterrupt:  # the remaining modules must not stay in eval mode
-            _train(training)
-            raise
-
-
-def _train(modules: Sequence[nn.Module]) -> None:
-    for m in modules:
-        m.training = True

@@ -11,7 +11,6 @@ Weights are whatever `calibrant.nn.load_weights` reads: nothing is unpickled.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,9 +19,10 @@ from typing import Any
 from torch import nn
 
 from calibrant.data.factory import call_factory
-from calibrant.errors import InputError, MissingDependencyError
+from calibrant.errors import InputError
 from calibrant.files.paths import near
 from calibrant.nn import load_weights
+from calibrant.nn.external import LIBRARIES, published
 from calibrant.training.run_folder import load as load_run
 
 
@@ -62,10 +62,11 @@ def resolve(text: str) -> Reference:
             f"{near(Path(text))}"
         )
     name, _, weights = rest.partition("@")
-    if source == "timm":
-        return _timm(name, weights, text)
-    if source == "torchvision":
-        return _torchvision(name, weights, text)
+    if source in LIBRARIES:
+        network, mean, std = published(source, name, weights=not weights)
+        if weights:
+            load_weights(network, weights)
+        return Reference((network.eval(),), text, mean, std)
     model = _factory(source, name, text)
     if weights:
         load_weights(model, weights)
@@ -81,30 +82,3 @@ def _factory(module: str, name: str, text: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InputError(f"{text!r} returned {type(model).__name__}, not a torch.nn.Module")
     return model
-
-
-def _timm(name: str, weights: str, text: str) -> Reference:
-    try:
-        timm: Any = importlib.import_module("timm")
-    except ImportError as error:
-        raise MissingDependencyError("timm: models need the extra: pip install 'calibrant[vision]'") from error
-    if not timm.is_model(name):
-        raise InputError(f"timm has no model {name!r}; see timm.list_models()")
-    model = timm.create_model(name, pretrained=not weights)
-    if weights:
-        load_weights(model, weights)
-    known = model.pretrained_cfg
-    return Reference((model.eval(),), text, tuple(known["mean"]), tuple(known["std"]))
-
-
-def _torchvision(name: str, weights: str, text: str) -> Reference:
-    try:
-        models: Any = importlib.import_module("torchvision.models")
-    except ImportError as error:
-        raise MissingDependencyError("torchvision: models need the extra: pip install 'calibrant[vision]'") from error
-    if name not in models.list_models():
-        raise InputError(f"torchvision has no model {name!r}; see torchvision.models.list_models()")
-    model = models.get_model(name, weights=None if weights else "DEFAULT")
-    if weights:
-        load_weights(model, weights)
-    return Reference((model.eval(),), text, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,11 @@ from calibrant.errors import InputError
 from calibrant.functional.inputs import predictions
 from calibrant.functional.model_output import both_classes, logits_of
 from calibrant.functional.segmentation import classes_last
+from calibrant.nn.evaluation import device_of, evaluation
 from calibrant.types import Predictions, Split
 
 Model = Callable[..., Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -70,16 +72,18 @@ def predict(
     if features and len(models) > 1:
         raise InputError(f"features are of one network, not of {len(models)}; predict with each of them alone")
     networks = [_classes_last(m, class_axis) for m in models]
-    where = torch.device(device) if device is not None else _home(models)
+    modules = [m for m in models if isinstance(m, nn.Module)]
+    where = device_of(models) if device is None else torch.device(device)
     rows, untouched, loader = _Rows(many), Untouched(), batches_of(loader)
     with (
         torch.random.fork_rng(devices=[]),  # a DataLoader draws a seed for its workers from the global generator
-        _evaluating(models, where),
+        evaluation(*modules),
+        _placed(modules, where),
         torch.inference_mode(),
         _precision(where, autocast),
         Penultimate(models[0] if features else None) as penultimate,
     ):
-        for arguments, keywords, y, ids in map(unpack, _bar(loader, progress)):
+        for arguments, keywords, y, ids in map(unpack, steps(loader, "predicting", show=progress)):
             args, kwargs = moved(arguments, where), moved(keywords, where)
             labels = torch.as_tensor(y).detach().cpu()
             out = []
@@ -173,32 +177,17 @@ def _checked(logits: Tensor, labels: Tensor, model: Model) -> Tensor:
     return logits.cpu() if logits.dtype == torch.float64 else logits.float().cpu()
 
 
-def _home(models: Sequence[Model]) -> torch.device:
-    for m in models:
-        if isinstance(m, nn.Module):
-            for tensor in (*m.parameters(), *m.buffers()):
-                return tensor.device
-    return torch.device("cpu")
-
-
 @contextmanager
-def _evaluating(models: Sequence[Model], device: torch.device) -> Iterator[None]:
-    """Eval mode on `device`; every submodule's own flag and the model's device come back afterwards."""
-    modules = [m for m in models if isinstance(m, nn.Module)]
-    flags = [(sub, sub.training) for m in modules for sub in m.modules()]
-    homes = [(m, _home([m])) for m in modules]
+def _placed(networks: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
+    """On `device` inside, and back where they were afterwards."""
+    elsewhere = [(m, home) for m in networks if (home := device_of([m])) != device]
     try:
-        for m, home in homes:
-            m.eval()
-            if home != device:
-                m.to(device)
+        for m, _ in elsewhere:
+            m.to(device)
         yield
     finally:
-        for m, home in homes:
-            if home != device:
-                m.to(home)
-        for sub, flag in flags:
-            sub.training = flag
+        for m, home in elsewhere:
+            m.to(home)
 
 
 @contextmanager
@@ -207,11 +196,12 @@ def _precision(device: torch.device, dtype: torch.dtype | None) -> Iterator[None
         yield
 
 
-def _bar(loader: Iterable[Any], show: bool) -> Iterable[Any]:
+def steps(items: Iterable[T], title: str, *, show: bool) -> Iterable[T]:
+    """The items, with a progress bar on stderr when `show`."""
     if not show:
-        return loader
+        return items
     from rich.console import Console
     from rich.progress import track
 
-    total = len(loader) if isinstance(loader, Sized) else None
-    return track(loader, "predicting", total=total, console=Console(file=sys.stderr), transient=True)
+    total = len(items) if isinstance(items, Sized) else None
+    return track(items, title, total=total, console=Console(file=sys.stderr), transient=True)

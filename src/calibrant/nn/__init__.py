@@ -59,9 +59,9 @@ MODELS: dict[str, Network] = {
     "vgg19": Network("VGG-19 with BatchNorm and MLP head (SS A.1); head gap, max, median", vgg.vgg19),
     "densenet121": Network("DenseNet-121 (Huang 2017), stem for 32 or 224 pixels", densenet.densenet121),
     "alexnet": Network("AlexNet (Krizhevsky 2014), for 224 or 32 pixels (SS, equations 34–36)", alexnet.AlexNet),
-    "inception_v3": Network("Inception-v3 (Szegedy 2016), for 299 pixels (PEP §3.1)", inception.inception_v3),
-    "unet": Network("U-Net with BatchNorm, a class for each pixel (SS A.2)", unet.unet),
-    "text_cnn": Network("eight-layer 1-D CNN on tokens (RC §3.1, 20 Newsgroups)", text_cnn.text_cnn),
+    "inception_v3": Network("Inception-v3 (Szegedy 2016), for 299 pixels (PEP §3.1)", inception.Inception),
+    "unet": Network("U-Net with BatchNorm, a class for each pixel (SS A.2)", unet.UNet),
+    "text_cnn": Network("eight-layer 1-D CNN on tokens (RC §3.1, 20 Newsgroups)", text_cnn.TextCNN),
     "densenet169": Network("DenseNet-169 (Huang 2017), stem for 32 or 224 pixels", densenet.densenet169),
 }
 

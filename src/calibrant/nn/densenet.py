@@ -39,12 +39,12 @@ class DenseNet(nn.Module):
         depths: Sequence[int],
         classes: int,
         in_channels: int,
+        size: tuple[int, int],
         layers: Layers,
         *,
-        size: tuple[int, int],
-        stem: str,
-        head: str,
-        hidden: Sequence[int],
+        stem: str = "cifar",
+        head: str = "gap",
+        hidden: Sequence[int] = (4096, 4096),
     ) -> None:
         super().__init__()
         if stem not in STEMS:
@@ -65,6 +65,7 @@ class DenseNet(nn.Module):
                 channels, height, width = halved, height // 2, width // 2
         self.body.extend([layers.norm(channels), layers.act()])
         self.head = Head(head, channels, classes, size=(height, width), hidden=hidden)
+        he(self)
 
     def features(self, x: Tensor) -> Tensor:
         return self.head.embed(self.body(x))
@@ -74,19 +75,5 @@ class DenseNet(nn.Module):
         return out
 
 
-def _densenet(
-    depths: Sequence[int],
-    classes: int,
-    in_channels: int,
-    size: tuple[int, int],
-    layers: Layers,
-    *,
-    stem: str = "cifar",
-    head: str = "gap",
-    hidden: Sequence[int] = (4096, 4096),
-) -> nn.Module:
-    return he(DenseNet(depths, classes, in_channels, layers, size=size, stem=stem, head=head, hidden=hidden))
-
-
-densenet121 = partial(_densenet, (6, 12, 24, 16))
-densenet169 = partial(_densenet, (6, 12, 32, 32))
+densenet121 = partial(DenseNet, (6, 12, 24, 16))
+densenet169 = partial(DenseNet, (6, 12, 32, 32))

@@ -15,25 +15,42 @@ from calibrant.errors import InputError, MissingDependencyError
 LIBRARIES = ("timm", "torchvision")
 FILES = ("cache_dir", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay")
 """Options by which timm unpickles a file or fetches one: options come from recipes, which are data."""
+IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def external(name: str, classes: int, in_channels: int, options: dict[str, Any]) -> nn.Module:
     """`LIBRARY:NAME` with as many outputs as classes."""
-    library, _, model = name.partition(":")
+    source, _, model = name.partition(":")
     for option in options:
         if option in FILES:
             raise InputError(f"{name}: {option} names files to load; load them with `calibrant.nn.load_weights`")
-    try:
-        found: Any = import_module("timm" if library == "timm" else "torchvision.models")
-    except ImportError as error:
-        raise MissingDependencyError(f"{name}: needs {library}; pip install 'calibrant[vision]'") from error
-    known = found.list_models()
-    if model not in known:
-        raise InputError(f"{library} has no model {model!r}; its list_models() names {len(known)}")
-    if library == "timm":
+    found = library(source, model)
+    if source == "timm":
         made: nn.Module = found.create_model(model, num_classes=classes, in_chans=in_channels, **options)
         return made
     if in_channels != 3:
         raise InputError(f"{name}: torchvision's networks take 3 channels, not {in_channels}; timm's take any number")
     other: nn.Module = found.get_model(model, weights=None, num_classes=classes, **options)
     return other
+
+
+def published(source: str, name: str, *, weights: bool) -> tuple[nn.Module, tuple[float, ...], tuple[float, ...]]:
+    """`LIBRARY:NAME` as its authors made it, with their `weights` or without; mean and std of its inputs."""
+    found = library(source, name)
+    if source == "timm":
+        made: nn.Module = found.create_model(name, pretrained=weights)
+        known: Any = made.pretrained_cfg
+        return made, tuple(known["mean"]), tuple(known["std"])
+    return found.get_model(name, weights="DEFAULT" if weights else None), *IMAGENET
+
+
+def library(source: str, name: str) -> Any:
+    """The library's own entry points; an error if it is not installed or has no such network."""
+    try:
+        found: Any = import_module("timm" if source == "timm" else "torchvision.models")
+    except ImportError as error:
+        raise MissingDependencyError(f"{source}:{name}: needs {source}; pip install 'calibrant[vision]'") from error
+    known = found.list_models()
+    if name.partition(".")[0] not in known:  # timm's names may end in a tag of their weights
+        raise InputError(f"{source} has no model {name!r}; its list_models() names {len(known)}")
+    return found

@@ -86,7 +86,9 @@ def chain(inputs: int, rows: Sequence[Row], layers: Layers) -> nn.Sequential:
 
 
 class Inception(nn.Module):
-    def __init__(self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers, head: str) -> None:
+    def __init__(
+        self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, head: str = "gap"
+    ) -> None:
         super().__init__()
         if min(size) < LEAST:
             raise InputError(f"images of {size[0]}×{size[1]} vanish in Inception-v3; it needs {LEAST}×{LEAST} at least")
@@ -117,6 +119,7 @@ class Inception(nn.Module):
         self.body.extend([Wide(width, layers), Wide(Wide.outputs, layers)])
         self.drop = nn.Dropout(0.5)
         self.head = Head(head, Wide.outputs, classes)
+        he(self)
 
     def features(self, x: Tensor) -> Tensor:
         return self.head.embed(self.body(x))
@@ -124,9 +127,3 @@ class Inception(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head.fc(self.drop(self.features(x)))
         return out
-
-
-def inception_v3(
-    classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, head: str = "gap"
-) -> nn.Module:
-    return he(Inception(classes, in_channels, size, layers, head))

@@ -83,24 +83,24 @@ Block = type[PreBasic] | type[PreBottleneck] | type[PreWide]
 
 
 class PreResNet(nn.Module):
-    """stem → stages → norm, act → head. `stem_active`: the stem ends in a norm and an activation of its own."""
+    """stem → stages → norm, act → head. With `PreBottleneck` the stem ends in a norm and an activation of its own."""
 
     def __init__(
         self,
         block: Block,
         depths: Sequence[int],
         widths: Sequence[tuple[int, int]],
+        stem: int,
         classes: int,
         in_channels: int,
         size: tuple[int, int],
         layers: Layers,
         *,
-        stem: int,
-        stem_active: bool,
-        head: str,
-        hidden: Sequence[int],
+        head: str = "gap",
+        hidden: Sequence[int] = (4096, 4096),
     ) -> None:
         super().__init__()
+        stem_active = block is PreBottleneck
         self.conv1 = conv(in_channels, stem, 3, bias=stem_active)
         self.stem = nn.Sequential(layers.norm(stem), layers.act()) if stem_active else nn.Identity()
         self.stages = nn.Sequential()
@@ -117,6 +117,7 @@ class PreResNet(nn.Module):
                 height, width = -(-height // 2), -(-width // 2)
         self.bn, self.act = layers.norm(inputs), layers.act()
         self.head = Head(head, inputs, classes, size=(height, width), hidden=hidden)
+        he(self)
 
     def features(self, x: Tensor) -> Tensor:
         return self.head.embed(self.act(self.bn(self.stages(self.stem(self.conv1(x))))))
@@ -126,24 +127,7 @@ class PreResNet(nn.Module):
         return out
 
 
-def _network(
-    block: Block,
-    depths: Sequence[int],
-    widths: Sequence[tuple[int, int]],
-    stem: int,
-    classes: int,
-    in_channels: int,
-    size: tuple[int, int],
-    layers: Layers,
-    *,
-    head: str = "gap",
-    hidden: Sequence[int] = (4096, 4096),
-) -> nn.Module:
-    made = partial(PreResNet, stem=stem, stem_active=block is PreBottleneck, head=head, hidden=hidden)
-    return he(made(block, depths, widths, classes, in_channels, size, layers))
-
-
-resnet29v2 = partial(_network, PreBottleneck, (3, 3, 3), ((16, 64), (64, 128), (128, 256)), 16)
-preact_resnet18 = partial(_network, PreBasic, (2, 2, 2, 2), ((64, 64), (128, 128), (256, 256), (512, 512)), 64)
-preact_resnet50 = partial(_network, PreWide, (3, 4, 6, 3), ((64, 256), (128, 512), (256, 1024), (512, 2048)), 64)
-wide_resnet28_10 = partial(_network, PreBasic, (4, 4, 4), ((160, 160), (320, 320), (640, 640)), 16)
+resnet29v2 = partial(PreResNet, PreBottleneck, (3, 3, 3), ((16, 64), (64, 128), (128, 256)), 16)
+preact_resnet18 = partial(PreResNet, PreBasic, (2, 2, 2, 2), ((64, 64), (128, 128), (256, 256), (512, 512)), 64)
+preact_resnet50 = partial(PreResNet, PreWide, (3, 4, 6, 3), ((64, 256), (128, 512), (256, 1024), (512, 2048)), 64)
+wide_resnet28_10 = partial(PreResNet, PreBasic, (4, 4, 4), ((160, 160), (320, 320), (640, 640)), 16)

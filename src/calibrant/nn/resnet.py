@@ -26,9 +26,9 @@ class ResNet(nn.Module):
         widths: Sequence[int],
         classes: int,
         in_channels: int,
-        *,
         size: tuple[int, int],
         layers: Layers,
+        *,
         stem: str = "cifar",
         shortcut: str = "conv",
         head: str = "gap",
@@ -56,6 +56,7 @@ class ResNet(nn.Module):
             if i > 0:
                 height, width = -(-height // 2), -(-width // 2)
         self.head = Head(head, inputs, classes, size=(height, width), hidden=hidden)
+        he(self)
 
     def maps(self, x: Tensor) -> Tensor:
         """The last feature map."""
@@ -77,33 +78,13 @@ def _after_stem(edge: int, stem: str) -> int:
     return edge if stem == "cifar" else (edge + 3) // 4
 
 
-def _resnet(
-    block: type[Basic] | type[Bottleneck],
-    depths: Sequence[int],
-    widths: Sequence[int],
-    classes: int,
-    in_channels: int,
-    size: tuple[int, int],
-    layers: Layers,
-    *,
-    stem: str = "cifar",
-    shortcut: str = "conv",
-    head: str = "gap",
-    hidden: Sequence[int] = (4096, 4096),
-    groups: int = 1,
-    group_width: int = 64,
-) -> nn.Module:
-    made = partial(ResNet, stem=stem, shortcut=shortcut, head=head, hidden=hidden, groups=groups)
-    return he(made(block, depths, widths, classes, in_channels, size=size, layers=layers, group_width=group_width))
-
-
 WIDE = (64, 128, 256, 512)
 NARROW = (16, 32, 64)
 
-resnet18 = partial(_resnet, Basic, (2, 2, 2, 2), WIDE)
-resnet50 = partial(_resnet, Bottleneck, (3, 4, 6, 3), WIDE)
-resnet101 = partial(_resnet, Bottleneck, (3, 4, 23, 3), WIDE)
-resnext50 = partial(_resnet, Bottleneck, (3, 4, 6, 3), WIDE, groups=32, group_width=4)
+resnet18 = partial(ResNet, Basic, (2, 2, 2, 2), WIDE)
+resnet50 = partial(ResNet, Bottleneck, (3, 4, 6, 3), WIDE)
+resnet101 = partial(ResNet, Bottleneck, (3, 4, 23, 3), WIDE)
+resnext50 = partial(ResNet, Bottleneck, (3, 4, 6, 3), WIDE, groups=32, group_width=4)
 resnet20, resnet32, resnet44, resnet56, resnet110 = (
-    partial(_resnet, Basic, (n, n, n), NARROW, shortcut="A") for n in (3, 5, 7, 9, 18)
+    partial(ResNet, Basic, (n, n, n), NARROW, shortcut="A") for n in (3, 5, 7, 9, 18)
 )

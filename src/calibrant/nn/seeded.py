@@ -24,11 +24,10 @@ def seeded(seed: int) -> Iterator[None]:
         torch.default_generator.set_state(before)
 
 
-def he(model: nn.Module) -> nn.Module:
+def he(model: nn.Module) -> None:
     """He-normal convolutions (fan out, ReLU); the rest keeps torch's own initialisation."""
     for module in model.modules():
         if isinstance(module, (nn.Conv1d, nn.Conv2d)):
             nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
-    return model

@@ -159,7 +159,7 @@ def _heads(run: Trace, call: Call) -> int:
     through a norm and an activation first (He 2016b; scaled, in NFNets) or is put together of its parts (dual paths),
     what they make of it. Parts that go their own ways (the views of a siamese network) have no common head."""
     at = next(i for i, c in enumerate(run.calls) if c is call)
-    own, numbers = run.operations[call.first : call.last], set(call.takes)
+    own, numbers = [op for op in run.operations if at in op.inside], set(call.takes)
     while True:
         readers = [op for op in own if numbers & set(op.reads)]
         heads = {_branch(op, at) for op in readers}

@@ -46,6 +46,7 @@ class TextCNN(nn.Module):
                 self.body.append(nn.MaxPool1d(4))
         self.dense = nn.Sequential(nn.Linear(channels, channels), layers.act(), layers.drop())
         self.fc = nn.Linear(channels, classes)
+        he(self)
 
     def features(self, tokens: Tensor) -> Tensor:
         out: Tensor = self.dense(self.body(self.embedding(tokens).transpose(1, 2)).amax(2))
@@ -54,17 +55,3 @@ class TextCNN(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         out: Tensor = self.fc(self.features(tokens))
         return out
-
-
-def text_cnn(
-    classes: int,
-    in_channels: int,
-    size: tuple[int, int],
-    layers: Layers,
-    *,
-    vocabulary: int = 30_000,
-    embedding: int = 128,
-    channels: int = 128,
-) -> nn.Module:
-    made = TextCNN(classes, in_channels, size, layers, vocabulary=vocabulary, embedding=embedding, channels=channels)
-    return he(made)

@@ -5,6 +5,13 @@ Shapes alone do not tell a feature map from tokens, nor a strided layer from one
 reads is a map [N, C, …], and what it strides over is subsampling. A tensor changed in place is a new one here.
 
 Each map has its own number of spatial axes: a network may have a 2-d trunk and a 1-d head.
+
+MC dropout follows networks by another tool, `torch.export` (`ensembles/network_graph.py`), and neither can do the
+other's work. MC dropout needs a program that runs again, on batches of any size; a network that export cannot follow is
+declined. What is recorded here is never run again. It must tell which module took and gave each tensor, which an
+exported graph does not; it must do so for every network that runs, whatever its Python does; and it is made for up to
+four sizes of image, each in about a fourteenth of the time of an export (median over 45 networks of
+tests/nn/test_surgery_*.py).
 """
 
 from __future__ import annotations
@@ -22,6 +29,7 @@ from torch._C import DispatchKey
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from calibrant.nn.evaluation import evaluation
 from calibrant.nn.operations import (
     CONVOLUTIONS,
     NORMS,
@@ -62,8 +70,6 @@ class Call:
     gave: int
     takes: tuple[int, ...]
     gives: tuple[int, ...]
-    first: int  # its operations are first … last − 1
-    last: int
     convolutions: int  # that what it took has come through
 
 
@@ -194,15 +200,13 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 came |= self.trace.upstream.get(n, 0)
             seen = (came & self.convolving).bit_count()
             self.stack.append(len(self.trace.calls))
-            first = len(self.trace.operations)
-            self.trace.calls.append(Call(name, self.number(given), -1, takes, (), first, -1, seen))
+            self.trace.calls.append(Call(name, self.number(given), -1, takes, (), seen))
 
         return hook
 
     def leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        at, end = self.stack.pop(), len(self.trace.operations)
-        gave, gives = self.number(output), self._numbers(output)
-        self.trace.calls[at] = replace(self.trace.calls[at], gave=gave, gives=gives, last=end)
+        at = self.stack.pop()
+        self.trace.calls[at] = replace(self.trace.calls[at], gave=self.number(output), gives=self._numbers(output))
 
     def _numbers(self, given: Any) -> tuple[int, ...]:
         """Of a tensor, or of each in a tuple or list of nothing else."""
@@ -239,7 +243,12 @@ def trace(model: nn.Module, example: Any) -> Trace:
     # what was made in inference mode may change only there; anything else is traced the same wherever smooth is called
     inference = made_in_inference(model)
     hooks: list[Any] = []
-    with torch.inference_mode(inference), _evaluating(model), torch.random.fork_rng(devices=_devices(model)):
+    with (
+        torch.inference_mode(inference),
+        evaluation(model),
+        _same_buffers(model),
+        torch.random.fork_rng(devices=_devices(model)),
+    ):
         for name, m in model.named_modules():
             if name and not isinstance(m, torch.jit.ScriptModule):  # which takes no hooks; its operations are seen
                 hooks.append(m.register_forward_pre_hook(recorder.enter(name, first_argument(m)), with_kwargs=True))
@@ -265,17 +274,13 @@ def _devices(model: nn.Module) -> list[torch.device]:
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode, and what a forward pass counts in buffers is forgotten."""
-    flags = [(m, m.training) for m in model.modules()]
+def _same_buffers(model: nn.Module) -> Iterator[None]:
+    """What a forward pass counts in buffers is forgotten."""
     known = [(m, name, b) for m in model.modules() for name, b in m._buffers.items()]
     values = [None if b is None or nn.parameter.is_lazy(b) else (_version(b), b.clone()) for _, _, b in known]
-    model.eval()
     try:
         yield
     finally:
-        for m, flag in flags:
-            m.training = flag
         with torch.no_grad():
             for (m, name, b), value in zip(known, values, strict=True):
                 m._buffers[name] = b

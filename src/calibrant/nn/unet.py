@@ -27,6 +27,8 @@ def twice(inputs: int, outputs: int, layers: Layers, *, drop: bool) -> nn.Sequen
 
 
 class UNet(nn.Module):
+    """`width`: the channels of the first stage, which each of the four further ones doubles."""
+
     class_axis = -1  # four axes would otherwise mean [N, K, H, W]
 
     def __init__(
@@ -43,6 +45,7 @@ class UNet(nn.Module):
         self.ups = nn.ModuleList(nn.ConvTranspose2d(widths[i + 1], widths[i], 2, 2) for i in range(depth))
         self.decoders = nn.ModuleList(twice(2 * widths[i], widths[i], layers, drop=i >= 1) for i in range(depth))
         self.fc = nn.Conv2d(widths[0], classes, 1)
+        he(self)
 
     def forward(self, x: Tensor) -> Tensor:
         skipped = []
@@ -57,8 +60,3 @@ class UNet(nn.Module):
             x = decoder(torch.cat([skip, x], 1))
         logits: Tensor = self.fc(x)
         return logits.permute(0, 2, 3, 1)
-
-
-def unet(classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, width: int = WIDTHS[0]) -> nn.Module:
-    """`width`: the channels of the first stage, which each of the four further ones doubles."""
-    return he(UNet(classes, in_channels, size, layers, width=width))

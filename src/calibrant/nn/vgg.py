@@ -46,15 +46,21 @@ class VGG(nn.Module):
         size: tuple[int, int],
         layers: Layers,
         *,
-        head: str,
-        hidden: Sequence[int],
-        head_dropout: float,
-        preact: bool,
-        dropout_at: str,
-        last_pool: bool,
-        head_edge: int | None,
+        head: str = "mlp",
+        hidden: Sequence[int] = (4096, 4096),
+        head_dropout: float = 0.5,
+        preact: bool = False,
+        dropout_at: str = "stages",
+        last_pool: bool = True,
+        head_edge: int | None = None,
     ) -> None:
         super().__init__()
+        if head_edge is not None and head != "mlp":
+            raise InputError(
+                f"head_edge={head_edge} spreads the map for an MLP; head={head!r} pools it: drop head_edge"
+            )
+        if head_edge is not None and (type(head_edge) is not int or head_edge < 1):
+            raise InputError(f"head_edge={head_edge!r} must be a whole number, 1 or more")
         if dropout_at not in DROPOUT_AT:
             raise unknown("dropout_at", dropout_at, DROPOUT_AT)
         shrunk = 32 if last_pool else 16
@@ -85,6 +91,7 @@ class VGG(nn.Module):
         self.spread = nn.Identity() if head_edge is None else Spread(head_edge)
         height, width = (height, width) if head_edge is None else (head_edge, head_edge)
         self.head = Head(head, inputs, classes, size=(height, width), hidden=hidden, dropout=head_dropout)
+        he(self)
 
     def features(self, x: Tensor) -> Tensor:
         return self.head.embed(self.spread(self.last(self.stages(x))))
@@ -94,32 +101,5 @@ class VGG(nn.Module):
         return out
 
 
-def _vgg(
-    depths: Sequence[int],
-    classes: int,
-    in_channels: int,
-    size: tuple[int, int],
-    layers: Layers,
-    *,
-    head: str = "mlp",
-    hidden: Sequence[int] = (4096, 4096),
-    head_dropout: float = 0.5,
-    preact: bool = False,
-    dropout_at: str = "stages",
-    last_pool: bool = True,
-    head_edge: int | None = None,
-) -> nn.Module:
-    if head_edge is not None:
-        if head != "mlp":
-            raise InputError(
-                f"head_edge={head_edge} spreads the map for an MLP; head={head!r} pools it: drop head_edge"
-            )
-        if type(head_edge) is not int or head_edge < 1:
-            raise InputError(f"head_edge={head_edge!r} must be a whole number, 1 or more")
-    made = partial(VGG, head=head, hidden=hidden, head_dropout=head_dropout, preact=preact)
-    made = partial(made, dropout_at=dropout_at, last_pool=last_pool, head_edge=head_edge)
-    return he(made(depths, classes, in_channels, size, layers))
-
-
-vgg16 = partial(_vgg, (2, 2, 3, 3, 3))
-vgg19 = partial(_vgg, (2, 2, 4, 4, 4))
+vgg16 = partial(VGG, (2, 2, 3, 3, 3))
+vgg19 = partial(VGG, (2, 2, 4, 4, 4))

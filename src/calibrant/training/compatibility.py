@@ -14,6 +14,7 @@ from torch import nn
 
 from calibrant.data import Data
 from calibrant.errors import CalibrantError, InputError
+from calibrant.nn.evaluation import evaluation
 from calibrant.protocols import Criterion
 from calibrant.types import Split
 
@@ -44,10 +45,9 @@ def blank_logits(name: str, data: Data, split: Split, network: nn.Module) -> Any
     part, home = data[split], next(network.parameters(), torch.zeros(())).device
     tokens = part.items is None and part.x.dtype == torch.long
     x = torch.zeros(ITEMS, *data.shape, dtype=torch.long if tokens else torch.float32, device=home)
-    modes = [(module, module.training) for module in network.modules()]
     try:
-        with torch.no_grad():
-            return network.eval()(x)
+        with torch.no_grad(), evaluation(network):
+            return network(x)
     except CalibrantError:
         raise
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -56,6 +56,3 @@ def blank_logits(name: str, data: Data, split: Split, network: nn.Module) -> Any
         raise InputError(
             f"network {name!r} cannot read {data.name} ({kind}): {reason}; choose a network or data that fit"
         ) from error
-    finally:
-        for module, training in modes:
-            module.training = training

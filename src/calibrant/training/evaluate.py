@@ -16,6 +16,7 @@ from calibrant.functional.pooling import pool
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.table import Panel
+from calibrant.nn.evaluation import evaluation
 from calibrant.types import Predictions, Split
 
 EPOCH_METRICS = ("accuracy", "nll", "brier", "ece", "auroc", "aurc")
@@ -31,21 +32,14 @@ def outputs(
     """Logits [M, N, K] (float32, on the device), labels and indices, in the batches' order; modes are restored.
 
     `keep` reduces the logits of each batch, for data whose full logits would not fit into memory."""
-    flags = [(sub, sub.training) for m in models for sub in m.modules()]
     logits: list[list[Tensor]] = [[] for _ in models]
     labels, indices = [], []
-    try:
-        for m in models:
-            m.eval()
-        with torch.inference_mode(), autocast():
-            for x, y, index in batches:
-                labels.append(y)
-                indices.append(index)
-                for m, out in zip(models, logits, strict=True):
-                    out.append(keep(m(x).float()))
-    finally:
-        for sub, flag in flags:
-            sub.training = flag
+    with evaluation(*models), torch.inference_mode(), autocast():
+        for x, y, index in batches:
+            labels.append(y)
+            indices.append(index)
+            for m, out in zip(models, logits, strict=True):
+                out.append(keep(m(x).float()))
     return torch.stack([torch.cat(out) for out in logits]), torch.cat(labels), torch.cat(indices)
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
+from calibrant.nn.evaluation import evaluation
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,13 +47,8 @@ class CCAT:
         original, attack = x[clean:], self.attack
         if hasattr(attack, "seeded"):
             attack = attack.seeded(int(torch.randint(2**31, (), generator=rng, device=rng.device)))
-        modes = [(module, module.training) for module in model.modules()]
-        model.eval()
-        try:
+        with evaluation(model):
             attacked = attack(model, original, q[clean:].argmax(-1)).detach()
-        finally:
-            for module, training in modes:
-                module.training = training
         delta = attacked - original
         if self.std is not None:
             delta = delta * delta.new_tensor(self.std).reshape(-1, *[1] * (delta.ndim - 2))
