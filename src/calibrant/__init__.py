@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     __version__: str
     from calibrant.attacks.bounds import Bounds as Bounds
-    from calibrant.attacks.levels import levels as levels
+    from calibrant.attacks.robustness import levels as levels
     from calibrant.attacks.robustness import robustness as robustness
     from calibrant.decisions.attach import attach as attach
     from calibrant.decisions.choose import decide as decide
@@ -75,7 +75,7 @@ _PUBLIC = {
     "evaluate": "calibrant.metrics.evaluate",
     "export": "calibrant.decisions.export",
     "fit": "calibrant.posthoc.fit",
-    "levels": "calibrant.attacks.levels",
+    "levels": "calibrant.attacks.robustness",
     "load": "calibrant.decisions.storage",
     "predict": "calibrant.ensembles.single",
     "predictions": "calibrant.functional.inputs",

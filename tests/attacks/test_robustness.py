@@ -163,13 +163,13 @@ def test_a_pair_of_numbers_is_bounds_and_one_number_is_every_channels(victim: Vi
     [
         ({"low": -math.inf, "high": math.inf}, r"\[-inf, inf\] must be finite.*for example Bounds\(-3, 3\)"),
         ({"high": math.inf}, "must be finite"),
-        ({"low": math.nan}, "must be finite"),
+        ({"low": math.nan}, "bounds: low=nan must be a number"),
         ({"low": 1.0, "high": 0.0}, "low < high"),
-        ({"low": "0", "high": "1"}, "low of the bounds must be a number, got '0'"),
-        ({"high": None}, "high of the bounds must be a number"),
-        ({"mean": "0.5"}, "mean of the bounds must be a number, got '0.5'"),
-        ({"mean": (0.5, math.nan)}, "mean of the bounds must be finite"),
-        ({"std": ()}, "std of the bounds must be finite, one number per channel"),
+        ({"low": "0", "high": "1"}, "bounds: low='0' must be a number"),
+        ({"high": None}, "bounds: high=None must be a number"),
+        ({"mean": "0.5"}, "bounds: mean='0.5' must be a number"),
+        ({"mean": (0.5, math.nan)}, "bounds: mean=nan must be a number, and finite"),
+        ({"std": ()}, "bounds: std=.* must be one number per channel"),
         ({"std": 0.0}, "must be positive"),
     ],
 )
@@ -191,7 +191,7 @@ def test_refused_input_is_named_and_leaves_no_store(victim: Victim, tmp_path: Pa
         (victim.model, victim.x, {"ruler": DDN}, r"ruler must be a name or an attack.*use DDN\(\)"),
         (victim.model, victim.x, {"ruler": 3}, "use 'cw' or 'ddn'"),
         (victim.model, victim.x, {"bounds": 1.0}, r"a pair \(low, high\), got 1.0"),
-        (victim.model, victim.x, {"bounds": ("a", "b")}, "low of the bounds must be a number, got 'a'"),
+        (victim.model, victim.x, {"bounds": ("a", "b")}, "bounds: low='a' must be a number"),
     ):
         with pytest.raises(InputError, match=says):
             robustness(model, x, **{"ruler": "ddn", "bounds": victim.bounds, "store": store, **settings})

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from calibrant.attacks.settings import number
 from calibrant.errors import InputError
 
 ROUNDING = 1e-4
@@ -34,7 +35,7 @@ class Bounds:
 
     def __post_init__(self) -> None:
         for name in ("low", "high"):
-            object.__setattr__(self, name, _number(name, getattr(self, name)))
+            object.__setattr__(self, name, number(f"bounds: {name}", getattr(self, name), endless=True))
         for name in ("mean", "std"):
             given = getattr(self, name)
             object.__setattr__(self, name, None if given is None else _channels(name, given))
@@ -55,7 +56,7 @@ class Bounds:
             return given
         if not isinstance(given, (tuple, list)) or len(given) != 2:
             raise InputError(f"bounds must be Bounds(low, high, mean=, std=) or a pair (low, high), got {given!r}")
-        return cls(_number("low", given[0]), _number("high", given[1]))
+        return cls(*given)
 
     @property
     def range(self) -> float:
@@ -118,23 +119,12 @@ def some_batch(x: Tensor) -> None:
         raise InputError("there is no item to attack")
 
 
-def _number(name: str, value: Any) -> float:
-    """A number of any library; text is refused."""
-    refusal = f"{name} of the bounds must be a number, got {value!r}"
-    if isinstance(value, (str, bytes)):
-        raise InputError(refusal)
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(refusal) from error
-
-
 def _channels(name: str, given: Any) -> tuple[float, ...]:
     """One number per channel, or one for all of them."""
     several = isinstance(given, Iterable) and not isinstance(given, (str, bytes)) and getattr(given, "ndim", 1) > 0
-    found = tuple(_number(name, value) for value in (given if several else (given,)))
-    if not found or not all(map(math.isfinite, found)):
-        raise InputError(f"{name} of the bounds must be finite, one number per channel, got {given!r}")
+    found = tuple(number(f"bounds: {name}", value) for value in (given if several else (given,)))
+    if not found:
+        raise InputError(f"bounds: {name}={given!r} must be one number per channel, or one for all")
     return found
 
 

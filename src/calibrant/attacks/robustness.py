@@ -4,6 +4,9 @@
 
 No label is needed: a misclassified input has a distance like any other. The ruler is CW-L2 with the paper's settings or
 DDN, which ranks almost alike and is much cheaper. Distances are in pixels, however the input is normalised.
+
+Levels (AR §3) rank the items by their distance and cut them into R subsets of equal size; level 0 is the least robust.
+Where N is not a multiple of R, sizes differ by one; equal distances are ranked by index.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from types import NoneType
@@ -29,6 +33,7 @@ from calibrant.attacks.store import Store, open_store, tensor_hash, weights_hash
 from calibrant.data.batches import Batches
 from calibrant.data.torch_dataset import as_item
 from calibrant.errors import InputError, NoGradientError, unknown
+from calibrant.functional.tensors import as_tensor
 from calibrant.types import Split, jsonable
 
 RULERS: dict[str, type[Attack]] = {"cw": CarliniWagner, "ddn": DDN}
@@ -83,6 +88,23 @@ def robustness(
         size = kept.chunk
     with attack.against(model, where, x.dtype) as attacked:
         return _measured(attacked, _bar(_chunks(x, size), n, _title(x), progress), kept)
+
+
+def levels(distance: Any, R: int = 10) -> Tensor:
+    """Level 0 … R − 1 of each item, long [N]; `distance` is a tensor, array or list, infinite for the most robust."""
+    distance = as_tensor(distance, "distance")
+    if distance.ndim != 1:
+        raise InputError(f"distances must be one number per item, got the shape {tuple(distance.shape)}")
+    if not (n := len(distance)):
+        raise InputError("there is no distance to cut into levels; measure the robustness of some items")
+    if not isinstance(R, Real) or isinstance(R, bool) or not 1 <= R <= n or int(R) != R:
+        raise InputError(f"R={R} levels of {n} items: every level needs one; choose R from 1 to {n}")
+    if bool(torch.isnan(distance).any()):
+        first = int(torch.isnan(distance).nonzero()[0])
+        raise InputError(f"the distance of item {first} is not a number; measure the robustness again")
+    rank = torch.empty(n, dtype=torch.long, device=distance.device)
+    rank[distance.argsort(stable=True)] = torch.arange(n, device=distance.device)
+    return rank * int(R) // n
 
 
 def _measured(attacked: Callable[..., AttackResult], chunks: Iterator[Tensor], kept: Store | None) -> Tensor:
