@@ -204,7 +204,8 @@ def test_in_inference_mode_the_places_are_the_same(name: str) -> None:
     expected = list(smoothed(calibrant.smooth(build(name, classes=5))))
     with torch.inference_mode():
         born_there = build(name, classes=5)
-        assert list(smoothed(calibrant.smooth(born_there))) == expected
+        for inplace in (False, True):
+            assert list(smoothed(calibrant.smooth(born_there, inplace=inplace))) == expected
 
 
 @pytest.mark.parametrize("dropped", [False, True], ids=["at once", "with a layer in between"])

@@ -16,7 +16,7 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch.utils.hooks import RemovableHandle
 
 from calibrant.errors import InputError
-from calibrant.nn.tracing import first_argument, made_in_inference
+from calibrant.nn.tracing import first_argument
 
 Network = TypeVar("Network", bound=nn.Module)
 Side = Literal["before", "after"]
@@ -103,8 +103,7 @@ def take_out(module: nn.Module, hook: Inserted) -> None:
 
 def copied(model: Network) -> Network:
     try:
-        # a copy made in inference mode could never be trained
-        with torch.inference_mode(made_in_inference(model)):
+        with torch.inference_mode(False):  # a copy made in inference mode could never be trained
             return copy.deepcopy(model)
     except RuntimeError as error:
         raise InputError(f"{type(model).__name__} cannot be copied ({error}); use inplace=True") from error

@@ -25,7 +25,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import DispatchKey
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -120,12 +119,6 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        # In inference mode, conv2d and the like come as they were called. (Not func.decompose: that would also take
-        # apart what has its parts written in Python, such as nearest resizing into indices.)
-        composite = DispatchKey.CompositeImplicitAutograd
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), composite):
-            with self:
-                return func._op_dk(composite, *args, **kwargs)
         changes = func._schema.is_mutable
         inputs = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
         reads = tuple(self.number(t) for t in [*inputs, *_whole(inputs[:1] if changes else [])])
@@ -219,12 +212,6 @@ def _whole(parts: list[Tensor]) -> list[Tensor]:
     return [t._base for t in parts if t._base is not None]
 
 
-def made_in_inference(model: nn.Module) -> bool:
-    """Whether what this network holds was made in inference mode; what has no shape yet (lazy layers) was not."""
-    held = (t for t in (*model.parameters(), *model.buffers()) if not nn.parameter.is_lazy(t))
-    return any(t.is_inference() for t in held)
-
-
 def first_argument(module: nn.Module) -> str:
     """The name by which a call may give what a module takes first."""
     try:
@@ -240,11 +227,9 @@ def trace(model: nn.Module, example: Any) -> Trace:
     """
     found = Trace()
     recorder = _Recorder(found)
-    # what was made in inference mode may change only there; anything else is traced the same wherever smooth is called
-    inference = made_in_inference(model)
     hooks: list[Any] = []
     with (
-        torch.inference_mode(inference),
+        torch.inference_mode(False),  # there, conv2d and the like would come whole, not as what they are made of
         evaluation(model),
         _same_buffers(model),
         torch.random.fork_rng(devices=_devices(model)),
@@ -253,8 +238,7 @@ def trace(model: nn.Module, example: Any) -> Trace:
             if name and not isinstance(m, torch.jit.ScriptModule):  # which takes no hooks; its operations are seen
                 hooks.append(m.register_forward_pre_hook(recorder.enter(name, first_argument(m)), with_kwargs=True))
                 hooks.append(m.register_forward_hook(recorder.leave))
-        if not inference:
-            example = tree_map_only(Tensor, lambda t: t.clone() if t.is_inference() else t, example)
+        example = tree_map_only(Tensor, lambda t: t.clone() if t.is_inference() else t, example)
         try:
             with torch.no_grad(), recorder:
                 if isinstance(example, Mapping):
@@ -277,17 +261,13 @@ def _devices(model: nn.Module) -> list[torch.device]:
 def _same_buffers(model: nn.Module) -> Iterator[None]:
     """What a forward pass counts in buffers is forgotten."""
     known = [(m, name, b) for m in model.modules() for name, b in m._buffers.items()]
-    values = [None if b is None or nn.parameter.is_lazy(b) else (_version(b), b.clone()) for _, _, b in known]
+    # a buffer made in inference mode cannot be written to here
+    values = [None if b is None or b.is_inference() else (b._version, b.clone()) for _, _, b in known]
     try:
         yield
     finally:
         with torch.no_grad():
             for (m, name, b), value in zip(known, values, strict=True):
                 m._buffers[name] = b
-                if b is not None and value is not None and value[0] != _version(b):
+                if b is not None and value is not None and value[0] != b._version:
                     b.copy_(value[1])
-
-
-def _version(tensor: Tensor) -> float:
-    """Counts changes in place; NaN, unlike itself, of what was made in inference mode and does not count."""
-    return float("nan") if tensor.is_inference() else tensor._version
