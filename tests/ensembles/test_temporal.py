@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 import calibrant
 from calibrant.ensembles import MCDropout, TemporalSmoothing
-from calibrant.ensembles.temporal_ids import UNNAMED
 from calibrant.errors import InputError
 
 G = torch.Generator().manual_seed(0)
@@ -115,7 +114,7 @@ def test_frames_without_an_id_are_one_stream_until_it_is_reset() -> None:
     made = TemporalSmoothing(identity, window=3)
     pieces = torch.cat([*(made(frame[None]) for frame in FRAMES[:5]), made(FRAMES[5:])])
     torch.testing.assert_close(pieces, afresh(made, FRAMES))
-    assert list(made.memories) == [UNNAMED] and len(made.memories[UNNAMED].kept) == 4
+    assert list(made.memories) == [None] and len(made.memories[None].kept) == 4
     torch.testing.assert_close(made(FRAMES, cut=True), pieces)
     made.reset()
     torch.testing.assert_close(made(FRAMES), pieces)
@@ -228,13 +227,13 @@ def test_a_sequence_is_one_id_a_frame_whatever_holds_it() -> None:
 def test_no_name_is_that_of_the_frames_without_one() -> None:
     made = TemporalSmoothing(identity)
     made(FRAMES[:6])
-    for name in ("unnamed", str(UNNAMED), repr(UNNAMED)):
+    for name in ("unnamed", "None", ""):
         torch.testing.assert_close(made(FRAMES[6:], stream=name), afresh(made, FRAMES[6:]))
     made.reset("unnamed")
     again = copy.deepcopy(made)  # which goes on as the original would
     torch.testing.assert_close(torch.cat([made(FRAMES[6:9]), made(FRAMES[9:])]), afresh(made, FRAMES)[6:])
     torch.testing.assert_close(again(FRAMES[6:]), afresh(made, FRAMES)[6:])
-    with pytest.raises(InputError, match=r"^frames without an id: frame 12 has shape \(2,\).*give it a stream id, or"):
+    with pytest.raises(InputError, match=r"^the stream: frame 12 has shape \(2,\).*or give it a stream id"):
         made(FRAMES[:1, :2])
 
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating
 from calibrant.ensembles.ingredients import Ingredients
-from calibrant.ensembles.temporal_ids import UNNAMED, called, cut_of, each_frame, id_of, shown
+from calibrant.ensembles.temporal_ids import called, cut_of, each_frame, id_of, shown
 from calibrant.errors import InputError
 from calibrant.functional.model_output import logits_of
 from calibrant.functional.segmentation import classes_back
@@ -64,8 +64,8 @@ class Memory:
         shape = tuple(frame)
         if self.kept and shape != self.frame and not cut:
             what = f"frame {self.seen} has shape {shape} after frames of {self.frame}"
-            an_id = "a" if stream is UNNAMED else "another"
-            others = "or leave it out" if stream is None else f"give it {an_id} stream id, or reset the stream"
+            named = "give it another stream id, or reset the stream"
+            others = "leave it out, or give it a stream id" if stream is None else named
             raise InputError(f"{called(stream)}: {what}; resize it, {others}")
 
 
@@ -118,7 +118,9 @@ class TemporalSmoothing(Ensemble):
         """
         if not isinstance(x, Tensor):
             raise InputError(f"frames are a tensor [N, …], not {type(x).__name__}; give torch.as_tensor(frames)")
-        streams = [id_of(s) for s in each_frame(UNNAMED if stream is None else stream, len(x), "stream")]
+        streams: list[Hashable] = [None] * len(x)
+        if stream is not None:
+            streams = [id_of(s) for s in each_frame(stream, len(x), "stream")]
         cuts = [cut_of(c) for c in each_frame(cut, len(x), "cut")]
         if cut is not None and np.ndim(cut) == 0:  # of the whole call: at the first frame of each stream
             first = {s: i for i, s in reversed(list(enumerate(streams)))}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from enum import Enum
 from numbers import Integral
 from typing import Any
 
@@ -13,18 +12,9 @@ from torch import Tensor
 from calibrant.errors import InputError
 
 
-class Unnamed(Enum):
-    """No name that anybody could give a stream; an Enum, as its member stays itself when it is copied or stored."""
-
-    STREAM = "unnamed"
-
-
-UNNAMED = Unnamed.STREAM
-"""The stream of frames that come without an id: with one camera, none is needed."""
-
-
 def called(stream: Hashable | None) -> str:
-    return "the stream" if stream is None else "frames without an id" if stream is UNNAMED else f"stream {stream!r}"
+    """For messages. None is the stream of frames that come without an id: with one camera, none is needed."""
+    return "the stream" if stream is None else f"stream {stream!r}"
 
 
 def shown(value: Any) -> str:
@@ -32,11 +22,11 @@ def shown(value: Any) -> str:
     return " ".join(repr(value).split())
 
 
-def id_of(given: Any) -> str | int | Unnamed:
+def id_of(given: Any) -> str | int:
     """A stream's id; numbers of NumPy and torch are the plain ones."""
     if isinstance(given, (Tensor, np.generic, np.ndarray)):
         given = given.tolist()
-    if isinstance(given, (str, Unnamed)):
+    if isinstance(given, str):
         return given
     if isinstance(given, bool) or not isinstance(given, Integral):
         raise InputError(f"stream={shown(given)} cannot be an id; use a string or a whole number, such as 'cam 1'")
