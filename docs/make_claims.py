@@ -25,7 +25,10 @@ def pages() -> dict[str, str]:
     """Name of the file → its text."""
     cells = list(Store(RESULTS).cells())
     found = summaries(cells)
-    each = {f"claims_{name}.md": paper(name, [s for s in found if s.paper == name]) for name in PAPERS}
+    each = {
+        f"claims_{name}.md": paper(name, [s for s in found if s.paper == name])
+        for name in dict.fromkeys(s.paper for s in found)
+    }
     return {"claims.md": front(found), **each, "cost.md": cost(cells)}
 
 
@@ -39,8 +42,13 @@ def front(found: Sequence[Summary]) -> str:
         "`calibrant bench report -o claims.html` makes one page with figures.",
         "",
     ]
-    for name, about in PAPERS.items():
-        lines += [f"## [{about.title}](claims_{name}.md)", "", "| claim | verdict | comparisons |", "|---|---|---|"]
+    for name in dict.fromkeys(s.paper for s in found):
+        lines += [
+            f"## [{PAPERS[name].title}](claims_{name}.md)",
+            "",
+            "| claim | verdict | comparisons |",
+            "|---|---|---|",
+        ]
         lines += [f"| {s.claim.says} | **{s.word}** | {s.count} |" for s in found if s.paper == name]
         lines.append("")
     _, _, rule = (verdict.__doc__ or "").partition("\n\n")

@@ -84,7 +84,7 @@ def summaries(cells: Sequence[Cell]) -> list[Summary]:
 
 def by_paper(found: Sequence[Summary]) -> dict[str, list[Summary]]:
     """Paper's title → its claims."""
-    return {p.title: [s for s in found if s.paper == name] for name, p in PAPERS.items()}
+    return {PAPERS[name].title: [s for s in found if s.paper == name] for name in dict.fromkeys(s.paper for s in found)}
 
 
 HEAD = ("comparison", "metric", "paper", "measured", "seeds", "verdict", "cell")

@@ -59,13 +59,14 @@ class Paces:
 
 def plan(experiments: Sequence[Experiment], cells: Sequence[Cell], seeds: int | None, scale: Scale) -> list[Cost]:
     """The cost of each row; a training that several rows share counts once, for the first of them."""
-    paces, there, out = Paces(cells), {c.key for c in cells if c.status == "done"}, []
+    paces, there, planned, out = Paces(cells), {c.key for c in cells if c.status == "done"}, set[str](), []
     for e in experiments:
-        keys = [e.key(seed, scale) for seed in range(seeds or e.seeds)]
-        left = [k for k in keys if k not in there]
+        wanted = range(seeds or e.seeds)
+        left = [seed for seed in wanted if e.key(seed, scale) not in there]
+        trainings = {e.at(s, scale).key() for seed in left for s in e.seeds_of(seed, scale)} - planned
         recipe = e.at(0, scale)
-        out.append(Cost(e.name, len(keys) - len(left), len(left), recipe.epochs, *paces.of(recipe)))
-        there |= set(left)
+        out.append(Cost(e.name, len(wanted) - len(left), len(trainings), recipe.epochs, *paces.of(recipe)))
+        planned |= trainings
     return out
 
 

@@ -81,14 +81,31 @@ def interval(each: Sequence[float], pooled: Spread | None = None) -> tuple[float
     """95% of the mean difference over seeds; (None, None) for one seed."""
     from scipy.stats import t
 
-    mean, deviation = moments(each)
-    if deviation is None:
+    if (spread := _spread(each, pooled)) is None:
         return None, None
-    spread = Spread(deviation**2, len(each) - 1)
-    if pooled is not None and len(each) < POOLED_BELOW:
-        spread = Spread(max(spread.variance, pooled.variance), pooled.freedom)
+    mean = moments(each)[0]
     half = float(t.ppf(0.975, spread.freedom)) * math.sqrt(spread.variance / len(each))
     return mean - half, mean + half
+
+
+def p_value(each: Sequence[float], pooled: Spread | None = None) -> float | None:
+    """Of no difference, two-sided, by the same test: below 5% where the interval excludes 0. None for one seed."""
+    from scipy.stats import t
+
+    if (spread := _spread(each, pooled)) is None:
+        return None
+    mean, error = moments(each)[0], math.sqrt(spread.variance / len(each))
+    return 2 * float(t.sf(abs(mean) / error, spread.freedom)) if error else float(mean == 0)
+
+
+def _spread(each: Sequence[float], pooled: Spread | None) -> Spread | None:
+    _, deviation = moments(each)
+    if deviation is None:
+        return None
+    own = Spread(deviation**2, len(each) - 1)
+    if pooled is None or len(each) >= POOLED_BELOW:
+        return own
+    return Spread(max(own.variance, pooled.variance), pooled.freedom)
 
 
 def judge(

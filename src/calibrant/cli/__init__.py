@@ -22,6 +22,7 @@ from calibrant.cli.help import Verb, Verbs
 
 VERBS: dict[str, str] = {
     "apply": "Apply a fitted map or a rule to predictions",
+    "advise": "What to use, given what you may do, from measurements that ship with the package",
     "audit": "How trustworthy are these predictions, with intervals, and what to do next",
     "bench": "Measure the papers' tables again, one cell at a time, and compare",
     "compare": "Is the second better than the first, or is it noise? Paired, with Holm's correction over metrics",

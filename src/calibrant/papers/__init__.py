@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from calibrant.errors import suggest_names, unknown
-from calibrant.papers import ar, ds, pep, rc, ss
+from calibrant.papers import ar, ds, pep, rc, scorecard, ss
 from calibrant.papers.experiment import AS_TRAINED, SCALES, Experiment, Paper, Scale
 
-PAPERS: dict[str, Paper] = {p.PAPER.name: p.PAPER for p in (pep, ss, ar, rc, ds)}
-"""Name → paper."""
+PAPERS: dict[str, Paper] = {p.PAPER.name: p.PAPER for p in (pep, ss, ar, rc, ds, scorecard)}
+"""Name → paper; and the scorecard, whose rows are run and kept in the same way."""
 
 
 def experiments(pattern: str) -> list[Experiment]:

@@ -1,0 +1,142 @@
+"""`python -m docs.make_scorecard` makes docs/scorecard.md and what ships for `calibrant advise` from results/."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from calibrant.bench import evidence
+from calibrant.bench.store import Store
+from calibrant.cli.advise import cells_of
+from calibrant.papers import experiments
+from calibrant.papers.comparisons import METHODS
+from calibrant.report import advice
+from calibrant.report.plots.style import COLOURS, SERIES, dress
+
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "results"
+SHIPPED = DOCS.parent / "src" / "calibrant" / "report" / advice.FILE
+FIGURE = "figures/scorecard.svg"
+MARKERS = "osD^vP*X"
+
+
+def shipped() -> str:
+    """The evidence as JSON, one row per line."""
+    rows = [json.dumps(r.plain(), ensure_ascii=False) for r in evidence.evidence(list(Store(RESULTS).cells()))]
+    methods = [f"{json.dumps(name)}: {json.dumps(asdict(m), ensure_ascii=False)}" for name, m in METHODS.items()]
+    return '{"methods": {\n ' + ",\n ".join(methods) + '\n},\n"rows": [\n ' + ",\n ".join(rows) + "\n]}\n"
+
+
+def page(source: Mapping[str, Any]) -> str:
+    networks = dict.fromkeys(row["where"] for row in source["rows"])
+    lines = [
+        "# What should I use?",
+        "",
+        f"Every method that was measured, on {len(networks)} networks, each against the plain network of the same data "
+        "and schedule. `calibrant advise` prints this page's answer, `calibrant advise METHOD` what one method did "
+        "network by network, with every caveat. Made by `python -m docs.make_scorecard`.",
+        "",
+    ]
+    for situation in advice.situations():
+        found = advice.options(situation, source)
+        lines += [f"## {situation.says}", "", f"**{advice.sentence(situation, found)}**", ""]
+        lines += _table(
+            (
+                "method",
+                "trainings",
+                "passes",
+                "NLL",
+                "NLL better / worse",
+                "ECE better / worse",
+                "AUROC better / worse",
+            ),
+            [_option(o) for o in found],
+        )
+    lines += [
+        "## Calibration against refinement",
+        "",
+        "One point per method and network with at least three seeds. Down: a lower NLL. Right: errors are ranked further "
+        "below correct answers. NLL is as trained, without temperature scaling.",
+        "",
+        f"![NLL against AUROC, method by method]({FIGURE})",
+        "",
+        "## Every method on one network",
+        "",
+        *_one_network(source),
+        "## Network by network",
+        "",
+    ]
+    for where in networks:
+        rows = [row for row in source["rows"] if row["where"] == where]
+        about = f"{rows[0]['scale']} schedule" + (f", {rows[0]['settings']}" if rows[0]["settings"] else "")
+        lines += [f"### {where}", "", f"{about}{'; ' + rows[0]['caveat'] if rows[0]['caveat'] else ''}.", ""]
+        shown = [(source["methods"][r["method"]]["title"], str(r["seeds"]), *cells_of(r["values"])) for r in rows]
+        heads = ("method", "seeds", "NLL", "ECE, points", "AUROC, points", "NLL, both scaled", "NLL over corruptions")
+        lines += _table(heads, shown)
+    _, _, rule = (evidence.__doc__ or "").partition("\n\n")
+    _, _, judged = (advice.__doc__ or "").partition("\n\n")
+    stars = "A star marks what is beyond noise; a schedule such as `20of200` is 20 of the paper's 200 epochs."
+    return "\n".join([*lines, "## How it is judged", "", rule, "", judged.strip(), "", stars, ""])
+
+
+def _option(o: advice.Option) -> tuple[str, ...]:
+    tallies = (f"{t.better} / {t.worse} of {t.judged}" if t.judged else "few seeds" for t in (o.nll, o.ece, o.auroc))
+    title = f"**{o.title}**" if o.recommended else o.title
+    return (title, str(o.trainings), str(o.passes), f"{100 * o.change:+.0f}%".replace("-", "−"), *tallies)
+
+
+def _one_network(source: Mapping[str, Any]) -> list[str]:
+    wanted = {e.name for e in experiments("scorecard/cifar100")}
+    done = {row["cells"][0] for row in source["rows"]} & wanted
+    return [
+        f"ResNet-18 on CIFAR-100, 200 epochs, three seeds: `calibrant bench run scorecard/cifar100`. {len(done)} of "
+        f"{len(wanted)} rows are measured.",
+        "",
+    ]
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return [*(f"| {' | '.join(r)} |" for r in (heads, ["---"] * len(heads), *rows)), ""]
+
+
+def draw(source: Mapping[str, Any]) -> Figure:
+    """One point per method and network."""
+    figure = Figure(figsize=(8.4, 4.6), layout="constrained")
+    ax = dress(figure.add_subplot())
+    at: dict[str, list[tuple[float, float]]] = {}
+    for row in source["rows"]:
+        nll, auroc = row["values"]["nll"], row["values"].get("auroc")
+        if auroc and "few seeds" not in (nll["word"], auroc["word"]):
+            point = (100 * auroc["mean"], 100 * nll["mean"] / nll["baseline"])
+            at.setdefault(source["methods"][row["method"]]["title"], []).append(point)
+    for i, (title, points) in enumerate(at.items()):
+        look = {"color": COLOURS[SERIES[i % len(SERIES)]], "marker": MARKERS[i // len(SERIES) % len(MARKERS)]}
+        ax.scatter(*zip(*points, strict=True), s=34, alpha=0.85, label=title, linewidths=0, **look)
+    for line in (ax.axhline, ax.axvline):
+        line(0, color=COLOURS["muted"], linewidth=1)
+    ax.set(xlabel="AUROC, points more than the plain network", ylabel="NLL, % more", xscale="symlog", yscale="linear")
+    ax.set_xticks([-20, -10, -5, -2, -1, 0, 1, 2, 5])
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_locator(NullLocator())
+    ax.legend(frameon=False, fontsize=8, labelcolor=COLOURS["muted"], loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def main() -> None:
+    import matplotlib
+
+    text = shipped()
+    SHIPPED.write_text(text, "utf-8")
+    (DOCS / "scorecard.md").write_text(page(json.loads(text)), "utf-8")
+    with matplotlib.rc_context({"svg.hashsalt": "calibrant"}):
+        draw(json.loads(text)).savefig(DOCS / FIGURE, metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""`calibrant advise`: what to use, given what you may do, from the measurements that ship with the package."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from calibrant.cli.console import block_json, say
+from calibrant.errors import InputError
+from calibrant.report import advice
+from calibrant.types import SCHEMA
+
+HEAD = ("", "method", "train", "pass", "NLL", "", "ECE", "AUROC")
+COLUMNS = (
+    ("NLL", "nll", 1, 3),
+    ("ECE, %", "ece", 100, 1),
+    ("AUROC", "auroc", 100, 1),
+    ("scaled", "nll_scaled", 1, 3),
+    ("shifted", "nll_shifted", 1, 3),
+)
+"""Title, column of the evidence, what it is multiplied by, digits."""
+
+
+def advise(
+    method: Annotated[
+        str | None, typer.Argument(help="one method: what it did on every network, with intervals in --json")
+    ] = None,
+    retrain: Annotated[bool | None, typer.Option(help="whether you may train the network anew")] = None,
+    passes: Annotated[int | None, typer.Option(help="forward passes that one prediction may take")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout, with the evidence rows")] = False,
+) -> None:
+    """What to use, given what you may do, from measurements that ship with the package."""
+    if method is not None:
+        if retrain is not None or passes is not None:
+            raise InputError("--retrain and --passes choose among methods; leave them out with one method")
+        _one(method, as_json)
+        return
+    found = [(s, advice.options(s)) for s in advice.situations(retrain, passes)]
+    if as_json:
+        shown = [
+            {**asdict(s), "advice": advice.sentence(s, options), "options": [_record(o) for o in options]}
+            for s, options in found
+        ]
+        block_json({"schema": SCHEMA, "situations": shown, "rows": advice.shipped()["rows"]})
+        return
+    for s, options in found:
+        say(f"{s.says}.")
+        say(advice.sentence(s, options))
+        _print([HEAD, *(_line(o) for o in options)])
+        say()
+    say("* recommended. train: networks trained from the start; pass: forward passes.")
+    say("NLL: median change over networks, both temperature-scaled where measured; then")
+    say("networks where it is better / worse beyond noise / measured with enough seeds.")
+    say("next: calibrant advise METHOD  # pep, swa, … : what it did, network by network")
+
+
+def _one(method: str, as_json: bool) -> None:
+    rows, about = advice.rows(method), advice.shipped()["methods"][method]
+    if as_json:
+        block_json({"schema": SCHEMA, "method": method, **about, "rows": rows})
+        return
+    say(f"{about['title']} (trainings {about['trainings']}, passes {about['passes']}), minus the plain network")
+    if not rows:
+        say("not measured yet")
+        return
+    head = ("network", "seeds", *(title for title, *_ in COLUMNS))
+    _print([head, *((row["where"], str(row["seeds"]), *cells_of(row["values"])) for row in rows)])
+    for row in rows:
+        if row["scale"] != "paper":
+            say(f"{row['where']}: schedule {row['scale']}, not the full one")
+    for caveat, count in Counter(row["caveat"] for row in rows if row["caveat"]).items():
+        say(f"{count} of these networks: {caveat}")
+    say("* beyond noise, by Holm over the methods of a network. scaled: NLL, both sides")
+    say("temperature-scaled; shifted: NLL over corruptions. Intervals: --json")
+
+
+def cells_of(values: Mapping[str, Any]) -> list[str]:
+    """One row of evidence as text, under `COLUMNS`."""
+    out = []
+    for _, column, scale, digits in COLUMNS:
+        v = values.get(column)
+        star = "*" if v and v["word"] in ("better", "worse") else ""
+        out.append("–" if v is None else f"{scale * v['mean']:+.{digits}f}{star}".replace("-", "−"))
+    return out
+
+
+def _record(option: advice.Option) -> dict[str, Any]:
+    return {**asdict(option), "recommended": option.recommended}
+
+
+def _line(o: advice.Option) -> tuple[str, ...]:
+    change = f"{100 * o.change:+.0f}%".replace("-", "−")
+    tallies = (f"{t.better}/{t.worse}/{t.judged}" if t.judged else "–" for t in (o.nll, o.ece, o.auroc))
+    return ("*" if o.recommended else "", o.title, str(o.trainings), str(o.passes), change, *tallies)
+
+
+def _print(lines: Sequence[tuple[str, ...]]) -> None:
+    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
+    for line in lines:
+        say("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
