@@ -61,8 +61,8 @@ def page(source: Mapping[str, Any]) -> str:
     lines += [
         "## Calibration against refinement",
         "",
-        "One point per method and network with at least three seeds. Down: a lower NLL. Right: errors are ranked further "
-        "below correct answers. NLL is as trained, without temperature scaling.",
+        "One point per method and network with at least three seeds. Down: a lower NLL. Right: errors are ranked "
+        "further below correct answers. NLL is as trained, without temperature scaling.",
         "",
         f"![NLL against AUROC, method by method]({FIGURE})",
         "",
