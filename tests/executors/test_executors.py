@@ -17,6 +17,13 @@ from calibrant.errors import InputError
 from calibrant.executors import InProcess, LocalProcesses, OutOfTime, Pool, execute
 
 
+def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
+    end = time.time() + seconds
+    while not condition() and time.time() < end:
+        time.sleep(0.02)
+    assert condition(), "waited in vain"
+
+
 @dataclass(frozen=True)
 class Note:
     """A step that writes a file, and a line for each time that it is run."""
@@ -26,7 +33,7 @@ class Note:
     needs: tuple[str, ...] = ()
     gpu: bool = True
     how: str = "well"
-    lasts: float = 0.0
+    until: str = ""  # ends when this file is there
     guess: float | None = None
 
     @property
@@ -51,7 +58,8 @@ class Note:
         assert all((self.folder / need).is_file() for need in self.needs), "begun before what it needs"
         with (self.folder / f"{self.key}.log").open("a") as log:
             log.write(f"{os.getpid()}\n")
-        time.sleep(self.lasts)
+        if self.until:
+            wait_for(lambda: (self.folder / self.until).exists())
         if self.how == "fails":
             raise InputError("it was asked to")
         if self.how == "is cut":
@@ -94,14 +102,14 @@ def test_a_killed_process_is_replaced_and_its_step_tried_again(tmp_path: Path) -
 
 def test_only_what_should_end_in_time_is_begun(tmp_path: Path) -> None:
     steps = [
-        Note(tmp_path, "long", guess=100.0),
+        Note(tmp_path, "long", guess=10000.0),
         Note(tmp_path, "needs long", ("long",)),
         Note(tmp_path, "short", guess=1.0),
         Note(tmp_path, "unknown"),
-        Note(tmp_path, "in reserve", guess=30.0),
-        Note(tmp_path, "beside", gpu=False, guess=30.0),
+        Note(tmp_path, "in reserve", guess=3000.0),
+        Note(tmp_path, "beside", gpu=False, guess=3000.0),
     ]
-    found = {o.step.key: o.ending for o in execute(steps, InProcess(), time.time() + 50, reserve=25)}
+    found = {o.step.key: o.ending for o in execute(steps, InProcess(), time.time() + 5000, reserve=2500)}
     assert found == {
         "long": "left", "needs long": "skipped", "short": "done", "unknown": "done", "in reserve": "left",
         "beside": "done",
@@ -109,7 +117,7 @@ def test_only_what_should_end_in_time_is_begun(tmp_path: Path) -> None:
 
 
 def test_steps_without_the_accelerator_run_beside_those_that_want_it(tmp_path: Path) -> None:
-    steps = [Note(tmp_path, "train", lasts=3.0), Note(tmp_path, "measure", gpu=False)]
+    steps = [Note(tmp_path, "train", until="measure"), Note(tmp_path, "measure", gpu=False)]
     assert [o.step.key for o in execute(steps, LocalProcesses(1, beside=1))] == ["measure", "train"]
 
 
@@ -119,7 +127,8 @@ from pathlib import Path
 from tests.executors.test_executors import Note
 from calibrant.executors import InProcess, LocalProcesses, execute
 from calibrant.executors.cluster import RayCluster
-steps = [Note(Path(sys.argv[1]), f"s{i}", lasts=float(sys.argv[3])) for i in range(6)]
+quick = int(sys.argv[3])
+steps = [Note(Path(sys.argv[1]), f"s{i}", until="" if i < quick else "never") for i in range(6)]
 if __name__ == "__main__":
     here = {"here": InProcess, "two": lambda: LocalProcesses(2)}
     pool = here[sys.argv[2]]() if sys.argv[2] in here else RayCluster(sys.argv[2])
@@ -127,7 +136,8 @@ if __name__ == "__main__":
 """
 
 
-def call(folder: Path, pool: str, lasts: float) -> subprocess.Popen[str]:
+def call(folder: Path, pool: str, quick: int) -> subprocess.Popen[str]:
+    """A command of six steps. All but the first `quick` of them never end."""
     script = folder / "command.py"
     script.write_text(COMMAND)
     root = Path(__file__).resolve().parents[2]
@@ -135,32 +145,28 @@ def call(folder: Path, pool: str, lasts: float) -> subprocess.Popen[str]:
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(root), str(root / "src"), os.environ.get("PYTHONPATH", "")]),
     }
-    words = [sys.executable, str(script), str(folder), pool, str(lasts)]
+    words = [sys.executable, str(script), str(folder), pool, str(quick)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=env)
 
 
 def test_two_commands_share_the_work_and_nothing_is_done_twice(tmp_path: Path) -> None:
-    two = [call(tmp_path, "here", 0.3) for _ in range(2)]
+    two = [call(tmp_path, "here", 6) for _ in range(2)]
     assert [p.communicate(timeout=200)[0].split() != [] and p.returncode for p in two] == [0, 0]
     assert [Note(tmp_path, f"s{i}").runs() for i in range(6)] == [1] * 6
 
 
 def test_a_killed_command_takes_its_processes_along_and_the_next_one_goes_on(tmp_path: Path) -> None:
-    first = call(tmp_path, "two", 0.5)
-    end = time.time() + 120
-    while sum(Note(tmp_path, f"s{i}").done() for i in range(6)) < 2 and time.time() < end:
-        time.sleep(0.05)
+    steps = [Note(tmp_path, f"s{i}") for i in range(6)]
+    first = call(tmp_path, "two", 2)
+    wait_for(lambda: [s.runs() for s in steps[:4]] == [1] * 4)
     first.send_signal(signal.SIGKILL)
     first.communicate(timeout=60)
-    done = {i for i in range(6) if Note(tmp_path, f"s{i}").done()}
-    pids = {int(line) for i in range(6) if Note(tmp_path, f"s{i}").runs() for line in _log(tmp_path, i)}
-    assert 2 <= len(done) < 6
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.time() < end:
-        time.sleep(0.1)
-    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-    list(execute([Note(tmp_path, f"s{i}") for i in range(6)], InProcess()))
-    assert all(Note(tmp_path, f"s{i}").done() for i in range(6))
-    assert all(Note(tmp_path, f"s{i}").runs() == 1 for i in done), "what was done is not done again"
+    assert [s.done() for s in steps] == [True] * 2 + [False] * 4
+    pids = {int(line) for i in range(4) for line in _log(tmp_path, i)}
+    wait_for(lambda: not [pid for pid in pids if Path(f"/proc/{pid}").exists()])
+    list(execute(steps, InProcess()))
+    assert all(s.done() for s in steps)
+    assert [s.runs() for s in steps] == [1, 1, 2, 2, 1, 1], "what was done is not done again"
 
 
 def _log(folder: Path, i: int) -> list[str]:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from calibrant.executors import execute
 from calibrant.executors.cluster import RayCluster
 from calibrant.papers import PAPERS
 from tests.bench.test_steps import PLAIN
-from tests.executors.test_executors import Note, call
+from tests.executors.test_executors import Note, call, wait_for
 
 ray = pytest.importorskip("ray")
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -55,16 +54,15 @@ def test_steps_run_in_order_and_a_failure_costs_only_what_needs_it(cluster: Any,
 def test_a_killed_worker_and_a_lost_node_lose_no_step(cluster: Any, tmp_path: Path) -> None:
     node = cluster.add_node(num_cpus=2)
     cluster.wait_for_nodes()
-    steps = [Note(tmp_path, f"s{i}", lasts=2.0) for i in range(6)]
+    steps = [Note(tmp_path, f"s{i}", until="go") for i in range(6)]
     steps.append(Note(tmp_path, "once", how="dies once"))
 
     def disturb() -> None:
-        end = time.time() + 60
-        while sum(s.runs() for s in steps) < 3 and time.time() < end:
-            time.sleep(0.05)
+        wait_for(lambda: sum(s.runs() for s in steps) >= 3 and steps[0].runs() == 1)
         pid = int((tmp_path / "s0.log").read_text().split()[0])
         os.kill(pid, signal.SIGKILL)
         cluster.remove_node(node, allow_graceful=False)
+        (tmp_path / "go").touch()
 
     other = threading.Thread(target=disturb)
     other.start()
@@ -76,14 +74,12 @@ def test_a_killed_worker_and_a_lost_node_lose_no_step(cluster: Any, tmp_path: Pa
 
 
 def test_a_killed_driver_is_followed_by_another(cluster: Any, tmp_path: Path) -> None:
-    first = call(tmp_path, cluster.address, 1.0)
-    end = time.time() + 120
-    while sum(Note(tmp_path, f"s{i}").done() for i in range(6)) < 2 and time.time() < end:
-        time.sleep(0.05)
+    first = call(tmp_path, cluster.address, 2)
+    wait_for(lambda: all(Note(tmp_path, f"s{i}").done() for i in range(2)))
     first.send_signal(signal.SIGKILL)
     first.communicate(timeout=60)
     done = [i for i in range(6) if Note(tmp_path, f"s{i}").done()]
-    assert 2 <= len(done) < 6
+    assert done == [0, 1]
     steps = [Note(tmp_path, f"s{i}") for i in range(6)]
     assert {o.ending for o in execute(steps, RayCluster(cluster.address))} == {"done"}
     assert all(s.done() for s in steps) and all(steps[i].runs() == 1 for i in done)
