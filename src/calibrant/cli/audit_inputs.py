@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant import files
 from calibrant.errors import CalibrantWarning, FileError, InputError, escaped
-from calibrant.executors import LocalProcesses, Pool
 from calibrant.files import parquet
 from calibrant.files.arrays import Keys
 from calibrant.functional.probabilities import FLOOR
@@ -22,6 +21,7 @@ from calibrant.metrics.evaluate import evaluate
 from calibrant.types import Predictions, Report
 
 if TYPE_CHECKING:
+    from calibrant.executors import Pool
     from calibrant.decisions.judge import Judgement
     from calibrant.functional.binning import BinSums
     from calibrant.metrics.subgroups import Subgroups
@@ -194,7 +194,11 @@ def _streamed(path: Path, o: Options) -> Audited:
 def _pool(o: Options) -> Pool | None:
     """Who reads the parts of a stream: this process, several of them, or a cluster."""
     if o.ray is None:
-        return LocalProcesses(o.workers, threads=1) if o.workers > 1 else None
+        if o.workers == 1:
+            return None
+        from calibrant.executors import LocalProcesses
+
+        return LocalProcesses(o.workers, threads=1)
     from calibrant.executors.cluster import LOCAL, RayCluster
 
     if o.exact and o.ray != LOCAL:

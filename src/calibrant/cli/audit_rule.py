@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibrant.cli.audit_inputs import Audited
-from calibrant.decisions.judge import SHOWN, Judgement, judge
-from calibrant.decisions.storage import load_rule
 from calibrant.errors import InputError
 from calibrant.report.numbers import DASH, percent
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots import set_sizes
 from calibrant.types import Estimate
+
+if TYPE_CHECKING:
+    from calibrant.decisions.judge import Judgement
 
 COUNTED = ("loss_accepted", "set_size", "cost", "argmax", "threshold", "saved")
 """Estimates that are no share."""
@@ -39,6 +40,9 @@ TABLES = {
 
 def judged(folder: Path, found: Sequence[Audited], allow_reuse: bool) -> list[Judgement]:
     """The rule on each input."""
+    from calibrant.decisions.judge import judge
+    from calibrant.decisions.storage import load_rule
+
     rule = load_rule(folder)
     for each in found:
         if each.predictions is None:
@@ -77,6 +81,8 @@ def lines(judgement: Judgement) -> list[tuple[str, str, str]]:
 
 def table(judgement: Judgement, name: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """(head, rows): estimates have a column for their interval."""
+    from calibrant.decisions.judge import SHOWN
+
     rows = judgement.tables[name]
     share = "coverage" if "coverage" in rows[0] else "accuracy_accepted"
     if name != "by_size":

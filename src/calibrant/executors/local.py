@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import multiprocessing as mp
 import os
+import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
@@ -48,7 +49,7 @@ class LocalProcesses:
     Each has `threads`; by default they share the processors."""
 
     def __init__(self, count: int, beside: int = 0, threads: int | None = None) -> None:
-        self._context = mp.get_context("spawn")
+        self._context = _context()
         self._threads = threads or max(1, (os.cpu_count() or 1) // (count + beside))
         self._separate = beside > 0
         self._workers = [_Worker(self._context, self._threads, gpu=True) for _ in range(count)]
@@ -85,6 +86,18 @@ class LocalProcesses:
     def close(self) -> None:
         for worker in self._workers:
             worker.end()
+
+
+def _context() -> Any:
+    """How processes start: on Linux as copies of one that has imported torch, which takes seconds; elsewhere anew.
+
+    Torch's import leaves the device alone, so that each copy can make its own context.
+    """
+    if sys.platform != "linux":
+        return mp.get_context("spawn")
+    context = mp.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    return context
 
 
 class _Worker:
