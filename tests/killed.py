@@ -1,7 +1,7 @@
 """A process that is killed (SIGKILL) at the k-th file it is about to finish: the worst moment for what it leaves.
 
-`leave(script, k)` runs Python source in a process of its own. The file in the making has been written under its
-temporary name (`calibrant.files.atomic`), half of it if `half`, and never gets its own.
+`begin(script)` runs Python source in a process of its own, `leave(script, k)` up to such a kill. The file in the making
+has been written under its temporary name (`calibrant.files.atomic`), half of it if `half`, and never gets its own.
 
 Processes are forked from a server that has imported the library and done nothing else: importing takes longer than
 most scripts.
@@ -15,18 +15,26 @@ import signal
 import sys
 import traceback
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 SERVER = multiprocessing.get_context("forkserver")
+ENDED = "the script ran to its end"
 SERVER.set_forkserver_preload(["calibrant.training", "calibrant.attacks", "lightning_fabric"])
 
 
-def run_killed(script: str, *words: str) -> None:
-    """Run a script that kills itself."""
+def begin(script: str, *words: str) -> tuple[BaseProcess, Connection]:
+    """A process that runs the script with `words` as its arguments, and where it says what went wrong."""
     heard, said = SERVER.Pipe(duplex=False)
     process = SERVER.Process(target=_run, args=(script, words, said))
     process.start()
     said.close()
+    return process, heard
+
+
+def run_killed(script: str, *words: str) -> None:
+    """Run a script that kills itself."""
+    process, heard = begin(script, *words)
     process.join(300)
     code = process.exitcode  # None: it still runs
     process.kill()
@@ -63,6 +71,8 @@ def _run(script: str, words: tuple[str, ...], said: Connection) -> None:
     sys.argv = ["-c", *words]
     try:
         exec(script, {"__name__": "__main__"})
-        said.send("the script ran to its end")
+        said.send(ENDED)
+    except SystemExit:
+        raise
     except BaseException:
         said.send(traceback.format_exc())

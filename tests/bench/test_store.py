@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 import zipfile
 from dataclasses import replace
@@ -24,6 +22,7 @@ from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
 from calibrant.training import How
 from calibrant.training import read as recipe
 from calibrant.training.recipe import digest
+from tests.killed import ENDED, begin
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
 QUIET = How(device="cpu", quiet=True)
@@ -226,6 +225,6 @@ from calibrant.bench import Store
 for i in range(40):
     Store(Path(sys.argv[1])).write(made(f"p/{sys.argv[2]}/{i}", 0, 0.1))
 """
-    two = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), name]) for name in "ab"]
-    assert [p.wait(120) for p in two] == [0, 0]
+    two = [begin(code, str(tmp_path), name) for name in "ab"]
+    assert [heard.recv() for _, heard in two] == [ENDED, ENDED]
     assert len(list(Store(tmp_path).cells())) == 80

@@ -6,8 +6,6 @@ import os
 import pty
 import select
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +14,16 @@ import pytest
 
 from calibrant.cli import INTERRUPTED, TERMINATED
 from calibrant.files.paths import visible
+from tests.killed import begin
 
 MAIN = """
-import signal
+import os, signal, sys
+terminal = os.open(sys.argv.pop(), os.O_RDWR | os.O_NOCTTY)
+for standard in (0, 1, 2):
+    os.dup2(terminal, standard)
+os.close(terminal)
+sys.stdin, sys.stdout, sys.stderr = (open(n, "rw"[n > 0], buffering=1, closefd=False) for n in (0, 1, 2))
+os.environ |= {"TERM": "xterm", "COLUMNS": "100"}
 signal.signal(signal.SIGINT, signal.default_int_handler)  # who starts jobs in the background has it ignored
 from calibrant.cli import main
 main()
@@ -47,20 +52,22 @@ def heard(terminal: int, end: float) -> Iterator[bytes]:
 )
 def test_a_training_that_is_stopped_says_how_to_go_on(tmp_path: Path, number: int, code: int, word: str) -> None:
     ours, theirs = pty.openpty()
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "TERM": "xterm", "COLUMNS": "100"}
-    command = [sys.executable, "-c", MAIN, *TRAIN, "-o", str(tmp_path / "run")]
-    running = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
-    os.close(theirs)
-    said, sent, end = b"", False, time.monotonic() + LIMIT
+    running, _ = begin(MAIN, *TRAIN, "-o", str(tmp_path / "run"), os.ttyname(theirs))
+    assert running.pid is not None
+    said, sent, opened, end = b"", False, False, time.monotonic() + LIMIT
     try:
         for part in heard(ours, end):
             said += part
+            if part and not opened:  # from now on, the end of the process is the end of what it says
+                os.close(theirs)
+                opened = True
             if not sent and visible(tmp_path / "run" / "checkpoint", "*.json"):
-                running.send_signal(number)
+                os.kill(running.pid, number)
                 sent = True
         text = said.decode("utf-8", "replace")
         assert sent, text
-        assert running.wait(max(1.0, end - time.monotonic())) == code, text
+        running.join(max(1.0, end - time.monotonic()))
+        assert running.exitcode == code, text
     finally:
         running.kill()
         os.close(ours)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from calibrant.cli import run
 from calibrant.errors import FileError, InputError
 from calibrant.files import locks
 from calibrant.training import How, read, select, train
+from tests.killed import begin
 
 SETTINGS = ["epochs=2", "network.hidden=[4]"]
 QUIET = How(device="cpu", quiet=True)
@@ -20,26 +20,32 @@ WAITS = f"""
 import sys, time
 from calibrant.training import How, read, train
 def wait(epoch, validation):
-    print("an epoch is done", flush=True)
     time.sleep(600)
 train(read("digits/focal", {SETTINGS!r}), sys.argv[1], How(device="cpu", quiet=True, listen=wait))
 """
+
+
+def _holds(folder: Path, pid: int | None) -> bool:
+    return (folder / locks.LOCK).is_file() and (folder / locks.LOCK).read_text() == str(pid)
 
 
 def test_the_second_training_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     settings = [word for text in SETTINGS for word in ("--set", text)]
     again = ["train", "digits/focal", "-o", str(folder), "--device", "cpu", *settings]
-    with subprocess.Popen([sys.executable, "-c", WAITS, str(folder)], stdout=subprocess.PIPE) as first:
-        try:
-            assert first.stdout is not None and first.stdout.readline() == b"an epoch is done\n"
-            assert run(again) == 2
-            said = capsys.readouterr().err
-            assert said.count("\n") == 1 and f"in use by process {first.pid};" in said
-            with pytest.raises(FileError, match=f"process {first.pid}"):
-                select(read("digits/focal", ["selection={grid={seed=[0, 1]}}"]), folder, QUIET)
-        finally:
-            first.kill()
+    first, _ = begin(WAITS, str(folder))
+    try:
+        end = time.monotonic() + 300
+        while not _holds(folder, first.pid) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert run(again) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and f"in use by process {first.pid};" in said
+        with pytest.raises(FileError, match=f"process {first.pid}"):
+            select(read("digits/focal", ["selection={grid={seed=[0, 1]}}"]), folder, QUIET)
+    finally:
+        first.kill()
+        first.join()
     assert (folder / locks.LOCK).is_file()  # what the kill left holds nobody up
     assert run(again) == 0
     assert not (folder / locks.LOCK).exists() and (folder / "metrics.json").is_file()
