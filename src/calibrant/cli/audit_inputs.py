@@ -21,8 +21,8 @@ from calibrant.metrics.evaluate import evaluate
 from calibrant.types import Predictions, Report
 
 if TYPE_CHECKING:
-    from calibrant.executors import Pool
     from calibrant.decisions.judge import Judgement
+    from calibrant.executors import Pool
     from calibrant.functional.binning import BinSums
     from calibrant.metrics.subgroups import Subgroups
 
