@@ -75,7 +75,7 @@ docs: $(STAMP)
 	@$(BIN)/python -m docs.make_methods
 	@$(BIN)/python -m docs.make_claims
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
-	@echo "the site is site/index.html"
+	@echo "the site is site/index.html (with its search: python3 -m http.server -d site)"
 
 # the backend itself, so that building needs no network: pip and build would fetch setuptools again
 dist: $(STAMP)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow
 import pytest
 import torch
 from torch import Tensor
@@ -171,6 +173,63 @@ def test_my_predictions_are_a_data_frame(logits: Tensor, labels: Tensor) -> None
     frame["species"] = [["cat", "dog", "owl"][label] for label in labels]
     report = calibrant.evaluate(frame, label="species")
     assert report.verdict.startswith("strongly overconfident")
+
+
+@job
+def test_my_predictions_are_a_polars_frame(logits: Tensor, labels: Tensor) -> None:
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame(torch.softmax(logits, 1).numpy(), schema=["prob_cat", "prob_dog", "prob_owl"])
+    frame = frame.with_columns(species=polars.Series([["cat", "dog", "owl"][label] for label in labels]))
+    report = calibrant.evaluate(frame, label="species")
+    assert report.verdict.startswith("strongly overconfident")
+
+
+@job
+def test_my_predictions_are_an_arrow_table(logits: Tensor, labels: Tensor) -> None:
+    columns = {f"logit_{name}": logits[:, i].numpy() for i, name in enumerate(["cat", "dog", "owl"])}
+    table = pyarrow.table(columns | {"species": [["cat", "dog", "owl"][label] for label in labels]})
+    fitted = calibrant.fit("temperature", table, label="species")
+    assert float(fitted.temperature) == pytest.approx(3, abs=0.4)  # type: ignore[attr-defined]
+
+
+@job
+def test_one_file_with_the_fix_for_the_server(logits: Tensor, labels: Tensor) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    network = torch.nn.Linear(3, 3).requires_grad_(False)
+    fitted = calibrant.fit("temperature", network(logits), labels)
+    calibrant.to_onnx("model.onnx", network, fitted, logits[:8])
+    session = onnxruntime.InferenceSession("model.onnx")
+    assert torch.allclose(
+        torch.from_numpy(session.run(None, {session.get_inputs()[0].name: logits.numpy()})[0]),
+        fitted(network(logits)).float(),
+        atol=1e-4,
+    )
+
+
+@job
+def test_what_is_left_under_noise() -> None:
+    torch.manual_seed(0)
+    images, labels = torch.rand(60, 1, 8, 8), torch.randint(0, 3, (60,))
+    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))
+    report = calibrant.stress(network, images, labels, types=["gaussian_noise"], severities=[1], intervals=False)
+    assert "gaussian noise" in repr(report) and "<table>" in report._repr_html_()
+
+
+@job
+def test_targets_that_adapt_in_my_own_loop(logits: Tensor, labels: Tensor) -> None:
+    model, targets = torch.nn.Linear(3, 3), calibrant.targets.AdaLS(classes=3, alpha=0.05)
+    loss = calibrant.losses.CrossEntropy()
+    loss(model(logits), targets(labels)).backward()
+    targets.observe(1, calibrant.predict(model, (logits, labels), split="validation"))
+    assert model.weight.grad is not None and targets.record()["epsilon"][-1] != [0.0]
+
+
+@job
+def test_what_the_trainer_of_hugging_face_reports(logits: Tensor, labels: Tensor) -> None:
+    transformers = pytest.importorskip("transformers")
+    compute_metrics = importlib.import_module("calibrant.integrations.transformers").compute_metrics
+    found = compute_metrics(transformers.EvalPrediction(logits.numpy(), labels.numpy()))
+    assert found["ece"] == pytest.approx(calibrant.evaluate(logits, labels, intervals=False).ece.value)
 
 
 @job

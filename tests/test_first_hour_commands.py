@@ -7,7 +7,9 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from calibrant import predictions
 from calibrant.cli import run
@@ -45,6 +47,16 @@ JOBS: dict[str, tuple[str, str]] = {
         "calibrant decide calibration.npz --set-coverage 0.9 -o sets\ncalibrant apply sets test.npz -o with-sets.npz",
         "classes in a set on average",
     ),
+    "my predictions are Parquet, with class names": (
+        "calibrant audit answers.parquet --labels-key species --no-intervals",
+        "3 classes: owl, cat, dog",
+    ),
+    "train a network of my own, and ensemble it": (
+        "calibrant train digits/focal -o mine --set epochs=1 --set network.name=mymod:net\n"
+        "calibrant predict mymod:net@mine --ensemble pep --members 2 --sigma 0.01 -o pep.npz\n"
+        "calibrant compare mine/test.npz pep.npz --metrics nll,ece",
+        "pep.npz: 450 items of test, 10 classes, pep of 2",
+    ),
     "take the fix to another language": (
         "calibrant fit calibration.npz --method temperature -o map\ncalibrant export map -o map.json",
         "written to map.json",
@@ -67,6 +79,13 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         y = (z + rng.gumbel(size=z.shape)).argmax(1)
         predictions(3 * z, y, split=split).save(f"{split}.npz")
     rows = [",".join(map(str, [*z[i], y[i], ("south", "north")[i % 2]])) for i in range(300)]
+    names, scores = np.array(["owl", "cat", "dog"]), np.exp(z) / np.exp(z).sum(1, keepdims=True)
+    columns = {f"prob_{name}": scores[:, i] for i, name in enumerate(names)}
+    parquet.write_table(pyarrow.table(columns | {"species": names[y]}), "answers.parquet")
+    Path("mymod.py").write_text(
+        "import torch\n\ndef net():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
     Path("answers.csv").write_text("\n".join(["logit_0,logit_1,logit_2,label,hospital", *rows, ""]))
 
 

@@ -29,14 +29,16 @@ class Verb(TyperCommand):
         return ["[OPTIONS]", *(row(p, ctx)[0] for p in self.params if p.param_type_name == "argument")]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in ("Arguments", "Options", *GROUPS)}
-        for p in self.get_params(ctx):
-            usual = "Arguments" if p.param_type_name == "argument" else "Options"
-            rows[next((title for title, names in GROUPS.items() if p.name in names), usual)].append(row(p, ctx))
-        for title, found in rows.items():
+        params = self.get_params(ctx)
+        groups = {title: [p for p in params if p.name in names] for title, names in GROUPS.items()}
+        groups = {title: found for title, found in groups.items() if len(found) > 1}  # one alone is no group
+        rest = [p for p in params if not any(p in found for found in groups.values())]
+        first = {"Arguments": "argument", "Options": "option"}
+        groups = {title: [p for p in rest if p.param_type_name == kind] for title, kind in first.items()} | groups
+        for title, found in groups.items():
             if found:
                 with formatter.section(title):
-                    formatter.write_dl(found, col_max=26)
+                    formatter.write_dl([row(p, ctx) for p in found], col_max=26)
 
 
 class Verbs(TyperGroup):

@@ -66,5 +66,5 @@ def group_panel(found: Subgroups, file: str | None, names: Sequence[str]) -> Pan
         f"{text[0].upper()}{text[1:]}.",
         [Figure(axes[0], f"Each {found.column} with 95% intervals. {EACH}", wide=True)],
         [Table(f"by {found.column}", tuple(table[0]), [tuple(row.values()) for row in table], marked, "worst")],
-        ["p is of the difference between the gap of a group and that of all other items."],
+        ["p tests the difference between the gap of a group and that of all other items."],
     )
