@@ -1,7 +1,7 @@
 """Hessian products and time to the largest eigenvalue: our Lanczos against power iteration, ours and PyHessian's own.
 
     python benchmarks/hessian.py [--network resnet18] [--weights cifar10_resnet20_akamaster] [--batch 128] [--batches 3]
-                                 [--device cuda] [--peers FOLDER] [--json]
+                                 [--device cuda] [--most 400] [--peers FOLDER] [--json]
 
 The truth is a long Lanczos run (1e-9, in the network's own precision). Counted are the products until an estimate is
 within 1e-3 of it; for Lanczos and PyHessian also where their own rules stop, how wrong they are there, and the seconds.
@@ -31,7 +31,6 @@ from calibrant.functional.krylov import Eigenpairs, lanczos, power_iteration
 from calibrant.nn import build, load_weights
 
 CLOSE = 1e-3
-MOST = 400
 
 
 def images(classes: int, batch: int, count: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
@@ -64,12 +63,12 @@ def first_close(found: Eigenpairs, truth: float) -> int | None:
     return next((n for n, value in enumerate(found.history, 1) if abs(value - truth) <= CLOSE * abs(truth)), None)
 
 
-def seconds(run: Callable[[], Any], device: torch.device) -> float:
+def timed(run: Callable[[], Eigenpairs], device: torch.device) -> tuple[Eigenpairs, float]:
     start = time.perf_counter()
-    run()
+    found = run()
     if device.type == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - start
+    return found, time.perf_counter() - start
 
 
 def pyhessian(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, int, float]:
@@ -93,20 +92,20 @@ def pyhessian(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, int, float
         model.zero_grad()
 
 
-def row(model: nn.Module, x: Tensor, y: Tensor, seed: int, peer: bool) -> dict[str, Any]:
+def row(model: nn.Module, x: Tensor, y: Tensor, seed: int, peer: bool, most: int) -> dict[str, Any]:
     matrix = Curvature(model, [(x, y)])
 
     def start() -> torch.Generator:
         return torch.Generator().manual_seed(seed)
 
-    long = lanczos(matrix, 1, start(), tol=1e-9, most=MOST)
+    long = lanczos(matrix, 1, start(), tol=1e-9, most=most)
     truth = float(long.values[0])
-    power = power_iteration(matrix, 1, start(), tol=1e-6, most=MOST)
-    stopped = lanczos(matrix, 1, start(), tol=CLOSE)
+    power = power_iteration(matrix, 1, start(), tol=1e-6, most=most)
+    fresh = Curvature(model, [(x, y)])
+    stopped, took = timed(lambda: lanczos(fresh, 1, start(), tol=CLOSE), x.device)
     out: dict[str, Any] = {"truth": truth, "lanczos": first_close(long, truth), "power": first_close(power, truth)}
     out |= {"lanczos_stops": stopped.products, "lanczos_error": abs(float(stopped.values[0]) / truth - 1)}
-    fresh = Curvature(model, [(x, y)])
-    out["seconds"] = seconds(lambda: lanczos(fresh, 1, start(), tol=CLOSE), x.device)
+    out["seconds"] = took
     if peer:
         value, products, took = pyhessian(model, x, y)
         out |= {"pyhessian_stops": products, "pyhessian_error": abs(value / truth - 1), "pyhessian_seconds": took}
@@ -122,6 +121,7 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=3)
     parser.add_argument("--steps", type=int, default=100, help="of the short training")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--most", type=int, default=400, help="products of each long run")
     parser.add_argument("--peers", default="")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -131,7 +131,7 @@ def main() -> None:
     model = network(args, device).eval()
     rows = []
     for i, (x, y) in enumerate(images(args.classes, args.batch, args.batches, device)):
-        rows.append(row(model, x, y, i, bool(args.peers)))
+        rows.append(row(model, x, y, i, bool(args.peers), args.most))
         print(json.dumps(rows[-1]), flush=True)
     if not args.json:
         both = [r["power"] / r["lanczos"] for r in rows if r["power"]]

@@ -12,16 +12,20 @@ from safetensors.torch import load_file
 
 from calibrant.attacks import FGSM, Bounds, assess
 from calibrant.cli import run
+from calibrant.cli.probe import PROBES
 from calibrant.cli.probe_objective import objective
 from calibrant.cli.probe_request import Request
 from calibrant.data import Batches, load
 from calibrant.diagnostics import hessian_spectrum, sample_hardness
 from calibrant.ensembles.reference import resolve
+from calibrant.ensembles.single import predict
+from calibrant.files import outputs
+from calibrant.metrics.evaluate import evaluate
 from calibrant.training import How, read, train
 from calibrant.training import load as load_run
 
 CNN = "network={name='mnist_cnn', dropout=0.2}"
-ALL = "hessian,hardness,variance,fourier,pep_effect,landscape,attack"
+ALL = "hessian,hardness,variance,fourier,neighbours,sharpness,signs,pep_effect,overfitting,landscape,attack"
 SMALL = ["--batches", "2", "--batch", "16", "--limit", "24", "--passes", "3", "--members", "4", "--sigma", "0.05"]
 SMALL += ["--grid", "5", "--masks", "2"]
 
@@ -50,13 +54,19 @@ def test_numbers_arrays_figures_and_one_page(probed: tuple[Path, dict[str, dict[
     page = (out / "report.html").read_text()
     for what in ALL.split(","):
         found = record[what]
-        assert [Path(m["name"]).name for m in found["models"]] == ["cross_entropy", "focal"]  # type: ignore[union-attr]
+        names = ["cross_entropy", "focal"][what == "signs" :]
+        assert [Path(m["name"]).name for m in found["models"]] == names  # type: ignore[union-attr]
+        if what == "signs":  # from three others: one table, and nothing of its own to keep
+            assert list(out.glob("signs/*")) == [] and "signs of an ensemble" in page
+            continue
         assert len(list((out / what).glob("*.safetensors"))) == 2
         figures = sorted((out / what).glob("figure-*.svg"))
         assert figures and all(f.read_bytes().startswith(b"<?xml") for f in figures)
         captions = found["says"][1:]  # type: ignore[index]
         assert len(captions) == len(figures)
-        assert any(re.search("beyond noise|overlap", said) for said in found["says"]), what  # type: ignore[union-attr]
+        assert any(
+            re.search("beyond noise|overlap|without an interval|same at every epoch", s) for s in found["says"]
+        ), what  # type: ignore[union-attr]
     assert page.count("<svg") >= 10 and "mathdefault" not in page
     assert "How sharp is the loss around these weights?" in page and "Which answers survive an attack?" in page
     assert record["made"]["command"]
@@ -100,6 +110,15 @@ def test_each_probe_is_its_function(runs: list[str], probed: tuple[Path, dict[st
     assert len(record["attack"]["models"][0]["attacks"]) == 1 + 9  # type: ignore[index]
     pep = record["pep_effect"]["models"][0]  # type: ignore[index]
     assert pep["sigma"] == 0.05 and pep["items"] == 24 and pep["effect"]["low"] < pep["effect"]["high"]
+    epochs = record["overfitting"]["models"][1]["epochs"]  # type: ignore[index]
+    assert [e["epoch"] for e in epochs] == [1, 2]
+    by_hand = evaluate(predict(load_run(runs[1]).members[0], [(x, y)]), intervals=False)["nll"].value
+    assert epochs[1]["test_nll"] == pytest.approx(by_hand, rel=1e-6)
+    sharp = record["sharpness"]["models"][0]["sizes"]  # type: ignore[index]
+    assert [row["size"] for row in sharp] == [1, 2, 3, 5, 10] and sharp[0]["variance"]["value"] > 0
+    signs = record["signs"]["models"][0]  # type: ignore[index]
+    apart = [record["hessian"]["models"][i]["largest"] for i in (0, 1)]  # type: ignore[index]
+    assert signs["sharpness"]["value"] == pytest.approx(sum(b - a for a, b in zip(*apart, strict=True)) / 2)
     variance = record["variance"]["models"][0]  # type: ignore[index]
     assert variance["items"] == 24 and max(variance["model"]) > 0
 
@@ -112,7 +131,7 @@ def test_what_is_finished_is_not_redone(
 ) -> None:
     out = probed[0]
     stamps = {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")}
-    import calibrant.cli.probe_variance as module
+    import calibrant.cli.probe_features as module
 
     monkeypatch.setattr(module, "feature_variance", lambda *a, **k: pytest.fail("measured twice"))
     words = ["probe", *runs, "--what", "variance", "-o", str(out), *SMALL, "--device", "cpu", "--json"]
@@ -126,6 +145,15 @@ def test_what_is_finished_is_not_redone(
     assert run(words) == 2
     assert f"{victim} was truncated or edited" in capsys.readouterr().err
     victim.write_bytes(held)
+
+
+def test_a_killed_probe_leaves_a_folder_that_goes_on() -> None:
+    assert all(re.fullmatch(outputs.PROBED, what) for what in PROBES)
+
+
+def test_signs_need_two_networks(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["probe", runs[0], "--what", "signs", "-o", str(tmp_path / "out"), "--device", "cpu"]) == 2
+    assert "signs compares networks with the first one; pass two or more" in capsys.readouterr().err
 
 
 def test_a_plane_through_three_runs(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,7 +155,7 @@ def test_on_the_fly_levels_are_of_the_network_in_training(run: Path, tmp_path: P
     from calibrant.training.epochs import kept_weights
 
     network = load(tmp_path / "fly").members[0]
-    network.load_state_dict(kept_weights(tmp_path / "fly")[1])
+    network.load_state_dict(kept_weights(tmp_path / "fly")[2])
     assert found[0].network == weights_hash(network) != weights_hash(load(tmp_path / "fly").members[0])
 
 

@@ -213,7 +213,7 @@ def test_an_edited_run_of_version_0_1_is_one_line(
 
 def test_kept_weights_carry_their_hash(runs: Path) -> None:
     [path] = (runs / "run" / "epochs").glob("weights-*")
-    [held] = kept_weights(runs / "run")
+    [held] = kept_weights(runs / "run").values()
     assert all(torch.equal(held[k], v) for k, v in load(runs / "run").members[0].state_dict().items())
     tensors, [name] = load_file(path), [k for k in load_file(path) if k.endswith("0.bias")][:1]
     data = path.read_bytes()

@@ -65,7 +65,7 @@ def pooled(
             **options,
             seed=seed,
             held_out=lambda: batches(Split.CALIBRATION),
-            checkpoints=lambda: kept_weights(folder),
+            checkpoints=lambda: list(kept_weights(folder).values()),
             training=lambda: (x for x, _, _ in batches(Split.TRAIN)),
             class_axis=-1,  # of every network that was trained here
         ),

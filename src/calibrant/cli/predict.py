@@ -198,7 +198,7 @@ def assembled(
             networks,
             **given,
             held_out=lambda: batches(fit_on),
-            checkpoints=lambda: kept_weights(run) if Path(run).is_dir() else [],
+            checkpoints=lambda: list(kept_weights(run).values()) if Path(run).is_dir() else [],
             training=lambda: (x for x, _, _ in batches("train")),
             progress=sys.stderr.isatty(),
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from calibrant.attacks import ATTACKS, Attack, Bounds
-from calibrant.cli.probe_request import Probed, Request, side_by_side
+from calibrant.cli.probe_results import Probed, side_by_side
 from calibrant.diagnostics import under_attack
 from calibrant.ensembles.deep import DeepEnsemble
 from calibrant.ensembles.dropout import MCDropout
@@ -17,6 +17,7 @@ from calibrant.types import Split
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from calibrant.cli.probe_request import Request
     from calibrant.ensembles.reference import Reference
 
 BUDGETED = ("fgsm", "pgd", "frequency_fgsm")
@@ -26,7 +27,7 @@ MEMBERS = 5
 """Of MC dropout: every gradient goes through all of them."""
 
 
-def probe(request: Request) -> Probed:
+def attack(request: Request) -> Probed:
     split, names, budgets = request.splits[0], request.options["attack"], request.options["epsilon"]
     ensemble, members = request.options["ensemble"], request.options["members"] or MEMBERS
     for name in names:

@@ -6,7 +6,7 @@ import copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.probe_request import Probed, Request, side_by_side
+from calibrant.cli.probe_results import Probed, side_by_side
 from calibrant.diagnostics import optimal_ece, sample_hardness
 from calibrant.errors import NotApplicableError
 from calibrant.files import read
@@ -18,11 +18,12 @@ from calibrant.training.run_folder import chosen
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from calibrant.cli.probe_request import Request
     from calibrant.ensembles.reference import Reference
     from calibrant.types import Predictions
 
 
-def probe(request: Request) -> Probed:
+def hardness(request: Request) -> Probed:
     folders = {}
     for model in request.models:
         if not Path(model.name).is_dir():
@@ -35,7 +36,8 @@ def probe(request: Request) -> Probed:
     def measure(model: Reference) -> tuple[dict[str, Any], dict[str, Tensor]]:
         folder = folders[model.name]
         found = sample_hardness(folder)
-        parts = {"validation": {_epoch(p): read(p) for p in visible(folder, "epochs/validation-*.npz")}}
+        kept = visible(folder, "epochs/validation-*.npz")
+        parts = {"validation": {int(p.stem.removeprefix("validation-")): read(p) for p in kept}}
         parts |= {split: _predicted(request, model, folder, split) for split in others}
         record = {
             "samples": len(found.learned),
@@ -51,14 +53,9 @@ def probe(request: Request) -> Probed:
 
 def _predicted(request: Request, model: Reference, folder: Path, split: str) -> dict[int, Predictions]:
     """A part's predictions after each epoch whose weights were kept (`train --keep-weights N`)."""
-    epochs = [_epoch(p) for p in visible(folder, "epochs/weights-*.safetensors")]
     network = copy.deepcopy(model.members[0])
     out = {}
-    for epoch, weights in zip(epochs, kept_weights(folder), strict=True):
+    for epoch, weights in kept_weights(folder).items():
         network.load_state_dict(weights)
         out[epoch] = request.predictions(model, split, [network])
     return out
-
-
-def _epoch(path: Path) -> int:
-    return int(path.stem.rpartition("-")[2])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cli.probe_objective import batch_size, objective
-from calibrant.cli.probe_request import Probed, Request, side_by_side
+from calibrant.cli.probe_results import Probed, side_by_side
 from calibrant.diagnostics import hessian_density, hessian_spectrum, hessian_trace
 from calibrant.ensembles.single import steps
 from calibrant.report.probes.hessian import panel
@@ -15,6 +15,7 @@ from calibrant.types import Estimate, Split
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from calibrant.cli.probe_request import Request
     from calibrant.ensembles.reference import Reference
 
 TOGETHER = 4
@@ -22,14 +23,14 @@ TOGETHER = 4
 DENSITY, TRACE = {"steps": 30, "probes": 2}, 30
 
 
-def probe(request: Request) -> Probed:
+def hessian(request: Request) -> Probed:
     count, k, method = (request.options[o] for o in ("batches", "eigenvalues", "method"))
     dropout = bool(request.options["dropout"])
     settings: dict[str, Any] = {"batches": count, "batch": batch_size(request), "k": k, "method": method}
     settings |= {"dropout": dropout, "items": items_hash(request.data[Split.TRAIN])}
 
     def measure(model: Reference) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        network = model.members[0].to(request.device)
+        network = request.network(model)
         found = objective(request, model, count)
         common: dict[str, Any] = {"loss": found.loss, "weight_decay": found.weight_decay, "dropout": dropout}
         title = f"Hessian of {model.name}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cli.probe_objective import batch_size, objective
-from calibrant.cli.probe_request import Probed, Request, side_by_side
+from calibrant.cli.probe_results import Probed, side_by_side
 from calibrant.diagnostics.landscape import loss_landscape, plane_through
 from calibrant.ensembles.dropout import dropouts
 from calibrant.ensembles.reference import resolve
@@ -19,6 +19,7 @@ from calibrant.types import Split
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from calibrant.cli.probe_request import Request
     from calibrant.ensembles.reference import Reference
 
 BATCHES = 4
@@ -27,7 +28,7 @@ MARGIN = 0.3
 """Room around the checkpoints that a plane goes through."""
 
 
-def probe(request: Request) -> Probed:
+def landscape(request: Request) -> Probed:
     points, masks, through = (request.options[k] for k in ("grid", "masks", "through"))
     count = min(request.options["batches"], BATCHES)
     if through and (len(through) != 2 or len(request.models) > 1):
@@ -38,7 +39,7 @@ def probe(request: Request) -> Probed:
     settings |= {"items": items_hash(request.data[Split.TRAIN])}
 
     def measure(model: Reference) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        network = model.members[0].to(request.device)
+        network = request.network(model)
         held = objective(request, model, count)
         options: dict[str, Any] = {"points": points, "loss": held.loss, "masks": masks if dropouts(network) else 0}
         said = "random, filter-normalised directions"

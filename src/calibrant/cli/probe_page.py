@@ -12,7 +12,8 @@ from calibrant.files import atomic
 from calibrant.types import jsonable
 
 if TYPE_CHECKING:
-    from calibrant.cli.probe_request import Probed, Request
+    from calibrant.cli.probe_request import Request
+    from calibrant.cli.probe_results import Probed
 
 
 def write(
@@ -52,8 +53,8 @@ def _title(request: Request) -> str:
 def _figures(folder: Path, probed: Probed) -> None:
     from calibrant.report.plots.style import figure_of
 
-    folder.mkdir(exist_ok=True)
     for i, figure in enumerate((f for panel in probed.panels for f in panel.figures), 1):
+        folder.mkdir(exist_ok=True)
         drawn = io.BytesIO()
         figure_of(figure.axes).savefig(drawn, format="svg", metadata={"Date": None})
         atomic.write_bytes(folder / f"figure-{i}.svg", drawn.getvalue())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.probe_request import Probed, Request, side_by_side
-from calibrant.diagnostics import pep_effect, pep_items
+from calibrant.cli.probe_results import Probed, side_by_side
+from calibrant.diagnostics import pep_effect as by_curvature
+from calibrant.diagnostics import pep_items
 from calibrant.ensembles.pep import MEMBERS, PEP
 from calibrant.report.probes.pep import panel
 from calibrant.training.distances import items_hash
@@ -14,24 +15,25 @@ from calibrant.types import Estimate
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from calibrant.cli.probe_request import Request
     from calibrant.ensembles.reference import Reference
 
 LOW, PROBES, NAMED = 0.1, 16, 20
 
 
-def probe(request: Request) -> Probed:
+def pep_effect(request: Request) -> Probed:
     split, sigma = request.splits[0], request.options["sigma"]
     members = request.options["members"] or MEMBERS
 
     def measure(model: Reference) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        network = model.members[0].to(request.device)
+        network = request.network(model)
         if sigma is None:
             pep = PEP.fit(network, request.batches(model, "validation"), members=members, progress=request.progress)
         else:
             pep = PEP(network, sigma, members)
         found = pep_items(pep, request.batches(model, split))
         few = [(x, y) for x, y, _ in request.few(model, split)]
-        curvature = pep_effect(network, few, probes=PROBES)
+        curvature = by_curvature(network, few, probes=PROBES)
         gain, error = curvature.predict(pep.sigma), curvature.standard_error(pep.sigma)
         record = {
             "split": split,

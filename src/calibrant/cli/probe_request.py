@@ -1,23 +1,23 @@
-"""What was asked of `calibrant probe`, resolved, and what a probe returns."""
+"""What was asked of `calibrant probe`: the options as they were given, and models and data resolved."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from calibrant.errors import InputError
+from calibrant.files import atomic
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
     from calibrant.data import Batches, Data
     from calibrant.data.records import Part
     from calibrant.ensembles.reference import Reference
-    from calibrant.report.panels import Panel
-    from calibrant.report.probes import Result
     from calibrant.types import Predictions
 
 FEW = 256
@@ -73,6 +73,10 @@ class Request:
                         "pass data with the same classes"
                     )
 
+    def network(self, model: Reference) -> nn.Module:
+        """The first member, where it is to be computed."""
+        return model.members[0].to(self.device)
+
     def inputs(self, model: Reference) -> Data:
         """The data as the model is fed it."""
         return replace(self.data, mean=model.mean, std=model.std)
@@ -107,47 +111,70 @@ class Request:
         )
 
 
-@dataclass(frozen=True)
-class Probed:
-    """What a probe found: for JSON, for the terminal, sections of the report and the predictions that they are of."""
+def resolved(given: Mapping[str, Any], names: Sequence[str]) -> Request:
+    """From the command line's options, and the probes that were asked for: models, data and places, all checked."""
+    from calibrant.cli.device import device_of
+    from calibrant.cli.model_data import data_name, fed, moment
+    from calibrant.cli.notes import check_once, say_notes, say_recipes
+    from calibrant.data import load
+    from calibrant.data.label_maps import check_one_label_each
+    from calibrant.ensembles.reference import resolve
+    from calibrant.functional.inputs import as_split
 
-    record: dict[str, Any]
-    shown: Sequence[Any] = ()
-    panels: Sequence[Panel] = ()
-    audited: Sequence[Predictions] = ()
+    options = {**given, "attack": words(given["attack"]), "epsilon": budgets(given["epsilon"])}
+    options |= {name: given[name] and words(given[name]) for name in ("through", "layers")}
+    moments = moment(given["mean"], "--mean"), moment(given["std"], "--std")
+    splits = tuple(as_split(split).value for split in words(given["split"]))
+    if not splits:
+        raise InputError("--split is empty; pass train, validation, calibration or test")
+    device, models, runs = device_of(given["device"]), given["models"], given["runs"] or []
+    found = tuple(resolve(model) for model in (*models, *runs))
+    first, out = found[0], given["out"]
+    name = data_name(given["data"], first)
+    store = out if out is not None else Path(models[0]) if Path(models[0]).is_dir() else None
+    if store is None:
+        raise InputError(f"{models[0]} is not a run; pass a folder for the results with -o")
+    seed, sizes = (first.data_seed, first.sizes) if name == first.data else (0, None)
+    data = load(name, root=given["data_root"], seed=seed, sizes=sizes, shape=first.shape)
+    check_one_label_each(data.splits, name)
+    check_once([*models, *runs])
+    if "robustness" in names:
+        _check_store(store, first, data, splits, str(given["ruler"]), given["limit"])
+        say_recipes([models[0], *runs], [first, *found[len(models) :]])
+    say_notes(found)
+    inputs = (fed(model, data, name, moments) for model in found)
+    found = tuple(replace(model, mean=mean, std=std) for model, (mean, std) in zip(found, inputs, strict=True))
+    compared, more = found[: len(models)], found[len(models) :]
+    kept = store if out is not None else store / "probe"
+    progress = sys.stderr.isatty()
+    return Request(compared, data, splits, given["limit"], device, store, options, progress, runs=more, kept=kept)
 
 
-def side_by_side(
-    request: Request,
-    what: str,
-    settings: Mapping[str, Any],
-    measure: Callable[[Reference], tuple[dict[str, Any], dict[str, Tensor]]],
-    panel: Callable[[Sequence[Result]], Panel],
-) -> Probed:
-    """Each model measured (or read, where it was before), and the section that compares them."""
-    from calibrant.cli.probe_results import results
-
-    request.rehearse()
-    found = results(request, what, settings, measure)
-    section = panel(found)
-    record = {
-        "settings": {k: v for k, v in settings.items() if v is not None},
-        "models": [{"name": m.name, **r.record} for m, r in zip(request.models, found, strict=True)],
-        "says": [section.lead, *(figure.caption for figure in section.figures)],
-    }
-    return Probed(record, _shown(what, section), [section])
+def words(text: str) -> list[str]:
+    """What commas separate, each once."""
+    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
 
 
-def _shown(what: str, section: Panel) -> list[Any]:
-    """For the terminal: tables, and what the figures show."""
-    tables = [narrow_table(table.head, table.rows) for table in section.tables]
-    return [f"{what}: {section.title}", *tables, *(f"· {figure.caption}" for figure in section.figures), ""]
+def budgets(text: str) -> list[float]:
+    """--epsilon: numbers in 0 … 1."""
+    try:
+        found = [float(word) for word in words(text)]
+    except ValueError:
+        raise InputError(f"--epsilon {text!r} is not numbers separated by commas, e.g. 0.01,0.03") from None
+    if not found or not all(0 <= value <= 1 for value in found):
+        raise InputError(f"--epsilon {text!r}: budgets are of pixels, in 0 … 1")
+    return found
 
 
-def narrow_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
-    """An interval stands whole below its value: side by side, seven columns do not fit a terminal."""
-    from calibrant.report.terminal import records_table
+def _check_store(
+    store: Path, model: Reference, data: Data, splits: Sequence[str], ruler: str, limit: int | None
+) -> None:
+    """What is to be measured needs a place, before anything is computed; what is kept already does not."""
+    from calibrant.training import distances
+    from calibrant.types import Split
 
-    short = [name.replace(" ", "\n", 1) for name in head]
-    cells = [[cell.replace(" [", "\n[") for cell in row] for row in rows]
-    return records_table([dict(zip(short, row, strict=True)) for row in cells])
+    folder, parts = store / distances.FOLDER, [Split(split) for split in splits if Split(split) in data.splits]
+    if atomic.takes_files(folder / ruler):
+        return
+    if distances.missing(model.members, data, parts, folder, ruler=ruler, limit=limit):
+        atomic.check_place(folder / ruler, "keep the results in with -o")  # it is made with what is kept in it

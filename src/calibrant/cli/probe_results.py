@@ -1,4 +1,4 @@
-"""What a probe measured of each model: kept under the folder of results, and not measured twice.
+"""What a probe found, and what it measured of each model: kept under the folder of results, and not measured twice.
 
     STORE/WHAT/KEY.safetensors        arrays; the header holds the numbers and a hash over both
 
@@ -8,7 +8,8 @@ all: a kill loses the model in flight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from calibrant.cli.console import say
@@ -20,13 +21,62 @@ if TYPE_CHECKING:
 
     from calibrant.cli.probe_request import Request
     from calibrant.ensembles.reference import Reference
+    from calibrant.report.panels import Panel
     from calibrant.report.probes import Result
+    from calibrant.types import Predictions
 
 EDITION = 1
 """Raised when a probe of the same settings would find other numbers."""
 
 Measure = Callable[["Reference"], tuple[dict[str, Any], dict[str, "Tensor"]]]
 """A model → numbers for JSON, and arrays."""
+
+
+@dataclass(frozen=True)
+class Probed:
+    """What a probe found: for JSON, for the terminal, sections of the report and the predictions that they are of."""
+
+    record: dict[str, Any]
+    shown: Sequence[Any] = ()
+    panels: Sequence[Panel] = ()
+    audited: Sequence[Predictions] = ()
+    results: Sequence[Result] = ()  # of every network, where they were measured one by one
+
+
+def side_by_side(
+    request: Request,
+    what: str,
+    settings: Mapping[str, Any],
+    measure: Measure,
+    panel: Callable[[Sequence[Result]], Panel],
+) -> Probed:
+    """Each model measured (or read, where it was before), and the section that compares them."""
+    from calibrant.cli.probe_results import results
+
+    request.rehearse()
+    found = results(request, what, settings, measure)
+    section = panel(found)
+    record = {
+        "settings": {k: v for k, v in settings.items() if v is not None},
+        "models": [{"name": m.name, **r.record} for m, r in zip(request.models, found, strict=True)],
+        "says": [section.lead, *(figure.caption for figure in section.figures)],
+    }
+    return Probed(record, shown_of(what, section), [section], results=found)
+
+
+def shown_of(what: str, section: Panel) -> list[Any]:
+    """For the terminal: tables, and what the figures show."""
+    tables = [narrow_table(table.head, table.rows) for table in section.tables]
+    return [f"{what}: {section.title}", *tables, *(f"· {figure.caption}" for figure in section.figures), ""]
+
+
+def narrow_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    """An interval stands whole below its value: side by side, seven columns do not fit a terminal."""
+    from calibrant.report.terminal import records_table
+
+    short = [name.replace(" ", "\n", 1) for name in head]
+    cells = [[cell.replace(" [", "\n[") for cell in row] for row in rows]
+    return records_table([dict(zip(short, row, strict=True)) for row in cells])
 
 
 def results(request: Request, what: str, settings: Mapping[str, Any], measure: Measure) -> list[Result]:

@@ -6,7 +6,8 @@ from typing import Any, get_args
 
 from calibrant.attacks import RULERS, median_distance
 from calibrant.attacks import levels as cut
-from calibrant.cli.probe_request import Probed, Request, narrow_table
+from calibrant.cli.probe_request import Request
+from calibrant.cli.probe_results import Probed, narrow_table
 from calibrant.diagnostics.levels import calibration_by_level
 from calibrant.diagnostics.stability import Of
 from calibrant.errors import InputError, unknown
@@ -16,7 +17,7 @@ from calibrant.training import distances
 from calibrant.types import Split
 
 
-def probe(request: Request) -> Probed:
+def robustness(request: Request) -> Probed:
     """Attack the first model on every split, and cut its distances into levels: by level, each model's calibration.
 
     The first counts as the mean of itself and its --runs. Judging every model on the levels of the first is AR Fig. 2.

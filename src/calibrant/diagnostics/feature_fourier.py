@@ -17,11 +17,14 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.diagnostics.curvature import several
-from calibrant.diagnostics.feature_maps import layers_of, maps
+from calibrant.diagnostics.feature_maps import layers_of, maps, stage_ends
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import evaluating
 from calibrant.ensembles.inputs import moved, unpack
 from calibrant.errors import InputError
+
+HIGH = 0.3
+"""In units of π. SS §2.2: MC dropout adds noise at these frequencies and above."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +38,21 @@ class FeatureFourier:
         """In units of π, from 0 to 1 (below 1 for maps of an odd number of points)."""
         n = min(self.sizes[layer])
         return torch.arange(n // 2 + 1) * 2 / n
+
+    @property
+    def ends(self) -> list[str]:
+        """The layers that end a stage: a run of equally large maps."""
+        return stage_ends(self.sizes)
+
+    def relative(self, layer: str) -> Tensor:
+        """a(f) − a(0), [items, frequencies]."""
+        a = self.log_amplitude[layer].double()
+        return a - a[:, :1]
+
+    def high(self, layer: str | None = None) -> Tensor:
+        """[items]: the mean of a(f) − a(0) at 0.3π and above, by default at the end of stage 1 (SS Fig. 6b)."""
+        layer = self.ends[0] if layer is None else layer
+        return self.relative(layer)[:, self.frequencies(layer) >= HIGH].mean(1)
 
 
 def feature_fourier(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.diagnostics.curvature import several
-from calibrant.diagnostics.feature_maps import layers_of, maps
+from calibrant.diagnostics.feature_maps import layers_of, maps, stage_ends
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import evaluating, positive
 from calibrant.ensembles.inputs import moved, unpack
@@ -31,6 +31,23 @@ class FeatureVariance:
     sizes: tuple[tuple[int, int], ...]  # of the maps
     data: Tensor  # [layers, items]
     model: Tensor | None  # [layers, items]
+
+    @property
+    def ends(self) -> list[int]:
+        """Places of the layers that end a stage: a run of equally large maps."""
+        named = dict(zip(self.layers, self.sizes, strict=True))
+        return [self.layers.index(name) for name in stage_ends(named)]
+
+    def of(self, kind: str) -> Tensor:
+        """Of "model" or "data" uncertainty, [layers, items]."""
+        found = self.data if kind == "data" else self.model
+        if found is None:
+            raise InputError("a network without dropout has no model uncertainty; ask for 'data'")
+        return found
+
+    def at_ends(self, kind: str) -> Tensor:
+        """[items]: the mean over the ends of the stages."""
+        return self.of(kind)[self.ends].mean(0)
 
 
 def feature_variance(

@@ -88,7 +88,10 @@ DEMO = Kind(
     r"runs|map|(calibration|test|calibrated|focal|smoothing)\.npz|report\.html",
     grows=True,
 )
-PROBED = r"probe\.json|report\.html|hessian|hardness|variance|fourier|pep_effect|landscape|attack|robustness"
+PROBED = (
+    r"probe\.json|report\.html|hessian|landscape|sharpness|hardness|variance|fourier|neighbours|signs|pep_effect|"
+    r"overfitting|attack|robustness"
+)
 PROBE = Kind(
     "the output of `calibrant probe`",
     lambda f: all(re.fullmatch(PROBED, p.name) for p in visible(f)),

@@ -80,12 +80,12 @@ def keep_weights(run: Path, epoch: int, members: Sequence[nn.Module]) -> Path:
     return atomic.write_bytes(path, save(tensors, metadata={"sha256": tensors_hash(tensors)}))
 
 
-def kept_weights(run: str | Path, member: int = 0) -> list[dict[str, Tensor]]:
-    """State dicts of one member in epoch order; empty if none were kept."""
+def kept_weights(run: str | Path, member: int = 0) -> dict[int, dict[str, Tensor]]:
+    """{epoch: state dict} of one member, in order; empty if none were kept."""
     from safetensors import SafetensorError, safe_open
 
     prefix = f"member.{member}."
-    out = []
+    out = {}
     for path in visible(run, "epochs/weights-*.safetensors"):
         try:
             with safe_open(str(path), framework="pt") as stored:
@@ -95,5 +95,6 @@ def kept_weights(run: str | Path, member: int = 0) -> list[dict[str, Tensor]]:
             raise FileError(f"{path} is truncated or not safetensors; delete it, or train again") from error
         if claimed is not None and claimed != tensors_hash(held):
             raise FileError(f"{path} was edited: its hash does not match; delete it, or train again")
-        out.append({k.removeprefix(prefix): v for k, v in held.items() if k.startswith(prefix)})
+        epoch = int(path.stem.removeprefix("weights-"))
+        out[epoch] = {k.removeprefix(prefix): v for k, v in held.items() if k.startswith(prefix)}
     return out

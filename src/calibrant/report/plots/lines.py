@@ -28,13 +28,13 @@ class Curve:
     colour: int | None = None  # place in the series; by default its own
 
     @classmethod
-    def of(cls, name: str, x: Sequence[float], found: Sequence[Mapping[str, Any]]) -> Curve:
+    def of(cls, name: str, x: Sequence[float], found: Sequence[Mapping[str, Any]], colour: int | None = None) -> Curve:
         """From estimates as JSON has them; without an interval the band is the line."""
         y = [e["value"] for e in found]
         low, high = (
             [v if e[end] is None else e[end] for e, v in zip(found, y, strict=True)] for end in ("low", "high")
         )
-        return cls(name, x, y, low, high)
+        return cls(name, x, y, low, high, colour=colour)
 
 
 def curves(

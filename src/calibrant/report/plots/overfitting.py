@@ -6,7 +6,6 @@ overfitting = NLL on test − NLL on train,   PEP effect = NLL of the network �
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,30 +15,15 @@ from calibrant.report.plots.style import COLOURS, SERIES, legend, new_axes, show
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
-@dataclass(frozen=True)
-class Epoch:
-    """A checkpoint of one training: mean NLLs, and the σ* that held-out data chose for it."""
-
-    epoch: int
-    train_nll: float
-    test_nll: float
-    sigma: float
-    pep_nll: float
-
-    @property
-    def overfitting(self) -> float:
-        return self.test_nll - self.train_nll
-
-    @property
-    def effect(self) -> float:
-        return self.test_nll - self.pep_nll
+    from calibrant.diagnostics.overfitting import Epoch
 
 
-def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
-    """Spearman's ρ: does one grow with the other?"""
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Spearman's ρ: does one grow with the other? None where one of them never changes."""
     from scipy.stats import spearmanr
 
+    if min(len(set(a)), len(set(b))) < 2:
+        return None
     return float(spearmanr(a, b).statistic)
 
 
@@ -74,7 +58,8 @@ def overfitting_scatter(rows: Mapping[str, Sequence[Epoch]], *, of: str = "effec
     for i, (name, epochs) in enumerate(rows.items()):
         x = [e.overfitting for e in epochs]
         y = [float(getattr(e, of)) for e in epochs]
-        label = f"{name}, ρ = {rank_correlation(x, y):.2f}"
+        rho = rank_correlation(x, y)
+        label = name if rho is None else f"{name}, ρ = {rho:.2f}"
         ax.plot(x, y, "o", color=COLOURS[SERIES[i % len(SERIES)]], markersize=3.5, alpha=0.8, label=shown(label))
     ax.axhline(0, color=COLOURS["muted"], linewidth=0.8, dashes=(4, 3))
     ax.set_xlabel("overfitting: NLL on test − NLL on train")

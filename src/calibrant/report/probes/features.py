@@ -1,4 +1,4 @@
-"""How much do feature maps vary, and which frequencies do they hold? (SS Fig. 5 and 6b)."""
+"""How much do feature maps vary, which frequencies do they hold, how alike are neighbours? (SS Fig. 5, 6b and D.1)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from calibrant.diagnostics.feature_maps import stage_ends
+from calibrant.diagnostics.feature_fourier import HIGH, FeatureFourier
+from calibrant.diagnostics.feature_neighbours import FeatureNeighbours
+from calibrant.diagnostics.feature_variance import FeatureVariance
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.lines import Curve, by_depth, curves
 from calibrant.report.probes import SEEDS, Result, compared, over, with_interval
@@ -16,8 +18,6 @@ from calibrant.report.probes import SEEDS, Result, compared, over, with_interval
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-HIGH = 0.3
-"""SS §2.2: MC dropout adds noise at frequencies of 0.3π and above."""
 SHOWN = 4
 
 
@@ -30,16 +30,17 @@ def variance_panel(found: Sequence[Result]) -> Panel:
         )
         if any(kind in r.arrays for r in found)
     ]
-    figures, rows, stages = [], [], min(SHOWN, max(len(_ends(r)) for r in found))
+    figures, rows, stages = [], [], min(SHOWN, max(len(variance_of(r).ends) for r in found))
     for kind, words in kinds:
         having = [r for r in found if kind in r.arrays]
-        ends = [_ends(r) for r in having]
-        values = [r.arrays[kind][at].mean(0) for r, at in zip(having, ends, strict=True)]
+        held = [variance_of(r) for r in having]
         what = f"the {kind} uncertainty at the ends of the stages"
-        caption = f"{words.capitalize()}, by depth. {compared(having, values, what)}"
-        figures.append(Figure(_depth(having, kind, words), caption.strip()))
-        for r, at in zip(having, ends, strict=True):
-            cells = [with_interval(over(r.arrays[kind][i])) for i in at[:SHOWN]]
+        caption = f"{words.capitalize()}, by depth. {compared(having, [each.at_ends(kind) for each in held], what)}"
+        figures.append(
+            Figure(_depth(having, [each.of(kind) for each in held], words.partition(":")[0]), caption.strip())
+        )
+        for r, each in zip(having, held, strict=True):
+            cells = [with_interval(over(each.of(kind)[i])) for i in each.ends[:SHOWN]]
             rows.append((f"{r.name}, {kind}", *cells, *["–"] * (stages - len(cells))))
     head = ("network, uncertainty", *(f"end of stage {i + 1}" for i in range(stages)))
     without = [r.name for r in found if "model" not in r.arrays]
@@ -58,38 +59,53 @@ def variance_panel(found: Sequence[Result]) -> Panel:
     )
 
 
-def _ends(r: Result) -> list[int]:
-    layers, sizes = r.record["layers"], [tuple(s) for s in r.record["sizes"]]
-    return [layers.index(name) for name in stage_ends(dict(zip(layers, sizes, strict=True)))]
+def variance_of(r: Result) -> FeatureVariance:
+    """From what was kept of it."""
+    return FeatureVariance(
+        tuple(r.record["layers"]), tuple(_sizes(r).values()), r.arrays["data"], r.arrays.get("model")
+    )
 
 
-def _depth(found: Sequence[Result], kind: str, words: str) -> Axes:
-    """The longest list of layers is the axis; other networks have a point where they share a name."""
+def fourier_of(r: Result) -> FeatureFourier:
+    """From what was kept of it."""
+    return FeatureFourier({name: r.arrays[f"amplitude.{name}"] for name in r.record["layers"]}, _sizes(r))
+
+
+def _neighbours_of(r: Result) -> FeatureNeighbours:
+    return FeatureNeighbours({name: r.arrays[f"covariance.{name}"] for name in r.record["layers"]}, _sizes(r))
+
+
+def _sizes(r: Result) -> dict[str, tuple[int, int]]:
+    return {name: (h, w) for name, (h, w) in zip(r.record["layers"], r.record["sizes"], strict=True)}
+
+
+def _depth(found: Sequence[Result], values: Sequence[Sequence[Tensor] | Tensor], ylabel: str) -> Axes:
+    """`values[network][layer]`. The longest list of layers is the axis; others have points where names agree."""
     axis: list[str] = max((r.record["layers"] for r in found), key=len)
     drawn = []
-    for r in found:
+    for r, each in zip(found, values, strict=True):
         layers = r.record["layers"]
         at = [(axis.index(name), i) for i, name in enumerate(layers) if name in axis]
         if len(at) < 2:  # another architecture: by number
             at = [(i, i) for i in range(len(layers))]
-        each = [over(r.arrays[kind][i]).to_dict() for _, i in at]
-        drawn.append(Curve.of(r.name, [x for x, _ in at], each))
-    return by_depth(drawn, axis, words.partition(":")[0])
+        drawn.append(Curve.of(r.name, [x for x, _ in at], [over(each[i]).to_dict() for _, i in at]))
+    return by_depth(drawn, axis, ylabel)
 
 
 def fourier_panel(found: Sequence[Result]) -> Panel:
-    stages = min(len(_ends(r)) for r in found)
+    held = [fourier_of(r) for r in found]
     figures, rows = [], []
-    for stage in range(min(stages, SHOWN)):
-        curves_of = [_relative(r, r.record["layers"][_ends(r)[stage]]) for r in found]
-        high = [a[:, f >= HIGH].mean(1) for f, a in curves_of]
+    for stage in range(min(SHOWN, *(len(each.ends) for each in held))):
+        layers = [each.ends[stage] for each in held]
+        pairs = list(zip(found, held, layers, strict=True))
+        high = [each.high(layer) for _, each, layer in pairs]
         drawn = [
-            Curve.of(r.name, f.tolist(), [over(column).to_dict() for column in a.T])
-            for r, (f, a) in zip(found, curves_of, strict=True)
+            Curve.of(r.name, each.frequencies(layer).tolist(), [over(c).to_dict() for c in each.relative(layer).T])
+            for r, each, layer in pairs
         ]
-        where = ", ".join(dict.fromkeys(r.record["layers"][_ends(r)[stage]] for r in found))
         verdict = compared(found, high, f"the log-amplitude at {HIGH}π and above")
         ax = curves(drawn, "frequency, in units of π", "log-amplitude, relative to frequency 0")
+        where = ", ".join(dict.fromkeys(layers))
         figures.append(Figure(ax, f"End of stage {stage + 1} ({where}): low-pass filters fall to the right. {verdict}"))
         rows += [
             (f"{r.name}, end of stage {stage + 1}", with_interval(over(h))) for r, h in zip(found, high, strict=True)
@@ -107,7 +123,35 @@ def fourier_panel(found: Sequence[Result]) -> Panel:
     )
 
 
-def _relative(r: Result, layer: str) -> tuple[Tensor, Tensor]:
-    a = r.arrays[f"amplitude.{layer}"].double()
-    n = min(r.record["sizes"][r.record["layers"].index(layer)])
-    return torch.arange(a.shape[1]) * 2 / n, a - a[:, :1]
+def neighbours_panel(found: Sequence[Result]) -> Panel:
+    held = [_neighbours_of(r) for r in found]
+    next_ones = [[each.correlation(layer)[:, 1] for layer in each.covariance] for each in held]
+    at_ends = [torch.stack([each.correlation(layer)[:, 1] for layer in each.ends]).mean(0) for each in held]
+    verdict = compared(found, at_ends, "the correlation of neighbours at the ends of the stages")
+    caption = f"Correlation of a point with the next one, by depth. {verdict}".strip()
+    figures = [Figure(_depth(found, next_ones, "correlation of neighbours"), caption)]
+    drawn = []
+    for r, each in zip(found, held, strict=True):
+        far = each.correlation(each.ends[0]).T
+        drawn.append(Curve.of(r.name, list(range(len(far))), [over(column).to_dict() for column in far]))
+    ax = curves(drawn, "distance in points", "correlation")
+    ax.locator_params(axis="x", integer=True)
+    figures.append(
+        Figure(ax, "By distance, at the end of stage 1: the slower it falls, the more smoothing can average.")
+    )
+    stages = min(SHOWN, max(len(each.ends) for each in held))
+    rows = []
+    for r, each in zip(found, held, strict=True):
+        cells = [with_interval(over(each.correlation(layer)[:, 1])) for layer in each.ends[:SHOWN]]
+        rows.append((r.name, *cells, *["–"] * (stages - len(cells))))
+    return Panel(
+        "How alike are neighbouring points?",
+        "Smoothing averages neighbours as an ensemble averages members; that they are alike is its premise (SS D.1).",
+        figures,
+        [Table("Correlation of neighbours", ("network", *(f"end of stage {i + 1}" for i in range(stages))), rows)],
+        [
+            f"{found[0].record['items']} items of {found[0].record['split']}, without dropout. Covariances over items, "
+            "averaged over channels and points, along both axes.",
+            SEEDS,
+        ],
+    )

@@ -1,0 +1,92 @@
+"""How alike are neighbouring points of feature maps, by depth? (SS D.1, Eq. 9–13, Fig. D.1).
+
+    Cov(y_i, y_{i+1}) = Σ_l w_l w_{l+1} σ²(x_{i−l+1})    of y = w * x, independent x (Eq. 12; it prints x_{i−l+2})
+    Cov_i(d) = mean over channels c and points p of (z_ic(p) − m_c(p)) (z_ic(p + d) − m_c(p + d)),   m: mean over items
+    r(d)     = Σ_i Cov_i(d) / Σ_i Cov_i(0)
+
+A convolution makes neighbours alike, even on noise; that is what allows smoothing to average them. The paper shows the
+points around the one in the middle; here every point takes part, along both axes, which makes the numbers precise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.diagnostics.curvature import several
+from calibrant.diagnostics.feature_maps import layers_of, maps, stage_ends
+from calibrant.ensembles.ensemble import evaluating, positive
+from calibrant.ensembles.inputs import moved, unpack
+from calibrant.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureNeighbours:
+    """Each layer's Cov_i(d) [items, distances], d = 0, 1, …, in the order of execution."""
+
+    covariance: dict[str, Tensor]
+    sizes: dict[str, tuple[int, int]]
+
+    @property
+    def ends(self) -> list[str]:
+        """The layers that end a stage: a run of equally large maps."""
+        return stage_ends(self.sizes)
+
+    def correlation(self, layer: str) -> Tensor:
+        """r(d) as one number per item, [items, distances]: their mean is r(d), their spread that of its estimate.
+
+        They are r + (Cov_i(d) − r Cov_i(0)) / mean Cov(0), the first-order terms of a ratio of means.
+        """
+        each = self.covariance[layer]
+        own = each[:, :1].mean(0)
+        if float(own) == 0:
+            return torch.full_like(each, torch.nan)  # all items give the same map
+        r = each.mean(0) / own
+        return r + (each - r * each[:, :1]) / own
+
+
+def feature_neighbours(
+    model: nn.Module, batches: Iterable[Any], *, layers: Sequence[str] | None = None, radius: int = 4
+) -> FeatureNeighbours:
+    """Covariance of feature-map points with those up to `radius` away, over items, by depth; without dropout.
+
+    Goes through the batches twice: for the means, then for the products. `layers` as for `feature_variance`.
+    """
+    positive("radius", radius)
+    chosen, where = layers_of(model, layers), next(model.parameters(), torch.zeros(0)).device
+    pairs = [moved(unpack(batch), where) for batch in several(batches)]
+    if sum(len(y) for _, _, y, _ in pairs) < 2:
+        raise InputError("a covariance over items needs at least 2; pass more")
+
+    def passes() -> Iterator[dict[str, Tensor]]:
+        for args, kwargs, *_ in pairs:
+            with evaluating(model) as network:
+                found = maps(model, network, args, kwargs, chosen)
+            yield {name: z.double() for name, z in found.items()}
+
+    total: dict[str, Tensor] = {}
+    items = 0
+    for found in passes():
+        items += len(next(iter(found.values())))
+        for name, z in found.items():
+            total[name] = total.get(name, torch.zeros_like(z[0])) + z.sum(0)
+    rows: dict[str, list[Tensor]] = {}
+    for found in passes():
+        for name, z in found.items():
+            rows.setdefault(name, []).append(_products(z - total[name] / items, radius).cpu())
+    sizes = {name: (t.shape[1], t.shape[2]) for name, t in total.items()}
+    return FeatureNeighbours({name: torch.cat(each) for name, each in rows.items()}, sizes)
+
+
+def _products(e: Tensor, radius: int) -> Tensor:
+    """[items, distances]: the mean over channels and points of e(p) e(p + d), d along either axis."""
+    columns = []
+    for d in range(min(radius, *(n - 1 for n in e.shape[2:])) + 1):
+        down = e[:, :, d:] * e[:, :, : e.shape[2] - d]
+        across = e[..., d:] * e[..., : e.shape[3] - d]
+        columns.append((down.mean((1, 2, 3)) + across.mean((1, 2, 3))) / 2)
+    return torch.stack(columns, 1)

@@ -1,0 +1,73 @@
+"""Does PEP gain more from a network the more it is overfitted? Along one training (PEP §3.2, Fig. 3).
+
+    overfitting = NLL on test − NLL on train,   PEP effect = NLL of the network − NLL of PEP on test
+
+Both at each epoch. σ* is found on validation items for each epoch anew, as in the paper.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from calibrant.diagnostics.curvature import several
+from calibrant.ensembles.pep import MEMBERS, PEP
+from calibrant.ensembles.single import predict
+from calibrant.errors import InputError
+from calibrant.functional.scores import reduce
+from calibrant.types import Predictions
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """A checkpoint of one training: mean NLLs, and the σ* that held-out items chose for it."""
+
+    epoch: int
+    train_nll: float
+    test_nll: float
+    sigma: float
+    pep_nll: float
+
+    @property
+    def overfitting(self) -> float:
+        return self.test_nll - self.train_nll
+
+    @property
+    def effect(self) -> float:
+        return self.test_nll - self.pep_nll
+
+
+def overfitting(
+    model: nn.Module,
+    checkpoints: Mapping[int, Mapping[str, Tensor]],
+    train: Iterable[Any],
+    validation: Iterable[Any],
+    test: Iterable[Any],
+    *,
+    members: int = MEMBERS,
+    seed: int = 0,
+) -> list[Epoch]:
+    """Overfitting and PEP's gain at every checkpoint {epoch: state dict} of `model`.
+
+    `train` and `test` are judged; σ* is found on `validation`.
+    """
+    if not checkpoints:
+        raise InputError("there are no checkpoints; train with --keep-weights N, or pass {epoch: state_dict}")
+    network, parts = copy.deepcopy(model), [list(several(part)) for part in (train, validation, test)]
+    rows = []
+    for epoch in sorted(checkpoints):
+        network.load_state_dict(checkpoints[epoch])
+        pep = PEP.fit(network, parts[1], members=members, seed=seed)
+        before, after = predict(network, parts[2]), pep.predict(parts[2])
+        rows.append(Epoch(epoch, _nll(predict(network, parts[0])), _nll(before), pep.sigma, _nll(after)))
+    return rows
+
+
+def _nll(p: Predictions) -> float:
+    found = reduce(p, classwise=False).log_p_label
+    assert found is not None
+    return -float(found.mean())

@@ -1,0 +1,54 @@
+"""Does a network behave like an ensemble of the first one? One verdict from three probes (SS §2.2, App. D)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from calibrant.diagnostics.ensemble_signs import SIGNS, EnsembleSigns, ensemble_signs
+from calibrant.errors import NotApplicableError
+from calibrant.report.panels import Panel, Table
+from calibrant.report.probes import SEEDS, Result, signed
+from calibrant.report.probes.features import fourier_of, variance_of
+
+
+def signs_of(
+    variance: Sequence[Result], fourier: Sequence[Result], hessian: Sequence[Result]
+) -> dict[str, EnsembleSigns]:
+    """Network → its signs against the first. Model uncertainty counts where all have it, else data uncertainty."""
+    kind = "model" if all("model" in r.arrays for r in variance) else "data"
+    varying = [variance_of(r).at_ends(kind) for r in variance]
+    high = [fourier_of(r).high() for r in fourier]
+    largest = [r.arrays["eigenvalues"][:, 0] for r in hessian]
+    for each in (varying, high, largest):
+        if any(values.shape != each[0].shape for values in each):
+            raise NotApplicableError("signs compares the same items and mini-batches; these runs have others")
+    others = range(1, len(variance))
+    pairs = [[(each[0], each[i]) for each in (varying, high, largest)] for i in others]
+    return {variance[i].name: ensemble_signs(v, f, h, len(pairs)) for i, (v, f, h) in zip(others, pairs, strict=True)}
+
+
+def panel(reference: str, found: Mapping[str, EnsembleSigns]) -> Panel:
+    rows = [
+        (f"{name} − {reference}", *(_cell(each, sign) for sign in SIGNS), str(len(each.shown)))
+        for name, each in found.items()
+    ]
+    head = ("network", "deviation of feature maps", "log-amplitude from 0.3π", "largest eigenvalue", "signs")
+    return Panel(
+        "Does it behave like an ensemble?",
+        " ".join(f"Against {reference}, {name} {each.verdict}." for name, each in found.items()),
+        [],
+        [Table("Differences; below 0 is like an ensemble", head, rows)],
+        [
+            "Standard deviations at the ends of the stages, over dropout masks where all networks have dropout, else "
+            "over the points of a map; log-amplitude at the end of stage 1; largest Hessian eigenvalue by mini-batch. "
+            "The three signs of all networks share the 5%.",
+            SEEDS,
+        ],
+    )
+
+
+def _cell(found: EnsembleSigns, sign: str) -> str:
+    e = found.differences[sign].estimate
+    assert e.value is not None
+    ends = "" if e.low is None or e.high is None else f" [{signed(e.low)}, {signed(e.high)}]"
+    return signed(e.value) + ends
