@@ -15,6 +15,8 @@ from calibrant.report.names import short_names
         (["a\\b.npz"], ["b.npz"]),
         (["A", "B"], ["A", "B"]),
         (["/"], ["/"]),
+        (["nets:plain@w/a.npz", "nets:smooth@w/a.npz"], ["nets:plain", "nets:smooth"]),
+        (["nets:plain@w/a.npz", "nets:plain@w/b.npz"], ["a.npz", "b.npz"]),
         ([], []),
     ],
 )

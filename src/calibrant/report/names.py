@@ -9,8 +9,14 @@ from calibrant.errors import escaped
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """['run/a/test.npz', 'run/b/test.npz'] → ['a/test.npz', 'b/test.npz']; equal ones are numbered."""
+    """['run/a/test.npz', 'run/b/test.npz'] → ['a/test.npz', 'b/test.npz']; equal ones are numbered.
+
+    Of module:factory@WEIGHTS the weights are left out where the factories tell them apart.
+    """
     names = [escaped(name) for name in names]
+    heads = [head if ":" in head else name for name in names for head in [name.partition("@")[0]]]
+    if len(set(heads)) == len(set(names)):  # module:factory@WEIGHTS
+        names = heads
     parts = [[part for part in name.replace("\\", "/").split("/") if part] or [name] for name in names]
     distinct = len(set(names))
     short = list(names)
