@@ -12,8 +12,9 @@ from calibrant.nn.surgery import smoothed
 from calibrant.papers import experiments
 
 ROWS = {
-    "table_b1": 16, "table_b2": 8, "figure_b2": 5, "figure_a1": 10, "figure_b1": 7, "table_c1": 8, "table_c2": 16,
-    "figure_f1": 10, "section_c3": 4, "figure_e1": 4, "table2": 2, "table_e4": 4,
+    "table_b1": 32, "table_b2": 16, "figure_b2": 5, "figure_a1": 10, "figure_b1": 7, "table_c1": 16, "table_c2": 16,
+    "figure_f1": 10, "section_c3": 4, "figure_e1": 4, "table2": 2, "table_e1": 42,
+    "table_e2": 8, "table_e3": 6, "table_e4": 4, "figure9": 4,
 }  # fmt: skip
 
 
@@ -52,6 +53,8 @@ def test_rows_that_are_one_network_share_a_training() -> None:
     [
         ("table_b2/vgg16_k3", 4, 0, 0),
         ("table_b2/vgg16_k5", 3, 0, 0),
+        ("table_b2/vgg19_k5", 3, 0, 0),
+        ("table_b2/resnet50_k5", 3, 0, 0),
         ("table_b2/resnet18_k5", 3, 0, 0),
         ("figure_b2/s4", 1, 0, 0),
         ("figure_f1/vgg16_blur", 5, 0, 0),
@@ -64,6 +67,6 @@ def test_rows_that_are_one_network_share_a_training() -> None:
 def test_the_networks_are_what_their_rows_say(row: str, smooth: int, pools: int, relus: int) -> None:
     [experiment] = experiments(f"ss/{row}")
     network = experiment.recipe.network
-    light = {"hidden": (8,)} if network.name == "vgg16" else {}
+    light = {"hidden": (8,)} if network.name.startswith("vgg") else {}
     model = build(network.name, classes=100, **network.options, **light)
     assert (len(smoothed(model)), len(blurpooled(model)), len(bounded(model))) == (smooth, pools, relus)

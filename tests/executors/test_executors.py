@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.errors import InputError
-from calibrant.executors import InProcess, LocalProcesses, OutOfTime, Pool, execute
+from calibrant.executors import InProcess, LocalProcesses, OutOfTime, Pool, execute, mps
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
@@ -119,6 +119,48 @@ def test_only_what_should_end_in_time_is_begun(tmp_path: Path) -> None:
 def test_steps_without_the_accelerator_run_beside_those_that_want_it(tmp_path: Path) -> None:
     steps = [Note(tmp_path, "train", until="measure"), Note(tmp_path, "measure", gpu=False)]
     assert [o.step.key for o in execute(steps, LocalProcesses(1, beside=1))] == ["measure", "train"]
+
+
+CONTROL = """#!/bin/sh
+read said
+echo "$1 $said $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_LOG_DIRECTORY" >> {log}
+exit {code}
+"""
+
+
+@dataclass(frozen=True)
+class Where(Note):
+    """Says under which service it runs."""
+
+    def run(self, deadline: float | None) -> None:
+        (self.folder / self.key).write_text(os.environ.get(mps.PIPE, "none"))
+
+
+@pytest.mark.parametrize(
+    ("code", "serves", "theirs", "shared"),
+    [(0, True, "", True), (0, False, "", False), (1, True, "", False), (0, True, "set", True)],
+)
+def test_processes_on_one_gpu_share_it_by_a_service_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, serves: bool, theirs: str, shared: bool
+) -> None:
+    """With a stand-in for NVIDIA's executable: it starts, is tried, and ends with the processes, or is left out."""
+    control, log = tmp_path / mps.CONTROL, tmp_path / "said"
+    control.write_text(CONTROL.format(log=log, code=code))
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(mps, "serves", lambda environment: serves)
+    if theirs:
+        monkeypatch.setenv(mps.PIPE, theirs)
+    step = Where(tmp_path, "where")
+    assert [o.ending for o in execute([step], LocalProcesses(1, cuda=True))] == ["done"]
+    found = (tmp_path / "where").read_text()
+    if theirs:
+        assert found == theirs and not log.exists(), "a service that the user has set up is used as it is"
+        return
+    first, last = (line.split() for line in log.read_text().splitlines())
+    assert first[0] == "-d" and last[0] == "quit" and first[1:] == last[1:]
+    assert found == (first[1] if shared else "none")
+    assert not Path(first[1]).exists()
 
 
 COMMAND = """

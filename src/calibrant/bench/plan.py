@@ -7,14 +7,16 @@ same network on other data, which the plan says. Cells that ran side by side sha
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import Any
 
 from calibrant.bench.reproduction import minutes_of
 from calibrant.bench.store import Cell
 from calibrant.papers import Experiment, Scale
 from calibrant.training.recipe import Recipe
+from calibrant.training.settings import plain
 
 GPUS = (1, 8, 64)
 
@@ -45,16 +47,22 @@ class Paces:
             if recipe and spent and "pooled" not in cell.settings and cell.status == "done":
                 each = spent / (recipe["epochs"] * recipe.get("members", 1))
                 for data in (recipe["data"]["name"], ""):
-                    self._by[recipe["network"]["name"], data].append(each)
+                    self._by[_sort(recipe["network"]), data].append(each)
 
     def of(self, recipe: Recipe) -> tuple[float | None, str]:
         """Minutes of one training of the recipe, all points of its selection included, and what that is from."""
-        network, data = recipe.network.name, recipe.data.name
+        network, data = _sort(plain(recipe.network)), recipe.data.name
         for key, said in (((network, data), f"{network} on {data}"), ((network, ""), f"{network} on other data")):
             if self._by.get(key):
                 each = median(self._by[key]) * recipe.epochs * recipe.members * len(recipe.points())
                 return each, f"{said}, {len(self._by[key])} cell{'s' * (len(self._by[key]) > 1)}"
         return None, f"no cell of {network}"
+
+
+def _sort(network: Mapping[str, Any]) -> str:
+    """The name of a network; one for large images is another one: its pace says nothing about small ones."""
+    stem = network.get("stem")
+    return str(network["name"]) + (f" for {stem}" if stem else "")
 
 
 def plan(experiments: Sequence[Experiment], cells: Sequence[Cell], seeds: int | None, scale: Scale) -> list[Cost]:

@@ -1,7 +1,7 @@
 """A predictor under shift, for cells: corruptions, perturbations, foreign items and attacks, by the names of `shifts`.
 
     corruptions      19 types × 5 severities → variants `corruptions`, `intensity_1` … `intensity_5`; types: extras
-    perturbations    the sequences of SS Eq. 37–39 → `perturbation_TYPE`: consistency and its kin
+    perturbations    the ten sequences of CIFAR-10-P (SS Eq. 37–39) → `perturbation_TYPE`; `perturbations`, their mean
     ood              the classes that were held out → `entropy_kl` and AUROC of the predictor's own variant (PEP §3.2)
     ood:NAME         a foreign data set → variant `NAME` (AR §5.5)
     attack:NAME      `attack_NAME`: accuracy under attack and success rate, on the first items (SS Table E.2)
@@ -12,6 +12,7 @@ Calibrators are fitted on clean data.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks import ATTACKS, Bounds, assess
+from calibrant.attacks.measures import predicted
 from calibrant.data import DATASETS, Batches, Data
 from calibrant.data import load as load_data
 from calibrant.data.ood import ood_images
@@ -39,6 +41,8 @@ from calibrant.training.run_folder import Trained
 from calibrant.types import Estimate, Split
 
 CORRUPTIONS, STEADY, HELD_OUT, FOREIGN, ATTACK = "corruptions", "perturbations", "ood", "ood:", "attack:"
+SEQUENCES = tuple(PERTURBATIONS)[:10]
+"""Those of CIFAR-10-P; the other four are its extra ones."""
 SMOKE_TYPES, ATTACKED, SMOKE_ATTACKED = 2, 1000, 32
 RESAMPLING = Resampling(seed=0, replicates=400)
 
@@ -81,7 +85,7 @@ def choice(suites: Sequence[str], data: str, root: Any, scale: Scale) -> Choice:
     return Choice(
         (CORRUPTIONS, STEADY, HELD_OUT),
         types=SUBSETS["19"][:count] if CORRUPTIONS in suites else (),
-        perturbations=tuple(PERTURBATIONS)[:count] if STEADY in suites else (),
+        perturbations=SEQUENCES[:count] if STEADY in suites else (),
         outside=tuple(outside),
     )
 
@@ -102,12 +106,17 @@ def ask(
     run(subject, material, planned(wanted, calibration=False), Folder.begin(to, {"choice": vars(wanted)}))
 
 
-def attacked(predictor: Any, name: str, trained: Trained, data: Data, device: Any, scale: Scale) -> dict[str, float]:
+def attacked(
+    predictor: Any, name: str, trained: Trained, data: Data, device: Any, scale: Scale
+) -> dict[str, float | None]:
     """Accuracy and success rate of an attack with its own settings, on the first items of the test set."""
     part = limited(images_only(data[Split.TEST], data.name), SMOKE_ATTACKED if scale == "smoke" else ATTACKED)
     batches = Batches(part, part.n, device=device, mean=trained.mean, std=trained.std)
     x, y, _ = next(iter(batches))
-    found = assess(predictor, ATTACKS[name](bounds=Bounds(mean=trained.mean, std=trained.std)), x, y)
+    attack = ATTACKS[name](bounds=Bounds(mean=trained.mean, std=trained.std))
+    if not bool((predicted(predictor, attack, x).cpu() == y.cpu()).any()):  # a smoke run's network knows nothing yet
+        return {"accuracy": 0.0, "success_rate": None, "items": float(part.n)}
+    found = assess(predictor, attack, x, y)
     return {"accuracy": found.accuracy_under_attack, "success_rate": found.success_rate, "items": float(part.n)}
 
 
@@ -145,10 +154,17 @@ def _named(outcome: Outcome) -> Rows:
     if (found := outcome.corruptions) is not None:
         out[CORRUPTIONS] = _right({n.removeprefix("mean_"): e for n, e in found.means.items()}) | dict(found.normalised)
         out |= {f"intensity_{s}": _right(row) for s, row in found.by_severity.items()}
-    out |= {f"perturbation_{name}": dict(row) for name, row in outcome.perturbations.items()}
+    if steady := outcome.perturbations:
+        out |= {f"perturbation_{name}": dict(row) for name, row in steady.items()}
+        out[STEADY] = {m: _mean([row[m].value for row in steady.values()]) for m in next(iter(steady.values()))}
     for name, report in outcome.ood.items():
         out[HELD_OUT if "[" in name else name] = _detection(report)
     return out
+
+
+def _mean(values: Sequence[float | None]) -> Estimate:
+    known = [v for v in values if v is not None]
+    return Estimate(math.fsum(known) / len(known) if known else None)
 
 
 def _right(row: Mapping[str, Estimate]) -> dict[str, Estimate]:

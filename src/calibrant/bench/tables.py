@@ -180,7 +180,7 @@ def standing(
 ) -> list[Standing]:
     """How much of each experiment is measured, at every scale that has cells, or at the one asked for."""
     cells: dict[str, list[Cell]] = defaultdict(list)
-    for cell in store.cells():
+    for cell in store.cells(numbers=False):
         cells[cell.experiment].append(cell)
     out = []
     for e in experiments:

@@ -113,7 +113,8 @@ def _pool(parallel: int, device: str, ray: str | None) -> Any:
     import torch
 
     gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-    return LocalProcesses(parallel, beside=min(parallel, max(1, (os.cpu_count() or 2) // 4)) if gpu else 0)
+    beside = min(parallel, max(1, (os.cpu_count() or 2) // 4)) if gpu else 0
+    return LocalProcesses(parallel, beside, cuda=gpu)
 
 
 def _ending(outcome: Any) -> str:

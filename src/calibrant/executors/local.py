@@ -2,7 +2,8 @@
 
 Processes stay, so that data, compiled code and the device's context are made once. With an accelerator, some processes
 run the steps that want it and others those that do not: intervals are resampled while the next network trains. A
-process that dies is replaced; processes whose parent dies end themselves.
+process that dies is replaced; processes whose parent dies end themselves. On CUDA they share the device by NVIDIA's
+service, where there is one (`mps`).
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import multiprocessing as mp
 import os
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from calibrant.executors import mps
 from calibrant.executors.step import Outcome, Step, attempt
 
 
@@ -46,14 +48,18 @@ class InProcess:
 class LocalProcesses:
     """`count` processes, and with `beside` as many more for steps that do not want the accelerator.
 
-    Each has `threads`; by default they share the processors."""
+    Each has `threads`; by default they share the processors. `cuda`: they are on one GPU."""
 
-    def __init__(self, count: int, beside: int = 0, threads: int | None = None) -> None:
+    def __init__(self, count: int, beside: int = 0, threads: int | None = None, cuda: bool = False) -> None:
+        self._shared, self._cuda, self._environment = ExitStack(), cuda, dict[str, str]()
         self._context = _context()
         self._threads = threads or max(1, (os.cpu_count() or 1) // (count + beside))
         self._separate = beside > 0
-        self._workers = [_Worker(self._context, self._threads, gpu=True) for _ in range(count)]
-        self._workers += [_Worker(self._context, self._threads, gpu=False) for _ in range(beside)]
+        self._workers = [self._worker(gpu=True) for _ in range(count)]
+        self._workers += [self._worker(gpu=False) for _ in range(beside)]
+
+    def _worker(self, *, gpu: bool) -> _Worker:
+        return _Worker(self._context, self._threads, self._environment, gpu=gpu)
 
     def room(self, step: Step) -> bool:
         return self._free(step) is not None
@@ -63,6 +69,9 @@ class LocalProcesses:
         return next(fitting, None)
 
     def start(self, step: Step, deadline: float | None) -> None:
+        if self._cuda:  # once, before the first process begins
+            self._cuda = False
+            self._environment |= self._shared.enter_context(mps.daemon())
         worker = self._free(step)
         assert worker is not None
         worker.begin(step, deadline)
@@ -79,13 +88,14 @@ class LocalProcesses:
                 worker.step = None
             except (EOFError, OSError):
                 worker.end()
-                self._workers[self._workers.index(worker)] = _Worker(self._context, self._threads, gpu=worker.gpu)
+                self._workers[self._workers.index(worker)] = self._worker(gpu=worker.gpu)
                 out.append(Outcome(step, "lost"))
         return out
 
     def close(self) -> None:
         for worker in self._workers:
             worker.end()
+        self._shared.close()
 
 
 def _context() -> Any:
@@ -101,19 +111,20 @@ def _context() -> Any:
 
 
 class _Worker:
-    """A process at the other end of a pipe; it starts with its first step."""
+    """A process at the other end of a pipe; it starts with its first step, and with what `environment` says by then."""
 
-    def __init__(self, context: Any, threads: int, *, gpu: bool) -> None:
+    def __init__(self, context: Any, threads: int, environment: Mapping[str, str], *, gpu: bool) -> None:
         self.gpu = gpu
         self.step: Step | None = None
-        self._context, self._threads = context, threads
+        self._context, self._threads, self._environment = context, threads, environment
         self._process: Any = None
         self.connection: Connection = None  # type: ignore[assignment]
 
     def begin(self, step: Step, deadline: float | None) -> None:
         if self._process is None:
             self.connection, theirs = self._context.Pipe()
-            self._process = self._context.Process(target=_serve, args=(theirs, self._threads), daemon=False)
+            given = (theirs, self._threads, dict(self._environment))
+            self._process = self._context.Process(target=_serve, args=given, daemon=False)
             self._process.start()
             theirs.close()  # so that the end of the process is the end of the pipe
         self.step = step
@@ -128,7 +139,7 @@ class _Worker:
             self._process = None
 
 
-def _serve(connection: Connection, threads: int) -> None:
+def _serve(connection: Connection, threads: int, environment: Mapping[str, str]) -> None:
     """What a process does: steps from the pipe, one after the other, until the pipe or the parent ends."""
     parent = mp.parent_process()
     assert parent is not None
@@ -138,6 +149,7 @@ def _serve(connection: Connection, threads: int) -> None:
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    os.environ.update(environment)
     import torch
 
     torch.set_num_threads(threads)

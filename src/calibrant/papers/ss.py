@@ -1,4 +1,4 @@
-"""SS, "Blurs Behave Like Ensembles": Table E.1 on CIFAR, with and without MC dropout (50 passes) and smoothing.
+"""SS, "Blurs Behave Like Ensembles": Tables E.1 to E.3, with and without MC dropout (50 passes) and smoothing.
 
 Of a network with MC dropout, `as_trained` is one pass with dropout off and `dropout` what the paper reports.
 """
@@ -15,8 +15,11 @@ from calibrant.training.recipes.ss import DROPOUT, passes, suffix
 from calibrant.training.settings import Choice
 
 FEWER = 10
-"""Passes of MC dropout under the 95 corruptions."""
-# Table E.1 on CIFAR
+"""Passes of MC dropout under the 95 corruptions, under attack and on sequences."""
+CIFAR_NOTE = "the paper trains on all 50,000 images, we on 45,000"
+IMAGENET_NOTE = "crops within 16 pixels of the middle, and 50,000 images held out, are ours"
+FEWER_NOTE = f"MC dropout with {FEWER} members"
+# Table E.1
 E1 = (
     ("cifar10", "vgg19"),
     ("cifar10", "resnet18"),
@@ -25,7 +28,9 @@ E1 = (
     ("cifar100", "resnet18"),
     ("cifar100", "resnext50"),
     ("cifar100", "resnet50"),
+    *(("imagenet", network) for network in ("resnet18", "resnet50", "resnext50")),
 )
+HALVES = tuple((dropout, smooth) for dropout in (False, True) for smooth in (False, True))
 
 
 def experiment(data: str, network: str, dropout: bool, smooth: bool) -> Experiment:
@@ -39,7 +44,17 @@ def experiment(data: str, network: str, dropout: bool, smooth: bool) -> Experime
         ensembles=(passes(network, {}),) if dropout else (),
         calibrators=("temperature",),
         reported=said_of(f"ss/table_e1/{name}"),
-        note="the paper trains on all 50,000 images, we on 45,000",
+        note=IMAGENET_NOTE if data == "imagenet" else CIFAR_NOTE,
+    )
+
+
+def beyond(table: str, usual: Experiment, *shifts: str, note: str = "") -> Experiment:
+    """The same network once more, on other data than clean ones; MC dropout with fewer members."""
+    ensembles = tuple(Choice(e.name, {**e.options, "members": FEWER}) for e in usual.ensembles)
+    words = [usual.note, *([FEWER_NOTE] if ensembles else []), *([note] if note else [])]
+    name = f"ss/{table}/{usual.row}"
+    return replace(
+        usual, table=table, ensembles=ensembles, shifts=shifts, reported=said_of(name), note="; ".join(words)
     )
 
 
@@ -53,29 +68,40 @@ def nearly_all(data: str) -> Experiment:
 def corrupted(dropout: bool, smooth: bool) -> Experiment:
     """Figure 9: ResNet-18 on CIFAR-100 by severity, and mCE, mCNLL and mCECE against an AlexNet."""
     usual = experiment("cifar100", "resnet18", dropout, smooth)
-    ensembles = tuple(Choice(e.name, {**e.options, "members": FEWER}) for e in usual.ensembles)
+    note = "the reference is an AlexNet for 32 pixels trained here"
     return replace(
-        usual,
-        table="figure9",
-        ensembles=ensembles,
-        shifts=("corruptions",),
-        reference=RECIPES["ss/cifar100_alexnet"],
-        reported={},
-        note=f"{usual.note}; MC dropout with {FEWER} members; the reference is an AlexNet for 32 pixels trained here",
+        beyond("figure9", usual, "corruptions", note=note), reference=RECIPES["ss/cifar100_alexnet"], reported={}
     )
+
+
+def attacked(data: str, network: str, dropout: bool, smooth: bool) -> Experiment:
+    """Table E.2: ResNet-50 on ImageNet; ResNet-18 on CIFAR-100 stands beside it."""
+    usual = replace(experiment(data, network, dropout, smooth), calibrators=())
+    return beyond("table_e2", usual, "attack:fgsm", "attack:pgd", note="budgets of 8/255 ours; the first 1,000 images")
+
+
+def steady(dropout: bool, smooth: bool, *, deep: bool = False) -> Experiment:
+    """Table E.3: ResNet-18 on the ten sequences of CIFAR-10-P, made here; the mean over them."""
+    usual = replace(experiment("cifar10", "resnet18", dropout, smooth), calibrators=())
+    if deep:
+        name = f"{usual.row}_deep"
+        usual = replace(usual, row=name, recipe=replace(usual.recipe, name=f"ss/{name}", members=ss_studies.MEMBERS))
+    return beyond("table_e3", usual, "perturbations", note="sequences made here")
 
 
 PAPER = Paper(
     "ss",
     "Blurs Behave Like Ensembles: Spatial Smoothings to Improve Accuracy, Uncertainty, and Robustness",
     (
+        *(experiment(data, network, dropout, smooth) for data, network in E1 for dropout, smooth in HALVES),
+        *(corrupted(dropout, smooth) for dropout, smooth in HALVES),
         *(
-            experiment(data, network, dropout, smooth)
-            for data, network in E1
-            for dropout in (False, True)
-            for smooth in (False, True)
+            attacked(data, network, dropout, smooth)
+            for data, network in (("imagenet", "resnet50"), ("cifar100", "resnet18"))
+            for dropout, smooth in HALVES
         ),
-        *(corrupted(dropout, smooth) for dropout in (False, True) for smooth in (False, True)),
+        *(steady(dropout, smooth) for dropout, smooth in HALVES),
+        *(steady(False, smooth, deep=True) for smooth in (False, True)),
         nearly_all("cifar10"),
         nearly_all("cifar100"),
         *ss_camvid.EXPERIMENTS,

@@ -17,8 +17,11 @@ from calibrant.training.recipes import RECIPES
 from calibrant.training.recipes.ss import DROPOUT, SMOOTH, as_authors, passes, suffix
 from calibrant.training.settings import Choice
 
-POOLS = {"stages.0.4": 32, "stages.1.4": 16, "stages.2.5": 8, "stages.3.5": 4, "stages.4.5": 2}
-"""Of VGG-16: its pools, and the edge of the map that each takes."""
+POOLS = {
+    "vgg16": {"stages.0.4": 32, "stages.1.4": 16, "stages.2.5": 8, "stages.3.5": 4, "stages.4.5": 2},
+    "vgg19": {"stages.0.4": 32, "stages.1.4": 16, "stages.2.6": 8, "stages.3.6": 4, "stages.4.6": 2},
+}
+"""Of a VGG: its pools, and the edge of the map that each takes."""
 PLACES = {"s1": "layer2.0", "s2": "layer3.0", "s3": "layer4.0", "s4": "after layer4"}
 """Of a ResNet: where a stage ends, in the words of `calibrant.smooth` (App. B.3)."""
 ENDS = ("stages.1.0", "stages.2.0", "stages.3.0", "after stages.3")
@@ -70,9 +73,10 @@ def dropped(smooth: Mapping[str, Any] | None, rate: float = DROPOUT) -> dict[str
 def kernel_row(network: str, size: int) -> Experiment:
     smooth: dict[str, Any] = {**SMOOTH, "kernel": B2[size]}
     note = ""
-    if network == "vgg16" and size > min(POOLS.values()):
-        smooth["where"] = tuple(name for name, edge in POOLS.items() if edge >= size)
-        note = "not before the last pools, whose maps are smaller than the kernel"
+    if network.startswith("vgg"):
+        if size > min(POOLS[network].values()):
+            smooth["where"] = tuple(name for name, edge in POOLS[network].items() if edge >= size)
+            note = "not before the last pools, whose maps are smaller than the kernel"
     elif size > 4:  # the last map has 4 × 4 points
         smooth["where"] = tuple(name for stage, name in PLACES.items() if stage != "s4")
         note = "not before global pooling, whose map is smaller than the kernel"
@@ -80,7 +84,7 @@ def kernel_row(network: str, size: int) -> Experiment:
 
 
 def head_row(network: str, head: str) -> Experiment:
-    own = head == ("mlp" if network == "vgg16" else "gap")  # said or not, it is one network: one training
+    own = head == ("mlp" if network.startswith("vgg") else "gap")  # said or not, it is one network: one training
     options = {**dropped(None), **({} if own else {"head": head})}
     return study("table_c1", f"{network}_{head}", network, options)
 
@@ -92,7 +96,7 @@ def without_post_activation(network: str, what: str) -> Experiment:
     options: dict[str, Any] = {"preact": True} if vgg else {}
     ends: dict[str, Any] = {} if vgg else {"where": ENDS}
     if what.endswith("blurpool"):
-        options["blurpool"] = {"where": tuple(POOLS)[:-1]} if vgg else {}
+        options["blurpool"] = {"where": tuple(POOLS[network])[:-1]} if vgg else {}
         options |= {"smooth": {**SMOOTH, "kernel": (1,), **ends}} if prob else {}
     elif what != "none":
         options["smooth"] = {**(SMOOTH if prob else {"prob": "identity"}), **ends}
@@ -133,11 +137,11 @@ def preact_row(network: str, drop: bool, pre: bool) -> Experiment:
 F1 = ("none", "blur", "prob_blur", "blurpool", "prob_blurpool")
 NETWORKS = ("resnet18", "vgg16")
 ALL = (*NETWORKS, "vgg19", "resnet50")
-"""Of Table C.2."""
+"""Of Tables B.1 to C.2."""
 
 EXPERIMENTS = (
-    *(study("table_b1", f"{n}_{k}", n, dropped(smooth)) for n in NETWORKS for k, smooth in B1.items()),
-    *(kernel_row(network, size) for network in NETWORKS for size in B2),
+    *(study("table_b1", f"{n}_{k}", n, dropped(smooth)) for n in ALL for k, smooth in B1.items()),
+    *(kernel_row(network, size) for network in ALL for size in B2),
     study("figure_b2", "none", "resnet18", dropped(None)),
     *(study("figure_b2", s, "resnet18", dropped({**SMOOTH, "where": (name,)})) for s, name in PLACES.items()),
     *(
@@ -146,7 +150,7 @@ EXPERIMENTS = (
         for s in (False, True)
     ),
     *(study("figure_b1", f"tau_{t:g}", "resnet18", dropped({**SMOOTH, "tau": t})) for t in TAUS),
-    *(head_row(network, head) for network in NETWORKS for head in HEADS),
+    *(head_row(network, head) for network in ALL for head in HEADS),
     *(preact_row(network, drop, pre) for network in ALL for drop in (False, True) for pre in (False, True)),
     *(without_post_activation(network, what) for network in reversed(NETWORKS) for what in F1),
     *(relu6_row(network, drop) for network in NETWORKS for drop in (False, True)),

@@ -107,10 +107,10 @@ TABLE5 = table(
     AdaLS           | table5/adals     | 5.47 6.87 7.95 9.44 11.5 8.25
     AR-AdaLS        | table5/ar_adals  | 4.21 5.06 5.73 6.66 8.24 5.98
     # ImageNet-C
-    vanilla         | - | 5.28 6.39 7.37 8.23 8.29 7.11
-    label smoothing | - | 4.86 5.84 6.78 7.55 7.41 6.49
-    AdaLS           | - | 4.79 5.77 6.66 7.51 7.56 6.46
-    AR-AdaLS        | - | 4.53 5.49 6.12 6.76 6.66 5.91
+    vanilla         | table5/imagenet_vanilla | 5.28 6.39 7.37 8.23 8.29 7.11
+    label smoothing | table5/imagenet_smoothing | 4.86 5.84 6.78 7.55 7.41 6.49
+    AdaLS           | table5/imagenet_adals | 4.79 5.77 6.66 7.51 7.56 6.46
+    AR-AdaLS        | table5/imagenet_ar_adals | 4.53 5.49 6.12 6.76 6.66 5.91
     """,
 )
 

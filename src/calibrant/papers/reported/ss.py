@@ -61,23 +61,23 @@ TABLE_E1 = table(
     plain     | table_e1/cifar100_resnext50_dropout@dropout        | 0.762 80.5 5.67
     smoothing | table_e1/cifar100_resnext50_dropout_smooth@dropout | 0.759 80.7 6.62
     # ResNet-18, ImageNet
-    plain     | -                                                  | 1.210 70.3 1.62
-    smoothing | -                                                  | 1.183 70.6 1.22
+    plain     | table_e1/imagenet_resnet18                         | 1.210 70.3 1.62
+    smoothing | table_e1/imagenet_resnet18_smooth                  | 1.183 70.6 1.22
     # ResNet-18, ImageNet, MC dropout
-    plain     | -                                                  | 1.215 70.0 1.39
-    smoothing | -                                                  | 1.190 70.6 2.25
+    plain     | table_e1/imagenet_resnet18_dropout@dropout         | 1.215 70.0 1.39
+    smoothing | table_e1/imagenet_resnet18_dropout_smooth@dropout  | 1.190 70.6 2.25
     # ResNet-50, ImageNet
-    plain     | -                                                  | 0.949 76.0 2.97
-    smoothing | -                                                  | 0.916 76.9 3.46
+    plain     | table_e1/imagenet_resnet50                         | 0.949 76.0 2.97
+    smoothing | table_e1/imagenet_resnet50_smooth                  | 0.916 76.9 3.46
     # ResNet-50, ImageNet, MC dropout
-    plain     | -                                                  | 0.945 76.0 1.89
-    smoothing | -                                                  | 0.905 77.0 2.49
+    plain     | table_e1/imagenet_resnet50_dropout@dropout         | 0.945 76.0 1.89
+    smoothing | table_e1/imagenet_resnet50_dropout_smooth@dropout  | 0.905 77.0 2.49
     # ResNeXt-50, ImageNet
-    plain     | -                                                  | 0.919 77.7 3.63
-    smoothing | -                                                  | 0.907 78.0 4.60
+    plain     | table_e1/imagenet_resnext50                        | 0.919 77.7 3.63
+    smoothing | table_e1/imagenet_resnext50_smooth                 | 0.907 78.0 4.60
     # ResNeXt-50, ImageNet, MC dropout
-    plain     | -                                                  | 0.895 77.7 2.53
-    smoothing | -                                                  | 0.887 78.1 3.28
+    plain     | table_e1/imagenet_resnext50_dropout@dropout        | 0.895 77.7 2.53
+    smoothing | table_e1/imagenet_resnext50_dropout_smooth@dropout | 0.887 78.1 3.28
     """,
 )
 
@@ -97,20 +97,20 @@ TABLE_E2 = table(
     "ss/table_e2",
     "Table E.2",
     "ResNet-50 on ImageNet under attack: accuracy and attack success rate (ASR); the budgets are not given",
-    "attacked:accuracy% attacked:success%",
+    "accuracy% success_rate%",
     """
     # FGSM
-    plain     | - | 28.3 62.9
-    smoothing | - | 30.3 60.5
+    plain     | table_e2/imagenet_resnet50@attack_fgsm                        | 28.3 62.9
+    smoothing | table_e2/imagenet_resnet50_smooth@attack_fgsm                 | 30.3 60.5
     # FGSM, MC dropout
-    plain     | - | 30.3 59.8
-    smoothing | - | 32.6 57.4
+    plain     | table_e2/imagenet_resnet50_dropout@attack_fgsm+dropout        | 30.3 59.8
+    smoothing | table_e2/imagenet_resnet50_dropout_smooth@attack_fgsm+dropout | 32.6 57.4
     # PGD
-    plain     | - | 7.5 90.1
-    smoothing | - | 9.0 88.2
+    plain     | table_e2/imagenet_resnet50@attack_pgd                         | 7.5 90.1
+    smoothing | table_e2/imagenet_resnet50_smooth@attack_pgd                  | 9.0 88.2
     # PGD, MC dropout
-    plain     | - | 12.2 83.7
-    smoothing | - | 13.7 82.1
+    plain     | table_e2/imagenet_resnet50_dropout@attack_pgd+dropout         | 12.2 83.7
+    smoothing | table_e2/imagenet_resnet50_dropout_smooth@attack_pgd+dropout  | 13.7 82.1
     """,
 )
 
@@ -118,17 +118,17 @@ TABLE_E3 = table(
     "ss/table_e3",
     "Table E.3",
     "ResNet-18 on CIFAR-10-P: consistency and cross-entropy consistency (CEC)",
-    "perturbations:consistency% perturbations:cec%",
+    "perturbations:consistency% perturbations:cross_entropy_consistency%",
     """
     # one network
-    plain     | - | 97.9 1.03
-    smoothing | - | 98.2 1.16
+    plain     | table_e3/cifar10_resnet18                              | 97.9 1.03
+    smoothing | table_e3/cifar10_resnet18_smooth                       | 98.2 1.16
     # deep ensemble of 5
-    plain     | - | 98.7 1.22
-    smoothing | - | 98.9 1.33
+    plain     | table_e3/cifar10_resnet18_deep                         | 98.7 1.22
+    smoothing | table_e3/cifar10_resnet18_smooth_deep                  | 98.9 1.33
     # MC dropout, 50 passes
-    plain     | - | 98.2 1.29
-    smoothing | - | 98.4 1.34
+    plain     | table_e3/cifar10_resnet18_dropout@dropout              | 98.2 1.29
+    smoothing | table_e3/cifar10_resnet18_dropout_smooth@dropout       | 98.4 1.34
     """,
 )
 
@@ -234,6 +234,35 @@ CLAIMS = (
                 ("_dropout", 10, f"ResNet-18, {name}, MC dropout of 10"),
             )
         ),
+    ),
+    Claim(
+        "ss/attack",
+        "§E.2, Table E.2",
+        "Spatial smoothing keeps more accuracy under attack.",
+        "both MC dropout and spatial smoothing improve robustness against adversarial attacks",
+        (
+            *pairs(TABLE_E2, ["accuracy"]),
+            *(
+                Pair(
+                    f"{attack.upper()}, ResNet-18, CIFAR-100{title}: smoothing − plain",
+                    Source(f"ss/table_e2/cifar100_resnet18{dropout}_smooth", f"attack_{attack}{variant}"),
+                    Source(f"ss/table_e2/cifar100_resnet18{dropout}", f"attack_{attack}{variant}"),
+                    "accuracy",
+                    1,
+                    unlike="ResNet-18 on CIFAR-100 instead of ResNet-50 on ImageNet",
+                )
+                for attack in ("fgsm", "pgd")
+                for dropout, variant, title in (("", "", ""), ("_dropout", "+dropout", ", MC dropout"))
+            ),
+        ),
+    ),
+    Claim(
+        "ss/consistency",
+        "§E.2, Table E.3",
+        "Spatial smoothing makes predictions steadier from frame to frame.",
+        "MC dropout and deep ensemble improve consistency, and spatial smoothing improves consistency of both "
+        "deterministic and Bayesian NNs",
+        pairs(TABLE_E3, ["perturbations:consistency"]),
     ),
     Claim(
         "ss/video",

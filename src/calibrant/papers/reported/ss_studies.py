@@ -1,4 +1,4 @@
-"""SS: Tables B.1 to C.2, the studies on CIFAR-100 with all four networks. Cells are of two of them.
+"""SS: Tables B.1 to C.2, the studies on CIFAR-100 with all four networks.
 
 Table B.2's kernel of 1 is Table B.1's tanh, with other numbers. The ResNet baselines of C.2 are not those of E.1.
 """
@@ -25,15 +25,15 @@ TABLE_B1 = table(
     Blur after ReLU6            | table_b1/vgg16_blur_relu6@dropout      | 0.982 72.5 1.84
     Blur after constant scaling | table_b1/vgg16_blur_constant@dropout   | 0.991 72.9 1.03
     # VGG-19, Prob alone
-    nothing                     | -                                      | 1.215 67.3 6.37
-    tanh                        | -                                      | 1.131 69.2 5.23
-    ReLU6                       | -                                      | 1.166 68.3 6.44
-    constant scaling            | -                                      | 0.997 72.5 1.09
+    nothing                     | table_b1/vgg19_none@dropout            | 1.215 67.3 6.37
+    tanh                        | table_b1/vgg19_tanh@dropout            | 1.131 69.2 5.23
+    ReLU6                       | table_b1/vgg19_relu6@dropout           | 1.166 68.3 6.44
+    constant scaling            | table_b1/vgg19_constant@dropout        | 0.997 72.5 1.09
     # VGG-19, Blur and Prob
-    Blur                        | -                                      | 1.039 71.1 3.12
-    Blur after tanh             | -                                      | 1.034 71.3 3.31
-    Blur after ReLU6            | -                                      | 1.038 71.3 3.84
-    Blur after constant scaling | -                                      | 0.995 72.3 1.41
+    Blur                        | table_b1/vgg19_blur@dropout            | 1.039 71.1 3.12
+    Blur after tanh             | table_b1/vgg19_blur_tanh@dropout       | 1.034 71.3 3.31
+    Blur after ReLU6            | table_b1/vgg19_blur_relu6@dropout      | 1.038 71.3 3.84
+    Blur after constant scaling | table_b1/vgg19_blur_constant@dropout   | 0.995 72.3 1.41
     # ResNet-18, Prob alone
     nothing                     | table_b1/resnet18_none@dropout         | 0.848 77.3 3.01
     tanh                        | table_b1/resnet18_tanh@dropout         | 0.838 77.7 2.92
@@ -45,15 +45,15 @@ TABLE_B1 = table(
     Blur after ReLU6            | table_b1/resnet18_blur_relu6@dropout   | 0.805 78.9 2.59
     Blur after constant scaling | table_b1/resnet18_blur_constant@dropout | 0.811 78.5 1.84
     # ResNet-50, Prob alone
-    nothing                     | -                                      | 0.822 79.1 6.63
-    tanh                        | -                                      | 0.812 79.3 6.74
-    ReLU6                       | -                                      | 0.799 79.4 6.71
-    constant scaling            | -                                      | 0.788 79.6 5.22
+    nothing                     | table_b1/resnet50_none@dropout         | 0.822 79.1 6.63
+    tanh                        | table_b1/resnet50_tanh@dropout         | 0.812 79.3 6.74
+    ReLU6                       | table_b1/resnet50_relu6@dropout        | 0.799 79.4 6.71
+    constant scaling            | table_b1/resnet50_constant@dropout     | 0.788 79.6 5.22
     # ResNet-50, Blur and Prob
-    Blur                        | -                                      | 0.798 80.0 7.21
-    Blur after tanh             | -                                      | 0.800 80.1 7.25
-    Blur after ReLU6            | -                                      | 0.800 80.2 7.30
-    Blur after constant scaling | -                                      | 0.779 80.4 5.81
+    Blur                        | table_b1/resnet50_blur@dropout         | 0.798 80.0 7.21
+    Blur after tanh             | table_b1/resnet50_blur_tanh@dropout    | 0.800 80.1 7.25
+    Blur after ReLU6            | table_b1/resnet50_blur_relu6@dropout   | 0.800 80.2 7.30
+    Blur after constant scaling | table_b1/resnet50_blur_constant@dropout | 0.779 80.4 5.81
     """,
 )
 
@@ -69,20 +69,20 @@ TABLE_B2 = table(
     kernel of 3 | table_b2/vgg16_k3@dropout    | 0.986 72.7 1.03
     kernel of 5 | table_b2/vgg16_k5@dropout    | 1.018 72.0 1.32
     # VGG-19
-    kernel of 1 | -                            | 1.096 69.8 4.74
-    kernel of 2 | -                            | 1.071 70.4 2.15
-    kernel of 3 | -                            | 1.026 71.9 2.56
-    kernel of 5 | -                            | 1.032 71.6 2.16
+    kernel of 1 | table_b2/vgg19_k1@dropout    | 1.096 69.8 4.74
+    kernel of 2 | table_b2/vgg19_k2@dropout    | 1.071 70.4 2.15
+    kernel of 3 | table_b2/vgg19_k3@dropout    | 1.026 71.9 2.56
+    kernel of 5 | table_b2/vgg19_k5@dropout    | 1.032 71.6 2.16
     # ResNet-18
     kernel of 1 | table_b2/resnet18_k1@dropout | 0.840 77.6 2.63
     kernel of 2 | table_b2/resnet18_k2@dropout | 0.801 78.9 2.56
     kernel of 3 | table_b2/resnet18_k3@dropout | 0.822 78.7 2.86
     kernel of 5 | table_b2/resnet18_k5@dropout | 0.837 78.4 3.05
     # ResNet-50
-    kernel of 1 | -                            | 0.814 79.5 6.56
-    kernel of 2 | -                            | 0.806 80.0 7.35
-    kernel of 3 | -                            | 0.796 79.9 7.38
-    kernel of 5 | -                            | 0.816 79.4 7.38
+    kernel of 1 | table_b2/resnet50_k1@dropout | 0.814 79.5 6.56
+    kernel of 2 | table_b2/resnet50_k2@dropout | 0.806 80.0 7.35
+    kernel of 3 | table_b2/resnet50_k3@dropout | 0.796 79.9 7.38
+    kernel of 5 | table_b2/resnet50_k5@dropout | 0.816 79.4 7.38
     """,
 )
 
@@ -98,20 +98,20 @@ TABLE_C1 = table(
     GMaxP | table_c1/vgg16_max@dropout       | 0.0846 0.470 6.67 1.050 72.2 3.60
     GMedP | table_c1/vgg16_median@dropout    | 0.0867 0.501 6.80 1.042 72.2 3.35
     # VGG-19
-    GAP   | -                                | 0.1825 2.50 10.4 1.035 71.9 1.46
-    MLP   | -                                | 0.7144 17.7 14.8 1.215 67.3 6.37
-    GMaxP | -                                | 0.1939 2.85 10.6 1.063 71.5 2.10
-    GMedP | -                                | 0.1938 2.80 10.6 1.051 71.7 1.70
+    GAP   | table_c1/vgg19_gap@dropout       | 0.1825 2.50 10.4 1.035 71.9 1.46
+    MLP   | table_c1/vgg19_mlp@dropout       | 0.7144 17.7 14.8 1.215 67.3 6.37
+    GMaxP | table_c1/vgg19_max@dropout       | 0.1939 2.85 10.6 1.063 71.5 2.10
+    GMedP | table_c1/vgg19_median@dropout    | 0.1938 2.80 10.6 1.051 71.7 1.70
     # ResNet-18
     GAP   | table_c1/resnet18_gap@dropout    | 0.0124 0.0287 1.19 0.841 77.5 2.92
     MLP   | table_c1/resnet18_mlp@dropout    | 0.0076 0.0347 7.22 1.040 74.8 9.55
     GMaxP | table_c1/resnet18_max@dropout    | 0.0113 0.0233 1.41 0.905 76.3 5.23
     GMedP | table_c1/resnet18_median@dropout | 0.0156 0.0347 1.46 0.889 76.4 5.03
     # ResNet-50
-    GAP   | -                                | 0.0061 0.0220 0.48 0.822 79.1 6.63
-    MLP   | -                                | 0.0071 0.0370 8.53 1.029 76.9 11.8
-    GMaxP | -                                | 0.0074 0.0313 1.09 0.887 77.2 5.67
-    GMedP | -                                | 0.0053 0.0287 0.47 0.849 78.5 6.29
+    GAP   | table_c1/resnet50_gap@dropout    | 0.0061 0.0220 0.48 0.822 79.1 6.63
+    MLP   | table_c1/resnet50_mlp@dropout    | 0.0071 0.0370 8.53 1.029 76.9 11.8
+    GMaxP | table_c1/resnet50_max@dropout    | 0.0074 0.0313 1.09 0.887 77.2 5.67
+    GMedP | table_c1/resnet50_median@dropout | 0.0053 0.0287 0.47 0.849 78.5 6.29
     """,
 )
 

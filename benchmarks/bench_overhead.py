@@ -1,0 +1,106 @@
+"""What the engine and the store of `calibrant bench` add to the steps' own time; and `bench status` over many cells.
+
+    python -m benchmarks.bench_overhead [--seeds 3] [--cells 10000]
+
+The steps are those of digits: a training of seconds and its measurement, in this process. Own time is what `train` and
+the measuring of a cell take; all the rest, from planning the graph to writing cells and logits, is added by us.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from calibrant.bench import measure, steps
+from calibrant.bench.place import Place
+from calibrant.bench.run import run
+from calibrant.bench.store import FOLDER, Store
+from calibrant.bench.tables import standing
+from calibrant.executors import InProcess
+from calibrant.papers import PAPERS, Experiment, experiments
+from calibrant.training import How
+from calibrant.training import read as recipe
+
+DIGITS = Experiment("bench", "overhead", "digits", recipe("digits/cross_entropy"), calibrators=("temperature",))
+
+
+@contextmanager
+def timed(owner: Any, name: str, spent: dict[str, float]) -> Iterator[None]:
+    """Adds the seconds of every call of `owner.name` to `spent[name]`."""
+    plain: Callable[..., Any] = getattr(owner, name)
+
+    def call(*given: Any, **named: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return plain(*given, **named)
+        finally:
+            spent[name] = spent.get(name, 0.0) + time.perf_counter() - start
+
+    setattr(owner, name, call)
+    try:
+        yield
+    finally:
+        setattr(owner, name, plain)
+
+
+def overhead(seeds: int) -> tuple[float, dict[str, float]]:
+    """Seconds of a call that measures so many cells, and what is in it."""
+    spent: dict[str, float] = {}
+    with TemporaryDirectory() as folder:
+        place = Place(Path(folder, "results"), Path(folder, "runs"), How(device="cpu", quiet=True))
+        run([replace(DIGITS, row="warm")], [seeds], 1, place, InProcess())  # what is imported late, and the data
+        with (
+            timed(steps, "train", spent),
+            timed(steps, "measured", spent),
+            timed(measure, "keep_logits", spent),
+            timed(Store, "write", spent),
+        ):
+            start = time.perf_counter()
+            made = run([DIGITS], range(seeds), "paper", place, InProcess())
+            whole = time.perf_counter() - start
+    assert len(made.cells) == seeds and not made.open
+    return whole, spent
+
+
+def status(cells: int) -> float:
+    """Processor seconds of the table over so many cells: one measured cell under other seeds."""
+    with TemporaryDirectory() as folder:
+        place = Place(Path(folder, "results"), Path(folder, "runs"), How(device="cpu", quiet=True))
+        rows = [e for name in PAPERS for e in experiments(name)]
+        [made] = run([DIGITS], [0], 1, place, InProcess()).cells
+        (place.results / FOLDER).mkdir(exist_ok=True)
+        for i in range(cells):
+            key = hashlib.sha256(str(i).encode()).hexdigest()
+            row = rows[i % len(rows)]
+            place.store.write(replace(made, key=key, seed=i // len(rows), experiment=row.name))
+        start = time.process_time()
+        standing(rows, place.store)
+        return time.process_time() - start
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--cells", type=int, default=10_000)
+    asked = parser.parse_args()
+    whole, spent = overhead(asked.seeds)
+    own = spent["train"] + spent["measured"] - spent["keep_logits"]
+    print(f"{asked.seeds} cells of digits: {whole:.2f} s, of which trainings and measuring {own:.2f} s")
+    print(f"added: {1000 * (whole - own) / asked.seeds:.0f} ms a cell, {(whole - own) / own:.2%} (target: below 1%)")
+    print(f"of this: writing cells {1000 * spent['write'] / asked.seeds:.0f} ms, logits "
+          f"{1000 * spent['keep_logits'] / asked.seeds:.0f} ms")  # fmt: skip
+    print(f"`bench status` over {asked.cells} cells: {status(asked.cells):.1f} s of processor time (target: about 3)")
+
+
+if __name__ == "__main__":
+    main()
