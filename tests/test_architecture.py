@@ -24,6 +24,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 ORDER = [
     {"errors"},
     {"display"},
+    {"provenance"},
     {"types"},
     {"protocols"},
     {"functional"},

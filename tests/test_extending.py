@@ -162,7 +162,7 @@ ADDED: dict[str, Addition] = {
         "posthoc/norms.py",
         "from dataclasses import dataclass\nfrom typing import ClassVar\n\nimport torch\nfrom torch import Tensor\n\n"
         "from calibrant.posthoc.calibrator import certified\n"
-        "from calibrant.posthoc.confidences import ConfidenceMap, ConfidenceModel, features_of\n\n\n"
+        "from calibrant.posthoc.confidence_model import ConfidenceMap, ConfidenceModel, features_of\n\n\n"
         "@dataclass(frozen=True, eq=False)\nclass NormsMap(ConfidenceMap):\n"
         '    """Sure of items with large features."""\n\n    scale: Tensor\n    method: ClassVar[str] = "norms"\n\n'
         "    @property\n    def width(self):\n        return len(self.scale)\n\n"

@@ -41,7 +41,7 @@ def test_svhn(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="has no X and y"):
         load("svhn", root=tmp_path)
     (tmp_path / "svhn" / "train_32x32.mat").write_bytes(b"nonsense")
-    with pytest.raises(FileError, match="not a readable MATLAB file"):
+    with pytest.raises(FileError, match="this MATLAB file is truncated or damaged"):
         load("svhn", root=tmp_path)
 
 
@@ -124,7 +124,7 @@ def test_camvid(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"train/a\.webp has no trainannot/a\.png"):
         load("camvid", root=tmp_path)
     path.write_bytes(b"no zip")
-    with pytest.raises(FileError, match="not a readable zip"):
+    with pytest.raises(FileError, match="this zip is truncated or damaged"):
         load("camvid", root=tmp_path)
 
 
@@ -148,7 +148,7 @@ def test_news(tmp_path: Path) -> None:
     with pytest.raises(FileError, match="line 1 has no usable 'text'"):
         load("news20", root=tmp_path)
     (tmp_path / FILE).write_bytes(b"nonsense")
-    with pytest.raises(FileError, match="not readable JSON lines"):
+    with pytest.raises(FileError, match="this archive of JSON lines is truncated or damaged"):
         load("news20", root=tmp_path)
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from calibrant.shifts import PERTURBATIONS, SHIFTS, corrupt, perturb
-from calibrant.shifts.counter import draws
+from calibrant.shifts.random_numbers import draws
 from tests.shifts.pictures import pictures
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -18,7 +18,7 @@ from calibrant.errors import InputError, UnknownNameError
 from calibrant.functional.scores import reduce
 from calibrant.posthoc import _TABLE, CALIBRATORS, Chain, load
 from calibrant.posthoc.auto import Auto, Candidate, Unchanged, conclude, singles
-from calibrant.posthoc.calibrator import Calibrator, at_least
+from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.crossval import HeldOut
 from calibrant.posthoc.histogram import Histogram, HistogramMass
 from calibrant.posthoc.isotonic import Isotonic
@@ -222,7 +222,7 @@ def test_a_method_that_a_few_items_cannot_feed_is_tried_on_all_of_them(monkeypat
         name = "hungry"  # type: ignore[misc]
 
         def solve(self, p: Predictions) -> FittedMap:
-            at_least(p, 2000, "it is hungry", self.name)
+            self.need(p, 2000, "it is hungry")
             return super().solve(p)
 
     monkeypatch.setitem(CALIBRATORS, "hungry", Hungry)

@@ -15,11 +15,11 @@ import pytest
 from calibrant import predictions
 from calibrant.errors import FileError, InputError
 from calibrant.functional import reduce
+from calibrant.functional.decomposition import event_bins
 from calibrant.functional.scores import positive_class
 from calibrant.metrics.evaluate import evaluate
 from calibrant.report.html import Audit, render, write
 from calibrant.report.page import json_for_html
-from calibrant.report.plots.reliability import width_sums
 from calibrant.types import Predictions
 
 EVIL = "<script>alert(1)</script>"
@@ -158,7 +158,7 @@ def test_extremes(p: Predictions, bins: int) -> None:
 def test_a_stream_says_what_is_missing(audit: Callable[..., Audit]) -> None:
     whole = audit()
     assert whole.scores is not None
-    text = render([Audit("stream", whole.report, sums=width_sums(whole.scores))], command="x")
+    text = render([Audit("stream", whole.report, sums=event_bins(whole.scores))], command="x")
     assert "only sums were kept" in text
     assert "reliability diagram" in text
     assert "class-table" not in text and "Where do I set the threshold" not in text

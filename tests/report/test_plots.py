@@ -15,11 +15,11 @@ from matplotlib.figure import Figure
 from scipy.stats import binomtest
 
 from calibrant.functional import Scores, reduce
+from calibrant.functional.decomposition import event_bins
 from calibrant.metrics.evaluate import evaluate
 from calibrant.report import plots
 from calibrant.report.plots import shift
 from calibrant.report.plots.heatmap import heatmap
-from calibrant.report.plots.reliability import width_sums
 from calibrant.report.plots.svg import to_svg
 from calibrant.types import Estimate, Predictions, Report
 
@@ -33,7 +33,7 @@ def test_reliability_draws_accuracy_with_its_interval(scores: Scores) -> None:
     ax = plots.reliability(scores, interval="clopper-pearson")
     (drawn,) = [c for c in ax.containers if isinstance(c, ErrorbarContainer)]
     line, _, (segments,) = drawn.lines
-    sums = width_sums(scores)
+    sums = event_bins(scores)
     for (conf, acc), segment in zip(line.get_xydata(), segments.get_segments(), strict=True):
         b = int(np.ceil(conf * scores.bins)) - 1
         n, hits = int(sums.count[0, b]), int(sums.correct[0, b])
@@ -43,7 +43,7 @@ def test_reliability_draws_accuracy_with_its_interval(scores: Scores) -> None:
 
 
 def test_bin_sums_are_enough_for_a_reliability_diagram(scores: Scores) -> None:
-    assert to_svg(plots.reliability(scores), "x") == to_svg(plots.reliability(width_sums(scores)), "x")
+    assert to_svg(plots.reliability(scores), "x") == to_svg(plots.reliability(event_bins(scores)), "x")
 
 
 def test_curves_end_at_the_whole(scores: Scores) -> None:
@@ -73,7 +73,7 @@ def test_forest_and_before_after(make: Callable[..., Predictions], scores: Score
     reports = {name: evaluate(make(n=300, seed=i), intervals=False) for i, name in enumerate("AB")}
     axes = plots.forest(reports, names=("accuracy", "ece"))
     assert [ax.lines[0].get_xdata()[0] for ax in axes] == [reports["A"][n].value for n in ("accuracy", "ece")]
-    before, after = plots.before_after(scores, width_sums(scores))
+    before, after = plots.before_after(scores, event_bins(scores))
     assert before.get_title() == "before" and after.get_title() == "after"
 
 

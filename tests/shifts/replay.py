@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from calibrant.shifts.counter import Draws, draws
+from calibrant.shifts.random_numbers import Draws, draws
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

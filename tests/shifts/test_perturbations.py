@@ -13,7 +13,7 @@ from scipy import ndimage
 
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.shifts import PERTURBATIONS, perturb
-from calibrant.shifts.counter import Draws, draws
+from calibrant.shifts.random_numbers import Draws, draws
 from tests.shifts.pictures import pictures
 from tests.shifts.shifts_reference import Array, blurred, brightness, motioned, zoomed
 from tests.shifts.shifts_water import sheen

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant.training.environment import command, commit, environment
+from calibrant.provenance import command, commit
+from calibrant.training.environment import environment
 from calibrant.training.progress import Progress
 
 

@@ -10,11 +10,11 @@ from calibrant.bench.claims import Summary
 from calibrant.bench.reproduction import gpu_minutes
 from calibrant.bench.store import Cell
 from calibrant.bench.table_text import difference, of_group
+from calibrant.provenance import provenance
 from calibrant.report import page
 from calibrant.report.numbers import metric_of
 from calibrant.report.plots.differences import Difference, differences
 from calibrant.report.plots.svg import to_svg
-from calibrant.report.provenance import provenance
 
 COLOUR = {
     "reproduced": "good",

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+import calibrant.provenance as provenance
 from calibrant.cli import gate
 from calibrant.cli.audit_advice import advice_for
 from calibrant.cli.audit_groups import grouped
@@ -43,7 +44,6 @@ from calibrant.files import atomic, outputs
 from calibrant.files.arrays import Keys
 from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import choose, plan, whole
-from calibrant.report import provenance
 from calibrant.report.explain import HEADLINE
 
 

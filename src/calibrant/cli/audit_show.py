@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import calibrant.provenance as provenance
 from calibrant.cli.audit_advice import FEWEST, before_and_after, show_advice
 from calibrant.cli.audit_groups import show_groups, show_plan
 from calibrant.cli.audit_inputs import Audited, Options
@@ -14,7 +15,6 @@ from calibrant.cli.audit_rule import rule_panel, show_rule
 from calibrant.metrics.intervals import caveats_line
 from calibrant.metrics.stream_report import bounds_line
 from calibrant.posthoc.advise import Advice
-from calibrant.report import provenance
 from calibrant.report.explain import HEADLINE
 from calibrant.types import Report
 

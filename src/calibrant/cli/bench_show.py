@@ -63,7 +63,7 @@ def report(
     from calibrant.bench import claims, claims_page
     from calibrant.bench.store import Store
     from calibrant.files import atomic, outputs
-    from calibrant.report.provenance import command
+    from calibrant.provenance import command
 
     outputs.check((out, outputs.PAGE), inputs=[results])
     cells = list(Store(results).cells())

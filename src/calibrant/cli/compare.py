@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+import calibrant.provenance as provenance
 from calibrant import files
 from calibrant.cli.audit_inputs import pairs as with_labels
 from calibrant.cli.console import block_json
@@ -29,7 +30,6 @@ from calibrant.cli.options import (
 from calibrant.errors import InputError
 from calibrant.metrics.compare import CAUTION, Comparison, compare_all
 from calibrant.metrics.evaluate import choose
-from calibrant.report import provenance
 from calibrant.report.explain import HEADLINE
 
 

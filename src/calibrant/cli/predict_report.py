@@ -7,12 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import calibrant.provenance as provenance
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.sigma import sigma_curve
 from calibrant.metrics.compare import compare
 from calibrant.metrics.evaluate import evaluate
-from calibrant.report import html, provenance
+from calibrant.report import html
 from calibrant.report.panels import Panel
 from calibrant.report.sigma_panel import sigma_panel
 from calibrant.types import Predictions

@@ -20,9 +20,9 @@ def write(
     out: Path | None, html: Path | None, request: Request, record: Mapping[str, Any], found: Mapping[str, Probed]
 ) -> Path:
     """The page (at `html`, else in the folder), and in the folder the numbers and the figures. Returns the page."""
+    import calibrant.provenance as provenance
     from calibrant.metrics.evaluate import evaluate
     from calibrant.report import html as page
-    from calibrant.report import provenance
 
     place = html if html is not None else (out or Path()) / "report.html"
     place.parent.mkdir(parents=True, exist_ok=True)

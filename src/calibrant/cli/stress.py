@@ -264,7 +264,7 @@ def _judged(
 
 
 def _told(report: StressReport, folder: Folder, html: Path | None, fed: str, as_json: bool) -> None:
-    from calibrant.report import provenance
+    import calibrant.provenance as provenance
 
     record = {**report.to_dict(), "inputs": fed, "made": provenance.made()}
     folder.record(record)

@@ -50,8 +50,9 @@ class Both:
 
 def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
     """`out/report.html` and the joint table; None where the levels came without a network."""
+    import calibrant.provenance as provenance
     from calibrant.metrics.compare import compare
-    from calibrant.report import html, provenance
+    from calibrant.report import html
     from calibrant.report import robustness as section
     from calibrant.training import levels
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
-from zipfile import BadZipFile, ZipFile
+from zipfile import ZipFile
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from calibrant.data.records import DatasetSpec, Layout, Raw
 from calibrant.errors import FileError
+from calibrant.files.paths import readable
 from calibrant.types import Split
 
 ZIP = "camvid/camvid_180x240_webp95.zip"
@@ -26,11 +27,8 @@ FOLDERS = {Split.TRAIN: "train", Split.VALIDATION: "val", Split.TEST: "test"}
 
 def read_camvid(root: Path) -> Raw:
     path = root / ZIP
-    try:
-        with ZipFile(path) as archive:
-            return Raw({split: frames(archive, folder, path) for split, folder in FOLDERS.items()})
-    except BadZipFile as error:
-        raise FileError(f"{path}: not a readable zip ({error}); fetch it again") from error
+    with readable(path, "this zip"), ZipFile(path) as archive:
+        return Raw({split: frames(archive, folder, path) for split, folder in FOLDERS.items()})
 
 
 def frames(archive: ZipFile, folder: str, path: Path) -> tuple[Tensor, Tensor]:

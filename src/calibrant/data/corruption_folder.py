@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.data.image_arrays import check_images, check_labels, to_images
-from calibrant.data.image_folder import SUFFIXES, ImageFolder, match_classes
+from calibrant.data.image_folder import SUFFIXES, ImageFolder, channels_and_size, match_classes
 from calibrant.data.records import Data, Part, numbered_classes
 from calibrant.errors import FileError, InputError, unknown
 from calibrant.files.npz import read_npy
@@ -114,8 +114,7 @@ class CorruptionFolder:
 
     def part(self, name: str, severity: int) -> Part:
         """The items of one type at one severity."""
-        x, y = self.cell(name, severity)
-        return Part(x, y, torch.arange(len(y)), Split.TEST)
+        return Part.of(*self.cell(name, severity), Split.TEST)
 
     def content(self, types: Sequence[str]) -> str:
         """Hash of the labels, of each file's size and of some of its images, to recognise the same content."""
@@ -201,9 +200,7 @@ class CorruptionImages:
     def _read(self, name: str, severity: int) -> Part:
         if severity not in self.severities(name):
             raise InputError(f"{self._folders[name]} has no folder {severity}")
-        if len(self.shape) != 3 or self.shape[0] not in (1, 3) or self.shape[1] != self.shape[2]:
-            raise InputError(f"{self.path}: folders of images are for square images, not {tuple(self.shape)}")
-        channels, size, _ = self.shape
+        channels, size = channels_and_size(self.path, self.shape)
         folder = ImageFolder(self._folders[name] / str(severity), size, size, channels)
         part, names = folder.part(Split.TEST), self.names
         if names is None and all(word.isdigit() for word in folder.classes):

@@ -32,7 +32,7 @@ def load_file(
     """
     x, y = read_set(path, MOST_CLASSES if classes is None else len(classes), maps=maps, ignore_index=ignore_index)
     names = tuple(classes) if classes is not None else numbered_classes(1 + int(y.max()))
-    parts = mark_parts({Split.TEST: Part(x, y, torch.arange(len(y)), Split.TEST)}, ignore_index, str(path))
+    parts = mark_parts({Split.TEST: Part.of(x, y, Split.TEST)}, ignore_index, str(path))
     return Data(path.name, parts, names, tuple(x.shape[1:]))
 
 

@@ -97,15 +97,20 @@ def parts_of_folder(
 def read_folders(
     folder: Path, inner: Mapping[Split, Path], shape: Sequence[int]
 ) -> tuple[dict[Split, Part], tuple[str, ...]]:
-    if len(shape) != 3 or shape[0] not in (1, 3) or shape[1] != shape[2]:
-        raise InputError(f"{folder}: a folder of images gives [1 or 3, size, size], but the model takes {list(shape)}")
-    channels, size, _ = shape
+    channels, size = channels_and_size(folder, shape)
     resize = round(size * 8 / 7) if size >= CUT_FROM else size
     sets = {split: ImageFolder(path, size, resize, channels) for split, path in inner.items()}
     names = {found.classes for found in sets.values()}
     if len(names) > 1:
         raise FileError(f"{folder}: its parts have different classes; every part needs a folder for each class")
     return {split: found.part(split) for split, found in sets.items()}, names.pop()
+
+
+def channels_and_size(folder: Path, shape: Sequence[int]) -> tuple[int, int]:
+    """Of the square images that a folder gives; any other shape is refused."""
+    if len(shape) != 3 or shape[0] not in (1, 3) or shape[1] != shape[2]:
+        raise InputError(f"{folder}: a folder of images gives [1 or 3, size, size], but the model takes {list(shape)}")
+    return shape[0], shape[1]
 
 
 def common_shape(path: Path) -> tuple[int, int, int] | None:
@@ -172,7 +177,7 @@ def read_part(path: Path, classes: Sequence[str], shape: Sequence[int]) -> Part:
     x, y = read_set(path, len(classes))
     if tuple(x.shape[1:]) != tuple(shape):
         raise FileError(f"{path}: images are {tuple(x.shape[1:])}, the classifier's are {tuple(shape)}")
-    return Part(x, y, torch.arange(len(y)), Split.TEST)
+    return Part.of(x, y, Split.TEST)
 
 
 def _labelled_test(path: Path, classes: Sequence[str], shape: Sequence[int]) -> Part:

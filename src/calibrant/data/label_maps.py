@@ -16,6 +16,7 @@ from torch import Tensor
 
 from calibrant.data.records import Part
 from calibrant.errors import InputError
+from calibrant.functional.segmentation import check_ignore_index
 from calibrant.types import Split
 
 IGNORED = -1
@@ -47,10 +48,7 @@ def _native(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def mark_ignored(y: Tensor, ignore_index: int | None, where: str) -> Tensor:
     """Maps [N, H, W] with −1 wherever a pixel has no class; any other negative number is refused."""
-    if ignore_index is not None and (isinstance(ignore_index, bool) or not isinstance(ignore_index, int)):
-        raise InputError(f"ignore_index={ignore_index!r} must be a whole number")
-    if ignore_index is not None and not -(2**63) <= ignore_index < 2**63:
-        raise InputError(f"ignore_index={ignore_index} is beyond 64 bits, and no label is that large; drop it")
+    check_ignore_index(ignore_index)
     marks = torch.tensor([*MARKS, *([] if ignore_index is None else [ignore_index])], dtype=torch.long)
     out = y.long().masked_fill(torch.isin(y.long(), marks), IGNORED)
     if bool((out < IGNORED).any()):

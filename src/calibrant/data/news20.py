@@ -20,6 +20,7 @@ from torch import Tensor
 
 from calibrant.data.records import DatasetSpec, Layout, Raw, numbered_classes
 from calibrant.errors import FileError
+from calibrant.files.paths import readable
 from calibrant.types import Split
 
 FILE = "news20/news20_bydate.jsonl.xz"
@@ -64,12 +65,9 @@ def encode(texts: Sequence[Sequence[str]], known: dict[str, int], length: int = 
 
 
 def _lines(path: Path) -> Iterable[dict[str, str]]:
-    try:
-        with lzma.open(path, "rt", encoding="utf-8") as stream:
-            for line in stream:
-                yield json.loads(line)
-    except (lzma.LZMAError, EOFError, ValueError) as error:
-        raise FileError(f"{path}: not readable JSON lines in xz ({error}); fetch it again") from error
+    with readable(path, "this archive of JSON lines"), lzma.open(path, "rt", encoding="utf-8") as stream:
+        for line in stream:
+            yield json.loads(line)
 
 
 NEWS20 = DatasetSpec(

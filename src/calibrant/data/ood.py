@@ -36,7 +36,7 @@ USUAL: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class OODImages:
-    """OOD images, uint8 [N, C, H, W], and what was done to make them fit."""
+    """OOD images, uint8 [N, C, H, W], and how they were made to fit."""
 
     name: str
     x: Tensor
@@ -85,9 +85,7 @@ def ood_images(
     if part.items is not None or part.x.ndim != 4:
         raise InputError(f"{name} is not a set of equal-sized images, so it cannot serve as foreign items")
     x = part.x[:n]
-    if x.dtype != torch.uint8:
-        x = (x.clamp(0, 1) * 255).round().to(torch.uint8)
-    return OODImages(name, *fit_shape(x, shape))
+    return OODImages(name, *fit_shape(x if x.dtype == torch.uint8 else as_bytes(x), shape))
 
 
 def _decoded(name: str, shape: Sequence[int], n: int) -> OODImages:
@@ -122,6 +120,11 @@ def fit_shape(x: Tensor, shape: Sequence[int]) -> tuple[Tensor, str]:
     return x.contiguous(), "; ".join(said) or "as it is"
 
 
+def as_bytes(x: Tensor) -> Tensor:
+    """Floats in [0, 1], clipped, as bytes."""
+    return (x.clamp(0, 1) * 255).round().to(torch.uint8)
+
+
 def _uniform(name: str, shape: tuple[int, ...], n: int, seed: int) -> OODImages:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randint(256, (n, *shape), generator=generator, dtype=torch.int16).to(torch.uint8)
@@ -131,9 +134,7 @@ def _uniform(name: str, shape: tuple[int, ...], n: int, seed: int) -> OODImages:
 def _gaussian(name: str, shape: tuple[int, ...], n: int, seed: int) -> OODImages:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn((n, *shape), generator=generator) * 0.25 + 0.5
-    return OODImages(
-        name, (x.clamp(0, 1) * 255).round().to(torch.uint8), "mean 0.5, deviation 0.25 of full scale, clipped"
-    )
+    return OODImages(name, as_bytes(x), "mean 0.5, deviation 0.25 of full scale, clipped")
 
 
 def _photographs(name: str, shape: tuple[int, ...], n: int, seed: int) -> OODImages:

@@ -1,4 +1,4 @@
-"""What loading returns: `Data`, whose `splits` are disjoint `Part`s, and what a reader of a data set has to provide.
+"""What loading returns (`Data`, whose `splits` are disjoint `Part`s), and what the reader of a data set provides.
 
 A data set is a `DatasetSpec`: its constants, and one `Layout` for each way its files may lie on disk.
 """
@@ -17,7 +17,7 @@ from calibrant.errors import InputError
 from calibrant.types import Split
 
 Size = int | float
-"""Number of items, or a fraction of the official training set."""
+"""A number of items, or a fraction of the official training set."""
 
 HELD_OUT: Mapping[str, Size] = {"validation": 5000, "calibration": 5000}
 """What is usually cut from a training set of 50,000 items or more."""
@@ -32,6 +32,11 @@ class Part:
     index: Tensor
     split: Split = Split.UNKNOWN
     items: Any = None  # a torch Dataset whose items differ in size or do not fit in memory; its item i has index i
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, split: Split) -> Part:
+        """All items of a set, numbered from 0."""
+        return cls(x, y.long(), torch.arange(len(y)), split)
 
     @property
     def n(self) -> int:
@@ -121,7 +126,7 @@ class DatasetSpec:
 
 
 MOST_CLASSES = 1 << 20
-"""A larger label is a mark or a mistake, not the number of a class."""
+"""A larger label is a mark or a mistake, not a class."""
 
 
 def numbered_classes(k: int) -> tuple[str, ...]:

@@ -49,23 +49,19 @@ def apportion(left: Tensor, size: int) -> Tensor:
 def split_parts(raw: Raw, sizes: Mapping[str, Size], seed: int) -> dict[Split, Part]:
     """Official parts plus those cut from the training part. A size for `train` or an official part limits it."""
     wanted = {Split(name): size for name, size in sizes.items()}
-    official = {**raw.lazy, **{name: whole(x, y, name) for name, (x, y) in raw.parts.items()}}
+    official = {**raw.lazy, **{name: Part.of(x, y, name) for name, (x, y) in raw.parts.items()}}
     return cut(official, wanted, seed)
 
 
-def whole(x: Tensor, y: Tensor, split: Split) -> Part:
-    return Part(x, y.long(), torch.arange(y.shape[0]), split)
-
-
 def cut(official: Mapping[Split, Part], wanted: Mapping[Split, Size], seed: int) -> dict[Split, Part]:
+    """The official parts, limited to the wanted sizes; missing parts are cut from the training part."""
     out: dict[Split, Part] = {}
     if Split.TRAIN in official:
         pool = official[Split.TRAIN]
         sizes = {s: _count(wanted.get(s, 0), pool.n, s) for s in CUT_ORDER if s not in official}
         rest = max(0, pool.n - sum(sizes.values()))
         sizes[Split.TRAIN] = min(rest, _count(wanted.get(Split.TRAIN, rest), pool.n, Split.TRAIN))
-        labels = pool.y if pool.y.ndim == 1 else torch.zeros(pool.n, dtype=torch.long)
-        for name, chosen in stratify(labels, sizes, seed).items():
+        for name, chosen in stratify(_strata(pool), sizes, seed).items():
             if chosen.numel():
                 out[name] = pool.take(chosen, name)
     for name, part in official.items():
@@ -73,11 +69,15 @@ def cut(official: Mapping[Split, Part], wanted: Mapping[Split, Size], seed: int)
             continue
         size = _count(wanted.get(name, part.n), part.n, name)
         if size and size < part.n:
-            labels = part.y if part.y.ndim == 1 else torch.zeros(part.n, dtype=torch.long)
-            part = part.take(stratify(labels, {name: size}, seed)[name], name)
+            part = part.take(stratify(_strata(part), {name: size}, seed)[name], name)
         if size:
             out[name] = part
     return {name: out[name] for name in Split if name in out}
+
+
+def _strata(part: Part) -> Tensor:
+    """The class of each item; items with maps of labels are one stratum."""
+    return part.y if part.y.ndim == 1 else torch.zeros(part.n, dtype=torch.long)
 
 
 def _count(size: Size, n: int, name: Split) -> int:

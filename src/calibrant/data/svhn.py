@@ -10,16 +10,15 @@ from torch import Tensor
 
 from calibrant.data.records import HELD_OUT, DatasetSpec, numbered_classes, one_reader
 from calibrant.errors import FileError
+from calibrant.files.paths import readable
 from calibrant.types import Split
 
 
 def read_mat(path: Path) -> tuple[Tensor, Tensor]:
     from scipy.io import loadmat
 
-    try:
+    with readable(path, "this MATLAB file"):
         held = loadmat(path, variable_names=("X", "y"))
-    except Exception as error:  # scipy raises half a dozen kinds on a broken file
-        raise FileError(f"{path}: not a readable MATLAB file ({error}); fetch it again") from error
     if "X" not in held or "y" not in held:
         raise FileError(f"{path}: has no X and y; the 32×32 files of SVHN do (not the full-number archives)")
     x, y = held["X"], held["y"].reshape(-1).astype(np.int64)

@@ -34,7 +34,7 @@ from torch import Tensor
 from calibrant.decisions.quantile import needed, place, quantile
 from calibrant.decisions.rule import KNOWN_GROUPS, Decisions, Rule, asked, cells_of, percent, units_of
 from calibrant.errors import InputError, unknown, warn
-from calibrant.functional.classwise import CHUNK
+from calibrant.functional.chunks import CHUNK
 from calibrant.functional.fingerprint import scrambled
 from calibrant.functional.pooling import pool
 from calibrant.functional.scores import argmax

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from calibrant.decisions.rule import Decisions, Rule, percent
 from calibrant.errors import InputError
-from calibrant.functional.classwise import CHUNK
+from calibrant.functional.chunks import CHUNK
 from calibrant.functional.pooling import pool
 from calibrant.functional.tensors import as_tensor
 from calibrant.posthoc.crossval import mean_of

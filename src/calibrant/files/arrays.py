@@ -1,7 +1,7 @@
-"""Every format is read into named arrays; this is the one place that joins them into `Predictions`.
+"""Every format is read into named arrays. Here they are joined into `Predictions`, and predictions are taken apart.
 
 Only the name of an array tells what it means, never its values. Unknown names are ignored and never loaded, so a file
-may hold anything else beside them.
+may hold anything else.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from calibrant.errors import FileError, nearest
+from calibrant.functional.class_names import as_text
 from calibrant.functional.inputs import predictions
 from calibrant.types import Predictions, Split
 
@@ -57,22 +58,22 @@ class Keys:
 
     @property
     def words(self) -> str:
-        """The options, as all verbs take them, each after a space."""
+        """The same as command-line options, each after a space."""
         given = {"logits": self.logits, "probs": self.probs, "labels": self.labels}
         return "".join(f" --{name}-key {shlex.quote(key)}" for name, key in given.items() if key is not None)
 
 
 @dataclass(frozen=True)
 class Arrays:
-    """Named arrays of one file: `load` reads one of them; `meta` is the text kept beside them."""
+    """Named arrays of one file. `load` reads one of them; `meta` is the text that the file holds besides."""
 
     path: Path
     names: tuple[str, ...]
     load: Callable[[str], Any]
     meta: Mapping[str, str] = field(default_factory=dict)
-    word: str = "key"  # what this format calls a name
-    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of a table: those that make each array
-    table: Callable[[list[str], bool], Any] | None = None  # of a table: these columns as they stand, or as text
+    word: str = "key"  # how this format calls a name
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)  # of a table: the columns of each array
+    table: Callable[[list[str], bool], Any] | None = None  # of a table: reads these columns as they are, or as text
 
     @property
     def found(self) -> str:
@@ -166,7 +167,7 @@ def _complete(arrays: Arrays, roles: dict[str, str]) -> None:
         )
     pair = {"predicted", "confidence"} & roles.keys()
     if "logits" in roles or "probs" in roles:
-        if len(pair) == 1:  # half a pair adds nothing to the scores
+        if len(pair) == 1:  # one of the two adds nothing to the scores
             roles.pop(pair.pop())
     elif len(pair) < 2:
         table = arrays.word == "column"
@@ -182,14 +183,10 @@ def _text(arrays: Arrays, roles: Mapping[str, str], role: str) -> str | None:
     if role not in roles:
         return arrays.meta.get(role)
     entries = np.asarray(arrays.load(roles[role])).reshape(-1).tolist()
-    said = sorted({_plain(e) for e in entries if e is not None} - {""})
+    said = sorted({as_text(e) for e in entries if e is not None} - {""})
     if len(said) > 1:
         raise FileError(f"{arrays.path}: {role} holds {' and '.join(said[:3])}; write one file for each")
     return said[0] if said else None
-
-
-def _plain(entry: Any) -> str:
-    return entry.decode("utf-8", "replace") if isinstance(entry, bytes) else str(entry)
 
 
 def _flag(text: str | None, default: bool) -> bool:
@@ -203,7 +200,7 @@ def _listed(arrays: Arrays, values: Any, name: str) -> Sequence[str] | None:
     entries = np.asarray(values).reshape(-1).tolist()
     if name == "classes" and isinstance(values, list) and entries and str(entries[0]).startswith("["):
         return json_list(str(entries[0]), arrays.path, name)
-    return [_plain(e) for e in entries]
+    return [as_text(e) for e in entries]
 
 
 def json_list(text: str, path: Path, name: str) -> list[str]:
@@ -226,7 +223,7 @@ class Content:
     others: Any = None  # an Arrow table
 
     def beside(self, written: Collection[str]) -> dict[str, Any]:
-        """The other columns, except those of a name that is written already."""
+        """The other columns, except those whose name is written already."""
         names = () if self.others is None else self.others.column_names
         return {name: self.others.column(name) for name in names if name not in written}
 

@@ -110,7 +110,7 @@ def sweep(path: Path, names: str) -> None:
     for left in (path / name for name in os.listdir(path) if temporary.fullmatch(name)):
         try:
             handle = os.open(left, os.O_RDONLY | os.O_NOFOLLOW)
-        except OSError:  # it has been renamed since, or belongs to another user
+        except OSError:  # it was renamed in the meantime, or belongs to another user
             continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -147,14 +147,14 @@ def _remove(path: Path) -> None:
 
 def _become(temporary: Path, target: Path) -> None:
     try:
-        os.rename(temporary, target)  # nothing there, or an empty folder
+        os.rename(temporary, target)  # works if nothing is there, or an empty folder
         return
     except OSError as error:
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
     if not _exchange(temporary, target):
         aside = target.with_name(f".calibrant-old.{target.name}")
-        _remove(aside)  # of a write that was killed here; what it held has been replaced since
+        _remove(aside)  # left by a write that was killed here, and replaced since
         os.rename(target, aside)
         os.rename(temporary, target)
         _remove(aside)

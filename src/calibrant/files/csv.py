@@ -1,7 +1,7 @@
-"""`.csv`: a header, then one item per line. Arrow parses it; if Arrow refuses, it is parsed cell by cell, so that the
-error can name the row, the column and the text.
+"""`.csv`: a header, then one item per line. Arrow parses it. If that fails, it is parsed cell by cell, to name the row,
+the column and the text in the error.
 
-What applies to the whole file (provenance, classes as a JSON list) stands in the first row.
+What applies to the whole file (provenance, classes as a JSON list) is written into the first row.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ _TEXT = {
     for role in ("ids", "classes", "group", "split", "raw", "binary", "fitted_on", "origin")
     for name in ROLES[role]
 }
-
-
 _NUMBERS = {name for role in ("logits", "probs", "confidence", "features") for name in ROLES[role]}
-"""Columns that hold numbers in any case; others, such as labels, may be text."""
+"""Columns that always hold numbers; others, such as labels, may be text."""
 
 
 def read(path: Path, text: str | None = None) -> Arrays:
-    """`text` names a column of words, besides those that always are."""
+    """`text` names a column of text, besides those that always hold text."""
     header = _header(path)
     found = stems(header, path)
 

@@ -1,7 +1,8 @@
-"""What a caller hands over as predictions: `Predictions`, a table, or scores beside their labels.
+"""Predictions from a data frame, or from whatever else a caller passes: `Predictions`, or scores and labels.
 
-A table is anything with columns that speaks Arrow's interchange: a data frame of pandas or Polars, an Arrow table. Its
-columns mean what they mean in a file: the label, `logit_0 …` or `prob_cat …`, and optionally `id`, `split`, `group`.
+A table is anything with columns that supports Arrow's interchange: a data frame of pandas or Polars, or an Arrow table.
+Its columns have the same names as in a file: the label, `logit_0 …` or `prob_cat …`, and optionally `id`, `split` and
+`group`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A JSON record that carries its own hash: if it was edited or damaged, reading it is an error that names the file.
+"""Files that carry their own hash: JSON records and tensors. Reading an edited or damaged one is an error.
 
-The hash is the first key. It covers the bytes of the whole file, with zeros in its own place. Record and hash are
-written together, so a kill cannot separate them. Records of version 0.1 have no hash; they are read unchecked, and the
-caller is told.
+In a record, the hash is the first key. It covers the bytes of the whole file, with zeros in its own place. Record and
+hash are written together, so a kill cannot separate them. Records of version 0.1 have no hash; they are read unchecked,
+and the caller is told.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def read(
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], head: Mapping[str, Any]) -> Path:
-    """Tensors and what is said about them in one safetensors file, with a hash over both."""
+    """Tensors and a header of JSON in one safetensors file, with a hash over both."""
     from safetensors.torch import save
 
     held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
@@ -66,7 +66,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], head: Mapping[str, 
 
 
 def read_tensors(path: Path, again: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Both, checked against the hash; `again` is the remedy for a damaged file."""
+    """(tensors, header), checked against the hash; `again` is the remedy for a damaged file."""
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import save
 
@@ -82,7 +82,7 @@ def read_tensors(path: Path, again: str) -> tuple[dict[str, Tensor], dict[str, A
 
 
 def table(path: Path) -> dict[str, Any]:
-    """A JSON object from a file that has no hash of this kind; anything else is an error naming the file."""
+    """A JSON object from a file without such a hash; anything else is an error that names the file."""
     return _table(_bytes(path), path)
 
 

@@ -20,11 +20,11 @@ class InUse(FileError):
 
 LOCK = ".lock"
 APART = 0.02
-"""Seconds between two tries to take a lock that is waited for."""
+"""Seconds between two tries while waiting for a lock."""
 
 
 def first_process() -> bool:
-    """Whether this is the process that writes and prints, of those that train together (`--devices 2`)."""
+    """Whether this process writes and prints, if several train together (`--devices 2`)."""
     return all(os.environ.get(rank, "0") == "0" for rank in ("LOCAL_RANK", "NODE_RANK"))
 
 
@@ -32,7 +32,7 @@ def first_process() -> bool:
 def alone_in(folder: Path, *, wait: bool = False) -> Iterator[None]:
     """Create the folder and lock it while the block runs; if the block writes nothing, remove it again.
 
-    If another process has it, that is an error, or with `wait` (for short blocks) it is waited for."""
+    If another process holds the lock, that is an error; with `wait` (for short blocks) this process waits for it."""
     if not first_process():
         yield
         return
@@ -41,9 +41,8 @@ def alone_in(folder: Path, *, wait: bool = False) -> Iterator[None]:
     try:
         yield
     finally:
-        (folder / LOCK).unlink(
-            missing_ok=True
-        )  # before the lock is released: nobody may lock a file that is about to be removed
+        # removed before the lock is released, so that nobody locks a file that is about to be removed
+        (folder / LOCK).unlink(missing_ok=True)
         os.close(handle)
         for place in new:
             try:
@@ -57,7 +56,7 @@ def _held(folder: Path, wait: bool) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-        except FileNotFoundError:  # the other process has ended, and has removed the folder
+        except FileNotFoundError:  # the other process has ended and removed the folder
             continue
         if not take(handle):
             owner = os.read(handle, 20).decode() or "another"
@@ -73,7 +72,7 @@ def _held(folder: Path, wait: bool) -> int:
                 return handle
         except FileNotFoundError:
             pass
-        os.close(handle)  # of a process that has ended, and has removed it
+        os.close(handle)  # its owner has ended and removed it
 
 
 def take(handle: int) -> bool:

@@ -27,7 +27,7 @@ def read(path: Path) -> Arrays:
 
 @contextmanager
 def _archive(path: Path) -> Iterator[Any]:
-    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:  # NumPy leaves damaged ones open
+    with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:  # NumPy does not close damaged ones
         yield archive
 
 
@@ -37,7 +37,7 @@ def _member(path: Path, name: str) -> Any:
 
 
 def read_npy(path: Path, *, mapped: bool = False) -> Any:
-    """One array, never pickled objects; `mapped` leaves it on disk until parts of it are read."""
+    """One array, never pickled objects. With `mapped` it stays on disk until parts of it are read."""
     with unpickled(path, "this array"):
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
 
@@ -51,7 +51,7 @@ def read_pair(scores: Path, labels: Path) -> Arrays:
 
 @contextmanager
 def unpickled(path: Path, what: str) -> Iterator[None]:
-    """`readable`, with a message of its own for arrays of Python objects."""
+    """Like `readable`, with its own message for arrays of Python objects."""
     with readable(path, what):
         try:
             yield

@@ -102,9 +102,9 @@ FOLDERS = (MAP, RULE, ENSEMBLE, PARTS, RUN, STRESS, DEMO, PROBE)
 
 
 def check(*outputs: tuple[Path | None, Kind], inputs: Iterable[str | Path | None] = ()) -> None:
-    """Refuse, before any work is done, outputs that may not be written: what every verb calls.
+    """Refuse outputs that may not be written, before any work is done. Every verb calls this.
 
-    Inputs are paths, or words of the command line that may name one (`package.module:factory@WEIGHTS`).
+    Inputs are paths, or words of the command line that may contain one (`package.module:factory@WEIGHTS`).
     """
     wanted = [(path, kind) for path, kind in outputs if path is not None]
     words = [str(text) for text in inputs if text is not None]
@@ -119,7 +119,7 @@ def check(*outputs: tuple[Path | None, Kind], inputs: Iterable[str | Path | None
 
 
 def check_target(target: Path, kind: Kind) -> None:
-    """Refuse a target that cannot be written, or where something else lies. This decides what may be replaced."""
+    """Refuse a target that cannot be written, or that holds something else. This decides what may be replaced."""
     if target.name in ("", "..") and not kind.grows:
         raise FileError(f"{target} cannot be replaced by a {kind.word} that is written; name a new {kind.word}")
     if len(os.fsencode(target.name)) > LONGEST:
@@ -170,7 +170,7 @@ def _check_folder(target: Path, kind: Kind, mode: int) -> None:
 
 
 def _check_input(path: Path, kind: Kind, source: Path) -> None:
-    """No output is an input, holds one, or is one of the things that an input folder consists of."""
+    """Refuse an output that is an input, contains one, or would become part of an input folder."""
     if _same(path, source):
         if kind.grows:
             return

@@ -1,11 +1,11 @@
-"""Paths that can be read: files that exist, what a folder holds, links that stay inside it, and damaged files.
+"""Paths that can be read: files that exist, the content of folders, links that stay inside, and damaged files.
 
 Folders are listed in the order of names, without hidden names. A write that was killed leaves its temporary file
 (`atomic`), which begins with a dot and has the suffix of its target: `Path.glob("*.json")` would find it. Other
 programs hide files too: `._photo.jpg`, `.ipynb_checkpoints`.
 
-Each library has its own errors for truncated, hostile or exotic files, and more with every version. None is listed
-here: any error of a parser becomes one `FileError` that names the file (`readable`).
+Every library has its own errors for truncated, hostile or exotic files, and they change with its versions. So any error
+of a parser becomes one `FileError` that names the file (`readable`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from calibrant.errors import CalibrantError, FileError, nearest, out_of_memory
 
 SMALL = 1 << 26
-"""Bytes. If a smaller file asks for more memory than there is, its header is wrong."""
+"""Bytes. If a smaller file needs more memory than there is, its header is wrong."""
 
 
 def existing(path: str | os.PathLike[str]) -> Path:
@@ -60,7 +60,7 @@ def visible(folder: str | os.PathLike[str], pattern: str = "*") -> list[Path]:
 
 
 def names(folder: Path) -> list[str]:
-    """Only the names, which takes a tenth of the time: ImageNet-C has millions of files."""
+    """Only the names, in a tenth of the time, because ImageNet-C has millions of files."""
     _check(folder)
     return sorted(n for n in (os.listdir(folder) if folder.is_dir() else ()) if not n.startswith("."))
 
@@ -113,7 +113,7 @@ def readable(path: Path, what: str) -> Iterator[None]:
 
 
 def calibrated(path: str | os.PathLike[str]) -> str:
-    """A name for predictions after a map: a table stays a table, so that it keeps its columns."""
+    """A file name for predictions after a map. A table remains a table, so that it keeps its columns."""
     suffix = Path(path).suffix
     return f"calibrated{suffix if suffix in ('.csv', '.parquet') else '.npz'}"
 

@@ -1,6 +1,6 @@
 """A folder with tensors (`NAME.safetensors`) and a JSON header (`NAME.json`): fitted maps, rules. No pickle, ever.
 
-The header holds the SHA-256 of the tensors' file and of its own content: what was truncated or edited is refused.
+The header holds the SHA-256 of the tensors' file and of its own content, so truncated or edited folders are refused.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def _content(header: Mapping[str, Any]) -> str | None:
     try:
         text = json.dumps(header, sort_keys=True, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8")).hexdigest()
-    except ValueError:  # NaN is not JSON, half a surrogate pair is not UTF-8: Python reads both, we never wrote them
+    except (
+        ValueError
+    ):  # NaN is not JSON and half a surrogate pair is not UTF-8; Python reads both, but calibrant never writes them
         return None
 
 

@@ -41,15 +41,15 @@ def tie_runs(sorted_values: Tensor, within: float = 0.0) -> tuple[Tensor, Tensor
 
 
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
-"""Probabilities this close, relatively, are one: how far the order of a sum in float64 moves it."""
+"""Probabilities this close, relatively, count as equal: the order of a sum in float64 moves it this far."""
 
 
 def settled(values: NDArray[np.float64], unit: float = 0.0) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(values, the same sorted), with those that differ by rounding alone made equal; log-odds have `unit` 1, for
-    near 0 they are differences of larger numbers.
+    """(values, the same sorted), with those that differ by rounding alone made equal. `unit` is 1 for log-odds, which
+    near 0 are differences of larger numbers.
 
-    Two rows of a forest, (.4, .3, .2, .1) and (.4, .1, .2, .3), are equally sure; which is the larger in its last bit
-    must not decide their bin or their block.
+    Two rows of a forest, (.4, .3, .2, .1) and (.4, .1, .2, .3), are equally sure. Their last bit must not decide which
+    bin or block they fall into.
     """
     ordered = np.sort(values)
     step = np.diff(ordered)
@@ -78,6 +78,15 @@ def equal_mass(confidence: Tensor, bins: int, order: Tensor | None = None) -> Te
     index = torch.empty_like(order)
     index[order] = which[run]
     return index
+
+
+def mass_bins(values: Tensor, bins: int) -> tuple[Tensor, Tensor]:
+    """(bin of each value, inner edges) of equal-mass bins. Bins that ties leave empty are dropped, and an edge lies
+    halfway between the values on its two sides."""
+    present, index = torch.unique(equal_mass(values, bins), return_inverse=True)
+    low = torch.full((len(present),), torch.inf, dtype=torch.float64).scatter_reduce_(0, index, values, "amin")
+    high = torch.zeros(len(present), dtype=torch.float64).scatter_reduce_(0, index, values, "amax")
+    return index, (high[:-1] + low[1:]) / 2
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Intervals for a share: Wilson (1927) for what is shown, Clopper–Pearson (1934) for what is promised.
+"""Intervals for a share: Wilson (1927) for tables and figures, Clopper–Pearson (1934) for guarantees.
 
-Both take fractional counts, so that a design effect (items that come in groups) can shrink `n`.
+Both take fractional counts, so that a design effect (items that come in groups) can reduce `n`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Labels as people have them: text, pandas Series and Categoricals, lists → numbers, in the order of the classes.
+"""Labels of any kind (text, pandas Series and Categoricals, lists) as numbers, in the order of the classes.
 
 Numbers stay as they are. Text needs the names of the classes in the order of the scores, from the caller, from the
 columns of a table of scores, or from a Categorical, which brings its own. Nothing is sorted or guessed.
@@ -37,7 +37,7 @@ def known_classes(classes: Sequence[Any] | None, labels: Any, scores: Any) -> li
         classes = own if own and not set(own) <= {*(columns or ())} else columns
         if classes is None:
             return None
-    names = [_plain(name) for name in (classes.tolist() if hasattr(classes, "tolist") else classes)]
+    names = [as_text(name) for name in (classes.tolist() if hasattr(classes, "tolist") else classes)]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"the class {twice!r} is named twice; class names must differ")
@@ -50,7 +50,7 @@ def _texts(names: Any) -> list[str] | None:
 
 
 def numbered(labels: Any, classes: Sequence[str] | None, name: str = "label", where: str = "") -> Any:
-    """Labels as numbers. What is not text is returned as it is, and checked where numbers are."""
+    """Labels as numbers. Anything but text is returned unchanged; numbers are checked elsewhere."""
     if isinstance(labels, Tensor):
         return labels
     try:
@@ -65,7 +65,7 @@ def numbered(labels: Any, classes: Sequence[str] | None, name: str = "label", wh
         raise InputError(f"{where}{name} in row {empty} is empty; every item needs one")
     if all(isinstance(entry, int) for entry in entries):  # pandas' nullable integers
         return np.array(entries, dtype=np.int64).reshape(array.shape)
-    texts = [_plain(entry) for entry in entries]
+    texts = [as_text(entry) for entry in entries]
     if classes is None:
         row = next((i for i, text in enumerate(texts) if not text.lstrip("-").isdecimal()), 0)
         raise InputError(f"{where}{name} in row {row} is {texts[row][:40]!r}, text and not a number; {REMEDY}")
@@ -80,17 +80,18 @@ def numbered(labels: Any, classes: Sequence[str] | None, name: str = "label", wh
 
 
 def named_apart(labels: Any, predicted: Any) -> list[str] | None:
-    """Classes of a set without scores, where their order does not matter: all names of labels and predictions."""
+    """Classes of a set without scores: all names in labels and predictions. Their order does not matter there."""
     columns = [np.asarray(column) for column in (labels, predicted) if not isinstance(column, Tensor)]
     if len(columns) < 2 or any(column.dtype.kind not in "OUST" for column in columns):
         return None
-    return sorted({_plain(entry) for column in columns for entry in column.reshape(-1).tolist()})
+    return sorted({as_text(entry) for column in columns for entry in column.reshape(-1).tolist()})
 
 
 def listed(classes: Sequence[str], most: int = 10) -> str:
-    """The names in their order, not more than a line can hold."""
+    """The names in their order, as many as fit on a line."""
     return ", ".join(classes[:most]) + (f", … ({len(classes):,} classes)" if len(classes) > most else "")
 
 
-def _plain(entry: Any) -> str:
+def as_text(entry: Any) -> str:
+    """An entry of an array of text, which NumPy and Parquet may hold as bytes."""
     return entry.decode("utf-8", "replace") if isinstance(entry, bytes) else str(entry)

@@ -9,19 +9,9 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.binning import equal_width
-from calibrant.functional.pooling import pool
+from calibrant.functional.chunks import row_chunks
+from calibrant.functional.pooling import pooled
 from calibrant.types import Predictions
-
-CHUNK = 1 << 19
-"""Numbers in a chunk: 4 MiB of float64, small enough to stay in cache between the kernels."""
-DEVICE_CHUNK = 1 << 25
-"""The same on an accelerator, where a launch costs more than the cache saves: 256 MiB of float64."""
-
-
-def chunk_on(device: torch.device) -> int:
-    """Numbers in a chunk on this device; on the CPU one for every thread, so that there are fewer barriers."""
-    return CHUNK * torch.get_num_threads() if device.type == "cpu" else DEVICE_CHUNK
-
 
 _FLUSH = 1 << 20  # sparse entries kept before they are summed into cells
 
@@ -30,8 +20,8 @@ _FLUSH = 1 << 20  # sparse entries kept before they are summed into cells
 class Classwise:
     """Sums in each (class, bin) cell, [K, B].
 
-    At most B − 1 entries of a row exceed 1/B, so only those are placed one by one; what is left of
-    each class's total falls into its first bin.
+    At most B − 1 entries of a row exceed 1/B, so only those are placed one by one. The rest of each class's total
+    belongs to its first bin.
     """
 
     count: Tensor
@@ -92,7 +82,7 @@ class Cells:
 
 
 def _where_above(e: Tensor, least: Tensor) -> Tensor:
-    """Flat positions at which a row exceeds its bound; few do, and numpy skips the others eight at a time."""
+    """Flat positions at which a row exceeds its bound. Few do, and NumPy skips the others eight at a time."""
     above = (e > least[:, None]).reshape(-1)
     return torch.from_numpy(np.flatnonzero(above.numpy())) if e.device.type == "cpu" else above.nonzero()[:, 0]
 
@@ -100,13 +90,12 @@ def _where_above(e: Tensor, least: Tensor) -> Tensor:
 def classwise_influence(predictions: Predictions, signs: Tensor, bins: int) -> Tensor:
     """Σ_k signs[k, bin of p_k] (p_k − y_k) of each item: the derivative of Σ|δ| by its weight; signs is [K, bins]."""
     assert predictions.logits is not None
-    logits, k = predictions.logits, int(predictions.logits.shape[-1])
+    logits = predictions.logits
     signs = signs.to(logits.device)
-    rows, parts = max(1, chunk_on(logits.device) // (k * predictions.members)), []
-    for start in range(0, int(logits.shape[-2]), rows):
-        z = logits[..., start : start + rows, :]
-        p = torch.softmax(pool(z) if z.ndim == 3 else z.double(), -1)
-        y = predictions.labels[start : start + rows].to(p.device)
+    parts = []
+    for rows in row_chunks(logits):
+        p = torch.softmax(pooled(logits[..., rows, :]), -1)
+        y = predictions.labels[rows].to(p.device)
         total = p @ signs[:, 0]
         row, column = (p > 1 / bins).nonzero(as_tuple=True)
         high = p[row, column]

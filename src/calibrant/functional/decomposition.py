@@ -1,7 +1,7 @@
 """A proper score is calibration plus refinement (Murphy 1973); ECE is α − r·β − γ (DS Eq. 9).
 
-Within bins the split is not exact: what varies inside a bin is the `residual`, shown and never hidden. `bins`, where
-given, are the bins of the top-label event, already summed.
+The split is not exact, because scores also vary within a bin: that is the `residual`, which is always shown. `bins` are
+the sums in the bins of the top-label event, if they are known already.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from calibrant.functional.scores import Scores
 class Murphy:
     """total = calibration + refinement + residual + rest.
 
-    `calibration`: what a perfect recalibration of the bins would save; `refinement`: what would be
-    left; `residual`: what varies within bins; `rest`: the part of NLL that the top-label event does
-    not see (which class it was, once the prediction is wrong; 0 for Brier).
+    `calibration`: what a perfect recalibration of the bins would save; `refinement`: what would remain; `residual`:
+    what varies within bins; `rest`: the part of NLL that is not about the top label (which class it was, when the
+    prediction is wrong; 0 for Brier).
     """
 
     total: float
@@ -43,7 +43,7 @@ def murphy_brier(scores: Scores, bins: BinSums | None = None) -> Murphy:
         cells, total = scores.classwise, float(scores.brier.mean())
         count, conf, hit, about = cells.count, cells.confidence, cells.positive, "all classes"
     else:
-        sums = bins or _event_bins(scores)
+        sums = bins or event_bins(scores)
         count, conf, hit, about = sums.count[0], sums.confidence[0], sums.correct[0], "top label"
         total = float((scores.confidence - scores.correct.double()).square().mean())
     size = count.clamp_min(1e-300)
@@ -59,7 +59,7 @@ def murphy_nll(scores: Scores, bins: BinSums | None = None) -> Murphy:
     total = event if scores.log_p_label is None else 0 - float(scores.log_p_label.mean())
     if scores.about == "positive class":  # of two classes the event is the label; log p₁ itself may underflow
         event = total
-    sums = bins or _event_bins(scores)
+    sums = bins or event_bins(scores)
     share, acc, conf = sums.count[0] / scores.n, sums.accuracy[0], sums.mean_confidence[0]
     missed = (1 - acc) * _log_missing(log_error, scores, conf).masked_fill(acc == 1, 0.0)
     cross = -torch.special.xlogy(acc, conf) - missed
@@ -85,8 +85,8 @@ class Identity:
 
 
 def ece_identity(scores: Scores, refinement: float | None = None, bins: BinSums | None = None) -> Identity:
-    """`refinement`, if given, is the AUROC, already computed: it is the one thing here that needs a sort."""
-    sums = bins or _event_bins(scores)
+    """`refinement` is the AUROC, if it is known already: only that needs a sort."""
+    sums = bins or event_bins(scores)
     right = int(scores.correct.sum())
     wrong, n = scores.n - right, scores.n
     ece = float(sums.gap.abs().sum())
@@ -104,7 +104,7 @@ def ece_identity(scores: Scores, refinement: float | None = None, bins: BinSums 
 
 
 def _log_missing(log_error: Tensor, scores: Scores, conf: Tensor) -> Tensor:
-    """log(1 − mean confidence) of each bin. Near 1 it has lost its digits: there 1 − p itself is averaged."""
+    """log(1 − mean confidence) of each bin. Near 1 that loses its digits, so there 1 − p itself is averaged."""
     out = torch.log1p(-conf)
     for b in (conf > 1 - 1e-4).nonzero()[:, 0].tolist():  # the last bin, or none
         inside = log_error[equal_width(scores.confidence, scores.bins) == b]
@@ -112,6 +112,7 @@ def _log_missing(log_error: Tensor, scores: Scores, conf: Tensor) -> Tensor:
     return out
 
 
-def _event_bins(scores: Scores) -> BinSums:
+def event_bins(scores: Scores) -> BinSums:
+    """Sums in equal-width bins of confidence, also what a reliability diagram is drawn from."""
     index = equal_width(scores.confidence, scores.bins)
     return bin_sums(index, scores.bins, scores.confidence, scores.correct)

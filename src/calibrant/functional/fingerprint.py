@@ -6,7 +6,7 @@ random weights,
     h_i = Σ_j w_ij · x_j  mod 2⁶⁴,   i = 1, 2     (multilinear hashing, Carter & Wegman 1979)
 
 so that two rows that differ anywhere have the same 128 bits with a probability of 2⁻⁶⁶ at most. SHA-256 over the rows'
-bits, in order, is the fingerprint. An accelerator reads its logits once and hands over 16 bytes a row; a stream hashes
+bits, in order, is the fingerprint. An accelerator reads its logits once and returns 16 bytes per row; a stream hashes
 a batch at a time. Integers wrap round alike everywhere, so that the device cannot matter.
 """
 
@@ -17,7 +17,7 @@ import hashlib
 import torch
 from torch import Tensor
 
-from calibrant.functional.classwise import chunk_on
+from calibrant.functional.chunks import chunk_on
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
 """Bytes of a number → the integers that its bits are read as."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.functional.class_names import known_classes, named_apart, numbered
+from calibrant.functional.class_names import as_text, known_classes, named_apart, numbered
 from calibrant.functional.model_output import both_classes
 from calibrant.functional.probabilities import log_probabilities, look_like_probabilities, warn_of_probabilities
 from calibrant.functional.segmentation import classes_last, flatten
@@ -50,45 +50,33 @@ def predictions(
     as logits, with a `CalibrantWarning`; a caller that passes only some of the items sets `doubt=False`.
     """
     where = f"{source}: " if source else ""
-    if isinstance(logits, str | PathLike):
-        raise InputError(f"{str(logits)!r} is a path, not scores; read it first: calibrant.read({str(logits)!r})")
-    if labels is None:
-        table = "; a data frame is read by calibrant.read(df, labels_key=…)" if hasattr(logits, "columns") else ""
-        raise InputError(f"{where}no labels; pass one class per item{table}")
-    if logits is not None and probs is not None:
-        raise InputError(f"{where}both logits and probs were given; pass exactly one of them")
-    names = known_classes(classes, labels, logits if probs is None else probs)
-    if names is None and logits is None and probs is None:
+    _check_given(logits, labels, probs, where)
+    name, given = ("logits", logits) if logits is not None else ("probs", probs)
+    names = known_classes(classes, labels, given)
+    if names is None and given is None:
         names = named_apart(labels, predicted)
     y = as_tensor(numbered(labels, names, "label", where), "labels", where)
     if predicted is not None:
         predicted = numbered(predicted, names, "predicted", where)
     beside = {"ids": ids, "features": features, "group": group, "predicted": predicted, "confidence": confidence}
-    scores, binary = None, False
-    if logits is not None or probs is not None:
-        name = "logits" if logits is not None else "probs"
-        scores = floating(as_tensor(logits if logits is not None else probs, name, where))
-        scores = classes_last(scores, class_axis, name, where)
+    scores = None if given is None else floating(as_tensor(given, name, where))
+    scores = None if scores is None else classes_last(scores, class_axis, name, where)
     scores, y, beside = flatten(scores, y, beside, ignore_index, where)
+    binary = False
     if scores is not None:
         scores, binary = _binary(scores, name, where, y)
         _shape(scores, name, where)
-        if name == "logits":
+        if name == "probs":
+            scores, raw = log_probabilities(scores, where), False
+        else:
             _finite_logits(scores, where)
             if doubt and raw and look_like_probabilities(scores, binary):
                 warn_of_probabilities(where)
-        else:
-            scores, raw = log_probabilities(scores, where), False
     elif predicted is None or confidence is None:
         raise InputError(f"{where}no scores; pass logits, or probs, or predicted and confidence together")
-    n = len(y) if scores is None else int(scores.shape[-2])
-    if n == 0 or len(y) == 0:
-        raise InputError(f"{where}there are no items (N = 0)")
-    if len(y) != n:
-        turned = scores is not None and scores.ndim == 2 and scores.shape[1] == len(y)
-        remedy = "the scores look transposed: pass one row per item" if turned else "they must be of equal length"
-        raise InputError(f"{where}{n} rows of scores but {len(y)} labels; {remedy}")
-    y = integer_labels(y, None if scores is None else int(scores.shape[-1]), where)
+    k = None if scores is None else int(scores.shape[-1])
+    n = _count(scores, y, where)
+    y = integer_labels(y, k, where)
     group_ids, group_names = numbered_groups(beside["group"], n, where)
     guess, sure = _top1(beside["predicted"], beside["confidence"], n, where)
     return Predictions(
@@ -99,13 +87,35 @@ def predictions(
         split=as_split(split, where),
         raw=raw,
         ids=_texts(beside["ids"], n, "ids", where),
-        classes=_texts(names, None if scores is None else int(scores.shape[-1]), "classes", where),
+        classes=_texts(names, k, "classes", where),
         features=_aligned(beside["features"], n, "features", where),
         group=group_ids,
         group_names=group_names,
         binary=binary,
         source=source,
     )
+
+
+def _check_given(logits: Any, labels: Any, probs: Any, where: str) -> None:
+    if isinstance(logits, str | PathLike):
+        raise InputError(f"{str(logits)!r} is a path, not scores; read it first: calibrant.read({str(logits)!r})")
+    if labels is None:
+        table = "; a data frame is read by calibrant.read(df, labels_key=…)" if hasattr(logits, "columns") else ""
+        raise InputError(f"{where}no labels; pass one class per item{table}")
+    if logits is not None and probs is not None:
+        raise InputError(f"{where}both logits and probs were given; pass exactly one of them")
+
+
+def _count(scores: Tensor | None, y: Tensor, where: str) -> int:
+    """The number of items; scores and labels must agree on it."""
+    n = len(y) if scores is None else int(scores.shape[-2])
+    if n == 0 or len(y) == 0:
+        raise InputError(f"{where}there are no items (N = 0)")
+    if len(y) != n:
+        turned = scores is not None and scores.ndim == 2 and scores.shape[1] == len(y)
+        remedy = "the scores look transposed: pass one row per item" if turned else "they must be of equal length"
+        raise InputError(f"{where}{n} rows of scores but {len(y)} labels; {remedy}")
+    return n
 
 
 def integer_labels(labels: Tensor, k: int | None, where: str = "") -> Tensor:
@@ -137,7 +147,7 @@ def integer_labels(labels: Tensor, k: int | None, where: str = "") -> Tensor:
 
 
 def _remedy(labels: Tensor, bad: Tensor, k: int | None) -> str:
-    """What such labels usually mean. Only the user knows whether class 1 is the first column, so nothing is changed."""
+    """What such labels usually mean. Nothing is changed: only the user knows whether class 1 is the first column."""
     low, high, odd = int(labels.min()), int(labels.max()), labels[bad]
     if k is not None and (low, high) == (1, k):
         return f"; these run from 1 to {k}: subtract 1"
@@ -257,5 +267,4 @@ def numbered_groups(group: Any, n: int, where: str = "") -> tuple[Tensor | None,
     if np.any(empty):
         raise InputError(f"{where}group has an empty entry (None or NaN); give the group of every item")
     names, ids = np.unique(values, return_inverse=True)
-    texts = tuple(name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name) for name in names.tolist())
-    return torch.from_numpy(ids.reshape(-1).astype(np.int64)), texts
+    return torch.from_numpy(ids.reshape(-1).astype(np.int64)), tuple(map(as_text, names.tolist()))

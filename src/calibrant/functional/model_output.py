@@ -1,4 +1,4 @@
-"""What a model returned → its logits: the tensor itself, `.logits` (transformers), or `["logits"]`.
+"""The logits in the output of a model: the tensor itself, `.logits` (transformers), or `["logits"]`.
 
 A binary model may return one logit per item, that of class 1; the logit of class 0 is then 0.
 """
@@ -15,7 +15,7 @@ from calibrant.errors import InputError
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in whatever a model returned."""
+    """The logits in the output of a model."""
     if isinstance(output, Tensor):
         return output
     inner = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", None)

@@ -1,4 +1,4 @@
-"""Multinomial logistic fits by Newton's method, float64, with a certificate: what every linear map solves.
+"""Multinomial logistic fits by Newton's method in float64, with a certificate. Every linear map is fitted by them.
 
 With logits η = L(θ), linear in θ, minimise the convex
 
@@ -23,19 +23,19 @@ from torch import Tensor
 from calibrant.functional.designs import Design
 
 DENSE = 64
-"""Parameters up to which the whole Hessian is always cheaper than its products."""
+"""Up to this many parameters, the whole Hessian is always cheaper than its products."""
 LIGHT = 1 << 24
-"""N × parameters² up to which it is as well: a dozen small products take longer to start than to compute."""
+"""Up to this N × parameters², it is cheaper too: a dozen small products take longer to start than to compute."""
 AFFORDABLE = 512
-"""Parameters up to which it is, once conjugate gradients have needed more than `PATIENCE` products."""
+"""Up to this many parameters, it is used once conjugate gradients have needed more than `PATIENCE` products."""
 PATIENCE = 20
 SMALL = 1 << 16
-"""N × K up to which float64 alone is fast enough."""
+"""Up to this N × K, float64 alone is fast enough."""
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What was found. `decrement` estimates value − minimum; `gradient` is over the free parameters."""
+    """The minimiser found. `decrement` estimates value − minimum; `gradient` is over the free parameters."""
 
     theta: Tensor
     value: float
@@ -65,8 +65,8 @@ def minimise(
 ) -> Solution:
     """The minimiser of f, from `start` (else `centre`); `lower` bounds θ from below.
 
-    Large problems are first solved in float32, which is where the time goes; float64 then starts next to the answer
-    and decides when it is reached, on its own objective and gradient.
+    Large problems are first solved in float32, which takes most of the time. Then float64 starts close to the solution,
+    and decides with its own objective and gradient when it is reached.
     """
     ridge, centre = ridge.to(labels.device), centre.to(labels.device)
     lower = None if lower is None else lower.to(labels.device)
@@ -134,7 +134,7 @@ def _newton(problem: _Problem, theta: Tensor, curvature: _Problem, tolerance: fl
         g = problem.gradient(theta, p)
         free = torch.ones_like(theta, dtype=torch.bool) if lower is None else (theta > lower) | (g < 0)
         g = torch.where(free, g, 0.0)
-        # a ridge everywhere makes f strongly convex: f − min f ≤ Σ g²/(4r), for sure and for free
+        # a ridge everywhere makes f strongly convex, so f − min f ≤ Σ g²/(4r) at no cost
         decrement = float((g.square() / (4 * problem.ridge)).nan_to_num(nan=0.0).sum())
         if decrement <= tolerance * max(value, 1e-3):
             break
@@ -142,12 +142,12 @@ def _newton(problem: _Problem, theta: Tensor, curvature: _Problem, tolerance: fl
         if not dense:
             patience = PATIENCE if len(theta) <= AFFORDABLE else 5 * PATIENCE
             step, converged = _conjugate_step(curvature, p.to(dtype), g.to(dtype), patience)
-            dense = not converged and len(theta) <= AFFORDABLE  # ill-conditioned, as without much of a ridge
+            dense = not converged and len(theta) <= AFFORDABLE  # ill-conditioned, as with a weak ridge
         if dense or step is None:
             h = curvature.design.hessian(p.to(dtype)) / len(p) + torch.diag(2 * curvature.ridge)
             step = _dense_step(h.to(g.dtype), g, free)
             while lower is not None and bool((stuck := free & (theta <= lower) & (step < 0)).any()):
-                # at its bound, wants up by itself and down by its neighbours: it waits for the next step
+                # its own gradient points up from the bound, but the joint step down: it is held until the next step
                 free = free & ~stuck
                 g = torch.where(free, g, 0.0)
                 step = _dense_step(h.to(g.dtype), g, free)
@@ -165,7 +165,7 @@ def _newton(problem: _Problem, theta: Tensor, curvature: _Problem, tolerance: fl
             if new <= value + 1e-4 * float(g @ (trial - theta)) or scale < 1e-8:
                 break
             scale /= 2
-        if not new < value:  # rounding: no step makes it smaller
+        if not new < value:  # no step reduces it any more, because of rounding
             break
         theta, value, p = trial, new, p_new
     return Solution(theta, value, float(g.abs().max()), decrement, iteration)
@@ -184,7 +184,7 @@ def _dense_step(h: Tensor, g: Tensor, free: Tensor) -> Tensor:
 
 
 def _conjugate_step(problem: _Problem, p: Tensor, g: Tensor, limit: int) -> tuple[Tensor, bool]:
-    """(H + 2r) step ≈ −g, to a residual that falls with the gradient (superlinear); and whether it got there."""
+    """(H + 2r) step ≈ −g, to a residual that falls with the gradient (superlinear); and whether that was reached."""
     design, twice_ridge, n = problem.design, 2 * problem.ridge, len(p)
     precondition = _preconditioner(problem, p)
     step, r = torch.zeros_like(g), -g

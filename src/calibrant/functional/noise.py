@@ -1,4 +1,4 @@
-"""Noise that is never stored: a member is a seed, and its perturbation is made again when needed.
+"""Noise that is never stored: a member is a seed, and its noise is drawn again when needed.
 
 Uniform noise has the variance of the Gaussian (width ±√3·σ): PEP tries it without giving a width.
 Antithetic members come in pairs of opposite sign, which cancels the odd terms of L(σ) and makes it

@@ -1,4 +1,4 @@
-"""How foreign an item looks to a predictor: per-item scores from logits, higher = more foreign. Float64.
+"""Scores of how foreign an item looks to a predictor, from its logits; higher is more foreign. Float64.
 
     max_probability    log(1 − max_k p_k)                                  (Hendrycks 2017; stable where p rounds to 1)
     entropy            −Σ_k p_k log p_k                                    (AR §5.5, PEP §3.2)
@@ -20,11 +20,11 @@ from torch import Tensor
 Spacing = Literal["log", "linear"]
 
 LEAST_ENTROPY = 1e-8
-"""Where logarithmic bins of entropy begin; what lies below is in the first (Maddox 2019 plots from here)."""
+"""Logarithmic bins of entropy begin here (as plotted by Maddox 2019); smaller values go into the first bin."""
 
 
 def max_probability(logits: Tensor) -> Tensor:
-    """log(1 − p_max): as 1 − p_max ranks, without losing what 1.0 has lost."""
+    """log(1 − p_max), which ranks like 1 − p_max but keeps its digits where p_max rounds to 1."""
     top, other = _split(logits)
     rest = torch.logsumexp(other - top[..., None], -1)
     return rest - torch.nn.functional.softplus(rest)
@@ -42,7 +42,7 @@ def entropy(logits: Tensor) -> Tensor:
 
 
 def mutual_information(members: Tensor) -> Tensor:
-    """Of [M, N, K]; as a mean of KL divergences it has no negative rounding to clamp away."""
+    """Mutual information of members [M, N, K], as a mean of KL divergences, which rounding cannot make negative."""
     log_p = torch.log_softmax(members.double(), -1)
     log_mean = torch.logsumexp(log_p, 0) - math.log(len(members))
     p = log_p.exp()

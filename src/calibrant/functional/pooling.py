@@ -15,6 +15,11 @@ def pool(logits: Tensor) -> Tensor:
     return pooled
 
 
+def pooled(logits: Tensor) -> Tensor:
+    """[M, N, K] or [N, K] -> [N, K] in float64."""
+    return pool(logits) if logits.ndim == 3 else logits.double()
+
+
 def entropy(logits: Tensor) -> Tensor:
     """−Σ p log p over the last axis, in nats; impossible classes contribute nothing."""
     log_p = torch.log_softmax(logits.double(), -1)

@@ -1,4 +1,4 @@
-"""Probabilities → logs with one floor, and a warning for probabilities passed as logits (one softmax too many)."""
+"""Probabilities to logs with one floor, and a warning for probabilities that were passed as logits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUM_TOLERANCE = {torch.float16: 2e-2, torch.bfloat16: 5e-2, torch.float32: 1e-3,
 """How far from 1 the sum of a row of probabilities may be, by dtype."""
 
 FEW = 100
-"""Rows to check first; they decide for almost all logits."""
+"""Rows to check first, which is enough for almost all logits."""
 
 
 def log_probabilities(probs: Tensor, where: str = "") -> Tensor:

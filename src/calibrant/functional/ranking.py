@@ -21,8 +21,8 @@ from calibrant.functional.binning import tie_runs
 
 @dataclass(frozen=True)
 class Ranking:
-    """The one sort: `order` lists items from most to least confident (None: they stand so already),
-    `run` the run of ties of each ranked item."""
+    """The one sort: `order` lists items from most to least confident (None: they are in that order already), `run` is
+    the run of ties of each ranked item."""
 
     order: Tensor | None
     run: Tensor
@@ -34,7 +34,7 @@ class Ranking:
 
     @property
     def positions(self) -> Tensor:
-        """Which item stands at each rank."""
+        """The item at each rank."""
         return torch.arange(len(self.run), device=self.run.device) if self.order is None else self.order
 
     @cached_property

@@ -1,7 +1,7 @@
-"""The one pass: logits and labels → what every metric needs of an item.
+"""The one pass from logits and labels to what every metric needs to know about an item.
 
-`reduce` reads the logits once, a chunk at a time, in float64 whatever the input, and never holds a
-copy beyond that chunk. Metrics, bootstrap, streaming and top-1 files all start from its `Scores`.
+`reduce` reads the logits once, a chunk at a time, in float64 whatever the input, and holds no copy beyond that chunk.
+Metrics, bootstrap, streaming and top-1 files all start from its `Scores`.
 
 With m = max_k z_k, a its index and R = Σ_{j≠a} exp(z_j − m):
 
@@ -20,16 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.functional.classwise import CHUNK, Cells, Classwise, chunk_on
+from calibrant.functional.chunks import row_chunks
+from calibrant.functional.classwise import Cells, Classwise
 from calibrant.functional.pooling import Disagreement, disagreement, pool
 from calibrant.types import Predictions
 
-__all__ = ["CHUNK", "Classwise", "Scores", "merge", "positive_class", "reduce"]
+__all__ = ["Classwise", "Scores", "merge", "positive_class", "reduce"]
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Per item, float64. `None` means the input does not say (a top-1 file)."""
+    """Per item, float64. `None` means that the input (a top-1 file) does not contain it."""
 
     labels: Tensor
     predicted: Tensor
@@ -61,35 +62,34 @@ def reduce(
 ) -> Scores:
     """Scores of predictions; members are pooled (mean probability) inside each chunk.
 
-    `classwise=False` leaves out the sums in (class, bin) cells, a third of the work, for who needs none of them.
-    `through` is a map of the logits, applied to each chunk. The scores are moved to the CPU unless they are to `stay`
-    on the device of the logits.
+    `classwise=False` leaves out the sums in (class, bin) cells, a third of the work. `through` is a map of the logits,
+    applied to each chunk. The scores are moved to the CPU, unless `stay` keeps them on the device.
     """
     if predictions.logits is None:
         return _top1(predictions, bins)
     logits, labels = predictions.logits, predictions.labels.to(predictions.logits.device)
     k, n = int(logits.shape[-1]), int(logits.shape[-2])
-    rows = max(1, (chunk or chunk_on(logits.device)) // (k * predictions.members))
+    chunks = row_chunks(logits, chunk)
     cells = Cells(k, bins, logits.device) if classwise else None
-    # one workspace and one set of columns: blocks that come and go between kept ones would leave the heap in holes
-    # that add up to a copy of the logits
-    room = torch.empty(min(rows, n), k, dtype=torch.float64, device=logits.device)
+    # one workspace for all chunks: blocks that are freed between others that are kept would fragment the heap, by as
+    # much as a copy of the logits
+    room = torch.empty(chunks[0].stop if chunks else 0, k, dtype=torch.float64, device=logits.device)
     predicted = torch.empty(n, dtype=torch.long, device=logits.device)
     columns = torch.empty(4, n, dtype=torch.float64, device=logits.device)
     spread: list[Disagreement] = []
-    for start in range(0, n, rows):
-        y = labels[start : start + rows]
-        z = logits[..., start : start + rows, :]
-        if through is not None:  # in the room that is there: fresh pages take longer than the map
+    for rows in chunks:
+        y = labels[rows]
+        z = logits[..., rows, :]
+        if through is not None:  # in place, because fresh pages of memory take longer than the map
             z = through(room[: len(y)].copy_(z) if z.ndim == 2 else z)
         if z.ndim == 3:
             if len(z) > 1:
                 spread.append(disagreement(z, y))
             z = pool(z)
         found = _chunk(z, y, cells, room[: len(y)])
-        predicted[start : start + rows] = found[0]
+        predicted[rows] = found[0]
         for column, values in zip(columns, found[1:], strict=True):
-            column[start : start + rows] = values
+            column[rows] = values
     home = logits.device if stay else torch.device("cpu")
     confidence, log_error, log_p_label, brier = columns.to(home)
     labels, predicted = labels.to(home), predicted.to(home)
@@ -144,7 +144,7 @@ def merge(parts: Sequence[Scores]) -> Scores:
 
 
 def _chunk(z: Tensor, y: Tensor, cells: Cells | None, e: Tensor) -> tuple[Tensor, ...]:
-    """`e` is room for the chunk in float64."""
+    """The columns of one chunk; `e` is a buffer for it in float64."""
     a = argmax(z)
     e.copy_(z)
     top = e.gather(1, a[:, None])
@@ -155,7 +155,7 @@ def _chunk(z: Tensor, y: Tensor, cells: Cells | None, e: Tensor) -> tuple[Tensor
     rest = e.sum(1)
     log_z = torch.log1p(rest)
     log_error = torch.log(rest) - log_z
-    gone = rest == 0  # every other class underflowed: the runner-up alone says how far
+    gone = rest == 0  # all other classes underflowed, so only their logits tell how far away they are
     if bool(gone.any()):
         far = z[gone].double().scatter(1, a[gone][:, None], -torch.inf).logsumexp(1)
         log_error[gone] = far - top[gone, 0]
@@ -170,14 +170,14 @@ def _chunk(z: Tensor, y: Tensor, cells: Cells | None, e: Tensor) -> tuple[Tensor
 
 
 def argmax(z: Tensor) -> Tensor:
-    """The first largest; numpy's is vectorised along a long row, torch's is not."""
+    """Index of the first maximum. NumPy is vectorised along long rows, torch is not."""
     if z.device.type == "cpu" and z.dtype in (torch.float32, torch.float64) and z.shape[1] >= 32:
         return torch.from_numpy(np.argmax(z.numpy(), 1))
     return z.argmax(1)
 
 
 def exp_(e: Tensor) -> Tensor:
-    """exp in place. One thread of numpy's AVX-512 kernel does what two of torch's do."""
+    """exp in place. One thread of NumPy's AVX-512 kernel is as fast as two of torch's."""
     alone = e.device.type == "cpu" and torch.get_num_threads() == 1
     if alone and torch.backends.cpu.get_cpu_capability() == "AVX512":
         np.exp(e.numpy(), out=e.numpy())
@@ -192,7 +192,7 @@ def _join(parts: Sequence[Disagreement]) -> Disagreement:
 
 
 def _explicit(scores: Scores, predictions: Predictions) -> Scores:
-    """A top-label calibrator's own label and confidence win over those of its logits."""
+    """The label and confidence of a top-label calibrator replace those of its logits."""
     if predictions.confidence is None or predictions.predicted is None:
         return scores
     home = scores.labels.device

@@ -3,7 +3,7 @@
 `golden` is the textbook golden section (PEP §3.1: linear σ, 7 iterations on [5e-5, 5e-3]; the σ* of PEP's
 Table 1 are probes of it, VGG-19's 1.03e-3 only after two more). `bracket` is for smooth even functions
 of a scale whose value at zero is known: it brackets by factors, then interpolates, and needs fewer
-evaluations. Non-finite values count as −inf, so that an exploding probe is rejected, not fatal.
+evaluations. Non-finite values count as −inf, so a probe that overflows is rejected and does no harm.
 """
 
 from __future__ import annotations

@@ -68,8 +68,7 @@ def flatten(
         y = y.reshape(-1)
     elif scores is not None and y.ndim > 1 and scores.ndim > 2 and scores.shape[1:-1] == y.shape:
         raise InputError(f"{where}members of label images are not supported; pool them first")
-    if ignore_index is not None and not -(2**63) <= ignore_index < 2**63:
-        raise InputError(f"{where}ignore_index={ignore_index} is beyond 64 bits, and no label is that large; drop it")
+    check_ignore_index(ignore_index, where)
     if ignore_index is None or bool((y != ignore_index).all()):
         return scores, y, out
     total, axis = len(y), 0 if scores is None or scores.ndim == 1 else -2
@@ -80,6 +79,15 @@ def flatten(
         if column is not None and len(column) == total:  # any other length is refused later
             out[name] = select(column, keep.cpu())
     return None if scores is None else scores.index_select(axis, keep.to(scores.device)), y[keep], out
+
+
+def check_ignore_index(ignore_index: Any, where: str = "") -> None:
+    if ignore_index is None:
+        return
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, Integral):
+        raise InputError(f"{where}ignore_index={ignore_index!r} must be a whole number")
+    if not -(2**63) <= int(ignore_index) < 2**63:
+        raise InputError(f"{where}ignore_index={ignore_index} is beyond 64 bits, and no label is that large; drop it")
 
 
 def select(column: Any, index: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""What a user or a model hands over → a tensor of plain numbers. Nothing is rounded or dropped silently."""
+"""Whatever a user or a model passes, as a tensor of plain numbers. Nothing is rounded or dropped silently."""
 
 from __future__ import annotations
 

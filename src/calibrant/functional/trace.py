@@ -39,7 +39,7 @@ class Trace:
     probes: int
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Student's interval over the probes: the trace lies in it in this share of draws, nearly."""
+        """Student's interval over the probes, which contains the trace in about this share of draws."""
         from scipy.stats import t
 
         reach = float(t.ppf(0.5 + confidence / 2, max(self.probes - 1, 1))) * self.standard_error
@@ -58,7 +58,7 @@ def hutchinson(matrix: Operator, probes: int, generator: torch.Generator) -> Tra
 
 
 def hutchpp(matrix: Operator, products: int, generator: torch.Generator) -> Trace:
-    """tr A from so many products: a third finds a subspace, a third takes its trace, a third samples the rest.
+    """tr A from this many products: a third finds a subspace, a third takes its trace, a third samples the rest.
 
     Where few eigenvalues carry most of the trace, as in trained networks, the error is far below Hutchinson's.
     """

@@ -3,7 +3,7 @@ penalties, which are added to them: (logits, labels or Batch) → scalar.
 
 A loss is an `nn.Module` whose `weight` is one number per class, as in torch; a penalty is a frozen record of its
 settings, and its `weight` is the factor inside the scalar that it returns.
-`ranking` is also Stateful (its history by training index) and refuses batches whose labels a transform mixed.
+`ranking` is also Stateful (its history by training index), and refuses batches whose labels a transform has mixed.
 """
 
 from collections.abc import Callable

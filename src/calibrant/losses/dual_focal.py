@@ -1,19 +1,17 @@
 """Dual focal loss (Tao 2023): ℓ = Σ_k q_k · (1 − p_k + p_j(k))^γ · (−log p_k).
 
-p_j(k) is the largest probability strictly below p_k (0 if there is none): not only the target's confidence is
-weighed but its lead over the runner-up, which counters the under-confidence of focal loss.
+p_j(k) is the largest probability strictly below p_k (0 if there is none). So the weight depends on the lead over the
+runner-up too, not only on the target's confidence, which counters the under-confidence of focal loss.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError
-from calibrant.losses.focal import one_minus_p
+from calibrant.losses.focal import check_gamma, one_minus_p
 from calibrant.losses.item_loss import ItemLoss
 
 
@@ -25,8 +23,7 @@ class DualFocal(ItemLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.gamma < math.inf:
-            raise InputError(f"gamma must be 0 or more, got {self.gamma}; 0 is cross-entropy")
+        check_gamma(self.gamma)
 
     def factor(self, log_p: Tensor) -> Tensor:
         lead: Tensor = one_minus_p(log_p) + next_below(log_p.exp())

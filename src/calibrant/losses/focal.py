@@ -28,9 +28,7 @@ class Focal(ItemLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(0 <= gamma < math.inf for gamma in (self.gamma, *(gamma for _, gamma in self.steps))):
-            steps = f" with steps {self.steps}" if self.steps else ""
-            raise InputError(f"gamma must be 0 or more, got {self.gamma}{steps}; 0 is cross-entropy")
+        check_gamma(self.gamma, *(gamma for _, gamma in self.steps))
         if list(self.steps) != sorted(self.steps, key=lambda step: step[0]):
             raise InputError(f"steps {self.steps} must have rising bounds")
 
@@ -46,15 +44,20 @@ class InverseFocal(ItemLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.gamma < math.inf:
-            raise InputError(f"gamma must be 0 or more, got {self.gamma}; 0 is cross-entropy")
+        check_gamma(self.gamma)
 
     def factor(self, log_p: Tensor) -> Tensor:
         return (1 + log_p.exp()) ** self.gamma
 
 
+def check_gamma(*gammas: float) -> None:
+    for gamma in gammas:
+        if not 0 <= gamma < math.inf:
+            raise InputError(f"gamma must be 0 or more, got {gamma}; 0 is cross-entropy")
+
+
 def one_minus_p(log_p: Tensor) -> Tensor:
-    """1 − p without cancellation; kept off 0, where x^γ has no finite slope for γ < 1."""
+    """1 − p without cancellation, and never 0, where x^γ has no finite slope for γ < 1."""
     return (-torch.expm1(log_p)).clamp_min(torch.finfo(log_p.dtype).tiny)
 
 

@@ -1,4 +1,4 @@
-"""What every loss shares: targets, precision, class weights and reduction. A loss writes only its `factor` w.
+"""Losses of single items: targets, precision, class weights and reduction. A loss writes only its `factor` w.
 
     ℓ_i = Σ_k q_ik · c_k · w(p_i)_k · (−log p_ik),     p = softmax(logits),  c: class weights
 
@@ -22,15 +22,15 @@ from calibrant.losses.precision import wide
 Reduction = Literal["mean", "sum", "none"]
 
 
-@dataclass(kw_only=True, eq=False)  # a module is equal to itself only
+@dataclass(kw_only=True, eq=False)  # modules are compared by identity
 class ItemLoss(nn.Module):
     """Abstract: add settings as fields and write `factor`.
 
-    A module without state: `weight` is a setting, and is used on the device of the logits. So a model that holds its
-    loss has the same `state_dict` as one that does not.
+    The module has no state: `weight` is a setting, and is copied to the device of the logits. So a model that contains
+    its loss has the same `state_dict` as one that does not.
 
     The mean is torch's: labels are averaged by the weights of their classes, soft targets over the items that have one.
-    Labels that are negative or `ignore_index` count for nothing; a batch of nothing else costs 0.
+    Labels that are negative or `ignore_index` are ignored; a batch without other labels has loss 0.
     """
 
     weight: tuple[float, ...] | None = None  # one per class
@@ -38,7 +38,7 @@ class ItemLoss(nn.Module):
     ignore_index: int = -100
 
     def __post_init__(self) -> None:
-        super().__init__()  # the fields are set already, and stay
+        super().__init__()  # the fields are set already, and nn.Module keeps them
         if self.reduction not in get_args(Reduction):
             raise InputError(f"reduction={self.reduction!r} is unknown; use 'mean', 'sum' or 'none'")
         if self.weight is not None:
@@ -96,5 +96,5 @@ def classes_last(logits: Tensor, labels: Tensor) -> Tensor:
 
 @lru_cache(maxsize=32)
 def _tensor(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    # Kept: copying a list to the GPU at every step would wait for the device.
+    # cached, because copying a list to the GPU at every step would wait for the device
     return torch.tensor(values, dtype=dtype, device=device)

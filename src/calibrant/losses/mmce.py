@@ -2,7 +2,7 @@
 
 c: was the prediction correct; r: its confidence; k(r, r') = exp(−|r − r'| / width), width 0.4.
 `balanced` is the paper's weighted form (MMCE_w): correct and incorrect items are each divided by their own number,
-so that a net that is right on most items still hears the others.
+so that a network that is right on most items still learns from the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What losses and penalties share: precision inside, and the weighted mean over items."""
+"""Precision and means of losses and penalties: at least float32, weighted by item."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from calibrant.protocols import Batch
 
 
 def wide(logits: Tensor) -> Tensor:
-    """Float32 at least: in bf16 (8 bits) 1 − p and log p lose every digit that a loss lives on."""
+    """At least float32: in bf16 (8 bits), 1 − p and log p would lose the digits that matter."""
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
@@ -22,5 +22,5 @@ def mean(values: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def weight_of(batch: Batch | Tensor | None) -> Tensor | None:
-    """The weights of the items, where a batch carries them; labels alone do not."""
+    """The weights of the items, if the batch has them; labels alone do not."""
     return batch.weight if isinstance(batch, Batch) else None

@@ -1,10 +1,10 @@
 """Correctness ranking loss (Moon 2020): λ · mean_i max(0, −g(c_i, c_j)·(κ_i − κ_j) + |c_i − c_j|).
 
 c_i is the share of past examinations in which training item i was predicted correctly, g its sign of difference,
-κ a confidence (largest probability, margin of the top two, or negative entropy), and j the item beside i in the
-batch (the last pairs with the first). So confidence is asked to rank items as their learning history does.
-The history is kept by training index and belongs in the checkpoint. It is updated after the penalty is read, so an
-epoch's own answer does not judge itself.
+κ a confidence (largest probability, margin of the top two, or negative entropy), and j the item next to i in the
+batch (the last is paired with the first). So confidence is trained to rank items as their learning history does.
+The history is kept by training index and belongs in the checkpoint. It is updated after the penalty is computed, so an
+answer is not compared with itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONFIDENCES = ("max", "margin", "entropy")
 class Ranking:
     """Correctness ranking: confidence must rank items as their history does (Moon 2020).
 
-    `items`: length of the training set; with 0 the history grows as indices come (a wait for the device a step).
+    `items`: length of the training set. With 0 the history grows with the indices, and each step waits for the device.
     """
 
     weight: float = 1.0

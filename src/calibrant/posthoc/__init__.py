@@ -5,12 +5,12 @@ How to write a calibrator (imitate `temperature.py`; a method of the top label i
 1. A frozen map, `@dataclass(frozen=True, eq=False) class XMap(FittedMap)`: float64 tensors are its parameters, plain
    JSON values its settings; `method = "x"`, `keeps_label = …`, and `transform(logits[..., N, K] float64) -> logits`.
    Logits of −inf and ±1e4 must not give NaN, and a class with −inf keeps it (`map.still_impossible`).
-   `k` is the number of classes, if the map has one. Bins, steps and knots are looked up with `curves.py`, which also
-   works in exported graphs.
+   `k` is the number of classes, if the map has one. Bins, steps and knots are looked up with `step_functions.py`, which
+   also works in exported graphs.
    A map of the top label's confidence derives from `TopLabelMap` and writes `confidence(top)` instead.
 2. Frozen settings, `@dataclass(frozen=True) class X(Calibrator)`: `name`, `map`, `cost`, a default for every field,
-   `solve(p) -> XMap(…, record=certified({…}))`. There `p.logits` is [N, K]: members have been pooled. A `Literal` is
-   checked for you; other rules go into `__post_init__` with `require`, too few items with `at_least`.
+   `solve(p) -> XMap(…, record=certified({…}))`. There `p.logits` is [N, K]: members have been pooled. Numbers and
+   `Literal`s are checked for you; other rules go into `__post_init__` with `require`, too few items with `need`.
 3. One line in _TABLE below. Storage, laws (tests/test_laws_calibrators.py), guard, auto and `fit` follow from it.
 """
 
@@ -21,7 +21,7 @@ from calibrant.posthoc.attach import attach
 from calibrant.posthoc.bbq import Bbq
 from calibrant.posthoc.beta import Beta
 from calibrant.posthoc.calibrator import Calibrator
-from calibrant.posthoc.confidences import ConfidenceModel
+from calibrant.posthoc.confidence_model import ConfidenceModel
 from calibrant.posthoc.confidnet import ConfidNet
 from calibrant.posthoc.dirichlet import Dirichlet, Matrix
 from calibrant.posthoc.ets import Ets

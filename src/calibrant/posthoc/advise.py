@@ -27,7 +27,7 @@ from calibrant.types import Estimate, Predictions, Report
 METRICS = ("nll", "ece", "brier", "auroc", "accuracy")
 BEFORE = "as it is"
 GRID_NUMBERS = 100_000
-"""Up to this many numbers the search for the least ECE over 1,000 temperatures takes about a second."""
+"""For at most this many numbers, the search for the least ECE over 1,000 temperatures takes about a second."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Advice:
     how: str
     tried: tuple[Tried, ...]
     ranking: tuple[Mapping[str, Any], ...] = ()
-    room: Calibratability | None = None  # what each family could reach at best on the judged items: an oracle
+    room: Calibratability | None = None  # the best that each family could reach on the judged items: an oracle
     command: str | None = None
     fitted: FittedMap | None = field(default=None, compare=False)
     before: Predictions | None = field(default=None, compare=False, repr=False)  # the items that were judged
@@ -134,12 +134,14 @@ def advise(
 
 
 def recommend(tried: list[Tried], choice: Choice) -> tuple[str, str]:
-    """One sentence and the name it recommends: the automatic choice, unless the judged items speak against it."""
+    """One sentence and the name it recommends: the automatic choice, unless it does not help on the judged items."""
     name = choice.calibrator.name
     if isinstance(choice.calibrator, Unchanged):
         if any("nll" in row for row in choice.ranking if row["method"] != name):
             return "Leave the confidence as it is: no map improves held-out NLL beyond noise.", BEFORE
-        name = Temperature.name  # the budget let nothing be cross-validated; this one was fitted and judged anyway
+        name = (
+            Temperature.name
+        )  # nothing was cross-validated within the budget; temperature is always fitted and judged
     best = next(t for t in tried if t.method == name)
     before = tried[0].report
     assert best.change is not None

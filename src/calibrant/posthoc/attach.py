@@ -1,13 +1,13 @@
 """`attach(model, map)`: one `nn.Module` that is the model with its calibration baked in, ready to be exported.
 
-It returns `map(model(x))`: logits whose softmax are the calibrated probabilities. The model may be whatever
-`calibrant.predict` takes: it may return `.logits` or a dict, take inputs by name, or return one logit per item ([N] or
-[N, 1], that of class 1), which becomes two. With a map of the top label, that softmax gives the predicted label its new
-confidence (`toplabel.py`); the label itself is the argmax of the model's own logits. The arithmetic is float64 whatever
-the model's precision. `.half()` and `.to(torch.bfloat16)` leave the map's buffers in float64; only their device follows
-the model.
+It returns `map(model(x))`: logits whose softmax gives the calibrated probabilities. It takes the same models as
+`calibrant.predict`: they may return `.logits` or a dict, take inputs by name, or return one logit per item ([N] or
+[N, 1], that of class 1), which becomes two. With a map of the top label, the softmax gives the predicted label its new
+confidence (`toplabel.py`); the label itself is the argmax of the model's own logits. The map computes in float64,
+whatever the model's precision: `.half()` and `.to(torch.bfloat16)` leave its buffers in float64, and only their device
+follows the model.
 
-Works with `torch.export.export` and `torch.onnx.export(dynamo=True)`, the batch dynamic (`docs/deployment.md`).
+Works with `torch.export.export` and `torch.onnx.export(dynamo=True)`, with a dynamic batch (`docs/deployment.md`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from calibrant.errors import InputError, MapError
 from calibrant.functional.model_output import logits_of
 from calibrant.functional.segmentation import classes_back, classes_last
-from calibrant.posthoc.confidences import ConfidenceMap
+from calibrant.posthoc.confidence_model import ConfidenceMap
 from calibrant.posthoc.map import Chain, FittedMap
 
 
@@ -37,7 +37,7 @@ class Calibrated(nn.Module):
         self.train(model.training)
 
     def forward(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-        # not *args alone, whose dynamic shapes torch.export wants one level deeper
+        # x is named, because torch.export nests the dynamic shapes of *args one level deeper
         return classes_back(self.calibration(self.logits(x, *args, **kwargs)), self.class_axis)
 
     def logits(self, x: Any = None, *args: Any, **kwargs: Any) -> Tensor:
@@ -47,7 +47,7 @@ class Calibrated(nn.Module):
 
 
 class Exact(nn.Module):
-    """The map's layer in float64, for input of any precision; the output is at least float32."""
+    """The map as a layer in float64, for input of any precision; the output is at least float32."""
 
     def __init__(self, fitted: FittedMap) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Exact(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         before = dict(self.named_buffers())
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        for name, buffer in before.items():  # .half() would round the temperature to three digits
+        for name, buffer in before.items():  # otherwise .half() would round the temperature to three digits
             owner, _, own = name.rpartition(".")
             moved = self.get_buffer(name).device
             setattr(self.get_submodule(owner), own, buffer if moved == buffer.device else buffer.to(moved))

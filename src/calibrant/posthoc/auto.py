@@ -2,17 +2,18 @@
 
 1. Every calibrator of the table with its candidate settings, the identity, and compositions of two (two smooth maps,
    or a smooth one and then a binning one) are cross-validated on the same folds, the promising ones first, within
-   `budget` seconds. A few items first tell how long a candidate would take; what does not fit is not begun.
-2. Those within two standard errors of the best are repeated on fresh folds, all of them or, where the budget is too
-   small for that, none.
-3. Among the candidates that the guard would not flag, take the one with the fewest parameters that is worse than the
-   best by no more than one standard error of their paired difference over all items, and fit it on everything.
+   `budget` seconds. A fit on a few items first estimates how long a candidate would take; one that would not fit into
+   the budget is skipped.
+2. Those within two standard errors of the best are repeated on fresh folds: all of them, or none if the budget is too
+   small for all.
+3. Of the candidates that the guard does not flag, those at most one standard error worse than the best (of their
+   paired difference over all items) remain. The one with the fewest parameters is fitted on everything.
 
 A top-1 set has no probability of the label; there the loss is that of "the predicted label is right", and the
 candidates are those that can be fitted on it.
 
-What the budget cut is listed as skipped and said in `Choice.cut`. Apart from that, the result depends on data and seed
-alone. docs/race_auto.md has what choosing costs on real predictions.
+What the budget left out is listed as skipped, and `Choice.cut` says it in words. Apart from that, the result depends
+only on data and seed. docs/race_auto.md shows what choosing costs on real predictions.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from calibrant.posthoc.toplabel import TopLabelMap
 from calibrant.types import Predictions
 
 SECONDS = ("histogram_mass", "isotonic")
-"""Binning maps tried after a smooth one: it sets the scale of all classes, they the top label's confidence."""
+"""Binning maps that are tried after a smooth one: the smooth map scales all classes, they adjust the top label."""
 BENT = (("order_preserving", "structured_vector"), ("order_preserving", "structured_matrix"))
-"""One shape for all classes, then each class's own: what either lacks, the other has (docs/race.md)."""
+"""One shape for all classes, then one for each: they complement each other (docs/race.md)."""
 PROMISING = (
     "temperature",
     "structured_vector",
@@ -45,14 +46,14 @@ PROMISING = (
     "order_preserving+structured_matrix",
     "vector",
 )
-"""First in line for the budget: what has the least NLL, or ties with it, on nearly every set of docs/race.md."""
-_SMALL = 20_000  # numbers up to which nothing takes long; of a larger set, a tenth and at most _PROBE are timed first
+"""Tried first: on nearly every set of docs/race.md one of these has the least NLL, or ties with it."""
+_SMALL = 20_000  # smaller sets need no estimate of time; of larger ones a tenth, at most _PROBE, is timed first
 _PROBE = 200_000
 
 
 @dataclass(frozen=True)
 class Unchanged(Calibrator):
-    """The identity as a candidate: what every other one has to beat."""
+    """The identity as a candidate, which every other one has to beat."""
 
     name: ClassVar[str] = "identity"
     map: ClassVar[type[FittedMap]] = Identity
@@ -66,13 +67,13 @@ class Unchanged(Calibrator):
 
 @dataclass
 class Candidate:
-    """One row of the ranking while it is being made."""
+    """One row of the ranking, while it is in the making."""
 
     calibrator: Calibrator
     runs: list[HeldOut] = field(default_factory=list)
     status: str = "ran"
     reason: str | None = None
-    seconds: float = 0.0  # of its last run: repeats that the budget cannot hold are not begun
+    seconds: float = 0.0  # of its last run, to know whether a repeat fits into the budget
 
     @property
     def held_out(self) -> HeldOut:
@@ -134,7 +135,7 @@ class Auto(Calibrator):
         repeats = 1
         while repeats < self.repeats:
             near = [c for c in done[1:] if c.status == "ran" and within(c, best(done), p, 2.0)]
-            if left() <= sum(c.seconds for c in near):  # repeating some of them would compare unlike with unlike
+            if left() <= sum(c.seconds for c in near):  # repeating only some of them would not be a fair comparison
                 break
             folds = Folds(p, self.folds, self.seed + repeats)
             identity.runs.append(folds.identity)
@@ -157,7 +158,7 @@ class Auto(Calibrator):
         candidate.status, candidate.reason = "skipped", guess if needed and left() > 0 else spent
 
     def _cut(self, done: list[Candidate], repeats: int) -> str:
-        """What the budget left out: with more of it the choice may be another."""
+        """What the budget left out, in words: with a larger one the choice might differ."""
         ran = {c.calibrator.name for c in done if c.runs}
         names = dict.fromkeys(c.calibrator.name for c in done if c.status == "skipped")
         skipped = [f"{name} with other settings" if name in ran else name for name in names]
@@ -167,7 +168,7 @@ class Auto(Calibrator):
 
 
 def cross_validate(candidate: Candidate, folds: Folds) -> None:
-    """One run more; a first one that cannot be made is the candidate's end."""
+    """One more run. If the first one fails, the candidate is out."""
     began = time.monotonic()
     try:
         candidate.runs.append(held_out(candidate.calibrator, folds))
@@ -180,7 +181,7 @@ def cross_validate(candidate: Candidate, folds: Folds) -> None:
 def estimate(calibrator: Calibrator, p: Predictions, folds: int) -> float:
     """Seconds that cross-validation and the fit on everything would take, from a fit on a few items.
 
-    They are strided through items ordered by label, so that they hold every class they can.
+    They are spread over the items ordered by label, so that they hold as many classes as possible.
     """
     stride = max(10, -(-p.n * (p.k or 1) // _PROBE))
     few = p.take(torch.argsort(p.labels.cpu(), stable=True)[::stride])
@@ -189,7 +190,7 @@ def estimate(calibrator: Calibrator, p: Predictions, folds: int) -> float:
         fitted = calibrator.fold(few)
         fit = time.monotonic() - began
         scored(fitted, replace(few, origin="probe"))
-    except InputError:  # too few for this method: nothing is known, and all of them may well be enough
+    except InputError:  # too few items for this method, but all of them may be enough
         return 0.0
     return p.n / few.n * (folds * fit + time.monotonic() - began - fit)
 
@@ -197,7 +198,7 @@ def estimate(calibrator: Calibrator, p: Predictions, folds: int) -> float:
 def singles(p: Predictions) -> Iterator[Calibrator]:
     """Every calibrator of the table with each of its candidate settings, and `BENT`: `PROMISING`, then cheap ones.
 
-    Of a top-1 set, every calibrator that takes one, with its first settings: the further ones are about every class.
+    For a top-1 set, every calibrator that takes one, with its first settings, as the others are about every class.
     """
     from calibrant.posthoc import CALIBRATORS
 
@@ -211,7 +212,7 @@ def singles(p: Predictions) -> Iterator[Calibrator]:
     seen: set[str] = set()
     later: list[Calibrator] = []
     for c in sorted(made, key=lambda c: promise.get(c.name, len(promise))):
-        if c.name in promise and c.name not in seen:  # its further settings wait
+        if c.name in promise and c.name not in seen:  # its other settings come later
             seen.add(c.name)
             yield c
         else:

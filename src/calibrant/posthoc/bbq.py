@@ -1,4 +1,4 @@
-"""BBQ: Bayesian binning into quantiles (Naeini, Cooper and Hauskrecht 2015): all bin counts at once, by their evidence.
+"""BBQ: Bayesian binning into quantiles (Naeini, Cooper and Hauskrecht 2015), which averages over numbers of bins.
 
 Equal-mass binnings with B from N^(1/3)/10 to 10 N^(1/3) bins are averaged, each weighted by its marginal likelihood
 with a Beta(α_b, β_b) prior in every bin, α_b = N'/B · p_b, β_b = N'/B · (1 − p_b), p_b the bin's middle and N' = 2:
@@ -18,16 +18,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.functional.binning import settled
-from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.curves import Floats, Step, compressed, packed, step_function
+from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.one_vs_rest import Kind, joined, kind_of, odds, scores_and_hits, top_odds
+from calibrant.posthoc.step_functions import Floats, Step, compressed, grouped, packed, step_function
 from calibrant.posthoc.toplabel import Top, TopLabelMap
 from calibrant.types import Predictions
 
 STRENGTH = 2.0
-"""N', items' worth of prior, shared by the bins."""
+"""N': the prior counts as this many items, shared by the bins."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +76,7 @@ class Bbq(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def solve(self, p: Predictions) -> FittedMap:
-        at_least(p, 2, "one item makes one bin", self.name)
+        self.need(p, 2, "one item makes one bin")
         kind = kind_of(self.kind, p, self.name)
         found = [averaged(score, hit) for score, hit in scores_and_hits(p, kind)]
         record = certified({"kind": kind, "mean_bins": float(np.mean([bins for _, bins in found]))})
@@ -94,10 +93,7 @@ def bin_counts(n: int) -> range:
 
 def averaged(score: Floats, hit: NDArray[np.bool_]) -> tuple[Step, float]:
     """(the averaged step function, the posterior mean of the number of bins)."""
-    score = settled(score, 1.0)[0]
-    value, size = np.unique(score, return_counts=True)
-    hits = np.zeros(len(value))
-    np.add.at(hits, np.searchsorted(value, score), hit)
+    value, size, hits = grouped(score, hit, 1.0)
     middle = np.cumsum(size) - size / 2  # ties go whole to the bin of their middle rank, as everywhere
     between = (value[1:] + value[:-1]) / 2
     total, total_hits = (np.concatenate([[0.0], np.cumsum(c)]) for c in (size, hits))

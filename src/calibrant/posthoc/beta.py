@@ -1,28 +1,27 @@
 """Beta calibration: q = σ(a ln p − b ln(1 − p) + c), a, b ≥ 0 (Kull, Silva Filho and Flach 2017, Eq. 6).
 
 The log-likelihood ratio of two beta distributions, so the identity (a = b = 1, c = 0) is inside the family, unlike
-in Platt's. Each class against the rest, then normalised, or of the predicted label alone (`kind="top"`), all that a
-top-1 file can be fitted with. The bounds are exact: a convex function whose free minimum
-breaks a bound has its minimum on a face, so every face is tried and the best that keeps the bounds is taken.
+in Platt's. Fitted as Platt's map is (`platt.py`), to every class against the rest or to the predicted label alone. The
+bounds are exact: a convex function whose free minimum breaks a bound has its minimum on a face, so every face is tried
+and the best one within the bounds is taken.
 
-Differs from the paper: a weak prior, `ridge` · |(a, b, c) − (1, 1, 0)|² on the *summed* loss, about one item's
-worth, without which a class that is separable or absent has no finite answer.
+Differs from the paper: a weak prior, `ridge` · |(a, b, c) − (1, 1, 0)|² on the *summed* loss, worth about one
+item, without which a class that is separable or absent has no finite answer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from calibrant.functional.binary_logistic import fit_columns
-from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.one_vs_rest import Kind, Odds, binary_problems, joined, kind_of, odds, top_odds
-from calibrant.posthoc.toplabel import Top, TopLabelMap, least
-from calibrant.types import Predictions
+from calibrant.posthoc.one_vs_rest import Odds, joined, odds, top_odds
+from calibrant.posthoc.platt import Platt
+from calibrant.posthoc.toplabel import Top, TopLabelMap
 
 IDENTITY = (1.0, 1.0, 0.0)
 FACES = ((True, True), (True, False), (False, True), (False, False))
@@ -63,34 +62,24 @@ class BetaTopMap(TopLabelMap):
 
 
 @dataclass(frozen=True)
-class Beta(Calibrator):
+class Beta(Platt):
     """Beta calibration, one-vs-rest or of the predicted label (Kull 2017).
 
     `kind` is "one_vs_rest" or "top"; without it, one_vs_rest wherever there are logits.
     """
 
     ridge: float = 0.5
-    kind: Kind | None = None
     name: ClassVar[str] = "beta"
     map: ClassVar[type[FittedMap]] = BetaMap
     maps: ClassVar[tuple[type[FittedMap], ...]] = (BetaTopMap,)
-    takes_top1: ClassVar[bool] = True
-    cost: ClassVar[int] = 2
-    candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "top"})
+    objective: ClassVar[str] = "nll"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.require(self.ridge > 0, "ridge", "must be positive, or a separable class has no finite answer")
 
-    def solve(self, p: Predictions) -> FittedMap:
-        kind = kind_of(self.kind, p, self.name)
-        fits = [beta(part, happened, self.ridge) for part, happened in binary_problems(p, kind)]
-        theta, worst = torch.cat([t for t, _ in fits]), max(decrement for _, decrement in fits)
-        event = "predicted label" if kind == "top" else "one-vs-rest"
-        record = certified({"objective": f"nll, {event}", "decrement": worst})
-        if kind == "top":
-            return BetaTopMap(*(t.clone() for t in theta[0]), floor=least(p.n), record=record)
-        return BetaMap(*(t.contiguous() for t in theta.unbind(1)), record=record)
+    def columns(self, part: Odds, happened: Tensor) -> tuple[Tensor, float]:
+        return beta(part, happened, self.ridge)
 
 
 def beta(o: Odds, positive: Tensor, ridge: float) -> tuple[Tensor, float]:

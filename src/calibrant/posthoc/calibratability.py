@@ -3,8 +3,8 @@
 RC denotes by *optimal ECE* the ECE at the temperature searched directly on the data that are judged, "which is the
 lower bound of ECE with temperatures searched on validation data" (§5.1). Here for every family: the least NLL it
 reaches on these very items, the ECE of that fit, and, for temperature, the least ECE over RC's grid.
-Every number is an *oracle*: fitted and judged on one split, a bound on what is possible, never a result.
-What is left between now and the bound is the room; regularised training compresses it (RC's finding).
+Every number is an *oracle*: fitted and judged on the same split, a bound on what is possible, never a result.
+The difference between the present value and the bound is the room; regularised training reduces it (RC's finding).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAID = "oracle: fitted and judged on the same items; a bound, not a result"
 
 @dataclass(frozen=True)
 class Room:
-    """What a family can reach on these items, and the room that leaves: the present value less the bound."""
+    """What a family can reach on these items, and the room: the present value minus the bound."""
 
     family: str
     nll: float | None  # least NLL
@@ -87,7 +87,7 @@ def calibratability(
 def calibratability_curve(
     epochs: Iterable[Predictions], families: Sequence[str] = ("temperature",), **settings: Any
 ) -> list[dict[str, Any]]:
-    """RC Fig. 4: a row for each epoch (from 1) and family: `{"epoch", "family", "nll", "ece", "optimal_ece", …}`."""
+    """RC Fig. 4: one row per epoch (from 1) and family: `{"epoch", "family", "nll", "ece", "optimal_ece", …}`."""
     rows: list[dict[str, Any]] = []
     for epoch, p in enumerate(epochs, start=1):
         for room in calibratability(p, families, **settings).rows:

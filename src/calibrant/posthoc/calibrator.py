@@ -1,7 +1,8 @@
 """What every calibrator is: a frozen record of settings whose `fit` RETURNS the fitted map.
 
 A subclass names itself and its map class and writes `solve`. `fit` owns what all share: the split is
-checked, members are pooled for methods that take one prediction per item, and the record is attached.
+checked, members are pooled for methods that take one prediction per item, and the record is attached. The settings of
+a calibrator are checked in one place, by their annotations.
 Cross-validation calls `solve` through `fold`, which computes no hash and checks no split.
 """
 
@@ -9,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from numbers import Real
 from types import NoneType, UnionType
-from typing import Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -63,14 +65,14 @@ class Calibrator:
                 f"{self.name} needs logits or probabilities, but {p.source or 'this set'} holds only "
                 f"predicted and confidence; use one of auto, {', '.join(of_top1())}"
             )
-        home = torch.device("cpu")  # of a map, wherever it was solved
+        home = torch.device("cpu")  # maps live on the CPU, wherever they were solved
         if p.logits is None or p.logits.ndim == 2 or self.takes_members:
             return self.solve(p).to(home)
         fitted = self.solve(replace(p, logits=pool(p.logits))).to(home)
         return Chain((Pool(), fitted), record=fitted.record)
 
     def refits(self, p: Predictions, fold: Tensor, fitted: FittedMap | None = None) -> Iterator[FittedMap]:
-        """For each fold, the fit on all items but its own. Override it where the fit on all items tells."""
+        """For each fold, the fit on all items but its own. Override it where the fit on all items is a shortcut."""
         for f in range(int(fold.max()) + 1):
             yield self.fold(p.take((fold != f).nonzero()[:, 0]))
 
@@ -78,27 +80,48 @@ class Calibrator:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def __post_init__(self) -> None:
-        for setting, words in choices(type(self)).items():
-            value = getattr(self, setting)
-            if value not in words:
-                known = " or ".join(repr(w) for w in words if w is not None)
-                raise InputError(f"{self.name}: {setting}={value!r} is unknown; use {known}")
+        """Check every setting against its annotation. A subclass adds its own rules with `require`."""
+        kinds = _kinds(type(self))
+        for f in fields(self):
+            self._check_type(f.name, getattr(self, f.name), kinds[f.name])
+
+    def _check_type(self, setting: str, value: Any, kinds: tuple[Any, ...]) -> None:
+        if value is None and NoneType in kinds:
+            return
+        words = tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
+        if words:
+            known = " or ".join(map(repr, words))
+            self.require(isinstance(value, str) and value in words, setting, f"is unknown; use {known}")
+        elif float in kinds or int in kinds:
+            self.require(isinstance(value, Real) and not isinstance(value, bool), setting, "is not a number")
+            whole = float in kinds or float(value).is_integer()  # infinity is no whole number either
+            self.require(whole, setting, "is not a whole number")
 
     def require(self, met: bool, setting: str, rule: str) -> None:
         """Refuse the value of a setting that breaks its rule, in one line."""
         if not met:
-            raise InputError(f"{self.name}: {setting}={getattr(self, setting)} {rule}")
+            raise InputError(f"{self.name}: {setting}={getattr(self, setting)!r} {rule}")
+
+    def need(self, p: Predictions, items: int, why: str) -> None:
+        """Refuse fewer items than the method needs, in one line."""
+        if p.n < items:
+            raise InputError(f"{self.name} needs at least {items} items ({why}), these predictions have {p.n}")
+
+
+def _kinds(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
+    """Setting → what it may be, by its annotation: types, NoneType, Literal[…]."""
+    hints = get_type_hints(calibrator).items()
+    return {name: get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,) for name, hint in hints}
 
 
 def choices(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
-    """The settings that are one of several words, by their annotation, and the words; None where it is allowed."""
-    out = {}
-    for name, hint in get_type_hints(calibrator).items():
-        parts = get_args(hint) if get_origin(hint) is UnionType else (hint,)
-        words = tuple(w for part in parts if get_origin(part) is Literal for w in get_args(part))
-        if words:
-            out[name] = (*words, None) if NoneType in parts else words
-    return out
+    """The settings that are one of several words, with those words; None where it is allowed."""
+    words = {
+        name: tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
+        + ((None,) if NoneType in kinds else ())
+        for name, kinds in _kinds(calibrator).items()
+    }
+    return {name: found for name, found in words.items() if set(found) - {None}}
 
 
 @dataclass(frozen=True)
@@ -121,7 +144,7 @@ class Composition(Calibrator):
         return self.after(self.first.fold(p), p)
 
     def after(self, one: FittedMap, p: Predictions) -> FittedMap:
-        """The whole, where the first map of these items is known."""
+        """The composition, given the first map of these items."""
         return Chain((one, self.second.fold(one.predictions(p))))
 
     def settings(self) -> dict[str, Any]:
@@ -146,9 +169,3 @@ def refuse_test(p: Predictions, allow_reuse: bool) -> None:
 def certified(certificate: Mapping[str, Any]) -> FitRecord:
     """A record with a certificate; `fit` adds what describes the data."""
     return FitRecord(certificate=certificate)
-
-
-def at_least(p: Predictions, needed: int, why: str, name: str) -> None:
-    """Refuse fewer items than the method needs, in one line."""
-    if p.n < needed:
-        raise InputError(f"{name} needs at least {needed} items ({why}), these predictions have {p.n}")

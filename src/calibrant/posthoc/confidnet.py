@@ -6,14 +6,14 @@ only when the answer is right. It needs the label, so a network learns it from t
     least  mean_n (σ(h(x_n)) − p_{y_n})²,      confidence(x) = σ(h(x)),      h(x) = a s(x) + b + g(f(x), ℓ(x); θ)
 
 g is an MLP with ReLU, trained by Adam on standardised inputs. A seeded share of the items is held out, and the weights
-are those of the epoch with the highest AUROC on it (the paper validates likewise; DS A.2 retains 10%). All follows from
-`seed`; float64 on the CPU, so the same data give the same bits. Differs from the paper:
+are those of the epoch with the highest AUROC on it (the paper validates likewise; DS A.2 retains 10%). Everything
+follows from `seed` in float64 on the CPU, so the same data give the same bits. Differs from the paper:
 
 - No second phase fine-tunes the classifier's encoder, because a file of features has none.
-- h starts from what is known: s is the log-odds of the maximum probability, a and b are Platt's and g starts at 0, so
-  that epoch 0 has the network's own ranking, which is given up only for a better one. From features alone, a
-  calibration set of some thousands is too small to learn 100 classes, and the ranking was gone (AUROC 84 → 70).
-- Beside the features f, g reads the sorted highest ten log-probabilities ℓ, which say how many classes compete.
+- h starts from the network's own confidence: s is the log-odds of the maximum probability, a and b are Platt's, and g
+  starts at 0. So epoch 0 has the network's own ranking, and another is taken only if it is better. From features alone,
+  some thousands of calibration items are too few for 100 classes, and the ranking was lost (AUROC 84 → 70).
+- Besides the features f, g reads the ten highest log-probabilities ℓ in order, which show how many classes compete.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from torch import Tensor
 from calibrant.errors import InputError, MapError
 from calibrant.functional.probabilities import FLOOR
 from calibrant.functional.ranking import auroc, rank, run_weights
-from calibrant.posthoc.calibrator import at_least, certified
-from calibrant.posthoc.confidences import ConfidenceMap, ConfidenceModel, features_of, pooled_logits
+from calibrant.posthoc.calibrator import certified
+from calibrant.posthoc.confidence_model import ConfidenceMap, ConfidenceModel, features_of, pooled_logits
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.one_vs_rest import CERTAIN, top_odds
 from calibrant.posthoc.platt import platt
@@ -39,12 +39,12 @@ from calibrant.types import Predictions
 
 LEAST_ITEMS = 20
 HIGHEST = 10
-"""Log-probabilities that stand beside the features."""
+"""Number of log-probabilities that g reads besides the features."""
 
 
 @dataclass(frozen=True, eq=False)
 class ConfidNetMap(ConfidenceMap):
-    """σ(a s + b + g); θ holds weights and biases of all of g's layers end to end, `sizes` says how they are cut."""
+    """σ(a s + b + g); θ holds the weights and biases of all layers of g end to end, `sizes` their sizes."""
 
     theta: Tensor
     mean: Tensor
@@ -52,7 +52,7 @@ class ConfidNetMap(ConfidenceMap):
     a: Tensor
     b: Tensor
     sizes: tuple[int, ...]
-    width: int  # features an item
+    width: int  # features per item
     method: ClassVar[str] = "confidnet"
 
     def confidence(self, features: Tensor, predicted: Tensor, logits: Tensor | None) -> Tensor:
@@ -96,7 +96,7 @@ class ConfidNet(ConfidenceModel):
                 "confidnet learns the probability of the true class, which a top-1 file does not have; give logits or "
                 "probabilities to fit it"
             )
-        at_least(p, LEAST_ITEMS, "some to learn from, some to choose the epoch by", self.name)
+        self.need(p, LEAST_ITEMS, "to learn from, and to choose the epoch by")
         features, z = features_of(p, self.name), pooled_logits(p)
         score, x = inputs(features, z)
         target = torch.softmax(z, 1).gather(1, p.labels.cpu()[:, None])[:, 0]  # TCP
@@ -115,7 +115,7 @@ class ConfidNet(ConfidenceModel):
         adam = torch.optim.Adam([theta], lr=self.learning_rate, weight_decay=self.weight_decay)
 
         def judged() -> tuple[float, float]:
-            """On the items held out: AUROC (0 where all are right, or none) and the loss, negative: more is better."""
+            """On the held-out items: AUROC (0 if all or none are right) and the negative loss; higher is better."""
             with torch.no_grad():
                 h = start[validation] + mlp(x[validation], theta, sizes)
                 loss = float((torch.sigmoid(h) - target[validation]).square().mean())
@@ -158,7 +158,7 @@ def inputs(features: Tensor, logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def starting(score: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Platt's a and b; where errors have the higher scores, 1 and 0: the ranking is kept in any case."""
+    """Platt's a and b; or 1 and 0 if errors have the higher scores, so that the ranking is always kept."""
     a, b = platt(score[:, None], right[:, None].double())[0][0]
     return (a.clone(), b.clone()) if a > 0 else (torch.ones_like(a), torch.zeros_like(b))
 

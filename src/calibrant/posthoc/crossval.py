@@ -1,4 +1,4 @@
-"""What a calibrator does to items it was not fitted on: stratified, seeded K-fold inside the calibration set.
+"""Cross-validation of calibrators: stratified, seeded K-fold inside the calibration set.
 
 Figures are per item and paired with the identity's, so that noise shared by both cancels. Items of one
 group (image, sequence) stay in one fold, and standard errors then count groups.
@@ -27,14 +27,14 @@ Z95 = 1.959963984540054
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Per item, on average over repeats: loss (−log p of the label) and influence on AUROC; counts beside them."""
+    """Per item, averaged over repeats: loss (−log p of the label) and influence on AUROC; and counts of the whole."""
 
     loss: Tensor  # [N]; NaN where the predictions themselves called the label impossible
     influence: Tensor  # [N]: of the item on AUROC − its mean, averaged over the folds that have one
     auroc: float | None
     degrees: float = 0.0
     labels_changed: int = 0  # held-out labels that a map changed although it promised not to
-    bounds: tuple[str, ...] = ()  # what certificates said of an optimum out of bounds
+    bounds: tuple[str, ...] = ()  # reasons from certificates whose optimum was out of bounds
 
 
 def folds_of(p: Predictions, count: int, seed: int) -> Tensor:
@@ -55,10 +55,10 @@ def folds_of(p: Predictions, count: int, seed: int) -> Tensor:
 
 
 class Folds:
-    """One spread of the items over folds: each fold's items, and their scores before any map. Candidates share it."""
+    """One assignment of items to folds, shared by candidates: each fold's items, and their scores before any map."""
 
     def __init__(self, p: Predictions, count: int, seed: int) -> None:
-        # nothing is reported, so nothing need be hashed or named
+        # nothing is reported from here, so neither a hash nor ids are needed
         self.p = replace(p, origin=p.origin or "cross-validation", ids=None)
         self.of_item = folds_of(p, count, seed)
         self.items = [(self.of_item == f).nonzero()[:, 0] for f in range(count)]
@@ -77,7 +77,7 @@ class Folds:
         return _held_out(self, self.before)
 
     def refits(self, calibrator: Calibrator, fitted: FittedMap | None = None) -> list[FittedMap]:
-        """The fit on all folds but each, made once; a composition starts from those of its first part."""
+        """For each fold, the fit on all others, made once. A composition starts from the fits of its first part."""
         if calibrator not in self._refits:
             if isinstance(calibrator, Composition):
                 firsts = enumerate(self.refits(calibrator.first))
@@ -89,7 +89,7 @@ class Folds:
 
 
 def held_out(calibrator: Calibrator, folds: Folds, fitted: FittedMap | None = None) -> HeldOut:
-    """Fit on all folds but one, look at that one, for each; `fitted` is the map of all items, where it is known."""
+    """The figures of each fold under the fit on the others; `fitted` is the map of all items, if it is known."""
     p, count = folds.p, len(folds.items)
     degrees, changed, bounds, after = 0.0, 0, [], []
     for refit, test, before in zip(folds.refits(calibrator, fitted), folds.tests, folds.before, strict=True):
@@ -122,7 +122,7 @@ def _held_out(folds: Folds, scores: Sequence[Scores]) -> HeldOut:
 
 
 def scored(fitted: FittedMap, p: Predictions) -> Scores:
-    """The scores of the mapped items; a map of logits alone works on a chunk at a time."""
+    """The scores of the mapped items. A map that only changes logits works on one chunk at a time."""
     if p.logits is None or type(fitted).predictions is not FittedMap.predictions:
         return reduce(fitted.predictions(p), classwise=False)
     return reduce(replace(p, predicted=None, confidence=None), classwise=False, through=fitted)
@@ -131,8 +131,8 @@ def scored(fitted: FittedMap, p: Predictions) -> Scores:
 def loss_of(scores: Scores, n: int) -> Tensor:
     """[N]: −log p of the label; of a top-1 set, −log p of "the predicted label is right", or of its opposite.
 
-    There a bin without errors says exactly 1. No map of n items can know that, so every confidence counts as at least
-    `least(n)` away from 0 and 1.
+    A bin without errors has a confidence of exactly 1, which n items cannot prove. So for a top-1 set every confidence
+    counts as at least `least(n)` away from 0 and 1.
     """
     if scores.log_p_label is not None:
         return -scores.log_p_label
@@ -177,7 +177,7 @@ def auroc_influence(scores: Scores) -> tuple[float, Tensor] | None:
     in_run = torch.zeros(ranking.runs, 2, dtype=torch.float64).index_add_(
         0, ranking.run, torch.stack([hit, 1 - hit], 1)
     )
-    above = torch.cumsum(in_run, 0) - in_run / 2  # mid-rank: half of one's own run
+    above = torch.cumsum(in_run, 0) - in_run / 2  # mid-rank: half of the item's own run
     errors_below = (bad - above[:, 1])[ranking.run] / bad
     correct_above = above[:, 0][ranking.run] / good
     area = float((errors_below * hit).sum() / good)

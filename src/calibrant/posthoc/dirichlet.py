@@ -8,7 +8,7 @@
 (λ, μ) = m · (λ₁, μ₁) with λ₁ = K²(K − 1)²/N and μ₁ = K²/N.
 
 Differs from the papers: the start is I/T at the exact temperature, and the diagonal has a ridge of 1/N around it
-(about one item's worth), without which a class that is separable or absent has no finite answer.
+(worth about one item), without which a class that is separable or absent has no finite answer.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional.designs import Full
 from calibrant.functional.multinomial import Solution, minimise
-from calibrant.posthoc.calibrator import Calibrator, at_least, certified
+from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
 from calibrant.posthoc.shrinkage import FOLDS, anchor, cross_validated
 from calibrant.posthoc.structured import matrix_ridge
 from calibrant.types import Predictions
 
 DEEPEST = -1e4
-"""Log-probabilities and logits below the top one by more than this count as this."""
+"""Log-probabilities, and logits relative to the largest, are clipped here."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ class Dirichlet(Calibrator):
         z = p.logits.double()
         odir = Odir(self.map.features(z), p.labels.to(z.device), 1 / float(anchor(z, p.labels)))
         if self.lambda_ is None or self.mu is None:
-            at_least(p, FOLDS, "one for each fold of its cross-validation; or give lambda_ and mu", self.name)
+            self.need(p, FOLDS, "one for each fold of its cross-validation; or give lambda_ and mu")
             found, chosen = odir.cross_validated()
         else:
             found, chosen = odir.fit(self.lambda_, self.mu), {"lambda": self.lambda_, "mu": self.mu}

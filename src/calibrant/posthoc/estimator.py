@@ -3,9 +3,9 @@
 It wraps anything with `decision_function` or `predict_proba`. Unless `cv="prefit"`, scores for the calibration come
 from cross-fitting: each item is scored by a copy of the estimator that has not seen it, one map is fitted on all those
 scores, and the estimator is refitted on everything (scikit-learn's `CalibratedClassifierCV(ensemble=False)` does the
-same). `predict_proba` is the map of the estimator's scores, and `predict` its most probable class, as scikit-learn
-demands: a method of the top label that finds the estimator's answer less likely than another changes it here. What such
-a method says of the estimator's own answer is `map_.predictions(…)`.
+same). `predict_proba` maps the estimator's scores, and `predict` returns its most probable class, as scikit-learn
+requires. So a method of the top label changes the answer here if its new confidence is below that of another class;
+`map_.predictions(…)` gives the confidence of the estimator's own answer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
     calibrator's name, "auto", "first+second" or a calibrator; `settings` are its settings. `cv`: folds of the
     cross-fitting (None: 5, or as many as the rarest class has items), a splitter, or "prefit" (then fit(X, y) only
     calibrates, on items the estimator has not seen).
-    `strict` refuses a map that the guard flags; `seed` is that of the guard's and of auto's folds.
+    `strict` refuses a map that the guard flags; `seed` is for the folds of the guard and of auto.
 
     Fitted: `estimator_`, `map_` (a calibrant map: save it, attach it, look at `map_.record.guard`), `classes_`,
     `n_features_in_`, `feature_names_in_`. Sample weights are refused: no map of the table is fitted with weights.
@@ -90,7 +90,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
             classes, labels = np.unique(y, return_inverse=True)
             if len(classes) == 1:
                 raise InputError(f"y has only one class, {classes.tolist()[0]!r}; a classifier needs two")
-            estimator = clone(self._inner()).fit(X, y)  # first: it says best what is wrong with X
+            estimator = clone(self._inner()).fit(X, y)  # first, because its errors say best what is wrong with X
             z = self._cross_fitted(X, y, labels, classes)
         p = predictions(z, labels, classes=[str(c) for c in classes], split=Split.CALIBRATION)
         calibrator = resolve(self.method, dict(self.settings or {}), self.seed)
@@ -136,7 +136,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
         return scores(self.estimator_, X, len(self.classes_))
 
     def _held_out(self, estimator: Any, X: Any, y: NDArray[Any]) -> tuple[Tensor, NDArray[np.int64], NDArray[Any]]:
-        """Scores of a fitted estimator, and y in the words of its classes."""
+        """Scores of a fitted estimator, and y as numbers of its classes."""
         classes = np.asarray(estimator.classes_)
         unknown = sorted(set(y.tolist()) - set(classes.tolist()), key=str)
         if unknown:
@@ -168,7 +168,7 @@ class CalibrantClassifier(ClassifierMixin, MetaEstimatorMixin, BaseEstimator):  
 
 
 def checked(z: Tensor) -> Tensor:
-    """Every item must have been held out once."""
+    """Refuse scores if an item was never held out."""
     never = torch.isnan(z).any(1).nonzero()
     if len(never):
         raise InputError(
@@ -190,6 +190,6 @@ def scores(estimator: Any, X: Any, k: int) -> Tensor:
     if z.ndim != 2 or z.shape[1] != k:
         raise InputError(
             f"{type(estimator).__name__} gives scores of shape {tuple(found.shape)} for {k} classes; it needs one "
-            "column a class (SVC: decision_function_shape='ovr')"
+            "column per class (SVC: decision_function_shape='ovr')"
         )
     return z

@@ -1,8 +1,8 @@
 """Ensemble temperature scaling: q = w₁ softmax(z/T) + w₂ softmax(z) + w₃/K, w on the simplex (Zhang et al. 2020, §3.2).
 
 T is the exact temperature. Only the label's probability under each component, A[N, 3], enters the likelihood, and
-−mean log(A w) is convex in w: Newton on the simplex, where each step minimises the quadratic model over all seven
-faces exactly. The certificate is a bound: ℓ(w) − min ℓ ≤ max_j mean(A_j / A w) − 1.
+−mean log(A w) is convex in w. It is solved by Newton's method on the simplex; each step minimises the quadratic model
+over all seven faces exactly. The certificate is a bound: ℓ(w) − min ℓ ≤ max_j mean(A_j / A w) − 1.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from calibrant.posthoc.shrinkage import anchor
 from calibrant.types import Predictions
 
 LEAST = 1e-6
-"""Share that the tempered part keeps, so that the order of the classes, and the label, survive w₃ = 1."""
+"""Least weight of the tempered part, so that the order of the classes, and the label, survive w₃ = 1."""
 
 
 @dataclass(frozen=True, eq=False)
 class EtsMap(FittedMap):
-    """log of the mixture of tempered, given and uniform."""
+    """log of the mixture of tempered, given and uniform probabilities."""
 
     temperature: Tensor
     weights: Tensor
@@ -38,7 +38,7 @@ class EtsMap(FittedMap):
         tempered = torch.log_softmax(logits / self.temperature, -1) + log_w[0]
         given = torch.log_softmax(logits, -1) + log_w[1]
         mixed = torch.logaddexp(torch.logaddexp(tempered, given), log_w[2] - math.log(logits.shape[-1]))
-        return still_impossible(mixed, logits)  # the uniform share is one of the possible
+        return still_impossible(mixed, logits)  # the uniform part gives every class some probability
 
     def summary(self) -> dict[str, Any]:
         return {"temperature": float(self.temperature), "weights": self.weights.tolist()}
@@ -57,7 +57,7 @@ class Ets(Calibrator):
         z = p.logits.double()
         T = anchor(z, p.labels)
         pick = p.labels[:, None]
-        possible = torch.isfinite(z.gather(1, pick))[:, 0]  # the others' NLL is infinite whatever the weights
+        possible = torch.isfinite(z.gather(1, pick))[:, 0]  # the NLL of the others is infinite, whatever the weights
         z, pick = z[possible], pick[possible]
         parts = [torch.log_softmax(s, 1).gather(1, pick)[:, 0].exp() for s in (z / T, z)]
         components = torch.stack([*parts, torch.full_like(parts[0], 1 / z.shape[1])], 1)
@@ -97,7 +97,7 @@ def simplex_mixture(components: Tensor, tolerance: float = 1e-10, limit: int = 1
 def _simplex_newton(w: Tensor, g: Tensor, h: Tensor) -> Tensor:
     """argmin over the simplex of g·(u − w) + ½ (u − w)ᵀ H (u − w): the best feasible stationary point of any face."""
     j = len(w)
-    h = h + 1e-10 * torch.eye(j, dtype=h.dtype)  # two components may be one, as when T = 1
+    h = h + 1e-10 * torch.eye(j, dtype=h.dtype)  # two components may be equal, as when T = 1
     best, argbest = math.inf, w
     for size in range(1, j + 1):
         for face in combinations(range(j), size):

@@ -6,8 +6,8 @@ and survive JSON exactly. Notation: K classes, p = softmax(z), ln 0 = −inf, σ
 says that a class with z_k = −inf has z'_k = −inf whatever the formula gives (the formula for the others reads
 max(ln p_k, deepest) where it has `deepest`). A chain's parameters are the forms to be applied one after the other.
 
-Other maps (bins, steps, isotonic knots, splines, and a new one until its line stands in `FORMS`) are refused by name;
-ONNX carries them (`onnx_export.py`).
+Other maps (bins, steps, isotonic knots, splines, and any without a line in `FORMS`) are refused by name; export them
+to ONNX (`onnx_export.py`).
 """
 
 from __future__ import annotations

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from calibrant.errors import InputError, RefusedError, SplitError, unknown
+from calibrant.errors import InputError, RefusedError, SplitError, nearest, unknown
 from calibrant.files.data_frame import given
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics.conventions import checked_seed
@@ -85,7 +84,7 @@ def fit_predictions(
         calibrator, ranking, verdict, cut = choice.calibrator, choice.ranking, choice.verdict, choice.cut
     fitted = calibrator.fit(p, allow_reuse=allow_reuse)
     verdict = verdict or guard(calibrator, p, fitted=fitted, seed=seed)
-    known = replace(p, origin=p.origin or fitted.record.data)  # hashed already
+    known = replace(p, origin=p.origin or fitted.record.data)  # the hash is known already
     loss = verdict.loss_before
     loss = loss_of(reduce(p, classwise=False), p.n) if loss is None else loss
     before, after = mean_nll(loss, scored(fitted, known))
@@ -128,30 +127,18 @@ def resolve(method: str | Calibrator, settings: dict[str, Any], seed: int = 0) -
 
 
 def known_settings(cls: type[Calibrator], settings: dict[str, Any], method: str) -> dict[str, Any]:
-    """The settings, checked by name against the calibrator's fields and by type against their defaults."""
-    accepted = {f.name: f.default for f in fields(cls)}
-    fields_of = {f.name: f.type for f in fields(cls)}
-    optional = {name for name, kind in fields_of.items() if "None" in str(kind)}
-    for key, value in settings.items():
+    """The settings, if the calibrator has them all; it checks their values itself."""
+    accepted = [f.name for f in fields(cls)]
+    for key in settings:
         if key not in accepted:
-            near = get_close_matches(key, list(accepted), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"it has: {', '.join(accepted) or 'none'}"
+            near = nearest(key, accepted)
+            hint = f"did you mean {near!r}?" if near else f"it has: {', '.join(accepted) or 'none'}"
             raise InputError(f"{method} has no setting {key!r}; {hint}")
-        if value is None and key in optional:
-            continue
-        default = accepted[key]
-        numeric = isinstance(default, (int, float)) and not isinstance(default, bool)
-        numeric = numeric or (default is None and str(fields_of[key]).startswith(("float", "int")))
-        if numeric and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise InputError(f"{method}: {key}={value!r} is not a number")
-        counts = isinstance(default, int) and not isinstance(default, bool)
-        if counts and not (isinstance(value, int) or float(value).is_integer()):  # infinity is no count either
-            raise InputError(f"{method}: {key}={value!r} is not a whole number")
     return settings
 
 
 def mean_nll(before: Tensor, after: Scores) -> tuple[float | None, float | None]:
-    """Mean loss of both (`crossval.loss_of`), over items whose label was possible before; None if there are none."""
+    """Mean loss before and after (`crossval.loss_of`), over items whose label was possible before; None without any."""
     possible = torch.isfinite(before)
     if not bool(possible.any()):
         return None, None

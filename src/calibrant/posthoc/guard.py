@@ -1,10 +1,9 @@
 """The guard on every fit: would this map make things worse on items it has not seen?
 
-By cross-validation inside the calibration set it asks three questions, each against the identity and paired:
-does NLL rise beyond noise (of a top-1 set: the NLL of "the label is right"), did a map that promised to keep labels
-change one, does AUROC of confidence fall beyond noise (and by more than 0.001, below which no
-decision changes)? A reason makes `ok` false; `strict` refuses such a map, otherwise it is flagged wherever the
-map is shown.
+Cross-validation inside the calibration set answers three questions, each paired with the identity. Does NLL rise beyond
+noise (for a top-1 set: the NLL of "the label is right")? Did a map that promised to keep labels change one? Does AUROC
+of confidence fall beyond noise (and by more than 0.001; a smaller fall changes no decision)? Any such reason makes `ok`
+false. `strict` refuses the map; otherwise it is flagged wherever it is shown.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Verdict:
 def guard(
     calibrator: Calibrator, p: Predictions, *, fitted: FittedMap | None = None, seed: int = 0, folds: int = FOLDS
 ) -> Verdict:
-    """The verdict on what this calibrator makes of these items; `fitted`: its map of all of them, where it is known."""
+    """The verdict on a calibrator for these items. `fitted` is its map of all of them, if it is known already."""
     try:
         spread = Folds(p, folds, seed)
         identity, after = spread.identity, held_out(calibrator, spread, fitted)
@@ -63,7 +62,7 @@ def guard(
 
 
 def judge(identity: HeldOut, after: HeldOut, p: Predictions, *, folds: int = FOLDS, seed: int = 0) -> Verdict:
-    """The same from held-out figures already made."""
+    """The same from held-out figures that exist already."""
     reasons = [f"the optimum is out of bounds ({why})" for why in after.bounds]
     group = p.group
     change = widened(mean_of(after.loss - identity.loss, group), folds)
@@ -91,7 +90,7 @@ def auroc_change(identity: HeldOut, after: HeldOut, p: Predictions) -> Estimate:
 
 
 def widened(estimate: Estimate, folds: int) -> Estimate:
-    """The interval for training sets that overlap."""
+    """The interval, corrected for training sets that overlap."""
     if estimate.value is None or estimate.low is None or estimate.high is None:
         return estimate
     low, high = (estimate.value + overlap(folds) * (end - estimate.value) for end in (estimate.low, estimate.high))
@@ -99,7 +98,7 @@ def widened(estimate: Estimate, folds: int) -> Estimate:
 
 
 def overlap(folds: int) -> float:
-    """Standard errors of J-fold differences are too small by this (Nadeau & Bengio 2003): √(1 + J · n_test/n_train).
+    """√(1 + J · n_test/n_train), the factor by which errors of J-fold differences are too small (Nadeau & Bengio 2003).
 
     Without it a needless but harmless temperature is flagged a quarter of the time.
     """
@@ -107,7 +106,7 @@ def overlap(folds: int) -> float:
 
 
 def sentence(figures: Mapping[str, Any]) -> str:
-    """The verdict in words, from the figures that a map's record keeps."""
+    """The verdict in words, from the figures in a map's record."""
     if not figures.get("ok"):
         return "flagged: " + "; ".join(figures.get("reasons") or ["it was not guarded"])
     change = figures.get("nll_change")

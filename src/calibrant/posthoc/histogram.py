@@ -4,8 +4,8 @@ Bins are of equal size (`histogram`: (b−1)/B < p ≤ b/B) or of equal mass (`h
 together). `kind="top"` bins the confidence of the predicted class (RC §4: "on the top-1 prediction");
 `kind="one_vs_rest"` bins each class's probability against 1[y = k], then normalises the rows, and may change the label.
 
-A bin without calibration items leaves the confidence as it was. Logits, unlike the explicit confidence, never carry a
-rate of exactly 0 or 1: there the rate of a bin with n items is (hits + ½)/(n + 1).
+A bin without calibration items leaves the confidence as it is. Logits, unlike the explicit confidence, never express a
+rate of exactly 0 or 1: for them, the rate of a bin with n items is then (hits + ½)/(n + 1).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.binning import edges as width_edges
-from calibrant.functional.binning import equal_mass, equal_width, settled
+from calibrant.functional.binning import equal_width, mass_bins, settled
 from calibrant.functional.probabilities import FLOOR
-from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.curves import in_step, place
+from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
 from calibrant.posthoc.one_vs_rest import Kind, every_class_of
+from calibrant.posthoc.step_functions import in_step, place
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
 from calibrant.types import Predictions
 
@@ -40,13 +40,8 @@ def tabulate(p: Tensor, hit: Tensor, bins: int, scheme: str) -> Table:
     if scheme == "width":
         index, edges = equal_width(p, bins), width_edges(bins)[1:-1]
     else:
-        p = torch.from_numpy(settled(p.numpy())[0])
-        index = equal_mass(p, bins)
-        present, index = torch.unique(index, return_inverse=True)  # ties can leave a bin empty: it is dropped
-        bins = len(present)
-        low = torch.full((bins,), torch.inf, dtype=torch.float64).scatter_reduce_(0, index, p, "amin")
-        high = torch.zeros(bins, dtype=torch.float64).scatter_reduce_(0, index, p, "amax")
-        edges = (high[:-1] + low[1:]) / 2
+        index, edges = mass_bins(torch.from_numpy(settled(p.numpy())[0]), bins)
+        bins = len(edges) + 1
     count = torch.bincount(index, minlength=bins).double()
     return Table(edges, count, torch.bincount(index, hit.double(), minlength=bins))
 
@@ -67,7 +62,7 @@ def binned(
 ) -> Tensor:
     """The value of the bin of each p; a bin without items leaves p as it is.
 
-    Equal-width bins use the one definition that ECE uses, its snapping at edges included.
+    Equal-width bins are exactly those of ECE, including how values near an edge are placed.
     """
     if scheme == "width":
         columns = 1 if offset is None else len(offset) - 1
@@ -157,7 +152,7 @@ class Histogram(Calibrator):
         self.require(self.bins >= 1, "bins", "must be at least 1")
 
     def solve(self, p: Predictions) -> FittedMap:
-        at_least(p, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=", self.name)
+        self.need(p, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=")
         record = certified({"items": p.n, "bins": self.bins, "scheme": self.scheme, "kind": self.kind})
         if self.kind == "top":
             top = top_of(p)

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.probabilities import FLOOR
-from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.curves import interpolate, tensors
+from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.isotonic import pava
 from calibrant.posthoc.map import FittedMap, still_impossible
+from calibrant.posthoc.step_functions import interpolate, tensors
 from calibrant.types import Predictions
 
 
@@ -65,7 +65,7 @@ class Irm(Calibrator):
 
     def solve(self, p: Predictions) -> FittedMap:
         assert p.logits is not None
-        at_least(p, 2, "one point has no slope", self.name)
+        self.need(p, 2, "one point has no slope")
         prob = torch.softmax(p.logits.double(), -1)
         hit = torch.zeros_like(prob, dtype=torch.bool).scatter_(1, p.labels[:, None], True)
         steps = pava(prob.flatten().numpy(), hit.flatten().numpy())

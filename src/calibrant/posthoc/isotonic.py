@@ -24,17 +24,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.functional.binning import settled
-from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.curves import Floats, end_to_end, interpolate, tensors
+from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
 from calibrant.posthoc.one_vs_rest import Kind, every_class_of
-from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
+from calibrant.posthoc.step_functions import Floats, end_to_end, interpolate, tensors
+from calibrant.posthoc.toplabel import Top, TopLabelMap, least, top_of
 from calibrant.types import Predictions
 
 
 @dataclass(frozen=True)
 class Knots:
-    """Of one non-decreasing function; PAVA has two per block, its first and last x. `soft` is y without 0 and 1."""
+    """One non-decreasing function. PAVA makes two knots per block, first and last x. `soft` is y without 0 and 1."""
 
     x: Floats
     y: Floats
@@ -69,9 +69,9 @@ def pava(values: Floats, hit: NDArray[np.bool_]) -> Knots:
 def _soften(y: Floats, count: NDArray[np.int64]) -> Floats:
     soft = y.copy()
     if y[0] == 0:
-        soft[0] = 0.5 / (count[0] + 1) if len(y) == 1 else min(0.5 / (count[0] + 1), y[1] / 2)
+        soft[0] = least(count[0]) if len(y) == 1 else min(least(count[0]), y[1] / 2)
     if y[-1] == 1:
-        soft[-1] = 1 - 0.5 / (count[-1] + 1) if len(y) == 1 else max(1 - 0.5 / (count[-1] + 1), (1 + y[-2]) / 2)
+        soft[-1] = 1 - least(count[-1]) if len(y) == 1 else max(1 - least(count[-1]), (1 + y[-2]) / 2)
     return soft
 
 
@@ -145,7 +145,7 @@ class Isotonic(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def solve(self, p: Predictions) -> FittedMap:
-        at_least(p, 2, "one point has no slope", self.name)
+        self.need(p, 2, "one point has no slope")
         y = p.labels.cpu().numpy()
         if self.kind == "top":
             top = top_of(p)
@@ -156,7 +156,7 @@ class Isotonic(Calibrator):
         parts: list[tuple[Floats, Floats]] = []
         log_z = torch.logsumexp(logits.double(), -1, keepdim=True).cpu()
         k = logits.shape[1]
-        for start in range(0, k, 64):  # columns are strided: a block of them at a time is read once
+        for start in range(0, k, 64):  # columns are strided, so a block of them is read at a time
             columns = torch.exp(logits[:, start : start + 64].cpu().double() - log_z).T.contiguous().numpy()
             knots_by_class = (self.knots(column, y == start + i) for i, column in enumerate(columns))
             parts += [(knots.x, knots.soft) for knots in knots_by_class]

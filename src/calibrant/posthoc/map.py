@@ -2,8 +2,8 @@
 
 A map is a frozen dataclass; its fields are its parameters (tensors) and settings (plain JSON values),
 and that is all that is saved. A subclass writes `transform`, and says whether it keeps the label.
-There is no unfitted state. Data enters `map(logits)`, or `map.predictions(p)`, which is what guard,
-auto, metrics and `apply` use: a top-label map changes a confidence in a way its logits cannot carry.
+There is no unfitted state. Apply a map with `map(logits)`, or with `map.predictions(p)`, which guard, auto, metrics
+and `apply` use, because a top-label map changes a confidence in a way that logits cannot carry.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from calibrant.types import Predictions
 
 @dataclass(frozen=True)
 class FitRecord:
-    """What a fit leaves behind besides its parameters. Saved in the header of the map's folder."""
+    """What is known about a fit besides its parameters. Saved in the header of the map's folder."""
 
     calibrator: str = ""  # name in the table, and the settings it was fitted with
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class FitRecord:
     k: int | None = None
     split: str = "unknown"
     data: str = ""  # content hash of the calibration data
-    items: tuple[int, ...] = ()  # a sketch of its items: to know them again in another order or precision
+    items: tuple[int, ...] = ()  # a sketch that recognises its items in another order or precision
     certificate: Mapping[str, Any] = field(default_factory=dict)
     guard: Mapping[str, Any] = field(default_factory=dict)
     nll_before: float | None = None  # on the calibration data itself; the guard's figures are held-out
@@ -85,7 +85,7 @@ class FittedMap(Shown):
     def mapped(
         self, p: Predictions, logits: Tensor | None, predicted: Tensor | None = None, confidence: Tensor | None = None
     ) -> Predictions:
-        """The items with what the map made of them. A confidence set by an earlier map is replaced in any case."""
+        """The items with the result of the map. A confidence set by an earlier map is always replaced."""
         return replace(
             p,
             logits=logits,
@@ -97,13 +97,13 @@ class FittedMap(Shown):
         )
 
     def origin(self, p: Predictions) -> str:
-        """Content hash of what the map is applied to; that of the calibration data if these are its items again."""
+        """Content hash of what the map is applied to. If these are the calibration items again, it is their hash."""
         own = p.origin or p.fingerprint()
         came_back = own != self.record.data and p.n == self.record.n and not p.origin
         return self.record.data if came_back and self.overlap(p) >= overlap.SAME else own
 
     def overlap(self, p: Predictions) -> float:
-        """Share of the items that the map was fitted on that are among these; 0 where that cannot be told."""
+        """Share of the map's calibration items that are among these; 0 where that cannot be known."""
         return overlap.share(self.record.items, p)
 
     @property
@@ -150,7 +150,7 @@ class FittedMap(Shown):
         return cls(**tensors, **settings, record=record)
 
     def summary(self) -> dict[str, Any]:
-        """Parameters for people and `--json`: {"temperature": 1.7}. Override where tensors say little."""
+        """Parameters for people and `--json`: {"temperature": 1.7}. Override it where the tensors are hard to read."""
         return {
             name: t.tolist() if t.numel() <= 32 else f"{tuple(t.shape)} values" for name, t in self.tensors().items()
         }
@@ -168,7 +168,7 @@ class FittedMap(Shown):
 
     def save(self, folder: str | PathLike[str]) -> Path:
         """Write the map to a folder, whole or not at all; `calibrant.load(folder)` restores it bit for bit."""
-        from calibrant.posthoc.storage import save  # storage restores maps, so it stands right of them
+        from calibrant.posthoc.storage import save  # here, because storage imports this module
 
         return save(self, folder)
 
@@ -209,7 +209,7 @@ class Chain(FittedMap):
 
     maps: tuple[FittedMap, ...]
     method: ClassVar[str] = "chain"
-    keeps_label: ClassVar[bool] = False  # the instance knows better: see `promises_label`
+    keeps_label: ClassVar[bool] = False  # depends on the parts: see `promises_label`
 
     @property
     def k(self) -> int | None:
@@ -243,7 +243,7 @@ class Chain(FittedMap):
 
 
 def _brief(value: Any) -> str:
-    """A parameter as text: numbers with four digits, of a long list the length."""
+    """A parameter as text: numbers with four digits, a long list by its length."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""From K binary maps to one: class k against the rest, then normalised (Zadrozny and Elkan 2002).
+"""One map from K binary ones: class k against the rest, then normalised (Zadrozny and Elkan 2002).
 
 log p_k and log(1 − p_k) are both computed with all their digits; a class that is impossible (−inf) stays so.
 For K = 2 the two columns are one problem seen from both sides, and normalising changes nothing.
@@ -16,21 +16,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.functional.scores import CHUNK
+from calibrant.functional.chunks import CHUNK
 from calibrant.posthoc.toplabel import Top, top_of, top_of_logits
 from calibrant.types import Predictions
 
 Kind = Literal["top", "one_vs_rest"]
-"""What a binary method is fitted to: the top label's confidence, or each class against the rest."""
+"""What a binary method is fitted to: the confidence of the top label, or each class against the rest."""
 
 DEEPEST = 1e5
-"""Log-probabilities and log-odds are cut here: far beyond any network's, yet safe to square and sum."""
+"""Log-probabilities and log-odds are clipped here: far beyond those of any network, yet safe to square and sum."""
 CERTAIN = 69.07755278982137
-"""What an infinite log-odds counts as when a file says exactly 0 or 1: the floor of 1e-30 of the border."""
+"""An infinite log-odds (from exactly 0 or 1 in a file) counts as this, the log-odds of the floor 1e-30."""
 
 
 def kind_of(kind: Kind | None, p: Predictions, name: str) -> Kind:
-    """The kind that was asked for; without one, every class wherever there are logits."""
+    """The kind that was asked for; by default every class against the rest, where there are logits."""
     if kind == "one_vs_rest":
         every_class_of(p, name)
     return kind or ("top" if p.logits is None else "one_vs_rest")
@@ -74,7 +74,7 @@ def top_odds(top: Top) -> Odds:
 
 
 def joined(log_q: Tensor, logits: Tensor) -> Tensor:
-    """Normalised log-probabilities from K one-vs-rest ones; what was impossible stays impossible."""
+    """Normalised log-probabilities from K one-vs-rest ones; impossible classes stay impossible."""
     return torch.log_softmax(log_q.masked_fill(torch.isneginf(logits), -torch.inf), -1)
 
 

@@ -1,9 +1,9 @@
-"""A calibrated model, or a map alone, as one ONNX file with a dynamic batch; checked before it is kept.
+"""A calibrated model, or a map alone, as one ONNX file with a dynamic batch, checked before it is written.
 
-The file is written only if onnxruntime gives the probabilities of the eager module on the example, to 1e-5. On a step
-of a binning map a difference in the last digit of a logit moves an item to the next bin, so what counts is the distance
-to what eager gives for logits moved by at most 1e-5 of their size. Needs `pip install calibrant[onnx]`. The map's
-arithmetic is float64 inside the graph, as it is here.
+The file is written only if onnxruntime and PyTorch give the same probabilities on the example, to 1e-5. In a binning
+map the last digit of a logit can move an item to the next bin. So the probabilities are compared with those that
+PyTorch gives for logits moved by at most 1e-5 of their size. Needs `pip install calibrant[onnx]`. The map computes in
+float64 inside the graph, as it does here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Example = Tensor | Mapping[str, Tensor]
 TOLERANCE = 1e-5
 """Largest difference of a probability between onnxruntime and eager."""
 DRAWS = 32
-"""Of moved logits, beside the logits themselves."""
+"""Number of sets of moved logits, besides the logits themselves."""
 
 
 def to_onnx(
@@ -41,7 +41,7 @@ def to_onnx(
 ) -> Path:
     """`attach(model, fitted)` as an ONNX file: input `x` like `example` with any batch, output `logits`.
 
-    A dict is of a model that takes its inputs by name; they keep their names in the file.
+    A dict is for a model that takes its inputs by name; the inputs keep their names in the file.
     """
     if any(len(t) < 2 for t in _inputs(example).values()):
         raise InputError("the example needs two items or more: a batch of one would be exported as a batch of one only")
@@ -57,7 +57,7 @@ def write_map_onnx(path: str | PathLike[str], fitted: FittedMap) -> Path:
 
 
 class ByName(nn.Module):
-    """Inputs in order → the module's inputs by name: the exporter wants a fixed order."""
+    """Passes inputs on by name, because the exporter needs them in a fixed order."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ def _write(path: str | PathLike[str], module: Calibrated, example: Example) -> P
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """The exporter prints its steps, warns about its own internals, and says that torchvision is not there."""
+    """Silence the exporter, which prints its steps, its internal warnings, and that torchvision is missing."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
     was = logger.disabled
     logger.disabled = True
@@ -111,7 +111,7 @@ def quiet() -> Iterator[None]:
 
 
 def disagreement(module: Calibrated, example: Example, logits: Tensor) -> float:
-    """How far the probabilities of `logits` lie outside of what eager gives for logits moved by TOLERANCE."""
+    """How far the probabilities of `logits` lie outside those that PyTorch gives for logits moved by TOLERANCE."""
     with torch.no_grad():
         z = module.logits(**_inputs(example)).double()
         generator = torch.Generator().manual_seed(DRAWS)

@@ -1,6 +1,6 @@
 """Intra-order-preserving calibration, the diagonal family (Rahimi et al. 2020, §4.3): f(z)_k = g(z_k), g increasing.
 
-One increasing function for all classes keeps their whole order, not only the label. Rahimi et al. make g a monotone
+One increasing function for all classes keeps their full order, not only the label. Rahimi et al. make g a monotone
 network; here it is increasing and piecewise linear on the tempered log-probabilities x ≤ 0 (`shrinkage.py`), with
 slopes θ_j > 0 between fixed knots, so the NLL is convex in θ and the fit exact, deterministic and fast. θ = 1 is
 temperature scaling, and a ridge λ J/N (θ − 1)² shrinks towards it. Logits are defined up to a constant:
@@ -18,13 +18,13 @@ from torch import Tensor
 from calibrant.functional.designs import Shared
 from calibrant.functional.multinomial import minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
-from calibrant.posthoc.curves import place
 from calibrant.posthoc.map import FittedMap, still_impossible
 from calibrant.posthoc.shrinkage import anchor, tempered
+from calibrant.posthoc.step_functions import place
 from calibrant.types import Predictions
 
 KNOTS = (-16.0, -12.0, -9.0, -7.0, -5.5, -4.25, -3.25, -2.4, -1.7, -1.1, -0.6, -0.25)
-"""In log p: a knot per factor e² among the rare, finer where probability lies."""
+"""In log p: about one knot per factor e² for small probabilities, more where most probability lies."""
 LEAST_SLOPE = 1e-3
 """Least slope: strictly increasing, so that no two classes become equal."""
 

@@ -1,10 +1,12 @@
-"""Which items a map was fitted on, in a few numbers: enough to know them again in another order or precision.
+"""The overlap of two sets of items: a map keeps a few numbers that recognise the items it was fitted on.
 
-An item is known by its label, its three likeliest classes and how far apart their logits are, to a hundred-thousandth:
-float32 and float64, logits and log-probabilities are then one. A sketch is the smallest hashes of a set (bottom-k,
-Broder 1997), a fair sample of its items; how many of them are found among other items is the share that came back.
+An item is identified by its label, its three likeliest classes and the differences of their logits, rounded to 1e-5.
+So float32 and float64, or logits and log-probabilities, give the same item. A sketch holds the smallest hashes of a
+set (bottom-k, Broder 1997), which are a fair sample of its items. The share of them that is found in another set
+estimates how much of the first set is in the second.
 
-Equal answers are not equal items: a predictor that has few (a forest's votes, rounded scores) has no sketch.
+Equal scores do not mean equal items. A predictor with few distinct scores (a forest's votes, rounded ones) has no
+sketch.
 """
 
 from __future__ import annotations
@@ -14,23 +16,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from calibrant.functional.classwise import DEVICE_CHUNK
+from calibrant.functional.chunks import DEVICE_CHUNK
 from calibrant.functional.fingerprint import scrambled
 from calibrant.functional.pooling import pool
 from calibrant.types import Predictions
 
 SIZE = 256
-FEWEST = 32  # items below which a share says nothing
-DISTINCT = 0.9  # share of items that must be unlike all others
+FEWEST = 32  # with fewer items, a share means nothing
+DISTINCT = 0.9  # share of items that must differ from all others
 STEP = 1e-5  # of the gaps between logits
 FARTHEST = 1e9  # an impossible class
 SAME = 0.9
-"""Share of the sketch from which on two sets of one size are the same items: a gap at the edge of a step may be rounded
-the other way in another precision."""
+"""From this share on, two sets of equal size hold the same items. It is below 1 because rounding can differ between
+precisions."""
 WORTH_SAYING = 0.02
-BITS = (1 << 52) - 1  # what every reader of JSON holds exactly
-BLOCK = 1 << 18  # scores that are hashed at a time: they stay in the cache, and no second copy is made of all
-SLOW = range(16, 192)  # classes
+BITS = (1 << 52) - 1  # every JSON reader can hold these integers exactly
+BLOCK = 1 << 18  # scores hashed at a time: they fit in the cache, and no copy of all is made
+SLOW = range(16, 192)  # numbers of classes for which topk is slow
 
 
 def sketch(p: Predictions) -> tuple[int, ...]:
@@ -52,7 +54,7 @@ def share(kept: Sequence[int], p: Predictions) -> float:
     found = _hashes(p) if kept else None
     if found is None:
         return 0.0
-    small = found[found <= max(kept)]  # a sketch holds the smallest: next to nothing is left to look among
+    small = found[found <= max(kept)]  # only small hashes can be in a sketch
     return float(torch.isin(torch.tensor(list(kept)), small).double().mean())
 
 
@@ -66,18 +68,18 @@ def _hashes(p: Predictions) -> Tensor | None:
 
 def _mixed(logits: Tensor, labels: Tensor) -> Tensor:
     top, classes = (found.cpu() for found in _likeliest(logits, min(3, logits.shape[-1])))
-    top = top.double()  # of three columns alone: which classes are likeliest, float32 knows too
+    top = top.double()  # only three columns need it: float32 finds the same likeliest classes
     gaps = (top[:, :1] - top[:, 1:]).nan_to_num(FARTHEST, FARTHEST, FARTHEST).clamp_max(FARTHEST)
     mixed = labels.cpu().long()
     for each in classes.unbind(1):
-        mixed = mixed * logits.shape[-1] + each  # one number of all classes: scrambling is what costs
+        mixed = mixed * logits.shape[-1] + each  # all classes in one number, because scrambling is slow
     for gap in (gaps / STEP).round().long().unbind(1):
         mixed = scrambled(mixed) + gap
     return scrambled(mixed) & BITS
 
 
 def _likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """`topk`, which takes twice as long as repeated maxima for these numbers of classes."""
+    """Like `topk`. For some numbers of classes, repeated maxima take half the time."""
     if logits.shape[-1] not in SLOW:
         values, indices = logits.topk(count, dim=-1)
         return values, indices

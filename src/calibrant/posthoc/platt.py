@@ -1,7 +1,7 @@
 """Platt scaling: q = σ(a s + b) of the log-odds s, fitted to softened targets (Platt 1999, §2.2).
 
 Each class against the rest, then normalised; for two classes that is Platt's own binary map. `kind="top"` is the binary
-map of "the predicted label is right", all that a top-1 file can be fitted with. With N₊ positives and N₋ negatives the
+map of "the predicted label is right", the only one that a top-1 file allows. With N₊ positives and N₋ negatives the
 targets are t₊ = (N₊ + 1)/(N₊ + 2) and t₋ = 1/(N₋ + 2): a flat prior on the outcome beyond the data, which also keeps a
 and b finite when a class is separable or absent.
 """
@@ -17,12 +17,12 @@ from torch import Tensor
 from calibrant.functional.binary_logistic import fit_columns
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
-from calibrant.posthoc.one_vs_rest import Kind, binary_problems, joined, kind_of, odds, top_odds
+from calibrant.posthoc.one_vs_rest import Kind, Odds, binary_problems, joined, kind_of, odds, top_odds
 from calibrant.posthoc.toplabel import Top, TopLabelMap, least
 from calibrant.types import Predictions
 
 RIDGE = 1e-6
-"""Summed over items, so nothing; it only picks one answer when all scores of a class are equal."""
+"""Negligible beside a sum over items; it only picks one answer when all scores of a class are equal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,19 +65,25 @@ class Platt(Calibrator):
     name: ClassVar[str] = "platt"
     map: ClassVar[type[FittedMap]] = PlattMap
     maps: ClassVar[tuple[type[FittedMap], ...]] = (PlattTopMap,)
+    objective: ClassVar[str] = "nll of softened targets"
     takes_top1: ClassVar[bool] = True
     cost: ClassVar[int] = 2
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "top"})
 
     def solve(self, p: Predictions) -> FittedMap:
         kind = kind_of(self.kind, p, self.name)
-        fits = [platt(part.score, happened) for part, happened in binary_problems(p, kind)]
+        fits = [self.columns(part, happened) for part, happened in binary_problems(p, kind)]
         theta, worst = torch.cat([t for t, _ in fits]), max(decrement for _, decrement in fits)
         event = "predicted label" if kind == "top" else "one-vs-rest"
-        record = certified({"objective": f"nll of softened targets, {event}", "decrement": worst})
+        options: dict[str, Any] = {"record": certified({"objective": f"{self.objective}, {event}", "decrement": worst})}
         if kind == "top":
-            return PlattTopMap(*(t.clone() for t in theta[0]), floor=least(p.n), record=record)
-        return PlattMap(*(t.contiguous() for t in theta.unbind(1)), record=record)
+            options["floor"] = least(p.n)
+            return self.maps[0](*(t.clone() for t in theta[0]), **options)
+        return self.map(*(t.contiguous() for t in theta.unbind(1)), **options)
+
+    def columns(self, part: Odds, happened: Tensor) -> tuple[Tensor, float]:
+        """The parameters per column of one-vs-rest problems, and the largest Newton decrement left."""
+        return platt(part.score, happened)
 
 
 def soft_targets(positive: Tensor) -> Tensor:

@@ -19,12 +19,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.functional.binning import equal_mass, settled
-from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.curves import place
+from calibrant.functional.binning import mass_bins, settled
+from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.one_vs_rest import top_odds
 from calibrant.posthoc.platt import platt
+from calibrant.posthoc.step_functions import place
 from calibrant.posthoc.toplabel import Top, TopLabelMap, top_of
 from calibrant.types import Predictions
 
@@ -61,7 +61,7 @@ class ScalingBinning(Calibrator):
         self.require(self.bins >= 1, "bins", "must be at least 1")
 
     def solve(self, p: Predictions) -> FittedMap:
-        at_least(p, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=", self.name)
+        self.need(p, self.bins, f"one for each of {self.bins} bins; ask for fewer with bins=")
         top = top_of(p)
         score, correct = top_odds(top).score.cpu(), (top.predicted == p.labels).double().cpu()
         record = certified(verified(score, correct, self.bins))
@@ -72,12 +72,8 @@ def scaled_and_binned(score: Tensor, correct: Tensor, bins: int, **record: Any) 
     """Steps 1 to 3."""
     a, b = platt(score[:, None], correct[:, None])[0][0]
     g = torch.from_numpy(settled(torch.sigmoid(a * score + b).numpy())[0])
-    present, index = torch.unique(equal_mass(g, bins), return_inverse=True)  # ties can leave a bin empty
-    count = len(present)
-    low = torch.full((count,), torch.inf, dtype=torch.float64).scatter_reduce_(0, index, g, "amin")
-    high = torch.zeros(count, dtype=torch.float64).scatter_reduce_(0, index, g, "amax")
-    mean = torch.bincount(index, g, minlength=count) / torch.bincount(index, minlength=count)
-    return ScalingBinningMap(a.clone(), b.clone(), (high[:-1] + low[1:]) / 2, mean, **record)
+    index, edges = mass_bins(g, bins)
+    return ScalingBinningMap(a.clone(), b.clone(), edges, torch.bincount(index, g) / torch.bincount(index), **record)
 
 
 def verified(score: Tensor, correct: Tensor, bins: int) -> dict[str, Any]:

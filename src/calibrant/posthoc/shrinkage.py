@@ -1,4 +1,4 @@
-"""What linear maps share: they start at temperature scaling and are shrunk towards it.
+"""Shrinkage of linear maps: they start at temperature scaling and are pulled towards it.
 
 The start is log p at the exact temperature, mixed with a little of the uniform distribution,
 
@@ -8,10 +8,9 @@ The start is log p at the exact temperature, mixed with a little of the uniform 
 the natural centre, whatever the network's scale. The mixture bounds x from below by what N items can show, so that one
 saturated logit cannot decide the fit.
 
-How strongly to shrink is chosen by cross-validation inside the calibration set: fits run from strong to weak, each
-started at the last one's answer, until held-out NLL has turned. Folds are made from the items' content (stratified by
-label), so that the order of rows cannot matter. A ridge is a prior worth some items, so in a fold, which has fewer, it
-is scaled up.
+The strength is chosen by cross-validation inside the calibration set: fits run from strong to weak, each started at
+the previous solution, until held-out NLL rises. Folds are made from the items' content (stratified by label), so that
+the order of rows cannot matter. A ridge is a prior worth some items; a fold has fewer items, so its ridge is larger.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ def cross_validated(
 
 
 def content_folds(x: Tensor, labels: Tensor, folds: int) -> Tensor:
-    """Fold of each item: items of a class in the order of their label's score, dealt in turn."""
+    """Fold of each item: the items of a class, ordered by their label's score, are assigned to the folds in turn."""
     own = x.gather(1, labels[:, None])[:, 0]
     order = torch.argsort(own, stable=True)
     order = order[torch.argsort(labels[order], stable=True)]

@@ -13,8 +13,8 @@ Differs from the paper, whose γ can fall while the score rises and can leave [0
 
 - Scores where γ is less than half an item in N + 1 away from 0 or 1, or beyond, get the rate of being right among
   them, by Laplace's rule (hits + 1)/(items + 2). So no confidence is exactly 0 or 1.
-- Then γ is made monotone by isotonic regression. As in `centred_isotonic.py`, a block becomes one point at its mean
-  score and γ is linear between the points, so that scores inside of a block are not tied.
+- Then γ is made monotone by isotonic regression. As in centred isotonic regression (`isotonic.py`), a block becomes
+  one point at its mean score, and γ is linear between the points, so that scores inside a block are not tied.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.functional.binning import settled
-from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.curves import interpolate
+from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
+from calibrant.posthoc.step_functions import grouped, interpolate
 from calibrant.posthoc.toplabel import Top, TopLabelMap, least, log_sum_exp, top_of
 from calibrant.types import Predictions
 
 POINTS = 512
-"""Calibration scores kept of N, evenly in rank: γ is smooth in the rank, so between them it is as good as linear."""
+"""How many calibration scores are kept, evenly spaced in rank: γ is smooth in the rank, so it is nearly linear between
+them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,7 @@ class SplineMap(TopLabelMap):
 
 @dataclass(frozen=True, eq=False)
 class SplineWithinMap(FittedMap):
-    """The mass of the r highest classes → γ; inside and outside of them proportions stay."""
+    """The mass of the r highest classes → γ. Proportions among them, and among the others, stay as they are."""
 
     x: Tensor
     y: Tensor
@@ -100,7 +100,7 @@ class Spline(Calibrator):
         self.require(self.within >= 1, "within", "must be at least 1: it counts classes")
 
     def solve(self, p: Predictions) -> FittedMap:
-        at_least(p, 2 * self.knots, f"two for each of {self.knots} knots; ask for fewer with knots=", self.name)
+        self.need(p, 2 * self.knots, f"two for each of {self.knots} knots; ask for fewer with knots=")
         record = certified({"knots": self.knots, "within": self.within})
         if self.within == 1:
             top = top_of(p)
@@ -120,11 +120,7 @@ def cdf_spline(score: NDArray[np.float64], correct: NDArray[np.bool_], knots: in
     from scipy.optimize import isotonic_regression
 
     n = len(score)
-    score = settled(score)[0]
-    # ties are one step of the curve: its value after the whole run, so that row order cannot matter
-    value, size = np.unique(score, return_counts=True)
-    hits = np.zeros(len(value))
-    np.add.at(hits, np.searchsorted(value, score), correct)
+    value, size, hits = grouped(score, correct)  # ties are one step of the curve, so that row order cannot matter
     t = np.cumsum(size) / n
     h = np.cumsum(hits - size * value) / n
     at = np.linspace(0, 1, knots)

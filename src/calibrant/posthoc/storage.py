@@ -73,7 +73,7 @@ def build(described: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Pat
 
 
 def _is_a_map(path: Path) -> None:
-    """Folders that something else here wrote are named, with what reads them."""
+    """Refuse a folder that holds something else, and say how that is read."""
     if (path / HEADER).exists() or (path / TENSORS).exists():
         return
     if (path / "ensemble.json").exists():

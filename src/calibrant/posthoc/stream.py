@@ -1,7 +1,7 @@
-"""Apply a map to Parquet larger than memory: a few rows at a time, a folder of parts out, whole or not at all.
+"""Apply a map to Parquet larger than memory, a few rows at a time, into a folder of parts, whole or not at all.
 
-The content hash of the input (what "do not report on what was fitted" compares) is that of `Predictions.fingerprint`,
-made in a pass before the map's.
+The content hash of the input, which shows whether a map is judged on the items it was fitted on, is that of
+`Predictions.fingerprint`, made in a pass before the map's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions
 
 NUMBERS = 1 << 21
-"""Numbers in a batch: 16 MiB of float64, and a handful of copies while a map works."""
+"""Numbers in a batch: 16 MiB of float64, and a few copies while a map works."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ def apply_parts(
     numbers: int = NUMBERS,
     progress: Callable[[int, int], None] | None = None,
 ) -> Applied:
-    """Map every row of a Parquet file or folder and write a folder of parts, in the same order, other columns too."""
+    """Map every row of a Parquet file or folder, and write a folder of parts in the same order, with other columns."""
     keys = keys or Keys()
     where = Path(source)
     total = sum(sum(parquet.group_rows(part)) for part in parquet.parts(where))
@@ -79,7 +79,7 @@ def apply_parts(
 
 
 def rows(source: Path, numbers: int = NUMBERS, keys: Keys | None = None) -> Iterator[tuple[Predictions, Arrays]]:
-    """Checked predictions and what they were made of, a batch at a time; groups keep their number in every batch."""
+    """Batches of checked predictions and the arrays they come from; a group has the same number in every batch."""
     groups: dict[str, int] = {}
     for part in parquet.parts(source):
         size = max(1, numbers // parquet.width(part))

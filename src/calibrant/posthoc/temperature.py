@@ -5,9 +5,9 @@ With β = 1/T, the mean NLL  L(β) = mean_n [log Σ_k exp(β z_nk) − β z_ny] 
     L'(β) = mean_n [E_p z − z_y],      L''(β) = mean_n Var_p z.
 
 The root of L' is found in x = log β by Newton's steps inside a bracket; the change of sign of L'
-across it is the certificate. Members [M, N, K] share T; `members` says whose NLL is least: "each" (the
-mean of the members' own, convex) or "pooled" (that of their mean probability, which is not convex: a
-coarse scan of log T picks the valley first).
+across it is the certificate. Members [M, N, K] share T; `members` says whose NLL is minimised: "each" (the
+mean over members, convex) or "pooled" (that of their mean probability, which is not convex: a coarse
+scan of log T finds the right minimum first).
 
 `objective="ece"` searches RC §4's pool {0.01, 0.02, …, 10} for the least ECE; `T=1.5` fixes it (DS A.3).
 """
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.binning import bin_sums, equal_width
-from calibrant.functional.classwise import chunk_on
+from calibrant.functional.chunks import row_chunks
 from calibrant.functional.pooling import pool
 from calibrant.functional.root import Certificate, increasing_root
 from calibrant.functional.scores import exp_
@@ -33,18 +33,18 @@ from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions
 
 BOUNDS = (1e-6, 1e6)
-"""T is searched between these; data without an optimum inside get the bound, and the certificate says so."""
+"""T is searched between these. Without an optimum inside, T is the bound, and the certificate says so."""
 TOLERANCE = 5e-7
 """Width of the final bracket in log T."""
 GRID = tuple(i / 100 for i in range(1, 1001))
 """RC §4: the temperature pool {0.01, 0.02, …, 10}."""
 _GONE = -1e300
-"""Stands for −inf after the shift: exp gives 0 at every T, and 0 · z stays 0 instead of NaN."""
+"""Replaces −inf after the shift: exp gives 0 at every T, and 0 · z is 0 instead of NaN."""
 _SAMPLE = 1 << 16  # numbers in the subsample that finds the start
 LARGE = 4 * _SAMPLE
-"""Numbers from which on float32 passes come before those in float64."""
+"""For more numbers than this, float32 passes come before those in float64."""
 NEAR = 0.02
-"""A step in log T whose square is the error of a refit: NLL is flat there to the fourth power."""
+"""Largest step in log T that replaces a refit: the error of T is its square, that of NLL its fourth power."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class TemperatureMap(FittedMap):
 class Temperature(Calibrator):
     """Temperature scaling: one T for all logits (Guo 2017), solved exactly.
 
-    Exact by default; `objective="ece"` and a fixed `T` repeat what papers did.
+    Exact by default; `objective="ece"` and a fixed `T` are for repeating papers.
     """
 
     objective: Literal["nll", "ece"] = "nll"
@@ -93,7 +93,7 @@ class Temperature(Calibrator):
         return TemperatureMap(torch.tensor(T, dtype=torch.float64), record=certified(certificate))
 
     def refits(self, p: Predictions, fold: Tensor, fitted: FittedMap | None = None) -> Iterator[FittedMap]:
-        """Of many items: one Newton step from T of all of them, the more exact the less a fold's items move it."""
+        """For many items: one Newton step from the T of all items, which is exact enough if a fold moves T little."""
         if self.T is None and self.objective == "nll" and p.logits is not None and p.logits.numel() > LARGE:
             fitted = fitted or self.solve(p)
             assert isinstance(fitted, TemperatureMap)
@@ -118,7 +118,7 @@ def least_nll(logits: Tensor, labels: Tensor, members: str = "pooled") -> tuple[
     certificate: dict[str, Any] = {"objective": "nll", "nll": whose}
     possible = torch.isfinite(z.gather(-1, y.expand(len(z), -1)[..., None])[..., 0]).all(0)
     if not bool(possible.all()):
-        # their NLL is infinite at every T, so they cannot say which T is better
+        # the NLL of the others is infinite at every T, so they cannot tell which T is better
         certificate["impossible_labels"] = int((~possible).sum())
         if not bool(possible.any()):
             raise InputError("temperature cannot be fitted: the logit of every label is -inf")
@@ -145,8 +145,11 @@ def least_nll(logits: Tensor, labels: Tensor, members: str = "pooled") -> tuple[
 
 
 def _exact(z: Tensor, y: Tensor, pooled: bool) -> Certificate:
-    """The root of L' in x = log β. Large sets: a subsample finds the start, float32 comes next to the root and gives
-    the slope there, and two evaluations in float64 close the bracket; float64 alone decides."""
+    """The root of L' in x = log β.
+
+    For large sets, a subsample finds the start, float32 comes close to the root and gives the slope there, and two
+    evaluations in float64 close the bracket. Only float64 decides.
+    """
     low, high = -math.log(BOUNDS[1]), -math.log(BOUNDS[0])
     n, size = z.shape[1], z.shape[0] * z.shape[2]
     large = n * size > LARGE
@@ -171,7 +174,7 @@ def _exact(z: Tensor, y: Tensor, pooled: bool) -> Certificate:
 
 
 def _approach(f: Slope, x: float, low: float, high: float) -> tuple[float, float]:
-    """Newton's steps from x until the next one would be within float32's noise: (x, slope there)."""
+    """Newton's steps from x until the next would be lost in float32's rounding: (x, slope there)."""
     slope = 1.0
     for _ in range(12):
         value, slope = f(x)
@@ -195,18 +198,18 @@ def _steps(logits: Tensor, labels: Tensor, members: str, T: float, fold: Tensor)
 
 
 class Slope:
-    """x = log β → (L'(β), dL'/dx), one chunked pass; sums over items in float64 whatever the passes are in."""
+    """x = log β → (L'(β), dL'/dx), in one chunked pass of any precision. Sums over items are always in float64."""
 
     def __init__(self, z: Tensor, y: Tensor, pooled: bool, dtype: torch.dtype = torch.float64) -> None:
         self.z, self.pooled, self.dtype = z, pooled, dtype
         self.top = z.amax(-1, keepdim=True)
         y = y.expand(len(z), -1)[..., None]
         self.label = (z.gather(-1, y).to(dtype) - self.top.to(dtype))[..., 0]
-        self.rows = max(1, chunk_on(z.device) // (z.shape[0] * z.shape[2]))
+        self.chunks = row_chunks(z)
         self.separable = bool((self.label == 0).all())
         self.least = _GONE if dtype == torch.float64 else -1e30
         self.blocked = bool(torch.isneginf(z.amin()))
-        self.room = z.new_empty((2, len(z), min(self.rows, z.shape[1]), z.shape[2]), dtype=dtype)
+        self.room = z.new_empty((2, len(z), self.chunks[0].stop, z.shape[2]), dtype=dtype)
 
     def __call__(self, x: float) -> tuple[float, float]:
         beta = math.exp(x)
@@ -226,7 +229,7 @@ class Slope:
                 yield mean.mean(0), variance.mean(0)
 
     def value(self, x: float) -> float:
-        """L'(β) alone: a third of the pass is the second moment."""
+        """Only L'(β), which saves a third of the pass."""
         sums = []
         for mean, _, log_p in self._moments(math.exp(x), second=False):
             weighted = torch.softmax(log_p, 0) * mean if self.pooled else mean / len(mean)
@@ -242,9 +245,8 @@ class Slope:
 
     def _moments(self, beta: float, second: bool = True) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Per member and item: E_p z − z_y, Var_p z (left at 0 unless `second`), log p_y."""
-        for start in range(0, self.z.shape[1], self.rows):
-            at = slice(start, start + self.rows)
-            size = self.z[:, at].shape[1]
+        for at in self.chunks:
+            size = at.stop - at.start
             z = self.room[0][:, :size].copy_(self.z[:, at]).sub_(self.top[:, at])
             if self.blocked:
                 z.clamp_min_(self.least)

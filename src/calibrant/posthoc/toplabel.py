@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from calibrant.functional.pooling import pool
+from calibrant.functional.pooling import pooled
 from calibrant.posthoc.map import FittedMap
 from calibrant.types import Predictions
 
@@ -33,7 +33,7 @@ class Top:
 
 
 def log_sum_exp(z: Tensor) -> Tensor:
-    """[..., K] → [..., 1]. Spelled out, because onnxruntime's own does not shift a row that begins with −inf."""
+    """[..., K] → [..., 1]. Written out, because onnxruntime's own does not shift a row that begins with −inf."""
     shift = z.amax(-1, keepdim=True).clamp_min(-1e30)
     return torch.log(torch.exp(z - shift).sum(-1, keepdim=True)) + shift
 
@@ -53,8 +53,7 @@ def top_of(p: Predictions) -> Top:
         c = p.confidence.double()
         return Top(p.predicted, c, torch.log1p(-c))
     assert p.logits is not None
-    z = p.logits.double()
-    return top_of_logits(pool(z) if z.ndim == 3 else z)
+    return top_of_logits(pooled(p.logits))
 
 
 def spread(logits: Tensor, predicted: Tensor, confidence: Tensor) -> Tensor:
@@ -94,11 +93,10 @@ class TopLabelMap(FittedMap):
         logits = p.logits
         if logits is not None:
             self.check(logits)
-            pooled = pool(logits) if logits.ndim == 3 else logits.double()
-            logits = spread(pooled, top.predicted, here.soft(top))
+            logits = spread(pooled(logits), top.predicted, here.soft(top))
         return self.mapped(p, logits, top.predicted, here.confidence(top))
 
 
 def least(n: int) -> float:
-    """Half an item in n + 1: the rarest event that n items can speak about."""
+    """Half an item in n + 1: the smallest probability that n items can show."""
     return 0.5 / (n + 1)

@@ -25,15 +25,15 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.posthoc.calibrator import at_least, certified
-from calibrant.posthoc.confidences import ConfidenceMap, ConfidenceModel, features_of
+from calibrant.posthoc.calibrator import certified
+from calibrant.posthoc.confidence_model import ConfidenceMap, ConfidenceModel, features_of
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.platt import platt
 from calibrant.posthoc.toplabel import top_of
 from calibrant.types import Predictions
 
 FARTHEST = 50.0
-"""|ln s| is cut here: beyond it the score says 0 or ∞."""
+"""|ln s| is clipped here: beyond it the score counts as 0 or ∞."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ class TrustScore(ConfidenceModel):
         self.require(self.neighbours >= 1, "neighbours", "must be at least 1")
 
     def solve(self, p: Predictions) -> FittedMap:
-        at_least(p, 2, "an item is judged by its neighbours", self.name)
+        self.need(p, 2, "an item is judged by its neighbours")
         x, y = features_of(p, self.name), p.labels.cpu()
         if len(torch.unique(y)) < 2:
             raise InputError("trust_score compares classes, but all calibration labels are the same; give more items")
@@ -123,7 +123,7 @@ def high_density(x: Tensor, y: Tensor, alpha: float, neighbours: int) -> Tensor:
 def distances(
     x: Tensor, predicted: Tensor, points: Tensor, owner: Tensor, itself: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(to the predicted class, to the nearest other), [N] each; `itself[n]` is the point that item n may not find."""
+    """Distances to (the predicted class, the nearest other), [N] each; item n never finds the point `itself[n]`."""
     own = torch.full((len(x),), torch.inf, dtype=torch.float64)
     other = own.clone()
     for c in torch.unique(owner).tolist():
@@ -133,7 +133,7 @@ def distances(
         if itself is not None:
             found = members[which[:, 0]] == itself
             second = away[:, 1] if away.shape[1] > 1 else torch.full_like(first, torch.inf)
-            # of two equal points either may come first; then the second is at the same distance anyway
+            # of two equal points either may come first, but then the second is at the same distance
             first = torch.where(found, second, first)
         mine = predicted == c
         own = torch.where(mine, first, own)
@@ -151,6 +151,6 @@ def nearest(x: Tensor, points: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def log_ratio(other: Tensor, own: Tensor) -> Tensor:
-    """ln(other / own), cut at ±FARTHEST; 0/0 is ratio 1, and so is ∞/∞."""
+    """ln(other / own), clipped at ±FARTHEST; 0/0 and ∞/∞ count as ratio 1."""
     ratio = torch.log(other) - torch.log(own)
     return torch.nan_to_num(ratio, nan=0.0, posinf=FARTHEST, neginf=-FARTHEST).clamp(-FARTHEST, FARTHEST)

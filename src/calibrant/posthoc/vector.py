@@ -1,6 +1,6 @@
 """Vector scaling (Guo 2017): z'_k = w_k z_k + b_k, the least NLL, convex in (w, b).
 
-In units of the temperature solution, z̃ = z/T* and w = v/T*, it minimises
+In units of the temperature solution, z̃ = z/T* and w = v/T*, the fit minimises
 
     mean_n [log Σ_k exp(v_k z̃_k + b_k) − v_y z̃_y − b_y] + ridge/(2N) · (‖v − 1‖² + ‖b‖²):
 
@@ -21,16 +21,16 @@ from calibrant.functional.designs import Diagonal
 from calibrant.functional.multinomial import minimise
 from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap, still_impossible
-from calibrant.posthoc.temperature import least_nll
+from calibrant.posthoc.shrinkage import anchor
 from calibrant.types import Predictions
 
 IMPOSSIBLE = -1e3
-"""During the fit a logit of −inf stands this far below the least finite one of its row, in units of T*."""
+"""During the fit, a logit of −inf counts as this far below the smallest finite one of its row, in units of T*."""
 
 
 @dataclass(frozen=True, eq=False)
 class VectorMap(FittedMap):
-    """w ∘ z + b; an impossible class stays impossible whatever the sign of its weight."""
+    """w ∘ z + b; an impossible class stays impossible, whatever the sign of its weight."""
 
     weight: Tensor
     bias: Tensor
@@ -60,9 +60,7 @@ class Vector(Calibrator):
 
     def solve(self, p: Predictions) -> FittedMap:
         assert p.logits is not None
-        T, certificate = least_nll(p.logits, p.labels)
-        if certificate["bound"] is not None:
-            T = 1.0
+        T = float(anchor(p.logits, p.labels))
         z, y = p.logits.double() / T, p.labels.to(p.logits.device)
         possible = torch.isfinite(z.gather(1, y[:, None])[:, 0])
         z, y = z[possible], y[possible]

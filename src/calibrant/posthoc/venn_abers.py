@@ -29,11 +29,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from calibrant.functional.binning import ROUNDING, settled
-from calibrant.posthoc.calibrator import Calibrator, at_least, certified
-from calibrant.posthoc.curves import Floats, Step, compressed, packed, step_function
+from calibrant.functional.binning import ROUNDING
+from calibrant.posthoc.calibrator import Calibrator, certified
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.one_vs_rest import Kind, joined, kind_of, odds, scores_and_hits, top_odds
+from calibrant.posthoc.step_functions import Floats, Step, compressed, grouped, packed, step_function
 from calibrant.posthoc.toplabel import Top, TopLabelMap
 from calibrant.types import Predictions
 
@@ -98,7 +98,7 @@ class VennAbers(Calibrator):
     candidates: ClassVar[tuple[dict[str, Any], ...]] = ({}, {"kind": "one_vs_rest"})
 
     def solve(self, p: Predictions) -> FittedMap:
-        at_least(p, 2, "one point has no slope", self.name)
+        self.need(p, 2, "one point has no slope")
         kind = kind_of(self.kind, p, self.name)
         lows, highs, widths = [], [], []
         for score, hit in scores_and_hits(p, kind):
@@ -115,10 +115,7 @@ class VennAbers(Calibrator):
 
 def upper_steps(score: Floats, hit: NDArray[np.bool_]) -> Step:
     """p₁ as a function of s: the isotonic value of a new hit at s. A score on an edge is of the step on its left."""
-    score = settled(score, 1.0)[0]
-    value, size = np.unique(score, return_counts=True)
-    hits = np.zeros(len(value))
-    np.add.at(hits, np.searchsorted(value, score), hit)
+    value, size, hits = grouped(score, hit, 1.0)
     x, y = (np.concatenate([[0.0], np.cumsum(c)]) for c in (size, hits))
     reach = value + ROUNDING * np.maximum(np.abs(value), 1.0)  # a new score that ties up to rounding is on the edge
     return compressed(reach, np.maximum.accumulate(least_slopes(x, y)))

@@ -6,6 +6,7 @@ difference, `ece` the one-vs-rest ECE of the class's own probability (absent fro
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,7 +60,7 @@ def class_table(scores: Scores, classes: tuple[str, ...] | None = None, limit: i
         rows.append(
             ClassRow(
                 index=c,
-                name=classes[c] if classes is not None and c < len(classes) else str(c),
+                name=class_name(classes, c),
                 n=int(n[c]),
                 predicted=int(said[c]),
                 recall=hits[c] / n[c] if n[c] else None,
@@ -70,6 +71,11 @@ def class_table(scores: Scores, classes: tuple[str, ...] | None = None, limit: i
             )
         )
     return ClassTable(tuple(rows), k)
+
+
+def class_name(classes: Sequence[str] | None, c: int) -> str:
+    """The name of a class, or its number if it has none."""
+    return classes[c] if classes is not None and c < len(classes) else str(c)
 
 
 def top_confidence(scores: Scores) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -1,4 +1,4 @@
-"""A paired comparison as rows of text. What `calibrant.compare` returns, or a dict of the same form, both do."""
+"""A paired comparison as rows of text, from the result of `calibrant.compare` or a dict of the same form."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Row:
 
 
 def rows(comparison: Any) -> list[Row]:
-    """A row per metric, of an object or mapping with `rows` of metric, difference, low, high, p (p_holm), verdict."""
+    """One row per metric. The comparison has `rows` of metric, difference, low, high, p (p_holm) and verdict."""
     return [_row(r) for r in field(comparison, "rows") or ()]
 
 
 def names(comparison: Any) -> tuple[str, str]:
-    """What is compared with what, as far as it says: (a, b)."""
+    """The names of what is compared, (a, b), if it has names."""
     return str(field(comparison, "a") or "A"), str(field(comparison, "b") or "B")
 
 
@@ -40,7 +40,7 @@ def _row(record: Any) -> Row:
     name = str(field(record, "metric"))
     low, high = field(record, "low"), field(record, "high")
     corrected = field(record, "p_holm")
-    p = field(record, "p") if corrected is None else corrected  # the one that the verdict was made with
+    p = field(record, "p") if corrected is None else corrected  # the verdict is based on this one
     return Row(
         metric=name,
         difference=signed(name, field(record, "difference")),

@@ -1,4 +1,4 @@
-"""What a report holds besides one number per metric, as small tables with a sentence each, for specialists."""
+"""The further results of a report as small tables with one sentence each, for specialists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORDS: dict[str, tuple[str, str]] = {
 
 
 SHARES: dict[str, tuple[str, ...]] = {
-    "ece_identity": ("alpha", "refinement_term", "gamma", "predicted", "residual"),  # they add up to an ECE
+    "ece_identity": ("alpha", "refinement_term", "gamma", "predicted", "residual"),  # together they are an ECE
     "accuracy_at_coverage": ("wanted",),
     "calibration_test": ("value", "expected_if_calibrated"),  # both are ECEs
     "ensemble": ("churn",),
@@ -55,7 +55,7 @@ class Detail:
 def details(report: Report) -> list[Detail]:
     """Every extra of the report, known or not: a mapping is one row, a list of mappings is a table.
 
-    The bounds of a stream are a sentence, which stands with what a stream cannot show."""
+    The bounds of a stream are a sentence elsewhere, beside what a stream cannot show."""
     return [_detail(name, value) for name, value in report.extras.items() if name != "stream"]
 
 

@@ -53,7 +53,7 @@ def narrow(name: str, e: Estimate) -> str:
 
 
 def group_panel(found: Subgroups, file: str | None, names: Sequence[str]) -> Panel:
-    """The forest plot of the groups, and their numbers; `file` says whose they are, if there are several."""
+    """The forest plot of the groups, and their numbers; `file` names the file, if there are several."""
     text = sentence(found)
     cut = [g.name[:28] for g in found.parts]  # long names would leave the figure no room; unless only their ends differ
     called = cut if len(set(cut)) == len(cut) else [g.name for g in found.parts]

@@ -20,6 +20,7 @@ from calibrant.files.atomic import write_text
 from calibrant.functional.binning import BinSums
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS
+from calibrant.provenance import provenance
 from calibrant.report import comparison as paired
 from calibrant.report import numbers, page
 from calibrant.report.explain import BETTER, FAMILY, HEADLINE, MEANING
@@ -27,7 +28,6 @@ from calibrant.report.groups import group_panel
 from calibrant.report.markdown import markdown
 from calibrant.report.names import short_names
 from calibrant.report.panels import Panel, drawn
-from calibrant.report.provenance import provenance
 from calibrant.report.sections import Section, overview_figures, section
 from calibrant.report.steps import advice as advised
 from calibrant.report.verdict import verdict

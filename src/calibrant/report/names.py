@@ -1,4 +1,4 @@
-"""Names short enough for a column: the end of each path, as long as it takes to tell them apart."""
+"""Names short enough for a column: the shortest ends of paths that tell them apart."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operating points: accept what is at least this sure; how much is that, how right, how calibrated?
+"""Operating points: if items of at least this confidence are accepted, how many are they, how right, how calibrated?
 
 A stored point is a threshold t (accept confidence ≥ t) with exact numbers over the items. Sets of thresholds:
 
@@ -41,7 +41,7 @@ class OperatingPoints:
     ece: Floats
     ece_chance: Floats  # what a perfectly calibrated model would show with these items, by chance alone
     sure: dict[float, int | None]  # each target accuracy → the point that `decide` chooses for it
-    effective: float  # items that are worth an independent one, as a share (1 without groups)
+    effective: float  # independent items, as a share of all (1 without groups)
 
     @property
     def coverage(self) -> Floats:
@@ -116,7 +116,7 @@ def effective_share(scores: Scores) -> float:
 
 
 def shortest_between(below: float, upto: float) -> float:
-    """The decimal with the fewest digits in (below, upto]: it accepts the same items and can be read aloud."""
+    """The decimal with the fewest digits in (below, upto], which accepts the same items and is easy to read."""
     for digits in range(1, 18):
         step = Decimal(1).scaleb(-digits)
         candidate = float(Decimal(below).quantize(step, rounding=ROUND_CEILING))
@@ -143,7 +143,7 @@ def _chosen(conf: Floats, hit: NDArray[np.int64]) -> Floats:
 
 
 def _distinct(conf: Floats, fixed: Floats, chosen: Floats, kept: set[float]) -> tuple[Floats, NDArray[np.int64]]:
-    """(threshold, first accepted item): of those that accept the same items the shortest to write, and all `kept`."""
+    """(threshold, first accepted item): of thresholds that accept the same items the shortest, and all `kept`."""
     best: dict[int, tuple[bool, int, float]] = {}
     for is_chosen, values in ((False, fixed), (True, chosen)):
         for t, first in zip(values.tolist(), np.searchsorted(conf, values, side="left").tolist(), strict=True):

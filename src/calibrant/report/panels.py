@@ -33,7 +33,7 @@ class Table:
     caption: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    chosen: int | None = None  # the row to mark
+    chosen: int | None = None  # the row that is marked
     mark: str = "chosen"  # or "worst"
 
     def __post_init__(self) -> None:
@@ -54,7 +54,7 @@ class Panel:
 
 
 def drawn(panels: Sequence[Panel]) -> list[dict[str, Any]]:
-    """For the template: the panels with their figures as SVG. Each figure has a salt of its own: ids share the page."""
+    """For the template: the panels with their figures as SVG. Each has its own salt, because they share one page."""
     from markupsafe import Markup
 
     return [

@@ -15,7 +15,7 @@ HEAD = ("level", "items", "median distance", "accuracy", "confidence", "ECE", "v
 
 
 def head(found: ByLevel) -> tuple[str, ...]:
-    """Of one run there is no variance over runs."""
+    """One run has no variance over runs."""
     return HEAD if found.runs > 1 else HEAD[:-1]
 
 
@@ -34,7 +34,7 @@ def level_rows(found: ByLevel) -> list[list[str]]:
 
 
 def lead(found: ByLevel) -> str:
-    """What the two ends of the table say, in a sentence."""
+    """The first and the last level, in one sentence."""
     first, last = found.rows[0], found.rows[-1]
     ends = [
         f"{where} it is {_share(row.confidence.value)} sure and {_share(row.accuracy.value)} right"
@@ -80,7 +80,7 @@ def levels_panel(
 
 
 def _share(value: float | None) -> str:
-    """A sentence does not need more nines."""
+    """In a sentence, more nines than this are too many."""
     return "over 99.9%" if value is not None and 0.999 < value < 1 else numbers.percent(value)
 
 

@@ -1,4 +1,4 @@
-"""What one file's section of the report holds: everything computed, nothing drawn by hand, gaps said in words."""
+"""The section of one file in the report: its numbers, figures and tables, and what cannot be shown, in words."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _classes(audit: Audit) -> tuple[str, ...] | None:
 
 
 def _embedded(points: OperatingPoints) -> dict[str, Any]:
-    """Columns for the script, six digits: what is shown has four."""
+    """Columns for the script, with six digits, of which four are shown."""
     low, high = wilson(points.accepted * points.effective, points.n * points.effective)
 
     def six(column: Any) -> list[float]:

@@ -1,4 +1,4 @@
-"""What to do next, from the verdict; and the post-hoc part's candidates as a table, whatever columns they have."""
+"""What to do next, from the verdict; and the candidates of a fit as a table, whatever columns they have."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from calibrant.report.verdict import judge
 from calibrant.types import Report
 
 VERDICT = " verdict"
-"""How the columns end that judge another column."""
+"""Suffix of the columns that hold the verdict on another column."""
 CALIBRATION = "CALIBRATION"
-"""Stands in a command for the predictions on held-out items, as long as no file of them is known."""
+"""Placeholder in a command for predictions on held-out items, if no such file is known."""
 
 
 @dataclass(frozen=True)

@@ -135,13 +135,11 @@ def stress(
     labels), a file of both or a folder of classes;
     `outside_sets` foreign images by name, besides photographs and noise. `reference`, another model's `out`, adds mCE,
     mCNLL and mCECE. `calibration=(images, labels)`, clean and disjoint, shows how `calibrators` fitted there fare under
-    shift, and `rule` what becomes of a rule of `calibrant.decide`. `out` keeps the logits of every cell, and resumes.
+    shift, and `rule` does the same for a rule of `calibrant.decide`. `out` keeps the logits of every cell, and resumes.
     """
-    for name, value in (("limit", limit), ("batch", batch)):
-        if value is not None and value < 1:
-            raise InputError(f"{name} must be 1 or more, not {value}")
+    _check_numbers(limit=limit, batch=batch)
     for name in calibrators if calibration is not None else ():
-        resolve(name, {})
+        resolve(name, {})  # a wrong name is an error before the model runs
     part = limited(of_arrays(images, labels), limit)
     where = torch.device(device) if device is not None else _home(model)
     subject = Subject(model, mean, std, prepare, where)
@@ -151,9 +149,7 @@ def stress(
     k = tried(subject, Material(part, shape, device=where), type(model).__name__, "these images")
     check_rule(rule, k)
     sets = {name: _collected(given, k, shape) for name, given in (natural or {}).items()}
-    for name, some in {"labels": part, "calibration": held, **sets}.items():
-        if some is not None and not 0 <= int(some.y.min()) <= int(some.y.max()) < k:
-            raise InputError(f"{name}: labels are {int(some.y.min())} … {int(some.y.max())}, the model's 0 … {k - 1}")
+    _check_labels({"labels": part, "calibration": held, **sets}, k)
     files = None if corruptions is None else corruption_folder(Path(corruptions), k, shape)
     choice = _chosen(suite, types, severities, files, (*foreign, *GENERATED), tuple(sets))
     against = None if reference is None else Folder.existing(Path(reference))
@@ -170,23 +166,10 @@ def stress(
         batch=batch,
         device=where,
     )
-    settings: dict[str, Any] = {
-        "items": content(part),
-        "suites": choice.suites,
-        "types": choice.types,
-        "severities": choice.severities,
-        "n": part.n,
-        "corruptions": "made here" if files is None else files.content(choice.types),
-        "natural": {name: content(one) for name, one in sets.items()},
-        "outside": {name: digest(one.x) for name, one in foreign.items()},
-        "calibration": None if held is None else [held.n, content(held)],
-        "mean": mean,
-        "std": std,
-    }
-    settings |= {"weights": subject.fingerprint(), "members": subject.members, "seed": seed, "limit": limit}
     plan = planned(choice, calibration=held is not None)
     rehearsed(material, plan)
     same_items(material, compared or {}, str(reference))
+    settings = _settings(material, choice, subject, foreign) | {"mean": mean, "std": std}
     folder = None if out is None else Folder.begin(Path(out), settings)
     if folder is not None:
         _same_answers(subject, material, folder)
@@ -194,11 +177,42 @@ def stress(
     fitted = dict(maps or {}) | calibrator_maps(cells, subject.raw, calibrators)
     resampling = Resampling(seed) if intervals else None
     outcome = analyse(cells, raw=subject.raw, maps=fitted or None, reference=compared, resampling=resampling)
-    ruled = None if rule is None else RuleUnderShift.of(rule, cells, subject.raw)
-    report = StressReport(outcome, settings, ruled)
+    report = StressReport(outcome, settings, None if rule is None else RuleUnderShift.of(rule, cells, subject.raw))
     if folder is not None:
         folder.record(report.to_dict())
     return report
+
+
+def _check_numbers(**numbers: int | None) -> None:
+    for name, value in numbers.items():
+        if value is not None and value < 1:
+            raise InputError(f"{name} must be 1 or more, not {value}")
+
+
+def _check_labels(parts: Mapping[str, Part | None], k: int) -> None:
+    for name, part in parts.items():
+        if part is not None and not 0 <= int(part.y.min()) <= int(part.y.max()) < k:
+            raise InputError(f"{name}: labels are {int(part.y.min())} … {int(part.y.max())}, the model's 0 … {k - 1}")
+
+
+def _settings(material: Material, choice: Choice, subject: Subject, foreign: Mapping[str, OODImages]) -> dict[str, Any]:
+    """What the cells depend on: a folder of cells is resumed only with the same settings."""
+    part, held, files = material.part, material.calibration, material.corruptions
+    return {
+        "items": content(part),
+        "suites": choice.suites,
+        "types": choice.types,
+        "severities": choice.severities,
+        "n": part.n,
+        "corruptions": "made here" if files is None else files.content(choice.types),
+        "natural": {name: content(one) for name, one in material.natural.items()},
+        "outside": {name: digest(one.x) for name, one in foreign.items()},
+        "calibration": None if held is None else [held.n, content(held)],
+        "weights": subject.fingerprint(),
+        "members": subject.members,
+        "seed": material.seed,
+        "limit": material.limit,
+    }
 
 
 def _chosen(
@@ -209,7 +223,7 @@ def _chosen(
     outside: tuple[str, ...],
     natural: tuple[str, ...],
 ) -> Choice:
-    """What was asked for, by name, before the model is asked anything."""
+    """What was asked for, by name; wrong names are errors before the model runs."""
     suites = chosen_suites(suite)
     if natural and "natural" not in suites:
         suites = (*suites, "natural")
@@ -231,7 +245,7 @@ def _chosen(
 
 
 def _same_answers(subject: Subject, material: Material, folder: Folder) -> None:
-    """Weights are hashed, code is not: another function or `prepare` shows in what it says to the first items."""
+    """Weights are hashed, but code is not: another function or `prepare` is found by its answers to the first items."""
     clean = Cell("clean")
     if clean.key not in folder or isinstance(subject.predictor, Ensemble):
         return

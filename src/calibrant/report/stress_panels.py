@@ -23,7 +23,7 @@ MAPS = (
 
 
 def panels(report: StressReport) -> list[Panel]:
-    """The sections that this run has something to say in."""
+    """The sections for what this run has measured."""
     o = report.outcome
     made = [
         _corruptions(report) if o.corruptions is not None else None,
@@ -35,7 +35,9 @@ def panels(report: StressReport) -> list[Panel]:
         _frequency(o) if o.frequency else None,
     ]
     there = [panel for panel in made if panel is not None]
-    said = [note for note in o.notes if note.split(":")[0] not in o.ood]  # those of a foreign set stand with it
+    said = [
+        note for note in o.notes if note.split(":")[0] not in o.ood
+    ]  # notes on a foreign set are in its own section
     return [replace(panel, notes=(*panel.notes, *said)) if i == 0 else panel for i, panel in enumerate(there)]
 
 

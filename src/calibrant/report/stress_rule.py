@@ -1,4 +1,4 @@
-"""What becomes of a rule's promise under shift: the rule judged on every cell, from the logits that are there."""
+"""A rule under shift: it is judged on every cell, from the stored logits, and compared with its promise."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from calibrant.report.numbers import DASH, short
 from calibrant.report.panels import Panel, Table
 
 JUDGED = ("clean", "natural", "corruption")
-"""Kinds of cells that a promise about single, labelled items is compared with."""
+"""Kinds of cells with single, labelled items, which a promise is about."""
 COLUMNS = {
     "threshold": {"accepted": "items accepted", "accuracy_accepted": "accuracy of the accepted"},
     "sets": {"coverage": "sets that hold the truth", "set_size": "classes in a set"},
     "costs": {"cost": "cost of an item", "saved": "saved against the likeliest class"},
 }
-"""Kind of rule → the estimates that are shown, and what they are called."""
+"""Kind of rule → the estimates that are shown, and their titles."""
 SHARES = ("accepted", "accuracy_accepted", "coverage")
 SAID = {"accuracy_accepted": "of the accepted are right", "coverage": "of sets hold the truth"}
 
@@ -55,7 +55,7 @@ class RuleUnderShift:
             raise SplitError("the rule was chosen on the items that are stressed; choose it on other items") from error
 
     def sentence(self) -> str:
-        """The promise on clean items, and where the least is left of it."""
+        """The promise on clean items, and under which shift it is broken most."""
         clean = self.cells[Cell("clean")]
         if clean.promise is None:
             if "loss_accepted" not in clean.estimates:

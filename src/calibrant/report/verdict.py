@@ -25,7 +25,7 @@ SLIGHT, STRONG = 0.01, 0.10
 """|gap| below the first is called slight, from the second on strong."""
 
 QUALITY = ((0.95, "very well"), (0.85, "well"), (0.7, "moderately"), (0.0, "poorly"))
-"""AUROC from which on the ordering is called so."""
+"""From this AUROC on, the ordering is called so."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def judge(report: Report) -> Verdict:
         return Verdict(
             "unknown", f"not judged: {missing} {'were' if ' ' in missing else 'was'} not computed", "", ranking
         )
-    if report.conventions.get("about") == "positive class":  # accuracy is not what confidence is about
+    if report.conventions.get("about") == "positive class":  # here confidence is not about accuracy
         side = "too high" if gap.value > 0 else "too low"
         says = f"its probabilities of the positive class are {percent(abs(gap.value))} {side} on average"
     else:

@@ -2,7 +2,7 @@
 
 `SHIFTS` holds the corruptions, (x, severity, rng, index=) → x'; `PERTURBATIONS` the sequences, (x, frames, rng, index=)
 → [T, N, C, H, W]; `frequency` the noise of one band. Randomness is per item: item 7 with seed 0 looks the same alone,
-in any batch and on any device, so results never depend on the batch size (`counter`).
+in any batch and on any device, so results never depend on the batch size (`random_numbers`).
 """
 
 from torch import Tensor

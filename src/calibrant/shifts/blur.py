@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from calibrant.shifts.corruption import Corruption, Strengths
-from calibrant.shifts.counter import Draws
+from calibrant.shifts.random_numbers import Draws
 from calibrant.shifts.separable import clipped_zoom, gaussian, inside
 
 NEGLIGIBLE = 1e-5
-"""Smaller weights of the motion blur change no byte."""
+"""Weights of the motion blur below this change no byte."""
 
 
 class GaussianBlur(Corruption):

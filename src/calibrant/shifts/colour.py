@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant.shifts.corruption import Corruption, Strengths
-from calibrant.shifts.counter import Draws
+from calibrant.shifts.random_numbers import Draws
 
 LUMA = (0.299, 0.587, 0.114)
 

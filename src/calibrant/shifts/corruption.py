@@ -1,4 +1,4 @@
-"""What all corruptions share: one `__call__` does the checks, severity 0, the range, the dtype and the randomness.
+"""Corruptions: one `__call__` for all does the checks, severity 0, the range, the dtype and the randomness.
 
 A corruption has its published `strengths` and one method, `distort`: float32 images in [0, 1] → float32 images, which
 are clipped afterwards. Bytes come back as bytes: rounded down, as the published files were (`numpy.uint8(255 · x)`),
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.shifts.counter import Draws, draws
+from calibrant.shifts.random_numbers import Draws, draws
 
 SEVERITIES = 5
 
@@ -38,10 +38,10 @@ SMALLEST = 8
 """The smallest side for which corruptions make sense. A kernel may be larger than the image: borders are repeated."""
 
 SLACK = 1e-4
-"""Of a byte's step: keeps 254.99999 (a float32 255) from being rounded down to 254."""
+"""Added before rounding down to bytes, so that 254.99999 (a float32 255) does not become 254."""
 
 CACHED = 1 << 19
-"""Values that a CPU processes at a time: two MiB of float32, which its cache holds."""
+"""Values that a CPU processes at a time: two MiB of float32, which fit into its cache."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Corruption(ABC):
 
         Randomness is per item: pass the numbers of the items as `index` ([N], or that of the first), and the result
         does not depend on how the data is batched. By default they are 0 … N − 1. Only the seed of `rng` is used
-        (`counter.draws`).
+        (`random_numbers.draws`).
         """
         check_images(x)
         check_severity(severity)
@@ -114,7 +114,7 @@ def exact(device: torch.device) -> Iterator[None]:
 
 
 def pieces(x: Tensor) -> list[slice]:
-    """The whole batch on a GPU; on a CPU as many images at a time as its cache holds, which only saves time."""
+    """The whole batch on a GPU; on a CPU, to save time, as many images at a time as fit into its cache."""
     n = x.shape[0]
     step = n if x.device.type != "cpu" else max(1, CACHED // x[0].numel())
     return [slice(start, start + step) for start in range(0, n, step)]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant.shifts.corruption import Corruption, Strengths
-from calibrant.shifts.counter import Draws
+from calibrant.shifts.random_numbers import Draws
 from calibrant.shifts.separable import gaussian
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional.frequency_band import band_pass
 from calibrant.shifts.corruption import as_given, check_images, exact, unit
-from calibrant.shifts.counter import draws
+from calibrant.shifts.random_numbers import draws
 
 FREQUENCIES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 """In units of π, the axis of SS Fig. 6c."""
@@ -45,10 +45,7 @@ class FrequencyNoise:
         check_images(x)
         with exact(x.device):
             noise = draws(rng, self.name, 0, x.shape[0], x.device, index).normal(*x.shape[1:])
-            if noise.shape[:2] == (
-                1,
-                1,
-            ):  # a single plane would differ in its last bit (see blur.fft_filter)
+            if noise.shape[0] * noise.shape[1] == 1:  # a single plane would differ in its last bit (`blur.fft_filter`)
                 noise = noise.expand(2, -1, -1, -1)
             noise = band_pass(noise, self.frequency, self.width)[: x.shape[0]]
             if self.l2 is not None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from calibrant.shifts.blur import fast_length, fft_filter
 from calibrant.shifts.colour import grey
 from calibrant.shifts.corruption import Corruption, Strengths
-from calibrant.shifts.counter import Draws
+from calibrant.shifts.random_numbers import Draws
 
 # mean of R, G, B; deviation within a piece of R, G, B; for 32 and 224: deviation of a piece's mean, and the slope
 # (flatter at 32: the photographs were reduced by skipping pixels); skewness

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from calibrant.shifts.corruption import SLACK, Corruption, Strengths
-from calibrant.shifts.counter import Draws
+from calibrant.shifts.random_numbers import Draws
 from calibrant.shifts.separable import gaussian
 
 

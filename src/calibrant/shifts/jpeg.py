@@ -2,9 +2,9 @@
 
 As libjpeg does by default, and so Pillow: YCbCr in bytes, colour at half the resolution, 8 × 8 cosine transforms
 divided by the standard tables (ITU T.81, Annex K) scaled by the quality, rounded; then back, colour enlarged by a
-triangle filter ("fancy upsampling"). Entropy coding is lossless and left out. Colours are libjpeg's integers, with
-16 bits after the point, which float32 holds exactly in any order of adding; its cosine transforms are integer
-approximations, so a pixel may differ where a coefficient lies on the edge.
+triangle filter ("fancy upsampling"). Entropy coding is lossless and left out. Colours are computed with libjpeg's
+integers of 16 fractional bits, which float32 adds exactly in any order. libjpeg's cosine transforms are integer
+approximations, so a pixel may differ where a coefficient is close to a rounding edge.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant.shifts.corruption import Corruption, Strengths
-from calibrant.shifts.counter import Draws
+from calibrant.shifts.random_numbers import Draws
 
 LUMINANCE = (
     16, 11, 10, 16, 24, 40, 51, 61,
@@ -59,7 +59,7 @@ class JpegCompression(Corruption):
 
 
 def jpeg(x: Tensor, quality: int) -> Tensor:
-    """Bytes as floats [N, 1 or 3, H, W] → the same after compression, to be clipped and cut down; colour in place."""
+    """Bytes as floats [N, 1 or 3, H, W] after compression, to be clipped and rounded down. Changes colour in place."""
     if x.shape[1] == 1:
         return coded(x - 128, quality, LUMINANCE).add_(128)
     h, w = x.shape[2:]
@@ -79,9 +79,8 @@ def to_ycc(x: Tensor) -> tuple[Tensor, Tensor]:
 @functools.lru_cache(maxsize=8)
 def ycc_factors(device: torch.device) -> tuple[Tensor, Tensor]:
     factors = torch.tensor([[19595, 38470, 7471], [-11059, -21709, 32768], [32768, -27439, -5329]]) / ONE
-    half = (
-        torch.tensor([[ONE / 2 - 128 * ONE], [ONE / 2 - 1], [ONE / 2 - 1]]) / ONE
-    )  # libjpeg uses slightly less for the colours
+    # for the colours libjpeg rounds with slightly less than a half
+    half = torch.tensor([[ONE / 2 - 128 * ONE], [ONE / 2 - 1], [ONE / 2 - 1]]) / ONE
     return factors.float().to(device), half.float().to(device)
 
 
@@ -98,7 +97,8 @@ def to_rgb(y: Tensor, colour: Tensor, out: Tensor) -> Tensor:
 def halved(x: Tensor) -> Tensor:
     """Means of 2 × 2 pixels; halves are rounded down and up in turn along a row (libjpeg's bias of 1, 2, 1, 2 …).
 
-    A row is first continued to whole blocks by its last pixel, as libjpeg does: by its last mean it would be another.
+    Like libjpeg, a row is first extended to whole blocks by its last pixel. Extending it after taking the means would
+    give other values.
     """
     h, w = x.shape[2:]
     x = F.pad(x, (0, -w % 16, 0, h % 2), mode="replicate") if h % 2 or w % 16 else x
@@ -115,14 +115,14 @@ def halving_bias(n: int, device: torch.device) -> Tensor:
 def doubled(x: Tensor) -> Tensor:
     """Triangle filter: 3/4 of the nearer and 1/4 of the farther pixel along each axis, border repeated.
 
-    In exact sixteenths, of which libjpeg adds 8 and 7 in turn along a row before it cuts down: a quarter of that goes
-    into each of the four pixels that make one.
+    In exact sixteenths. Before it rounds down, libjpeg adds 8 and 7 of them in turn along a row; here a quarter of that
+    is added to each of the four pixels that make one.
     """
     n, c, h, w = x.shape
     padded = torch.cat((x[..., :1], x, x[..., -1:]), dim=3).mul_(1 / 16)
     near = padded[..., 1:-1] * 3
     left, right = padded[..., :-2].add(2 / 16).add_(near), padded[..., 2:].add(1.75 / 16).add_(near)
-    # even and odd columns side by side: a complex number's parts lie so in memory, and torch is fast at that
+    # interleave even and odd columns as the parts of complex numbers, which torch does fast
     wide = torch.view_as_real(torch.complex(left, right)).view(n, c, h, 2 * w)
     out = torch.empty(n, c, h, 2, 2 * w, device=x.device)
     upper, lower = out[:, :, :, 0], out[:, :, :, 1]
@@ -150,8 +150,8 @@ def coded(x: Tensor, quality: int, table: tuple[int, ...]) -> Tensor:
 def transforms(quality: int, table: tuple[int, ...], device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """A block to its coefficients in eighths [64, 64]; an eighth in steps of the table [64]; steps to a block [64, 64].
 
-    libjpeg's transform ends in whole eighths, and its division rounds halves away from zero: so does ours, by a
-    millionth more than the step.
+    libjpeg's transform ends in whole eighths, and its division rounds halves away from zero. Ours does so by dividing
+    by a millionth less than the step.
     """
     scale = 5000 // quality if quality < 50 else 200 - 2 * quality
     step = torch.tensor([min(max((t * scale + 50) // 100, 1), 255) for t in table], dtype=torch.float64)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrant.shifts.corruption import Corruption, Strengths
-from calibrant.shifts.counter import Draws
+from calibrant.shifts.random_numbers import Draws
 
 CELLS = 512
 

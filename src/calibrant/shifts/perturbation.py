@@ -18,7 +18,7 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.shifts.corruption import as_given, check_images, exact, unit
-from calibrant.shifts.counter import Draws, draws
+from calibrant.shifts.random_numbers import Draws, draws
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Perturbation(ABC):
     def __call__(
         self, x: Tensor, frames: int | None, rng: torch.Generator | int, *, index: Tensor | int | None = None
     ) -> Tensor:
-        """Images [N, C, H, W], uint8 or floating in [0, 1]. Randomness is per item, numbered by `index` (`counter`)."""
+        """Images [N, C, H, W], uint8 or floating in [0, 1]. Randomness is per item, numbered by `index`."""
         check_images(x)
         count = self.published if frames is None else frames
         if not isinstance(count, Integral) or count < 2:
@@ -56,3 +56,15 @@ class Perturbation(ABC):
     @abstractmethod
     def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
         """float32 frames of float32 images in [0, 1]; each is clipped, in place, after it is yielded."""
+
+
+class StepPerturbation(Perturbation):
+    """Abstract: the same change in whole steps, 0 in the middle of the sequence; write `frame`."""
+
+    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
+        for i in range(frames):
+            yield self.frame(x, i - (frames - 1) // 2)
+
+    @abstractmethod
+    def frame(self, x: Tensor, step: int) -> Tensor:
+        """The images, changed by this many steps."""

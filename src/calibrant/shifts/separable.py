@@ -15,9 +15,8 @@ from torch import Tensor
 
 Device = torch.device
 
-
 LANES = 16
-"""Rows are padded to a multiple of this: a product of a plane at an odd address may differ in its last bit."""
+"""Rows are padded to a multiple of this, because products of unaligned planes may differ in the last bit."""
 
 
 def separable(x: Tensor, rows: Tensor, columns: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.shifts.blur import motion
 from calibrant.shifts.colour import brighten, tint
-from calibrant.shifts.counter import Draws
 from calibrant.shifts.noise import poisson
-from calibrant.shifts.perturbation import Perturbation
+from calibrant.shifts.perturbation import Perturbation, StepPerturbation
+from calibrant.shifts.random_numbers import Draws
 from calibrant.shifts.separable import gaussian
 from calibrant.shifts.spatter import WATER, sheen
 from calibrant.shifts.weather import flakes, snowfall
@@ -96,14 +96,13 @@ class SnowSequence(Perturbation):
             yield snowfall(x, layer, 10, 2, torch.full((len(x),), i * 4.0 - 150, device=x.device), 0.85)
 
 
-class BrightnessSequence(Perturbation):
+class BrightnessSequence(StepPerturbation):
     """Brighter by 1.5% per frame, starting darker than the image."""
 
     name: ClassVar[str] = "brightness"
 
-    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
-        for i in range(frames):
-            yield brighten(x, (i - (frames - 1) // 2) * 0.015)
+    def frame(self, x: Tensor, step: int) -> Tensor:
+        return brighten(x, step * 0.015)
 
 
 class GaussianBlurSequence(Perturbation):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from calibrant.shifts.colour import tint
 from calibrant.shifts.corruption import Corruption, Strengths
-from calibrant.shifts.counter import Draws
+from calibrant.shifts.random_numbers import Draws
 from calibrant.shifts.separable import gaussian
 
 WATER = (175, 238, 238)

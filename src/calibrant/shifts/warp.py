@@ -14,61 +14,56 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.shifts.counter import Draws
 from calibrant.shifts.elastic import pixels, sample
-from calibrant.shifts.perturbation import Perturbation
+from calibrant.shifts.perturbation import Perturbation, StepPerturbation
+from calibrant.shifts.random_numbers import Draws
 
 
-class Translate(Perturbation):
+class Translate(StepPerturbation):
     """Moved along the row by one pixel per frame."""
 
     name: ClassVar[str] = "translate"
     published: ClassVar[int] = 16
 
-    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
-        for i in range(frames):
-            yield shifted(x, i - (frames - 1) // 2)
+    def frame(self, x: Tensor, step: int) -> Tensor:
+        return shifted(x, step)
 
 
-class Rotate(Perturbation):
+class Rotate(StepPerturbation):
     """Turned by one degree per frame."""
 
     name: ClassVar[str] = "rotate"
 
-    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
-        for i in range(frames):
-            yield affine(x, degrees=i - (frames - 1) // 2)
+    def frame(self, x: Tensor, step: int) -> Tensor:
+        return affine(x, degrees=step)
 
 
-class Scale(Perturbation):
+class Scale(StepPerturbation):
     """Scaled by a fiftieth per frame."""
 
     name: ClassVar[str] = "scale"
 
-    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
-        for i in range(frames):
-            yield affine(x, scale=1 + 0.02 * (i - (frames - 1) // 2))
+    def frame(self, x: Tensor, step: int) -> Tensor:
+        return affine(x, scale=1 + 0.02 * step)
 
 
-class Shear(Perturbation):
+class Shear(StepPerturbation):
     """Sheared by one degree per frame."""
 
     name: ClassVar[str] = "shear"
 
-    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
-        for i in range(frames):
-            yield affine(x, shear=i - (frames - 1) // 2)
+    def frame(self, x: Tensor, step: int) -> Tensor:
+        return affine(x, shear=step)
 
 
-class Tilt(Perturbation):
+class Tilt(StepPerturbation):
     """Tilted in perspective about both axes, three quarters of a degree per frame."""
 
     name: ClassVar[str] = "tilt"
     nearest: ClassVar[bool] = True
 
-    def sequence(self, x: Tensor, frames: int, numbers: Draws) -> Iterator[Tensor]:
-        for i in range(frames):
-            yield tilted(x, 0.75 * (i - (frames - 1) // 2))
+    def frame(self, x: Tensor, step: int) -> Tensor:
+        return tilted(x, 0.75 * step)
 
 
 class ZoomBlurSequence(Perturbation):

@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant.shifts.blur import motion
 from calibrant.shifts.colour import grey
 from calibrant.shifts.corruption import Corruption, Strengths
-from calibrant.shifts.counter import Draws
+from calibrant.shifts.random_numbers import Draws
 from calibrant.shifts.separable import clipped_zoom
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError, SplitError, unknown
-from calibrant.functional.pooling import pool
+from calibrant.functional.pooling import pooled
 from calibrant.functional.soft_labels import soft_labels
 from calibrant.functional.tensors import as_tensor
 from calibrant.targets.fixed import check_classes, check_number
@@ -71,8 +71,7 @@ def gaps(validation: Predictions, level: Tensor, levels: int, classes: int) -> T
         raise SplitError("adaptive label smoothing would learn from the test split; pass validation predictions")
     if (k := validation.logits.shape[-1]) != classes:
         raise InputError(f"the validation predictions have {k} classes, and the targets {classes}")
-    logits = validation.logits if validation.logits.ndim == 2 else pool(validation.logits)
-    confidence, predicted = torch.softmax(logits.double(), -1).max(-1)
+    confidence, predicted = torch.softmax(pooled(validation.logits), -1).max(-1)
     error = confidence - (predicted == validation.labels).double()
     level = level.to(error.device)
     if level.shape != error.shape:

@@ -31,7 +31,7 @@ from calibrant.transforms import TRANSFORMS
 from calibrant.types import Split
 
 CLASS_WEIGHTS = "class_weights"
-"""What a recipe calls a loss's `weight`: a penalty's `weight` is another thing, and both stand in one recipe."""
+"""The name of a loss's `weight` in a recipe, where a penalty's `weight` means something else."""
 
 MEDIAN_FREQUENCY = "median_frequency"
 """What a recipe may write as a loss's `class_weights` instead of numbers."""

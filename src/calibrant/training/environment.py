@@ -7,10 +7,7 @@ in `RUN/environment.json`. For the same reason that number depends only on sizes
 from __future__ import annotations
 
 import math
-import os
 import platform
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
@@ -20,6 +17,7 @@ from typing import Any
 import torch
 
 from calibrant.files import hashed
+from calibrant.provenance import commit
 
 PACKAGES = ("calibrant", "torch", "numpy", "lightning", "safetensors")
 
@@ -43,29 +41,6 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 def device_name(device: torch.device | str) -> str:
     where = torch.device(device)
     return torch.cuda.get_device_name(where) if where.type == "cuda" else where.type
-
-
-def commit() -> str | None:
-    """The commit of the running source, with `+` if files were changed; None outside a checkout.
-
-    A copy of a checkout without its history can set the environment variable CALIBRANT_COMMIT.
-    """
-    if said := os.environ.get("CALIBRANT_COMMIT"):
-        return said
-    here = Path(__file__).resolve().parent
-    head = _git(here, "rev-parse", "HEAD")
-    if head is None:
-        return None
-    changed = _git(here, "status", "--porcelain", "--untracked-files=no", "--", str(here.parent))
-    return head + ("+" if changed else "")
-
-
-def command(argv: Sequence[str] | None = None) -> str:
-    """The running command line, with the program's name instead of its path."""
-    words = list(sys.argv if argv is None else argv)
-    return " ".join(
-        ["calibrant" if Path(words[0]).stem in ("__main__", "calibrant") else Path(words[0]).name, *words[1:]]
-    )
 
 
 @contextmanager
@@ -94,11 +69,3 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None

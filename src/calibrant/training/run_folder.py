@@ -18,8 +18,9 @@ from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, hashed, locks, outputs
 from calibrant.files.paths import check_links, inside, visible
 from calibrant.nn import build as build_network
+from calibrant.provenance import command
 from calibrant.training import checkpoint
-from calibrant.training.environment import command, environment
+from calibrant.training.environment import environment
 from calibrant.training.own_network import Own, copied, maker
 from calibrant.training.recipe import Recipe, read
 from calibrant.training.settings import build

@@ -2,9 +2,9 @@
 
 For an example x' = x + δ the target moves from q to uniform with the distance:
     q' = λ(δ)·q + (1 − λ(δ))/K,   λ(δ) = (1 − min(1, ‖δ‖∞ / ε))^ρ
-The attack is handed in, (model, x, labels) → x'; one with `seeded(seed)` starts where the run's generator says. Stutz's
-maximises the confidence of any class but the label (`PGD(maximise="confidence")`). It runs on the net in evaluation
-mode, so that statistics of adversarial batches do not enter BatchNorm before training sees them.
+The attack is passed in, (model, x, labels) → x'. If it has `seeded(seed)`, it starts at a point drawn by the run's
+generator. Stutz's attack maximises the confidence of any class but the label (`PGD(maximise="confidence")`). It runs on
+the network in evaluation mode, so that it does not change BatchNorm's statistics.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Risk–coverage and accuracy–coverage: accept the most confident first, and watch the errors come in.
 
-The band is a pointwise Wilson interval. Curves are cut to a few hundred points: more than the pixels there are.
+The band is a pointwise Wilson interval. Curves are thinned to a few hundred points, which is more than the pixels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POINTS = 240
 
 
 def coverage_curve(scores: Scores, points: int = POINTS) -> tuple[Floats, Floats]:
-    """(coverage, accuracy of what is accepted), thinned evenly in coverage; the ends are kept."""
+    """(coverage, accuracy of the accepted), thinned evenly in coverage; both ends are kept."""
     good, bad = run_weights(rank(scores.log_error), scores.correct)
     coverage, accuracy = (t[0].numpy() for t in curve(good, bad))
     at = np.unique(np.searchsorted(coverage, np.linspace(coverage[0], 1, points) - 1e-12))
@@ -34,8 +34,7 @@ def risk_coverage(
 ) -> Axes:
     """Error rate among the accepted, against the share accepted; dashed: a perfect ordering at this accuracy."""
     ax = ax or new_axes()
-    coverage, accuracy = coverage_curve(scores)
-    _band(ax, coverage, accuracy, scores.n * effective, colour, label, risk=True)
+    _band(ax, scores, effective, colour, label, risk=True)
     right = float(scores.correct.double().mean())
     grid = np.linspace(max(right, 1e-9), 1, 40)
     ax.plot([0, *grid], [0, *np.maximum(1 - right / grid, 0)], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
@@ -48,13 +47,14 @@ def accuracy_coverage(
 ) -> Axes:
     """Accuracy among the accepted, against the share accepted."""
     ax = ax or new_axes()
-    coverage, accuracy = coverage_curve(scores)
-    _band(ax, coverage, accuracy, scores.n * effective, colour, label, risk=False)
+    _band(ax, scores, effective, colour, label, risk=False)
     ax.set_ylabel("accuracy of what is accepted")
     return _finish(ax, label)
 
 
-def _band(ax: Axes, coverage: Floats, accuracy: Floats, n: float, colour: str, label: str | None, risk: bool) -> None:
+def _band(ax: Axes, scores: Scores, effective: float, colour: str, label: str | None, risk: bool) -> None:
+    coverage, accuracy = coverage_curve(scores)
+    n = scores.n * effective
     low, high = wilson(accuracy * coverage * n, coverage * n)
     if risk:
         accuracy, low, high = 1 - accuracy, 1 - high, 1 - low

@@ -1,5 +1,5 @@
 """Density of confidence for correct and for incorrect answers (DS Fig. 2): the less they overlap, the better a
-threshold works. Each curve is normalised on its own, so that rare errors are still seen."""
+threshold works. Each curve is normalised separately, so that rare errors are visible."""
 
 from __future__ import annotations
 

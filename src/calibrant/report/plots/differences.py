@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BEYOND = 3.0
-"""Times the largest reported difference: what lies farther out is drawn at the edge, as an arrow."""
+"""Differences of more than this many times the largest reported one are drawn as an arrow at the edge."""
 
 
 @dataclass(frozen=True)

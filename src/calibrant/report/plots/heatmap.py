@@ -1,4 +1,4 @@
-"""Type × severity as a heat map: where a model stands under every corruption, one number per tile."""
+"""Type × severity as a heat map: how a model does under every corruption, one number per tile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 FAINT, STRONG = 0.06, 0.9
 """Opacity of the best and of the worst tile."""
 LEAST = {"percent": 0.2, "plain": 0.5}
-"""What must lie between two tiles for these colours: where all is nearly as good as clean, nothing is red."""
+"""Least difference between the faintest and the strongest red: if all is nearly as good as clean, nothing is red."""
 
 
 def heatmap(
@@ -25,7 +25,7 @@ def heatmap(
     percent: bool = True,
     ax: Axes | None = None,
 ) -> Axes:
-    """Rows are types, columns severities (0: clean); the worse, the stronger the red. Every tile says its number."""
+    """Rows are types, columns severities (0: clean); the worse, the stronger the red. Every tile shows its number."""
     types = list(dict.fromkeys(c for c, s in values if s))
     severities = sorted({s for _, s in values})
     ax = ax or new_axes(1.9 + 0.56 * len(severities), 0.75 + 0.235 * len(types))

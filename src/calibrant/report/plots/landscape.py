@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.report.plots.style import COLOURS, dress, new_axes
+from calibrant.report.plots.style import COLOURS, dress, new_axes, scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Floats = NDArray[np.float64]
 LEVELS = 14
+PATH = ("accent", "second", "bad")  # colours from low to high loss
 
 
 def levels_of(losses: Sequence[Floats]) -> Floats:
-    """The same levels for several landscapes: evenly spaced in the logarithm, up to what nine tenths stay below."""
+    """The same levels for several landscapes, evenly spaced in the logarithm, up to the 90% quantile."""
     every = np.concatenate([loss.reshape(-1) for loss in losses])
     finite = every[np.isfinite(every)]
     low, high = max(float(finite.min()), 1e-6), float(np.quantile(finite, 0.9))
@@ -28,7 +29,7 @@ def levels_of(losses: Sequence[Floats]) -> Floats:
 def contour(a: Floats, b: Floats, loss: Floats, levels: Floats, marks: Sequence[tuple[float, float]]) -> Axes:
     """Lines of equal loss; the dot is the network, further dots are other checkpoints."""
     ax = new_axes(4.6, 3.8)
-    drawn = ax.contour(a, b, _bounded(loss, levels), levels=levels, cmap=_scale(), linewidths=1.1)
+    drawn = ax.contour(a, b, _bounded(loss, levels), levels=levels, cmap=scale(*PATH), linewidths=1.1)
     ax.clabel(drawn, levels[::3], fmt=lambda value: f"{value:.3g}", fontsize=7)
     for i, (x, y) in enumerate(marks):
         ax.plot(x, y, "o", color=COLOURS["bad" if i == 0 else "ink"], markersize=5)
@@ -46,7 +47,7 @@ def surface(a: Floats, b: Floats, loss: Floats, levels: Floats) -> Axes:
     ax: Any = figure.add_subplot(projection="3d")
     dress(ax)
     across, up = np.meshgrid(a, b)
-    ax.plot_surface(across, up, _bounded(loss, levels), cmap=_scale(), linewidth=0.2, rcount=40, ccount=40)
+    ax.plot_surface(across, up, _bounded(loss, levels), cmap=scale(*PATH), linewidth=0.2, rcount=40, ccount=40)
     ax.set_zlim(0, float(levels[-1]))
     ax.set_xlabel("first direction")
     ax.set_ylabel("second direction")
@@ -60,9 +61,3 @@ def surface(a: Floats, b: Floats, loss: Floats, levels: Floats) -> Axes:
 def _bounded(loss: Floats, levels: Floats) -> Floats:
     bounded: Floats = np.minimum(np.where(np.isfinite(loss), loss, np.inf), levels[-1])
     return bounded
-
-
-def _scale() -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
-
-    return LinearSegmentedColormap.from_list("loss", [COLOURS[c] for c in ("accent", "second", "bad")])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from calibrant.errors import InputError
-from calibrant.report.plots.style import COLOURS, SERIES, legend, new_axes, percent_axis, shown
+from calibrant.report.plots.style import COLOURS, SERIES, legend, new_axes, percent_axis, scale, shown
 from calibrant.types import Estimate
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 AXIS = "robustness level, from easily attacked to robust"
 MOST_NAMED = 12
-"""Levels that a legend has room for; of more, some are named."""
+"""Levels that fit into a legend; of more, only some are named."""
 
 
 def level_accuracy(found: ByLevel, *, ax: Axes | None = None) -> Axes:
@@ -55,13 +55,13 @@ def level_error(found: Sequence[ByLevel], what: Literal["ece", "variance"] = "ec
 
 
 def epsilon_path(epsilon: Sequence[Sequence[float]], *, ax: Axes | None = None) -> Axes:
-    """ε_r after each epoch, one line per level (a row of `epsilon` per epoch, first the start): red is least robust."""
-    from matplotlib.colors import LinearSegmentedColormap, to_hex
+    """ε_r after each epoch, one line per level (red: least robust), from one row per epoch, first the start."""
+    from matplotlib.colors import to_hex
 
     ax = ax or new_axes(5.2, 3.2)
     path = np.asarray(epsilon, dtype=float)
     count = path.shape[1]
-    colours = LinearSegmentedColormap.from_list("levels", [COLOURS[name] for name in ("bad", "second", "good")])
+    colours = scale("bad", "second", "good")
     apart = math.ceil(count / MOST_NAMED)
     for r in range(count):
         last = r == count - 1

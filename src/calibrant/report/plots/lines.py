@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.report.plots.style import COLOURS, SERIES, as_they_are, legend, new_axes, percent_axis, shown
+from calibrant.report.plots.style import COLOURS, SERIES, as_they_are, legend, new_axes, percent_axis, scale, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ class Curve:
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
     dashed: bool = False
-    colour: int | None = None  # place in the series; by default its own
+    colour: int | None = None  # its place in the series of colours; by default its order
 
     @classmethod
     def of(cls, name: str, x: Sequence[float], found: Sequence[Mapping[str, Any]], colour: int | None = None) -> Curve:
@@ -68,7 +68,7 @@ def plain_log(ax: Axes, scale: str, **options: Any) -> None:
 
 
 def by_depth(found: Sequence[Curve], layers: Sequence[str], ylabel: str) -> Axes:
-    """Lines over the layers of networks; every layer has a tick, and a name as far as there is room."""
+    """Lines over the layers of networks; as many layers are named as there is room for."""
     ax = curves(found, "", ylabel)
     apart = max(1, -(-len(layers) // 14))
     ax.set_xticks(range(0, len(layers), apart), [layers[i] for i in range(0, len(layers), apart)])
@@ -97,13 +97,13 @@ def histogram(named: Sequence[tuple[str, Sequence[float]]], xlabel: str, ylabel:
 
 def stacked(table: NDArray[np.int64], edges: Sequence[float], names: Sequence[str], xlabel: str) -> Axes:
     """Counts [groups, cells] on top of each other, from early (blue) to late (red)."""
-    from matplotlib.colors import LinearSegmentedColormap, to_hex
+    from matplotlib.colors import to_hex
 
     ax = new_axes(5.2, 3.2)
-    scale = LinearSegmentedColormap.from_list("groups", [COLOURS[c] for c in ("accent", "second", "bad")])
+    colours = scale("accent", "second", "bad")
     below = np.zeros(table.shape[1])
     for i, (row, name) in enumerate(zip(table, names, strict=True)):
-        colour = to_hex(scale(i / max(len(names) - 1, 1)))
+        colour = to_hex(colours(i / max(len(names) - 1, 1)))
         ax.stairs(below + row, edges, baseline=below, fill=True, color=colour, alpha=0.75, label=name)
         below = below + row
     ax.set_xlabel(xlabel)

@@ -1,7 +1,7 @@
-"""Reliability diagram: accuracy against confidence, bin by bin, with intervals; below it where the items are.
+"""Reliability diagram: accuracy against confidence, bin by bin, with intervals; below it the number of items.
 
 A bar below the diagonal is overconfident. Each bin's accuracy has a Wilson (or Clopper–Pearson) interval, because a
-bin with twelve items says little and must look like it.
+bin with twelve items says little, and the figure must show that.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from calibrant.functional.binning import BinSums, bin_sums, equal_width
+from calibrant.functional.binning import BinSums
 from calibrant.functional.binomial import clopper_pearson, wilson
+from calibrant.functional.decomposition import event_bins
 from calibrant.functional.scores import Scores
 from calibrant.report.plots.style import COLOURS, dress, legend, new_axes, percent_axis, shown
 
@@ -19,11 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 INTERVALS = {"wilson": wilson, "clopper-pearson": clopper_pearson}
-
-
-def width_sums(scores: Scores) -> BinSums:
-    """Equal-width bin sums of the scores: what a reliability diagram is drawn from."""
-    return bin_sums(equal_width(scores.confidence, scores.bins), scores.bins, scores.confidence, scores.correct)
 
 
 def reliability(
@@ -38,7 +34,7 @@ def reliability(
 ) -> Axes:
     """Accuracy of each bin at its mean confidence. `effective`: share of independent items (groups)."""
     ax = ax or new_axes(4.2, 3.6)
-    sums = data if isinstance(data, BinSums) else width_sums(data)
+    sums = data if isinstance(data, BinSums) else event_bins(data)
     bins = sums.count.shape[-1]
     held = sums.count[0].numpy() > 0
     n, conf, acc = (t[0].numpy()[held] for t in (sums.count, sums.mean_confidence, sums.accuracy))
@@ -66,7 +62,7 @@ def reliability(
 def confidence_histogram(data: Scores | BinSums, *, ax: Axes | None = None) -> Axes:
     """Share of the items in each bin of confidence."""
     ax = ax or new_axes(4.2, 1.2)
-    sums = data if isinstance(data, BinSums) else width_sums(data)
+    sums = data if isinstance(data, BinSums) else event_bins(data)
     bins = sums.count.shape[-1]
     share = (sums.count[0] / sums.total[0]).numpy()
     for b in np.flatnonzero(share):

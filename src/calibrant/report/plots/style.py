@@ -60,18 +60,25 @@ def percent_axis(ax: Axes, which: str = "both") -> None:
 
     for axis, name in ((ax.xaxis, "x"), (ax.yaxis, "y")):
         if which in ("both", name):
-            # the default symbol is glued to the number; decimals=None picks as many as the range needs
+            # decimals=None picks as many digits as the range needs
             axis.set_major_formatter(PercentFormatter(1.0, symbol="%"))
+
+
+def scale(*names: str) -> Any:
+    """A colour map that passes through these colours."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list(" ".join(names), [COLOURS[name] for name in names])
 
 
 def legend(ax: Axes, **options: Any) -> None:
     drawn = ax.legend(frameon=False, fontsize=9, labelcolor=COLOURS["ink"], **options)
     for text in drawn.get_texts():
-        text.set_parse_math(False)  # names are people's: a dollar is no formula
+        text.set_parse_math(False)  # a dollar in a name does not begin a formula
 
 
 def as_they_are(ax: Axes) -> None:
-    """Ticks and titles that are people's names, too."""
+    """Show ticks and titles that may be names as plain text, not as formulas."""
     for text in (*ax.get_xticklabels(), *ax.get_yticklabels(), *(ax.title, ax._left_title)):  # type: ignore[attr-defined]
         text.set_parse_math(False)
 

@@ -22,7 +22,7 @@ TIP = "tip:"
 
 
 def to_svg(ax: Axes, label: str, salt: str = "calibrant") -> str:
-    """The whole figure that `ax` stands in; `label` is what a screen reader says.
+    """The whole figure that `ax` stands in; a screen reader reads `label`.
 
     `data-frame` holds where `ax` lies (left, top, right, bottom) and what it spans (x, X, y, Y), so that the page's
     script can move a marker over it.
@@ -34,7 +34,7 @@ def to_svg(ax: Axes, label: str, salt: str = "calibrant") -> str:
     figure = figure_of(ax)
     buffer = io.StringIO()
     options: Any = {"svg.hashsalt": salt, "svg.fonttype": "none", "path.simplify": True, "path.simplify_threshold": 0.3}
-    options["text.parse_math"] = False  # of ticks, which are made anew; other texts know from when they were made
+    options["text.parse_math"] = False  # for ticks, which are created while drawing; other texts keep their own setting
     for words in figure.findobj(Text):
         words.set_parse_math(False)
     with matplotlib.rc_context(options):

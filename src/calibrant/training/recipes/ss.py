@@ -47,9 +47,14 @@ def suffix(dropout: float, smooth: bool) -> str:
     return ("_dropout" if dropout else "") + ("_smooth" if smooth else "")
 
 
-def recipe(network: str, data: str, *, dropout: float = 0.0, smooth: bool = False) -> Recipe:
-    extra = (f", MC dropout {dropout}" if dropout else "") + (", smoothing" if smooth else "")
+def variant(dropout: float, smooth: bool) -> tuple[dict[str, Any], str]:
+    """(options of the network, what a recipe's description says of them)."""
     options = {**({"dropout": dropout} if dropout else {}), **({"smooth": SMOOTH} if smooth else {})}
+    return options, (f", MC dropout {dropout}" if dropout else "") + (", smoothing" if smooth else "")
+
+
+def recipe(network: str, data: str, *, dropout: float = 0.0, smooth: bool = False) -> Recipe:
+    options, extra = variant(dropout, smooth)
     return Recipe(
         name=f"ss/{data}_{network}{suffix(dropout, smooth)}",
         about=f"SS A.1, {network} on {data}{extra}; 5,000 held out is ours",
@@ -103,8 +108,7 @@ def imagenet(network: str, *, dropout: float = 0.0, smooth: bool = False) -> Rec
 
 def camvid(dropout: float = 0.0, smooth: bool = False) -> Recipe:
     """SS A.2: Adam 1e-3 → 2e-4 after 100 of 130 epochs, batch 3, crop and flip, median-frequency weights."""
-    extra = (f", MC dropout {dropout}" if dropout else "") + (", smoothing" if smooth else "")
-    options = {**({"dropout": dropout} if dropout else {}), **({"smooth": SMOOTH} if smooth else {})}
+    options, extra = variant(dropout, smooth)
     return Recipe(
         name=f"ss/camvid_unet{suffix(dropout, smooth)}",
         about=f"SS A.2, U-Net on camvid{extra}; frames of 180 × 240",

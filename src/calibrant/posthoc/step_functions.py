@@ -1,6 +1,6 @@
-"""Step functions and piecewise-linear functions: what every map that looks something up is made of.
+"""Step functions and piecewise-linear functions, as maps store them, look them up and fit them.
 
-Histogram, isotonic, BBQ, Venn–Abers, scaling–binning, spline, IRM and order-preserving maps store such functions.
+Histogram, isotonic, BBQ, Venn–Abers, scaling–binning, spline, IRM and order-preserving maps consist of such functions.
 One function has tensors edges[E] and values[E + 1], or knots x[E] and y[E]. Functions of several columns are stored
 end to end; column c then owns `edges[offset[c] : offset[c + 1]]`, and one value more than edges.
 
@@ -18,6 +18,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from calibrant.functional.binning import settled
 
 Floats = NDArray[np.float64]
 
@@ -78,6 +80,12 @@ def interpolate(score: Tensor, x: Tensor, y: Tensor, offset: Tensor | None = Non
     past, y_left = score - x[left], y[left]
     # on a knot, and before the first one, exactly its y: between two denormal knots the slope may be infinite
     return torch.where(past > 0, slope[left] * past + y_left, y_left)
+
+
+def grouped(score: Floats, hit: NDArray[np.bool_], unit: float = 0.0) -> tuple[Floats, NDArray[np.int64], Floats]:
+    """(distinct scores in rising order, items at each, hits at each). Scores that differ by rounding alone are one."""
+    value, place, size = np.unique(settled(score, unit)[0], return_inverse=True, return_counts=True)
+    return value, size, np.asarray(np.bincount(place, hit, minlength=len(value)), dtype=np.float64)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What confidence models share: they read an item's *features*, replace its confidence, and never touch its label.
+"""Confidence models: they read an item's *features*, replace its confidence, and never change its label.
 
 A logit map sees only what the network's last layer left; a confidence model sees what the network saw before it. Its
 map therefore has no `map(logits)`: `map.predictions(p)` takes `p.features` and sets `predicted` and `confidence`; where
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError, MapError
-from calibrant.functional.pooling import pool
+from calibrant.functional.pooling import pooled
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.toplabel import spread, top_of
@@ -49,12 +49,12 @@ class ConfidenceMap(FittedMap):
         if p.logits is not None:
             self.check(p.logits)
         predicted = top_of(p).predicted
-        pooled = None if p.logits is None else pooled_logits(p)
-        confidence = self.confidence(x, predicted.cpu(), pooled).clamp(0.0, 1.0)
+        z = None if p.logits is None else pooled_logits(p)
+        confidence = self.confidence(x, predicted.cpu(), z).clamp(0.0, 1.0)
         logits = p.logits
-        if pooled is not None and logits is not None:
+        if z is not None and logits is not None:
             soft = confidence.clamp(self.floor, 1 - self.floor)
-            logits = spread(pooled, predicted.cpu(), soft).to(logits.device)
+            logits = spread(z, predicted.cpu(), soft).to(logits.device)
         return self.mapped(p, logits, predicted, confidence.to(predicted.device))
 
 
@@ -71,7 +71,7 @@ class ConfidenceModel(Calibrator):
 def pooled_logits(p: Predictions) -> Tensor:
     """[N, K] float64 on the CPU."""
     assert p.logits is not None
-    return (pool(p.logits) if p.logits.ndim == 3 else p.logits.double()).cpu()
+    return pooled(p.logits).cpu()
 
 
 def features_of(p: Predictions, name: str) -> Tensor:

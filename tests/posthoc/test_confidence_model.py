@@ -16,7 +16,7 @@ from calibrant.cli import run
 from calibrant.errors import InputError, MapError
 from calibrant.functional.scores import reduce
 from calibrant.posthoc import CONFIDENCES, load
-from calibrant.posthoc.confidences import ConfidenceMap, ConfidenceModel
+from calibrant.posthoc.confidence_model import ConfidenceMap, ConfidenceModel
 from calibrant.posthoc.confidnet import ConfidNet, ConfidNetMap
 from calibrant.posthoc.trust_score import TrustScore, TrustScoreMap, high_density
 from calibrant.types import Predictions
