@@ -211,6 +211,21 @@ def test_a_setting_that_is_a_word_refuses_other_words_by_name(name: str) -> None
             cls(**{setting: "no such word"})
 
 
+@pytest.mark.parametrize("name", [*CALIBRATORS, *CONFIDENCES])
+def test_a_setting_that_is_a_number_refuses_everything_else(name: str) -> None:
+    """In Python too, not only by `fit` and --set; and a count refuses a fraction."""
+    cls = {**CALIBRATORS, **CONFIDENCES}[name]
+    for setting, value in cls().settings().items():
+        if isinstance(value, float | int):
+            for wrong in ("many", True, [1.0]):
+                with pytest.raises(InputError, match=rf"^{name}: {setting}=.* is not a number$"):
+                    cls(**{setting: wrong})
+        if isinstance(value, int):
+            for fraction in (value + 0.5, float("inf")):
+                with pytest.raises(InputError, match=rf"^{name}: {setting}=.* is not a whole number$"):
+                    cls(**{setting: fraction})
+
+
 def same_bits(a: Tensor, b: Tensor) -> bool:
     return a.dtype == b.dtype and torch.equal(
         a.view(torch.uint8) if a.ndim else a, b.view(torch.uint8) if b.ndim else b

@@ -50,7 +50,7 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch: pyt
     monkeypatch.setattr(torch, "compile", broken)
     forward = CompiledOr(network, said.append)
     assert torch.equal(forward(x), network(x)) and torch.equal(forward(x), network(x))
-    assert said == ["not compiled, and slower for it: RuntimeError: no compiler here"]
+    assert said == ["not compiled, so it runs slower: RuntimeError: no compiler here"]
 
 
 def test_a_run_says_which_engine_it_took_and_has_the_key_of_any_other(tmp_path: Path) -> None:

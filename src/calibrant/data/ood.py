@@ -44,7 +44,7 @@ class OODImages:
 
 
 def usual_ood(data: Data, root: str | Path | None) -> tuple[list[str], list[str]]:
-    """(names of OOD sets for this data set, why others are left out); held-out classes and another set come first."""
+    """(names of OOD sets for this data set, why others are left out). Held-out classes and another set come first."""
     base, chosen = split_name(data.name)
     names, notes = [], []
     if chosen is not None and base in DATASETS:
@@ -109,7 +109,7 @@ def fit_shape(x: Tensor, shape: Sequence[int]) -> tuple[Tensor, str]:
         x = x.expand(-1, 3, -1, -1)
         said.append("grey repeated in three channels")
     elif x.shape[1] != channels:
-        raise InputError(f"images of {x.shape[1]} channels cannot stand beside images of {channels}")
+        raise InputError(f"images of {x.shape[1]} channels cannot be compared with images of {channels}")
     if tuple(x.shape[2:]) != (height, width):
         said.append(f"scaled from {x.shape[2]}×{x.shape[3]} to {height}×{width} (antialiased bilinear)")
         chunks = [

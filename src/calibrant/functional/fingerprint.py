@@ -1,13 +1,13 @@
-"""Two sets with the same labels and scores are the same data: a content hash, made where the tensors are.
+"""A content hash of predictions, computed on the device of the tensors: the same labels and scores are the same data.
 
-A row is a string of words x_j of 32 bits (or fewer), whatever its numbers are. It is summed under two sets of fixed
+The numbers of a row are read as words x_j of 32 bits (or fewer). They are summed with two sets of fixed
 random weights,
 
     h_i = Σ_j w_ij · x_j  mod 2⁶⁴,   i = 1, 2     (multilinear hashing, Carter & Wegman 1979)
 
-so that two rows that differ anywhere have the same 128 bits with a probability of 2⁻⁶⁶ at most. SHA-256 over the rows'
+so two rows that differ anywhere have the same 128 bits with a probability of at most 2⁻⁶⁶. SHA-256 over the rows'
 bits, in order, is the fingerprint. An accelerator reads its logits once and returns 16 bytes per row; a stream hashes
-a batch at a time. Integers wrap round alike everywhere, so that the device cannot matter.
+a batch at a time. Integers wrap around in the same way everywhere, so the device does not matter.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch import Tensor
 from calibrant.functional.chunks import chunk_on
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
-"""Bytes of a number → the integers that its bits are read as."""
+"""Bytes per number → the integers that its bits are read as."""
 MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # SplitMix64's
 
 
 class Fingerprint:
-    """Of columns [N, …] that come whole or in batches of rows: `add` each batch, then `hexdigest`."""
+    """The hash of columns [N, …], whole or in batches of rows: `add` each batch, then call `hexdigest`."""
 
     def __init__(self) -> None:
         self._digest, self._head = hashlib.sha256(), ""

@@ -24,10 +24,10 @@ class Pixelate(Corruption):
         share = self.strength(x, severity)
         h, w = x.shape[2:]
         small = max(1, int(h * share)), max(1, int(w * share))
-        # Pillow averages along the rows first; rows that lie in memory one after the other are faster to add
+        # like Pillow, average along the rows first; rows that are contiguous in memory are faster to add
         x = boxed(x.transpose(2, 3).contiguous(), small[1])
         x = boxed(x.transpose(2, 3).contiguous(), small[0])
-        # enlarging by BOX takes the pixel under the centre; rows come last, because whole rows are copied at once
+        # enlarging by BOX takes the pixel under the centre; rows come last, because they are copied as a whole
         return x.index_select(3, under(w, small[1], x.device)).index_select(2, under(h, small[0], x.device))
 
 

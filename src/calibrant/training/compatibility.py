@@ -1,4 +1,4 @@
-"""Checks before anything is written: every label has a class, the network takes the data, the loss takes its logits.
+"""Checks before anything is written: labels are classes, the network takes the data, the loss takes its logits.
 
 Two blank items go through the network in evaluation mode, and before a training their logits go through the criterion.
 This costs one small forward pass. Without it, a misfit would be a traceback from the first epoch, in a folder that

@@ -1,7 +1,7 @@
 """A network of the user's own in a recipe: `network.name=my.module:net` on the command line, `network=` in Python.
 
-The name in the recipe is a reminder, for a file never runs code: whoever trains or loads such a run says again what the
-network is, as text that they type, as a function that makes one, or as a module.
+A recipe stores only the network's name, because a file never runs code. To train or load such a run, pass the network
+again: as typed text, as a function that makes it, or as a module.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def with_own(recipe: Recipe, given: Own) -> Recipe:
 
 
 def maker(name: str, given: Own | None, where: str, remedy: str) -> Callable[..., nn.Module] | None:
-    """What makes the network that a recipe names; None where the name is in a table or a library."""
+    """The function that makes the network of a recipe; None if its name is in a table or a library."""
     if not is_own(name):
         return None
     if given is None:
@@ -58,5 +58,5 @@ def maker(name: str, given: Own | None, where: str, remedy: str) -> Callable[...
 
 
 def copied(given: Own | None) -> Own | None:
-    """A network to load weights into: the user's own stays as it is."""
+    """A copy of the user's network, to load weights into."""
     return (lambda: copy.deepcopy(given)) if isinstance(given, nn.Module) else given

@@ -1,4 +1,4 @@
-"""What `calibrant.train` returns: the record of the run (`metrics.json`) as a dict that shows what came out."""
+"""What `calibrant.train` returns: the record of the run (`metrics.json`) as a dict that shows its main results."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ WARM_STEPS = 3
 
 
 LONG = 4_000_000
-"""Images that a training must see before compiling is worth its minute: about one of captured steps."""
+"""Compiling takes about a minute, which pays off for trainings of more images than this."""
 
 
 @dataclass
@@ -186,7 +186,7 @@ def _average(average: nn.Module, model: nn.Module, decay: float) -> None:
 
 
 def engine_of(recipe: Recipe, device: str, processes: int, penalties: Sequence[Any], items: int) -> tuple[str, str]:
-    """The engine that a recipe runs with, and why where `auto` did not take the fastest."""
+    """The engine that a recipe runs with, and why `auto` did not take the fastest one, if so."""
     if recipe.engine != "auto":
         return recipe.engine, ""
     if device != "cuda":
@@ -200,7 +200,7 @@ def engine_of(recipe: Recipe, device: str, processes: int, penalties: Sequence[A
 
 
 class CompiledOr:
-    """A network, compiled at its first call; if that fails, the network as it is, and one line that says so."""
+    """A network that is compiled at its first call. If that fails, it runs uncompiled, and one line says so."""
 
     def __init__(self, network: nn.Module, say: Callable[[str], None]) -> None:
         self.network, self.say = network, say
@@ -215,6 +215,6 @@ class CompiledOr:
             except Exception as error:  # compilers raise errors of many kinds
                 self.forward = self.network
                 why = next(iter(str(error).splitlines()), type(error).__name__)
-                self.say(f"not compiled, and slower for it: {type(error).__name__}: {why}")
+                self.say(f"not compiled, so it runs slower: {type(error).__name__}: {why}")
         out: Tensor = self.forward(x)
         return out
