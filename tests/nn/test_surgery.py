@@ -52,9 +52,8 @@ def _stem(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return found[0]
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnet29v2"])
-def test_copy_weights_names_and_undo(name: str) -> None:
-    model = build(name, classes=10, in_channels=3).eval()
+def test_copy_weights_names_and_undo() -> None:
+    model = build("resnet20", classes=10, in_channels=3).eval()
     with torch.no_grad():
         before = model(X)
         smooth = calibrant.smooth(model)
@@ -75,14 +74,11 @@ def test_inplace_reports_and_refuses_twice() -> None:
         calibrant.smooth(model)
 
 
-def test_gradients_training_mode_and_export() -> None:
+def test_a_copy_stays_in_training_mode_and_trains() -> None:
     smooth = calibrant.smooth(build("resnet20", classes=10, in_channels=3))
     assert smooth.training
     smooth(X).sum().backward()
     assert all(p.grad is not None for p in smooth.parameters())
-    smooth.eval()
-    exported = torch.export.export(smooth, (X,)).module()
-    torch.testing.assert_close(exported(X), smooth(X))
 
 
 @pytest.mark.parametrize(

@@ -198,12 +198,11 @@ def test_two_poolings_that_are_added_are_global_pooling() -> None:
     assert list(smoothed(calibrant.smooth(Pools()))) == ["after body"]
 
 
-@pytest.mark.parametrize("name", ["resnet18", "vgg16", "unet"])
-def test_in_inference_mode_the_places_are_the_same(name: str) -> None:
+def test_in_inference_mode_the_places_are_the_same() -> None:
     """There torch hands on conv2d whole, not what it is made of."""
-    expected = list(smoothed(calibrant.smooth(build(name, classes=5))))
+    expected = list(smoothed(calibrant.smooth(build("resnet20", classes=5))))
     with torch.inference_mode():
-        born_there = build(name, classes=5)
+        born_there = build("resnet20", classes=5)
         for inplace in (False, True):
             assert list(smoothed(calibrant.smooth(born_there, inplace=inplace))) == expected
 

@@ -198,20 +198,19 @@ def agrees(a: Tensor, b: Tensor) -> bool:
 
 
 class Stream:
-    """Where each member stands in one generator. A CUDA generator is (seed, offset): two cheap numbers."""
+    """Where each member stands in one generator."""
 
     def __init__(self, generator: torch.Generator, seeds: Sequence[int]) -> None:
         self.generator, self.seeds = generator, seeds
-        self.counts = generator.device.type == "cuda"
-        self.at: list[Any] = [None] * len(seeds)  # nothing was drawn yet
+        self.at: list[Tensor | None] = [None] * len(seeds)  # nothing was drawn yet
 
     @contextmanager
     def turn(self, member: int) -> Iterator[None]:
         """Inside, numbers are drawn for this member, from where its last turn ended."""
-        at, alone = self.at[member], len(self.seeds) == 1
-        if at is None or (self.counts and not alone):
+        at = self.at[member]
+        if at is None:
             self.generator.manual_seed(self.seeds[member])
-        if at is not None and not alone:  # alone, the generator is where it was left
-            self.generator.set_offset(at) if self.counts else self.generator.set_state(at)
+        else:
+            self.generator.set_state(at)
         yield
-        self.at[member] = 0 if alone else self.generator.get_offset() if self.counts else self.generator.get_state()
+        self.at[member] = self.generator.get_state()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -89,21 +89,21 @@ def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, Any]:
 
 
 def moved(value: Any, device: torch.device) -> Any:
-    if isinstance(value, Tensor):
-        return value.to(device, non_blocking=True)
-    if isinstance(value, Mapping):
-        return {k: moved(v, device) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(moved(v, device) for v in value)
-    return value
+    """A batch's inputs on that device."""
+    return _each_tensor(value, lambda tensor: tensor.to(device, non_blocking=True))
 
 
 def first(value: Any, n: int) -> Any:
     """The first `n` items of everything in a batch's inputs."""
+    return _each_tensor(value, lambda tensor: tensor[:n] if tensor.ndim else tensor)
+
+
+def _each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """With every tensor changed, however deep (torch's own tree_map does not look into other libraries' mappings)."""
     if isinstance(value, Tensor):
-        return value[:n] if value.ndim else value
+        return change(value)
     if isinstance(value, Mapping):
-        return {k: first(v, n) for k, v in value.items()}
+        return {k: _each_tensor(v, change) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return type(value)(first(v, n) for v in value)
+        return type(value)(_each_tensor(v, change) for v in value)
     return value

@@ -16,20 +16,20 @@ def evaluation(*networks: nn.Module) -> Iterator[None]:
     undone from outside."""
     modes = [(m, m.training) for network in networks for m in network.modules()]
     try:
-        for m, _ in modes:
-            m.training = False
+        _set((m, False) for m, _ in modes)
         yield
     finally:
         try:
-            _put_back(modes)
+            _set(modes)
         except KeyboardInterrupt:  # the remaining modules must not stay in eval mode
-            _put_back(modes)
+            _set(modes)
             raise
 
 
-def _put_back(modes: Iterable[tuple[nn.Module, bool]]) -> None:
+def _set(modes: Iterable[tuple[nn.Module, bool]]) -> None:
     for m, training in modes:
-        m.training = training
+        if m.training is not training:  # a module's attributes are slow to set
+            m.training = training
 
 
 def device_of(networks: Iterable[Any], default: torch.device | str = "cpu") -> torch.device:
