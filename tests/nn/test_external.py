@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import nn
 
+from calibrant.ensembles.reference import resolve
 from calibrant.errors import InputError, MissingDependencyError
 from calibrant.nn import build
+from calibrant.nn.external import published
 
 
 @pytest.fixture
@@ -21,7 +23,9 @@ def libraries(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]
 
     def made(name: str, **options: Any) -> nn.Module:
         calls.append((name, options))
-        return nn.Linear(2, options["num_classes"])
+        model = nn.Linear(2, options.get("num_classes", 3))
+        model.pretrained_cfg = {"mean": [0.5], "std": [0.2]}  # type: ignore[assignment]
+        return model
 
     for module, maker in (("timm", "create_model"), ("torchvision.models", "get_model")):
         fake = ModuleType(module)
@@ -53,6 +57,18 @@ def test_mistakes_are_named(libraries: list[tuple[str, dict[str, Any]]], monkeyp
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(MissingDependencyError, match=r"needs timm; pip install 'calibrant\[vision\]'"):
         build("timm:resnet18", classes=2)
+
+
+def test_published_networks_come_with_the_constants_of_their_inputs(
+    libraries: list[tuple[str, dict[str, Any]]],
+) -> None:
+    of_timm = resolve("timm:resnet18.a1_in1k")
+    assert (of_timm.mean, of_timm.std) == ((0.5,), (0.2,)) and not of_timm.members[0].training
+    assert resolve("torchvision:resnet18").mean == (0.485, 0.456, 0.406)
+    published("torchvision", "resnet18", weights=False)
+    assert [options for _, options in libraries] == [{"pretrained": True}, {"weights": "DEFAULT"}, {"weights": None}]
+    with pytest.raises(InputError, match="torchvision has no model 'resnet'"):
+        resolve("torchvision:resnet")
 
 
 @pytest.mark.parametrize("library", ["timm", "torchvision"])
