@@ -7,7 +7,7 @@ tensor and are perturbed once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -91,24 +91,31 @@ def perturbed(
         return
     # `.data` has a version of its own: a graph that was made before may still be differentiated afterwards
     targets = [p.data for p in parameters.values()]
-    originals = [t.clone() for t in targets]
     settings: dict[str, Any] = {"seed": seed, "member": member, "distribution": distribution, "antithetic": antithetic}
-    try:
+    with restored(targets) as originals:
         with torch.no_grad():
             perturb_(targets, originals, sigma, **settings)
         yield
+
+
+@contextmanager
+def restored(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Inside, with copies at hand, these may be written to; afterwards they are what they were, bit for bit."""
+    originals = [t.clone() for t in tensors]
+    try:
+        yield originals
     finally:
         try:
-            _restore(targets, originals)
+            _restore(tensors, originals)
         except KeyboardInterrupt:  # a second Ctrl-C must not leave the model half restored
-            _restore(targets, originals)
+            _restore(tensors, originals)
             raise
 
 
-def _restore(targets: list[Tensor], originals: list[Tensor]) -> None:
+def _restore(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> None:
     with torch.no_grad():
-        for target, original in zip(targets, originals, strict=True):
-            target.copy_(original)
+        for tensor, original in zip(tensors, originals, strict=True):
+            tensor.copy_(original)
 
 
 def drowned(parameters: Mapping[str, nn.Parameter], sigma: float) -> str | None:

@@ -8,7 +8,6 @@ are seeds; only the moments are stored. `scale` multiplies the covariance's squa
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,7 +19,8 @@ from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
 from calibrant.ensembles.ingredients import Ingredients
-from calibrant.ensembles.swa import average, has_batchnorm, recalibrate
+from calibrant.ensembles.perturbation import restored
+from calibrant.ensembles.swa import SWA, has_batchnorm, recalibrate
 from calibrant.errors import InputError
 from calibrant.functional.noise import member_seed
 
@@ -55,13 +55,8 @@ class SWAG(Ensemble):
             raise InputError(f"SWAG needs at least 2 checkpoints to have a spread, not {len(states)}")
         if members < 1 or rank < 0 or scale < 0:
             raise InputError(f"members={members}, rank={rank}, scale={scale}: must be ≥ 1, ≥ 0 and ≥ 0")
-        mean_model = copy.deepcopy(model)
-        mean_model.load_state_dict(average(states))
         batches = None if train is None else list(train)
-        if has_batchnorm(mean_model):
-            if batches is None:
-                raise InputError("this model has BatchNorm: pass train=, batches of training data to measure it again")
-            recalibrate(mean_model, batches)
+        mean_model = SWA.fit(model, states, batches).model
         variance, deviations = {}, {}
         for name, mean in mean_model.named_parameters():
             spread = torch.stack([s[name].detach().to(mean.device, torch.float64) - mean.double() for s in states])
@@ -81,9 +76,7 @@ class SWAG(Ensemble):
     @contextmanager
     def member(self, j: int) -> Iterator[Network]:
         parameters = dict(self.model.named_parameters())
-        originals = {n: p.detach().clone() for n, p in parameters.items()}
-        buffers = {n: b.clone() for n, b in self.model.named_buffers()}
-        try:
+        with restored([*(p.data for p in parameters.values()), *self.model.buffers()]):
             if self.scale > 0:
                 with torch.no_grad():
                     for name, value in self._draw(j).items():
@@ -91,12 +84,6 @@ class SWAG(Ensemble):
                 self._statistics(j)
             with evaluating(self.model) as network:
                 yield network
-        finally:
-            with torch.no_grad():
-                for name, original in originals.items():
-                    parameters[name].copy_(original)
-                for name, buffer in self.model.named_buffers():
-                    buffer.copy_(buffers[name])
 
     def _draw(self, j: int) -> dict[str, Tensor]:
         # on the CPU and in float64, so that a draw is the same on every device
