@@ -2,7 +2,10 @@
 
 Export runs the network's Python code once on stand-ins for tensors, so the graph is that of any batch. A network that
 it cannot follow (numbers taken out of PyTorch, decisions by values), or that writes to what outlives the pass, has no
-graph here: `NoGraph` says why.
+graph here: `NoGraph` says why. (`nn/tracing.py`, by which surgery follows networks, says why there are two tools.)
+
+Operations in place stay in the graph, and `cloning` says which must write to a copy. `run_decompositions({})` would
+take them all out, but it traces once more and puts another kernel in the place of batch norm's.
 """
 
 from __future__ import annotations
