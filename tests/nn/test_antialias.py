@@ -106,7 +106,7 @@ def test_a_relu_that_serves_two_places_is_passed_by() -> None:
 
 def test_max_pools_are_taken_densely_first() -> None:
     model = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.MaxPool2d(2), nn.Conv2d(4, 4, 3)).eval()
-    made = blurpool(model, ["1"], kernel=(1, 1), padding="replicate")
+    made = blurpool(model, "1", kernel=(1, 1), padding="replicate")
     with torch.no_grad():
         expected = model[2](BlurPool(2, (1, 1), "replicate")(F.max_pool2d(model[0](X), 2, 1)))
         torch.testing.assert_close(made(X), expected)
@@ -137,7 +137,7 @@ def test_what_cannot_be_done_is_said() -> None:
         blurpool(model)
     assert not blurpooled(model) and model.stages[0][4].stride == 2
     with pytest.raises(InputError, match=r"'head' is not a strided convolution or max pool; there are stages\.0\.4"):
-        blurpool(model, ["head"])
+        blurpool(model, "head")
     with pytest.raises(InputError, match="no strided convolution or max pool"):
         blurpool(nn.Sequential(nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3)))
     with pytest.raises(InputError, match="no convolution"):

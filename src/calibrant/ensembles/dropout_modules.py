@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from calibrant.ensembles.ensemble import evaluating, module
 from calibrant.errors import InputError
-from calibrant.nn.surgery import takes_name_and_module
+from calibrant.nn.surgery import names_in, takes_name_and_module
 
 Where = str | Sequence[str] | Callable[[str, nn.Module], bool] | None
 _PLAIN = nn.modules.dropout._DropoutNd
@@ -44,9 +44,7 @@ def chosen(model: nn.Module, where: Where) -> dict[str, nn.Module]:
         takes_name_and_module(where)
         picked = {name: m for name, m in found.items() if where(name, m)}
     else:
-        names = (where,) if isinstance(where, str) else tuple(where) if isinstance(where, Iterable) else (where,)
-        if wrong := [name for name in names if not isinstance(name, str)]:
-            raise InputError(f"where={wrong[0]!r} is not a name; give dropouts' names, or where(name, module) -> bool")
+        names = names_in(where, "dropouts' names, or where(name, module) -> bool")
         for name in names:
             if not any(_within(one, name) for one in found):
                 raise InputError(f"where={name!r} names no dropout of {type(model).__name__}; it has {_listed(found)}")

@@ -21,7 +21,7 @@ from calibrant.nn.blur import Padding, check_map
 from calibrant.nn.insertion import Inserted, Side, copied, insert, inserted, take_out
 from calibrant.nn.operations import ACTIVATIONS, CONVOLUTIONS, COPIES, NORMS
 from calibrant.nn.smoothing import Blur
-from calibrant.nn.surgery import convolutions, trace
+from calibrant.nn.surgery import convolutions, names_in, trace
 from calibrant.nn.tracing import Call, Operation, Trace
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -63,7 +63,7 @@ class Subsampled(Inserted):
 
 def blurpool(
     model: Network,
-    where: Sequence[str] | None = None,
+    where: str | Sequence[str] | None = None,
     *,
     kernel: Sequence[float] | str = (1, 2, 1),
     padding: Padding = "reflect",
@@ -77,11 +77,11 @@ def blurpool(
         raise InputError(f"{type(model).__name__} has no convolution, so nothing that subsamples a map")
     run = trace(model, example)
     found = {name: op for op in run.operations if op.subsamples and (name := _strided(model, run, op))}
-    if where is not None and (wrong := [name for name in where if name not in found]):
+    chosen = list(found) if where is None else names_in(where, "names of strided convolutions and max pools")
+    if wrong := [name for name in chosen if name not in found]:
         raise InputError(
             f"{wrong[0]!r} is not a strided convolution or max pool; there are {', '.join(found) or 'none'}"
         )
-    chosen = list(found) if where is None else list(where)
     if not chosen:
         raise InputError(f"{type(model).__name__} has no strided convolution or max pool to anti-alias")
     layers = [_layer(model, run, name, found[name], kernel, padding) for name in chosen]

@@ -186,10 +186,7 @@ def _choose(model: nn.Module, where: Where, example: Any, prob: Upper) -> list[P
         chosen = [name for name, m in model.named_modules() if name and where(name, m)]
         missing = [] if chosen else ["the function where="]
     else:
-        chosen = [where] if isinstance(where, str) else list(where) if isinstance(where, Iterable) else [where]
-        if wrong := [name for name in chosen if not isinstance(name, str)]:
-            raise InputError(f"where={wrong[0]!r} is not a name; give {STAGES!r}, names of modules, or a function")
-        chosen = list(dict.fromkeys(chosen))
+        chosen = names_in(where, f"{STAGES!r}, names of modules, or a function")
         missing = [repr(name) for name in chosen if _side(name)[1] not in modules] if chosen else ["an empty where="]
     if missing:
         raise InputError(f"{', '.join(missing)} matches no module; {_listed(model, example)}")
@@ -209,6 +206,14 @@ def _refused(model: nn.Module, example: Any, found: list[Place], lost: Lost) -> 
         f"{lost.operation} subsamples {lost.why}; make it a module, or name places by where={beside}"
         + (f", such as those that were found: {names}" if names else f"; {_listed(model, example)}")
     )
+
+
+def names_in(where: Any, remedy: str) -> list[str]:
+    """The names that `where=` gives, one or several, each once."""
+    names = [where] if isinstance(where, str) else list(where) if isinstance(where, Iterable) else [where]
+    if wrong := [name for name in names if not isinstance(name, str)]:
+        raise InputError(f"where={wrong[0]!r} is not a name; give {remedy}")
+    return list(dict.fromkeys(names))
 
 
 def takes_name_and_module(where: Callable[..., Any]) -> None:
