@@ -66,8 +66,8 @@ lint: $(STAMP)
 	@$(BIN)/mypy --strict src
 
 # the peers get an environment of their own, so that what they ask for cannot change ours;
-# BENCH names the scripts: by default those that measure speed and need no data (benchmarks/README.md lists all)
-BENCH ?= $(filter $(basename $(notdir $(wildcard benchmarks/*.py))),metrics ensembles streaming train)
+# BENCH names the scripts: by default the one table of what needs no data (benchmarks/README.md lists all)
+BENCH ?= speed
 bench: .venv-bench/.installed
 	@for name in $(BENCH); do echo "== benchmarks/$$name.py"; .venv-bench/bin/python -m benchmarks.$$name $(ARGS); done
 

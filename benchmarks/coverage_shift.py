@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
@@ -30,7 +31,13 @@ from calibrant.types import Estimate
 
 TYPES, SEVERITIES, CLASSES = 3, (1, 2, 3, 4, 5), 10
 SIZES = (500, 2000, 10000)
-TRUTHS = ("calibrated", "overconfident")
+TRUTHS = {"calibrated": 1.0, "overconfident": 1.6}
+"""Words → temperature."""
+FOREIGN = {"far": (3.0, 1.5), "near": (3.0, 2.7), "equal": (3.0, 3.0)}
+"""Words → how clear the items inside and outside are."""
+TABLES = {"corruptions": TRUTHS, "sequences": ("",), "foreign": FOREIGN}
+Job = tuple[str, str, int, int, int, int]
+"""Table, words, N, trials, replicates, seed."""
 POPULATION = 400_000
 REFERENCE = 1.6  # its temperature: a reference without calibration error leaves nothing to divide by
 FRAMES, KEPT = 8, 0.95  # of a sequence, and how much of the noise the next frame keeps
@@ -147,29 +154,35 @@ def table(columns: dict[str, dict[str, float]], first: str) -> list[str]:
     return lines
 
 
+def column(job: Job) -> dict[str, float]:
+    """One column of one table."""
+    torch.set_num_threads(1)
+    table, words, n, trials, replicates, seed = job
+    if table == "corruptions":
+        return corruption_rows(n, TRUTHS[words], trials, replicates, seed)
+    if table == "sequences":
+        return sequence_rows(n, 2 * trials, replicates, seed)
+    return ood_rows(n, FOREIGN[words], 2 * trials, replicates, seed)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=200)
     parser.add_argument("--replicates", type=int, default=400)
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--out", type=Path, default=OUT)
     a = parser.parse_args()
-    torch.set_num_threads(1)
     sizes = [int(n) for n in a.sizes.split(",")]
-    shifted, moving, foreign = {}, {}, {}
-    for truth, temperature in zip(TRUTHS, (1.0, 1.6), strict=True):
-        for n in sizes:
-            shifted[f"{truth}, N={n:,}"] = corruption_rows(n, temperature, a.trials, a.replicates, a.seed)
-            print(truth, n, shifted[f"{truth}, N={n:,}"], flush=True)
-    for n in sizes:
-        moving[f"N={n:,}"] = sequence_rows(n, 2 * a.trials, a.replicates, a.seed)
-        print("sequences", n, moving[f"N={n:,}"], flush=True)
-    for words, signals in (("far", (3.0, 1.5)), ("near", (3.0, 2.7)), ("equal", (3.0, 3.0))):
-        for n in sizes:
-            foreign[f"{words}, N={n:,}"] = ood_rows(n, signals, 2 * a.trials, a.replicates, a.seed)
-            print(words, n, foreign[f"{words}, N={n:,}"], flush=True)
-    a.out.write_text(page(shifted, moving, foreign, a))
+    asked = [(t, words) for t, known in TABLES.items() for words in known]
+    jobs: list[Job] = [(*one, n, a.trials, a.replicates, a.seed) for one in asked for n in sizes]
+    tables: dict[str, Columns] = {name: {} for name in TABLES}
+    with ProcessPoolExecutor(a.processes) as pool:
+        for (name, words, n, *_), found in zip(jobs, pool.map(column, jobs), strict=True):
+            tables[name][f"{words}, N={n:,}".removeprefix(", ")] = found
+            print(name, words, n, found, flush=True)
+    a.out.write_text(page(*tables.values(), a))
 
 
 Columns = dict[str, dict[str, float]]

@@ -85,12 +85,28 @@ def floor_of(rungs: Tensor) -> Tensor:
     return torch.where(rungs <= 0, 0.0, t)
 
 
+def empty_ladder() -> Tensor:
+    return torch.zeros(4, RUNGS, dtype=torch.float64)
+
+
 def state(scores: Scores) -> StreamState:
     """The state of these items."""
+    ladder = empty_ladder()
+    climb(ladder, scores)
+    return replace(sums(scores), ladder=ladder)
+
+
+def climb(ladder: Tensor, scores: Scores) -> None:
+    """Count these items on the ladder, in place: it is large beside a batch."""
+    at = torch.where(scores.correct, 0, RUNGS) + rung(scores.log_error)
+    for rows, values in ((ladder[:2], torch.ones_like(scores.confidence)), (ladder[2:], scores.confidence)):
+        rows.view(-1).index_add_(0, at, values)
+
+
+def sums(scores: Scores) -> StreamState:
+    """The state of these items without their ladder."""
     correct, confidence = scores.correct.double(), scores.confidence
     at = equal_width(confidence, scores.bins)
-    step = rung(scores.log_error)
-    hit = scores.correct
     impossible = 0 if scores.log_p_label is None else int(torch.isneginf(scores.log_p_label).sum())
     return StreamState(
         k=scores.k,
@@ -100,14 +116,7 @@ def state(scores: Scores) -> StreamState:
         moments=torch.stack([_moments(column, scores) for column in MEANS.values()]),
         impossible=impossible,
         width=torch.stack([_sum(at, w, scores.bins) for w in (None, confidence, correct, confidence.square())]),
-        ladder=torch.stack(
-            [
-                _sum(step[hit], None, RUNGS),
-                _sum(step[~hit], None, RUNGS),
-                _sum(step[hit], confidence[hit], RUNGS),
-                _sum(step[~hit], confidence[~hit], RUNGS),
-            ]
-        ),
+        ladder=torch.zeros(4, 0, dtype=torch.float64),
         classwise=scores.classwise,
         grouped=scores.group is not None,
     )
@@ -117,7 +126,8 @@ def _moments(column: Column, scores: Scores) -> Tensor:
     if scores.log_p_label is None and column in (proper.nll, proper.brier):
         return torch.zeros(3, dtype=torch.float64)  # a top-1 file does not say
     x = column(scores)
-    x = x[torch.isfinite(x)]
+    finite = torch.isfinite(x)
+    x = x if bool(finite.all()) else x[finite]
     return torch.stack([x.sum(), x.square().sum(), x.pow(3).sum()])
 
 

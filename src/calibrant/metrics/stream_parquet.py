@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,7 +17,7 @@ from calibrant.executors import Pool, execute
 from calibrant.files import parquet
 from calibrant.files.arrays import Keys, join
 from calibrant.functional.scores import Scores, positive_class, reduce
-from calibrant.metrics.stream import StreamState, state
+from calibrant.metrics.stream import StreamState, climb, empty_ladder, sums
 from calibrant.types import Predictions
 
 NUMBERS = 1 << 21
@@ -152,15 +152,16 @@ def _results(todo: list[Task], settings: Settings, pool: Pool | None, window: in
 
 def run(task: Task, settings: Settings) -> Streamed | None:
     """One task: read, reduce, add. None when every item of it is ignored."""
-    whole, size = None, max(1, NUMBERS // parquet.width(task.part))
+    whole, ladder, size = None, empty_ladder(), max(1, NUMBERS // parquet.width(task.part))
     for start, scores, said in batches(task, settings, size):
         if settings.spill is not None:
             from calibrant.metrics.external_sort import spill
 
             spill(Path(settings.spill), task, start, scores)
-        found = Streamed(state(scores), said.split.value, said.binary)
+        climb(ladder, scores)
+        found = Streamed(sums(scores), said.split.value, said.binary)
         whole = found if whole is None else whole + found
-    return whole
+    return None if whole is None else replace(whole, state=replace(whole.state, ladder=ladder))
 
 
 def batches(task: Task, settings: Settings, size: int) -> Iterator[tuple[int, Scores, Predictions]]:

@@ -1,0 +1,247 @@
+"""Every job that can be raced on a CPU without data, against every peer that is installed: one table.
+
+    python -m benchmarks.speed                 # prints the table; writes benchmarks/speed.json and docs/speed.md
+    python -m benchmarks.speed --small         # a tenth of the items: minutes, and no verdict on the limits
+    python -m benchmarks.speed --only stream   # jobs whose name contains this; writes nothing
+    python -m benchmarks.speed --page          # docs/speed.md from the JSON alone
+
+Both sides of a row run in turns in one process on one thread; seconds are medians of processor time (of wall time where
+processes work side by side). A peer that is not installed is left out; `make bench` installs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import logging
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import calibrant
+from benchmarks import metrics, streaming, temperature
+from calibrant.executors import LocalProcesses
+from calibrant.functional.scores import reduce
+from calibrant.metrics import stream_parquet
+from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.evaluate import evaluate_scores
+
+ROOT = Path(__file__).parents[1]
+JSON, PAGE = ROOT / "benchmarks" / "speed.json", ROOT / "docs" / "speed.md"
+LIMITS = {
+    "torch-uncertainty": (2.5, 1.5),
+    "probmetrics": (2.5, 1.5),
+    "torchmetrics (ECE alone)": (1.0, 1.0),
+    "netcal (ECE alone)": (1.0, 1.0),
+    "uncertainty-calibration (ECE alone)": (1.0, 1.0),
+}
+"""Peer → how many times our time it must take at least: many classes, many items."""
+PACKAGES = ("calibrant", "torch", "numpy", "torch-uncertainty", "probmetrics", "torchmetrics", "netcal")
+PACKAGES += ("uncertainty-calibration",)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Seconds of ours and of the peer; `ratio` is what `limit` speaks of, in words where it is not theirs / ours."""
+
+    job: str
+    ours: float
+    peer: str
+    theirs: float | None
+    ratio: float | None
+    limit: str
+
+    @property
+    def met(self) -> bool | None:
+        if not self.limit:
+            return None
+        sign, number = self.limit.split()[:2]
+        value = self.ours if self.ratio is None else self.ratio
+        return value <= float(number) if sign == "≤" else value >= float(number)
+
+
+Call = Callable[[], object]
+
+
+def race(ours: Call, theirs: Call, rounds: int, clock: Callable[[], float] = time.process_time) -> tuple[float, ...]:
+    """(our seconds, theirs, theirs / ours), medians of rounds in turns after one that warms up."""
+
+    def seconds(call: Call) -> float:
+        start = clock()
+        with contextlib.redirect_stdout(io.StringIO()):
+            call()
+        return max(clock() - start, 1e-9)
+
+    seconds(ours), seconds(theirs)
+    pairs = [(seconds(ours), seconds(theirs)) for _ in range(rounds)]
+    return (*(statistics.median(side) for side in zip(*pairs, strict=True)), statistics.median(b / a for a, b in pairs))
+
+
+def panels(small: bool, rounds: int) -> Iterator[Row]:
+    """The point panel against a bare log_softmax, and each peer against the same numbers of ours."""
+    cases = []
+    for make in metrics.PEERS:
+        with contextlib.suppress(ImportError):
+            cases.append(make())
+    for i, (n, k) in enumerate(metrics.SIZES):
+        z, y = metrics.data(n // 10 if small else n, k)
+        job = f"panel, {len(z):,} × {k:,}"
+        a, b, _ = race(lambda: metrics.ours(None)(z, y), lambda: torch.log_softmax(z, -1), rounds)  # noqa: B023
+        yield Row(job, a, "log_softmax", b, a / b, f"≤ {(2, 8)[i]} (ours / theirs)")
+        for case in cases:
+            try:
+                a, b, times = race(lambda: metrics.ours(case.shared)(z, y), lambda: case.call(z, y), rounds)  # noqa: B023
+            except Exception as error:  # a peer's own failure is said, and the others still run
+                yield Row(job, a, f"{case.name}: {type(error).__name__}", None, None, "")
+                continue
+            name = next(known for known in LIMITS if case.name.startswith(known.split(" (")[0]))
+            yield Row(f"{job}, the numbers of the peer", a, case.name, b, times, f"≥ {LIMITS[name][i]:g}")
+
+
+def intervals(small: bool, rounds: int) -> Iterator[Row]:
+    """1,000 replicates of the whole panel, the panel and the test of calibration included."""
+    z, y = metrics.data(100_000 if small else 1_000_000, 10)
+    start = time.process_time()
+    evaluate_scores(reduce(calibrant.predictions(z, y)), resampling=Resampling())
+    yield Row(f"panel with intervals, {len(z):,} × 10", time.process_time() - start, "–", None, None, "≤ 3 s")
+
+
+def temperatures(small: bool, rounds: int) -> Iterator[Row]:
+    """T* of all peers; and the whole fit, guarded and hashed."""
+    for n, k in temperature.SIZES:
+        z, y = temperature.sample(n // 10 if small else n, k)
+        ours, *peers = temperature.fits().items()
+        for name, fit in peers:
+            if name.startswith("calibrant"):
+                continue
+            a, b, times = race(lambda: ours[1](z, y), lambda: fit(z, y), rounds)  # noqa: B023
+            yield Row(f"T*, {len(z):,} × {k:,}", a, name, b, times, "≥ 1")
+    z, y = metrics.data(5_000 if small else 50_000, 1_000)
+    start = time.process_time()
+    calibrant.fit("temperature", z, y)
+    yield Row(f"fit('temperature'), {len(z):,} × 1,000", time.process_time() - start, "–", None, None, "≤ 1.2 s")
+
+
+def streams(small: bool, rounds: int) -> Iterator[Row]:
+    """Parquet read and reduced by two processes, against the same numbers reduced in memory by two threads."""
+    rows, k = (400_000, 10) if small else (4_000_000, 10)
+    with tempfile.TemporaryDirectory() as folder:
+        streaming.make(Path(folder), rows, k, rows // 4)
+        whole = calibrant.read(folder)
+        torch.set_num_threads(2)
+
+        def streamed(workers: int) -> object:
+            pool = LocalProcesses(workers, threads=1) if workers > 1 else None  # it ends with the stream
+            return stream_parquet.stream(Path(folder), stream_parquet.Settings(), pool=pool, window=4)
+
+        job = f"stream of Parquet, {rows:,} × {k}"
+        a, b, times = race(lambda: streamed(1), lambda: reduce(whole), rounds)
+        yield Row(f"{job}, one process", a, "reduction in memory, one thread", b, times, "≥ 0.7")
+        torch.set_num_threads(2)
+        a, b, times = race(lambda: streamed(2), lambda: reduce(whole), rounds, time.perf_counter)
+        torch.set_num_threads(1)
+        yield Row(f"{job}, two workers", a, "reduction in memory, two threads", b, times, "≥ 0.7")
+
+
+JOBS: dict[str, Callable[[bool, int], Iterator[Row]]] = {
+    "panel": panels,
+    "intervals": intervals,
+    "temperature": temperatures,
+    "stream": streams,
+}
+
+
+def machine() -> dict[str, Any]:
+    info = Path("/proc/cpuinfo")
+    names = [x for x in info.read_text().splitlines() if x.startswith("model name")] if info.exists() else []
+    model = names[0].split(":")[1].strip() if names else platform.processor()
+    found = {}
+    for package in PACKAGES:
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return {
+        "date": date.today().isoformat(),
+        "machine": f"{model}, {os.cpu_count()} cores",
+        "load": round(os.getloadavg()[0], 1),
+        "versions": {"python": platform.python_version(), **found},
+    }
+
+
+HEAD = ("| job | ours, s | peer | peer, s | ratio | limit | |", "|---|---:|---|---:|---:|---|---|")
+
+
+def line(row: Row, judged: bool) -> str:
+    theirs = "–" if row.theirs is None else f"{row.theirs:.3f}"
+    ratio = "–" if row.ratio is None else f"{row.ratio:.2f}"
+    verdict = {True: "met", False: "**missed**", None: ""}[row.met if judged else None]
+    return f"| {row.job} | {row.ours:.3f} | {row.peer} | {theirs} | {ratio} | {row.limit or '–'} | {verdict} |"
+
+
+def page(record: dict[str, Any]) -> str:
+    versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
+    absent = [name for name in PACKAGES if name not in record["versions"]]
+    small = " --small" if record["small"] else ""
+    busy = record["load"] > record["cores"] / 2
+    lines = [
+        "# Speed",
+        "",
+        f"    python -m benchmarks.speed{small} --rounds {record['rounds']}",
+        "",
+        "Both sides of a row run in turns in one process on one thread; seconds are medians of processor time (wall",
+        "time for two workers, who work side by side). The ratio is peer / ours unless the limit says otherwise.",
+        "",
+        f"{record['date']}, {record['machine']}, load {record['load']:g}"
+        + (" (others were using the cores: seconds are longer than on idle ones)" if busy else "")
+        + f". {versions}."
+        + (f" Not installed, so not raced: {', '.join(absent)}." if absent else ""),
+        "",
+        *(["A tenth of the items, so the limits, which are of the full sizes, are not judged.", ""] if small else []),
+        *HEAD,
+        *(line(Row(**row), not record["small"]) for row in record["rows"]),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--small", action="store_true")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--page", action="store_true")
+    a = parser.parse_args()
+    if a.page:
+        PAGE.write_text(page(json.loads(JSON.read_text())))
+        return
+    torch.set_num_threads(1)
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    record: dict[str, Any] = {**machine(), "cores": os.cpu_count(), "small": a.small, "rounds": a.rounds, "rows": []}
+    print("\n".join(HEAD))
+    for name, job in JOBS.items():
+        if a.only in name:
+            for row in job(a.small, a.rounds):
+                record["rows"].append(asdict(row))
+                print(line(row, not a.small), flush=True)
+    if not a.only:
+        JSON.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
+        PAGE.write_text(page(record))
+
+
+if __name__ == "__main__":
+    main()
