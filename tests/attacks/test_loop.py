@@ -61,9 +61,8 @@ def test_half_precision_gradients_end_in_full_precision(victim: Victim) -> None:
     assert all(p.dtype == torch.float32 for p in victim.model.parameters())
 
 
-@pytest.mark.parametrize("attack", [DDN, CarliniWagner])
 @pytest.mark.parametrize("scale", [1e6, 1e-12])
-def test_what_half_precision_cannot_hold_is_attacked_in_full(scale: float, attack: type[DDN], victim: Victim) -> None:
+def test_what_half_precision_cannot_hold_is_attacked_in_full(scale: float, victim: Victim) -> None:
     """Weights beyond the range of float16 become infinite, logits far below it have no gradient; both items succeed."""
 
     class Scaled(nn.Module):
@@ -82,9 +81,8 @@ def test_what_half_precision_cannot_hold_is_attacked_in_full(scale: float, attac
             return out
 
     model = Scaled().eval()
-    settings = {"iterations": 40} if attack is CarliniWagner else {}
-    plain = attack(bounds=victim.bounds, **settings).run(model, victim.x[:12])
-    half = attack(bounds=victim.bounds, reduced=True, **settings).run(model, victim.x[:12])
+    plain = DDN(bounds=victim.bounds).run(model, victim.x[:12])
+    half = DDN(bounds=victim.bounds, reduced=True).run(model, victim.x[:12])
     assert bool(plain.success.all()) and bool(half.success.all())
     torch.testing.assert_close(half.distance, plain.distance, rtol=0.02, atol=0)
 

@@ -63,6 +63,18 @@ def test_modes_come_back_after_an_error(model: nn.Module, data: TensorDataset) -
     assert model.training
 
 
+def test_a_module_whose_modes_do_more_than_a_flag_is_not_asked_to_change_them(data: TensorDataset) -> None:
+    """As exported programs, which refuse `eval()`, and adapters, which merge their weights in it."""
+
+    class Merging(nn.Linear):
+        def train(self, mode: bool = True) -> nn.Module:
+            raise NotImplementedError
+
+    model = Merging(data.tensors[0].shape[1], 3)
+    assert calibrant.predict(model, DataLoader(data, batch_size=10)).k == 3
+    assert model.training
+
+
 def test_no_gradients_are_recorded(data: TensorDataset) -> None:
     seen: list[bool] = []
 
