@@ -31,7 +31,7 @@ VERBS: dict[str, str] = {
     "export": "Write a fitted map or a rule for other programs: formula and numbers (.json), or a graph (.onnx)",
     "fit": "Fit a map that makes confidence honest, and check that it does",
     "list": "List the methods of a family, one line each",
-    "predict": "What a model says about a part of the data, alone or as an ensemble",
+    "predict": "Run a model on a part of the data, alone or as an ensemble, and write its predictions",
     "probe": "Why networks are (un)calibrated: curvature, hard samples, feature maps, PEP, attacks, robustness",
     "stress": "Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable",
     "train": "Train by a recipe: resumable, recorded, with predictions that audit, fit and compare take",

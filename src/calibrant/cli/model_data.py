@@ -8,12 +8,16 @@ each pixel, where the verb can use them.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
+    import torch
+
     from calibrant.data import Data
     from calibrant.data.records import Part
     from calibrant.ensembles.reference import Reference
@@ -23,6 +27,54 @@ OWN = "own"
 """What `--mean` and `--std` take besides numbers: the data's own."""
 
 Moment = tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Models and data, loaded once and on the device."""
+
+    found: Sequence[Reference]
+    networks: Sequence[Any]
+    data: Data
+    name: str
+    device: torch.device
+    mean: Moment
+    std: Moment
+
+    @property
+    def first(self) -> Reference:
+        return self.found[0]
+
+    @property
+    def own(self) -> bool:
+        """Whether the data is what the model says it was trained on."""
+        return self.name == self.first.data
+
+
+def opened_model(
+    models: Sequence[str],
+    data: str | None,
+    root: Path | None,
+    device: str,
+    moments: tuple[Moment | str, Moment | str],
+    seed: int | None = None,
+    *,
+    maps: bool = False,
+    ignore_index: int | None = None,
+) -> Setting:
+    """The model (or the members of several) and the data."""
+    from calibrant.cli.device import device_of
+    from calibrant.cli.notes import say_notes
+    from calibrant.ensembles.reference import resolve
+
+    place = device_of(device)
+    found = [resolve(each) for each in models]
+    say_notes(found)
+    name = data_name(data, found[0])
+    loaded = model_data(name, found[0], root, seed, maps=maps, ignore_index=ignore_index)
+    mean, std = fed(found[0], loaded, name, moments)
+    networks = [m.to(place) for reference in found for m in reference.members]
+    return Setting(found, networks, loaded, name, place, mean, std)
 
 
 def data_name(asked: str | None, model: Reference) -> str:

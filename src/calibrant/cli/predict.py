@@ -13,7 +13,7 @@ import typer
 
 from calibrant.cli.console import block_json, say
 from calibrant.cli.ensemble_options import Distribution, Members, Rate, Search, Sigma, Where
-from calibrant.cli.model_data import check_channels, data_name, fed, inputs_of, model_data, moment
+from calibrant.cli.model_data import check_channels, inputs_of, moment, opened_model
 from calibrant.cli.options import ClassAxis, DataRoot, Device, Json, Mean, Models, Std
 from calibrant.errors import InputError
 
@@ -77,20 +77,16 @@ def predict(
     seed: Annotated[int | None, typer.Option(help="seed of the ensemble and the split (runs keep theirs)")] = None,
     as_json: Json = False,
 ) -> None:
-    """What a model says about a part of the data, alone or as an ensemble."""
+    """Run a model on a part of the data, alone or as an ensemble, and write its predictions."""
     from calibrant import files
     from calibrant.cli import ensemble_options
-    from calibrant.cli.device import device_of
-    from calibrant.cli.notes import say_notes
     from calibrant.cli.predict_answers import agree, known_classes, on_blank_items
     from calibrant.cli.predict_stream import only_with_stream, streamed
     from calibrant.data import Batches
     from calibrant.data.label_maps import IGNORED
-    from calibrant.ensembles.reference import resolve
     from calibrant.files import atomic, outputs
     from calibrant.functional.inputs import as_split
 
-    place = device_of(device)
     given = ensemble_options.checked(
         ensemble, members=members, where=where, sigma=sigma, distribution=distribution, search=search, p=p
     )
@@ -101,32 +97,31 @@ def predict(
     if features and (ensemble is not None or stream or len(model) > 1):
         raise InputError("--features needs a single network; drop it, or predict with one model")
     moments = moment(mean, "--mean"), moment(std, "--std")
-    found = [resolve(each) for each in model]
-    say_notes(found)
-    first = found[0]
-    name = data_name(data, first)
-    loaded = model_data(name, first, data_root, seed, maps=True, ignore_index=ignore_index)
+    found = opened_model(model, data, data_root, device, moments, seed, maps=True, ignore_index=ignore_index)
+    loaded, networks, name = found.data, found.networks, found.name
     part = loaded[as_split(split)]
     labels = part.y
     if part.items is None:  # the frames as they are, which a data set's own constants need not be
         loaded = replace(loaded, shape=tuple(part.x.shape[1:]))
-
     check_channels(moments, loaded, part)
-    normalised = fed(first, loaded, name, moments)
 
     def batches(part: str) -> Batches:
         size = batch or max(1, SMALL_IMAGES // max(math.prod(loaded.shape[1:]), 1024))
-        return Batches(loaded[as_split(part)], size, device=place, mean=normalised[0], std=normalised[1])
+        return Batches(loaded[as_split(part)], size, device=found.device, mean=found.mean, std=found.std)
 
-    networks = [m.to(place) for reference in found for m in reference.members]
-    known = known_classes(first, loaded, name, labels)
-    agree(on_blank_items(model, found, loaded, as_split(split), class_axis), name, known, labels)
+    known = known_classes(found.first, loaded, name, labels)
+    agree(on_blank_items(model, found.found, loaded, as_split(split), class_axis), name, known, labels)
     maps: dict[str, Any] = {"class_axis": class_axis, "ignore_index": IGNORED if labels.ndim > 1 else None}
-    options: dict[str, Any] = {"device": place, "split": split, "classes": known, "progress": sys.stderr.isatty()}
+    options: dict[str, Any] = {
+        "device": found.device,
+        "split": split,
+        "classes": known,
+        "progress": sys.stderr.isatty(),
+    }
     options |= maps
     made = None
     if ensemble is not None:
-        made = assembled(ensemble, networks, first.name, {**given, "seed": seed or 0, **maps}, batches, fit_on)
+        made = assembled(ensemble, networks, found.first.name, {**given, "seed": seed or 0, **maps}, batches, fit_on)
     if stream:
         made = streamed(made, networks, window, decay, scene_cut)
     if made is None:
@@ -139,7 +134,7 @@ def predict(
 
         alone = None if made is None else _alone(networks[:1], batches(split), options)
         atomic.write_text(html, page(predicted, alone, made, lambda: batches(fit_on), out, maps))
-    _say(predicted, out, made, save, html, inputs_of(loaded, *normalised), as_json=as_json)
+    _say(predicted, out, made, save, html, inputs_of(loaded, found.mean, found.std), as_json=as_json)
 
 
 def narrowed(p: Predictions, networks: Iterable[Any]) -> Predictions:

@@ -19,7 +19,8 @@ from calibrant.errors import InputError
 from calibrant.files import outputs
 
 if TYPE_CHECKING:
-    from calibrant.cli.stress_inputs import Ensembling, Setting
+    from calibrant.cli.model_data import Setting
+    from calibrant.cli.stress_inputs import Ensembling
     from calibrant.decisions import Rule
     from calibrant.diagnostics.stress import Choice, Folder, Material, Subject
     from calibrant.diagnostics.stress.cells import Cell
@@ -99,7 +100,7 @@ def stress(
     fitted = _loaded(map_)
     decided = None if rule is None else load_rule(rule)
     moments = (moment(mean, "--mean"), moment(std, "--std"))
-    setting = inputs.opened(model, data, data_root, device, moments, None)
+    setting = inputs.opened(model, data, data_root, device, moments)
     names = [] if calibrators == "none" else [name.strip() for name in calibrators.split(",") if name.strip()]
     held, notes = _held(setting, calibration, split, names)
     material = inputs.material_of(

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from calibrant.cli.model_data import data_name, fed, is_arrays, model_data
+from calibrant.cli.model_data import Setting, is_arrays, opened_model
 from calibrant.errors import FileError, InputError, unknown
 
 if TYPE_CHECKING:
-    import torch
-
     from calibrant.data import Data, Part
     from calibrant.diagnostics.stress import Choice, Material, Subject
-    from calibrant.ensembles.reference import Reference
 
 
 @dataclass(frozen=True)
@@ -42,44 +39,23 @@ def ensembling(name: str | None, given: Mapping[str, Any], seed: int, fit_on: st
     return Ensembling(name, checked(name, **given), seed, fit_on)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Model and data, loaded once."""
-
-    first: Reference
-    networks: Sequence[Any]
-    data: Data
-    name: str
-    own: bool  # the data is what the model says it was trained on
-    device: torch.device
-    mean: tuple[float, ...] | None
-    std: tuple[float, ...] | None
-
-
 def opened(
-    models: Sequence[str], data: str | None, root: Path | None, device: str, moments: tuple[Any, Any], seed: int | None
+    models: Sequence[str], data: str | None, root: Path | None, device: str, moments: tuple[Any, Any]
 ) -> Setting:
-    """The model (or the members of several) and the data, on the device."""
-    from calibrant.cli.device import device_of
-    from calibrant.cli.notes import say_notes
+    """The model and its data; a file that lacks the last classes has as many as the network."""
+    from dataclasses import replace
+
     from calibrant.data.corruption_folder import type_folders
     from calibrant.diagnostics.stress import Subject
-    from calibrant.ensembles.reference import resolve
     from calibrant.files.paths import visible
 
-    where = device_of(device)
-    found = [resolve(each) for each in models]
-    say_notes(found)
-    first = found[0]
     if data is not None and Path(data).is_dir() and (visible(data, "*.npy") or type_folders(Path(data))):
         raise InputError(f"--data {data} holds corruptions, not a data set; pass --corruptions {data}")
-    name = data_name(data, first)
-    loaded = model_data(name, first, root, seed)
-    mean, std = fed(first, loaded, name, moments)
-    networks = [m.to(where) for reference in found for m in reference.members]
-    if is_arrays(name) and first.classes is None:
-        loaded = _all_classes(loaded, Subject(networks[0], mean, std, device=where), first.name, name)
-    return Setting(first, networks, loaded, name, name == first.data, where, mean, std)
+    found = opened_model(models, data, root, device, moments)
+    if not is_arrays(found.name) or found.first.classes is not None:
+        return found
+    subject = Subject(found.networks[0], found.mean, found.std, device=found.device)
+    return replace(found, data=_all_classes(found.data, subject, found.first.name, found.name))
 
 
 def _all_classes(loaded: Data, subject: Subject, model: str, name: str) -> Data:
