@@ -107,7 +107,8 @@ def next_line(each: Audited, told: Advice | None, html: Path | None) -> str:
     step = next_steps(each.report)[0]
     file = shlex.quote(each.report.file or "PREDICTIONS")
     if told is not None and told.command is not None:
-        return f"{told.command}  # the map that repairs it best"
+        other = "; CALIBRATION: predictions on other items" if CALIBRATION in told.command else ""
+        return f"{told.command}  # the map that repairs it best{other}"
     if step.command is None:
         seen = "" if html is not None else f"calibrant audit {file} --html report.html  # "
         return f"{seen}{step.title[0].lower()}{step.title[1:]}"
