@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 import calibrant
-from calibrant.decisions.threshold import STARTS, Ordered, binomial_p, candidates
+from calibrant.decisions.threshold import Ordered, binomial_p, candidates
 from calibrant.functional.binomial import Floats
 
 DELTA = 0.05
@@ -68,7 +68,8 @@ def row(n: int, a: float, b: float, asked: float, dip: tuple[float, float] = (1,
             broken += kept[-1] < asked
         none += not found.count
         coverage.append(1 - found.threshold**a if found.count else 0.0)
-        every = candidates(items.confidence, len(STARTS))
+        every = candidates(items.confidence, 1 - asked, DELTA)
+        assert every is not None
         alone = np.flatnonzero(binomial_p(items.total[every.count], every.count, 1 - asked) <= DELTA)
         if len(alone):
             kept_without.append(accuracy(float(every.threshold[alone].min())))

@@ -12,7 +12,6 @@ from scipy.stats import binom
 
 import calibrant
 from calibrant.decisions.threshold import (
-    STARTS,
     Ordered,
     Threshold,
     binomial_p,
@@ -20,7 +19,6 @@ from calibrant.decisions.threshold import (
     hoeffding_bentkus_p,
     just_above,
     passes,
-    usable_starts,
 )
 from calibrant.errors import InputError, SplitError
 
@@ -42,17 +40,19 @@ def draw(rng: np.random.Generator, n: int, shape: float, power: float, digits: i
 
 
 @pytest.mark.parametrize(
-    ("n", "shape", "power", "accuracy"), [(300, 8, 1, 0.9), (1000, 4, 2, 0.9), (1000, 8, 1, 0.95), (300, 3, 0.2, 0.95)]
+    ("n", "shape", "power", "accuracy", "found"),
+    [(300, 8, 1, 0.9, 0.9), (1000, 4, 2, 0.9, 0.75), (1000, 8, 1, 0.95, 0.8), (300, 3, 0.2, 0.95, 0.45)],
 )
-def test_the_promise_holds_at_its_level(n: int, shape: float, power: float, accuracy: float) -> None:
+def test_the_promise_holds_at_its_level(n: int, shape: float, power: float, accuracy: float, found: float) -> None:
+    """`found`: the share of sets with a threshold; in the last setting one test of the best size has 72%."""
     rng = np.random.default_rng(n)
     broken = accepted = 0
     for _ in range(SETS):
-        found = draw(rng, n, shape, power, None).choose(1 - accuracy, 0.05)
-        accepted += found.count > 0
-        broken += found.count > 0 and risk_above(found.threshold, shape, power) > 1 - accuracy
+        rule = draw(rng, n, shape, power, None).choose(1 - accuracy, 0.05)
+        accepted += rule.count > 0
+        broken += rule.count > 0 and risk_above(rule.threshold, shape, power) > 1 - accuracy
     assert broken / SETS <= 0.05 + NOISE
-    assert accepted / SETS > 0.3
+    assert accepted / SETS > found
 
 
 def test_the_promise_holds_with_ties() -> None:
@@ -74,7 +74,7 @@ def test_little_is_wasted() -> None:
         for _ in range(100):
             items = draw(rng, 5000, shape, power, None)
             found = items.choose(1 - accuracy, 0.05)
-            c = candidates(items.confidence, len(STARTS))
+            c = candidates(items.confidence, 1 - accuracy, 0.05)
             alone = np.flatnonzero(binomial_p(items.total[c.count], c.count, 1 - accuracy) <= 0.05)
             boldest = c.threshold[alone].min()
             with_it.append(1 - risk_above(found.threshold, shape, power) if found.count else 1.0)
@@ -122,7 +122,16 @@ def test_thresholds_are_short_and_above() -> None:
         t = just_above(float(x))
         assert t > x and t - x <= 1.01e-3 * min(max(x, 1e-8), 1 - x) + 1e-15
     assert just_above(1.0) == np.inf and just_above(-1) == 0.0 and just_above(0.83123) == 0.8313
-    assert usable_starts(58, 0.05, 0.05) == 0 and usable_starts(59, 0.05, 0.05) == 1
+
+
+def test_candidates_grow_from_few_items_to_all() -> None:
+    for n in (59, 60, 94, 95, 300, 5000, 1_000_000):
+        c = candidates(np.linspace(1, 0, n, endpoint=False), 0.05, 0.05)
+        assert c is not None and c.share.sum() == pytest.approx(1) and c.threshold[-1] == 0 and c.count[-1] == n
+        starts = c.count[c.share > 0]
+        assert (0.95 ** starts[0] <= 0.05 / len(starts)) and (starts[1:] >= 2 * starts[:-1] - 2).all()
+        assert (np.diff(c.threshold) < 0).all() and (len(starts) == 5) == (n >= 5000)
+    assert candidates(np.linspace(1, 0, 58), 0.05, 0.05) is None
 
 
 def sample(n: int, k: int, seed: int, members: int = 0, scale: float = 4.0) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,16 +7,16 @@ at most the risk that was asked for, α.
   confidence. Given x, the m items above it are independent draws from all items above x, so the errors of those with
   confidence ≥ t are Binomial(count, risk(t)), and P(Bin(count, α) ≤ errors) is an exact p-value for "t is too risky"
   (Clopper & Pearson 1934; Geifman & El-Yaniv 2017). Other losses in [0, 1] have Hoeffding–Bentkus's (Bates 2021).
-* Candidates are tested from the safest to the boldest. δ is divided among a few starts; a candidate that passes hands
-  what it holds to the next, so that along a sequence nothing is paid for the search (learn then test, Angelopoulos
-  2021; the fallback procedure of Wiens 2003).
+* Candidates are tested from the safest to the boldest. δ is divided among a few starts, each with at least twice the
+  items of the one before; a candidate that passes hands what it holds to the next, so that along a sequence nothing is
+  paid for the search (learn then test, Angelopoulos 2021; the fallback procedure of Wiens 2003).
 
 Proof that the search keeps the promise wherever errors do not become rarer as confidence falls. Candidates are too
 risky exactly when their x lies below some fixed s, that is when m ≥ N, the number of items at s or above. Given N and
-the x of such a candidate, its items are N draws from above s and some from between t and s; both groups err with
-probability α or more, so its errors are at least those of a Bin(count, α) and its p-value is valid given N. The first
-such candidate holds at most the δ that entered up to it. Each later one holds only what enters there, as long as all
-such candidates before it failed. So given N the chance that any passes is at most the sum of what entered: δ.
+all confidences below s, such a candidate accepts N draws from above s and certain items below it; all of them err with
+probability α or more, so its errors are at least those of a Bin(count, α) and its p-value is valid. The first such
+candidate holds at most the δ that entered up to it. Each later one holds only what enters there, as long as all such
+candidates before it failed. So given N the chance that any passes is at most the sum of what entered: δ.
 
 Where errors are rarer at some lower confidence, each test is exact but the candidates that are too risky depend on more
 than N, and the whole search rests on simulations (`benchmarks/decide.py`, the rows with a dip).
@@ -30,7 +30,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import ROUND_FLOOR, Decimal
-from itertools import pairwise
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,9 +43,11 @@ from calibrant.functional.binomial import Floats, exact_lower
 from calibrant.functional.scores import reduce
 from calibrant.types import Predictions
 
-STARTS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0)
-"""Shares of the items at which δ enters. More starts go on where a safer candidate failed, and cost a part of δ."""
-STEPS = 20
+STARTS = 5
+"""Starts at most, each with its part of δ: more of them go on where a safer candidate failed."""
+ROOM = 1.6
+"""Items of the first start, over the fewest that pass if all answers are right: a few may be wrong."""
+STEPS = 50
 """Candidates from one start to the next."""
 DIGITS = 4
 """Of a threshold: 0.8312, 0.99876."""
@@ -107,21 +108,26 @@ class Candidates:
     share: Floats
 
 
-def candidates(confidence: Floats, starts: int) -> Candidates:
-    """Of confidences in falling order; δ enters at the `starts` boldest of STARTS. No label is looked at."""
+def candidates(confidence: Floats, risk: float, delta: float) -> Candidates | None:
+    """Of confidences in falling order; None if they are too few. No label is looked at."""
     n = len(confidence)
-    chosen = [max(1, round(n * s)) for s in STARTS[-starts:]]
-    sizes = [chosen[0]]
-    for low, high in pairwise(chosen):
-        sizes += np.unique(np.linspace(low, high, STEPS + 1).round().astype(int)[1:]).tolist()
-    sizes = sorted(set(sizes))
+    for starts in range(STARTS, 0, -1):
+        first = ROOM * needed(risk, delta / starts)
+        if first * 2 ** (starts - 1) <= n:
+            break
+    else:
+        starts, first = 1, needed(risk, delta)
+    if first > n:
+        return None
+    grid = np.geomspace(first, n, STEPS * max(1, starts - 1) + 1).round().astype(int)
+    sizes, at = np.unique(grid, return_inverse=True)
     x = [-np.inf if m == n else float(confidence[m]) for m in sizes]
     threshold = np.array([just_above(value) for value in x])
-    return Candidates(
-        threshold,
-        np.searchsorted(-confidence, -threshold, side="right"),
-        np.array([chosen.count(m) / len(chosen) for m in sizes]),
-    )
+    count = np.searchsorted(-confidence, -threshold, side="right")
+    share = np.bincount(at[::STEPS][:starts], minlength=len(sizes)) / starts
+    few = int((count < needed(risk, delta)).sum())  # ties leave these too little, so they hand on what they hold
+    share[few] += share[:few].sum()
+    return Candidates(threshold[few:], count[few:], share[few:])
 
 
 def just_above(x: float) -> float:
@@ -167,14 +173,6 @@ def passes(p: Floats, share: Floats, delta: float) -> NDArray[np.bool_]:
     return out
 
 
-def usable_starts(n: int, risk: float, delta: float) -> int:
-    """As many starts as can pass with their own part of δ if all their answers are right; 0: too few items."""
-    if n == 0:
-        return 0
-    fine = [j for j in range(1, len(STARTS) + 1) if (1 - risk) ** max(1, round(n * STARTS[-j])) <= delta / j]
-    return max(fine, default=0)
-
-
 def needed(risk: float, delta: float) -> int:
     """The fewest items with which anything can be promised."""
     return int(np.ceil(np.log(delta) / np.log1p(-risk)))
@@ -210,10 +208,9 @@ class Ordered:
 
     def choose(self, risk: float, delta: float) -> Chosen:
         """The largest coverage that passes."""
-        starts = usable_starts(len(self.confidence), risk, delta)
-        if starts == 0:
+        c = candidates(self.confidence, risk, delta)
+        if c is None:
             return Chosen()
-        c = candidates(self.confidence, starts)
         total = self.total[c.count]
         good = np.flatnonzero(passes(self.p_value(total, c.count, risk), c.share, delta))
         if not len(good):
