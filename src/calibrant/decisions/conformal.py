@@ -70,15 +70,37 @@ class PredictionSets(Rule):
         assert p.logits is not None
         sets = torch.empty(p.n, int(p.logits.shape[-1]), dtype=torch.bool)
         predicted, accepted = torch.empty(p.n, dtype=torch.long), torch.empty(p.n, dtype=torch.bool)
-        for rows, z, score, u in self.scored(p):
+        for rows, z, prob, u in self.batches(p):
             predicted[rows] = argmax(z) if p.predicted is None else p.predicted[rows].cpu()
             q, at = (t if len(t) == 1 else t[rows] for t in (quantile, tie))
-            sets[rows] = (score < q) | ((score == q) & (u <= at)) if self.randomised else score <= q
+            if self.method == "lac" or q.shape[1] > 1:
+                sets[rows] = self.within(self.scores(prob, u), q, u, at)
+            else:  # scores rise with the rank, so a set is the m likeliest classes, and needs no sort of the classes
+                ordered, score = self.by_rank(prob, u)
+                m = self.within(score, q, u, at).sum(-1, keepdim=True)
+                least = ordered.gather(-1, (m - 1).clamp_min(0))
+                found = (prob >= least) & (m > 0)
+                tied = found.sum(-1) > m[:, 0]
+                if bool(tied.any()):  # equal probabilities: the first classes of them
+                    q, at = (t if len(t) == 1 else t[tied] for t in (q, at))
+                    found[tied] = self.within(self.scores(prob[tied], u[tied]), q, u[tied], at)
+                sets[rows] = found
             accepted[rows] = alone(sets[rows], predicted[rows])
         return Decisions(accepted, predicted, sets)
 
-    def scored(self, p: Predictions) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
-        """(rows, logits [n, K], scores [n, K], u [n, 1]) of a few items at a time."""
+    def within(self, score: Tensor, q: Tensor, u: Tensor, tie: Tensor) -> Tensor:
+        return (score < q) | ((score == q) & (u <= tie)) if self.randomised else score <= q
+
+    def scores(self, prob: Tensor, u: Tensor) -> Tensor:
+        return scores(prob, u, self.method, self.penalty, self.k_reg)
+
+    def by_rank(self, prob: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+        """[n, K] probabilities in falling order, and their scores."""
+        ordered = torch.from_numpy(np.sort(-prob.numpy(), -1)).neg_()  # much faster than with the classes
+        return ordered, ranked(ordered, u, self.method, self.penalty, self.k_reg)
+
+    def batches(self, p: Predictions) -> Iterator[tuple[slice, Tensor, Tensor, Tensor]]:
+        """(rows, logits [n, K], probabilities [n, K], u [n, 1]) of a few items at a time."""
         assert p.logits is not None
         size = max(1, CHUNK // (4 * int(p.logits.shape[-1]) * p.members))  # 1 MiB: pages that are used again
         for start in range(0, p.n, size):
@@ -86,13 +108,20 @@ class PredictionSets(Rule):
             z = p.logits[..., rows, :].cpu()
             z = pool(z) if z.ndim == 3 else z.double()
             u = uniform(z) if self.randomised else torch.zeros(len(z), 1, dtype=torch.float64)
-            yield rows, z, scores(torch.softmax(z, -1), u, self.method, self.penalty, self.k_reg), u
+            yield rows, z, torch.softmax(z, -1), u
 
     def of_labels(self, p: Predictions) -> tuple[Tensor, Tensor]:
         """([N] score of each item's true class, [N] u)."""
         own, chance = torch.empty(2, p.n, dtype=torch.float64)
-        for rows, _, score, u in self.scored(p):
-            own[rows] = score.gather(1, p.labels[rows].cpu()[:, None])[:, 0]
+        for rows, _, prob, u in self.batches(p):
+            y = p.labels[rows].cpu()[:, None]
+            if self.method == "lac":
+                own[rows] = 1 - prob.gather(1, y)[:, 0]
+            else:
+                mine = prob.gather(1, y)
+                earlier = torch.arange(prob.shape[1]) < y
+                rank = ((prob > mine) | ((prob == mine) & earlier)).sum(-1, keepdim=True)
+                own[rows] = self.by_rank(prob, u)[1].gather(1, rank)[:, 0]
             chance[rows] = u[:, 0]
         return own, chance
 
@@ -118,30 +147,18 @@ def scores(p: Tensor, u: Tensor, method: str, penalty: float = 0.0, k_reg: int =
     """[N, K] scores of probabilities [N, K], with u [N, 1]. Plain tensor operations: also what is exported."""
     if method == "lac":
         return 1 - p
-    ordered, classes = likeliest_first(p)
-    rank = torch.arange(1, p.shape[-1] + 1, dtype=p.dtype, device=p.device)
+    stable = {} if torch.compiler.is_exporting() else {"stable": True}  # ONNX's own sort is stable, and has no other
+    ordered, classes = p.sort(dim=-1, descending=True, **stable)
+    return torch.zeros_like(p).scatter(-1, classes, ranked(ordered, u, method, penalty, k_reg))
+
+
+def ranked(ordered: Tensor, u: Tensor, method: str, penalty: float, k_reg: int) -> Tensor:
+    """[N, K] scores of probabilities in falling order."""
+    rank = torch.arange(1, ordered.shape[-1] + 1, dtype=ordered.dtype, device=ordered.device)
     if method == "topk":
-        found = rank.expand_as(p)
-    else:
-        found = ordered.cumsum(-1) - (1 - u) * ordered
-        if method == "raps":
-            found = found + penalty * (rank - k_reg).clamp_min(0)
-    return torch.zeros_like(p).scatter(-1, classes, found)
-
-
-def likeliest_first(p: Tensor) -> tuple[Tensor, Tensor]:
-    """(p in falling order, its classes), equal ones by number."""
-    if torch.compiler.is_exporting():  # ONNX's own sort is stable, and has no other
-        return tuple(p.sort(dim=-1, descending=True))  # type: ignore[return-value]
-    if torch.compiler.is_compiling() or not p.is_cpu:
-        return tuple(p.sort(dim=-1, descending=True, stable=True))  # type: ignore[return-value]
-    # NumPy's sort is 2.5 times as fast as torch's; it is not stable, so rows with equal ones are sorted again
-    classes = torch.from_numpy(np.argsort((-p).numpy(), axis=-1))
-    ordered = p.gather(-1, classes)
-    tied = (ordered[:, 1:] == ordered[:, :-1]).any(-1)
-    if bool(tied.any()):
-        ordered[tied], classes[tied] = p[tied].sort(dim=-1, descending=True, stable=True)
-    return ordered, classes
+        return rank.expand_as(ordered)
+    found = ordered.cumsum(-1) - (1 - u) * ordered
+    return found + penalty * (rank - k_reg).clamp_min(0) if method == "raps" else found
 
 
 def alone(sets: Tensor, predicted: Tensor) -> Tensor:
