@@ -12,7 +12,9 @@ import torch
 from scipy.stats import binomtest
 
 import calibrant
+from calibrant.diagnostics.stress.cells import Cell
 from calibrant.errors import SplitError
+from calibrant.report.stress_rule import RuleUnderShift
 from tests.cli.test_fit_apply import call, make
 
 FEW = ("--types", "contrast,fog", "--severities", "1,5", "--limit", 200, "--device", "cpu", "--calibrators", "none")
@@ -96,6 +98,30 @@ def test_a_rule_that_does_not_fit_is_one_line(
         out = tmp_path / "out"
         code, _, err = call(capsys, "stress", trained, "-o", out, *FEW, "--rule", tmp_path / folder)
         assert code == 2 and word in err and len(err.strip().splitlines()) == 1 and not out.exists()
+
+
+def test_bands_and_sequences_are_judged_too() -> None:
+    """Every frame is an item; the accuracy of the accepted is a mean over sequences, here by a plain loop."""
+    g = torch.Generator().manual_seed(1)
+    z = 4 * torch.randn(2000, 3, generator=g)
+    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
+    rule = calibrant.decide(z[:1000], y[:1000], accuracy=0.9)
+    frames = z[1000:, None] + torch.randn(1000, 5, 3, generator=g)
+    cells = {
+        Cell("clean"): {"logits": z[1000:], "labels": y[1000:]},
+        Cell("frequency", "band", 3): {"logits": -z[1000:], "labels": y[1000:]},
+        Cell("perturbation", "tilt"): {"logits": frames, "labels": y[1000:]},
+    }
+    found = RuleUnderShift.of(rule, cells, raw=True)
+    least, shares = rule.tensors()["threshold"], []
+    for rows, label in zip(torch.softmax(frames.double(), -1), y[1000:], strict=True):
+        kept = rows.amax(1) >= least
+        if kept.any():
+            shares.append((rows.argmax(1) == label)[kept].double().mean())
+    judged = found.cells[Cell("perturbation", "tilt")].estimates["accuracy_accepted"]
+    assert judged.value == pytest.approx(float(torch.stack(shares).mean())) and judged.method == "normal, over groups"
+    assert "under noise of frequency 0.30, " in found.sentence() and "tilt (sequence)" in found.text()
+    assert found.text().splitlines()[3].split()[-1] == "yes"
 
 
 def test_in_python_the_items_of_the_choice_are_refused() -> None:

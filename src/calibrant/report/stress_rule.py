@@ -15,11 +15,14 @@ from calibrant.diagnostics.stress.cells import Cell
 from calibrant.diagnostics.stress.store import Arrays
 from calibrant.display import aligned
 from calibrant.errors import InputError, SplitError
+from calibrant.functional.inputs import predictions
 from calibrant.report.numbers import DASH, short
 from calibrant.report.panels import Panel, Table
+from calibrant.shifts.frequency import FREQUENCIES
+from calibrant.types import Predictions, Split
 
-JUDGED = ("clean", "natural", "corruption")
-"""Kinds of cells with single, labelled items, which a promise is about."""
+JUDGED = ("clean", "natural", "corruption", "frequency", "perturbation")
+"""Kinds of cells whose items have a label."""
 COLUMNS = {
     "threshold": {"accepted": "items accepted", "accuracy_accepted": "accuracy of the accepted"},
     "sets": {"coverage": "sets that hold the truth", "set_size": "classes in a set"},
@@ -39,16 +42,25 @@ def check_rule(rule: Rule | None, k: int) -> None:
     rule(torch.zeros(1, k))
 
 
+def items_of(arrays: Arrays, raw: bool) -> Predictions:
+    """The items of a cell; every frame of a sequence [N, T, K] is one, and the sequence is its group."""
+    z, labels = arrays["logits"], arrays["labels"]
+    if z.ndim == 2:
+        return predictions_of(arrays, raw, None)
+    group = torch.arange(len(z)).repeat_interleave(z.shape[1])
+    return predictions(z.flatten(0, 1), labels[group], group=group, raw=raw, split=Split.TEST)
+
+
 @dataclass(frozen=True)
 class RuleUnderShift:
-    """The rule, and how it did on the clean items, on each re-collected set and on each type at each severity."""
+    """The rule, and how it did on the clean items and under each shift."""
 
     rule: Rule
     cells: Mapping[Cell, Judgement]
 
     @classmethod
     def of(cls, rule: Rule, cells: Mapping[Cell, Arrays], raw: bool) -> RuleUnderShift:
-        said = {c: predictions_of(arrays, raw, None) for c, arrays in cells.items() if c.kind in JUDGED}
+        said = {c: items_of(arrays, raw) for c, arrays in cells.items() if c.kind in JUDGED}
         try:
             return cls(rule, {c: judge(rule, p) for c, p in said.items()})
         except SplitError as error:
@@ -82,11 +94,11 @@ class RuleUnderShift:
         """For a terminal: each type at its highest severity, and where the promise is first broken."""
         columns = COLUMNS[self.rule.kind]
         rows = [["rule, at the highest severity", *columns.values(), "promise broken from severity"]]
-        for shift in dict.fromkeys((c.kind, c.name) for c in self.cells):
-            cells = [c for c in self.cells if (c.kind, c.name) == shift]
-            broken = [c.severity for c in cells if self.cells[c].broken]
-            first = DASH if not broken else str(min(broken) or "yes")
-            rows.append([_name(cells[0]), *self._row(max(cells, key=lambda c: c.severity)), first])
+        for shift in dict.fromkeys(_name(c) for c in self.cells):
+            cells = [c for c in self.cells if _name(c) == shift]
+            broken = [str(c.severity) if c.kind == "corruption" else "yes" for c in cells if self.cells[c].broken]
+            first = min(broken, default=DASH)
+            rows.append([shift, *self._row(max(cells, key=lambda c: c.severity)), first])
         return "\n".join([f"rule: {self.rule.sentence}", *aligned(rows, numbers=True), self.sentence()])
 
     def panel(self) -> Panel:
@@ -119,8 +131,11 @@ class RuleUnderShift:
 
 
 def _called(cell: Cell) -> str:
-    return f"{_name(cell)} at severity {cell.severity}" if cell.severity else _name(cell)
+    return f"{_name(cell)} at severity {cell.severity}" if cell.kind == "corruption" else _name(cell)
 
 
 def _name(cell: Cell) -> str:
-    return (cell.name or cell.kind).replace("_", " ")
+    if cell.kind == "frequency":
+        return f"noise of frequency {FREQUENCIES[cell.severity - 1]:.2f}"
+    name = (cell.name or cell.kind).replace("_", " ")
+    return f"{name} (sequence)" if cell.kind == "perturbation" else name
