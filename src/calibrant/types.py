@@ -222,7 +222,7 @@ class Report(Shown, Mapping[str, Estimate]):
         }
 
     def to_json(self, indent: int | None = 2) -> str:
-        return json.dumps(jsonable(self.to_dict()), indent=indent, ensure_ascii=False, allow_nan=False)
+        return json_text(self.to_dict(), indent)
 
     def to_markdown(self) -> str:
         rows = [f"| {name} | {value} | {interval} |" for name, value, interval in self._cells("–")]
@@ -258,8 +258,13 @@ def data_frame(rows: list[dict[str, Any]]) -> Any:
     return pandas.DataFrame.from_records(rows, index="metric")
 
 
+def json_text(value: Any, indent: int | None = 2) -> str:
+    """Records, tensors and numbers as JSON."""
+    return json.dumps(jsonable(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
 def jsonable(value: Any) -> Any:
-    """Plain JSON types from records, tensors and numbers; what is not finite becomes null."""
+    """Plain JSON types from records, tensors and numbers; numbers that are not finite become null."""
     if isinstance(value, Estimate):
         return jsonable(value.to_dict())
     if isinstance(value, Mapping):

@@ -18,7 +18,7 @@ from torch import Tensor
 from calibrant.errors import MapError
 from calibrant.files import atomic, outputs
 from calibrant.files.paths import readable
-from calibrant.types import jsonable
+from calibrant.types import json_text, jsonable
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,7 @@ def write(layout: Layout, folder: str | PathLike[str], body: Mapping[str, Any], 
     path = Path(folder)
     with atomic.folder(path, layout.kind) as temporary:
         (temporary / layout.tensors).write_bytes(data)
-        text = json.dumps(header, indent=2, ensure_ascii=False, allow_nan=False)
-        (temporary / layout.header).write_text(text, "utf-8")
+        (temporary / layout.header).write_text(json_text(header), "utf-8")
     return path
 
 

@@ -12,7 +12,6 @@ to ONNX (`onnx_export.py`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -23,7 +22,7 @@ from calibrant.errors import MapError
 from calibrant.files import atomic
 from calibrant.posthoc import dirichlet, one_vs_rest
 from calibrant.posthoc.map import Chain, FittedMap
-from calibrant.types import jsonable
+from calibrant.types import json_text, jsonable
 
 FORMAT, VERSION = "calibrant closed form", 1
 
@@ -112,6 +111,4 @@ def map_to_json(fitted: FittedMap) -> dict[str, Any]:
 
 def write_json(fitted: FittedMap, path: str | PathLike[str]) -> Path:
     """`map_to_json` to a file, whole or not at all."""
-    return atomic.write_text(
-        path, json.dumps(map_to_json(fitted), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    )
+    return atomic.write_text(path, json_text(map_to_json(fitted), indent=1) + "\n")

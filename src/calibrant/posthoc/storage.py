@@ -76,17 +76,15 @@ def _is_a_map(path: Path) -> None:
     """Refuse a folder that holds something else, and say how that is read."""
     if (path / HEADER).exists() or (path / TENSORS).exists():
         return
-    if (path / "ensemble.json").exists():
-        raise MapError(
-            f"{path} holds an ensemble, not a fitted map; read it with calibrant.PEP.load({str(path)!r}, model)"
-        )
-    if (path / "recipe.json").exists():
-        raise MapError(
-            f"{path} holds a training run, not a fitted map; read it with calibrant.training.load({str(path)!r}), or "
-            f"fit a map with `calibrant fit {path / 'calibration.npz'} -o MAP/`"
-        )
-    if (path / "rule.json").exists():
-        raise MapError(f"{path} holds a decision rule, not a fitted map; read it with calibrant.load({str(path)!r})")
+    found = outputs.kind_of(path)
+    readers = {
+        outputs.ENSEMBLE: f"calibrant.PEP.load({str(path)!r}, model)",
+        outputs.RUN: f"calibrant.training.load({str(path)!r}), or fit a map with "
+        f"`calibrant fit {path / 'calibration.npz'} -o MAP/`",
+        outputs.RULE: f"calibrant.load({str(path)!r})",
+    }
+    if found in readers:
+        raise MapError(f"{path} holds {found.called}, not a fitted map; read it with {readers[found]}")
     raise MapError(f"{path} holds no fitted map: {HEADER} is missing; `calibrant fit … -o MAP/` makes one")
 
 

@@ -7,7 +7,6 @@ report.plot().figure.savefig("stress.png")
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,7 +37,7 @@ from calibrant.report.stress_rule import RuleUnderShift, check_rule
 from calibrant.report.stress_text import breaking, by_severity, text
 from calibrant.shifts import PERTURBATIONS, SHIFTS, SUBSETS
 from calibrant.shifts.frequency import FREQUENCIES
-from calibrant.types import SCHEMA, Split, jsonable
+from calibrant.types import SCHEMA, Split, json_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -98,7 +97,7 @@ class StressReport(Shown):
         return {"schema": SCHEMA, "settings": dict(self.settings), **self.outcome.to_dict(), **ruled}
 
     def to_json(self, indent: int | None = 2) -> str:
-        return json.dumps(jsonable(self.to_dict()), indent=indent, ensure_ascii=False, allow_nan=False)
+        return json_text(self.to_dict(), indent)
 
 
 def stress(
