@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,7 +19,6 @@ from calibrant.nn.antialias import BlurPool
 from calibrant.nn.antialias import blurpool as antialiased_copy
 from calibrant.nn.blocks import Layers
 from calibrant.nn.external import LIBRARIES, external
-from calibrant.nn.seeded import seeded
 from calibrant.nn.smoothing import Blur, Prob, Smooth, reference
 from calibrant.nn.surgery import smooth as smoothed_copy
 from calibrant.nn.training_ensemble import TrainingEnsemble
@@ -125,6 +125,21 @@ def build(
         if key not in used and given[key]:
             raise InputError(f"model {name!r} has no place for {key}={given[key]!r}; drop it or choose another network")
     return finish(model, torch.zeros(2, in_channels, *edges))
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Inside, torch's CPU generator starts at `seed` and modules are made on the CPU; outside, nothing has changed.
+
+    Only the CPU generator is touched: `torch.manual_seed` would reseed every GPU too, and not put them back.
+    """
+    before = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(seed)
+    try:
+        with torch.device("cpu"):
+            yield
+    finally:
+        torch.default_generator.set_state(before)
 
 
 def in_library(name: str) -> bool:

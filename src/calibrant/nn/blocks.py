@@ -47,6 +47,15 @@ def conv(inputs: int, outputs: int, kernel: int, stride: int = 1, *, groups: int
     return nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, groups=groups, bias=bias)
 
 
+def he(model: nn.Module) -> None:
+    """He-normal convolutions (fan out, ReLU); the rest keeps torch's own initialisation."""
+    for module in model.modules():
+        if isinstance(module, (nn.Conv1d, nn.Conv2d)):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
 class PadShortcut(nn.Module):
     """Option A (He 2016a): every second pixel, new channels filled with zeros; no parameters."""
 

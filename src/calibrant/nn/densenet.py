@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.errors import unknown
-from calibrant.nn.blocks import Layers, conv
+from calibrant.nn.blocks import Layers, conv, he
 from calibrant.nn.heads import Head
 from calibrant.nn.resnet import STEMS
-from calibrant.nn.seeded import he
 
 GROWTH = 32
 

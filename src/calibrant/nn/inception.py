@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
-from calibrant.nn.blocks import Layers
+from calibrant.nn.blocks import Layers, he
 from calibrant.nn.heads import Head
-from calibrant.nn.seeded import he
 
 LEAST = 75
 Edge = int | tuple[int, int]

@@ -13,9 +13,8 @@ from functools import partial
 
 from torch import Tensor, nn
 
-from calibrant.nn.blocks import Layers, conv
+from calibrant.nn.blocks import Layers, conv, he
 from calibrant.nn.heads import Head
-from calibrant.nn.seeded import he
 
 
 class PreBasic(nn.Module):

@@ -9,9 +9,8 @@ from functools import partial
 from torch import Tensor, nn
 
 from calibrant.errors import unknown
-from calibrant.nn.blocks import Basic, Bottleneck, Layers, conv
+from calibrant.nn.blocks import Basic, Bottleneck, Layers, conv, he
 from calibrant.nn.heads import Head
-from calibrant.nn.seeded import he
 
 STEMS = ("cifar", "imagenet")
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from calibrant.nn.blocks import Layers
-from calibrant.nn.seeded import he
+from calibrant.nn.blocks import Layers, he
 
 PAD = 0
 

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.nn.blocks import Layers, conv
-from calibrant.nn.seeded import he
+from calibrant.nn.blocks import Layers, conv, he
 
 WIDTHS = (64, 128, 256, 512, 1024)
 

@@ -18,9 +18,8 @@ from functools import partial
 from torch import Tensor, nn
 
 from calibrant.errors import InputError, unknown
-from calibrant.nn.blocks import Layers, conv
+from calibrant.nn.blocks import Layers, conv, he
 from calibrant.nn.heads import Head
-from calibrant.nn.seeded import he
 
 WIDTHS = (64, 128, 256, 512, 512)
 DROPOUT_AT = ("stages", "convolutions")
