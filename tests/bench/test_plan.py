@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import string
+from pathlib import Path
 
 import pytest
 
 from calibrant.bench import Cell
+from calibrant.bench.place import Place
 from calibrant.bench.plan import Paces, plan, wall
+from calibrant.bench.run import graph
+from calibrant.bench.shifted import check
+from calibrant.bench.steps import Measure, Train
 from calibrant.cli import run
 from calibrant.papers import Experiment, experiments
+from calibrant.training.settings import setting
 
 [ROW] = experiments("rc/table1/cifar10_focal")
 [OTHER] = experiments("rc/table1/cifar100_focal")
@@ -44,6 +53,31 @@ def test_minutes_follow_from_epochs_and_the_median_pace() -> None:
     assert wall([own, other], 1) == pytest.approx(140) and wall([own, other], 64) == pytest.approx(20)
 
 
+def test_the_commands_of_the_queue_unfold_into_steps(tmp_path: Path) -> None:
+    """Every line of results/PLAN.md: its rows exist, its settings are settings, and each row has its trainings."""
+    text = (Path(__file__).resolve().parents[2] / "results" / "PLAN.md").read_text("utf-8")
+    blocks = re.findall(r"```sh\n(.*?)```", text, re.DOTALL)
+    named: dict[str, str] = {}
+    for name, said in re.findall(r'^(\w+)="(.*)"$', blocks[0], re.MULTILINE):
+        named[name] = string.Template(said).substitute(named)
+    lines = [string.Template(x).substitute(named) for x in blocks[1].splitlines() if x.startswith("$")]
+    assert len(lines) > 10
+    for line in lines:
+        words = shlex.split(line)
+        assert words[:3] == ["calibrant", "bench", "run"]
+        given = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+        [seeds] = [int(words[i + 1]) for i, word in enumerate(words) if word == "--seeds"]
+        rows = [e.changed(dict(map(setting, given))) for w in words[3:] if "/" in w for e in experiments(w)]
+        for e in rows:
+            check(e)
+        steps = graph([(e, s) for e in rows for s in range(seeds)], "paper", Place(tmp_path, tmp_path / "runs"))
+        kinds = [type(step) for step in steps]
+        assert (
+            kinds.count(Train) >= seeds
+            and sum(len(s.rows) for s in steps if isinstance(s, Measure)) == len(rows) * seeds
+        )
+
+
 def test_without_a_pace_the_plan_says_so(
     capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -58,3 +92,9 @@ def test_without_a_pace_the_plan_says_so(
     found = json.loads(capsys.readouterr().out)
     assert len(found["rows"]) == 16 and found["gpu_minutes"] > 0 and found["wall"]["64"] < found["wall"]["1"]
     assert run(["bench", "plan", "rc/tabel1"]) == 2
+    capsys.readouterr()
+    settings = ("optimiser.weight_decay=0.0", "engine=compile+graph", "precision=bfloat16")
+    changed = [word for s in settings for word in ("--set", s)]
+    rows = ["rc/table1/cifar10_cross_entropy", "rc/figure6/cifar10_inverse_focal_2"]
+    assert run(["bench", "plan", *rows, *changed, "--seeds", "3", "--json"]) == 0
+    assert [r["done"] for r in json.loads(capsys.readouterr().out)["rows"]] == [3, 3]

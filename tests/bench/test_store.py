@@ -19,7 +19,7 @@ from calibrant.bench.tables import differences, lines, standing
 from calibrant.cli import run
 from calibrant.errors import FileError
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
-from calibrant.training import How
+from calibrant.training import How, train
 from calibrant.training import read as recipe
 from calibrant.training.recipe import digest
 from tests.killed import ENDED, begin
@@ -204,15 +204,41 @@ def test_what_is_packed_is_unpacked(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "parcel-00.zip already" in capsys.readouterr().err
 
 
+def test_a_training_that_was_cut_off_goes_on_from_a_parcel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Cut off after three of six epochs, packed, unpacked elsewhere: it ends with the numbers of an unbroken one."""
+    store, long = Store(tmp_path / "store"), EXPERIMENT.at(0, 6)
+
+    def listen(epoch: int, validation: object) -> None:
+        if epoch == 3:
+            raise KeyboardInterrupt
+
+    measure(EXPERIMENT, 1, 2, store, tmp_path / "runs", QUIET)
+    name = long.key()[:12]
+    with pytest.raises(KeyboardInterrupt):
+        train(long, tmp_path / "runs" / name, replace(QUIET, listen=listen))
+    out, words = str(tmp_path / "out"), ["--results", str(tmp_path / "home"), "--runs", str(tmp_path / "there")]
+    assert run(["bench", "pack", "-o", out, "--results", str(store.root), "--runs", str(tmp_path / "runs")]) == 0
+    assert run(["bench", "unpack", out, *words]) == 0
+    assert "1 training to go on with" in capsys.readouterr().out
+    assert [p.name for p in (tmp_path / "there").iterdir()] == [name], "what is measured does not travel again"
+    again = measure(EXPERIMENT, 0, 6, Store(tmp_path / "home"), tmp_path / "there", QUIET)
+    calm = measure(EXPERIMENT, 0, 6, Store(tmp_path / "calm"), tmp_path / "calm-runs", QUIET)
+    assert again.measured == calm.measured
+    rows = (tmp_path / "there" / name / "log.jsonl").read_text().splitlines()
+    assert [json.loads(row)["epoch"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    first = [json.loads(row) for row in (tmp_path / "runs" / name / "log.jsonl").read_text().splitlines()]
+    assert first[:2] == [json.loads(row) for row in rows[:2]], "its first epochs are not run again"
+
+
 def test_a_parcel_cannot_write_elsewhere(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     with zipfile.ZipFile(tmp_path / "in" / "parcel-00.zip", "w") as archive:
         archive.writestr("../../evil.json", "{}")
     with pytest.raises(FileError, match=r"evil\.json, no file of a store"):
-        parcel.unpack(tmp_path / "in", Store(tmp_path / "out"))
+        parcel.unpack(tmp_path / "in", Store(tmp_path / "out"), tmp_path / "runs")
     (tmp_path / "in" / "parcel-00.zip").write_bytes(b"PK nonsense")
     with pytest.raises(FileError, match=r"parcel-00\.zip"):
-        parcel.unpack(tmp_path / "in", Store(tmp_path / "out"))
+        parcel.unpack(tmp_path / "in", Store(tmp_path / "out"), tmp_path / "runs")
     assert not (tmp_path / "out").exists()
 
 

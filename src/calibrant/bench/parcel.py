@@ -1,8 +1,9 @@
 """Stores on the move: merged with each other, packed into a few small files, and unpacked elsewhere.
 
 `pack` writes `parcel-00.zip`, `parcel-01.zip`, … for machines that can exchange only a few small files: all cells
-first, then logits while there is room. Unpacking is merging what the parcels hold. Another store may be a URL that
-fsspec knows.
+first, then trainings that are not measured yet, if asked for, then logits while there is room. Unpacking is merging
+what the parcels hold; a training goes on elsewhere from its last checkpoint. Another store may be a URL that fsspec
+knows.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import re
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -22,19 +23,25 @@ from calibrant.errors import FileError, InputError, escaped
 from calibrant.files import atomic
 from calibrant.files.paths import existing, readable, visible
 
-ENTRY = re.compile(rf"{FOLDER}/[0-9a-f]{{12}}\.json|{LOGITS}/[0-9a-f]{{12}}-\w+\.npz")
+RUNS = "runs"
+ENTRY = re.compile(
+    rf"{FOLDER}/[0-9a-f]{{12}}\.json|{LOGITS}/[0-9a-f]{{12}}-\w+\.npz|{RUNS}/[0-9a-f]{{12}}(/\w[\w.-]*)+"
+)
 MIB = 1 << 20
 HEAD = 256
 """Bytes that an entry takes in an archive besides its content and its name, and a generous margin."""
+TRIES = 20
+"""How often a training that goes on meanwhile is copied again."""
 
 
 @dataclass(frozen=True)
 class Merged:
-    """How many cells and files of logits were new, and how many cells were there already."""
+    """How many cells, files of logits and trainings were new, and how many cells were there already."""
 
     cells: int
     known: int
     logits: int
+    trainings: int = 0
 
 
 def merge(source: Store, target: Store) -> Merged:
@@ -102,39 +109,71 @@ class Packed:
     left: tuple[str, ...]
 
 
-def pack(store: Store, out: Path, max_files: int = 8, max_mib: float = 16.0) -> Packed:
-    """Cells, then logits, into at most `max_files` archives of at most `max_mib` each."""
-    entries = [*visible(store.root / FOLDER, "*.json"), *visible(store.root / LOGITS, "*.npz")]
-    if not entries:
+Unit = dict[str, Path]
+"""What travels together, or not at all: name in the archive → file."""
+
+
+def trainings(runs: Path, store: Store, held: Path) -> list[Unit]:
+    """Copies, in `held`, of the trainings in a folder that have a checkpoint, and no predictions in the store."""
+    begun = [p.parent for p in visible(runs, "*/checkpoint")]
+    copies = [_copied(run, held / RUNS / run.name) for run in begun if not store.logits(run.name, "test").is_file()]
+    return [{p.relative_to(held).as_posix(): p for p in found} for found in copies if found]
+
+
+def _copied(run: Path, to: Path) -> list[Path]:
+    """The files of a training that may be going on: those of one moment, or of later ones, as after a kill."""
+    for _ in range(TRIES):
+        shutil.rmtree(to, ignore_errors=True)
+        with suppress(FileNotFoundError):  # the next checkpoint has taken the place of the one that was listed
+            names = [p.relative_to(run) for p in visible(run, "**/*") if p.is_file()]
+            for name in names:
+                (to / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(run / name, to / name)
+            return [to / name for name in names]
+    return []
+
+
+def pack(store: Store, out: Path, max_files: int = 8, max_mib: float = 16.0, runs: Path | None = None) -> Packed:
+    """Cells, trainings not measured yet, then logits, into at most `max_files` archives of at most `max_mib` each."""
+    with TemporaryDirectory() as held:
+        begun = [] if runs is None else trainings(runs, store, Path(held))
+        cells, arrays = visible(store.root / FOLDER, "*.json"), visible(store.root / LOGITS, "*.npz")
+        own = [[{p.relative_to(store.root).as_posix(): p} for p in part] for part in (cells, arrays)]
+        return _packed([*own[0], *begun, *own[1]], store, out, max_files, int(max_mib * MIB))
+
+
+def _packed(units: Sequence[Unit], store: Store, out: Path, max_files: int, most: int) -> Packed:
+    """Each unit goes into the first archive that has room for it."""
+    if not units:
         raise InputError(f"{store.root} has no cells to pack")
     if old := visible(out, "*.zip"):
         raise FileError(f"{out} holds {old[0].name} already; name another folder, or remove it")
-    parcels: list[list[Path]] = []
+    parcels: list[list[Unit]] = []
     rooms: list[int] = []
     left: list[str] = []
-    for path in entries:
-        name = path.relative_to(store.root).as_posix()
-        size = len(zlib.compress(path.read_bytes())) + 2 * len(name) + HEAD
+    for unit in units:
+        size = sum(len(zlib.compress(path.read_bytes())) + 2 * len(name) + HEAD for name, path in unit.items())
         if all(room < size for room in rooms) and len(rooms) < max_files:
             parcels.append([])
-            rooms.append(int(max_mib * MIB) - HEAD)
+            rooms.append(most - HEAD)
         fitting = next((i for i, room in enumerate(rooms) if room >= size), None)
         if fitting is None:
-            left.append(name)
+            left.append(min(unit, key=len))
         else:
-            parcels[fitting].append(path)
+            parcels[fitting].append(unit)
             rooms[fitting] -= size
     out.mkdir(parents=True, exist_ok=True)
     files = tuple(out / f"parcel-{i:02d}.zip" for i, found in enumerate(parcels) if found)
     for path, found in zip(files, (p for p in parcels if p), strict=True):
         with atomic.file(path) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-            for each in found:
-                archive.write(each, each.relative_to(store.root).as_posix())
+            for name, each in (pair for unit in found for pair in unit.items()):
+                archive.write(each, name)
     return Packed(files, tuple(left))
 
 
-def unpack(folder: Path, target: Store) -> Merged:
-    """Merge what the parcels in a folder hold into a store."""
+def unpack(folder: Path, target: Store, runs: Path) -> Merged:
+    """Merge what the parcels in a folder hold into a store, and put trainings that have not ended into `runs`; one that
+    is there already stays as it is."""
     parcels = visible(existing(folder), "*.zip")
     if not parcels:
         raise FileError(f"{folder} has no parcel; give the folder that `calibrant bench pack -o` wrote")
@@ -145,4 +184,8 @@ def unpack(folder: Path, target: Store) -> Merged:
                     if not ENTRY.fullmatch(name):
                         raise FileError(f"{parcel} holds {escaped(name)}, no file of a store; nothing was unpacked")
                     archive.extract(name, held)
-        return merge(Store(Path(held)), target)
+        merged = merge(Store(Path(held)), target)
+        new = [run for run in visible(Path(held, RUNS)) if not (runs / run.name).exists()]
+        for run in new:
+            shutil.copytree(run, runs / run.name)
+        return replace(merged, trainings=len(new))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from calibrant.cli.bench_move import merge, pack, unpack
 from calibrant.cli.bench_plan import print_plan
 from calibrant.cli.bench_show import Json, Results, report, say_cells, show
 from calibrant.cli.console import block_json, say
@@ -27,20 +29,20 @@ ScaleOption = Annotated[
     str | None, typer.Option(help="smoke, small (a tenth of the epochs) or paper", show_default="paper")
 ]
 ShownScale = Annotated[str | None, typer.Option(help="smoke, small or paper", show_default="every scale")]
+What = Annotated[list[str], typer.Argument(metavar="WHAT…", help=f"{WHAT} (`calibrant list papers`)")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="a setting of the recipe, as key=value; repeatable")]
 Epochs = Annotated[int | None, typer.Option(help="a scale of its own: the schedule over this many epochs", min=1)]
 
 
 @bench.command()
 def run(
-    what: Annotated[list[str], typer.Argument(metavar="WHAT…", help=f"{WHAT} (`calibrant list papers`)")],
+    what: What,
     seeds: Seeds = None,
     scale: ScaleOption = None,
     epochs: Epochs = None,
     results: Results = Path("results"),
     runs: Annotated[Path, typer.Option(help="folder of the trainings, which are resumed")] = Path("runs"),
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="a setting of the recipe, as key=value; repeatable")
-    ] = None,
+    settings: Settings = None,
     data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
     parallel: Annotated[int, typer.Option(help="processes side by side on one machine", min=1)] = 1,
@@ -58,7 +60,6 @@ def run(
     from calibrant.bench.run import run as run_steps
     from calibrant.errors import FailedError
     from calibrant.executors import Outcome
-    from calibrant.papers import experiments
     from calibrant.training.run import How
     from calibrant.training.settings import setting, typed
 
@@ -67,7 +68,7 @@ def run(
     quiet = parallel > 1 or ray is not None or (as_json and not sys.stderr.isatty())
     factory = typed(overrides, "data.name")
     how = How(device, root=data_root, quiet=quiet, factory=factory, keep_epochs=keep_epochs)
-    asked = [e.changed(overrides) if overrides else e for name in what for e in experiments(name)]
+    asked = _asked(what, overrides)
     words = f"calibrant bench run {' '.join(what)} {'--epochs' if epochs else '--scale'} {size}"
     place = Place(results.absolute(), runs.absolute(), how, " ".join([words, *(f"--set {s}" for s in settings or ())]))
 
@@ -162,16 +163,19 @@ bench.command()(report)
 
 @bench.command("plan")
 def cost(
-    what: Annotated[str, typer.Argument(metavar="WHAT", help=f"{WHAT} (`calibrant list papers`)")],
+    what: What,
     seeds: Seeds = None,
     scale: ScaleOption = None,
     epochs: Epochs = None,
     results: Results = Path("results"),
+    settings: Settings = None,
     as_json: Json = False,
 ) -> None:
     """What is left to train of each row, and its GPU minutes at the paces measured so far."""
+    from calibrant.training.settings import setting
+
     size = _scale(scale, epochs) or "paper"
-    print_plan(what, _seeds(seeds, size), size, results, as_json)
+    print_plan(_asked(what, dict(setting(s) for s in settings or ())), _seeds(seeds, size), size, results, as_json)
 
 
 @bench.command()
@@ -208,59 +212,15 @@ def compare(
         )
 
 
-@bench.command()
-def merge(
-    a: Annotated[str, typer.Argument(metavar="FROM", help="a store of results: a folder, or a URL that fsspec knows")],
-    b: Annotated[str, typer.Argument(metavar="INTO", help="the store that gets what the first one has")],
-    as_json: Json = False,
-) -> None:
-    """Copy the cells and logits of one store into another."""
-    from calibrant.bench import parcel
-
-    with parcel.at(a) as source, parcel.at(b, write=True) as target:
-        _merged(parcel.merge(source, target), b, as_json)
+for verb in (merge, pack, unpack):
+    bench.command()(verb)
 
 
-@bench.command()
-def pack(
-    out: Annotated[Path, typer.Option("-o", "--out", help="folder of the parcels")],
-    results: Results = Path("results"),
-    max_files: Annotated[int, typer.Option(help="at most this many parcels", min=1)] = 8,
-    max_mib: Annotated[float, typer.Option(help="at most this many MiB each", min=0.01)] = 16.0,
-    as_json: Json = False,
-) -> None:
-    """Pack cells and logits into a few small files."""
-    from calibrant.bench import parcel
-    from calibrant.bench.store import Store
+def _asked(what: Sequence[str], overrides: Mapping[str, Any]) -> list[Any]:
+    """The experiments under names, with settings on top."""
+    from calibrant.papers import experiments
 
-    made = parcel.pack(Store(results), out, max_files, max_mib)
-    if as_json:
-        _json({"files": [str(p) for p in made.files], "left": list(made.left)})
-        return
-    for path in made.files:
-        say(f"{path}: {path.stat().st_size / parcel.MIB:.1f} MiB")
-    if made.left:
-        say(f"no room for {len(made.left)}: {', '.join(made.left[:5])}{', …' if len(made.left) > 5 else ''}")
-
-
-@bench.command()
-def unpack(
-    folder: Annotated[Path, typer.Argument(help="folder of the parcels")],
-    results: Results = Path("results"),
-    as_json: Json = False,
-) -> None:
-    """Put the cells and logits of parcels into a store."""
-    from calibrant.bench import parcel
-    from calibrant.bench.store import Store
-
-    _merged(parcel.unpack(folder, Store(results)), str(results), as_json)
-
-
-def _merged(found: Any, into: str, as_json: bool) -> None:
-    if as_json:
-        _json(asdict(found))
-    else:
-        say(f"{into}: {found.cells} new cells, {found.known} known ones, {found.logits} new files of logits")
+    return [e.changed(overrides) if overrides else e for name in what for e in experiments(name)]
 
 
 def _experiments(what: str) -> list[Any]:

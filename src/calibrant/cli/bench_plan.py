@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from calibrant.cli.console import block_json, say
 from calibrant.types import SCHEMA
 
+if TYPE_CHECKING:
+    from calibrant.papers import Experiment
 
-def print_plan(what: str, seeds: int | None, scale: str | int, results: Path, as_json: bool) -> None:
+
+def print_plan(asked: Sequence[Experiment], seeds: int | None, scale: str | int, results: Path, as_json: bool) -> None:
     """Trainings and GPU minutes of every row that is not measured, from the paces of the store."""
     from calibrant.bench.plan import GPUS, plan, wall
     from calibrant.bench.store import Store
-    from calibrant.papers import experiments
 
-    costs = plan(experiments(what), list(Store(results).cells()), seeds, scale)
+    costs = plan(asked, list(Store(results).cells()), seeds, scale)
     total = sum(c.total or 0.0 for c in costs)
     if as_json:
         rows = [asdict(c) | {"total": c.total} for c in costs]
