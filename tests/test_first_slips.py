@@ -32,6 +32,7 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
         r"pass calibrant\.targets\.OneHot\(classes\)\(labels\)",
     ),
     "one model for an ensemble": (lambda: calibrant.DeepEnsemble(NET), "a list of models, and this is one Sequential"),
+    "a list for SWA": (lambda: calibrant.SWA([NET, NET]), "list is not a torch.nn.Module"),
     "a model to export": (lambda: calibrant.export(NET, "model.json"), r"not Sequential .*calibrant\.to_onnx"),
     "inputs without labels": (lambda: calibrant.predict(NET, Z), r"expected \(x, labels\)"),
     "pairs that do not fit": (lambda: calibrant.predict(NET, (Z, Y[:5])), "60 inputs but 5 labels"),
@@ -74,6 +75,17 @@ def test_a_comparison_has_its_metrics_as_attributes_and_prints_points() -> None:
 
 def test_an_ensemble_says_what_it_is() -> None:
     assert repr(calibrant.DeepEnsemble([NET, NET])) == "DeepEnsemble of 2 networks (Sequential)"
+    assert repr(calibrant.SWA(NET)) == "SWA of 1 network (Sequential)"
+
+
+def test_decisions_say_how_many_are_accepted() -> None:
+    assert repr(calibrant.decide(Z, Y, accept=0.5)(Z)) == "60 decisions: 50.0% accepted"
+    shown = repr(calibrant.decide(Z, Y, set_coverage=0.9)(Z))
+    assert "classes in a set" in shown and "tensor" not in shown
+
+
+def test_names_that_are_completed_are_those_for_users() -> None:
+    assert set(dir(calibrant)) == {*calibrant.__all__, *calibrant._PACKAGES, "__version__"}
 
 
 COMMANDS = {

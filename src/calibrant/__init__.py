@@ -110,7 +110,7 @@ _MEANT = {
     "auroc": "evaluate(logits, labels).auroc",
     "label_smoothing": "targets.Smoothing",
     "recalibrate": "fit",
-    "reliability_diagram": "report.plots.reliability",
+    "reliability_diagram": "evaluate(logits, labels).to_html(path)",
     "save": "predictions(logits, labels).save(path)",
     "temperature_scaling": "fit('temperature', logits, labels)",
     "threshold": "decide",
@@ -160,4 +160,4 @@ def _meant(name: str) -> str | None:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*_PUBLIC, *_PACKAGES, "__version__"])

@@ -32,13 +32,23 @@ LARGE = 0.2
 
 
 @dataclass(frozen=True)
-class Decisions:
+class Decisions(Shown):
     """One entry per item. `sets` and `action` are None where the rule has none."""
 
     accepted: Tensor  # bool: act on the answer; False: hand it to a person
     predicted: Tensor  # the likeliest class
     sets: Tensor | None = None  # [N, K] bool: the classes that may be the truth
     action: Tensor | None = None  # index into the rule's actions
+
+    def _shown(self) -> tuple[str, Rows]:
+        n = self.accepted.numel()
+        title = f"{n:,} decisions: {float(self.accepted.double().mean()):.1%} accepted" if n else "no decisions"
+        rows = (
+            [("classes in a set", f"{float(self.sets.sum()) / n:.2f} on average")]
+            if n and self.sets is not None
+            else []
+        )
+        return title, rows
 
     def reshaped(self, shape: Sequence[int], class_axis: int) -> Decisions:
         """Of rows that were pixels: one entry per pixel, the classes of a set where those of the logits were."""

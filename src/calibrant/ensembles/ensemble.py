@@ -65,7 +65,7 @@ class Ensemble(Shown):
 
     def _shown(self) -> tuple[str, Rows]:
         kinds = ", ".join(dict.fromkeys(type(network).__name__ for network in self.networks))
-        return f"{type(self).__name__} of {self.size} networks ({kinds})", []
+        return f"{type(self).__name__} of {self.size} network{'s' * (self.size != 1)} ({kinds})", []
 
     @property
     def networks(self) -> Sequence[Any]:

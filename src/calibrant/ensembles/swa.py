@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
+from calibrant.ensembles.ensemble import Ensemble, Network, evaluating, module
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import InputError
 
@@ -76,6 +76,9 @@ class SWA(Ensemble):
     """One network at the mean of many: M = 1, but it stands in the family's tables."""
 
     model: nn.Module
+
+    def __post_init__(self) -> None:
+        module(self.model)
 
     @classmethod
     def fit(cls, model: nn.Module, states: Sequence[Mapping[str, Tensor]], train: Iterable[Any] | None = None) -> SWA:
