@@ -33,14 +33,24 @@ def test_the_site_builds_offline(tmp_path: Path) -> None:
             assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", tag), f"{built.name} loads {tag}"
 
 
-RUN_HERE = ("attacks", "data", "decide", "ensembles", "networks", "own-training", "posthoc", "probe", "smoothing")
+RUN_HERE = (
+    *("attacks", "data", "decide", "ensembles", "networks", "own-training", "posthoc", "probe", "report", "shifts"),
+    "smoothing",
+)
+AFTER = {
+    "report": ("Path('report.html').stat().st_size > 50_000", "Path('reliability.png').exists()"),
+    "shifts": (
+        "foggy.shape == images.shape and len(suite) == 75",
+        "frames.shape == (31, 8, 3, 32, 32) and 0 <= float(steady) <= 1",
+        "curve.shape == (10,)",
+    ),
+}
+"""Page → what is true when its Python has run."""
 RUN_ELSEWHERE = {
     "ar-adals",
     "deployment",
     "index",
     "integrations",
-    "report",
-    "shifts",
     "stress",
     "training",
     "tutorial",
@@ -55,7 +65,10 @@ def python_blocks(page: str) -> list[str]:
 @pytest.mark.parametrize("page", RUN_HERE)
 def test_the_python_of_a_page_runs_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile("".join(python_blocks(page)), f"docs/{page}.md", "exec"), {})
+    names: dict[str, object] = {"Path": Path}
+    exec(compile("".join(python_blocks(page)), f"docs/{page}.md", "exec"), names)
+    for fact in AFTER.get(page, ()):
+        assert eval(fact, names), fact
 
 
 def test_every_page_with_python_is_run_by_a_test() -> None:

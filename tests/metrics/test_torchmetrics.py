@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 import warnings
 from pathlib import Path
 
@@ -18,6 +15,7 @@ from torchmetrics import MetricCollection
 from calibrant.errors import InputError
 from calibrant.metrics.evaluate import evaluate
 from calibrant.metrics.torchmetrics_adapter import CalibrationPanel
+from tests.killed import ENDED, begin
 
 
 def data(n: int = 501, k: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
@@ -76,13 +74,13 @@ def test_what_does_not_exist_is_nan_and_mistakes_are_named() -> None:
 
 
 ONE_OF_TWO = """
-import json, sys
+import json, os, sys
 import torch, torch.distributed as dist
 from tests.metrics.test_torchmetrics import data
 from calibrant.metrics.torchmetrics_adapter import CalibrationPanel
 
 rank, folder = int(sys.argv[1]), sys.argv[2]
-torch.set_num_threads(1)
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
 z, y = data()
 rows = torch.arange(300) if rank == 0 else torch.arange(300, len(y))  # unequal shares
@@ -98,16 +96,8 @@ dist.destroy_process_group()
 
 
 def test_two_gloo_processes_give_the_answer_of_one(tmp_path: Path) -> None:
-    root = Path(__file__).resolve().parents[2]
-    paths = [str(root), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    started = [
-        subprocess.Popen([sys.executable, "-c", ONE_OF_TWO, str(rank), str(tmp_path)], env=env, stderr=subprocess.PIPE)
-        for rank in (0, 1)
-    ]
-    for process in started:
-        said = process.communicate(timeout=240)[1]
-        assert process.returncode == 0, said.decode()
+    started = [begin(ONE_OF_TWO, str(rank), str(tmp_path)) for rank in (0, 1)]
+    assert [heard.recv() for _, heard in started] == [ENDED, ENDED]
     z, y = data()
     for rank in (0, 1):
         found = json.loads((tmp_path / f"found-{rank}.json").read_text())

@@ -101,9 +101,7 @@ def test_ranking_is_whole_ordered_and_deterministic() -> None:
 
 def test_budget_skips_and_says_so() -> None:
     p = sample(3000, k=30)
-    start = time.monotonic()
     ranking = calibrant.fit("auto", p, budget=1e-6).record.ranking
-    assert time.monotonic() - start < 20
     skipped = [row for row in ranking if row["status"] == "skipped"]
     assert len(skipped) == len(ranking) - 1 and all("budget" in row["reason"] for row in skipped)
     assert next(row for row in ranking if row["status"] == "chosen")["method"] == "identity"
@@ -200,6 +198,7 @@ def test_the_hint_for_a_top1_set_lists_every_method_that_takes_one(whole_table: 
 
 
 def test_what_would_not_fit_into_the_budget_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock on which a fit takes a tenth of a millisecond for each item, and nothing else takes any time."""
     sizes: list[int] = []
 
     class Slow(Temperature):
@@ -207,10 +206,10 @@ def test_what_would_not_fit_into_the_budget_is_not_begun(monkeypatch: pytest.Mon
 
         def solve(self, p: Predictions) -> FittedMap:
             sizes.append(p.n)
-            time.sleep(p.n * 1e-4)
             return super().solve(p)
 
     monkeypatch.setitem(CALIBRATORS, "slow", Slow)
+    monkeypatch.setattr(time, "monotonic", lambda: sum(sizes) * 1e-4)
     ranking = calibrant.fit("auto", sample(8000), budget=3).record.ranking
     row = next(r for r in ranking if r["method"] == "slow")
     assert row["status"] == "skipped" and "would take about" in row["reason"]

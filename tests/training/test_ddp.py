@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,26 +11,22 @@ import torch
 import torch.distributed
 
 from calibrant.training import How, load, read, train
+from tests.killed import ENDED, begin
 
 # 807 training items in batches of 61: the last batch of 14 and the others of 61 split unevenly (31 + 30)
 SETTINGS = ["epochs=2", "batch=61", "network={name='mlp', hidden=[32], batch_norm=false}", "optimiser.name=sgd"]
 
-# What a launcher does: every process is told its rank. Forked, so that imports are paid for once.
-TWO = """
-import os, sys
-import lightning.fabric, sklearn.datasets, torch
-torch.set_num_threads(1)
+# What a launcher does: every process is told its rank.
+ONE_OF_TWO = """
+import contextlib, os, sys
+rank, port, out, *words = sys.argv[1:]
+os.environ |= {"LOCAL_RANK": rank, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
 from calibrant.cli import run
-child = os.fork()
-os.environ["LOCAL_RANK"] = "1" if child == 0 else "0"
-code = run(sys.argv[1:])
-if child == 0:
-    os._exit(code)
-sys.exit(code or os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+with open(out, "w") as said, contextlib.redirect_stdout(said):
+    assert run(words) == 0
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="starts its processes by fork; this system cannot")
 @pytest.mark.skipif(not torch.distributed.is_gloo_available(), reason="this torch was built without gloo")
 def test_two_processes_give_the_loss_of_one(tmp_path: Path) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
@@ -43,15 +36,11 @@ def test_two_processes_give_the_loss_of_one(tmp_path: Path) -> None:
         port = probe.getsockname()[1]
     options = [word for s in SETTINGS for word in ("--set", s)]
     arguments = ["train", "digits/smoothing", "-o", str(two), *options, "--device", "cpu", "--devices", "2", "--json"]
-    done = subprocess.run(
-        [sys.executable, "-c", TWO, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env={**os.environ, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)},
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["metrics"]["test"]["n"] == 450  # one process speaks
+    said = [tmp_path / f"said-{rank}" for rank in (0, 1)]
+    started = [begin(ONE_OF_TWO, str(rank), str(port), str(said[rank]), *arguments) for rank in (0, 1)]
+    assert [heard.recv() for _, heard in started] == [ENDED, ENDED]
+    assert json.loads(said[0].read_text())["metrics"]["test"]["n"] == 450
+    assert said[1].read_text() == "", "one process speaks"
     rows = [[json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()] for run in (one, two)]
     assert len(rows[0]) == 2
     for a, b in zip(*rows, strict=True):
