@@ -207,13 +207,13 @@ def page(record: dict[str, Any]) -> str:
         "time for two workers, who work side by side). The ratio is peer / ours unless the limit says otherwise.",
         "",
         f"{record['date']}, {record['machine']}, load {record['load']:g}"
-        + (" (others were using the cores: seconds are longer than on idle ones)" if busy else "")
+        + (" (others used the cores too: seconds are longer than on idle ones, and no limit is judged)" if busy else "")
         + f". {versions}."
         + (f" Not installed, so not raced: {', '.join(absent)}." if absent else ""),
         "",
         *(["A tenth of the items, so the limits, which are of the full sizes, are not judged.", ""] if small else []),
         *HEAD,
-        *(line(Row(**row), not record["small"]) for row in record["rows"]),
+        *(line(Row(**row), not (record["small"] or busy)) for row in record["rows"]),
     ]
     return "\n".join(lines) + "\n"
 

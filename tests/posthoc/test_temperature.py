@@ -16,7 +16,7 @@ import calibrant
 from calibrant.errors import InputError
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.crossval import Folds, folds_of, held_out
-from calibrant.posthoc.temperature import GRID, Slope, Temperature, least_ece, least_nll
+from calibrant.posthoc.temperature import GRID, Slope, Temperature, _ece_of, least_ece, least_nll
 
 
 def simulate(n: int, k: int, seed: int = 0, spread: float = 1.5) -> tuple[Tensor, Tensor]:
@@ -208,6 +208,19 @@ def test_ece_objective_on_the_papers_grid() -> None:
     assert best == T and certificate["ece"] == pytest.approx(every[best], abs=1e-12)
     m = calibrant.fit("temperature", z, y, objective="ece")
     assert float(m.summary()["temperature"]) == T
+
+
+@pytest.mark.parametrize("members, scale, step", [(1, 1.0, 0.0), (1, 60.0, 0.0), (1, 2.0, 1.0), (3, 2.0, 0.0)])
+def test_ece_of_many_temperatures_is_the_metric_at_each(members: int, scale: float, step: float) -> None:
+    """Several at once, several members, ties and saturated logits."""
+    pairs = [simulate(300, 4, seed=s) for s in range(members)]
+    z, y = scale * torch.stack([logits for logits, _ in pairs]), pairs[0][1]
+    z = (z / step).round() * step if step else z
+    z -= z.amax(-1, keepdim=True)
+    found = _ece_of(z[0] if members == 1 else z, y, 15, GRID[20:400:19]).tolist()
+    shown = [z / t if members > 1 else z[0] / t for t in GRID[20:400:19]]
+    naive = [calibrant.evaluate(s, y, metrics=["ece"], intervals=False)["ece"].value for s in shown]
+    assert found == pytest.approx(naive, abs=1e-9)
 
 
 def test_fixed_temperature_and_bad_settings() -> None:

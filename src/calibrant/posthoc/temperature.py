@@ -15,7 +15,7 @@ scan of log T finds the right minimum first).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.functional.binning import bin_sums, equal_width
-from calibrant.functional.chunks import row_chunks
+from calibrant.functional.binning import equal_width
+from calibrant.functional.chunks import chunk_on, row_chunks
 from calibrant.functional.pooling import pool
 from calibrant.functional.root import Certificate, increasing_root
 from calibrant.functional.scores import exp_
@@ -262,26 +262,30 @@ class Slope:
 
 def least_ece(logits: Tensor, labels: Tensor, bins: int = 15) -> tuple[float, dict[str, Any]]:
     """(T, certificate): the first T of RC's pool with the least ECE. Scanned in float32, decided in float64."""
-    score = _ece_by_temperature(logits, labels, bins)
-    rough = torch.tensor([score(T, torch.float32) for T in GRID])
-    near = (rough <= rough.min() + 1e-5).nonzero()[:, 0].tolist()[:64]
-    exact = {GRID[i]: score(GRID[i], torch.float64) for i in near}
+    shifted = (logits.double() - logits.double().amax(-1, keepdim=True)).clamp_min_(-1e30)
+    rough = _ece_of(shifted.float(), labels, bins, GRID)
+    near = [GRID[i] for i in (rough <= rough.min() + 1e-5).nonzero()[:, 0].tolist()[:64]]
+    exact = dict(zip(near, _ece_of(shifted, labels, bins, near).tolist(), strict=True))
     T = min(exact, key=lambda t: (exact[t], t))
     return T, {"objective": "ece", "ece": exact[T], "grid": [GRID[0], GRID[-1], len(GRID)], "bins": bins}
 
 
-def _ece_by_temperature(logits: Tensor, labels: Tensor, bins: int) -> Callable[[float, torch.dtype], float]:
-    shifted = (logits.double() - logits.double().amax(-1, keepdim=True)).clamp_min_(-1e30)
-    by_dtype = {dtype: shifted.to(dtype) for dtype in (torch.float32, torch.float64)}
-    y = labels.to(shifted.device)
-
-    def score(T: float, dtype: torch.dtype) -> float:
-        z = by_dtype[dtype]
+def _ece_of(z: Tensor, labels: Tensor, bins: int, temperatures: Sequence[float]) -> Tensor:
+    """ECE at each temperature, [T], of logits whose largest is 0; as many at once as fit into a chunk."""
+    y, n = labels.to(z.device), len(labels)
+    hit, found = z.argmax(-1) == y, []
+    each = torch.tensor(temperatures, dtype=z.dtype, device=z.device)
+    for t in torch.split(each, 1 if z.ndim == 3 else max(1, chunk_on(z.device) // z.numel())):
         if z.ndim == 3:
-            confidence, predicted = pool(z / T).exp().max(-1)
+            confidence, predicted = pool(z / t).exp().max(-1)
+            hit = predicted == y
         else:
-            confidence, predicted = 1 / (z / T).exp_().sum(-1), z.argmax(-1)
-        sums = bin_sums(equal_width(confidence, bins), bins, confidence, predicted == y)
-        return float(sums.gap.abs().sum())
-
-    return score
+            confidence = 1 / (z / t[:, None, None]).exp_().sum(-1)
+        at = equal_width(confidence, bins).view(len(t), n) + bins * torch.arange(len(t), device=z.device)[:, None]
+        hits = hit.double().expand(len(t), n)
+        said, right = (
+            torch.bincount(at.view(-1), values.double().reshape(-1), minlength=len(t) * bins).view(-1, bins)
+            for values in (confidence, hits)
+        )
+        found.append(((said - right) / n).abs().sum(-1).cpu())
+    return torch.cat(found)
