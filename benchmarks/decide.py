@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -84,6 +85,26 @@ def row(n: int, a: float, b: float, asked: float, dip: tuple[float, float] = (1,
     )
     curve = f"c^{b:g}" + ("" if dip[0] == 1 else f", dip {dip[0]:g} to {dip[1]:g}")
     return f"| {n:,} | Beta({a}, 1), {curve} | {asked:.0%} | " + " | ".join(f"{100 * s:.1f}%" for s in shares) + " |"
+
+
+def cells(sets: int, accuracy: float = 0.9) -> dict[tuple[str, str], float]:
+    """(by, cell) → the share of rules by class and by group that break their promise in this cell."""
+    kinds = {"0": (400, 8, 1.0), "1": (700, 4, 2.0), "2": (250, 8, 0.5)}
+    accuracies = {name: truth(a, b, (1, 1)) for name, (_, a, b) in kinds.items()}
+    rng = np.random.default_rng(0)
+    broken = {(by, name): 0 for by in ("class", "group") for name in kinds}
+    sizes, power = [n for n, _, _ in kinds.values()], [b for _, _, b in kinds.values()]
+    cell = np.repeat(np.arange(3), sizes)
+    for _ in range(sets):
+        c = np.concatenate([rng.beta(a, 1, n) for n, a, _ in kinds.values()])
+        wrong = rng.random(len(c)) > c ** np.repeat(power, sizes)
+        p = calibrant.predictions(labels=(cell + wrong) % 3, predicted=cell, confidence=c, group=cell)
+        for by in ("class", "group"):
+            # a rule by class makes its promise about independent items
+            rule = calibrant.decide(p if by == "group" else replace(p, group=None), accuracy=accuracy, by=by)
+            for name, t in zip(kinds, rule.tensors()["threshold"].tolist(), strict=True):
+                broken[by, name] += t <= 1 and accuracies[name](t) < accuracy
+    return {key: count / sets for key, count in broken.items()}
 
 
 def seconds(work: Callable[[], object], times: int = 3) -> float:
@@ -198,6 +219,7 @@ def main() -> None:
     print("|---:|---|---:|---:|---:|---:|---:|---:|---:|")
     for each in SETTINGS:
         print(row(*each, sets=asked.sets), flush=True)  # type: ignore[arg-type]
+    print("\nBroken in a class or group: " + ", ".join(f"{by} {c} {s:.1%}" for (by, c), s in cells(asked.sets).items()))
 
 
 if __name__ == "__main__":

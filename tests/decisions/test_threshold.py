@@ -11,6 +11,7 @@ import torch
 from scipy.stats import binom
 
 import calibrant
+from benchmarks.decide import cells
 from calibrant.decisions.threshold import (
     Ordered,
     Threshold,
@@ -64,6 +65,11 @@ def test_the_promise_holds_with_ties() -> None:
         found = Ordered.of(c, (rng.random(400) > c).astype(float)).choose(0.2, 0.05)
         broken += found.count > 0 and 1 - values[values >= found.threshold].mean() > 0.2
     assert 0 < broken / SETS <= 0.05 + NOISE
+
+
+def test_the_promise_holds_in_each_class_and_group() -> None:
+    shares = cells(300)
+    assert len(shares) == 6 and max(shares.values()) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
 
 
 def test_little_is_wasted() -> None:

@@ -80,7 +80,7 @@ def lines(judgement: Judgement) -> list[tuple[str, str, str]]:
 
 
 def table(judgement: Judgement, name: str) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """(head, rows): estimates have a column for their interval."""
+    """(head, rows): the share has a column for its interval, other estimates have theirs in brackets."""
     from calibrant.decisions.judge import SHOWN
 
     rows = judgement.tables[name]
@@ -96,7 +96,7 @@ def table(judgement: Judgement, name: str) -> tuple[tuple[str, ...], list[tuple[
         for key, value in row.items():
             if isinstance(value, Estimate):
                 shown, interval = _cells(key, value)
-                cells += [shown, interval] if key == share else [shown]
+                cells += [shown, interval] if key == share else [f"{shown} ({interval})"]
             else:
                 cells.append(f"{value:,}" if isinstance(value, int) else str(value))
         body.append(tuple(cells))

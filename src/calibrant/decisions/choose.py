@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from calibrant.decisions.accepting import Accepting
-from calibrant.decisions.conformal import choose_sets
 from calibrant.decisions.costs import choose_costs
+from calibrant.decisions.quantile import choose_sets
 from calibrant.decisions.rule import Rule, probability
 from calibrant.errors import InputError, SplitError
 from calibrant.files.data_frame import given as given_predictions

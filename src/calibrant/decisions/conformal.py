@@ -24,26 +24,22 @@ depend on the batch it was made in.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.decisions.quantile import needed, place, quantile
-from calibrant.decisions.rule import KNOWN_GROUPS, Decisions, Rule, asked, cells_of, percent, units_of
-from calibrant.errors import InputError, unknown, warn
+from calibrant.decisions.rule import Decisions, Rule, asked, percent
+from calibrant.errors import InputError, unknown
 from calibrant.functional.chunks import CHUNK
 from calibrant.functional.fingerprint import scrambled
 from calibrant.functional.pooling import pool
 from calibrant.functional.scores import argmax
-from calibrant.posthoc.map import FitRecord
 from calibrant.types import Predictions
 
 METHODS = ("lac", "aps", "raps", "topk")
-SIZED = 100_000
-"""Items, evenly spaced, whose sets are made to say how large sets are."""
 PENALTY, K_REG = 0.01, 5  # what the paper of RAPS takes for ImageNet
 
 
@@ -192,67 +188,3 @@ def scorer(
         raise InputError(f"penalty={regular[0]:g} and k_reg={regular[1]} must be 0 or more")
     none = torch.zeros(0, dtype=torch.float64)
     return PredictionSets(none, none, method, randomised, *(regular if method == "raps" else (0.0, 0)))
-
-
-def choose_sets(
-    p: Predictions,
-    coverage: float,
-    *,
-    method: str,
-    guarantee: float | None,
-    by: str | None,
-    randomised: bool,
-    penalty: float | None,
-    k_reg: int | None,
-) -> PredictionSets:
-    """The quantiles of predictions that the map has been applied to."""
-    from scipy.special import betaincinv
-
-    draft = scorer(p, method, randomised, penalty, k_reg)
-    where = f"{p.source}: " if p.source else ""
-    cell, names = cells_of(by, p, p.labels)
-    own, chance = draft.of_labels(p)
-    order = np.argsort(cell.numpy(), kind="stable")
-    parts = np.split(order, np.cumsum(np.bincount(cell.numpy(), minlength=len(names)))[:-1])
-    group = units_of(p, by)
-    units = [None if group is None else group.numpy()[i] for i in parts]
-    found = [
-        quantile(own.numpy()[i], chance.numpy()[i], coverage, guarantee, g) for i, g in zip(parts, units, strict=True)
-    ]
-    sizes = [len(i) if g is None else len(np.unique(g)) for i, g in zip(parts, units, strict=True)]
-    kind, n = ("items", p.n) if group is None else ("groups", len(torch.unique(group)))
-    few = [name for name, (q, _) in zip(names, found, strict=True) if np.isinf(q)]
-    least = needed(coverage, guarantee)
-    if len(few) == len(found):
-        each, most = "" if by is None else f" of each {by}", max(sizes)
-        said = f"{where}{most} {kind}{each} are too few to promise {asked(coverage)}: {least} are needed"
-        raise InputError(said + ("" if group is None else KNOWN_GROUPS))
-    if few:
-        warn(
-            f"{where}{len(few)} of {len(found)} {'classes' if by == 'class' else 'groups'} ({', '.join(few[:3])}"
-            f"{', …' if len(few) > 3 else ''}) have fewer than the {least} {kind} that {asked(coverage)} needs: "
-            f"{'they are in every set' if by == 'class' else 'their sets hold every class'}"
-        )
-    q, tie = torch.tensor(found, dtype=torch.float64).T.contiguous()
-    beta = None
-    if by is None and group is None:
-        r = place(p.n, coverage, guarantee)
-        beta = (r, p.n + 1 - r)
-    certificate = {
-        "coverage": coverage,
-        "guarantee": guarantee,
-        "n": n,
-        "grouped": group is not None,
-        "cells": None if by is None else dict(zip(names, sizes, strict=True)),
-        "beta": beta,
-        "tied": not randomised and by is None and int((own == q[0]).sum()) > 1,
-        "range": None if beta is None else betaincinv(*beta, [0.025, 0.975]).tolist(),
-        "size": 0.0,
-    }
-    record = FitRecord(certificate=certificate)
-    rule = replace(draft, quantile=q, tie=tie, by=by, groups=names if by == "group" else (), record=record)
-    some = p if p.n <= SIZED else p.take(torch.arange(0, p.n, -(-p.n // SIZED)))
-    sets = rule.decide(some).sets
-    assert sets is not None
-    certificate["size"] = float(sets.sum(1).double().mean())
-    return rule

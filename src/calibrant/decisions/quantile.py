@@ -2,18 +2,94 @@
 
 Where items come in groups that are exchangeable (images), and the items of one are not, an item of a group of m counts
 1/m, and q is the smallest with (G + 1)(1 − α) of the G groups at or below it: the share of misses in a new group is at
-most α on average (conformal risk control, Angelopoulos 2024; one item in each group: the r above). `guarantee` asks for
-the smallest q whose mean share of misses passes Hoeffding–Bentkus's test: shares only fall as q grows, so the search
-costs nothing (Bates 2021).
+most α on average (conformal risk control, Angelopoulos 2024; one item in each group: the r of `conformal.py`).
+`guarantee` asks for the smallest q whose mean share of misses passes Hoeffding–Bentkus's test: shares only fall as q
+grows, so the search costs nothing (Bates 2021).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from calibrant.decisions.conformal import PredictionSets, scorer
+from calibrant.decisions.rule import KNOWN_GROUPS, asked, cells_of, units_of
 from calibrant.decisions.threshold import hoeffding_bentkus_p
+from calibrant.errors import InputError, warn
 from calibrant.functional.binomial import Floats
+from calibrant.posthoc.map import FitRecord
+from calibrant.types import Predictions
+
+SIZED = 100_000
+"""Items, evenly spaced, whose sets are made to say how large sets are."""
+
+
+def choose_sets(
+    p: Predictions,
+    coverage: float,
+    *,
+    method: str,
+    guarantee: float | None,
+    by: str | None,
+    randomised: bool,
+    penalty: float | None,
+    k_reg: int | None,
+) -> PredictionSets:
+    """The quantiles of predictions that the map has been applied to."""
+    from scipy.special import betaincinv
+
+    draft = scorer(p, method, randomised, penalty, k_reg)
+    cell, names = cells_of(by, p, p.labels)
+    own, chance = (t.numpy() for t in draft.of_labels(p))
+    order = np.argsort(cell.numpy(), kind="stable")
+    parts = np.split(order, np.cumsum(np.bincount(cell.numpy(), minlength=len(names)))[:-1])
+    of = units_of(p, by)
+    units = [None if of is None else of.numpy()[i] for i in parts]
+    found = [quantile(own[i], chance[i], coverage, guarantee, g) for i, g in zip(parts, units, strict=True)]
+    sizes = [len(i) if g is None else len(np.unique(g)) for i, g in zip(parts, units, strict=True)]
+    few = [name for name, (q, _) in zip(names, found, strict=True) if np.isinf(q)]
+    if few:
+        say_too_few(p, few, sizes, by, asked(coverage), needed(coverage, guarantee))
+    q, tie = torch.tensor(found, dtype=torch.float64).T.contiguous()
+    beta = None
+    if by is None and of is None:
+        r = place(p.n, coverage, guarantee)
+        beta = (r, p.n + 1 - r)
+    certificate = {
+        "coverage": coverage,
+        "guarantee": guarantee,
+        "n": p.n if of is None else len(torch.unique(of)),
+        "grouped": of is not None,
+        "cells": None if by is None else dict(zip(names, sizes, strict=True)),
+        "beta": beta,
+        "tied": not randomised and by is None and int((own == float(q[0])).sum()) > 1,
+        "range": None if beta is None else betaincinv(*beta, [0.025, 0.975]).tolist(),
+        "size": 0.0,
+    }
+    record = FitRecord(certificate=certificate)
+    rule = replace(draft, quantile=q, tie=tie, by=by, groups=names if by == "group" else (), record=record)
+    some = p if p.n <= SIZED else p.take(torch.arange(0, p.n, -(-p.n // SIZED)))
+    sets = rule.decide(some).sets
+    assert sets is not None
+    certificate["size"] = float(sets.sum(1).double().mean())
+    return rule
+
+
+def say_too_few(p: Predictions, few: list[str], sizes: list[int], by: str | None, promised: str, least: int) -> None:
+    """An error where no cell has enough, a warning where some have too few."""
+    where, grouped = f"{p.source}: " if p.source else "", units_of(p, by) is not None
+    kind = "groups" if grouped else "items"
+    if len(few) == len(sizes):
+        said = f"{where}{max(sizes)} {kind}{'' if by is None else f' of each {by}'} are too few to promise {promised}"
+        raise InputError(f"{said}: {least} are needed{KNOWN_GROUPS if grouped else ''}")
+    warn(
+        f"{where}{len(few)} of {len(sizes)} {'classes' if by == 'class' else 'groups'} ({', '.join(few[:3])}"
+        f"{', …' if len(few) > 3 else ''}) have fewer than the {least} {kind} that {promised} needs: "
+        f"{'they are in every set' if by == 'class' else 'their sets hold every class'}"
+    )
 
 
 def place(n: int, coverage: float, guarantee: float | None) -> int:

@@ -234,6 +234,7 @@ def cells_of(by: str | None, p: Predictions, predicted: Tensor) -> tuple[Tensor,
         return predicted.cpu(), tuple(p.classes or (str(i) for i in range(count)))
     if by == "group":
         if p.group is None:
-            raise InputError(f"{p.source or 'these predictions'} have no groups; add `group`, or drop --by group")
+            where = f"{p.source} has" if p.source else "these predictions have"
+            raise InputError(f"{where} no groups; add `group`, or drop --by group")
         return p.group.cpu(), group_names(p)
     raise InputError(f"by={by!r} is unknown; use 'class' or 'group'")
