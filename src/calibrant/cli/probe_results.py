@@ -65,9 +65,10 @@ def side_by_side(
 
 
 def shown_of(what: str, section: Panel) -> list[Any]:
-    """For the terminal: tables, and what the figures show."""
+    """For the terminal: what the page says, without its figures and small print."""
     tables = [narrow_table(table.head, table.rows) for table in section.tables]
-    return [f"{what}: {section.title}", *tables, *(f"· {figure.caption}" for figure in section.figures), ""]
+    captions = [f"· {figure.caption}" for figure in section.figures]
+    return [f"{what}: {section.title}", section.lead, *tables, *captions, ""]
 
 
 def narrow_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:

@@ -26,4 +26,4 @@ def signs(request: Request) -> Probed:
         for model, each in zip(request.models[1:], found.values(), strict=True)
     ]
     record = {"reference": request.models[0].name, "models": models, "says": [section.lead]}
-    return Probed(record, [*shown_of("signs", section)[:-1], f"· {section.lead}", ""], [section])
+    return Probed(record, shown_of("signs", section), [section])
