@@ -66,49 +66,56 @@ def apply(
     fitted = load(map_folder)
     files.existing(preds)
     keys = files.Keys(logits_key, probs_key, labels_key)
+    shifted = calibration is not None or weights is not None or adaptive is not None
     if isinstance(fitted, Rule):
         if not one_file:
             raise FileError(
                 f"cannot write {out}: decisions go into one file; end the name in {', '.join(files.FORMATS)}"
             )
-        if calibration is not None or weights is not None or adaptive is not None:
+        if shifted:
             p, d, beside = shifted_sets(fitted, preds, calibration, weights, adaptive, reading)
-            _decided(fitted, p, fitted.mapped(p), d, out, as_json, beside, files.others(preds, out, keys, labels))
-            return
-        p, others = files.read(preds, **reading), files.others(preds, out, keys, labels)
-        after = fitted.mapped(p)
-        _decided(fitted, p, after, fitted.decide(after), out, as_json, {}, others)
+            after = fitted.mapped(p)
+        else:
+            p, beside = files.read(preds, **reading), {}
+            after = fitted.mapped(p)
+            d = fitted.decide(after)
+        _decided(fitted, p, after, d, out, as_json, beside, files.others(preds, out, keys, labels))
         return
-    if calibration is not None or weights is not None or adaptive is not None:
+    if shifted:
         raise InputError(
             f"{map_folder} is a fitted map; --calibration, --weights and --adaptive belong to a rule of sets"
         )
     if one_file:
         p, others = files.read(preds, **reading), files.others(preds, out, keys, labels)
-        after = fitted.predictions(p)
-        files.write(out, after, others=others)
-        before_nll, after_nll = mean_nll(loss_of(reduce(p, classwise=False), p.n), reduce(after, classwise=False))
+        mapped = fitted.predictions(p)
+        files.write(out, mapped, others=others)
+        before_nll, after_nll = mean_nll(loss_of(reduce(p, classwise=False), p.n), reduce(mapped, classwise=False))
         found = _found(fitted, p.n, p.k, None, before_nll, after_nll, out) | {"overlap": fitted.overlap(p)}
-    elif preds.is_dir() or preds.suffix == ".parquet":
-        if ignore_index is not None:
-            raise InputError("a folder of parts keeps every row; drop --ignore-index, or write one file")
-        if out.suffix:
-            raise FileError(
-                f"cannot write {out}: unknown format {out.suffix!r}; pass a folder, or use {', '.join(files.FORMATS)}"
-            )
-        with Bar("applying") as bar:
-            done = apply_parts(
-                fitted, preds, out, keys=keys, progress=lambda i, n: bar.share(f"{i:,} of {n:,} rows", i / n)
-            )
-        found = _found(fitted, done.n, done.k, done.parts, done.nll_before, done.nll_after, out)
     else:
-        raise FileError(
-            f"cannot write {out}: only Parquet goes into a folder of parts; end the name in {', '.join(files.FORMATS)}"
-        )
+        found = _parts(fitted, preds, out, keys, ignore_index)
     if as_json:
         block_json(found)
         return
     _show(found)
+
+
+def _parts(fitted: FittedMap, preds: Path, out: Path, keys: files.Keys, ignore_index: int | None) -> dict[str, Any]:
+    """Parquet through the map, part by part, into a folder."""
+    if not (preds.is_dir() or preds.suffix == ".parquet"):
+        raise FileError(
+            f"cannot write {out}: only Parquet goes into a folder of parts; end the name in {', '.join(files.FORMATS)}"
+        )
+    if ignore_index is not None:
+        raise InputError("a folder of parts keeps every row; drop --ignore-index, or write one file")
+    if out.suffix:
+        raise FileError(
+            f"cannot write {out}: unknown format {out.suffix!r}; pass a folder, or use {', '.join(files.FORMATS)}"
+        )
+    with Bar("applying") as bar:
+        done = apply_parts(
+            fitted, preds, out, keys=keys, progress=lambda i, n: bar.share(f"{i:,} of {n:,} rows", i / n)
+        )
+    return _found(fitted, done.n, done.k, done.parts, done.nll_before, done.nll_after, out)
 
 
 def _decided(
