@@ -7,7 +7,7 @@
 
 Logits are reduced to scores at once and never kept. With `exact=True` the scores of all items are kept (about 50
 bytes each) and the values are those of `calibrant.evaluate`; with `exact=False` the state has a fixed size
-(`metrics.streaming`) and ranking metrics are within its bounds. Both are sums or concatenations, so that
+(`metrics.stream`) and ranking metrics are within its bounds. Both are sums or concatenations, so that
 torchmetrics' own synchronisation over processes gives the answer of one process.
 """
 
