@@ -103,6 +103,11 @@ def test_foreign_items_held_out_classes_attacks_and_sequences(tmp_path: Path) ->
     assert attack["items"] == 32 and 0 <= attack["success_rate"] <= 1
     moved = [v for v in cell.measured if v.startswith("perturbation_")]
     assert len(moved) == 2 and {"consistency", "flip_rate"} <= set(cell.measured[moved[0]])
+    for metric in ("consistency", "cross_entropy_consistency"):  # what Table E.3 has
+        each = [cell.measured[name][metric] for name in moved]
+        assert cell.measured["perturbations"][metric] == pytest.approx(np.mean(each))
+    [steady] = [e for e in experiments("ss/table_e3") if e.row == "cifar10_resnet18_dropout"]
+    assert steady.reported["perturbations+dropout"] == {"consistency": 0.982, "cross_entropy_consistency": 0.0129}
 
 
 def test_the_reference_is_trained_as_a_step_and_normalises_errors(tmp_path: Path) -> None:
