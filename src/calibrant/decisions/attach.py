@@ -26,7 +26,6 @@ from calibrant.functional.segmentation import classes_back, classes_last
 from calibrant.posthoc.attach import Exact, layer
 from calibrant.posthoc.attach import attach as attach_map
 from calibrant.posthoc.map import Chain, FittedMap, Identity
-from calibrant.posthoc.onnx_export import DRAWS, TOLERANCE, need_onnx, quiet
 from calibrant.posthoc.toplabel import TopLabelMap, top_of_logits
 
 
@@ -120,6 +119,8 @@ def write_rule_onnx(path: str | PathLike[str], rule: Rule) -> Path:
     """Map and rule as one ONNX file: input `x`, the logits [N, K]; kept only if onnxruntime decides as eager does.
 
     Where logits moved by 1e-5 of their size are decided otherwise, either answer counts."""
+    from calibrant.posthoc.onnx_export import need_onnx, quiet
+
     need_onnx()
     if rule.record.k is None:
         raise MapError("a rule that was chosen on a top-1 set does not know its number of classes; choose it on logits")
@@ -148,6 +149,8 @@ def write_rule_onnx(path: str | PathLike[str], rule: Rule) -> Path:
 
 def disagreeing(module: Deciding, x: Tensor, found: tuple[Tensor, ...]) -> int:
     """Items that no draw of the moved logits decides like this."""
+    from calibrant.posthoc.onnx_export import DRAWS, TOLERANCE
+
     generator, agreed = torch.Generator().manual_seed(DRAWS), torch.zeros(len(x), dtype=torch.bool)
     with torch.no_grad():
         for i in range(DRAWS + 1):
@@ -160,6 +163,8 @@ def disagreeing(module: Deciding, x: Tensor, found: tuple[Tensor, ...]) -> int:
 
 def run_rule_onnx(path: str | PathLike[str], x: Tensor) -> tuple[Tensor, ...]:
     """Outputs of a rule's ONNX file, by onnxruntime on the CPU."""
+    from calibrant.posthoc.onnx_export import need_onnx
+
     need_onnx()
     import onnxruntime
 
