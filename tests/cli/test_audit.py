@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,16 @@ def audited(capsys: pytest.CaptureFixture[str], *argv: str) -> list[dict[str, An
     return found
 
 
-def test_json_is_what_scripts_rely_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_what_scripts_rely_on(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(here / "b.parquet", seed=1)
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/calibrant", "audit", "a.npz", "b.parquet", "--json"])
     one, two = audited(capsys, "a.npz", "b.parquet")
     assert [one["file"], two["file"]] == ["a.npz", "b.parquet"]
     assert {"schema", "file", "n", "k", "conventions", "metrics"} <= set(one)
-    assert set(one["made"]) == {"command", "version", "commit"} and one["made"]["command"].startswith("calibrant")
+    assert set(one["made"]) == {"command", "version", "commit"}
+    assert one["made"]["command"] == "calibrant audit a.npz b.parquet --json"
     assert (one["n"], one["k"], one["conventions"]["bins"], one["conventions"]["split"]) == (400, 4, 15, "test")
     promised = "accuracy nll brier ece ece_mass ece_classwise ece_max ece_over ece_under ece_debiased ks gap"
     promised += " auroc aupr_success aupr_error aurc eaurc fpr95"

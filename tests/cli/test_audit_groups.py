@@ -66,7 +66,7 @@ def test_the_terminal_and_the_report(table: pa.Table, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--by", "sight"], "no column 'sight' for group; did you mean 'site'? columns found: "),
+        (["--by", "sites"], "no column 'sites' for group; did you mean 'site'? columns found: "),
         (["--by", "row"], "'row' has 1,200 different values; 2 to 100 are parts to compare"),
         (["--by", "site", "--stream"], "--by needs the items in memory"),
         (["--plan", "0"], "width 0; pass the width"),

@@ -98,7 +98,7 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(InputError, match="Endless has no length"):
         load(Endless())
 
-    with pytest.raises(UnknownNameError, match="unknown part of a data set 'val'; known: calibration, test"):
+    with pytest.raises(UnknownNameError, match="unknown part of a data set 'val'; did you mean 'validation'"):
         load({"train": Items([(torch.zeros(2), 0)]), "val": Items([(torch.zeros(2), 0)])})
 
 

@@ -119,7 +119,7 @@ def blocks() -> Iterator[Block]:
     trained = {**{m: f"ar/table3/{m}" for m in alone}, "deep_ensemble": "ar/table3/ensemble_of_vanilla"}
     base = "ar/table3/vanilla"
     yield Block("CIFAR-10, ResNet-29 v2", (*_variants(base, "temperature"), *_rows(base, trained)), "cifar100")
-    for data, network in ss.E1:
+    for data, network in ((d, n) for d, n in ss.E1 if d in DATA):
         yield Block(f"{DATA[data]}, {NETWORKS[network]}", tuple(_smoothed(f"ss/table_e1/{data}_{network}")))
     for row, where in PEP_ROWS.items():
         entries = _variants(f"pep/table2/{row}", "temperature", "pep", "swa", "dropout", deep_ensemble="deep")

@@ -12,6 +12,7 @@ from rich.text import Text
 from calibrant.errors import escaped
 from calibrant.metrics import METRICS
 from calibrant.report import numbers
+from calibrant.report.comparison import field
 from calibrant.report.comparison import names as comparison_names
 from calibrant.report.comparison import rows as comparison_rows
 from calibrant.report.explain import ARROW
@@ -84,7 +85,9 @@ def compare_table(comparison: Any, names: Sequence[str] | None = None) -> Table:
         ("verdict", "left"),
     )
     a, b = short_names(comparison_names(comparison))
-    table.title, table.title_justify = Text(f"{b} against {a}, {comparison.n:,} items", style="bold"), "left"
+    items = field(comparison, "n")
+    title = f"{b} against {a}" + (f", {items:,} items" if items else "")
+    table.title, table.title_justify = Text(title, style="bold"), "left"
     for row in comparison_rows(comparison):
         if names is not None and row.metric not in names:
             continue
