@@ -115,6 +115,8 @@ def source(**rows: list[tuple[str, str]]) -> dict[str, object]:
             {
                 "method": m,
                 "where": f"{i}",
+                "scale": "paper",
+                "caveat": "",
                 "values": {"nll": value(nll, -0.1), "ece": value("open", 0), "auroc": value(a, 0)},
             }
             for m, each in rows.items()
@@ -140,12 +142,26 @@ def test_a_method_is_recommended_if_it_helps_twice_and_harms_nowhere() -> None:
     assert "Nothing" in advice.sentence(advice.Situation(True, 1), [o for o in found.values() if not o.recommended])
 
 
-def test_scaled_nll_is_judged_where_both_sides_were_scaled() -> None:
+def test_what_a_method_has_to_beat_is_the_scaled_network() -> None:
+    for columns, change in ((("nll_rival",), 0.3), (("nll_rival", "nll_scaled"), 0.2)):
+        given = source(a=[("better", "open"), ("better", "open")], temperature=[("better", "open")])
+        for row in given["rows"]:  # type: ignore[attr-defined]
+            row["values"] |= {c: value("open", {"nll_rival": 0.3, "nll_scaled": 0.2}[c]) for c in columns}
+        found = {o.name: o for o in advice.options(advice.Situation(True, None), given)}
+        assert found["a"].nll.better == 0 and found["a"].change == pytest.approx(change) and not found["a"].recommended
+        assert found["temperature"].nll.better == 1, "which itself has to beat the plain network"
+
+
+def test_splits_of_a_test_set_do_not_count_and_shortened_trainings_are_said() -> None:
     given = source(a=[("better", "open"), ("better", "open")])
     for row in given["rows"]:  # type: ignore[attr-defined]
-        row["values"]["nll_scaled"] = value("open", 0.2)
-    [option] = advice.options(advice.Situation(True, None), given)
-    assert option.nll.better == 0 and option.change == pytest.approx(0.2) and not option.recommended
+        row["scale"] = "20of200"
+    [option] = advice.options(advice.Situation(True, 1), given)
+    assert advice.sentence(advice.Situation(True, 1), [option]) == "Use a (seen on shortened trainings)."
+    for row in given["rows"]:  # type: ignore[attr-defined]
+        row["caveat"] = "splits of one test set"
+    [option] = advice.options(advice.Situation(True, 1), given)
+    assert option.nll == advice.Tally(0, 0, 0, 2) and not option.recommended
 
 
 def test_what_ships_is_what_the_cells_say() -> None:

@@ -52,7 +52,7 @@ def test_one_methods_interval_is_the_textbooks() -> None:
 
 
 def test_a_pool_narrows_what_three_seeds_know_and_never_hides_a_noisy_method() -> None:
-    quiet, noisy = [0.0, 0.1, -0.1], [0.0, 1.0, -1.0]
+    quiet, noisy = [0.0, 0.09, -0.09], [0.0, 1.0, -1.0]
     shared = pool([quiet, [0.2, 0.3, 0.1], [0.0, 0.1, -0.1], [0.5, 0.4, 0.6]])
     alone, together = interval(quiet)[1], interval(quiet, shared)[1]
     assert alone is not None and together is not None and together < 0.7 * alone
@@ -61,14 +61,17 @@ def test_a_pool_narrows_what_three_seeds_know_and_never_hides_a_noisy_method() -
     assert pool([[1.0], []]) is None
 
 
-@pytest.mark.parametrize("noise", [(1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.0, 3.0)])
-def test_error_rates_over_three_seeds(noise: tuple[float, ...]) -> None:
+@pytest.mark.parametrize(
+    ("noise", "coverage"), [((1.0, 1.0, 1.0, 1.0), 0.97), ((1.0, 1.0, 1.0, 3.0), 0.94), ((0.0, 0.0, 0.0, 1.0), 0.95)]
+)
+def test_error_rates_over_three_seeds(noise: tuple[float, ...], coverage: float) -> None:
     """Four methods and their baseline, seeds shared. What is not there is called reproduced in fewer than one of 40
-    cases, or one of 16 for a method of three times the noise; a true effect of that size is hardly ever denied."""
+    cases, or one of 25 for a method of three times the noise; a true effect of that size is hardly ever denied. Methods
+    without noise are maps of one network: they do not make another one look sure."""
     rng = np.random.default_rng(0)
     times, wrong, denied, found, covered = 1500, 0, 0, 0, 0
     for _ in range(times):
-        base = rng.normal(size=3)
+        base = rng.normal(size=3) * bool(noise[0])
         runs = [rng.normal(scale=s, size=3) - base for s in noise]
         shared = pool([r.tolist() for r in runs])
         last = runs[-1]
@@ -78,8 +81,7 @@ def test_error_rates_over_three_seeds(noise: tuple[float, ...]) -> None:
         found += judge((last + size).tolist(), size, pooled=shared).word == "reproduced"
         low, high = interval(last.tolist(), shared)
         covered += low is not None and high is not None and low <= 0 <= high
-    alike = noise[-1] == 1.0
-    assert wrong / times < (0.025 if alike else 0.06)
+    assert wrong / times < (0.04 if noise[-1] == 3.0 else 0.03)
     assert denied / times < 0.01
     assert found / times > 0.7
-    assert covered / times == pytest.approx(0.97 if alike else 0.91, abs=0.015)
+    assert covered / times == pytest.approx(coverage, abs=0.015)

@@ -32,13 +32,14 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "auroc": ("", "auroc"),
     "aurc": ("", "aurc"),
     "nll_scaled": ("temperature", "nll"),
+    "nll_rival": ("rival", "nll"),
     "ece_scaled": ("temperature", "ece"),
     "nll_shifted": ("corruptions", "nll"),
     "ece_shifted": ("corruptions", "ece"),
     "ood_auroc": ("foreign", "auroc_entropy"),
 }
 """Column → (what is done to the predictor or its data, metric). `_scaled`: the method and the baseline, each after a
-temperature of its own."""
+temperature of its own; `nll_rival`: the method as it is against the baseline after temperature scaling."""
 HIGH = ("accuracy", "auroc", "ood_auroc")
 """Columns where more is better."""
 
@@ -108,7 +109,7 @@ def _most_telling(block: Block, cells: Sequence[Cell]) -> list[Evidence]:
 def _rows(block: Block, group: Group) -> Iterator[Evidence]:
     made: dict[Entry, dict[str, Value]] = defaultdict(dict)
     for column, (_, metric) in COLUMNS.items():
-        pairs = {e: (_at(e.method, column, block), _at(e.baseline, column, block)) for e in block.entries}
+        pairs = {e: (_at(e.method, column, block), _at(e.baseline, column, block, base=True)) for e in block.entries}
         each = {e: found for e, (a, b) in pairs.items() if (found := differences(group, a, b, metric))}
         shared = pool(list(each.values()))
         p = {e: p_value(found, shared) for e, found in each.items()}
@@ -126,8 +127,14 @@ def _rows(block: Block, group: Group) -> Iterator[Evidence]:
             yield Evidence(*about, (names[0].experiment, names[1].experiment), values)
 
 
-def _at(source: Source, column: str, block: Block) -> Source:
+def _at(source: Source, column: str, block: Block, *, base: bool = False) -> Source:
     """What measures this column of a method or its baseline."""
     how, own = COLUMNS[column][0], source.variant if source.variant != AS_TRAINED else ""
-    parts = {"": (own,), "temperature": (own, how), "corruptions": (how, own), "foreign": (block.foreign, own)}[how]
+    parts = {
+        "": (own,),
+        "temperature": (own, "temperature"),
+        "rival": (own, "temperature" if base else ""),
+        "corruptions": ("corruptions", own),
+        "foreign": (block.foreign, own),
+    }[how]
     return Source(source.experiment, "+".join(p for p in parts if p) or AS_TRAINED)

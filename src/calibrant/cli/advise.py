@@ -53,7 +53,7 @@ def advise(
         _print([HEAD, *(_line(o) for o in options)])
         say()
     say("* recommended. train: networks trained from the start; pass: forward passes.")
-    say("NLL: median change over networks, both temperature-scaled where measured; then")
+    say("NLL: median change, against the plain network after temperature scaling; then")
     say("networks where it is better / worse beyond noise / measured with enough seeds.")
     say("next: calibrant advise METHOD  # pep, swa, … : what it did, network by network")
 

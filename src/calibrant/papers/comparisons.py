@@ -25,7 +25,7 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "pep": Method("PEP", 0, 10),
-    "dropout": Method("MC dropout", 1, 10),
+    "dropout": Method("MC dropout", 1, 50),
     "swa": Method("SWA"),
     "swag": Method("SWAG", 1, 10),
     "snapshot": Method("snapshots of one training", 1, 5),
@@ -46,7 +46,7 @@ METHODS: dict[str, Method] = {
     "cutmix": Method("CutMix"),
     "ccat": Method("CCAT"),
     "spatial_smoothing": Method("spatial smoothing"),
-    "dropout_spatial_smoothing": Method("dropout + spatial smoothing", 1, 10),
+    "dropout_spatial_smoothing": Method("dropout + spatial smoothing", 1, 50),
     "training_ensemble": Method("training-phase ensemble", 1, 10),
     **{name: Method(f"{name} map", 0) for name in CALIBRATORS},
     **{name: Method(f"{name} model", 0) for name in CONFIDENCES},

@@ -3,7 +3,9 @@
 Each row of `evidence.json` is a method on one network against that network as it is (`calibrant.bench.evidence`). Here
 they are counted over networks. A method is *recommended* if the NLL is better beyond noise on at least two networks and
 worse on none, and AUROC is not worse on more networks than it is better: calibration that spoils the ranking of errors
-is no gain. NLL is compared after temperature scaling of both sides where that was measured, because anyone can scale.
+is no gain. Anyone can scale, so what a method's NLL is compared with is the plain network after temperature scaling;
+the method is scaled too where that was measured, and neither is where nothing scaled was. Only trainings count: splits
+of one test set are shown, not counted.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class Option:
     trainings: int
     passes: int
     change: float  # of NLL, the median over networks, relative to the plain network
+    full: bool  # whether some network that counts was trained by its full schedule
     nll: Tally
     ece: Tally
     auroc: Tally
@@ -102,17 +105,23 @@ def rows(method: str, source: Mapping[str, Any] | None = None) -> list[Mapping[s
 
 
 def _option(name: str, method: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Option:
-    values = [row["values"] for row in found]
-    nll = [v.get("nll_scaled", v["nll"]) for v in values]
-    ece, auroc = ([v[column] for v in values if column in v] for column in ("ece", "auroc"))
-    change = median(v["mean"] / v["baseline"] for v in nll)
-    about = (name, method["title"], method["trainings"], method["passes"], change)
+    nll = [(row, row["values"][_nll(name, row["values"])]) for row in found]
+    ece, auroc = ([(row, row["values"][c]) for row in found if c in row["values"]] for c in ("ece", "auroc"))
+    change = median(v["mean"] / v["baseline"] for _, v in nll)
+    full = any(row["scale"] == "paper" and not row["caveat"] for row in found)
+    about = (name, method["title"], method["trainings"], method["passes"], change, full)
     return Option(*about, _tally(nll), _tally(ece), _tally(auroc))
 
 
-def _tally(values: Sequence[Mapping[str, Any]]) -> Tally:
-    words = Counter(v["word"] for v in values)
-    return Tally(words["better"], words["worse"], len(values) - words["few seeds"], len(values))
+def _nll(name: str, values: Mapping[str, Any]) -> str:
+    """The column by which a method is judged: temperature scaling itself against the plain network."""
+    columns = ("nll",) if name == "temperature" else ("nll_scaled", "nll_rival", "nll")
+    return next(c for c in columns if c in values)
+
+
+def _tally(found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Tally:
+    words = Counter(v["word"] for row, v in found if not row["caveat"])
+    return Tally(words["better"], words["worse"], words.total() - words["few seeds"], len(found))
 
 
 def sentence(situation: Situation, found: Sequence[Option]) -> str:
@@ -120,8 +129,8 @@ def sentence(situation: Situation, found: Sequence[Option]) -> str:
     good = [o for o in found if o.recommended]
     if not good:
         return "Nothing measured here helps beyond noise on two networks."
-    trained = [o.title for o in good if o.trainings]
+    trained = any(o.trainings for o in good)
     last = next((o.title for o in good if not o.trainings and o.passes == 1), "") if trained else ""
-    names = [o.title for o in good if o.title != last]
+    names = [o.title if o.full else f"{o.title} (seen on shortened trainings)" for o in good if o.title != last]
     listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
     return f"Use {listed}{f', then {last}' if last else ''}."
