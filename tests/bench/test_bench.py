@@ -12,6 +12,7 @@ import scipy.stats
 
 from calibrant import files
 from calibrant.bench import Cell, Store
+from calibrant.bench.reproduction import groups
 from calibrant.bench.run import measure
 from calibrant.bench.tables import differences, interval, lines, moments, standing, within
 from calibrant.cli import run
@@ -377,3 +378,23 @@ def test_a_shifted_set_is_measured_with_the_calibrators_of_clean_data(tmp_path: 
     assert (
         table.shifts == ("cifar10_1", "cifar10_2") and table.reported["cifar10_2+temperature[T=1.5]"]["ece"] == 0.1307
     )
+
+
+def test_two_cells_of_one_seed_are_one_seed() -> None:
+    """They differ in what does not tell trainings apart, such as the calibrators."""
+    more = replace(cell("a", 0, 0.1), key="f" * 12, settings={"calibrators": ["temperature"]})
+    for cells in ([cell("a", 0, 0.1), more, cell("a", 1, 0.3)], [cell("a", 0, 0.1)] * 3 + [cell("a", 1, 0.3)]):
+        [line] = lines(cells)
+        assert (line.mean, line.seeds) == (pytest.approx(0.2), 2)
+        [group] = groups(cells, ["a"])
+        assert sorted(group.runs["a"]) == [0, 1]
+
+
+def test_a_row_that_is_asked_for_twice_is_one_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PAPERS, "test", replace(PAPERS["rc"], name="test", experiments=(EXPERIMENT,)))
+    words = ["test/t1/digits", "test", "--seeds", "2", "--device", "cpu", "--epochs", "1"]
+    assert run(["bench", "run", *words]) == 0
+    assert "test/t1/digits (2 seeds, scale 1of20" in capsys.readouterr().out

@@ -6,11 +6,13 @@ import json
 import re
 import shlex
 import string
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from calibrant.bench import Cell
+from calibrant.bench import Cell, Store
+from calibrant.bench.pace import seconds_left
 from calibrant.bench.place import Place
 from calibrant.bench.plan import Paces, plan, wall
 from calibrant.bench.run import graph
@@ -18,6 +20,7 @@ from calibrant.bench.shifted import check
 from calibrant.bench.steps import Measure, Train
 from calibrant.cli import run
 from calibrant.papers import Experiment, experiments
+from calibrant.training.environment import device_name
 from calibrant.training.settings import setting
 
 [ROW] = experiments("rc/table1/cifar10_focal")
@@ -98,3 +101,20 @@ def test_without_a_pace_the_plan_says_so(
     rows = ["rc/table1/cifar10_cross_entropy", "rc/figure6/cifar10_inverse_focal_2"]
     assert run(["bench", "plan", *rows, *changed, "--seeds", "3", "--json"]) == 0
     assert [r["done"] for r in json.loads(capsys.readouterr().out)["rows"]] == [3, 3]
+
+
+def test_the_pace_is_that_of_one_training_of_a_pool_or_of_a_selection(tmp_path: Path) -> None:
+    pool = replace(ROW, pool=4)
+    [chosen] = experiments("rc/selection/cifar10_focal")
+    points = len(chosen.recipe.points())
+    assert points > 1
+    for e, trainings in ((pool, 4), (chosen, points), (replace(chosen, pool=3), 3 * points)):
+        made = replace(cell(e, 0, 2.0 * trainings), settings=e.settings(0, 20), device=device_name("cpu"))
+        on_gpu = replace(made, device="some GPU")
+        assert Paces([on_gpu]).of(ROW.at(0, 20))[0] == pytest.approx(2.0)
+        store = Store(tmp_path / str(trainings))
+        store.write(replace(made, key=e.key(0, 20)))
+        store.write(replace(made, key=e.key(1, 20), status="failed", seconds=1e9))
+        recipe = e.at(0, 20)
+        found = seconds_left(recipe, tmp_path / "none", tmp_path / "runs", store)
+        assert found == pytest.approx(120 * len(recipe.points()))

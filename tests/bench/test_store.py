@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import zipfile
 from dataclasses import replace
@@ -254,3 +255,45 @@ for i in range(40):
     two = [begin(code, str(tmp_path), name) for name in "ab"]
     assert [heard.recv() for _, heard in two] == [ENDED, ENDED]
     assert len(list(Store(tmp_path).cells())) == 80
+
+
+def test_a_failure_never_takes_the_place_of_a_measurement(tmp_path: Path) -> None:
+    """Rows share a key, and two commands a store: one of them may fail where the other one has measured."""
+    store, done = Store(tmp_path), made("p/t/x", 0, 0.1)
+    store.write(replace(done, status="failed", error="no memory", measured={}, intervals={}))
+    store.write(done)
+    store.write(replace(done, experiment="p/t/y", status="failed", error="no memory", measured={}, intervals={}))
+    assert list(store.cells()) == [done, replace(done, experiment="p/t/y")]
+
+
+def test_a_merge_keeps_the_targets_numbers_beside_its_logits_and_adds_what_it_lacks(tmp_path: Path) -> None:
+    a, b = Store(tmp_path / "a"), Store(tmp_path / "b")
+    a.write(made("p/t/x", 0, 0.1, extras={"temperature": 1.5}, seconds=7.0))
+    theirs = {AS_TRAINED: {"ece": 0.4, "nll": 0.6}, "temperature": {"ece": 0.2}}
+    extras = {"temperature": 2.5, "sigma": 0.3}
+    b.write(made("p/t/z", 0, 0.4, measured=theirs, intervals={}, extras=extras, seconds=9.0))
+    parcel.merge(b, a)
+    for cell, row in zip(a.cells(), ("p/t/x", "p/t/z"), strict=True):
+        assert cell.experiment == row and cell.seconds == 7.0
+        assert cell.measured == {AS_TRAINED: {"ece": 0.1, "nll": 0.6}, "temperature": {"ece": 0.2}}
+        assert cell.intervals == {AS_TRAINED: {"ece": (0.1, 0.2)}}
+        assert cell.extras == {"temperature": 1.5, "sigma": 0.3}
+
+
+def test_an_unpacking_that_is_cut_off_leaves_no_half_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "in").mkdir()
+    names = ["checkpoint", "log.jsonl", "recipe.json"]
+    with zipfile.ZipFile(tmp_path / "in" / "parcel-00.zip", "w") as archive:
+        for name in names:
+            archive.writestr(f"runs/0123456789ab/{name}", "{}")
+    whole, home, runs = shutil.copytree, Store(tmp_path / "home"), tmp_path / "runs"
+
+    def cut_off(source: Path, target: Path, **options: Any) -> None:
+        whole(source, target, ignore=shutil.ignore_patterns("recipe.json"), **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(shutil, "copytree", cut_off)
+        parcel.unpack(tmp_path / "in", home, runs)
+    assert parcel.unpack(tmp_path / "in", home, runs).trainings == 1
+    assert sorted(p.name for p in (runs / "0123456789ab").iterdir()) == names

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.errors import InputError
-from calibrant.executors import InProcess, LocalProcesses, OutOfTime, Pool, execute, mps
+from calibrant.executors import InProcess, LocalProcesses, Outcome, OutOfTime, Pool, execute, mps, schedule
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
@@ -22,6 +23,21 @@ def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
     while not condition() and time.time() < end:
         time.sleep(0.02)
     assert condition(), "waited in vain"
+
+
+class Odd(Exception):
+    """An error as some libraries have them: it needs two arguments, and one of them cannot be pickled."""
+
+    def __init__(self, folder: Path, stream: object) -> None:
+        super().__init__(f"odd in {folder.name}")
+        self.stream = stream
+
+
+class NeedsTwo(Exception):
+    """It is pickled, and cannot be read again."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} {where}")
 
 
 @dataclass(frozen=True)
@@ -62,6 +78,10 @@ class Note:
             wait_for(lambda: (self.folder / self.until).exists())
         if self.how == "fails":
             raise InputError("it was asked to")
+        if self.how == "fails oddly":
+            raise Odd(self.folder, threading.Lock())
+        if self.how == "needs two":
+            raise NeedsTwo("odd", "here")
         if self.how == "is cut":
             raise OutOfTime
         if self.how == "dies" or (self.how == "dies once" and self.runs() == 1):
@@ -213,3 +233,49 @@ def test_a_killed_command_takes_its_processes_along_and_the_next_one_goes_on(tmp
 
 def _log(folder: Path, i: int) -> list[str]:
     return (folder / f"s{i}.log").read_text().splitlines()
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_an_error_of_any_library_is_one_failed_step_and_says_what_it_was(tmp_path: Path, pool: str) -> None:
+    steps = [Note(tmp_path, "odd", how="fails oddly"), Note(tmp_path, "two", how="needs two"), Note(tmp_path, "good")]
+    found = {o.step.key: o for o in execute(steps, POOLS[pool]())}
+    assert {k: o.ending for k, o in found.items()} == {"odd": "failed", "two": "failed", "good": "done"}
+    assert found["odd"].why == f"Odd: odd in {tmp_path.name}" and found["two"].why == "NeedsTwo: odd here"
+    assert [s.runs() for s in steps] == [1, 1, 1]
+
+
+def test_a_process_whose_step_failed_runs_no_other(tmp_path: Path) -> None:
+    """After an error of CUDA a process cannot use the device any more; after a success it goes on."""
+    hows = ("well", "well", "fails", "well")
+    steps = [Note(tmp_path, f"s{i}", how=how) for i, how in enumerate(hows)]
+    assert [o.ending for o in execute(steps, LocalProcesses(1))] == ["done", "done", "failed", "done"]
+    first, second, third, last = (_log(tmp_path, i) for i in range(4))
+    assert first == second == third != last
+
+
+def test_a_busy_step_is_not_asked_for_without_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another command holds it while a step of this one runs."""
+    slept: list[float] = []
+    monkeypatch.setattr(schedule.time, "sleep", lambda seconds: slept.append(seconds))
+
+    class Beside:
+        def __init__(self) -> None:
+            self.steps: dict[str, Note] = {}
+            self.looks = 0
+
+        def room(self, step: Note) -> bool:
+            return True
+
+        def start(self, step: Note, deadline: float | None) -> None:
+            self.steps[step.key] = step
+
+        def wait(self) -> list[Outcome]:
+            self.looks += 1
+            key = "held" if "held" in self.steps else "long"
+            return [Outcome(self.steps.pop(key), "busy" if key == "held" and self.looks < 4 else "done")]
+
+        def close(self) -> None:
+            pass
+
+    ended = [o.step.key for o in execute([Note(tmp_path, "held"), Note(tmp_path, "long")], Beside())]
+    assert ended == ["held", "long"] and slept == [schedule.APART] * 3

@@ -52,8 +52,9 @@ def _cells(root: Path, device: str) -> dict[str, list[float]]:
     out: dict[str, list[float]] = {}
     for cell in Store(root).cells():
         recipe = cell.settings.get("recipe")
-        if recipe and cell.device == device and cell.seconds and "pooled" not in cell.settings:
-            out.setdefault(kind(recipe), []).append(cell.seconds / recipe["epochs"])
+        timed = cell.status == "done" and cell.device == device and cell.seconds and "pooled" not in cell.settings
+        if recipe and timed:
+            out.setdefault(kind(recipe), []).append(cell.seconds / (recipe["epochs"] * cell.trainings))
     return out
 
 

@@ -21,6 +21,7 @@ from tempfile import TemporaryDirectory
 from calibrant.bench.store import FOLDER, LOGITS, Store
 from calibrant.errors import FileError, InputError, escaped
 from calibrant.files import atomic
+from calibrant.files.outputs import RUN
 from calibrant.files.paths import existing, readable, visible
 
 RUNS = "runs"
@@ -45,7 +46,8 @@ class Merged:
 
 
 def merge(source: Store, target: Store) -> Merged:
-    """Copy what `source` has into `target`. A cell of both keeps the rows and numbers of both; done beats failed."""
+    """Copy what `source` has into `target`. Of a cell that both have measured, what `target` has stays, and
+    rows and numbers that it lacks are added; done beats failed."""
     new = known = 0
     for path in visible(source.root / FOLDER, "*.json"):
         cells, there = list(source.read(path)), target.root / FOLDER / path.name
@@ -54,8 +56,6 @@ def merge(source: Store, target: Store) -> Merged:
         else:
             known += 1
             if there.read_bytes() == path.read_bytes():
-                continue
-            if cells[0].status == "failed" and next(target.read(there)).status == "done":
                 continue
         for cell in cells:
             target.write(cell)
@@ -186,6 +186,8 @@ def unpack(folder: Path, target: Store, runs: Path) -> Merged:
                     archive.extract(name, held)
         merged = merge(Store(Path(held)), target)
         new = [run for run in visible(Path(held, RUNS)) if not (runs / run.name).exists()]
+        runs.mkdir(parents=True, exist_ok=True)
         for run in new:
-            shutil.copytree(run, runs / run.name)
+            with atomic.folder(runs / run.name, RUN) as temporary:
+                shutil.copytree(run, temporary, dirs_exist_ok=True)
         return replace(merged, trainings=len(new))

@@ -45,7 +45,7 @@ class Paces:
         for cell in cells:
             recipe, spent = cell.settings.get("recipe"), minutes_of(cell)
             if recipe and spent and "pooled" not in cell.settings and cell.status == "done":
-                each = spent / (recipe["epochs"] * recipe.get("members", 1))
+                each = spent / (recipe["epochs"] * recipe.get("members", 1) * cell.trainings)
                 for data in (recipe["data"]["name"], ""):
                     self._by[_sort(recipe["network"]), data].append(each)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gc
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -66,6 +67,12 @@ class Cell:
         block = self.settings.get("block")
         return "items" if block is None else "frames" if block == 1 else f"blocks of {block} frames"
 
+    @property
+    def trainings(self) -> int:
+        """How many trainings its seconds are of: those of its pool, and of each the points of its selection."""
+        grid = (self.settings["recipe"].get("selection") or {}).get("grid", {})
+        return int(self.settings.get("pool", 1)) * math.prod(len(values) for values in grid.values())
+
     def to_dict(self) -> dict[str, Any]:
         """For people and `--json`: every number with what the paper reports."""
         numbers: dict[str, dict[str, dict[str, float | None]]] = {}
@@ -109,18 +116,15 @@ class Store:
         )
 
     def write(self, cell: Cell) -> Path:
-        """File a cell. Rows and numbers that are there for the same settings stay, unless the cell has them anew."""
+        """File a cell. What is measured stays as it is, whatever comes later, a failure too; only what it lacks, rows
+        and numbers, is added."""
         path = self.path(cell.key)
         body = jsonable({"schema": SCHEMA, "rows": {cell.experiment: [cell.scale, cell.note]}, **_body(cell)})
         with locks.alone_in(self.root / FOLDER, wait=True):
             there = hashed.read(path) if path.is_file() else {}
-            rows = there.get("rows", {})
-            if there.get("status") == cell.status == "done":
-                for part in ("numbers", "extras"):
-                    body[part] = {**there[part], **body[part]}
-                    for name in there[part].keys() & body[part].keys() if part == "numbers" else ():
-                        body[part][name] = {**there[part][name], **body[part][name]}
-            hashed.write(path, {**body, "rows": {**rows, **body["rows"]}}, text)
+            if there.get("status") == "done":
+                body = _completed(there, body)
+            hashed.write(path, {**body, "rows": {**there.get("rows", {}), **body["rows"]}}, text)
         return path
 
     def read(self, path: Path) -> Iterator[Cell]:
@@ -178,6 +182,15 @@ def _body(cell: Cell) -> dict[str, Any]:
         for variant, row in cell.measured.items()
     }
     return {**{k: v for k, v in vars(cell).items() if k not in NOT_STORED}, "numbers": numbers}
+
+
+def _completed(there: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """A file of a measured cell, with what another one of the same settings has besides."""
+    if more["status"] != "done":
+        return {**there, "rows": {**more["rows"], **there["rows"]}}
+    numbers = {v: {**row, **there["numbers"].get(v, {})} for v, row in more["numbers"].items()}
+    added = {part: {**more[part], **there[part]} for part in ("rows", "extras")}
+    return {**there, **added, "numbers": {**there["numbers"], **numbers}}
 
 
 LONG = re.compile(rb'^ "(numbers|extras)": \{\n(?:  .*\n)+ \}', re.MULTILINE)

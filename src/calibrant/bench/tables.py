@@ -73,8 +73,8 @@ def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
     for cell in cells:
         rows[cell.experiment, cell.scale].append(cell)
     apart = {row: differing(found) for row, found in rows.items()}
-    values: dict[Name, list[float]] = defaultdict(list)
-    bounds: dict[Name, list[tuple[float, float]]] = defaultdict(list)
+    values: dict[Name, dict[int, float]] = defaultdict(dict)  # by seed: two cells of one are never two seeds
+    bounds: dict[Name, dict[int, tuple[float, float]]] = defaultdict(dict)
     said: dict[Name, float | None] = {}
     units: dict[Name, str] = {}
     for cell in cells:
@@ -85,17 +85,20 @@ def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
                 said[name] = cell.reported.get(variant, {}).get(metric) if cell.scale == "paper" else None
                 if value is None:
                     continue
-                values[name].append(value)
+                if cell.seed in values[name]:
+                    continue
+                values[name][cell.seed] = value
                 units[name] = cell.resampled
                 low, high = cell.intervals.get(variant, {}).get(metric, (None, None))
                 if low is not None and high is not None:
-                    bounds[name].append((low - value, high - value))
+                    bounds[name][cell.seed] = low - value, high - value
     out = []
-    for name, found in values.items():
+    for name, by_seed in values.items():
+        found = list(by_seed.values())
         if said[name] is not None or not only_reported:
             experiment, scale, settings, variant, metric = name
             mean, deviation = moments(found)
-            low, high, of = interval(found, bounds[name], within(metric), units[name])
+            low, high, of = interval(found, list(bounds[name].values()), within(metric), units[name])
             line = (
                 experiment,
                 variant,

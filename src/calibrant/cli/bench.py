@@ -217,10 +217,11 @@ for verb in (merge, pack, unpack):
 
 
 def _asked(what: Sequence[str], overrides: Mapping[str, Any]) -> list[Any]:
-    """The experiments under names, with settings on top."""
+    """The experiments under names, each once, with settings on top."""
     from calibrant.papers import experiments
 
-    return [e.changed(overrides) if overrides else e for name in what for e in experiments(name)]
+    rows = {e.name: e for name in what for e in experiments(name)}
+    return [e.changed(overrides) if overrides else e for e in rows.values()]
 
 
 def _experiments(what: str) -> list[Any]:

@@ -2,8 +2,8 @@
 
 Processes stay, so that data, compiled code and the device's context are made once. With an accelerator, some processes
 run the steps that want it and others those that do not: intervals are resampled while the next network trains. A
-process that dies is replaced; processes whose parent dies end themselves. On CUDA they share the device by NVIDIA's
-service, where there is one (`mps`).
+process that dies, or whose step failed, is replaced; processes whose parent dies end themselves. On CUDA they share the
+device by NVIDIA's service, where there is one (`mps`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -84,12 +83,14 @@ class LocalProcesses:
             step = worker.step
             assert step is not None
             try:
-                out.append(worker.connection.recv())
-                worker.step = None
+                outcome = worker.connection.recv()
             except (EOFError, OSError):
+                outcome = Outcome(step, "lost")
+            worker.step = None
+            if outcome.ending in ("lost", "failed"):  # after a failure, its context of the device may be broken
                 worker.end()
                 self._workers[self._workers.index(worker)] = self._worker(gpu=worker.gpu)
-                out.append(Outcome(step, "lost"))
+            out.append(outcome)
         return out
 
     def close(self) -> None:
@@ -159,10 +160,7 @@ def _serve(connection: Connection, threads: int, environment: Mapping[str, str])
         except EOFError:
             return
         outcome = attempt(step, deadline)
-        try:
-            connection.send(outcome)
-        except (TypeError, ValueError, AttributeError):  # an error of some library that cannot travel
-            connection.send(replace(outcome, error=RuntimeError(outcome.why)))
+        connection.send(outcome)
         del step, outcome
         gc.collect()  # networks and recorded graphs are full of cycles, and hold the device's memory
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -61,7 +61,7 @@ def execute(
                     if _late(step, end(step)):
                         outcome = Outcome(step, "left")
                     else:
-                        time.sleep(0 if running else APART)
+                        time.sleep(APART)
                         waiting[step.key] = waiting.pop(step.key)  # the others first
                         continue
                 del waiting[step.key]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from calibrant.errors import CalibrantError
+from calibrant.errors import CalibrantError, FailedError
 from calibrant.files import locks
 
 Ending = Literal["done", "failed", "cut", "busy", "lost", "left", "skipped"]
@@ -61,15 +61,12 @@ class Outcome:
     step: Step
     ending: Ending
     seconds: float = 0.0
-    error: Exception | None = None
+    error: CalibrantError | None = None
     value: Any = None
 
     @property
     def why(self) -> str:
-        if self.error is None:
-            return ""
-        known = isinstance(self.error, CalibrantError)
-        return str(self.error) if known else f"{type(self.error).__name__}: {self.error}"
+        return "" if self.error is None else str(self.error)
 
 
 class Pool(Protocol):
@@ -87,7 +84,7 @@ def attempt(step: Step, deadline: float | None) -> Outcome:
     """Run a step under its lease, whatever comes of it."""
     start = time.perf_counter()
 
-    def ended(ending: Ending, error: Exception | None = None, value: Any = None) -> Outcome:
+    def ended(ending: Ending, error: CalibrantError | None = None, value: Any = None) -> Outcome:
         return Outcome(step, ending, time.perf_counter() - start, error, value)
 
     try:
@@ -98,5 +95,7 @@ def attempt(step: Step, deadline: float | None) -> Outcome:
         return ended("busy")
     except OutOfTime:
         return ended("cut")
-    except Exception as error:  # one step that fails must not end the rest
+    except CalibrantError as error:
         return ended("failed", error)
+    except Exception as error:  # one step that fails must not end the rest; errors of other libraries may not travel
+        return ended("failed", FailedError(f"{type(error).__name__}: {error}"))
