@@ -196,3 +196,17 @@ if __name__ == "__main__":
     for cell in again:
         metrics = hashed.read(tmp_path / "runs" / cell.extras["run"] / "metrics.json")
         assert metrics["epochs"] == 20
+
+
+def test_weights_that_were_not_kept_are_made_again_when_an_ensemble_needs_them(tmp_path: Path) -> None:
+    averaged = replace(PLAIN, row="swa", ensembles=(Choice("swa", {"epochs": 3}),))
+    here = place(tmp_path)
+    assert [o.ending for o in execute(graph([(PLAIN, 0)], 5, here), InProcess())] == ["done"] * 2
+    [plain] = here.store.cells()
+    steps = graph([(averaged, 0)], 5, here)
+    assert [type(s) for s in steps] == [Train, Predict, Measure] and not steps[0].done()
+    assert [o.ending for o in execute(steps, InProcess())] == ["done"] * 3
+    again = next(c for c in here.store.cells() if c.experiment == "test/t1/swa")
+    assert again.measured["as_trained"] == plain.measured["as_trained"], "the same training, from its start"
+    assert again.extras["epochs"] == 5 and again.extras["ensemble_size"] == 1
+    assert steps[0].done() and graph([(averaged, 0), (PLAIN, 0)], 5, here) == []

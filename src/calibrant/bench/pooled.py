@@ -18,13 +18,13 @@ from calibrant.ensembles.ensemble import LogMean
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import unknown
 from calibrant.functional.inputs import predictions
+from calibrant.papers.experiment import AVERAGING
 from calibrant.training.epochs import kept_weights
 from calibrant.training.evaluate import summary
 from calibrant.training.run_folder import Trained, chosen
 from calibrant.training.settings import Choice
 from calibrant.types import Predictions, Split
 
-AVERAGING = ("swa", "swag", "snapshot")
 OPTIONS = ("members", "sigma", "p", "where", "distribution", "search", "epochs")
 """What an experiment's ensemble may set; `epochs`: how many of the last ones leave weights to average."""
 CURVE = ("nll", "accuracy", "ece", "auroc")

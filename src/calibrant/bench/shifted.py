@@ -25,7 +25,7 @@ from calibrant.attacks import ATTACKS, Bounds, assess
 from calibrant.attacks.measures import predicted
 from calibrant.data import DATASETS, Batches, Data
 from calibrant.data import load as load_data
-from calibrant.data.ood import ood_images
+from calibrant.data.ood import GENERATED, ood_images
 from calibrant.data.subsets import complement, split_name
 from calibrant.diagnostics.stability import variance_over_runs
 from calibrant.diagnostics.stress import Cell, Choice, Folder, Material, Outcome, Subject, analyse, planned, run
@@ -64,7 +64,8 @@ class Asked:
         suites = [n for n in names if n in (CORRUPTIONS, STEADY, HELD_OUT) or n.startswith(FOREIGN)]
         attacks = [n.removeprefix(ATTACK) for n in names if n.startswith(ATTACK)]
         rest = [n for n in names if n not in suites and not n.startswith(ATTACK)]
-        for name in (*rest, *(n.removeprefix(FOREIGN) for n in suites if n.startswith(FOREIGN))):
+        foreign = [n.removeprefix(FOREIGN) for n in suites if n.startswith(FOREIGN)]
+        for name in (*rest, *(n for n in foreign if n not in GENERATED)):
             if split_name(name)[0] not in DATASETS:
                 raise unknown("shift", name, [*DATASETS, CORRUPTIONS, STEADY, HELD_OUT])
         for name in attacks:
@@ -199,6 +200,8 @@ def variances(members: Mapping[Cell, Tensor], cells: Mapping[Cell, Arrays]) -> d
 
 def check(experiment: Experiment) -> None:
     """Refuse what cannot be measured, before anything is trained."""
-    Asked.of(experiment.shifts)
-    if experiment.pool > 1 and (experiment.ensembles or any(s.startswith(ATTACK) for s in experiment.shifts)):
-        raise InputError(f"{experiment.name}: a pool of trainings has no ensembles and no attacks of its own")
+    asked = Asked.of(experiment.shifts)
+    if experiment.pool > 1 and (experiment.ensembles or asked.attacks or asked.datasets):
+        raise InputError(
+            f"{experiment.name}: a pool of trainings has no ensembles, attacks or other data sets of its own"
+        )

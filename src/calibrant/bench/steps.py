@@ -10,6 +10,7 @@ Table 3 is the one whose levels AR-AdaLS trains with. Engine, device and the num
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from calibrant.bench.predict import RECORD, predict, wanted
 from calibrant.bench.store import KEY_LENGTH, Cell
 from calibrant.executors import OutOfTime, Step
 from calibrant.files import hashed
+from calibrant.files.paths import visible
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.training import distances, levels
 from calibrant.training.recipe import Recipe, digest
@@ -63,8 +65,15 @@ class Train(Placed):
     def folder(self) -> Path:
         return self.place.run(self.recipe)
 
+    @property
+    def record(self) -> Path:
+        """What a training writes last."""
+        return self.folder / ("metrics.json" if self.recipe.selection is None else "selection.json")
+
     def done(self) -> bool:
-        return (self.folder / ("metrics.json" if self.recipe.selection is None else "selection.json")).is_file()
+        """Ended, with the weights that are asked for: those of a training that nobody averaged are not there."""
+        weights = self.keep_weights if self.recipe.selection is None else 0
+        return self.record.is_file() and len(visible(self.folder, "epochs/weights-*.safetensors")) >= weights
 
     def seconds(self) -> float | None:
         return pace.seconds_left(self.recipe, self.folder, self.place.runs, self.place.store)
@@ -78,6 +87,9 @@ class Train(Placed):
         data = self.place.data(self.recipe)
         if data[Split.TRAIN].y.ndim > 1:
             data = video.watched(data)
+        if self.record.is_file():  # it ended without the weights: once more, from the start
+            self.record.unlink()
+            shutil.rmtree(self.folder / "checkpoint", ignore_errors=True)
         if self.recipe.engine not in ("eager", "graph"):
             torch.compiler.reset()  # a process that stays would reach torch's limit of recompilations, and run eagerly
         if self.recipe.selection is None:

@@ -7,7 +7,7 @@ A *cell* is an experiment at one seed and one scale; its key is the content of i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,14 +16,16 @@ from calibrant.training.recipe import Recipe, digest
 from calibrant.training.settings import Choice, plain
 
 Scale = str | int
-"""`smoke`: one epoch on a few hundred items, to see that it runs; `small`: a tenth of the epochs; `paper`: all; or a
-number of epochs."""
+"""`smoke`: one epoch (two where epochs are averaged) on a few hundred items, to see that it runs; `small`: a tenth of
+the epochs; `paper`: all; or a number of epochs."""
 
 SCALES = ("smoke", "small", "paper")
 SMOKE_SIZES = {"train": 512, "validation": 128, "calibration": 128, "test": 256}
 SMOKE_MEMBERS = 2
 SMOKE_NETWORKS = {"wide_resnet28_10": "resnet29v2"}
 """Networks that two cores do not get through in minutes → a lighter one of the same family, at smoke scale only."""
+AVERAGING = ("swa", "swag", "snapshot")
+"""Ensembles of what a training was after several epochs."""
 SMALL_SHARE, SMALL_EPOCHS = 0.1, 5
 
 
@@ -61,18 +63,19 @@ class Experiment:
         """The recipe of one cell."""
         recipe = replace(self.recipe, seed=seed)
         if scale == "smoke":
-            squeezed = replace(recipe.scaled(1), network=self._lighter(recipe.network))
+            several = any(e.name in AVERAGING for e in self.ensembles)
+            squeezed = replace(recipe.scaled(SMOKE_MEMBERS if several else 1), network=self._lighter(recipe.network))
             return replace(squeezed, data=replace(recipe.data, sizes=SMOKE_SIZES), batch=min(recipe.batch, 64))
         epochs = max(SMALL_EPOCHS, round(recipe.epochs * SMALL_SHARE)) if scale == "small" else scale
         return recipe if epochs in ("paper", recipe.epochs) else recipe.scaled(int(epochs))
 
     def remark(self, scale: Scale) -> str:
-        """What to know of a cell's numbers: at smoke scale, which network stood in for the row's own; else what is not
-        the paper's schedule."""
+        """What to know of a cell's numbers: at smoke scale, which network and data stood in for the row's own; else
+        what is not the paper's schedule."""
         used, paper = self.at(0, scale), self.paper_recipe
         if scale == "smoke":
-            other = used.network.name != paper.network.name
-            said = f"smoke: {used.network.name} instead of {paper.network.name}" if other else ""
+            other = [f"{ours} instead of {theirs}" for ours, theirs in _names(used, paper) if ours != theirs]
+            said = f"smoke: {', '.join(other)}" if other else ""
         else:
             said = schedule_note(used, paper)
         return "; ".join(words for words in (said, self.note) if words)
@@ -152,14 +155,20 @@ def scale_of(recipe: Recipe, paper: Recipe) -> str:
     """What the scale of a training is called: `smoke`, `paper`, or how the paper's schedule was squeezed.
 
     `22of200` epochs; `22of200b512` with another batch; `22of200w1` with a warm-up of one epoch instead of its share;
-    `22of200-resnet29v2` with another network than the row's."""
+    `22of200-resnet29v2` with another network than the row's, and `-digits` with other data."""
     if recipe.data.sizes == SMOKE_SIZES:
         return "smoke"
-    other = "" if recipe.network.name == paper.network.name else f"-{recipe.network.name}"
+    other = "".join(f"-{ours}" for ours, theirs in _names(recipe, paper) if ours != theirs)
     batch = "" if recipe.batch == paper.batch else f"b{recipe.batch}"
     warm = "" if other or _warmup_share(recipe, paper) else f"w{recipe.schedule.warmup:g}"
     changed = f"{batch}{warm}{other}"
     return "paper" if recipe.epochs == paper.epochs and not changed else f"{recipe.epochs}of{paper.epochs}{changed}"
+
+
+def _names(recipe: Recipe, paper: Recipe) -> Iterator[tuple[str, str]]:
+    """Network and data: this recipe's, and the row's own."""
+    yield recipe.network.name, paper.network.name
+    yield recipe.data.name, paper.data.name
 
 
 def schedule_note(recipe: Recipe, paper: Recipe) -> str:

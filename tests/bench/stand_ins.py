@@ -1,0 +1,84 @@
+"""What stands in for a paper's data and network, so that every table runs in seconds: digits, made-up texts and frames.
+
+A cell says what stood in for what, is of scale `smoke`, and stands beside no number of a paper.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils.data import TensorDataset
+
+from calibrant.papers import Experiment
+from calibrant.papers.experiment import SMOKE_SIZES
+from calibrant.training.recipe import Recipe
+from calibrant.training.settings import Choice
+
+FOREIGN, SAME_TASK = "ood:noise_gaussian", "digits"
+TEXTS, FRAMES = (f"{__name__}:{made}" for made in ("texts", "frames"))
+
+
+def texts() -> Mapping[str, TensorDataset]:
+    """Four classes, each with words of its own among those that all use."""
+    g = torch.Generator().manual_seed(0)
+
+    def part(n: int) -> TensorDataset:
+        y = torch.arange(n) % 4
+        common, own = (torch.randint(0, 40, (n, 32), generator=g) for _ in range(2))
+        words = torch.where(torch.rand(n, 32, generator=g) < 0.5, 2 + common, 50 + 40 * y[:, None] + own)
+        return TensorDataset(words, y)
+
+    return {name: part(n) for name, n in SMOKE_SIZES.items()}
+
+
+def frames() -> Mapping[str, TensorDataset]:
+    """A bright block on dark ground that moves to the right and starts again; one column of pixels has no class."""
+
+    def part(n: int) -> TensorDataset:
+        x, y = torch.zeros(n, 3, 24, 32, dtype=torch.uint8), torch.zeros(n, 24, 32, dtype=torch.long)
+        for i in range(n):
+            columns = slice(i % 20, i % 20 + 12)
+            x[i, :, 4:20, columns], y[i, 4:20, columns] = 200, 1
+        y[:, :, 0] = -1
+        return TensorDataset(x, y)
+
+    # the calibration part of smoke scale is cut from training, as it is from CamVid's
+    return {"train": part(SMOKE_SIZES["calibration"] + 16), "validation": part(20), "test": part(4)}
+
+
+def stand_in(e: Experiment) -> Experiment:
+    """The same experiment on a small network and data that need no download."""
+    shifts = tuple(_shift(name) for name in e.shifts)
+    reference = None if e.reference is None else _small(e.reference)
+    # where a network drops and where smoothing goes are places of the paper's network
+    ensembles = tuple(Choice(c.name, {k: v for k, v in c.options.items() if k != "where"}) for c in e.ensembles)
+    return replace(
+        e, recipe=_small(e.recipe), original=e.recipe, shifts=shifts, reference=reference, ensembles=ensembles
+    )
+
+
+def factory(e: Experiment) -> str:
+    """The code that makes the experiment's data, as a user would have to type it; empty for digits."""
+    return e.recipe.data.name if ":" in e.recipe.data.name else ""
+
+
+def _shift(name: str) -> str:
+    if name.startswith("ood:"):
+        return FOREIGN
+    own = name in ("corruptions", "perturbations", "ood", "train") or name.startswith("attack:")
+    return name if own else SAME_TASK
+
+
+def _small(recipe: Recipe) -> Recipe:
+    dropout: dict[str, Any] = {"dropout": recipe.network.options.get("dropout", 0.0)}
+    name = recipe.data.name
+    if name == "camvid":
+        data, network = FRAMES, Choice("unet", {"width": 8, **dropout})
+    elif name == "news20":
+        data, network = TEXTS, Choice("text_cnn", {"embedding": 8, "channels": 8, "vocabulary": 210})
+    else:
+        data, network = "digits" + name[len(name.split("[")[0]) :], Choice("mlp", {"hidden": (16,), **dropout})
+    return replace(recipe, data=replace(recipe.data, name=data), network=network)

@@ -1,0 +1,91 @@
+"""At smoke scale, every table of every paper runs: each kind of row once, on stand-ins for its data and network.
+
+That the papers' own networks can be made is tested with their rows; here it is the steps, from training to the cell.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from calibrant.bench import Cell
+from calibrant.bench.place import Place
+from calibrant.bench.reproduction import beside
+from calibrant.bench.run import run
+from calibrant.bench.shifted import Asked
+from calibrant.bench.tables import lines
+from calibrant.executors import InProcess
+from calibrant.papers import AS_TRAINED, PAPERS, Experiment
+from calibrant.papers.reported import TABLES
+from calibrant.training import How
+from tests.bench.stand_ins import factory, stand_in
+
+EXPERIMENTS = [e for paper in PAPERS.values() for e in paper.experiments]
+NAMES = list(dict.fromkeys(f"{e.paper}/{e.table}" for e in EXPERIMENTS))
+UNDEFINED = {"auroc", "success_rate"}
+"""Have no value where a network that has learnt next to nothing gets nothing right."""
+
+
+def kinds(table: str) -> Iterator[Experiment]:
+    """The first row of each kind: what a network is trained with, and what is asked of it."""
+    seen = set()
+    for e in (e for e in EXPERIMENTS if f"{e.paper}/{e.table}" == table):
+        made, recipe = stand_in(e), e.recipe
+        trained = (recipe.loss, recipe.targets, *recipe.penalties, *recipe.transforms)
+        names = tuple(c.name for c in (*trained, *made.ensembles))
+        more = (recipe.members, recipe.selection is None, made.recipe.data.name, made.reference is None)
+        kind = (names, tuple(made.maps), made.shifts, made.pool, *more)
+        if kind not in seen:
+            seen.add(kind)
+            yield made
+
+
+def variants(e: Experiment) -> set[str]:
+    """What a cell of the experiment holds, by the names that tables look for."""
+    asked, predictors = Asked.of(e.shifts), ["", *(c.name for c in e.ensembles)]
+    if e.block is not None:
+        return {AS_TRAINED, "temporal", *predictors[1:]}
+    sets = ["", *asked.datasets, *(n.removeprefix("ood:") for n in asked.suites if n.startswith("ood:"))]
+    if "corruptions" in asked.suites:
+        sets += ["corruptions", *(f"intensity_{s}" for s in range(1, 6))]
+    unmapped = [n for n in asked.suites if n == "perturbations"] + [f"attack_{name}" for name in asked.attacks]
+    every = [(s, p, c) for s in sets for p in predictors for c in ("", *e.maps)]
+    every += [(s, p, "") for s in unmapped for p in predictors]
+    return {"+".join(filter(None, words)) or AS_TRAINED for words in every}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables share their trainings."""
+    return tmp_path_factory.mktemp("every_table")
+
+
+@pytest.mark.parametrize("table", NAMES)
+def test_a_table_runs_at_smoke_scale_and_stands_beside_no_number_of_the_paper(table: str, folder: Path) -> None:
+    cells: list[Cell] = []
+    for made_by, group in groupby(sorted(kinds(table), key=factory), factory):
+        rows, how = list(group), How(device="cpu", quiet=True, factory=made_by or None)
+        found = run(rows, [0], "smoke", Place(folder / "results", folder / "runs", how), InProcess())
+        assert not found.open, [(o.step.name, o.why) for o in found.open]
+        for row, cell in zip(rows, found.cells, strict=True):
+            complete(row, cell)
+        cells += found.cells
+    assert all(line.reported is None for line in lines(cells))
+    for reported in (t for t in TABLES.values() if {r.experiment for r in t.rows} & {c.experiment for c in cells}):
+        assert all(entry.group is None and entry.measured is None for entry in beside(reported, cells))
+
+
+def complete(row: Experiment, cell: Cell) -> None:
+    """A cell has what its experiment asks for, says its scale, and says what stood in for what."""
+    data = f"{row.recipe.data.name} instead of {row.paper_recipe.data.name}"
+    assert (cell.status, cell.scale) == ("done", "smoke") and data in cell.note.split(";")[0]
+    assert variants(row) <= set(cell.measured)
+    assert set(row.metrics) <= set(cell.measured[AS_TRAINED])
+    for variant, metrics in cell.measured.items():
+        assert metrics, variant
+        for metric, value in metrics.items():
+            assert metric in UNDEFINED if value is None else math.isfinite(value), (variant, metric, value)
