@@ -93,7 +93,7 @@ def test_sets_and_costs(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
     assert call(capsys, "apply", rule, preds, "-o", out_file)[0] == 0 and np.load(out_file)["action"].max() == 3
     prices.write_text("a,b\n0,5\n1,0\n")
     code, _, err = call(capsys, "decide", preds, "--costs", prices)
-    assert code == 2 and "one row for each of the 3 classes" in err and err.count("\n") == 1
+    assert code == 2 and f"{prices}: 2 rows; the predictions have 3 classes" in err and err.count("\n") == 1
     code, _, err = call(capsys, "decide", preds, "--set-coverage", 0.9999)
     assert code == 2 and "9999 are needed" in err
 
@@ -125,7 +125,31 @@ def test_a_loss_file(preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert code == 0 and "mean loss of accepted answers is at most 0.6" in out
     losses.write_text("0,1\n1,x\n")
     code, _, err = call(capsys, "decide", preds, "--risk", 0.6, "--loss", losses)
-    assert code == 2 and "row 1 has 'x'" in err
+    assert code == 2 and "line 2 has 'x'" in err
+
+
+def test_columns_of_a_loss_are_matched_by_class(
+    preds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As its rows are: in any order, and no other names."""
+    losses, said = tmp_path / "loss.csv", []
+    for text in (
+        "class,0,1,2\n0,0,1,4\n1,2,0,1\n2,3,1,0\n",
+        "class,2,0,1\n2,0,3,1\n0,4,0,1\n1,1,2,0\n",
+        "a,b,c\n0,1,4\n2,0,1\n3,1,0\n",  # the predictions name no classes: in order
+        "truth,c,a,b\na,4,0,1\nb,1,2,0\nc,0,3,1\n",
+    ):
+        losses.write_text(text)
+        code, out, err = call(capsys, "decide", preds, "--risk", 0.9, "--loss", losses)
+        assert code == 0, err
+        said.append(out)
+    assert len(set(said)) == 1
+    losses.write_text("class,0,1,7\n0,0,1,4\n1,2,0,1\n2,3,1,0\n")
+    code, _, err = call(capsys, "decide", preds, "--risk", 0.9, "--loss", losses)
+    assert code == 2 and "the columns are named 0, 1, 7, and the classes are 0, 1, 2" in err and err.count("\n") == 1
+    losses.write_text("0,1,9\n1,0,9\n1,1,0\n")
+    code, _, err = call(capsys, "decide", preds, "--risk", 0.01, "--loss", losses)
+    assert code == 2 and "allow more on other items" in err
 
 
 def test_names_of_groups_survive_a_file(tmp_path: Path) -> None:
@@ -184,3 +208,30 @@ def test_sets_under_shift(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert call(capsys, "decide", cal, "--accept", 0.5, "-o", rule)[0] == 0
     code, _, err = call(capsys, *words, "--weights", "weight")
     assert code == 2 and "need a rule of sets" in err
+
+
+def test_sets_under_shift_refuse_what_they_cannot_keep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    for name, n in (("cal", 600), ("new", 200)):
+        z, y = 3 * rng.normal(size=(n, 4)), rng.integers(0, 4, n)
+        np.savez(tmp_path / name, logits=z, labels=y, weight=1 + rng.random(n))
+        np.savez(tmp_path / f"{name}_groups", logits=z, labels=y, weight=np.ones(n), group=np.arange(n) // 3)
+    cal, new, rule = (tmp_path / name for name in ("cal.npz", "new.npz", "rule"))
+    goal, ends = ("--set-coverage", 0.8), (("--weights", "weight"), ("--adaptive", 0.05))
+    for words in ((cal, *goal, "--guarantee", 0.9), (tmp_path / "cal_groups.npz", *goal)):
+        assert call(capsys, "decide", *words, "-o", rule)[0] == 0
+        for end in ends:
+            words = ("apply", rule, new, "--calibration", cal, *end, "-o", tmp_path / "o.npz")
+            code, _, err = call(capsys, *words)
+            assert code == 2 and "promise neither a guarantee nor anything about groups" in err
+    assert call(capsys, "decide", cal, *goal, "-o", rule)[0] == 0
+    for known, end, message in (
+        (tmp_path / "cal_groups.npz", ends[0], "calibration items come in groups"),
+        (tmp_path / "cal_groups.npz", ends[1], "calibration items come in groups"),
+        (cal, (*ends[0], "--ignore-index", 3), "--ignore-index drops rows"),
+        (new, ends[0], "holds the calibration items"),
+        (new, ends[1], "holds the calibration items"),
+    ):
+        words = ("apply", rule, new, "--calibration", known, *end, "-o", tmp_path / "o.npz")
+        code, _, err = call(capsys, *words)
+        assert code == 2 and message in err and err.count("\n") == 1

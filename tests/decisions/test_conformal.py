@@ -11,6 +11,7 @@ import torch
 from scipy.stats import beta, kstest
 
 import calibrant
+from benchmarks import decide as peers
 from calibrant.decisions.conformal import METHODS, PredictionSets, scores, uniform
 from calibrant.decisions.quantile import needed, place, quantile
 from calibrant.errors import InputError, UnknownNameError
@@ -206,3 +207,13 @@ def test_bad_input() -> None:
     ):
         with pytest.raises(InputError, match=message):
             calibrant.decide(z, y, **asked)
+
+
+@pytest.mark.parametrize(("library", "method"), [("mapie", "lac"), ("mapie", "topk"), ("torchcp", "lac")])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # TorchCP's own
+def test_sets_are_those_of_other_libraries(library: str, method: str) -> None:
+    pytest.importorskip(library, reason=f"{library} is not installed")
+    z, y = sample(2000, 8, 0)
+    theirs = getattr(peers, library)()[method](z[:1000], y[:1000])(z[1000:])
+    ours = calibrant.decide(z[:1000], y[:1000], set_coverage=0.9, method=method)(z[1000:]).sets
+    assert ours is not None and torch.equal(ours, torch.as_tensor(theirs).bool())

@@ -10,10 +10,12 @@ import pytest
 import torch
 
 import calibrant
+from calibrant.decisions import AdaptiveSets, WeightedSets
 from calibrant.decisions.grouped import Grouped
 from calibrant.decisions.quantile import quantile
 from calibrant.decisions.threshold import Ordered
 from calibrant.errors import InputError
+from calibrant.report.operating import promised
 from tests.cli.test_fit_apply import call
 
 SETS, POOL = 2000, 4000
@@ -170,3 +172,30 @@ def test_judging_over_groups() -> None:
     rule = calibrant.decide(many, many.argmax(1), accuracy=0.9)
     found = calibrant.decisions.judge(rule, p)
     assert found.estimates["accuracy_accepted"].value == pytest.approx((0.5 + 1.0) / 2)
+
+
+def test_the_table_of_groups_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not depend on the risk, and a report asks for many."""
+    calls, table = [], Grouped.table
+    monkeypatch.setattr(Grouped, "table", lambda self, t: calls.append(1) or table(self, t))
+    rng = np.random.default_rng(0)
+    c = np.sort(rng.random(3000))
+    assert promised(c, (rng.random(3000) < c).astype(np.int64), np.arange(3000) // 3)
+    assert len(calls) == 1
+
+
+def test_a_share_over_groups_is_said_to_be_approximate() -> None:
+    z, y = images(200, 0)
+    rule = calibrant.decide(z, y, accept=0.5, class_axis=1, ignore_index=255)
+    assert "with about 95% confidence, not guaranteed" in rule.sentence and "(guaranteed" not in rule.sentence
+    given = calibrant.decide(z, y, threshold=0.9, class_axis=1, ignore_index=255)
+    assert "(guaranteed with 95% confidence" in given.sentence
+
+
+def test_sets_under_shift_refuse_groups() -> None:
+    g = torch.Generator().manual_seed(0)
+    z = torch.randn(100, 3, generator=g)
+    p = calibrant.predictions(z, z.argmax(1), group=np.arange(100) // 2)
+    for make in (lambda: WeightedSets(p, weights=torch.ones(100)), lambda: AdaptiveSets(p)):
+        with pytest.raises(InputError, match="calibration items come in groups"):
+            make()

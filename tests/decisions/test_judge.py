@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binomtest
+from scipy.stats import binomtest, ttest_1samp
 
 import calibrant
-from calibrant.decisions.judge import judge
+from calibrant.decisions.judge import below, judge
 from calibrant.errors import SplitError
 from calibrant.report.plots import set_sizes
 
@@ -127,3 +127,66 @@ def test_the_mean_loss_of_the_accepted_is_judged(tmp_path: Path) -> None:
     assert found.estimates["loss_accepted"].value == pytest.approx(np.mean(paid))
     assert not found.broken and "at most 0.5 was promised: in line" in found.sentence
     assert judge(rule, sample(3000, 2, 5.0)).broken
+
+
+def grouped(p: calibrant.Predictions, each: int) -> calibrant.Predictions:
+    return calibrant.predictions(p.logits, p.labels, group=torch.arange(p.n) // each)
+
+
+def test_nor_is_one_on_average_over_groups() -> None:
+    """Groups of one item: the same 84 to 95% as above, and 30,000 groups show it exactly."""
+    test = grouped(sample(30_000, 99), 1)
+    rules = [calibrant.decide(grouped(sample(100, s), 1), set_coverage=0.9) for s in range(40)]
+    assert sum(judge(rule, test).broken for rule in rules) <= 4  # 2.5% each
+    assert judge(rules[0], grouped(sample(2000, 2, 5.0), 1)).broken
+
+
+def test_means_are_compared_by_students_test() -> None:
+    """With one further value of 1, by scipy; what was chosen on few groups spreads by those too."""
+    x = torch.rand(40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = ttest_1samp([*x.tolist(), 1.0], 0.6, alternative="less").pvalue
+    assert below(x, 0.6, None) == pytest.approx(found) and found < below(x, 0.6, 40) < below(x, 0.6, 5)
+    assert below(torch.ones(3, dtype=torch.float64), 0.9, None) == 1.0
+    assert below(torch.zeros(2, dtype=torch.float64), 0.9, None) > 0.025 > below(torch.zeros(8).double(), 0.9, None)
+
+
+@pytest.mark.parametrize("goal", [{"accuracy": 0.9}, {"set_coverage": 0.9}])
+def test_no_verdict_where_the_promise_is_about_something_else(goal: dict[str, float]) -> None:
+    items, groups = sample(3000, 0), grouped(sample(3000, 0), 3)
+    for chosen_on, judged_on, verdict in (
+        (items, sample(2000, 2, 5.0), True),
+        (groups, grouped(sample(2000, 2, 5.0), 3), True),
+        (items, grouped(sample(2000, 2, 5.0), 3), False),
+        (groups, sample(2000, 2, 5.0), False),
+    ):
+        found = judge(calibrant.decide(chosen_on, **goal), judged_on)
+        assert found.broken == verdict and ("no verdict, because" in found.sentence) != verdict
+
+
+def test_one_bad_class_breaks_a_promise_by_class_over_groups() -> None:
+    rule = calibrant.decide(grouped(sample(4000, 0), 2), set_coverage=0.9, by="class")
+    p = sample(600, 1)
+    keep = (p.labels != 0) | ((p.labels == 0).cumsum(0) <= 8)
+    few = p.take(keep.nonzero()[:, 0])
+    assert not judge(rule, grouped(few, 2)).broken
+    z = few.logits.clone()
+    z[few.labels == 0, 0] -= 30
+    found = judge(rule, grouped(calibrant.predictions(z, few.labels), 2))
+    assert found.tables["by_class"][0]["coverage"].value == 0 and found.broken
+    assert found.estimates["coverage"].high > 0.9  # the mean over all groups hides it
+
+
+def test_one_bad_class_breaks_a_promise_of_losses_by_class() -> None:
+    table = 2.0 * (1 - torch.eye(5))
+    table[0] *= 3
+    for each in (None, 1):
+        cal, test = sample(8000, 0), sample(3000, 1)
+        rule = calibrant.decide(cal if each is None else grouped(cal, each), risk=0.5, loss=table, by="class")
+        d = rule.decisions(test)
+        ones = d.accepted & (d.predicted == 1)
+        keep = ~ones | (ones.cumsum(0) <= 15)
+        y = torch.where(ones, 0, test.labels)[keep]
+        bad, good = (calibrant.predictions(test.logits[keep], labels) for labels in (y, test.labels[keep]))
+        good, bad = (p if each is None else grouped(p, each) for p in (good, bad))
+        assert not judge(rule, good).broken and judge(rule, bad).broken
+        assert judge(rule, bad).estimates["loss_accepted"].low < 0.5

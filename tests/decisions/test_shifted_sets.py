@@ -137,6 +137,11 @@ def test_nan_is_never_accepted() -> None:
         d, attached = rule(bad), calibrant.attach(torch.nn.Identity(), rule)(bad)
         assert not d.accepted[0] and not attached[1][0]
         assert d.sets is None or bool(d.sets[0].all())
+        assert d.action is None or int(d.action[0]) == int(attached[2][0]) == -1 < int(d.action[1])
+    abstaining = calibrant.decide(z, y, costs=torch.ones(5, 2), actions=["send", "abstain"])
+    assert (
+        abstaining(bad).action.tolist() == [1, 0] == calibrant.attach(torch.nn.Identity(), abstaining)(bad)[2].tolist()
+    )
 
 
 def test_a_draw_does_not_depend_on_the_batch_behind_a_map() -> None:

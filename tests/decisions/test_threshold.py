@@ -174,6 +174,9 @@ def test_the_surest_share() -> None:
     assert float(rule(z).accepted.double().mean()) == pytest.approx(0.8, abs=0.002)
     low, high = rule.record.certificate["new"]
     assert 0.76 < low < 0.8 < high < 0.84
+    assert calibrant.decide(z, y, accept=0.8, by="class").record.certificate["new"] is None  # no such exact law
+    all_tied = calibrant.predictions(labels=y, predicted=y, confidence=torch.full((1000,), 0.5))
+    assert calibrant.decide(all_tied, accept=0.3).record.certificate["new"] is None  # and none at threshold 0
     tied = calibrant.predictions(labels=y, predicted=y, confidence=torch.where(y == 0, 1.0, 0.5))
     rule = calibrant.decide(tied, accept=0.3)
     assert torch.equal(rule.decisions(tied).accepted, y == 0)
@@ -262,6 +265,8 @@ def test_a_map_in_front_is_part_of_the_rule(tmp_path: Path) -> None:
         ({"threshold": 1.0}, "no item has a confidence of 1 or more, .* the surest has 0.9"),
         ({"threshold": 0.5, "by": "class"}, "by does not belong to threshold"),
         ({"accuracy": 0.99}, "the best reachable with these 300 items is an accuracy of 9"),
+        ({"accuracy": 0.99}, "on other items .a target taken from this message promises nothing about these"),
+        ({"accuracy": 0.98, "by": "class"}, "items of each class are too few .* 149 are needed"),
         ({"accuracy": 0.999}, "300 items are too few .* 2995 are needed"),
         ({"accuracy": 0.9, "by": "colour"}, "'class' or 'group'"),
         ({"accuracy": 0.9, "by": "group"}, "have no groups"),

@@ -13,9 +13,10 @@ from torch import Tensor
 from calibrant import files
 from calibrant.decisions import AdaptiveSets, Rule, WeightedSets
 from calibrant.decisions.conformal import PredictionSets
-from calibrant.decisions.rule import Decisions
-from calibrant.errors import FileError, InputError
+from calibrant.decisions.rule import LARGE, Decisions
+from calibrant.errors import FileError, InputError, SplitError
 from calibrant.functional.tensors import as_tensor
+from calibrant.posthoc import overlap
 from calibrant.types import Predictions
 
 
@@ -30,9 +31,20 @@ def shifted_sets(
             "--weights and --adaptive need a rule of sets, without --by and --randomised: "
             "calibrant decide CAL --set-coverage 0.9 -o RULE/"
         )
+    if rule.record.certificate["guarantee"] is not None or rule.record.certificate["grouped"]:
+        raise InputError(
+            "--weights and --adaptive promise neither a guarantee nor anything about groups, and this rule does: "
+            "choose one without --guarantee on independent items"
+        )
+    if weights is not None and reading["ignore_index"] is not None:
+        raise InputError("--weights has a number for each row, and --ignore-index drops rows: drop them from the files")
     known, p = files.read(calibration, **{**reading, "labels": None}), files.read(new, **reading)
     if p.logits is None:
         raise InputError(f"{new}: sets need the probabilities of all classes, and this is a top-1 set")
+    common = 1.0 if known.fingerprint() == p.fingerprint() else overlap.share(overlap.sketch(known), p)
+    if common >= LARGE:
+        part = "" if common == 1 else f"{common:.0%} of "
+        raise SplitError(f"{new}: holds {part}the calibration items, whose sets flatter it; give other items")
     settings: dict[str, Any] = {"coverage": rule.record.certificate["coverage"], "method": rule.method, "map": rule.map}
     if rule.method == "raps":
         settings |= {"penalty": rule.penalty, "k_reg": rule.k_reg}

@@ -17,7 +17,7 @@ from calibrant.decisions.choose import decide as choose
 from calibrant.errors import FileError, InputError
 from calibrant.files import outputs
 from calibrant.posthoc import load
-from calibrant.types import SCHEMA
+from calibrant.types import SCHEMA, Predictions
 
 
 def decide(
@@ -64,7 +64,7 @@ def decide(
         class_axis=class_axis,
         ignore_index=ignore_index,
     )
-    actions, prices = (None, None) if costs is None else table(costs, p.classes)
+    actions, prices = (None, None) if costs is None else table(costs, p)
     rule = choose(
         p,
         set_coverage=set_coverage,
@@ -78,7 +78,7 @@ def decide(
         accept=accept,
         threshold=threshold,
         risk=risk,
-        loss=None if loss is None else table(loss, p.classes)[1],
+        loss=None if loss is None else table(loss, p, square=True)[1],
         guarantee=guarantee,
         by=by,
         map=fitted,
@@ -95,28 +95,35 @@ def decide(
     say(f"written to {out}" if out is not None else "not written: pass a folder with -o")
 
 
-def table(path: Path, classes: Sequence[object] | None = None) -> tuple[list[str] | None, np.ndarray[Any, Any]]:
+def table(path: Path, p: Predictions, square: bool = False) -> tuple[list[str] | None, np.ndarray[Any, Any]]:
     """(names of the columns, numbers) of a CSV of numbers: a header and a first column of class names may be there.
 
-    Rows that are named stand in the order of `classes` afterwards, whatever order the file has them in.
+    Rows that are named stand in the order of the classes afterwards, whatever order the file has them in; where the
+    columns are classes too (`square`), so do they.
     """
     try:
         with files.existing(path).open(newline="", encoding="utf-8-sig") as stream:
-            rows = [row for row in csv.reader(stream) if any(cell.strip() for cell in row)]
+            reader = csv.reader(stream)
+            lines, rows = [], []
+            for row in reader:
+                if any(cell.strip() for cell in row):
+                    lines.append(reader.line_num)
+                    rows.append(row)
     except (UnicodeDecodeError, csv.Error) as error:
         raise FileError(f"{path}: not a CSV file in UTF-8 ({error})") from error
     if not rows:
         raise FileError(f"{path}: empty; give one row of numbers for each class")
     header = None if all(map(_numeric, rows[0])) else [cell.strip() for cell in rows.pop(0)]
+    lines = lines[len(lines) - len(rows) :]
     titled = header is not None and header[0].lower() in ("", "class", "label")
     named = bool(rows) and (titled or not any(_numeric(row[0]) for row in rows))
     numbers = []
-    for i, row in enumerate(rows):
+    for line, row in zip(lines, rows, strict=True):
         cells = row[1:] if named else row
         wrong = next((cell for cell in cells if not _numeric(cell)), None)
         if wrong is not None or len(row) != len(rows[0]):
             why = f"has {len(row)} cells, the first has {len(rows[0])}" if wrong is None else f"has {wrong!r}"
-            raise FileError(f"{path}: row {i} {why}; give one number for each column")
+            raise FileError(f"{path}: line {line} {why}; give one number for each column")
         numbers.append([float(cell) for cell in cells])
     if not numbers or not numbers[0]:
         raise FileError(f"{path}: no numbers; give one row for each class")
@@ -124,18 +131,25 @@ def table(path: Path, classes: Sequence[object] | None = None) -> tuple[list[str
         header = header[1:]
     if header is not None and len(header) != len(numbers[0]):
         raise InputError(f"{path}: {len(header)} names in the header but {len(numbers[0])} numbers in a row")
-    return header, np.array(numbers)[_order(path, [row[0].strip() for row in rows], classes) if named else slice(None)]
+    if p.k is not None and len(numbers) != p.k:
+        raise InputError(f"{path}: {len(numbers)} rows; the predictions have {p.k} classes")
+    found, known = np.array(numbers), p.classes
+    if named:
+        names = [row[0].strip() for row in rows]
+        order = _order(path, "rows", names, known)
+        found, known = found[order], tuple(names[i] for i in order)
+    return header, found[:, _order(path, "columns", header, known)] if square and header is not None else found
 
 
-def _order(path: Path, names: list[str], classes: Sequence[object] | None) -> list[int]:
-    """Where the row of each class stands. Without known names the rows are called 0 … K−1, or stand in order."""
+def _order(path: Path, what: str, names: list[str], classes: Sequence[object] | None) -> list[int]:
+    """Where the row (or column) of each class stands. Without known names they are called 0 … K−1, or are in order."""
     known = [str(i) for i in range(len(names))] if classes is None else [str(c) for c in classes]
     if sorted(names) == sorted(known):
         return [names.index(c) for c in known]
     if classes is None and not any(map(_numeric, names)):
         return list(range(len(names)))
     raise InputError(
-        f"{path}: the rows are named {', '.join(names[:4])}{' …' * (len(names) > 4)}, and the classes are "
+        f"{path}: the {what} are named {', '.join(names[:4])}{' …' * (len(names) > 4)}, and the classes are "
         f"{', '.join(known[:4])}{' …' * (len(known) > 4)}; name each class once"
     )
 

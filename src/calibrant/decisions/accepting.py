@@ -41,23 +41,30 @@ class Accepting:
             raise InputError(f"risk={risk!r} must lie between 0 and the largest loss, {scale:g}")
         level = risk / scale
         least = threshold.needed(level, self.delta)
-        if self.units < least:
-            raise InputError(
-                f"{self.where}{self.units} {self.kind} are too few to promise {self.aim(risk, called)}: {least} are "
-                f"needed, even if all of them are right{'' if self.group is None else KNOWN_GROUPS}"
-            )
         ordered, names = self.ordered(per_item, p_value)
+        most = max(o.units for o in ordered)
+        if most < least:
+            raise InputError(
+                f"{self.where}{most} {self.kind}{'' if self.by is None else f' of each {self.by}'} are too few to "
+                f"promise {self.aim(risk, called)}: {least} are needed, even if all of them are right"
+                f"{'' if self.group is None else KNOWN_GROUPS}"
+            )
         found = [o.choose(level, self.delta) for o in ordered]
         if not any(c.count for c in found):
-            best = min(o.least_risk(self.delta) for o in ordered)
+            best = min(self.reachable(o) for o in ordered)
             raise InputError(
                 f"{self.where}no threshold is sure to keep {self.aim(risk, called)}; the best reachable with these "
-                f"{self.units:,} {self.kind} is {self.aim(best * scale, called, up=True)}; ask for less, or give more "
-                f"{self.kind}"
+                f"{self.units:,} {self.kind} is {self.aim(best * scale, called, up=True)}; give more {self.kind}, or "
+                f"{'ask for less' if called is None else 'allow more'} on other {self.kind} (a target taken from this "
+                "message promises nothing about these)"
             )
         rule = self.rule(found, ordered, names, {"risk": level, "loss": called, "scale": scale, "new": None})
         table = None if loss is None else as_tensor(loss, "loss").double()
         return rule if table is None or table.ndim != 2 else replace(rule, loss=table)
+
+    def reachable(self, items: Items) -> float:
+        """The smallest risk that some threshold can be promised to keep (1: none can)."""
+        return threshold.least_risk(lambda risk: items.choose(risk, self.delta).count > 0)
 
     def surest(self, share: float) -> Threshold:
         """The surest share of each cell. No label was looked at, so the exact bound of accuracy needs no correction."""
@@ -66,9 +73,9 @@ class Accepting:
         ordered, names = self.ordered(1.0 - self.scores.correct.double().numpy(), threshold.binomial_p)
         found = [o.surest(share) for o in ordered]
         most = max(o.bound(c, self.delta) for o, c in zip(ordered, found, strict=True) if c.count)
-        count, n, new = sum(c.accepted for c in found), self.p.n, None
-        if self.group is None:
-            new = betaincinv(count + (self.by is None), n - count + (count == n), [0.025, 0.975]).tolist()
+        count, n, new = found[0].accepted, self.p.n, None
+        if self.group is None and self.by is None and count < n:  # the threshold is one order statistic
+            new = betaincinv(count + 1, n - count, [0.025, 0.975]).tolist()
         return self.rule(found, ordered, names, {"risk": most, "loss": None, "scale": 1.0, "new": new})
 
     def given(self, least: float) -> Threshold:

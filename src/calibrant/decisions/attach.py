@@ -70,6 +70,7 @@ class Deciding(Exact):
             return top.predicted, alone(sets, top.predicted), sets
         if isinstance(self.rule, LeastCost):
             action = (torch.softmax(mapped, -1) @ self.costs).argmin(-1)
+            action = action.masked_fill(unknown, self.rule.abstain)
             return top.predicted, (action != self.rule.abstain) & ~unknown, action
         least = self.threshold[top.predicted] if self.rule.by == "class" else self.threshold
         return top.predicted, (confidence >= least) & ~unknown

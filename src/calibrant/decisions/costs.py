@@ -9,7 +9,7 @@ where abstaining is allowed, do so when confidence reaches a threshold (the best
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -48,7 +48,6 @@ class LeastCost(Rule):
 
     @property
     def abstain(self) -> int:
-        """Index of the action that hands an item to a person; −1 if there is none."""
         return self.actions.index(ABSTAIN) if ABSTAIN in self.actions else -1
 
     @property
@@ -75,8 +74,8 @@ def cost_table(costs: Any, actions: Sequence[str] | None, p: Predictions) -> tup
     table = as_tensor(costs, "costs").double()
     if table.ndim != 2 or table.shape[0] != p.k or table.shape[1] < 2:
         raise InputError(
-            f"costs have shape {tuple(table.shape)}; give one row for each of the {p.k} classes and one column for "
-            "each of two actions or more"
+            f"{where}costs are a table of {' × '.join(map(str, table.shape))}; give one row for each of the {p.k} "
+            "classes and one column for each of two actions or more"
         )
     if not bool(torch.isfinite(table).all()):
         raise InputError("costs must be finite numbers")
@@ -91,7 +90,7 @@ def choose_costs(p: Predictions, costs: Any, actions: Sequence[str] | None) -> L
     """The rule, and what it costs on these items beside today's rules."""
     table, names = cost_table(costs, actions, p)
     rule = LeastCost(table, names)
-    return LeastCost(table, names, record=FitRecord(certificate=compared(rule, p)))
+    return replace(rule, record=FitRecord(certificate=compared(rule, p)))
 
 
 def compared(rule: LeastCost, p: Predictions) -> dict[str, Any]:

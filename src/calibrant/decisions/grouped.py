@@ -7,12 +7,14 @@ accepted are independent draws in [0, 1], and Hoeffding–Bentkus's p-value is v
 * `--accuracy` and `--risk`: the thresholds are the same for all data, so that each test is exact. They are tested from
   the safest to the boldest by the fallback procedure (`threshold.py`), which needs no more than that: learn then test
   (Angelopoulos 2021). No shape of the errors is assumed.
-* `--accept`: the threshold is a quantile of all confidences. No label is looked at, and the bound treats it as given.
+* `--accept`: the threshold is a quantile of all confidences, and the bound treats it as given. No label is looked at,
+  but items of a group share their errors with the threshold, so this bound is approximate, and the sentence says so.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +24,7 @@ from calibrant.functional.binomial import Floats
 
 DOUBT = np.geomspace(1e-6, 1, 121)
 """1 − threshold of each candidate: twenty to the power of ten."""
+THRESHOLDS = (1 - DOUBT).round(9)
 STARTS = (1e-2, 1e-1, 1e-3, 1.0)
 """Where δ enters; the first of them if there are too few groups for all."""
 
@@ -34,9 +37,14 @@ class Grouped:
     loss: Floats
     group: NDArray[np.int64]
 
-    @property
+    @cached_property
     def units(self) -> int:
         return len(np.unique(self.group))
+
+    @cached_property
+    def tested(self) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
+        """The table at all candidates; it does not depend on the risk."""
+        return self.table(THRESHOLDS)
 
     def table(self, thresholds: Floats) -> tuple[Floats, NDArray[np.int64], NDArray[np.int64]]:
         """At each of falling thresholds: the total loss of groups, how many accept something, accepted items."""
@@ -58,19 +66,15 @@ class Grouped:
         most = max((j for j in range(1, len(STARTS) + 1) if (1 - risk) ** self.units <= delta / j), default=0)
         if most == 0:
             return Chosen()
-        thresholds = (1 - DOUBT).round(9)
         share = np.zeros(len(DOUBT))
         for start in STARTS[:most]:
             share[np.abs(np.log(DOUBT / start)).argmin()] = 1 / most
-        total, count, accepted = self.table(thresholds)
+        total, count, accepted = self.tested
         good = np.flatnonzero(passes(hoeffding_bentkus_p(total, count, risk), share, delta) & (accepted > 0))
         if not len(good):
             return Chosen()
         i = good[-1]
-        return Chosen(float(thresholds[i]), int(count[i]), float(total[i]), int(accepted[i]))
-
-    def least_risk(self, delta: float) -> float:
-        return least_risk(lambda risk: self.choose(risk, delta).count > 0)
+        return Chosen(float(THRESHOLDS[i]), int(count[i]), float(total[i]), int(accepted[i]))
 
     def bound(self, chosen: Chosen, delta: float) -> float:
         """The most that the mean loss of groups can be."""

@@ -3,8 +3,11 @@
 A promise counts as broken where so few hits would be rarer than 2.5% if it were kept: hits are binomial with at least
 the promised share; of sets without a `guarantee`, whose promise is on average over calibration sets, they are
 beta-binomial with the Beta distribution of coverage given the n items of the choice. A rule by class or group is tested
-in each, with the 2.5% divided among them. Where items come in groups and the rule is not by group, every share is the
-mean over groups of the share in each, which is what such rules promise, and its interval must lie below.
+in each, with the 2.5% divided among them.
+
+Where items come in groups and the rule is not by group, every share is the mean over groups of the share in each. That
+is what a rule that was chosen on groups promises, and `below` tests it; the same test serves the mean of losses. A rule
+chosen on items is not judged on groups, nor the other way round: the numbers are shown without a verdict.
 """
 
 from __future__ import annotations
@@ -13,13 +16,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant.decisions.conformal import PredictionSets
 from calibrant.decisions.costs import LeastCost, compared
 from calibrant.decisions.quantile import place
-from calibrant.decisions.rule import Decisions, Rule, asked, percent
+from calibrant.decisions.rule import Decisions, Rule, asked, percent, units_of
 from calibrant.decisions.threshold import Threshold
 from calibrant.functional.binomial import clopper_pearson
 from calibrant.posthoc.crossval import mean_of
@@ -83,23 +87,24 @@ def judge(rule: Rule, p: Predictions, *, allow_reuse: bool = False) -> Judgement
             for name, those in cells
         ]
     promise = ("accuracy_accepted", 1 - c["risk"])
-    broken = cells.broken(right, d.accepted, promise[1], estimates[promise[0]])
-    return _kept(Judgement(said, estimates, tables, allow_reuse, promise, broken), "of the accepted are right")
+    broken = cells.broken(right.double(), d.accepted, promise[1])
+    return _kept(Judgement(said, estimates, tables, allow_reuse, promise), broken, "of the accepted are right")
 
 
 def _loss(rule: Threshold, p: Predictions, d: Decisions, j: Judgement) -> Judgement:
     """The mean loss of the accepted, where the rule has the table of losses."""
     if not rule.loss.numel() or not bool(d.accepted.any()):
         return j
-    paid = rule.loss[p.labels.cpu(), d.predicted][d.accepted]
-    e = over_groups(paid, group_of(p, d.accepted))
-    most = rule.record.certificate["risk"] * rule.record.certificate["scale"]
-    broken = e.low is not None and e.low > most
-    verdict = "the promise is broken here" if broken else "in line with the promise"
+    c = rule.record.certificate
+    paid = rule.loss[p.labels.cpu(), d.predicted]
+    e, most = over_groups(paid[d.accepted], group_of(p, d.accepted)), c["risk"] * c["scale"]
+    broken = Cells.of(rule, p, d.predicted).broken(1 - paid / c["scale"], d.accepted, 1 - c["risk"])
     said = (
         f"{j.sentence}; their mean loss is {e.value:.4g} [{e.low:.4g}, {e.high:.4g}], at most {most:.4g} was promised"
     )
-    return replace(j, sentence=f"{said}: {verdict}", estimates={"loss_accepted": e, **j.estimates}, broken=broken)
+    return replace(
+        j, sentence=f"{said}: {VERDICT[broken]}", estimates={"loss_accepted": e, **j.estimates}, broken=broken is True
+    )
 
 
 @dataclass(frozen=True)
@@ -110,7 +115,8 @@ class Cells:
     names: tuple[str, ...]
     chosen_on: Sequence[int] | None  # None: nothing is promised on average
     coverage: float
-    grouped: bool  # items depend on each other, and the rule does not know how
+    group: Tensor | None  # of each item, where groups are what was drawn
+    comparable: bool  # both the rule was chosen, and is judged, on groups, or neither
 
     @classmethod
     def of(cls, rule: Rule, p: Predictions, classes: Tensor) -> Cells:
@@ -120,31 +126,50 @@ class Cells:
             names = rule.groups or p.classes or tuple(map(str, range(rule.record.k or int(classes.max()) + 1)))
         average = isinstance(rule, PredictionSets) and c["guarantee"] is None
         sizes = ([c["n"]] if rule.by is None else list((c.get("cells") or {}).values())) if average else None
-        grouped = p.group is not None and rule.by != "group"
-        return cls(rule.cell(p, classes.cpu()), names, sizes or None, c.get("coverage", 0.0), grouped)
+        group = units_of(p, rule.by)
+        same = c["grouped"] == (group is not None)
+        return cls(rule.cell(p, classes.cpu()), names, sizes or None, c.get("coverage", 0.0), group, same)
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         """(name, which items)."""
         for i in torch.unique(self.cell).tolist():
             yield self.names[i], self.cell == i
 
-    def broken(self, hits: Tensor, among: Tensor, promised: float, seen: Estimate) -> bool:
+    def broken(self, hits: Tensor, among: Tensor, promised: float) -> bool | None:
+        """Whether some cell has too few hits (in 0…1); None: no verdict."""
+        if not self.comparable:
+            return None
+        present = torch.unique(self.cell[among]).tolist()
+        return any(self.chance(i, hits, among & (self.cell == i), promised) < 0.025 / len(present) for i in present)
+
+    def chance(self, i: int, hits: Tensor, those: Tensor, promised: float) -> float:
+        """Of so few hits in a cell, if its promise were kept."""
         from scipy.stats import betabinom, binom
 
-        if self.grouped:
-            return seen.high is not None and seen.high < promised
-        present = torch.unique(self.cell).tolist()
-        for i in present:
-            those = among & (self.cell == i)
-            count, right = int(those.sum()), int(hits[those].sum())
-            chance = binom.cdf(right, count, promised)
-            if self.chosen_on is not None:
-                n = self.chosen_on[i]
-                r = place(n, self.coverage, None)
-                chance = 1.0 if r > n else betabinom.cdf(right, count, r, n + 1 - r)
-            if count and chance < 0.025 / len(present):
-                return True
-        return False
+        n = None if self.chosen_on is None else self.chosen_on[i]
+        if self.group is not None:
+            return below(group_means(hits[those], self.group[those]), promised, n)
+        if bool(((hits > 0) & (hits < 1)).any()):
+            return below(hits[those], promised, n)
+        count, right = int(those.sum()), int(hits[those].sum())
+        if n is None:
+            return float(binom.cdf(right, count, promised))
+        r = place(n, self.coverage, None)
+        return 1.0 if r > n else float(betabinom.cdf(right, count, r, n + 1 - r))
+
+
+def below(values: Tensor, promised: float, chosen_on: int | None) -> float:
+    """P-value of “their mean is at least this” for independent values in 0…1 (Student's test).
+
+    One further value of 1 stands for what was not seen: without it, two values of 0 would prove anything. What is
+    promised on average over choices on `chosen_on` values spreads by those too."""
+    from scipy.stats import t
+
+    x = np.append(values.numpy(), 1.0)
+    if x.mean() >= promised:
+        return 1.0
+    error = x.std(ddof=1) * np.sqrt(1 / len(x) + (0 if chosen_on is None else 1 / chosen_on))
+    return float(t.cdf((x.mean() - promised) / error, len(x) - 1))
 
 
 def _sets(
@@ -183,8 +208,8 @@ def _sets(
         tables["by_group"] = [
             {"group": name, "items": int(those.sum()), "coverage": share(hit[those])} for name, those in cells
         ]
-    broken = cells.broken(hit, torch.ones_like(hit), promise[1], estimates["coverage"])
-    return _kept(Judgement(said, estimates, tables, reused, promise, broken), "hold the truth")
+    broken = cells.broken(hit.double(), torch.ones_like(hit), promise[1])
+    return _kept(Judgement(said, estimates, tables, reused, promise), broken, "hold the truth")
 
 
 def group_of(p: Predictions, which: Tensor) -> Tensor | None:
@@ -193,10 +218,14 @@ def group_of(p: Predictions, which: Tensor) -> Tensor | None:
 
 def over_groups(values: Tensor, group: Tensor | None) -> Estimate:
     """The mean with its normal interval, of items or of the means of groups."""
-    if group is not None:
-        _, place, size = torch.unique(group.cpu(), return_inverse=True, return_counts=True)
-        values = torch.zeros(len(size), dtype=values.dtype).index_add_(0, place, values) / size
-    return mean_of(values, None)
+    return mean_of(values if group is None else group_means(values, group), None)
+
+
+def group_means(values: Tensor, group: Tensor) -> Tensor:
+    _, place, size = torch.unique(group.cpu(), return_inverse=True, return_counts=True)
+    total = torch.zeros(len(size), dtype=values.dtype).index_add_(0, place, values)
+    mean: Tensor = total / size
+    return mean
 
 
 def share(hits: Tensor, group: Tensor | None = None) -> Estimate:
@@ -210,13 +239,19 @@ def share(hits: Tensor, group: Tensor | None = None) -> Estimate:
     return Estimate(float(hits.double().mean()), float(low), float(high), method="Clopper–Pearson")
 
 
-def _kept(j: Judgement, what: str) -> Judgement:
-    """With whether the items contradict the promise in its sentence."""
-    if j.promise is None:
-        return j
+VERDICT = {
+    True: "the promise is broken here",
+    False: "in line with the promise",
+    None: "no verdict, because either the rule was chosen on items in groups or these items are in groups, not both",
+}
+
+
+def _kept(j: Judgement, broken: bool | None, what: str) -> Judgement:
+    """With whether the items contradict the promise."""
+    assert j.promise is not None
     seen, promised = j.estimates[j.promise[0]], asked(j.promise[1])
     if seen.value is None or seen.low is None or seen.high is None:
         return j
-    verdict = "the promise is broken here" if j.broken else "in line with the promise"
     interval = f"{percent(seen.value)} [{percent(seen.low)}, {percent(seen.high)}]"
-    return replace(j, sentence=f"{j.sentence}; {interval} {what}, {promised} were promised: {verdict}")
+    said = f"{j.sentence}; {interval} {what}, {promised} were promised: {VERDICT[broken]}"
+    return replace(j, sentence=said, broken=broken is True)

@@ -38,7 +38,7 @@ class Decisions(Shown):
     accepted: Tensor  # bool: act on the answer; False: hand it to a person
     predicted: Tensor  # the likeliest class
     sets: Tensor | None = None  # [N, K] bool: the classes that may be the truth
-    action: Tensor | None = None  # index into the rule's actions
+    action: Tensor | None = None  # index into the rule's actions; −1: none is known
 
     def _shown(self) -> tuple[str, Rows]:
         n = self.accepted.numel()
@@ -56,12 +56,13 @@ class Decisions(Shown):
         sets = None if self.sets is None else classes_back(self.sets.reshape(*shape, -1), class_axis)
         return Decisions(self.accepted.reshape(shape), self.predicted.reshape(shape), sets, action)
 
-    def without(self, unknown: Tensor) -> Decisions:
+    def without(self, unknown: Tensor, abstain: int = -1) -> Decisions:
         """Items whose logits are NaN are handed to a person, and their sets hold every class."""
         if not bool(unknown.any()):
             return self
         sets = None if self.sets is None else self.sets | unknown[:, None]
-        return replace(self, accepted=self.accepted & ~unknown, sets=sets)
+        action = None if self.action is None else self.action.masked_fill(unknown, abstain)
+        return replace(self, accepted=self.accepted & ~unknown, sets=sets, action=action)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,6 +79,11 @@ class Rule(Shown):
     def decide(self, p: Predictions) -> Decisions:
         """Decisions about predictions that the map has been applied to."""
         raise TypeError(f"{type(self).__name__} must define decide")
+
+    @property
+    def abstain(self) -> int:
+        """Index of the action that hands an item to a person; −1 if there is none."""
+        return -1
 
     @property
     def sentence(self) -> str:
@@ -101,7 +107,8 @@ class Rule(Shown):
         nothing = torch.zeros(z.shape[-2], dtype=torch.long, device=z.device)
         # an origin spares the map the hash of the logits, which only a report would look at
         found = self.decisions(Predictions(nothing, z, group=ids, group_names=names, origin="applied"))
-        return found.without(z.amax(-1).isnan().reshape(-1, z.shape[-2]).any(0).cpu())  # NaN is the largest
+        unknown = z.amax(-1).isnan().reshape(-1, z.shape[-2]).any(0).cpu()  # NaN is the largest
+        return found.without(unknown, self.abstain)
 
     def decisions(self, p: Predictions) -> Decisions:
         """Decisions about predictions as they are before the map."""

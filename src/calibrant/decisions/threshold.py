@@ -93,7 +93,10 @@ class Threshold(Rule):
         else:
             promised = f"the mean {c['loss']} of accepted answers is at most {c['risk'] * c['scale']:.4g}{each}"
             seen = f"{c['seen'] * c['scale']:.4g} seen"
-        said = f"{what}; {promised} (guaranteed with {sure} confidence; {seen})"
+        held = f"guaranteed with {sure} confidence"
+        if c["grouped"] and "accept" in self.record.settings:
+            held = f"with about {sure} confidence, not guaranteed: the threshold comes from the same groups"
+        said = f"{what}; {promised} ({held}; {seen})"
         if "threshold" in self.record.settings:
             said += "; the threshold was given, not searched for: it must have been chosen without these items"
         return said
@@ -221,10 +224,6 @@ class Ordered:
     @property
     def units(self) -> int:
         return len(self.confidence)
-
-    def least_risk(self, delta: float) -> float:
-        """The smallest risk that some threshold can be promised to keep (1: none can)."""
-        return least_risk(lambda risk: self.choose(risk, delta).count > 0)
 
     def bound(self, chosen: Chosen, delta: float) -> float:
         """The most that the error rate above a threshold can be."""

@@ -75,6 +75,11 @@ def positive(weights: Any, n: int) -> Tensor:
 def calibration(predictions: Any, labels: Any, map: FittedMap | None) -> Predictions:
     """Calibration items behind the map, which must not have been fitted on them."""
     p = predictions if isinstance(predictions, Predictions) else checked(predictions, labels)
+    if p.group is not None:
+        raise InputError(
+            f"{p.source + ': ' if p.source else ''}calibration items come in groups, and sets under shift count items "
+            "as independent; give one item of each group, without `group`"
+        )
     return behind_map(p, map, allow_reuse=False)[0]
 
 
