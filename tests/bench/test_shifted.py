@@ -145,3 +145,34 @@ def test_a_video_is_measured_frame_by_frame() -> None:
     assert found[AS_TRAINED]["accuracy"][0] == pytest.approx(right)
     assert found["temporal"]["consistency"][0] > found["dropout"]["consistency"][0] - 1
     assert asked.settings(0, "paper")["block"] == 15
+
+
+def test_the_training_items_are_measured_without_augmentation(tmp_path: Path) -> None:
+    moved = PLAIN.recipe.with_settings({"augment": {"crop_padding": 2, "flip": True}})
+    dropout = Choice("dropout", {"members": 2})
+    asked = replace(PLAIN, recipe=moved, shifts=("train",), ensembles=(dropout,))
+    cell = measure(asked, 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
+    sets = ("", "train")
+    found = {"+".join(filter(None, (s, e, c))) for s in sets for e in ("", "dropout") for c in ("", "temperature")}
+    assert set(cell.measured) == found - {""} | {AS_TRAINED}
+    run = load_run(tmp_path / "runs" / cell.extras["run"])
+    part = here(tmp_path).data(run.recipe)[Split.TRAIN]
+    mean, std = (torch.tensor(v)[:, None, None] for v in (run.mean, run.std))
+    with torch.no_grad():
+        z = run.members[0].eval()((part.x.float() / 255 - mean) / std)
+    assert part.n == 512 and cell.measured["train"]["accuracy"] == (z.argmax(1) == part.y).double().mean().item()
+    nll = torch.nn.functional.cross_entropy(z.double(), part.y).item()
+    assert cell.measured["train"]["nll"] == pytest.approx(nll, rel=1e-5)
+    assert cell.measured["train+dropout"]["nll"] != cell.measured["train"]["nll"]
+    with pytest.raises(InputError, match="data sets of its own"):
+        measure(replace(asked, ensembles=(), pool=2), 0, "smoke", Store(tmp_path / "results"), tmp_path, QUIET)
+
+
+def test_the_training_numbers_of_table_c1_and_section_e1_have_rows_that_share_their_trainings() -> None:
+    rows = {e.row: e for e in experiments("ss/training")}
+    assert rows["vgg16_mlp"].reported == {"train+dropout": {"nll": 0.5492, "accuracy": 1 - 0.131, "ece": 0.138}}
+    assert rows["resnet18_smooth"].reported == {"train+dropout": {"nll": 0.0194}}
+    [head], [smooth] = (
+        experiments(f"ss/{n}") for n in ("table_c1/vgg16_mlp", "table_e1/cifar100_resnet18_dropout_smooth")
+    )
+    assert rows["vgg16_mlp"].recipe == head.recipe and rows["resnet18_smooth"].recipe == smooth.recipe

@@ -17,7 +17,7 @@ import torch
 
 from calibrant.bench import shifted
 from calibrant.bench.pooled import curve
-from calibrant.bench.predict import FEATURED, predicted, said, wanted
+from calibrant.bench.predict import FEATURED, elsewhere, predicted, said, split_of, wanted
 from calibrant.bench.store import BOTH, LOGITS, Cell, Store
 from calibrant.diagnostics.stability import variance_over_runs
 from calibrant.files import atomic, hashed
@@ -204,8 +204,8 @@ def _variants(
             out[own or AS_TRAINED] = evaluate(map_.predictions(test) if map_ else test, metrics=experiment.metrics)
             if map_ and experiment.maps[calibrator].name == "temperature":
                 extras[own] = map_.summary()["temperature"]
-            for data in asked.datasets if name == AS_TRAINED else ():
-                there = predicted(folders[0], data, Split.TEST)
+            for data in asked.datasets if name != ORACLE else ():
+                there = predicted(folders[0], elsewhere(data, name), split_of(data))
                 moved = evaluate(map_.predictions(there) if map_ else there, metrics=experiment.metrics)
                 beyond["+".join(w for w in (data, own) if w)] = moved
             if cells:

@@ -1,6 +1,7 @@
 """What a training's networks say beyond their own test set: as ensembles, under shift, with features.
 
-    FOLDER/NAME-SPLIT.npz     predictions: `dropout-test`, `dropout-calibration`, `cifar10_1-test`, `featured-test`, …
+    FOLDER/NAME-SPLIT.npz     predictions: `dropout-test`, `dropout-calibration`, `cifar10_1-test`, `featured-test`, …;
+                              of an ensemble on other items `train+dropout-train`
     FOLDER/shifted-NAME/      logits under corruptions and of foreign items (`shifted`), of the network or an ensemble
     FOLDER/said.json          what is worth recording: sizes and σ, metrics by ensemble size, attacks, videos
 
@@ -77,7 +78,14 @@ def predict(
                 p = _asked(network, data, split, trained, device, features=True, classes=data.classes)
                 write(out / f"{FEATURED}-{split.value}.npz", p)
         for name, other in _same_task(asked.datasets, data, root).items():
-            write(out / f"{name}-test.npz", _asked(network, other, Split.TEST, trained, device))
+            split = split_of(name)
+            for word, made in predictors.items():
+                if word == AS_TRAINED:
+                    p = _asked(network, other, split, trained, device)
+                else:
+                    batches = Batches(other[split], BATCH, device=device, mean=trained.mean, std=trained.std)
+                    p = made.predict(batches, split=split, device=device, classes=data.classes, class_axis=-1)
+                write(out / f"{elsewhere(name, word)}-{split.value}.npz", p)
     hashed.write(out / RECORD, jsonable(said))
 
 
@@ -102,7 +110,7 @@ def _asked(
 
 
 def _same_task(names: tuple[str, ...], data: Data, root: Any) -> Mapping[str, Data]:
-    sets = {name: load(name, root=root) for name in names}
+    sets = {name: data if name == shifted.TRAINING else load(name, root=root) for name in names}
     for name, other in sets.items():
         if other.k != data.k or tuple(other.shape) != tuple(data.shape):
             raise InputError(
@@ -110,6 +118,16 @@ def _same_task(names: tuple[str, ...], data: Data, root: Any) -> Mapping[str, Da
                 f"{tuple(data.shape)}: not the same task"
             )
     return sets
+
+
+def split_of(name: str) -> Split:
+    """The part that is measured of another data set, or of the network's own."""
+    return Split.TRAIN if name == shifted.TRAINING else Split.TEST
+
+
+def elsewhere(name: str, predictor: str) -> str:
+    """What a predictor says of other items: `train`, `train+dropout`."""
+    return name if predictor == AS_TRAINED else f"{name}+{predictor}"
 
 
 def predicted(folder: Path, name: str, split: Split) -> Predictions:

@@ -4,6 +4,7 @@
     perturbations    the ten sequences of CIFAR-10-P (SS Eq. 37–39) → `perturbation_TYPE`; `perturbations`, their mean
     ood              the classes that were held out → `entropy_kl` and AUROC of the predictor's own variant (PEP §3.2)
     ood:NAME         a foreign data set → variant `NAME` (AR §5.5)
+    train            the training items, without augmentation → variant `train` (SS Table C.1)
     attack:NAME      `attack_NAME`: accuracy under attack and success rate, on the first items (SS Table E.2)
 
 Logits are asked by the machinery of `calibrant stress`, cell by cell, and stay in the folder of the predict step.
@@ -41,6 +42,7 @@ from calibrant.training.run_folder import Trained
 from calibrant.types import Estimate, Split
 
 CORRUPTIONS, STEADY, HELD_OUT, FOREIGN, ATTACK = "corruptions", "perturbations", "ood", "ood:", "attack:"
+TRAINING = Split.TRAIN.value
 SEQUENCES = tuple(PERTURBATIONS)[:10]
 """Those of CIFAR-10-P; the other four are its extra ones."""
 SMOKE_TYPES, ATTACKED, SMOKE_ATTACKED = 2, 1000, 32
@@ -54,7 +56,7 @@ Rows = dict[str, dict[str, Estimate]]
 class Asked:
     """What the names of an experiment's shifts ask for."""
 
-    datasets: tuple[str, ...]
+    datasets: tuple[str, ...]  # of the same task; the training items are one
     suites: tuple[str, ...]  # corruptions, perturbations, ood, ood:NAME
     attacks: tuple[str, ...]
 
@@ -65,9 +67,9 @@ class Asked:
         attacks = [n.removeprefix(ATTACK) for n in names if n.startswith(ATTACK)]
         rest = [n for n in names if n not in suites and not n.startswith(ATTACK)]
         foreign = [n.removeprefix(FOREIGN) for n in suites if n.startswith(FOREIGN)]
-        for name in (*rest, *(n for n in foreign if n not in GENERATED)):
+        for name in (*(n for n in rest if n != TRAINING), *(n for n in foreign if n not in GENERATED)):
             if split_name(name)[0] not in DATASETS:
-                raise unknown("shift", name, [*DATASETS, CORRUPTIONS, STEADY, HELD_OUT])
+                raise unknown("shift", name, [*DATASETS, TRAINING, CORRUPTIONS, STEADY, HELD_OUT])
         for name in attacks:
             if name not in ATTACKS:
                 raise unknown("attack", name, ATTACKS)

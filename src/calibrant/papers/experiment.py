@@ -33,10 +33,10 @@ SMALL_SHARE, SMALL_EPOCHS = 0.1, 5
 class Experiment:
     """`reported` holds the paper's numbers as fractions: variant (`as_trained` or a calibrator) → metric → value.
 
-    `shifts` are names of data sets, or `corruptions`, `perturbations`, `ood` (classes held out of training),
-    `ood:NAME` (a foreign data set) and `attack:NAME`. With `pool`, so many trainings of seeds of their own are one
-    predictor. `reference` is the network that mCE and its kin are relative to. With `block`, a video is measured frame
-    by frame, and intervals draw so many successive frames together.
+    `shifts` are names of data sets, `train` (the training items), or `corruptions`, `perturbations`, `ood` (classes
+    held out of training), `ood:NAME` (a foreign data set) and `attack:NAME`. With `pool`, so many trainings of seeds of
+    their own are one predictor. `reference` is the network that mCE and its kin are relative to. With `block`, a video
+    is measured frame by frame, and intervals draw so many successive frames together.
     """
 
     paper: str

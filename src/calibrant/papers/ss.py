@@ -89,6 +89,14 @@ def steady(dropout: bool, smooth: bool, *, deep: bool = False) -> Experiment:
     return beyond("table_e3", usual, "perturbations", note="sequences made here")
 
 
+def on_training(usual: Experiment, row: str) -> Experiment:
+    """Section E.1 and the training columns of Table C.1: the same network once more, on what it was trained with."""
+    name, note = f"ss/training/{row}", f"{usual.note}; training items without augmentation"
+    return replace(
+        usual, table="training", row=row, shifts=("train",), calibrators=(), reported=said_of(name), note=note
+    )
+
+
 PAPER = Paper(
     "ss",
     "Blurs Behave Like Ensembles: Spatial Smoothings to Improve Accuracy, Uncertainty, and Robustness",
@@ -106,5 +114,10 @@ PAPER = Paper(
         nearly_all("cifar100"),
         *ss_camvid.EXPERIMENTS,
         *ss_studies.EXPERIMENTS,
+        *(on_training(e, e.row) for e in ss_studies.EXPERIMENTS if e.table == "table_c1"),
+        *(
+            on_training(experiment("cifar100", "resnet18", True, smooth), f"resnet18{suffix(0, smooth)}")
+            for smooth in (False, True)
+        ),
     ),
 )

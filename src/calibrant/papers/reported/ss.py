@@ -88,8 +88,8 @@ SECTION_E1 = table(
     "train:nll",
     """
     # ResNet-18, CIFAR-100, MC dropout
-    plain     | table_e1/cifar100_resnet18_dropout@dropout        | 0.0220
-    smoothing | table_e1/cifar100_resnet18_dropout_smooth@dropout | 0.0194
+    plain     | training/resnet18@dropout        | 0.0220
+    smoothing | training/resnet18_smooth@dropout | 0.0194
     """,
 )
 
@@ -151,13 +151,18 @@ TABLE_E4 = table(
     """,
 )
 
+HEADS = (ss_studies.TABLE_C1_TRAINING, ss_studies.TABLE_C1)
 TABLE1 = replace(
     ss_studies.TABLE_C1,
     name="ss/table1",
     where="Table 1",
     caption="ResNet-50 on CIFAR-100: NLL on training and test data with two heads",
-    columns=tuple(c for c in ss_studies.TABLE_C1.columns if c.metric == "nll"),
-    rows=tuple(r for r in ss_studies.TABLE_C1.rows if r.block == "ResNet-50" and r.label in ("GAP", "MLP")),
+    columns=tuple(c for t in HEADS for c in t.columns if c.metric == "nll"),
+    rows=tuple(
+        replace(trained, numbers={**trained.numbers, **tested.numbers})  # a cell of training data has test data too
+        for trained, tested in zip(*(t.rows for t in HEADS), strict=True)
+        if trained.block == "ResNet-50" and trained.label in ("GAP", "MLP")
+    ),
 )
 
 TABLE2 = replace(
