@@ -12,6 +12,7 @@ import scipy.stats
 
 from calibrant import files
 from calibrant.bench import Cell, Store
+from calibrant.bench.measure import blank
 from calibrant.bench.reproduction import groups
 from calibrant.bench.run import measure
 from calibrant.bench.tables import differences, interval, lines, moments, standing, within
@@ -399,3 +400,61 @@ def test_a_row_that_is_asked_for_twice_is_one_row(
     words = ["test/t1/digits", "test", "--seeds", "2", "--device", "cpu", "--epochs", "1"]
     assert run(["bench", "run", *words]) == 0
     assert "test/t1/digits (2 seeds, scale 1of20" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("settings", "scale", "says"),
+    [
+        ({}, "paper", ""),
+        ({"engine": "eager", "precision": "bfloat16"}, "paper", ""),
+        ({"optimiser.weight_decay": 0.0}, "paper", "weight_decay 0 instead of 0.0005, which the paper does not print"),
+        ({"optimiser.momentum": 0.5}, "paper", "optimiser.momentum 0.5 instead of 0.9"),
+        ({"optimiser.lr": 0.5}, "paper", "learning rate 0.5 instead of 0.1"),
+        ({"loss.gamma": 1.0}, "paper", "loss.gamma 1 instead of 3"),
+        ({"data.name": "svhn"}, "200of200-svhn", "data.name svhn instead of cifar10"),
+        ({"network.width": 8}, "200of200-resnet32", "network.width 8 instead of none"),
+        ({"network.name": "resnet110"}, "200of200-resnet110", "network.name resnet110 instead of resnet32"),
+    ],
+)
+def test_settings_that_are_not_the_rows_are_said_and_other_data_or_networks_are_another_scale(
+    settings: dict[str, object], scale: str, says: str
+) -> None:
+    [row] = experiments("rc/table1/cifar10_focal")
+    asked = row.changed(settings)
+    assert asked.scale_name("paper") == scale
+    said = asked.remark("paper")
+    assert said == row.note if not says else says in said and said.endswith(row.note)
+    assert ("does not print" in said) == ("optimiser.weight_decay" in settings)
+
+
+def test_status_counts_only_cells_at_the_settings_of_their_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(PAPERS, "test", replace(PAPERS["rc"], name="test", experiments=(EXPERIMENT,)))
+
+    def status(name: str, e: Experiment) -> str:
+        for seed in (0, 1):
+            made = replace(blank(e, seed, "paper", ""), status="done", measured={AS_TRAINED: {"ece": 0.1}})
+            Store(tmp_path / name).write(made)
+        assert run(["bench", "status", "test", "--results", str(tmp_path / name)]) == 0
+        return capsys.readouterr().out.split(maxsplit=2)[2].rstrip()
+
+    assert status("own", EXPERIMENT) == "2/2 done"
+    assert status("precise", EXPERIMENT.changed({"precision": "bfloat16"})) == "2/2 done"
+    decayed = EXPERIMENT.changed({"optimiser.weight_decay": 0.125})
+    assert status("decay", decayed) == "0/2 done, 2 at other settings"
+    assert status("stale", replace(EXPERIMENT, calibrators=())) == "0/2 done, 2 at other settings"
+    free = replace(EXPERIMENT, unprinted=("optimiser.weight_decay",))
+    monkeypatch.setitem(PAPERS, "test", replace(PAPERS["rc"], name="test", experiments=(free,)))
+    assert status("free", decayed) == "2/2 done"
+
+
+def test_the_cells_of_rc_say_their_weight_decay() -> None:
+    """They were run with another one than our recipe's, which the paper does not print: a caveat, and a verdict."""
+    store = Store(Path(__file__).resolve().parents[2] / "results")
+    for c in store.cells("rc"):
+        own = next(e for e in PAPERS["rc"].experiments if e.name == c.experiment).recipe.optimiser.weight_decay
+        decay = c.settings["recipe"]["optimiser"]["weight_decay"]
+        assert (f"weight_decay {decay:g} instead of {own:g}, which" in c.note) == (decay != own), c.experiment
+    [row] = standing(experiments("rc/table1/news20_focal"), store, 3)
+    assert row.scale == "paper" and row.exact == row.done > 0

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 from calibrant.bench.store import Cell, Store
 from calibrant.metrics import METRICS
 from calibrant.papers import Experiment, Scale
+from calibrant.papers.experiment import OF_NO_METHOD, flat
+from calibrant.types import jsonable
 
 
 @dataclass(frozen=True)
@@ -45,24 +48,16 @@ NOT_A_METHOD = ("seed", "engine", "precision", "calibrators", "metrics")
 
 def differing(cells: Sequence[Cell]) -> list[str]:
     """Settings in which cells differ. One that only some of them know came with a later version, and is none."""
-    flat = [dict(_flat(c.settings)) for c in cells]
-    known = set(flat[0]).intersection(*flat) if flat else set()
-    told = [k for k in known if k.split(".")[-1] not in NOT_A_METHOD and any(f[k] != flat[0][k] for f in flat)]
+    found = [dict(flat(c.settings)) for c in cells]
+    known = set(found[0]).intersection(*found) if found else set()
+    told = [k for k in known if k.split(".")[-1] not in NOT_A_METHOD and any(f[k] != found[0][k] for f in found)]
     return sorted(told)
 
 
 def told_by(cell: Cell, keys: Sequence[str]) -> str:
     """`optimiser.weight_decay=0.0`, for the keys that `differing` found."""
-    flat = dict(_flat(cell.settings)) if keys else {}
-    return ", ".join(f"{k.removeprefix('recipe.')}={json.dumps(flat[k])}" for k in keys if k in flat)
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        if isinstance(value, dict):  # plain JSON: a Mapping of any kind would take thrice as long to recognise
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
+    own = dict(flat(cell.settings)) if keys else {}
+    return ", ".join(f"{k.removeprefix('recipe.')}={json.dumps(own[k])}" for k in keys if k in own)
 
 
 def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
@@ -175,7 +170,7 @@ class Standing:
     done: int
     failed: int
     wanted: int
-    exact: int  # of those done: at just the settings that this version would run
+    exact: int  # of those done: at the row's own settings, as far as the paper prints them
 
 
 def standing(
@@ -196,13 +191,29 @@ def standing(
                 apart = differing(these)
                 for cell in these:
                     groups[name, told_by(cell, apart)].append(cell)
-        own = {e.key(seed, scale or "paper") for seed in range(wanted)}
+        own = cache(partial(_flat_settings, e))
         for (name, settings), found in groups.items() or {(asked, ""): []}.items():
             done = {c.seed for c in found if c.status == "done"}
             failed = {c.seed for c in found if c.status == "failed"} - done
-            exact = {c.seed for c in found if c.status == "done" and c.key in own}
+            exact = {c.seed for c in found if c.status == "done" and _is_own(e, c, own(_scale(c)))}
             out.append(Standing(e.name, name, settings, len(done), len(failed), wanted, len(exact)))
     return out
+
+
+def _flat_settings(e: Experiment, scale: Scale) -> dict[str, Any]:
+    return dict(flat(jsonable(e.settings(0, scale))))
+
+
+def _scale(cell: Cell) -> Scale:
+    """At which its row would have to be run for a cell of as many epochs."""
+    return "smoke" if cell.scale == "smoke" else cell.settings.get("recipe", {}).get("epochs", "paper")
+
+
+def _is_own(e: Experiment, cell: Cell, own: Mapping[str, Any]) -> bool:
+    """Whether a cell has the settings of its row; those that the paper does not print may be any."""
+    found = dict(flat(cell.settings))
+    free = {f"{part}.{key}" for part in ("recipe", "reference") for key in (*OF_NO_METHOD, *e.unprinted)}
+    return all(found.get(key) == value for key, value in own.items() if key not in free)
 
 
 @dataclass(frozen=True)

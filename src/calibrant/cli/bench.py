@@ -151,7 +151,8 @@ def status(
     wide, name = max(len(r.experiment) for r in rows), max(len(r.scale) for r in rows)
     for r in rows:
         say(
-            f"{r.experiment:<{wide}} {r.scale:<{name}} {r.done}/{r.wanted} done"
+            f"{r.experiment:<{wide}} {r.scale:<{name}} {r.exact}/{r.wanted} done"
+            + (f", {r.done - r.exact} at other settings" if r.done > r.exact else "")
             + (f", {r.failed} failed" if r.failed else "")
             + (f" ({r.settings})" if r.settings else "")
         )

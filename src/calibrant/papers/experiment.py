@@ -7,7 +7,7 @@ A *cell* is an experiment at one seed and one scale; its key is the content of i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -54,6 +54,7 @@ class Experiment:
     original: Recipe | None = None  # the row's own recipe, where settings were changed
     reference: Recipe | None = None
     block: int | None = None
+    unprinted: tuple[str, ...] = ()  # settings of the recipe that the paper does not print: any value is the row's
 
     @property
     def name(self) -> str:
@@ -71,14 +72,15 @@ class Experiment:
 
     def remark(self, scale: Scale) -> str:
         """What to know of a cell's numbers: at smoke scale, which network and data stood in for the row's own; else
-        what is not the paper's schedule."""
+        what is not the paper's schedule, and every other setting that is not the row's own."""
         used, paper = self.at(0, scale), self.paper_recipe
         if scale == "smoke":
             other = [f"{ours} instead of {theirs}" for ours, theirs in _names(used, paper) if ours != theirs]
             said = f"smoke: {', '.join(other)}" if other else ""
         else:
             said = schedule_note(used, paper)
-        return "; ".join(words for words in (said, self.note) if words)
+        others = "" if scale == "smoke" else settings_note(used, paper, self.unprinted)
+        return "; ".join(words for words in (said, others, self.note) if words)
 
     @property
     def paper_recipe(self) -> Recipe:
@@ -155,13 +157,15 @@ def scale_of(recipe: Recipe, paper: Recipe) -> str:
     """What the scale of a training is called: `smoke`, `paper`, or how the paper's schedule was squeezed.
 
     `22of200` epochs; `22of200b512` with another batch; `22of200w1` with a warm-up of one epoch instead of its share;
-    `22of200-resnet29v2` with another network than the row's, and `-digits` with other data."""
+    `22of200-resnet29v2` with another network than the row's, or options of its own for it; `22of200-svhn` with other
+    data."""
     if recipe.data.sizes == SMOKE_SIZES:
         return "smoke"
-    other = "".join(f"-{ours}" for ours, theirs in _names(recipe, paper) if ours != theirs)
+    other = "" if plain(recipe.network) == plain(paper.network) else f"-{recipe.network.name}"
+    data = "" if replace(recipe.data, seed=paper.data.seed) == paper.data else f"-{recipe.data.name}"
     batch = "" if recipe.batch == paper.batch else f"b{recipe.batch}"
     warm = "" if other or _warmup_share(recipe, paper) else f"w{recipe.schedule.warmup:g}"
-    changed = f"{batch}{warm}{other}"
+    changed = f"{batch}{warm}{other}{data}"
     return "paper" if recipe.epochs == paper.epochs and not changed else f"{recipe.epochs}of{paper.epochs}{changed}"
 
 
@@ -183,6 +187,36 @@ def schedule_note(recipe: Recipe, paper: Recipe) -> str:
     if recipe.optimiser.lr != paper.optimiser.lr:
         changed.append(f"learning rate {recipe.optimiser.lr:g} instead of {paper.optimiser.lr:g}")
     return f"NOT the paper's schedule: {'; '.join(changed)}" if changed else ""
+
+
+SAID_OF_SCHEDULE = ("epochs", "batch", "schedule.warmup", "optimiser.lr")
+OF_NO_METHOD = ("seed", "precision")
+
+
+def settings_note(recipe: Recipe, paper: Recipe, unprinted: Sequence[str] = ()) -> str:
+    """Settings of a recipe that are not the row's own, besides those that `schedule_note` knows."""
+    scaled = paper if recipe.epochs == paper.epochs else paper.scaled(recipe.epochs)
+    used, own = dict(flat(recipe.content())), dict(flat(scaled.content()))
+    found = [key for key in used | own if key not in (*SAID_OF_SCHEDULE, *OF_NO_METHOD)]
+    return "; ".join(
+        f"{key} {_word(used.get(key))} instead of {_word(own.get(key))}"
+        + (", which the paper does not print" if key in unprinted else "")
+        for key in found
+        if used.get(key) != own.get(key)
+    )
+
+
+def _word(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings by dotted key."""
+    for key, value in settings.items():
+        if isinstance(value, dict):  # plain JSON: a Mapping of any kind would take thrice as long to recognise
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
 
 
 def _warmup_share(recipe: Recipe, paper: Recipe) -> bool:
