@@ -137,6 +137,7 @@ def _record(p: Predictions, settings: Mapping[str, Any]) -> dict[str, Any]:
         "settings": settings,
         "n": p.n,
         "k": p.k,
+        "classes": (p.classes or ()) if p.logits is not None else (),
         "split": p.split.value,
         "data": p.origin or p.fingerprint(),
         "items": sketch(p),

@@ -125,6 +125,7 @@ class Rule(Shown):
                 f"{where}the rule was chosen for {self.record.k} classes, these predictions have {p.k}; "
                 "choose one on predictions of the same classes"
             )
+        self.record.check_classes(p, "the rule was chosen")
         return p if self.map is None else self.map.predictions(p)
 
     def cell(self, p: Predictions, predicted: Tensor) -> Tensor:

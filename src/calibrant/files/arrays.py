@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from calibrant.errors import FileError, nearest
-from calibrant.functional.class_names import as_text
+from calibrant.functional.class_names import agreed, as_text
 from calibrant.functional.inputs import predictions
 from calibrant.types import Predictions, Split
 
@@ -99,6 +99,9 @@ def join(
     roles = choose(arrays, keys)
     values = {role: arrays.load(key) for role, key in roles.items() if role not in _TEXTS}
     texts = {role: _text(arrays, roles, role) for role in _TEXTS}
+    named = _listed(arrays, values.get("classes"), "classes")
+    if classes is not None and named is not None:
+        agreed(classes, named, f"{name}: " if name else "")
     built = predictions(
         values.get("logits"),
         values["labels"],
@@ -109,7 +112,7 @@ def join(
         class_axis=class_axis,
         ignore_index=ignore_index,
         ids=_listed(arrays, values.get("ids"), "ids"),
-        classes=_listed(arrays, values.get("classes"), "classes") if classes is None else classes,
+        classes=named if classes is None else classes,
         features=values.get("features"),
         group=values["group"] if "group" in values else _listed(arrays, None, "group"),
         raw=_flag(texts["raw"], True),

@@ -28,16 +28,18 @@ def known_classes(classes: Sequence[Any] | None, labels: Any, scores: Any) -> li
 
     Columns that are no classes of the labels (p1, p2) leave the order to the categories.
     """
+    columns = _texts(getattr(scores, "columns", None))
+    for prefix in PREFIXES:
+        if columns and all(name.startswith(prefix) for name in columns):
+            columns = [name.removeprefix(prefix) for name in columns]
     if classes is None:
         own = _texts(getattr(labels, "categories", getattr(getattr(labels, "cat", None), "categories", None)))
-        columns = _texts(getattr(scores, "columns", None))
-        for prefix in PREFIXES:
-            if columns and all(name.startswith(prefix) for name in columns):
-                columns = [name.removeprefix(prefix) for name in columns]
         classes = own if own and not set(own) <= {*(columns or ())} else columns
         if classes is None:
             return None
     names = [as_text(name) for name in (classes.tolist() if hasattr(classes, "tolist") else classes)]
+    if columns and set(columns) == set(names):
+        agreed(names, columns)
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise InputError(f"the class {twice!r} is named twice; class names must differ")
@@ -85,6 +87,18 @@ def named_apart(labels: Any, predicted: Any) -> list[str] | None:
     if len(columns) < 2 or any(column.dtype.kind not in "OUST" for column in columns):
         return None
     return sorted({as_text(entry) for column in columns for entry in column.reshape(-1).tolist()})
+
+
+def agreed(classes: Sequence[Any], named: Sequence[str], where: str = "") -> None:
+    """Refuse classes= that is another order, or other names, than the columns of the scores have themselves."""
+    said = [as_text(name) for name in classes]
+    if said == list(named):
+        return
+    same = set(said) == set(named)
+    raise InputError(
+        f"{where}classes= says {listed(said)}, but the scores {'are in the order' if same else 'are of the classes'} "
+        f"{listed(named)}, by their own names; leave classes= out"
+    )
 
 
 def listed(classes: Sequence[str], most: int = 10) -> str:

@@ -51,6 +51,7 @@ class Calibrator:
             settings=self.settings(),
             n=p.n,
             k=p.k,
+            classes=(p.classes or ()) if p.logits is not None else (),  # of a top-1 set, only those that occur
             split=p.split.value,
             data=p.origin or p.fingerprint(),
             items=sketch(p),

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from calibrant.display import Rows, Shown
 from calibrant.errors import MapError
+from calibrant.functional.class_names import listed
 from calibrant.functional.model_output import both_classes
 from calibrant.functional.pooling import pool
 from calibrant.functional.tensors import as_tensor
@@ -34,6 +35,7 @@ class FitRecord:
     settings: Mapping[str, Any] = field(default_factory=dict)
     n: int = 0
     k: int | None = None
+    classes: tuple[str, ...] = ()  # names of the columns, if the predictions had any
     split: str = "unknown"
     data: str = ""  # content hash of the calibration data
     items: tuple[int, ...] = ()  # a sketch that recognises its items in another order or precision
@@ -44,6 +46,18 @@ class FitRecord:
     reuse: bool = False  # fitted on a test split, on purpose
     ranking: tuple[Mapping[str, Any], ...] = ()  # what the automatic choice compared
     cut: str = ""  # what its budget left out, in words
+
+    def check_classes(self, p: Predictions, what: str) -> None:
+        """Refuse predictions whose columns are other classes, or the same in another order."""
+        if p.logits is None or not p.classes or not self.classes or p.classes == self.classes:
+            return
+        where = f"{p.source}: " if p.source else ""
+        same = set(p.classes) == set(self.classes)
+        raise MapError(
+            f"{where}{what} for the classes {listed(self.classes)}, in this order; these predictions have "
+            f"{listed(p.classes)}; "
+            + ("put their columns in that order" if same else "use predictions of the same classes, or fit on these")
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +100,7 @@ class FittedMap(Shown):
         self, p: Predictions, logits: Tensor | None, predicted: Tensor | None = None, confidence: Tensor | None = None
     ) -> Predictions:
         """The items with the result of the map. A confidence set by an earlier map is always replaced."""
+        self.check_names(p)
         return replace(
             p,
             logits=logits,
@@ -110,6 +125,9 @@ class FittedMap(Shown):
     def classes(self) -> int | None:
         """The number of classes it was fitted for, even if the map can be applied to any number."""
         return self.record.k if self.k is None else self.k
+
+    def check_names(self, p: Predictions) -> None:
+        self.record.check_classes(p, f"this {self.record.calibrator or self.method} map was fitted")
 
     def columns(self, logits: Tensor) -> Tensor:
         """[..., K], checked; for a map of two classes, one column becomes two."""
@@ -236,6 +254,7 @@ class Chain(FittedMap):
     def predictions(self, p: Predictions) -> Predictions:
         if p.logits is not None:
             self.check(p.logits)
+        self.check_names(p)
         origin = self.origin(p)
         for each in self.maps:
             p = each.predictions(p)

@@ -90,7 +90,7 @@ def _is_a_map(path: Path) -> None:
 
 def restored(said: Mapping[str, Any]) -> FitRecord:
     """The record that `asdict` and JSON made of one."""
-    known = {f.name: f.name in ("ranking", "items") for f in fields(FitRecord)}  # the two that are tuples
+    known = {f.name: f.name in ("ranking", "items", "classes") for f in fields(FitRecord)}  # those that are tuples
     return FitRecord(**{k: tuples(v) if known[k] else v for k, v in said.items() if k in known})
 
 
