@@ -124,6 +124,21 @@ def test_bands_and_sequences_are_judged_too() -> None:
     assert found.text().splitlines()[3].split()[-1] == "yes"
 
 
+def test_a_promise_about_groups_has_no_verdict_on_items() -> None:
+    g = torch.Generator().manual_seed(1)
+    z = 4 * torch.randn(2000, 3, generator=g)
+    y = torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0]
+    chosen_on = calibrant.predictions(z[:1000], y[:1000], group=torch.arange(1000) // 2)
+    cells = {
+        Cell("clean"): {"logits": z[1000:], "labels": y[1000:]},
+        Cell("frequency", "band", 3): {"logits": -z[1000:], "labels": y[1000:]},
+    }
+    found = RuleUnderShift.of(calibrant.decide(chosen_on, accuracy=0.85), cells, raw=True)
+    assert "measured on items and not on groups, so without a verdict on the promise of 85%" in found.sentence()
+    assert "contradicts" not in found.sentence() and "broken" not in found.sentence()
+    assert [cell["broken"] for cell in found.to_dict()["cells"].values()] == [None, None]
+
+
 def test_in_python_the_items_of_the_choice_are_refused() -> None:
     g = torch.Generator().manual_seed(0)
     x = torch.rand(400, 1, 8, 8, generator=g)

@@ -42,8 +42,8 @@ class Judgement:
     tables: Mapping[str, list[dict[str, Any]]] = field(default_factory=dict)
     reused: bool = False
     promise: tuple[str, float] | None = None  # the estimate that it is about, and what was promised at least
-    broken: bool = False
-    """Whether the items contradict the promise."""
+    broken: bool | None = None
+    """Whether the items contradict the promise; None: nothing is promised, or there is no verdict."""
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -88,7 +88,7 @@ def judge(rule: Rule, p: Predictions, *, allow_reuse: bool = False) -> Judgement
         ]
     promise = ("accuracy_accepted", 1 - c["risk"])
     broken = cells.broken(right.double(), d.accepted, promise[1])
-    return _kept(Judgement(said, estimates, tables, allow_reuse, promise), broken, "of the accepted are right")
+    return _kept(Judgement(said, estimates, tables, allow_reuse, promise, broken), "of the accepted are right")
 
 
 def _loss(rule: Threshold, p: Predictions, d: Decisions, j: Judgement) -> Judgement:
@@ -102,9 +102,8 @@ def _loss(rule: Threshold, p: Predictions, d: Decisions, j: Judgement) -> Judgem
     said = (
         f"{j.sentence}; their mean loss is {e.value:.4g} [{e.low:.4g}, {e.high:.4g}], at most {most:.4g} was promised"
     )
-    return replace(
-        j, sentence=f"{said}: {VERDICT[broken]}", estimates={"loss_accepted": e, **j.estimates}, broken=broken is True
-    )
+    shown = {"loss_accepted": e, **j.estimates}
+    return replace(j, sentence=f"{said}: {VERDICT[broken]}", estimates=shown, broken=broken)
 
 
 @dataclass(frozen=True)
@@ -209,7 +208,7 @@ def _sets(
             {"group": name, "items": int(those.sum()), "coverage": share(hit[those])} for name, those in cells
         ]
     broken = cells.broken(hit.double(), torch.ones_like(hit), promise[1])
-    return _kept(Judgement(said, estimates, tables, reused, promise), broken, "hold the truth")
+    return _kept(Judgement(said, estimates, tables, reused, promise, broken), "hold the truth")
 
 
 def group_of(p: Predictions, which: Tensor) -> Tensor | None:
@@ -246,12 +245,11 @@ VERDICT = {
 }
 
 
-def _kept(j: Judgement, broken: bool | None, what: str) -> Judgement:
-    """With whether the items contradict the promise."""
+def _kept(j: Judgement, what: str) -> Judgement:
+    """With whether the items contradict the promise in its sentence."""
     assert j.promise is not None
     seen, promised = j.estimates[j.promise[0]], asked(j.promise[1])
     if seen.value is None or seen.low is None or seen.high is None:
         return j
     interval = f"{percent(seen.value)} [{percent(seen.low)}, {percent(seen.high)}]"
-    said = f"{j.sentence}; {interval} {what}, {promised} were promised: {VERDICT[broken]}"
-    return replace(j, sentence=said, broken=broken is True)
+    return replace(j, sentence=f"{j.sentence}; {interval} {what}, {promised} were promised: {VERDICT[j.broken]}")

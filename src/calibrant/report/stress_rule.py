@@ -30,6 +30,11 @@ COLUMNS = {
 }
 """Kind of rule → the estimates that are shown, and their titles."""
 SHARES = ("accepted", "accuracy_accepted", "coverage")
+KEPT = {
+    True: "which breaks the promise",
+    False: "in line with the promise",
+    None: "measured on items and not on groups, so without a verdict on the promise",
+}
 SAID = {"accuracy_accepted": "of the accepted are right", "coverage": "of sets hold the truth"}
 
 
@@ -72,20 +77,21 @@ class RuleUnderShift:
         if clean.promise is None:
             if "loss_accepted" not in clean.estimates:
                 return "This rule promises no accuracy or coverage that shifted items could break."
-            over = sum(j.broken for j in self.cells.values())
+            if clean.broken is None:
+                return f"On clean data {clean.sentence}."
+            over = sum(j.broken is True for j in self.cells.values())
             return f"On clean data {clean.sentence}. It is broken on {over} of {len(self.cells)} sets of items."
         about, promised = clean.promise
         seen = {c: e.value for c, j in self.cells.items() if (e := j.estimates[about]).value is not None}
-        kept = "which breaks the promise" if clean.broken else "in line with the promise"
         on_clean = f"{percent(seen[Cell('clean')])} {SAID[about]}" if Cell("clean") in seen else "nothing is accepted"
-        said = f"On clean data {on_clean}, {kept} of {floor(promised)}."
+        said = f"On clean data {on_clean}, {KEPT[clean.broken]} of {floor(promised)}."
         shifted = [c for c in self.cells if c.kind != "clean"]
         broken = [c for c in shifted if self.cells[c].broken]
         if broken:
             worst = min(broken, key=lambda c: seen[c])
             said += f" It is broken under {len(broken)} of {len(shifted)} shifts; under {_called(worst)}, "
             said += f"{percent(seen[worst])} {SAID[about]}."
-        elif shifted:
+        elif any(self.cells[c].broken is False for c in shifted):
             said += f" None of the {len(shifted)} shifts contradicts it."
         idle = sum(c not in seen for c in shifted)
         return f"{said} Under {idle} of the shifts nothing is accepted." if idle else said
