@@ -88,6 +88,7 @@ def test_what_it_says(audit: Callable[..., Audit]) -> None:
         "The worst confident mistakes",
         "What to do next",
         "sum over classes",
+        "Decide on an accuracy before you look at this table",
     ):
         assert part in page.text, part
     for name in found.report:
