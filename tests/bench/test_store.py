@@ -87,12 +87,47 @@ def test_rows_of_one_measurement_share_a_file_and_have_scales_and_notes_of_their
     assert [c.measured for c in store.cells("b")] == [{AS_TRAINED: {"ece": 0.1, "nll": 0.5}}], "numbers add up"
 
 
-def test_an_edited_cell_is_refused_by_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = Store(tmp_path).write(made("rc/table1/cifar10_focal", 0, 0.25))
-    path.write_text(path.read_text().replace("0.25", "0.01"))
-    assert run(["bench", "show", "rc", "--results", str(tmp_path)]) == 2
-    error = capsys.readouterr().err
-    assert path.name in error and "edited or damaged" in error and len(error.splitlines()) == 1
+def test_an_edited_cell_is_named_and_left_out_and_the_rest_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path / "store")
+    bad, good = (store.write(made("rc/table1/cifar10_focal", seed, 0.25)) for seed in (0, 1))
+    bad.write_text(bad.read_text().replace("0.25", "0.01"))
+    for words, says in (
+        (["show", "rc"], "25.00%"),
+        (["status", "rc/table1/cifar10_focal"], "1 at other settings"),
+        (["report", "-o", str(tmp_path / "page.html")], "the page, for a browser"),
+    ):
+        assert run(["bench", *words, "--results", str(store.root)]) == 1
+        said = capsys.readouterr()
+        assert says in said.out and "1.00%" not in said.out
+        named, remedy = said.err.splitlines()
+        assert bad.name in named and "edited or damaged" in named and good.name not in said.err
+        assert "delete such a file, and `calibrant bench run` measures its cell again" in remedy
+    good.unlink()
+    assert run(["bench", "show", "rc", "--results", str(store.root)]) == 2
+    assert bad.name in capsys.readouterr().err.splitlines()[0], "it is named where nothing else is left, too"
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "file").write_text("a file")
+    for place in ("none", "other", "file"):
+        assert run(["bench", "status", "rc", "--results", str(tmp_path / place)]) == 2
+        said = capsys.readouterr()
+        assert f"{place} is not a store of results" in said.err and "bench run" in said.err and not said.out
+
+
+@pytest.mark.parametrize("option", ["--results", "--runs"])
+def test_a_file_is_no_place_for_cells_or_trainings(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PAPERS, "test", replace(PAPERS["rc"], name="test", experiments=(EXPERIMENT,)))
+    (tmp_path / "file").write_text("a file")
+    assert run(["bench", "run", "test", "--epochs", "1", "--device", "cpu", option, str(tmp_path / "file")]) == 2
+    assert "file is a file; name a folder to keep the" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["file"], "before anything is trained"
 
 
 def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:

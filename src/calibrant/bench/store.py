@@ -15,7 +15,7 @@ import gc
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -94,9 +94,20 @@ NOT_STORED = ("experiment", "scale", "note", "measured", "intervals", "reported"
 
 @dataclass(frozen=True)
 class Store:
-    """A folder of cells."""
+    """A folder of cells. A file that is no cell, or was edited, is an error; with `damaged` it is told and left out."""
 
     root: Path
+    damaged: Callable[[FileError], None] | None = None
+
+    def existing(self) -> Store:
+        """Itself, if there is a store."""
+        self._check_version()
+        if not (self.root / FOLDER).is_dir():
+            raise FileError(
+                f"{self.root} is not a store of results: it has no folder {FOLDER!r}; measure some cells with "
+                "`calibrant bench run`, or pass their folder with --results"
+            )
+        return self
 
     def path(self, key: str) -> Path:
         return self.root / FOLDER / f"{key[:KEY_LENGTH]}.json"
@@ -146,8 +157,15 @@ class Store:
         extras, which are most of a file, they are read in half of the time."""
         reported = {e.name: e.reported for paper in PAPERS.values() for e in paper.experiments}
         self._check_version()
+        found: list[Cell] = []
         with _collecting_later():
-            found = [c for path in visible(self.root / FOLDER, "*.json") for c in _rows(path, reported, under, numbers)]
+            for path in visible(self.root / FOLDER, "*.json"):
+                try:
+                    found += _rows(path, reported, under, numbers)
+                except FileError as error:
+                    if self.damaged is None:
+                        raise
+                    self.damaged(error)
         yield from sorted(found, key=lambda c: (c.experiment, c.scale, c.seed, c.key))
 
     def _check_version(self) -> None:

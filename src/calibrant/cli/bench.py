@@ -14,7 +14,7 @@ import typer
 
 from calibrant.cli.bench_move import merge, pack, unpack
 from calibrant.cli.bench_plan import print_plan
-from calibrant.cli.bench_show import Json, Results, report, say_cells, show
+from calibrant.cli.bench_show import Json, Results, readable, report, say_cells, show
 from calibrant.cli.console import block_json, say
 from calibrant.errors import InputError
 from calibrant.types import SCHEMA
@@ -60,6 +60,7 @@ def run(
     from calibrant.bench.run import run as run_steps
     from calibrant.errors import FailedError
     from calibrant.executors import Outcome
+    from calibrant.files.atomic import check_place
     from calibrant.training.run import How
     from calibrant.training.settings import setting, typed
 
@@ -69,6 +70,8 @@ def run(
     factory = typed(overrides, "data.name")
     how = How(device, root=data_root, quiet=quiet, factory=factory, keep_epochs=keep_epochs)
     asked = _asked(what, overrides)
+    check_place(results, "keep the cells in with --results")
+    check_place(runs, "keep the trainings in with --runs")
     words = f"calibrant bench run {' '.join(what)} {'--epochs' if epochs else '--scale'} {size}"
     place = Place(results.absolute(), runs.absolute(), how, " ".join([words, *(f"--set {s}" for s in settings or ())]))
 
@@ -139,23 +142,23 @@ def status(
     as_json: Json = False,
 ) -> None:
     """How much of each row is measured, at every scale that has cells."""
-    from calibrant.bench.store import Store
     from calibrant.bench.tables import standing
     from calibrant.papers import PAPERS, experiments
 
     wanted = [e for name in ([what] if what else PAPERS) for e in experiments(name)]
-    rows = standing(wanted, Store(results), seeds, _scale(scale, epochs))
-    if as_json:
-        _json({"rows": [asdict(r) for r in rows]})
-        return
-    wide, name = max(len(r.experiment) for r in rows), max(len(r.scale) for r in rows)
-    for r in rows:
-        say(
-            f"{r.experiment:<{wide}} {r.scale:<{name}} {r.exact}/{r.wanted} done"
-            + (f", {r.done - r.exact} at other settings" if r.done > r.exact else "")
-            + (f", {r.failed} failed" if r.failed else "")
-            + (f" ({r.settings})" if r.settings else "")
-        )
+    with readable(results) as store:
+        rows = standing(wanted, store.existing(), seeds, _scale(scale, epochs))
+        if as_json:
+            _json({"rows": [asdict(r) for r in rows]})
+            return
+        wide, name = max(len(r.experiment) for r in rows), max(len(r.scale) for r in rows)
+        for r in rows:
+            say(
+                f"{r.experiment:<{wide}} {r.scale:<{name}} {r.exact}/{r.wanted} done"
+                + (f", {r.done - r.exact} at other settings" if r.done > r.exact else "")
+                + (f", {r.failed} failed" if r.failed else "")
+                + (f" ({r.settings})" if r.settings else "")
+            )
 
 
 bench.command()(show)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,17 +11,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import block, block_json, say
-from calibrant.errors import InputError, unknown
+from calibrant.errors import FailedError, FileError, InputError, unknown
 from calibrant.types import SCHEMA
 
 if TYPE_CHECKING:
     from calibrant.bench.reproduction import Entry
-    from calibrant.bench.store import Cell
+    from calibrant.bench.store import Cell, Store
     from calibrant.papers.reported import Table
 
 Results = Annotated[Path, typer.Option(help="folder of the cells")]
 Json = Annotated[bool, typer.Option("--json", help="print JSON to stdout")]
 WHAT = "PAPER, PAPER/TABLE or PAPER/TABLE/ROW; by default everything measured"
+
+
+@contextmanager
+def readable(results: Path) -> Iterator[Store]:
+    """The store; files that were edited or damaged are named and left out, and the command fails after its work."""
+    from calibrant.bench.store import Store
+
+    bad: list[FileError] = []
+
+    def tell(error: FileError) -> None:
+        bad.append(error)
+        say(str(error), err=True)
+
+    yield Store(results, tell)
+    if bad:
+        raise FailedError(
+            f"left out what could not be read of {results} (see above); delete such a file, and `calibrant bench run` "
+            "measures its cell again"
+        )
 
 
 def show(
@@ -30,14 +50,19 @@ def show(
     as_json: Json = False,
 ) -> None:
     """The papers' tables beside our numbers, with verdicts; rows that are in no table of a paper as they are."""
-    from calibrant.bench.reproduction import beside
-    from calibrant.bench.store import Store
-    from calibrant.bench.table_text import FORMATS, text_of
-    from calibrant.bench.tables import lines
+    from calibrant.bench.table_text import FORMATS
 
     if layout not in FORMATS:
         raise unknown("format", layout, FORMATS)
-    cells = list(Store(results).cells())
+    with readable(results) as store:
+        _show(what, list(store.cells()), results, layout, as_json)
+
+
+def _show(what: str, cells: list[Cell], results: Path, layout: str, as_json: bool) -> None:
+    from calibrant.bench.reproduction import beside
+    from calibrant.bench.table_text import FORMATS, text_of
+    from calibrant.bench.tables import lines
+
     tables, others = _wanted(what, cells, results)
     found = [(table, beside(table, cells)) for table in tables]
     if as_json:
@@ -60,13 +85,18 @@ def report(
     as_json: Json = False,
 ) -> None:
     """One page for all papers: every claim in the paper's words, our numbers, the verdict, the figure, the cost."""
-    from calibrant.bench import claims, claims_page
-    from calibrant.bench.store import Store
-    from calibrant.files import atomic, outputs
-    from calibrant.provenance import command
+    from calibrant.files import outputs
 
     outputs.check((out, outputs.PAGE), inputs=[results])
-    cells = list(Store(results).cells())
+    with readable(results) as store:
+        _report(list(store.cells()), out, results, as_json)
+
+
+def _report(cells: list[Cell], out: Path, results: Path, as_json: bool) -> None:
+    from calibrant.bench import claims, claims_page
+    from calibrant.files import atomic
+    from calibrant.provenance import command
+
     if not cells:
         raise InputError(f"no cells under {results}; pass their folder with --results")
     atomic.write_text(out, claims_page.render(cells, command=command()))
