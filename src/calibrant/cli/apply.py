@@ -72,25 +72,30 @@ def apply(
             raise FileError(
                 f"cannot write {out}: decisions go into one file; end the name in {', '.join(files.FORMATS)}"
             )
+        known = True
         if shifted:
             p, d, beside = shifted_sets(fitted, preds, calibration, weights, adaptive, reading)
             after = fitted.mapped(p)
         else:
-            p, beside = files.read(preds, **reading), {}
+            p, known = files.read_new(preds, keys, labels=labels, class_axis=class_axis, ignore_index=ignore_index)
+            beside = {}
             after = fitted.mapped(p)
             d = fitted.decide(after)
-        _decided(fitted, p, after, d, out, as_json, beside, files.others(preds, out, keys, labels))
+        _decided(fitted, p, after, d, out, as_json, beside, files.others(preds, out, keys, labels), known)
         return
     if shifted:
         raise InputError(
             f"{map_folder} is a fitted map; --calibration, --weights and --adaptive belong to a rule of sets"
         )
     if one_file:
-        p, others = files.read(preds, **reading), files.others(preds, out, keys, labels)
+        p, known = files.read_new(preds, keys, labels=labels, class_axis=class_axis, ignore_index=ignore_index)
         mapped = fitted.predictions(p)
-        files.write(out, mapped, others=others)
-        before_nll, after_nll = mean_nll(loss_of(reduce(p, classwise=False), p.n), reduce(mapped, classwise=False))
-        found = _found(fitted, p.n, p.k, None, before_nll, after_nll, out) | {"overlap": fitted.overlap(p)}
+        files.write(out, mapped, others=files.others(preds, out, keys, labels), labels=known)
+        if known:
+            before_nll, after_nll = mean_nll(loss_of(reduce(p, classwise=False), p.n), reduce(mapped, classwise=False))
+            found = _found(fitted, p.n, p.k, None, before_nll, after_nll, out) | {"overlap": fitted.overlap(p)}
+        else:
+            found = _found(fitted, p.n, p.k, None, None, None, out)
     else:
         found = _parts(fitted, preds, out, keys, ignore_index)
     if as_json:
@@ -127,12 +132,14 @@ def _decided(
     as_json: bool,
     beside: dict[str, Tensor],
     others: OtherColumns | None,
+    labels: bool,
 ) -> None:
     """The predictions after the rule's map, with what it decides in columns beside them."""
     if after.predicted is None:
         after = replace(after, predicted=d.predicted)
     columns = {"accepted": d.accepted, "sets": d.sets, "action": d.action}
-    files.write(out, after, {name: column for name, column in columns.items() if column is not None} | beside, others)
+    beside = {name: column for name, column in columns.items() if column is not None} | beside
+    files.write(out, after, beside, others, labels=labels)
     found: dict[str, Any] = {
         "schema": SCHEMA,
         "rule": rule.kind,

@@ -20,6 +20,7 @@ from calibrant.files.arrays import Arrays, Content, Keys
 from calibrant.files.columns import OtherColumns, combined, other_columns
 from calibrant.files.data_frame import is_table, of_table
 from calibrant.files.paths import existing
+from calibrant.files.unlabelled import filled, labelled, without_labels
 from calibrant.types import Predictions, Split
 
 
@@ -59,13 +60,22 @@ def read(
     if is_table(path):
         return of_table(path, keys, None, split)
     where = existing(path)
-    if where.suffix == ".npy":
-        if labels is None:
-            raise FileError(f"{where}: a .npy of scores needs a .npy of labels beside it (--labels FILE.npy)")
-        found = npz.read_pair(where, existing(labels))
-    else:
-        found = _opened(where, labels, group_key)
+    if where.suffix == ".npy" and labels is None:
+        raise FileError(f"{where}: a .npy of scores needs a .npy of labels beside it (--labels FILE.npy)")
+    found = _opened(where, labels, group_key)
     return arrays.join(found, keys, class_axis=class_axis, ignore_index=ignore_index, split=split)
+
+
+def read_new(
+    path: Path, keys: Keys, *, labels: Path | None = None, class_axis: int = -1, ignore_index: int | None = None
+) -> tuple[Predictions, bool]:
+    """Predictions on items that may have no labels, and whether they have. Labels that are missing mean nothing."""
+    found = _opened(existing(path), labels)
+    known = labelled(found, keys)
+    items = arrays.join(
+        filled(found, keys, class_axis), keys, class_axis=class_axis, ignore_index=ignore_index if known else None
+    )
+    return items, known
 
 
 def write(
@@ -73,17 +83,20 @@ def write(
     predictions: Predictions,
     beside: Mapping[str, Tensor] | None = None,
     others: OtherColumns | None = None,
+    *,
+    labels: bool = True,
 ) -> Path:
     """Predictions (and columns `beside` them) to a file of the format that its suffix names, whole or not at all.
 
-    `others` are columns of the table that the predictions came from; a format without columns leaves them out.
+    With `labels` off, the labels are left out. `others` are columns of the table that the predictions came from; a
+    format without columns leaves them out.
     """
     target = Path(path)
     chosen = FORMATS.get(target.suffix)
     if chosen is None:
         raise FileError(f"cannot write {target}: unknown format {target.suffix!r}; use one of {', '.join(FORMATS)}")
     with atomic.file(target) as temporary:
-        content = arrays.content(predictions)
+        content = arrays.content(predictions) if labels else without_labels(arrays.content(predictions))
         content = replace(content, tensors={**content.tensors, **(beside or {})})
         if others is not None and target.suffix in TABLES:
             content = combined(content, others)
@@ -95,10 +108,12 @@ def others(source: Path, target: Path, keys: Keys, labels: Path | None = None) -
     """The columns of `source` that a map does not replace, if both are tables."""
     if target.suffix not in TABLES or not (source.is_dir() or source.suffix in TABLES):
         return None
-    return other_columns(_opened(source, labels), keys, text=target.suffix == ".csv")
+    return other_columns(filled(_opened(source, labels), keys), keys, text=target.suffix == ".csv")
 
 
 def _opened(path: Path, labels: str | os.PathLike[str] | None, group_key: str | None = None) -> Arrays:
+    if path.suffix == ".npy":
+        return npz.read_pair(path, None if labels is None else existing(labels))
     found = csv.read(path, group_key) if path.suffix == ".csv" else reader(path).read(path)
     return found if labels is None else _with_labels(found, existing(labels))
 
@@ -128,6 +143,6 @@ def _with_labels(found: Arrays, labels: Path) -> Arrays:
     )
 
 
-__all__ = ["FORMATS", "Keys", "existing", "others", "read", "reader", "write"]
+__all__ = ["FORMATS", "Keys", "existing", "others", "read", "read_new", "reader", "write"]
 
 suggest_names(__name__)

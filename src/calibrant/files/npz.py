@@ -42,10 +42,13 @@ def read_npy(path: Path, *, mapped: bool = False) -> Any:
         return np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
 
 
-def read_pair(scores: Path, labels: Path) -> Arrays:
-    """Two `.npy` files. The name of the first without `.npy` is the role of the scores; any other name means logits."""
+def read_pair(scores: Path, labels: Path | None) -> Arrays:
+    """Two `.npy` files, or scores alone.
+
+    The name of the first without `.npy` is the role of the scores; any other name means logits.
+    """
     stem = scores.stem if scores.stem in ("logits", "logit", "probs", "prob") else "logits"
-    files = {stem: scores, scores.stem: scores, "labels": labels}
+    files = {stem: scores, scores.stem: scores} | ({} if labels is None else {"labels": labels})
     return Arrays(scores, tuple(files), lambda name: read_npy(files[name]))
 
 

@@ -17,6 +17,7 @@ from calibrant.errors import FileError
 from calibrant.files import atomic, outputs, parquet
 from calibrant.files.arrays import Arrays, Keys, content, join
 from calibrant.files.columns import combined, other_columns
+from calibrant.files.unlabelled import filled, labelled, without_labels
 from calibrant.functional.fingerprint import Fingerprint
 from calibrant.functional.scores import reduce
 from calibrant.posthoc.map import FittedMap
@@ -53,16 +54,18 @@ def apply_parts(
     origin, done, k = "", 0, None
     before = after = 0.0
     possible = 0
+    known = True
     with atomic.folder(target, outputs.PARTS) as temporary:
         for i, (p, arrays) in enumerate(rows(where, numbers, keys)):
             if not i:
                 origin = p.origin or fingerprint(where, numbers, keys)
-                k = p.k
+                k, known = p.k, labelled(arrays, keys)
             mapped = fitted.predictions(replace(p, origin=origin))
-            others = other_columns(arrays, keys, text=False)
+            others = other_columns(filled(arrays, keys), keys, text=False)
             assert others is not None  # Parquet has columns
-            parquet.write(temporary / f"part-{i:06d}.parquet", combined(content(mapped), others))
-            a, b = reduce(p).log_p_label, reduce(mapped).log_p_label
+            made = content(mapped) if known else without_labels(content(mapped))
+            parquet.write(temporary / f"part-{i:06d}.parquet", combined(made, others))
+            a, b = (reduce(p).log_p_label, reduce(mapped).log_p_label) if known else (None, None)
             if a is not None and b is not None:
                 kept = ~torch.isneginf(a)
                 possible += int(kept.sum())
@@ -84,7 +87,12 @@ def rows(source: Path, numbers: int = NUMBERS, keys: Keys | None = None) -> Iter
     for part in parquet.parts(source):
         size = max(1, numbers // parquet.width(part))
         for start, arrays in parquet.batches(part, size, everything=True):
-            p = join(arrays, keys, source=f"{part} (from row {start})" if start else str(part), doubt=False)
+            p = join(
+                filled(arrays, keys or Keys()),
+                keys,
+                source=f"{part} (from row {start})" if start else str(part),
+                doubt=False,
+            )
             if p.group is not None and p.group_names is not None:
                 own = torch.tensor([groups.setdefault(name, len(groups)) for name in p.group_names])
                 p = replace(p, group=own[p.group], group_names=tuple(groups))
