@@ -21,12 +21,12 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What `calibrant demo -o demo` leaves, in small: an overconfident model of four classes."""
+    """What `calibrant demo -o demo` leaves, in small: an overconfident model of ten classes."""
     monkeypatch.chdir(tmp_path)
     Path("demo").mkdir()
     rng = np.random.default_rng(0)
     for split in ("calibration", "test"):
-        z = rng.normal(0, 2, (600, 4)).astype(np.float32)
+        z = rng.normal(0, 6, (600, 10)).astype(np.float32)
         y = (z + rng.gumbel(size=z.shape)).argmax(1)
         predictions(3 * z, y, split=split).save(f"demo/{split}.npz")
 
