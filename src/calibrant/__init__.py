@@ -102,6 +102,7 @@ _SEARCHED = ("attacks", "ensembles", "losses", "posthoc", "targets", "transforms
 """Families whose members are suggested for a wrong name."""
 
 _MEANT = {
+    "advise": "from calibrant.posthoc.advise import advise",
     "audit": "evaluate",
     "calibrate": "fit",
     "conformal": "decide(predictions, set_coverage=0.9)",
@@ -109,6 +110,7 @@ _MEANT = {
     "ece": "evaluate(logits, labels).ece",
     "auroc": "evaluate(logits, labels).auroc",
     "label_smoothing": "targets.Smoothing",
+    "plan": "from calibrant.metrics.evaluate import plan",
     "recalibrate": "fit",
     "reliability_diagram": "evaluate(logits, labels).to_html(path)",
     "save": "predictions(logits, labels).save(path)",
@@ -156,7 +158,9 @@ def _meant(name: str) -> str | None:
     inside = {member: f"{family}.{member}" for family in _SEARCHED for member in __getattr__(family).__all__}
     known = inside | {public: public for public in (*_PACKAGES, *_PUBLIC)} | _MEANT
     near = nearest(name, known)
-    return None if near is None else f"calibrant.{known[near]}"
+    if near is None or known[near].startswith("from "):
+        return None if near is None else known[near]
+    return f"calibrant.{known[near]}"
 
 
 def __dir__() -> list[str]:

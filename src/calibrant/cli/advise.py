@@ -55,7 +55,8 @@ def advise(
     say("* recommended. train: networks trained from the start; pass: forward passes.")
     say("NLL: median change, against the plain network after temperature scaling; then")
     say("networks where it is better / worse beyond noise / measured with enough seeds.")
-    say("next: calibrant advise METHOD  # pep, swa, … : what it did, network by network")
+    say("What a method (pep, swa, …) did, network by network:")
+    say("next: calibrant advise METHOD")
 
 
 def _one(method: str, as_json: bool) -> None:

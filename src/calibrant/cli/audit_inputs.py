@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from calibrant import files
+from calibrant.cli.options import reading
 from calibrant.errors import CalibrantWarning, FileError, InputError, escaped
 from calibrant.files import parquet
 from calibrant.files.arrays import Keys
@@ -53,9 +54,8 @@ class Options:
 
     @property
     def words(self) -> str:
-        """How a file like these is read, as options that all verbs take, each after a space."""
-        axis = "" if self.class_axis == -1 else f" --class-axis {self.class_axis}"
-        return self.keys.words + axis + ("" if self.ignore_index is None else f" --ignore-index {self.ignore_index}")
+        """How a file like these is read, as options of the command line."""
+        return reading(self.keys, self.class_axis, self.ignore_index)
 
 
 @dataclass(frozen=True)

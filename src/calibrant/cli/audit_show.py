@@ -88,34 +88,38 @@ def show(
     if html is not None:
         console.say(f"the report, for a browser: {html}")
     for each in found:
-        console.say(f"next: {as_read(next_line(each, told, html), each, o)}")
+        why, command = next_line(each, told, html, o)
+        console.say(why)
+        if command is not None:
+            console.say(f"next: {as_read(command, each, o)}")
 
 
-def as_read(line: str, each: Audited, o: Options) -> str:
+def as_read(command: str, each: Audited, o: Options) -> str:
     """The command with the options by which this one reads its files."""
-    command, mark, why = line.partition("  # ")
-    if not command.startswith("calibrant ") or "&&" in command:
-        return line
     same = each.labels is not None and str(each.report.file) in shlex.split(command)
-    return command + o.words + (f" --labels {shlex.quote(str(each.labels))}" if same else "") + mark + why
+    return command + o.words + (f" --labels {shlex.quote(str(each.labels))}" if same else "")
 
 
-def next_line(each: Audited, told: Advice | None, html: Path | None) -> str:
-    """One command to run next, with its reason behind it as a comment of the shell."""
+def next_line(each: Audited, told: Advice | None, html: Path | None, o: Options) -> tuple[str, str | None]:
+    """What to do next, in words, and the command to paste. A comment behind it would break in zsh."""
     from calibrant.report.steps import CALIBRATION, next_steps
 
     step = next_steps(each.report)[0]
     file = shlex.quote(each.report.file or "PREDICTIONS")
     if told is not None and told.command is not None:
         other = "; CALIBRATION: predictions on other items" if CALIBRATION in told.command else ""
-        return f"{told.command}  # the map that repairs it best{other}"
+        return f"The map that repairs it best{other}", told.command
+    report = None if html is not None else f"calibrant audit {file} --html report.html"
     if step.command is None:
-        seen = "" if html is not None else f"calibrant audit {file} --html report.html  # "
-        return f"{seen}{step.title[0].lower()}{step.title[1:]}"
+        return step.title, report
+    if o.keys.predicted is not None or o.keys.confidence is not None:
+        return f"{step.title}: `fit` and `decide` and decide read columns called predicted and confidence", report
     splits = told is None and each.predictions is not None and each.predictions.logits is not None
     if CALIBRATION in step.command and splits and each.report.n >= FEWEST:
-        return f"calibrant audit {file} --advise  # which map would repair it?"
-    return f"{step.command}  # {step.title.lower()}"
+        return "Which map would repair it?", f"calibrant audit {file} --advise"
+    if each.labels is not None and file not in step.command and CALIBRATION not in step.command:
+        return step.title, report  # the other file's labels are not known
+    return step.title, step.command
 
 
 def conventions_line(report: Report) -> str:

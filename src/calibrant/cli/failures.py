@@ -10,7 +10,7 @@ import errno
 import os
 import traceback
 
-from calibrant.cli.console import say
+from calibrant.cli.console import block, say
 from calibrant.errors import CalibrantError, out_of_memory
 
 DEBUG = "CALIBRANT_DEBUG"
@@ -31,6 +31,9 @@ _WRONG_PATH = {
 
 def report(error: Exception) -> int:
     """Print the line (and with CALIBRANT_DEBUG=1 the traceback) on stderr; the exit code."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # typer has no public name for it; its message is the help
+        block(error.ctx.get_help())  # type: ignore[attr-defined]
+        return 0
     if os.environ.get(DEBUG, "") not in ("", "0"):
         traceback.print_exception(error)
     said, code = explain(error)

@@ -13,7 +13,7 @@ import typer
 
 from calibrant import files
 from calibrant.cli.console import block_json
-from calibrant.cli.options import ClassAxis, IgnoreIndex, Json, Labels, LabelsKey, LogitsKey, ProbsKey
+from calibrant.cli.options import ClassAxis, IgnoreIndex, Json, Labels, LabelsKey, LogitsKey, ProbsKey, reading
 from calibrant.errors import InputError
 from calibrant.files import outputs
 from calibrant.files.paths import calibrated, partner
@@ -72,7 +72,9 @@ def fit(
     if as_json:
         block_json(described(fitted, out))
     else:
-        show(fitted, out, preds, everything, files.Keys(logits_key, probs_key, labels_key))
+        like = reading(files.Keys(logits_key, probs_key, labels_key), class_axis, ignore_index)
+        beside = None if labels is None else partner(labels)
+        show(fitted, out, preds, everything, like + (f" --labels {shlex.quote(str(beside))}" if beside else ""))
 
 
 def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
@@ -98,7 +100,8 @@ def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
     return found
 
 
-def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool, keys: files.Keys) -> None:
+def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool, like: str) -> None:
+    """What was fitted; `like` are the options by which files like these are read."""
     from calibrant.cli.layout import Console
     from calibrant.report import terminal
 
@@ -128,7 +131,7 @@ def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool, key
     if out is not None:
         test = partner(preds)
         judged = "PREDICTIONS" if test is None else shlex.quote(str(test))
-        console.say(f"next: calibrant apply {shlex.quote(str(out))} {judged} -o {calibrated(preds)}{keys.words}")
+        console.say(f"next: calibrant apply {shlex.quote(str(out))} {judged} -o {calibrated(preds)}{like}")
 
 
 def setting(text: str) -> tuple[str, Any]:

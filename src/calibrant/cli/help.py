@@ -7,6 +7,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
+from calibrant.errors import InputError
+
 GROUPS = {
     "How files are read": (
         *("logits_key", "probs_key", "labels_key", "predicted_key", "confidence_key"),
@@ -41,8 +43,17 @@ class Verb(TyperCommand):
                     formatter.write_dl([row(p, ctx) for p in found], col_max=26)
 
 
+MEANT = {"evaluate": "audit", "calibrate": "fit", "recalibrate": "fit"}
+"""What people type for a verb, as in Python or elsewhere, and the verb."""
+
+
 class Verbs(TyperGroup):
     """The overview: one sentence about each verb, not cut off."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] in MEANT and args[0] not in self.commands:
+            raise InputError(f"no verb {args[0]!r}; did you mean `calibrant {MEANT[args[0]]}`?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         with formatter.section("Verbs"):

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from calibrant.files.arrays import Keys
+
 Json = Annotated[bool, typer.Option("--json", help="print JSON to stdout")]
 Html = Annotated[Path | None, typer.Option(help="write an HTML report to this file")]
 Intervals = Annotated[
@@ -41,3 +43,9 @@ Mean = Annotated[
 ]
 Std = Annotated[str | None, typer.Option(help="per channel, like --mean")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
+
+
+def reading(keys: Keys, class_axis: int, ignore_index: int | None) -> str:
+    """How a file like these is read, as options of the command line, each after a space."""
+    axis = "" if class_axis == -1 else f" --class-axis {class_axis}"
+    return keys.words + axis + ("" if ignore_index is None else f" --ignore-index {ignore_index}")

@@ -59,8 +59,8 @@ class Keys:
     @property
     def words(self) -> str:
         """The same as command-line options, each after a space."""
-        given = {"logits": self.logits, "probs": self.probs, "labels": self.labels}
-        return "".join(f" --{name}-key {shlex.quote(key)}" for name, key in given.items() if key is not None)
+        given = asdict(self).items()
+        return "".join(f" --{name}-key {shlex.quote(key)}" for name, key in given if key is not None)
 
 
 @dataclass(frozen=True)

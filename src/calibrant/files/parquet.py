@@ -25,6 +25,8 @@ def parts(path: Path) -> list[Path]:
         return [path]
     inside = visible(path, "**/*.parquet")
     kept = [p for p in inside if not any(n.startswith("_") for n in p.relative_to(path).parts)]
+    if not kept and (path / "test.npz").is_file():
+        raise FileError(f"{path} is a folder; name its predictions: {path / 'test.npz'}")
     if not kept:
         raise FileError(f"{path} is a folder without .parquet parts; name a file, or a folder of Parquet parts")
     return kept

@@ -15,8 +15,8 @@ from torch import Tensor
 from calibrant.errors import InputError
 
 REMEDY = (
-    "number the classes from 0, or pass classes=[…] in the order of the scores (in a table, call the columns of the "
-    "scores prob_cat, prob_dog, …)"
+    "number the classes from 0, or name them in the order of the scores: classes=[…] in Python, an array `classes` in "
+    "a file, columns prob_cat, prob_dog, … in a table"
 )
 
 PREFIXES = ("logit_", "logits_", "prob_", "probs_")

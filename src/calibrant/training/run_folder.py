@@ -81,7 +81,7 @@ def load(run: str | Path, network: Own | None = None) -> Trained:
     if found is None:
         raise FileError(f"{folder} has no checkpoint yet; run `calibrant train` on it first")
     part = "average" if recipe.ema else "model"
-    remedy = f"{recipe.network.name}@{run} instead of {run}, or load({str(run)!r}, network=…)"
+    remedy = f"{recipe.network.name}@{run} instead of {run}, or calibrant.training.load({str(run)!r}, network=…)"
     own = maker(recipe.network.name, copied(network), str(folder), remedy)
     members = []
     for m in range(recipe.members):
