@@ -12,6 +12,7 @@ import torch
 import calibrant
 from calibrant.display import Rows, Shown
 from calibrant.errors import InputError
+from calibrant.types import Estimate
 
 Z = 3 * torch.randn(300, 3, generator=torch.Generator().manual_seed(0))
 Y = Z.argmax(1)
@@ -71,3 +72,14 @@ def test_every_map_shows_what_it_is() -> None:
     for name in ("temperature", "vector", "histogram", "isotonic", "temperature+histogram"):
         shown = repr(calibrant.fit(name, Z, Y))
         assert shown.startswith(f"{name} map") and "fitted on" in shown and "tensor(" not in shown
+
+
+def test_an_estimate_is_used_like_its_number() -> None:
+    e = Estimate(0.0312, 0.02, 0.04)
+    assert float(e) == 0.0312 and round(e, 3) == 0.031 and f"{e:.2%}" == "3.12%" and f"{e}" == str(e)
+    assert e < 0.05 and e >= 0.0312 and e <= Estimate(0.0312) and not e > Estimate(1.0)
+    assert min(Estimate(0.2), e) is e and e != 0.0312  # equal is the whole estimate
+    with pytest.raises(InputError, match="no value: one class only"):
+        float(Estimate(None, reason="one class only"))
+    with pytest.raises(TypeError):
+        e < "0.05"  # noqa: B015

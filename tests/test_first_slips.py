@@ -65,6 +65,17 @@ def test_a_pair_of_arrays_is_a_loader() -> None:
     assert torch.equal(calibrant.predict(NET, [(Z, Y)]).logits, found.logits)
 
 
+def test_a_dataset_is_a_loader_and_leaves_the_random_generator_alone() -> None:
+    data, before = torch.utils.data.TensorDataset(Z, Y), torch.get_rng_state()
+    found = calibrant.predict(NET, data)
+    assert torch.equal(found.labels, Y) and torch.allclose(found.logits, NET(Z))
+    assert torch.equal(before, torch.get_rng_state())
+    sigma = [calibrant.PEP.fit(NET, given, members=2).sigma for given in (data, (Z, Y))]
+    assert sigma[0] == sigma[1] and len(calibrant.predict(NET, torch.utils.data.Subset(data, range(5)))) == 5
+    with pytest.raises(CalibrantError, match="this Subset has no items"):
+        calibrant.predict(NET, torch.utils.data.Subset(data, []))
+
+
 def test_a_comparison_has_its_metrics_as_attributes_and_prints_points() -> None:
     comparison = calibrant.compare(Z, 3 * Z, Y)
     assert comparison.nll is comparison["nll"]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from numbers import Real
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.display import Rows, Shown
-from calibrant.errors import MissingDependencyError, no_member, unknown
+from calibrant.errors import InputError, MissingDependencyError, no_member, unknown
 
 SCHEMA = 1
 """Version of every JSON object that leaves the process."""
@@ -126,7 +127,7 @@ class Predictions(Shown):
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number with its interval. What does not exist is None, with the reason in words."""
+    """A number with its interval, formatted and ordered by the number. What does not exist is None, with the reason."""
 
     value: float | None
     low: float | None = None
@@ -135,18 +136,37 @@ class Estimate:
     method: str | None = None  # how the interval was made
 
     def to_dict(self) -> dict[str, Any]:
-        out: dict[str, Any] = {"value": self.value, "low": self.low, "high": self.high}
-        for name in ("reason", "method"):
-            if getattr(self, name) is not None:
-                out[name] = getattr(self, name)
-        return out
+        beside = {name: said for name in ("reason", "method") if (said := getattr(self, name)) is not None}
+        return {"value": self.value, "low": self.low, "high": self.high, **beside}
+
+    def __float__(self) -> float:
+        if self.value is None:
+            raise InputError(f"this estimate has no value: {self.reason}")
+        return self.value
+
+    def __round__(self, digits: int | None = None) -> float:
+        return round(float(self), digits)
+
+    def __format__(self, spec: str) -> str:
+        return format(float(self), spec) if spec else str(self)
+
+    def __lt__(self, other: Any) -> bool:
+        return float(self) < float(other) if isinstance(other, Estimate | Real) else NotImplemented
+
+    def __le__(self, other: Any) -> bool:
+        return float(self) <= float(other) if isinstance(other, Estimate | Real) else NotImplemented
+
+    def __gt__(self, other: Any) -> bool:
+        return float(self) > float(other) if isinstance(other, Estimate | Real) else NotImplemented
+
+    def __ge__(self, other: Any) -> bool:
+        return float(self) >= float(other) if isinstance(other, Estimate | Real) else NotImplemented
 
     def __repr__(self) -> str:
         if self.value is None:
             return f"– ({self.reason})"
-        if self.low is None or self.high is None:
-            return f"{self.value:.4f}"
-        return f"{self.value:.4f} [{self.low:.4f}, {self.high:.4f}]"
+        known = self.low is not None and self.high is not None
+        return f"{self.value:.4f}" + (f" [{self.low:.4f}, {self.high:.4f}]" if known else "")
 
 
 @dataclass(frozen=True)

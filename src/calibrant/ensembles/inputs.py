@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from calibrant.errors import InputError
 
@@ -57,7 +58,9 @@ def _same(tensor: Tensor, copy: Tensor, version: int | None) -> bool:
 
 
 def batches_of(loader: Any, most: int = 500) -> Any:
-    """A pair of arrays, inputs and labels, in batches of at most `most` items; anything else as it is."""
+    """A pair of arrays, inputs and labels, or a Dataset, in batches of at most `most` items; anything else as it is."""
+    if isinstance(loader, Dataset) and not isinstance(loader, IterableDataset) and isinstance(loader, Sized):
+        return _batched(loader, most)
     if not (isinstance(loader, tuple | list) and len(loader) == 2 and isinstance(loader[0], Tensor | np.ndarray)):
         return loader
     x, y = torch.as_tensor(loader[0]), torch.as_tensor(loader[1])
@@ -65,6 +68,15 @@ def batches_of(loader: Any, most: int = 500) -> Any:
         raise InputError(f"{len(x)} inputs but {len(y)} labels")
     size = max(1, min(most, 2**23 * len(x) // max(x.numel(), 1)))  # fewer of large ones
     return list(zip(torch.split(x, size), torch.split(y, size), strict=True))
+
+
+def _batched(items: Dataset[Any], most: int) -> Any:
+    """A loader of the items in their order, which draws nothing from the global random generator."""
+    if not len(items):  # type: ignore[arg-type]
+        raise InputError(f"this {type(items).__name__} has no items")
+    largest = max((leaf.numel() for leaf in tree_leaves(items[0]) if isinstance(leaf, Tensor)), default=1)
+    size = max(1, min(most, 2**23 // max(largest, 1)))  # fewer of large ones
+    return DataLoader(items, batch_size=size, generator=torch.Generator())
 
 
 def unpack(batch: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any, Any]:

@@ -49,16 +49,19 @@ class ItemLoss(nn.Module):
         raise TypeError(f"{type(self).__name__} must define factor")
 
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
-        """Labels [N] or soft targets [N, K]. Of images, labels [N, H, W] find the classes at axis 1 or at the last."""
+        """Labels [N] or soft targets [N, K]. Of images, classes are at axis 1 as in torch; labels [N, H, W] and soft
+        targets [N, H, W, K] find them at axis 1 or at the last."""
         hard = not target.is_floating_point()
         if hard:
             logits = classes_last(logits, target)
             labels = target.long()
             target = soft_labels(labels.masked_fill(labels == self.ignore_index, -1), logits.shape[-1], 0.0)
+        elif logits.ndim > 2:
+            logits, target = _soft_last(logits, target)
         if target.shape != logits.shape:
             raise InputError(
                 f"targets {tuple(target.shape)} and logits {tuple(logits.shape)} do not fit; pass integer labels [N], "
-                "or soft targets of the shape of the logits, classes last"
+                "or soft targets of the shape of the logits, classes at axis 1"
             )
         log_p = torch.log_softmax(wide(logits), -1)
         # an impossible class (logit −∞) that nobody aims at is only very improbable, so that 0 · ∞ is 0
@@ -92,6 +95,20 @@ def classes_last(logits: Tensor, labels: Tensor) -> Tensor:
             "last; pass logits.movedim(1, -1).flatten(0, -2) and labels.flatten()"
         )
     return logits.movedim(1, -1) if second else logits
+
+
+def _soft_last(logits: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Both with the classes at the last axis. Of one shape they have them at axis 1, as torch says; soft targets of
+    label maps have them at the last."""
+    same, moved = target.shape == logits.shape, logits.movedim(1, -1)
+    if same and target.shape == moved.shape:
+        raise InputError(
+            f"soft targets and logits {tuple(logits.shape)} fit with the classes at axis 1 and at the last; "
+            "pass logits.movedim(1, -1).flatten(0, -2) and rows of targets [N, K]"
+        )
+    if same:
+        return moved, target.movedim(1, -1)
+    return (moved if target.shape == moved.shape else logits), target
 
 
 @lru_cache(maxsize=32)

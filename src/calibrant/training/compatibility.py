@@ -16,6 +16,7 @@ from calibrant.data import Data
 from calibrant.errors import CalibrantError, InputError
 from calibrant.nn.evaluation import evaluation
 from calibrant.protocols import Criterion
+from calibrant.training.step import per_pixel
 from calibrant.types import Split
 
 ITEMS = 2
@@ -37,7 +38,7 @@ def check_compatible(name: str, data: Data, network: nn.Module, criterion: Crite
             f"network {name!r} returns shape {tuple(logits.shape)} for two items of {data.name}, not {expected}; "
             "choose another network"
         )
-    criterion(logits.float(), torch.full_like(logits, 1 / data.k, dtype=torch.float32))
+    per_pixel(criterion, logits.float(), torch.full_like(logits, 1 / data.k, dtype=torch.float32))
 
 
 def blank_logits(name: str, data: Data, split: Split, network: nn.Module) -> Any:

@@ -98,7 +98,7 @@ class Step:
             logits = m.forward(x)
         # the loss is always float32: log p of a confident class needs the digits
         logits = logits.float()
-        items = self.criterion(logits, q)
+        items = per_pixel(self.criterion, logits, q)
         if items.ndim == 1:
             loss = items.sum() * (self.world / total)
         else:  # label images: the mean over pixels that have a label
@@ -175,6 +175,13 @@ class Captured:
             self.labels.copy_(labels)
         self.graph.replay()
         return self.loss, self.hits  # overwritten by the next replay
+
+
+def per_pixel(criterion: Criterion, logits: Tensor, q: Tensor) -> Tensor:
+    """The loss of each item, [N], or of each pixel, [N, H, W]: a criterion sees rows, [N, K] or [N·H·W, K]."""
+    if q.ndim == 2:
+        return criterion(logits, q)
+    return criterion(logits.reshape(-1, logits.shape[-1]), q.reshape(-1, q.shape[-1])).reshape(q.shape[:-1])
 
 
 @torch.no_grad()
