@@ -131,3 +131,15 @@ def test_the_next_command_reads_the_files_as_this_one_did(
     command = capsys.readouterr().out.split("next: calibrant ")[1].splitlines()[0]
     assert command == "audit z.npy --class-axis 1 --ignore-index 255 --labels y.npy"
     assert run([*shlex.split(command), "--no-intervals"]) == 0
+
+
+def test_a_map_fitted_on_probabilities_is_called_with_them() -> None:
+    prob, given = torch.softmax(Z, 1), calibrant.predictions(Z, Y)
+    fitted = calibrant.fit("temperature", probs=prob, labels=Y)
+    assert torch.allclose(torch.softmax(fitted(probs=prob), 1), torch.softmax(fitted(Z), 1), atol=1e-6)
+    assert torch.equal(fitted(probs=prob.numpy()), fitted(probs=prob))
+    for wrong, remedy in [((given,), r"map\.predictions\(p\)"), ((), "either logits or probs=")]:
+        with pytest.raises(CalibrantError, match=remedy):
+            fitted(*wrong)
+    with pytest.raises(CalibrantError, match="probs in row 0"):
+        fitted(probs=Z)

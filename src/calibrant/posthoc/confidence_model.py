@@ -32,7 +32,7 @@ class ConfidenceMap(FittedMap):
         """[N, D], [N] and, where there are any, [N, K] → confidence of the predicted class, in [0, 1]."""
         raise TypeError(f"{type(self).__name__} must define confidence")
 
-    def __call__(self, logits: Any) -> Tensor:
+    def __call__(self, logits: Any = None, *, probs: Any = None) -> Tensor:
         raise MapError(
             f"{self.method} reads features, which logits do not carry; use map.predictions(p) with "
             "calibrant.predictions(…, features=…)"

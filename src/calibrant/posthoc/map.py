@@ -22,6 +22,7 @@ from calibrant.errors import MapError
 from calibrant.functional.class_names import listed
 from calibrant.functional.model_output import both_classes
 from calibrant.functional.pooling import pool
+from calibrant.functional.probabilities import log_probabilities
 from calibrant.functional.tensors import as_tensor
 from calibrant.posthoc import overlap
 from calibrant.types import Predictions
@@ -82,11 +83,17 @@ class FittedMap(Shown):
         """Number of fitted parameters: what the one-standard-error rule prefers fewer of."""
         return sum(t.numel() for t in self.tensors().values())
 
-    def __call__(self, logits: Any) -> Tensor:
-        """Tensor or array of logits → float64 logits.
+    def __call__(self, logits: Any = None, *, probs: Any = None) -> Tensor:
+        """Tensor or array of logits, or of probabilities of all classes (`probs`) → float64 logits.
 
         With two classes, the logits may be the one column of class 1 ([N] or [N, 1]); the result has two columns.
         """
+        if isinstance(logits, Predictions):
+            raise MapError("a map is called with logits or probs=; of Predictions, use map.predictions(p)")
+        if (logits is None) == (probs is None):
+            raise MapError("pass a map either logits or probs=")
+        if probs is not None:
+            logits = log_probabilities(as_tensor(probs, "probs"))
         z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
         return self.to(z.device).transform(self.columns(z).double())
 
