@@ -74,7 +74,7 @@ def _one(method: str, as_json: bool) -> None:
         if row["scale"] != "paper":
             say(f"{row['where']}: schedule {row['scale']}, not the full one")
     for caveat, count in Counter(row["caveat"] for row in rows if row["caveat"]).items():
-        say(f"{count} of these networks: {caveat}")
+        say(f"{count} not counted: {caveat}")
     say("* beyond noise, by Holm over the methods of a network. scaled: NLL, both sides")
     say("temperature-scaled; shifted: NLL over corruptions. Intervals: --json")
 

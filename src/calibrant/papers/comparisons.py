@@ -128,7 +128,7 @@ def blocks() -> Iterator[Block]:
         data, network, owner = name.split("_")
         entries = _variants(f"pep/networks/{name}", "temperature", "pep")
         where = f"{DATA[data]}, {owner}'s {network.replace('resnet', 'ResNet-')}"
-        yield Block(where, tuple(entries), caveat="one training by others; its seeds are halvings of the test set")
+        yield Block(where, tuple(entries), caveat="one training by others; seeds are halvings of its test set")
 
 
 def _scorecard(data: str) -> Iterator[Entry]:
