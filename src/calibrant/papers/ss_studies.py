@@ -1,6 +1,6 @@
 """SS's studies on CIFAR-100, one seed a cell: what Prob, Blur, the place, τ, the dropout rate, the head,
-pre-activation, BlurPool and ReLU6 everywhere each do (App. A.1, B, C, F), and deep ensembles with smoothing (Fig. E.1).
-Rows that are one network share its training.
+pre-activation, BlurPool, ReLU6 everywhere and several passes in training each do (App. A.1, B, C, D.4, F), and deep
+ensembles with smoothing (Fig. E.1). Rows that are one network share its training.
 
 Tables have the paper's numbers; of figures only what the text says is known, so those rows have none.
 """
@@ -14,7 +14,7 @@ from typing import Any
 from calibrant.papers.experiment import Experiment
 from calibrant.papers.reported import said_of
 from calibrant.training.recipes import RECIPES
-from calibrant.training.recipes.ss import DROPOUT, SMOOTH, as_authors, passes, suffix
+from calibrant.training.recipes.ss import DROPOUT, PASSES, SMOOTH, as_authors, passes, suffix
 from calibrant.training.settings import Choice
 
 POOLS = {
@@ -45,6 +45,8 @@ HEADS = ("gap", "mlp", "max", "median")
 MEMBERS = 5
 RATES = (0.05, 0.1, 0.3, 0.5, 0.7)
 TAUS = (0.2, 1.0, 2.0, 5.0, 10.0, 20.0, 100.0)
+IN_TRAINING = (1, 2, 3, 5)
+"""N_train, the passes with dropout that a step of training averages (App. D.4)."""
 
 
 def study(table: str, row: str, network: str, options: Mapping[str, Any], note: str = "") -> Experiment:
@@ -123,6 +125,29 @@ def deep(data: str, smooth: bool) -> Experiment:
     )
 
 
+def training_ensemble(n: int) -> Experiment:
+    """Fig. D.3b: the paper gives neither network nor rate; those of Fig. D.2 here."""
+    options = {**dropped(None), **({"passes": n} if n > 1 else {})}
+    return study("figure_d3", f"resnet18_passes_{n}", "resnet18", options, "read by eye in the paper")
+
+
+def training_ensemble_mlp(n: int, rate: float) -> Experiment:
+    """The same question to a network that trains on a CPU in a minute."""
+    base = RECIPES["pep/mnist_mlp_dropout"]
+    options = {**base.network.options, "dropout": rate, **({"passes": n} if n > 1 else {})}
+    row = f"mnist_mlp_{rate:g}_passes_{n}"
+    about = f"SS D.4 asked of an MLP on MNIST: dropout {rate:g}, {n} pass{'es' if n > 1 else ''} in training"
+    return Experiment(
+        paper="ss",
+        table="figure_d3",
+        row=row,
+        recipe=replace(base, name=f"ss/figure_d3/{row}", about=about, network=replace(base.network, options=options)),
+        seeds=5,
+        ensembles=(Choice("dropout", {"members": PASSES}),),
+        note="an MLP on MNIST, which the paper does not have",
+    )
+
+
 def preact_row(network: str, drop: bool, pre: bool) -> Experiment:
     options: dict[str, Any] = dropped(None) if drop else {}
     name = network
@@ -150,6 +175,9 @@ EXPERIMENTS = (
         for s in (False, True)
     ),
     *(study("figure_b1", f"tau_{t:g}", "resnet18", dropped({**SMOOTH, "tau": t})) for t in TAUS),
+    *(training_ensemble_mlp(n, 0.5) for n in IN_TRAINING),
+    *(training_ensemble_mlp(1, rate) for rate in (0.25, 0.1)),
+    *(training_ensemble(n) for n in IN_TRAINING),
     *(head_row(network, head) for network in ALL for head in HEADS),
     *(preact_row(network, drop, pre) for network in ALL for drop in (False, True) for pre in (False, True)),
     *(without_post_activation(network, what) for network in reversed(NETWORKS) for what in F1),
