@@ -24,6 +24,7 @@ TABLE = pa.table({"prob_cat": [0.2, 0.7], "prob_dog": [0.8, 0.3], "species": ["d
 SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "a path": (lambda: calibrant.evaluate("mine.npz"), r"read it first: calibrant\.read\('mine\.npz'\)"),
     "a path to fit": (lambda: calibrant.fit("temperature", Path("mine.npz")), r"calibrant\.read\('mine\.npz'\)"),
+    "logits first": (lambda: calibrant.Predictions(Z, Y), r"with `calibrant\.predictions\(logits, labels\)`"),
     "no method": (lambda: calibrant.fit(Z, Y), r"calibrant\.fit\('auto', logits, labels\)"),
     "one row": (lambda: calibrant.evaluate(Z[0], Y), "3 rows of scores but 60 labels"),
     "a table's label": (lambda: calibrant.evaluate(TABLE), r"columns found: species, prob_cat, prob_dog; .*label='…'"),

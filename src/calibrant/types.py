@@ -60,6 +60,12 @@ class Predictions(Shown):
     fitted_on: str = ""  # content hash of the data that a map in the history of these was fitted on
     origin: str = ""  # content hash of these predictions before any map was applied
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.labels, Tensor) or self.labels.ndim != 1:
+            raise InputError(
+                "labels is not one number per item; build this with `calibrant.predictions(logits, labels)`"
+            )
+
     @property
     def n(self) -> int:
         return int(self.labels.shape[0])
@@ -106,23 +112,13 @@ class Predictions(Shown):
     def take(self, index: Tensor) -> Predictions:
         """The items at `index`, everything that belongs to them included."""
 
-        def pick(tensor: Tensor | None) -> Tensor | None:
+        def pick(tensor: Tensor | None) -> Any:
             return None if tensor is None else tensor[index.to(tensor.device)]
 
-        logits = self.logits
-        if logits is not None:
-            logits = logits.index_select(-2, index.to(logits.device))
+        kept = {name: pick(getattr(self, name)) for name in ("labels", "predicted", "confidence", "features", "group")}
+        logits = None if self.logits is None else self.logits.index_select(-2, index.to(self.logits.device))
         ids = None if self.ids is None else tuple(self.ids[i] for i in index.tolist())
-        return replace(
-            self,
-            labels=self.labels[index.to(self.labels.device)],
-            logits=logits,
-            predicted=pick(self.predicted),
-            confidence=pick(self.confidence),
-            features=pick(self.features),
-            group=pick(self.group),
-            ids=ids,
-        )
+        return replace(self, logits=logits, ids=ids, **kept)
 
 
 @dataclass(frozen=True)
