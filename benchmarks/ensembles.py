@@ -115,14 +115,14 @@ def separable(n: int, device: str, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def published(name: str, items: int, device: str) -> tuple[nn.Module, Tensor, Tensor]:
     """A network that others trained (a file of DATA/weights) and the first CIFAR test images."""
-    from benchmarks.pep_networks import NORMALISATION
     from calibrant.data import data_root, load
     from calibrant.data.batches import Batches
     from calibrant.nn import load_weights
+    from calibrant.papers.pep import AUTHORS
     from calibrant.types import Split
 
     data_name, network, author = name.split("_")
-    mean, std, options = NORMALISATION[author]
+    options, mean, std = AUTHORS[author]
     data = load(data_name)
     model = build(network, classes=len(data.classes), in_channels=3, **options).to(device).eval()
     load_weights(model, data_root(None) / "weights" / f"{name}.npz")

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
 from calibrant.papers import Experiment
-from calibrant.papers.experiment import SMOKE_SIZES
+from calibrant.papers.experiment import SMOKE_SIZES, Published
 from calibrant.training.recipe import Recipe
+from calibrant.training.run_folder import network_of
 from calibrant.training.settings import Choice
 
 FOREIGN, SAME_TASK = "ood:noise_gaussian", "digits"
@@ -55,9 +58,18 @@ def stand_in(e: Experiment) -> Experiment:
     reference = None if e.reference is None else _small(e.reference)
     # where a network drops and where smoothing goes are places of the paper's network
     ensembles = tuple(Choice(c.name, {k: v for k, v in c.options.items() if k != "where"}) for c in e.ensembles)
-    return replace(
-        e, recipe=_small(e.recipe), original=e.recipe, shifts=shifts, reference=reference, ensembles=ensembles
-    )
+    published = None if e.published is None else Published(e.published.weights, (0.5,), (1.0,))
+    same = {"shifts": shifts, "reference": reference, "ensembles": ensembles, "published": published}
+    return replace(e, recipe=_small(e.recipe), original=e.recipe, **same)
+
+
+def publish(e: Experiment, root: Path) -> None:
+    """Weights of a network that nobody trained, where those of a published one are looked for."""
+    if e.published is not None:
+        network = network_of(e.recipe, 10, (1, 8, 8), seed=0)
+        (root / "weights").mkdir(parents=True, exist_ok=True)
+        weights = {name: value.numpy() for name, value in network.state_dict().items()}
+        np.savez(root / "weights" / f"{e.published.weights}.npz", **weights)  # type: ignore[arg-type]
 
 
 def factory(e: Experiment) -> str:

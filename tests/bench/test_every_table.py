@@ -22,7 +22,7 @@ from calibrant.executors import InProcess
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment
 from calibrant.papers.reported import TABLES
 from calibrant.training import How
-from tests.bench.stand_ins import factory, stand_in
+from tests.bench.stand_ins import factory, publish, stand_in
 
 EXPERIMENTS = [e for paper in PAPERS.values() for e in paper.experiments]
 NAMES = list(dict.fromkeys(f"{e.paper}/{e.table}" for e in EXPERIMENTS))
@@ -68,7 +68,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_table_runs_at_smoke_scale_and_stands_beside_no_number_of_the_paper(table: str, folder: Path) -> None:
     cells: list[Cell] = []
     for made_by, group in groupby(sorted(kinds(table), key=factory), factory):
-        rows, how = list(group), How(device="cpu", quiet=True, factory=made_by or None)
+        rows, how = list(group), How(device="cpu", root=folder / "data", quiet=True, factory=made_by or None)
+        for row in rows:
+            publish(row, folder / "data")
         found = run(rows, [0], "smoke", Place(folder / "results", folder / "runs", how), InProcess())
         assert not found.open, [(o.step.name, o.why) for o in found.open]
         for row, cell in zip(rows, found.cells, strict=True):

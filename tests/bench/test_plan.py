@@ -17,7 +17,8 @@ from calibrant.bench.place import Place
 from calibrant.bench.plan import Paces, plan, wall
 from calibrant.bench.run import graph
 from calibrant.bench.shifted import check
-from calibrant.bench.steps import Measure, Train
+from calibrant.bench.steps import Measure
+from calibrant.bench.train import Train
 from calibrant.cli import run
 from calibrant.papers import Experiment, experiments
 from calibrant.training.environment import device_name

@@ -12,7 +12,8 @@ import torch
 from calibrant.bench import Store
 from calibrant.bench.place import Place
 from calibrant.bench.run import graph, measure
-from calibrant.bench.steps import Measure, Predict, Train
+from calibrant.bench.steps import Measure, Predict
+from calibrant.bench.train import Train
 from calibrant.bench.video import measured as video
 from calibrant.data.records import Data, Part
 from calibrant.ensembles import MCDropout

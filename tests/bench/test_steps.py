@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 
 from calibrant.bench import Store
-from calibrant.bench import steps as steps_module
+from calibrant.bench import train as train_module
 from calibrant.bench.place import Place
 from calibrant.bench.run import graph
-from calibrant.bench.steps import Levels, Measure, Predict, Train
+from calibrant.bench.steps import Measure, Predict
+from calibrant.bench.train import Levels, Train
 from calibrant.cli import run
 from calibrant.executors import InProcess, execute
 from calibrant.files import hashed
@@ -136,7 +137,7 @@ def test_a_box_of_time_is_kept_and_a_later_call_goes_on(
     paper: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = ["bench", "run", "test/t1/plain", "--seeds", "1", "--device", "cpu", "--epochs", "40000"]
-    monkeypatch.setattr(steps_module, "time", Minutes())
+    monkeypatch.setattr(train_module, "time", Minutes())
     assert run([*long, "--minutes", "12"]) == 0
     assert not list(Store(Path("results")).cells())
     said = capsys.readouterr().err
@@ -144,7 +145,7 @@ def test_a_box_of_time_is_kept_and_a_later_call_goes_on(
     [folder] = [p for p in Path("runs").iterdir() if not p.name.startswith(".")]
     reached = len((folder / "log.jsonl").read_text().splitlines())
     assert 8 <= reached <= 12
-    monkeypatch.setattr(steps_module, "time", Minutes())
+    monkeypatch.setattr(train_module, "time", Minutes())
     assert run([*long, "--minutes", "12"]) == 0
     rows = [json.loads(line)["epoch"] for line in (folder / "log.jsonl").read_text().splitlines()]
     assert rows[reached] > reached - 5, "it goes on from its checkpoint"

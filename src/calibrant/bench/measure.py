@@ -133,7 +133,7 @@ def _trained(recipe: Recipe, run: Path) -> dict[str, Any]:
     """What the training said of itself. The seconds are of all epochs, those before a resume included."""
     if recipe.selection is None:
         made = hashed.read(run / "metrics.json")
-        return {k: made[k] for k in ("train_seconds", *OF_TRAINING)}
+        return {k: made[k] for k in ("train_seconds", *OF_TRAINING, "weights_sha256") if k in made}
     record = hashed.read(run / "selection.json")
     each = [hashed.read(run / p["folder"] / "metrics.json") for p in record["points"]]
     choice = {k: record[k] for k in ("criterion", "split", "oracle")}

@@ -51,9 +51,8 @@ def _of_runs(runs: Path, wanted: str) -> float | None:
 def _cells(root: Path, device: str) -> dict[str, list[float]]:
     out: dict[str, list[float]] = {}
     for cell in Store(root).cells():
-        recipe = cell.settings.get("recipe")
-        timed = cell.status == "done" and cell.device == device and cell.seconds and "pooled" not in cell.settings
-        if recipe and timed:
+        if cell.timed and cell.device == device:
+            recipe = cell.settings["recipe"]
             out.setdefault(kind(recipe), []).append(cell.seconds / (recipe["epochs"] * cell.trainings))
     return out
 

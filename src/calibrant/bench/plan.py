@@ -43,8 +43,8 @@ class Paces:
     def __init__(self, cells: Iterable[Cell]) -> None:
         self._by: dict[tuple[str, str], list[float]] = defaultdict(list)
         for cell in cells:
-            recipe, spent = cell.settings.get("recipe"), minutes_of(cell)
-            if recipe and spent and "pooled" not in cell.settings and cell.status == "done":
+            if cell.timed and (spent := minutes_of(cell)):
+                recipe = cell.settings["recipe"]
                 each = spent / (recipe["epochs"] * recipe.get("members", 1) * cell.trainings)
                 for data in (recipe["data"]["name"], ""):
                     self._by[_sort(recipe["network"]), data].append(each)

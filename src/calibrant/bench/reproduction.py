@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from calibrant.bench.store import Cell
-from calibrant.bench.tables import differing, interval, moments, told_by, within
+from calibrant.bench.tables import differing, fullest_last, interval, moments, told_by, within
 from calibrant.bench.verdict import Verdict, judge, pool
 from calibrant.papers.reported import Claim, Column, Number, Pair, Row, Source, Table
 
@@ -110,7 +110,7 @@ def groups(cells: Iterable[Cell], experiments: Iterable[str]) -> list[Group]:
     for scale, rows in by_scale.items():
         keys = sorted({key for these in rows.values() for key in differing(these)})
         for name, these in rows.items():
-            for cell in these:
+            for cell in fullest_last(these):
                 found[scale, told_by(cell, keys)][name][cell.seed] = cell
     order = sorted(found, key=lambda g: (g[0] != PAPER, g))
     return [Group(scale, settings, found[scale, settings]) for scale, settings in order]

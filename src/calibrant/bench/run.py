@@ -14,8 +14,9 @@ from typing import Any
 from calibrant.bench.measure import blank
 from calibrant.bench.place import Place
 from calibrant.bench.shifted import check
-from calibrant.bench.steps import Measure, Train
+from calibrant.bench.steps import Measure
 from calibrant.bench.store import Cell, Store
+from calibrant.bench.train import Train
 from calibrant.errors import FileError
 from calibrant.executors import InProcess, Outcome, Pool, Step, execute
 from calibrant.papers import Experiment, Scale

@@ -1,4 +1,5 @@
-"""An experiment as a graph of steps: train (after the levels that its targets need) → predict → measure.
+"""An experiment as a graph of steps: train (after the levels that its targets need) → predict → measure. A network that
+someone else trained is `downloaded` instead.
 
 A step's key is the content of what it makes, so what two experiments need is made once: the vanilla network of AR's
 Table 3 is the one whose levels AR-AdaLS trains with. Engine, device and the number of processes are in no key.
@@ -10,148 +11,32 @@ Table 3 is the one whose levels AR-AdaLS trains with. Engine, device and the num
 
 from __future__ import annotations
 
-import shutil
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
-from calibrant.attacks.store import EDITION as EDITION_OF_RULERS
-from calibrant.bench import pace, video
+from calibrant.bench.downloaded import Downloaded
 from calibrant.bench.measure import measured, measured_again
 from calibrant.bench.place import Place, Placed
 from calibrant.bench.predict import RECORD, predict, wanted
 from calibrant.bench.store import KEY_LENGTH, Cell
-from calibrant.executors import OutOfTime, Step
+from calibrant.bench.train import Train
+from calibrant.executors import Step
 from calibrant.files import hashed
-from calibrant.files.paths import visible
 from calibrant.papers import AS_TRAINED, Experiment, Scale
-from calibrant.training import distances, levels
-from calibrant.training.recipe import Recipe, digest
-from calibrant.training.run import make_fabric, train
-from calibrant.training.run_folder import load
-from calibrant.training.selection import select
-from calibrant.types import Split
+from calibrant.training.recipe import digest
+from calibrant.training.run import make_fabric
+from calibrant.training.settings import plain
 
 EDITION = 2
 """Of what predict steps compute: another edition is another key."""
-CHECKPOINT_EVERY = 5
-"""Epochs between checkpoints where a training may be cut off."""
 
 
-@dataclass(frozen=True)
-class Train(Placed):
-    """One training, or all points of a selection."""
-
-    recipe: Recipe
-    place: Place
-    keep_weights: int = 0
-
-    @property
-    def key(self) -> str:
-        return f"train-{self.recipe.key()[:KEY_LENGTH]}"
-
-    @property
-    def name(self) -> str:
-        return f"train {self.recipe.name or self.recipe.network.name}, seed {self.recipe.seed}"
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return (Levels(self.recipe, self.place).key,) if attacked_before(self.recipe) else ()
-
-    @property
-    def folder(self) -> Path:
-        return self.place.run(self.recipe)
-
-    @property
-    def record(self) -> Path:
-        """What a training writes last."""
-        return self.folder / ("metrics.json" if self.recipe.selection is None else "selection.json")
-
-    def done(self) -> bool:
-        """Ended, with the weights that are asked for: those of a training that nobody averaged are not there."""
-        weights = self.keep_weights if self.recipe.selection is None else 0
-        return self.record.is_file() and len(visible(self.folder, "epochs/weights-*.safetensors")) >= weights
-
-    def seconds(self) -> float | None:
-        return pace.seconds_left(self.recipe, self.folder, self.place.runs, self.place.store)
-
-    def run(self, deadline: float | None) -> None:
-        how = replace(self.place.how, keep_weights=max(self.place.how.keep_weights, self.keep_weights))
-        if deadline is not None:
-            how = replace(how, every=CHECKPOINT_EVERY, listen=_watch(deadline, self.recipe.epochs))
-        if attacked_before(self.recipe):
-            how = replace(how, levels=self.place.run(levels.vanilla(self.recipe)))
-        data = self.place.data(self.recipe)
-        if data[Split.TRAIN].y.ndim > 1:
-            data = video.watched(data)
-        if self.record.is_file():  # it ended without the weights: once more, from the start
-            self.record.unlink()
-            shutil.rmtree(self.folder / "checkpoint", ignore_errors=True)
-        if self.recipe.engine not in ("eager", "graph"):
-            torch.compiler.reset()  # a process that stays would reach torch's limit of recompilations, and run eagerly
-        if self.recipe.selection is None:
-            train(self.recipe, self.folder, how, data)
-        else:
-            select(self.recipe, self.folder, how, data)
-
-
-def attacked_before(recipe: Recipe) -> bool:
-    """Whether levels are measured on a twin; the points of a selection each have their own inside them."""
-    return levels.wanted(recipe) and recipe.selection is None
-
-
-def _watch(deadline: float, epochs: int) -> Any:
-    """Ends a training whose next epoch would end too late."""
-    ends: list[float] = []
-
-    def listen(epoch: int, validation: object) -> None:
-        ends.append(time.time())
-        took = ends[-1] - ends[-2] if len(ends) > 1 else 0.0
-        if ends[-1] + took > deadline and epoch < epochs:
-            raise OutOfTime
-
-    return listen
-
-
-@dataclass(frozen=True)
-class Levels(Placed):
-    """The robustness of the training and validation items, measured on the vanilla twin of a recipe (AR §4)."""
-
-    recipe: Recipe
-    place: Place
-
-    @property
-    def twin(self) -> Recipe:
-        return levels.vanilla(self.recipe)
-
-    @property
-    def ruler(self) -> str:
-        return str(levels.option(self.recipe, "ruler"))
-
-    @property
-    def key(self) -> str:
-        return f"levels-{self.ruler}-{EDITION_OF_RULERS}-{self.twin.key()[:KEY_LENGTH]}"
-
-    @property
-    def name(self) -> str:
-        return f"levels of {self.twin.name}, seed {self.recipe.seed}"
-
-    @property
-    def needs(self) -> tuple[str, ...]:
-        return (Train(self.twin, self.place).key,)
-
-    def done(self) -> bool:
-        folder = self.place.run(self.twin) / distances.FOLDER / self.ruler
-        return all((folder / f"{split.value}.safetensors").is_file() for split in levels.PARTS)
-
-    def run(self, deadline: float | None) -> None:
-        run, data = self.place.run(self.twin), self.place.data(self.recipe)
-        members, device = load(run).members, make_fabric(self.recipe, self.place.how).device
-        for split in levels.PARTS:
-            distances.measured(members, data, split, run / distances.FOLDER, ruler=self.ruler, device=device)
+def trained(e: Experiment, seed: int, scale: Scale, place: Place) -> Train | Downloaded:
+    """The step that the network of an experiment comes from; of a pool, that of this one seed."""
+    if e.published is not None:
+        return Downloaded(e.at(seed, scale), e.published, place)
+    return Train(e.at(seed, scale), place, wanted(e, scale)["checkpoints"])
 
 
 @dataclass(frozen=True)
@@ -164,13 +49,14 @@ class Predict(Placed):
     place: Place
 
     @property
-    def recipe(self) -> Recipe:
-        return self.experiment.at(self.seed, self.scale)
+    def network(self) -> Train | Downloaded:
+        return trained(self.experiment, self.seed, self.scale, self.place)
 
     @property
     def key(self) -> str:
-        asked = wanted(self.experiment, self.scale)
-        return f"predict-{digest([EDITION, self.recipe.key(), asked, self.seed])[:KEY_LENGTH]}"
+        asked, published = wanted(self.experiment, self.scale), self.experiment.published
+        content = [EDITION, self.network.recipe.key(), asked, self.seed, *([plain(published)] if published else [])]
+        return f"predict-{digest(content)[:KEY_LENGTH]}"
 
     @property
     def name(self) -> str:
@@ -178,7 +64,7 @@ class Predict(Placed):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        return (Train(self.recipe, self.place).key,)
+        return (self.network.key,)
 
     @property
     def folder(self) -> Path:
@@ -188,11 +74,9 @@ class Predict(Placed):
         return (self.folder / RECORD).is_file()
 
     def run(self, deadline: float | None) -> None:
-        how = self.place.how
-        device, data = make_fabric(self.recipe, how).device, self.place.data(self.recipe)
-        predict(
-            self.experiment, self.seed, self.scale, self.place.run(self.recipe), self.folder, device, data, how.root
-        )
+        how, network = self.place.how, self.network
+        device, data = make_fabric(network.recipe, how).device, network.data()
+        predict(self.experiment, self.seed, self.scale, network.folder, self.folder, device, data, how.root)
 
 
 @dataclass(frozen=True)
@@ -219,9 +103,10 @@ class Measure(Placed):
         return f"{self.experiment.name}{more}, seed {self.seed}, {self.experiment.scale_name(self.scale)}"
 
     @property
-    def recipes(self) -> list[Recipe]:
-        """Of the trainings that the cell is of: one, or those of a pool."""
-        return [self.experiment.at(seed, self.scale) for seed in self.experiment.seeds_of(self.seed, self.scale)]
+    def networks(self) -> list[Train | Downloaded]:
+        """Where the cell's network comes from; of a pool, each of its networks."""
+        own = self.experiment
+        return [trained(own, seed, self.scale, self.place) for seed in own.seeds_of(self.seed, self.scale)]
 
     @property
     def predicted(self) -> list[Predict]:
@@ -239,25 +124,19 @@ class Measure(Placed):
     @property
     def known(self) -> Cell | None:
         """Another cell of the training, where the predictions in the store are enough."""
-        (first, *more), own = self.recipes, self.experiment
-        if more or self.predicted or self.reference or own.block is not None or first.selection is not None:
+        (first, *more), own = self.networks, self.experiment
+        if more or self.predicted or self.reference or own.block is not None or first.recipe.selection is not None:
             return None
-        return None if Train(first, self.place).done() else self.place.store.of_training(self.place.run(first).name)
+        return None if first.done() else self.place.store.of_training(first.folder.name)
 
     @property
     def before(self) -> list[Step]:
         """What must be there before the cell can be measured, each after what it needs."""
         if self.known is not None:
             return []
-        asked = [*([self.reference] if self.reference else []), *self.predicted]
-        keep = wanted(self.experiment, self.scale)["checkpoints"]
-        found: list[Step] = []
-        for recipe in (*([self.reference.recipe] if self.reference else []), *self.recipes):
-            if attacked_before(recipe):
-                attack = Levels(recipe, self.place)
-                found += [Train(attack.twin, self.place), attack]
-            found.append(Train(recipe, self.place, keep))
-        return [*found, *asked]
+        reference = [] if self.reference is None else [self.reference]
+        networks = [*(step.network for step in reference), *self.networks]
+        return [*(step for n in networks for step in (*n.before, n)), *reference, *self.predicted]
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -285,7 +164,7 @@ class Measure(Placed):
                 self.experiment,
                 self.seed,
                 self.scale,
-                [place.run(recipe) for recipe in self.recipes],
+                [network.folder for network in self.networks],
                 [step.folder for step in self.predicted],
                 place.store,
                 place.command,

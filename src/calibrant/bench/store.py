@@ -68,6 +68,12 @@ class Cell:
         return "items" if block is None else "frames" if block == 1 else f"blocks of {block} frames"
 
     @property
+    def timed(self) -> bool:
+        """Whether its seconds are those of a training: not where others trained, nor where logits were pooled later."""
+        known = self.settings.get("recipe") is not None and not {"pooled", "published"} & self.settings.keys()
+        return self.status == "done" and known and self.seconds > 0
+
+    @property
     def trainings(self) -> int:
         """How many trainings its seconds are of: those of its pool, and of each the points of its selection."""
         grid = (self.settings["recipe"].get("selection") or {}).get("grid", {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -40,8 +40,6 @@ class Line:
     settings: str  # what tells these cells from others of the same experiment and scale; mostly nothing
 
 
-Name = tuple[str, str, str, str, str]  # experiment, scale, settings, variant, metric
-
 NOT_A_METHOD = ("seed", "engine", "precision", "calibrators", "metrics")
 """Settings in which the seeds of one row may differ and still be put together: the last two only add numbers."""
 
@@ -60,56 +58,43 @@ def told_by(cell: Cell, keys: Sequence[str]) -> str:
     return ", ".join(f"{k.removeprefix('recipe.')}={json.dumps(own[k])}" for k in keys if k in own)
 
 
+def fullest_last(cells: Iterable[Cell]) -> list[Cell]:
+    """So that a mapping by seed keeps, of several cells that nothing tells apart, the one with the most numbers."""
+    return sorted(cells, key=lambda cell: sum(map(len, cell.measured.values())))
+
+
 def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
     """Over the seeds of each (experiment, scale, settings, variant, metric): trainings of other settings, such as
     another weight decay, are other rows, never further seeds of one."""
-    cells = [c for c in cells if c.status == "done"]
     rows: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
-        rows[cell.experiment, cell.scale].append(cell)
-    apart = {row: differing(found) for row, found in rows.items()}
-    values: dict[Name, dict[int, float]] = defaultdict(dict)  # by seed: two cells of one are never two seeds
-    bounds: dict[Name, dict[int, tuple[float, float]]] = defaultdict(dict)
-    said: dict[Name, float | None] = {}
-    units: dict[Name, str] = {}
-    for cell in cells:
-        settings = told_by(cell, apart[cell.experiment, cell.scale])
-        for variant, row in cell.measured.items():
-            for metric, value in row.items():
-                name = (cell.experiment, cell.scale, settings, variant, metric)
-                said[name] = cell.reported.get(variant, {}).get(metric) if cell.scale == "paper" else None
-                if value is None:
-                    continue
-                if cell.seed in values[name]:
-                    continue
-                values[name][cell.seed] = value
-                units[name] = cell.resampled
-                low, high = cell.intervals.get(variant, {}).get(metric, (None, None))
-                if low is not None and high is not None:
-                    bounds[name][cell.seed] = low - value, high - value
-    out = []
-    for name, by_seed in values.items():
-        found = list(by_seed.values())
-        if said[name] is not None or not only_reported:
-            experiment, scale, settings, variant, metric = name
-            mean, deviation = moments(found)
-            low, high, of = interval(found, list(bounds[name].values()), within(metric), units[name])
-            line = (
-                experiment,
-                variant,
-                metric,
-                said[name],
-                mean,
-                deviation,
-                low,
-                high,
-                of,
-                len(found),
-                scale,
-                settings,
-            )
-            out.append(Line(*line))
-    return out
+        if cell.status == "done":
+            rows[cell.experiment, cell.scale].append(cell)
+    out: list[Line] = []
+    for these in rows.values():
+        keys, groups = differing(these), dict[str, dict[int, Cell]]()
+        for cell in these:
+            groups.setdefault(told_by(cell, keys), {})
+        for cell in fullest_last(these):
+            groups[told_by(cell, keys)][cell.seed] = cell
+        for settings, by_seed in groups.items():
+            out += _lines([by_seed[seed] for seed in sorted(by_seed)], settings)
+    return [line for line in out if line.reported is not None or not only_reported]
+
+
+def _lines(cells: Sequence[Cell], settings: str) -> Iterator[Line]:
+    """The lines of cells that are seeds of one training."""
+    first = cells[0]
+    for variant, metric in dict.fromkeys((v, m) for c in cells for v, row in c.measured.items() for m in row):
+        each = [(c, value) for c in cells if (value := c.measured.get(variant, {}).get(metric)) is not None]
+        if not each:
+            continue
+        ends = [(value, c.intervals.get(variant, {}).get(metric, (None, None))) for c, value in each]
+        bounds = [(low - v, high - v) for v, (low, high) in ends if low is not None and high is not None]
+        values = [value for _, value in each]
+        reported = first.reported.get(variant, {}).get(metric) if first.scale == "paper" else None
+        about = (*moments(values), *interval(values, bounds, within(metric), first.resampled), len(values))
+        yield Line(first.experiment, variant, metric, reported, *about, first.scale, settings)
 
 
 FEWEST_SEEDS = 3
@@ -210,10 +195,17 @@ def _scale(cell: Cell) -> Scale:
 
 
 def _is_own(e: Experiment, cell: Cell, own: Mapping[str, Any]) -> bool:
-    """Whether a cell has the settings of its row; those that the paper does not print may be any."""
+    """Whether a cell has the settings of its row; those that the paper does not print may be any. Of the calibrators
+    and metrics it needs those that the paper reports; where it reports nothing, all of the row's."""
     found = dict(flat(cell.settings))
     free = {f"{part}.{key}" for part in ("recipe", "reference") for key in (*OF_NO_METHOD, *e.unprinted)}
-    return all(found.get(key) == value for key, value in own.items() if key not in free)
+    same = all(found.get(key) == value for key, value in own.items() if key not in (*free, "calibrators", "metrics"))
+    words = {word for variant in e.reported for word in variant.split("+")}
+    metrics = {metric for row in e.reported.values() for metric in row}
+    maps = [c for name, c in zip(e.maps, own["calibrators"], strict=True) if name in words or not words]
+    needed = [m for m in own["metrics"] if m in metrics or not metrics]
+    there = found.get("calibrators", []), found.get("metrics", [])
+    return same and all(c in there[0] for c in maps) and all(m in there[1] for m in needed)
 
 
 @dataclass(frozen=True)
@@ -235,7 +227,7 @@ def differences(a: Sequence[Cell], b: Sequence[Cell]) -> list[Difference]:
     for scale in dict.fromkeys(c.scale for c in a):
         sides = [[c for c in side if c.scale == scale and c.status == "done"] for side in (a, b)]
         keys = sorted({k for side in sides for k in differing(side)})
-        first, second = ({(told_by(c, keys), c.seed): c for c in side} for side in sides)
+        first, second = ({(told_by(c, keys), c.seed): c for c in fullest_last(side)} for side in sides)
         pairs: dict[tuple[str, str, str], list[float]] = defaultdict(list)
         for settings, seed in sorted(first.keys() & second.keys()):
             for variant, row in first[settings, seed].measured.items():

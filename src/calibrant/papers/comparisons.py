@@ -90,10 +90,6 @@ NETWORKS = {
 PEP_ROWS = dict(
     zip(pep.ROWS, ("MNIST, MLP", "MNIST, CNN", "Fashion, CNN", "CIFAR-10, CNN", "CIFAR-100, CNN"), strict=True)
 )
-OTHERS = (
-    *(f"cifar10_resnet{depth}_akamaster" for depth in (20, 32, 44, 56)),
-    *(f"cifar100_resnet{depth}_chenyaofo" for depth in (20, 32)),
-)
 
 
 def blocks() -> Iterator[Block]:
@@ -122,9 +118,11 @@ def blocks() -> Iterator[Block]:
     for data, network in ((d, n) for d, n in ss.E1 if d in DATA):
         yield Block(f"{DATA[data]}, {NETWORKS[network]}", tuple(_smoothed(f"ss/table_e1/{data}_{network}")))
     for row, where in PEP_ROWS.items():
-        entries = _variants(f"pep/table2/{row}", "temperature", "pep", "swa", "dropout", deep_ensemble="deep")
-        yield Block(where, tuple(entries))
-    for name in OTHERS:
+        base = f"pep/table2/{row}"
+        dropout = Entry("dropout", Source(f"{base}_dropout", "dropout"), Source(base))
+        same = _variants(base, "temperature", "pep", "swa")
+        yield Block(where, (*same, dropout, *_rows(base, {"deep_ensemble": f"{base}_deep"})))
+    for name in pep.NETWORKS:
         data, network, owner = name.split("_")
         entries = _variants(f"pep/networks/{name}", "temperature", "pep")
         where = f"{DATA[data]}, {owner}'s {network.replace('resnet', 'ResNet-')}"
@@ -151,10 +149,10 @@ def _smoothed(base: str) -> Iterator[Entry]:
     yield Entry("dropout_spatial_smoothing", Source(f"{base}_dropout_smooth", "dropout"), plain)
 
 
-def _variants(base: str, *same: str, **named: str) -> Iterator[Entry]:
+def _variants(base: str, *names: str) -> Iterator[Entry]:
     """What is done to the baseline's own network."""
-    for name, variant in (*((s, s) for s in same), *named.items()):
-        yield Entry(name, Source(base, variant), Source(base))
+    for name in names:
+        yield Entry(name, Source(base, name), Source(base))
 
 
 def _rows(base: str, trained: dict[str, str]) -> Iterator[Entry]:

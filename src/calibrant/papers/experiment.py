@@ -30,13 +30,24 @@ SMALL_SHARE, SMALL_EPOCHS = 0.1, 5
 
 
 @dataclass(frozen=True)
+class Published:
+    """A network that someone else trained: a file of the data folder's `weights/`, and its author's normalisation."""
+
+    weights: str
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class Experiment:
     """`reported` holds the paper's numbers as fractions: variant (`as_trained` or a calibrator) → metric → value.
 
     `shifts` are names of data sets, `train` (the training items), or `corruptions`, `perturbations`, `ood` (classes
     held out of training), `ood:NAME` (a foreign data set) and `attack:NAME`. With `pool`, so many trainings of seeds of
     their own are one predictor. `reference` is the network that mCE and its kin are relative to. With `block`, a video
-    is measured frame by frame, and intervals draw so many successive frames together.
+    is measured frame by frame, and intervals draw so many successive frames together. A `published` network is not
+    trained: the recipe names its architecture and data, and a seed is a halving of the test set into what maps and
+    ensembles are fitted on and what they are judged on.
     """
 
     paper: str
@@ -54,6 +65,7 @@ class Experiment:
     original: Recipe | None = None  # the row's own recipe, where settings were changed
     reference: Recipe | None = None
     block: int | None = None
+    published: Published | None = None
     unprinted: tuple[str, ...] = ()  # settings of the recipe that the paper does not print: any value is the row's
 
     @property
@@ -63,6 +75,8 @@ class Experiment:
     def at(self, seed: int, scale: Scale) -> Recipe:
         """The recipe of one cell."""
         recipe = replace(self.recipe, seed=seed)
+        if self.published is not None:
+            return replace(recipe, data=replace(recipe.data, sizes=SMOKE_SIZES)) if scale == "smoke" else recipe
         if scale == "smoke":
             several = any(e.name in AVERAGING for e in self.ensembles)
             squeezed = replace(recipe.scaled(SMOKE_MEMBERS if several else 1), network=self._lighter(recipe.network))
@@ -141,6 +155,8 @@ class Experiment:
         }
         if self.pool > 1:
             found["pool"] = len(self.seeds_of(seed, scale))
+        if self.published is not None:
+            found["published"] = plain(self.published)
         if (reference := self.of_reference()) is not None:
             found["reference"] = reference.at(seed, scale).content()
         return found if self.block is None else {**found, "block": self.block}

@@ -48,37 +48,37 @@ TABLE2 = table(
     baseline            | table2/mnist_mlp             | 0.096±0.01 0.037±0.00 1.324±0.16 2.264±0.22
     PEP                 | table2/mnist_mlp@pep         | 0.079±0.01 0.035±0.00 0.528±0.12 2.286±0.24
     temperature scaling | table2/mnist_mlp@temperature | 0.074±0.01 0.035±0.00 0.415±0.10 2.264±0.22
-    MC dropout          | table2/mnist_mlp@dropout     | 0.094±0.00 0.040±0.00 2.569±0.17 2.452±0.14
+    MC dropout          | table2/mnist_mlp_dropout@dropout     | 0.094±0.00 0.040±0.00 2.569±0.17 2.452±0.14
     SWA                 | table2/mnist_mlp@swa         | 0.067±0.00 0.032±0.00 0.536±0.08 2.082±0.10
-    deep ensemble       | table2/mnist_mlp@deep        | 0.044±0.00 0.020±0.00 0.839±0.08 1.285±0.05
+    deep ensemble       | table2/mnist_mlp_deep        | 0.044±0.00 0.020±0.00 0.839±0.08 1.285±0.05
     # MNIST, CNN
     baseline            | table2/mnist_cnn             | 0.036±0.00 0.016±0.00 0.517±0.07 0.990±0.13
     PEP                 | table2/mnist_cnn@pep         | 0.034±0.00 0.015±0.00 0.366±0.08 0.990±0.12
     temperature scaling | table2/mnist_cnn@temperature | 0.032±0.00 0.015±0.00 0.259±0.06 0.990±0.13
-    MC dropout          | table2/mnist_cnn@dropout     | 0.031±0.00 0.014±0.00 0.832±0.06 0.842±0.06
+    MC dropout          | table2/mnist_cnn_dropout@dropout     | 0.031±0.00 0.014±0.00 0.832±0.06 0.842±0.06
     SWA                 | table2/mnist_cnn@swa         | 0.028±0.00 0.013±0.00 0.282±0.04 0.868±0.06
-    deep ensemble       | table2/mnist_cnn@deep        | 0.021±0.00 0.010±0.00 0.287±0.05 0.659±0.03
+    deep ensemble       | table2/mnist_cnn_deep        | 0.021±0.00 0.010±0.00 0.287±0.05 0.659±0.03
     # Fashion-MNIST, CNN
     baseline            | table2/fashion_cnn             | 0.360±0.01 0.137±0.01 5.269±0.22 8.420±0.32
     PEP                 | table2/fashion_cnn@pep         | 0.275±0.01 0.127±0.01 1.784±0.54 8.522±0.34
     temperature scaling | table2/fashion_cnn@temperature | 0.271±0.01 0.126±0.00 1.098±0.18 8.420±0.32
-    MC dropout          | table2/fashion_cnn@dropout     | 0.218±0.01 0.111±0.00 1.466±0.30 7.692±0.34
+    MC dropout          | table2/fashion_cnn_dropout@dropout     | 0.218±0.01 0.111±0.00 1.466±0.30 7.692±0.34
     SWA                 | table2/fashion_cnn@swa         | 0.277±0.01 0.121±0.00 3.988±0.11 7.734±0.11
-    deep ensemble       | table2/fashion_cnn@deep        | 0.198±0.00 0.096±0.00 0.942±0.13 6.508±0.10
+    deep ensemble       | table2/fashion_cnn_deep        | 0.198±0.00 0.096±0.00 0.942±0.13 6.508±0.10
     # CIFAR-10, CNN
     baseline            | table2/cifar10_cnn             | 1.063±0.03 0.469±0.01 11.718±0.72 33.023±0.68
     PEP                 | table2/cifar10_cnn@pep         | 0.982±0.02 0.450±0.01 4.599±0.82  32.949±0.74
     temperature scaling | table2/cifar10_cnn@temperature | 0.956±0.02 0.447±0.01 1.318±0.26  33.023±0.68
-    MC dropout          | table2/cifar10_cnn@dropout     | 0.798±0.01 0.381±0.01 7.109±0.62  27.207±0.66
+    MC dropout          | table2/cifar10_cnn_dropout@dropout     | 0.798±0.01 0.381±0.01 7.109±0.62  27.207±0.66
     SWA                 | table2/cifar10_cnn@swa         | 0.827±0.01 0.373±0.00 8.655±0.29  26.004±0.36
-    deep ensemble       | table2/cifar10_cnn@deep        | 0.709±0.00 0.335±0.00 8.867±0.23  22.880±0.21
+    deep ensemble       | table2/cifar10_cnn_deep        | 0.709±0.00 0.335±0.00 8.867±0.23  22.880±0.21
     # CIFAR-100, CNN
     baseline            | table2/cifar100_cnn             | 2.685±0.03 0.795±0.01 9.780±0.69  64.843±0.69
     PEP                 | table2/cifar100_cnn@pep         | 2.651±0.03 0.786±0.01 5.535±0.50  64.789±0.69
     temperature scaling | table2/cifar100_cnn@temperature | 2.606±0.03 0.782±0.01 2.012±0.31  64.843±0.69
-    MC dropout          | table2/cifar100_cnn@dropout     | 2.435±0.03 0.768±0.01 12.608±0.59 60.772±0.58
+    MC dropout          | table2/cifar100_cnn_dropout@dropout     | 2.435±0.03 0.768±0.01 12.608±0.59 60.772±0.58
     SWA                 | table2/cifar100_cnn@swa         | 2.314±0.02 0.723±0.00 7.180±0.48  58.092±0.42
-    deep ensemble       | table2/cifar100_cnn@deep        | 2.159±0.01 0.695±0.00 11.954±0.29 53.917±0.30
+    deep ensemble       | table2/cifar100_cnn_deep        | 2.159±0.01 0.695±0.00 11.954±0.29 53.917±0.30
     """,
 )
 

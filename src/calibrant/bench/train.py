@@ -1,0 +1,152 @@
+"""Steps that train: a network, and the robustness levels that adaptive targets need of its vanilla twin."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calibrant.attacks.store import EDITION as EDITION_OF_RULERS
+from calibrant.bench import pace, video
+from calibrant.bench.place import Place, Placed
+from calibrant.bench.store import KEY_LENGTH
+from calibrant.data import Data
+from calibrant.executors import OutOfTime, Step
+from calibrant.files.paths import visible
+from calibrant.training import distances, levels
+from calibrant.training.recipe import Recipe
+from calibrant.training.run import make_fabric, train
+from calibrant.training.run_folder import load
+from calibrant.training.selection import select
+from calibrant.types import Split
+
+CHECKPOINT_EVERY = 5
+"""Epochs between checkpoints where a training may be cut off."""
+
+
+@dataclass(frozen=True)
+class Train(Placed):
+    """One training, or all points of a selection."""
+
+    recipe: Recipe
+    place: Place
+    keep_weights: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"train-{self.recipe.key()[:KEY_LENGTH]}"
+
+    @property
+    def name(self) -> str:
+        return f"train {self.recipe.name or self.recipe.network.name}, seed {self.recipe.seed}"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (Levels(self.recipe, self.place).key,) if attacked_before(self.recipe) else ()
+
+    @property
+    def before(self) -> list[Step]:
+        """What must be there before the training."""
+        if not attacked_before(self.recipe):
+            return []
+        attack = Levels(self.recipe, self.place)
+        return [Train(attack.twin, self.place), attack]
+
+    @property
+    def folder(self) -> Path:
+        return self.place.run(self.recipe)
+
+    def data(self) -> Data:
+        return self.place.data(self.recipe)
+
+    @property
+    def record(self) -> Path:
+        """What a training writes last."""
+        return self.folder / ("metrics.json" if self.recipe.selection is None else "selection.json")
+
+    def done(self) -> bool:
+        """Ended, with the weights that are asked for: those of a training that nobody averaged are not there."""
+        weights = self.keep_weights if self.recipe.selection is None else 0
+        return self.record.is_file() and len(visible(self.folder, "epochs/weights-*.safetensors")) >= weights
+
+    def seconds(self) -> float | None:
+        return pace.seconds_left(self.recipe, self.folder, self.place.runs, self.place.store)
+
+    def run(self, deadline: float | None) -> None:
+        how = replace(self.place.how, keep_weights=max(self.place.how.keep_weights, self.keep_weights))
+        if deadline is not None:
+            how = replace(how, every=CHECKPOINT_EVERY, listen=_watch(deadline, self.recipe.epochs))
+        if attacked_before(self.recipe):
+            how = replace(how, levels=self.place.run(levels.vanilla(self.recipe)))
+        data = self.data()
+        if data[Split.TRAIN].y.ndim > 1:
+            data = video.watched(data)
+        if self.record.is_file():  # it ended without the weights: once more, from the start
+            self.record.unlink()
+            shutil.rmtree(self.folder / "checkpoint", ignore_errors=True)
+        if self.recipe.engine not in ("eager", "graph"):
+            torch.compiler.reset()  # a process that stays would reach torch's limit of recompilations, and run eagerly
+        if self.recipe.selection is None:
+            train(self.recipe, self.folder, how, data)
+        else:
+            select(self.recipe, self.folder, how, data)
+
+
+def attacked_before(recipe: Recipe) -> bool:
+    """Whether levels are measured on a twin; the points of a selection each have their own inside them."""
+    return levels.wanted(recipe) and recipe.selection is None
+
+
+def _watch(deadline: float, epochs: int) -> Any:
+    """Ends a training whose next epoch would end too late."""
+    ends: list[float] = []
+
+    def listen(epoch: int, validation: object) -> None:
+        ends.append(time.time())
+        took = ends[-1] - ends[-2] if len(ends) > 1 else 0.0
+        if ends[-1] + took > deadline and epoch < epochs:
+            raise OutOfTime
+
+    return listen
+
+
+@dataclass(frozen=True)
+class Levels(Placed):
+    """The robustness of the training and validation items, measured on the vanilla twin of a recipe (AR §4)."""
+
+    recipe: Recipe
+    place: Place
+
+    @property
+    def twin(self) -> Recipe:
+        return levels.vanilla(self.recipe)
+
+    @property
+    def ruler(self) -> str:
+        return str(levels.option(self.recipe, "ruler"))
+
+    @property
+    def key(self) -> str:
+        return f"levels-{self.ruler}-{EDITION_OF_RULERS}-{self.twin.key()[:KEY_LENGTH]}"
+
+    @property
+    def name(self) -> str:
+        return f"levels of {self.twin.name}, seed {self.recipe.seed}"
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return (Train(self.twin, self.place).key,)
+
+    def done(self) -> bool:
+        folder = self.place.run(self.twin) / distances.FOLDER / self.ruler
+        return all((folder / f"{split.value}.safetensors").is_file() for split in levels.PARTS)
+
+    def run(self, deadline: float | None) -> None:
+        run, data = self.place.run(self.twin), self.place.data(self.recipe)
+        members, device = load(run).members, make_fabric(self.recipe, self.place.how).device
+        for split in levels.PARTS:
+            distances.measured(members, data, split, run / distances.FOLDER, ruler=self.ruler, device=device)

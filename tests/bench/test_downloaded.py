@@ -1,0 +1,68 @@
+"""Networks that others trained: judged on the half of the test set on which nothing was fitted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from calibrant import files
+from calibrant.bench import Store
+from calibrant.bench.downloaded import Downloaded
+from calibrant.bench.place import Place
+from calibrant.bench.run import graph, measure
+from calibrant.bench.steps import Measure, Predict, trained
+from calibrant.data import load
+from calibrant.errors import FileError
+from calibrant.papers import experiments
+from calibrant.training import How
+from calibrant.training.run_folder import network_of
+from calibrant.types import Split
+from tests.bench.stand_ins import publish, stand_in
+
+RESULTS = Path(__file__).resolve().parents[2] / "results"
+ROWS = experiments("pep/networks")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda e: e.row)
+def test_cells_of_the_deleted_runner_are_those_of_the_experiment(row: str) -> None:
+    cells = [Store(RESULTS).find(row, seed, "paper") for seed in range(3)]
+    for cell in cells:
+        assert cell is not None and cell.status == "done"
+        assert {"as_trained", "temperature", "pep", "pep+temperature"} == set(cell.measured)
+
+
+def test_nothing_is_trained_and_each_seed_is_another_halving(tmp_path: Path) -> None:
+    steps = graph([(ROWS[0], seed) for seed in range(2)], "paper", Place(tmp_path / "results", tmp_path / "runs"))
+    assert [type(s) for s in steps] == 2 * [Downloaded, Predict, Measure]
+    assert len({s.key for s in steps}) == 6
+    others = [e for e in ROWS if e.recipe.network == ROWS[0].recipe.network] + [replace(ROWS[0], published=None)]
+    assert len({trained(e, 0, "paper", Place(tmp_path, tmp_path)).key for e in others}) == len(others)
+
+
+def test_a_published_network_says_what_its_weights_say_of_two_halves(tmp_path: Path) -> None:
+    made = stand_in(ROWS[0])
+    publish(made, tmp_path)
+    how = How("cpu", root=tmp_path, quiet=True)
+    cell = measure(made, 3, "smoke", Store(tmp_path / "results"), tmp_path / "runs", how)
+    step = trained(made, 3, "smoke", Place(tmp_path / "results", tmp_path / "runs", how))
+    assert isinstance(step, Downloaded)
+    test = load("digits", sizes=made.at(3, "smoke").data.sizes)[Split.TEST]
+    held, judged = torch.randperm(test.n, generator=torch.Generator().manual_seed(3)).tensor_split(2)
+    network = network_of(made.at(3, "smoke"), 10, (1, 8, 8), seed=0).eval()
+    for name, items in (("calibration", held), ("test", judged)):
+        predictions = files.read(step.folder / f"{name}.npz")
+        with torch.no_grad():
+            expected = network((test.x[items].float() / 255 - 0.5) / 1.0)
+        assert predictions.logits is not None and torch.equal(predictions.labels, test.y[items])
+        assert torch.allclose(predictions.logits, expected, atol=1e-5)
+    assert cell.seconds == 0 and not cell.timed and len(cell.extras["weights_sha256"]) == 64
+
+
+def test_weights_that_are_not_there_are_named_with_their_place(tmp_path: Path) -> None:
+    how = How("cpu", root=tmp_path, quiet=True)
+    with pytest.raises(FileError, match=r"weights/cifar10_resnet20_akamaster\.npz.*CALIBRANT_DATA"):
+        measure(stand_in(ROWS[0]), 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs", how)
+    assert not (tmp_path / "results").exists(), "missing data is no failed run"
