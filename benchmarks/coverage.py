@@ -244,7 +244,7 @@ The truth is the population's value *with these bins*; for `ece_max` in those bi
 the boundary (a calibrated model's ECE is 0; an overconfident model's `ece_under` is 0) is inside whenever the
 lower end is 0, so coverage there may exceed 99%: no interval that contains the boundary can do less.
 The methods were chosen on the trials of seed 0; the table is of other trials, in the same kind of world.
-`calibrant.metrics.intervals.REGIMES` lists every regime that is not covered, and reports repeat it.
+`calibrant.metrics.intervals.CAVEATS` lists where intervals cover less or more than they say, and reports repeat it.
 Small sets with few errors have a page of their own, [coverage_few.md](coverage_few.md), whose command only names other
 sizes and accuracies. Aggregates over corruptions and OOD detection have [coverage_shift.md](coverage_shift.md), and
 differences between two predictors have [coverage_paired.md](coverage_paired.md)."""

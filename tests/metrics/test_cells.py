@@ -16,7 +16,8 @@ from calibrant.metrics.bootstrap import CELLS, draws, merge
 from calibrant.metrics.calibration_cells import cells
 from calibrant.metrics.calibration_intervals import calibration_test
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.table import Panel, of_runs
+from calibrant.metrics.refinement import Runs, auroc
+from calibrant.metrics.table import Panel
 
 RANKED = [n for n, m in METRICS.items() if m.family == "refinement"]
 
@@ -64,7 +65,7 @@ def test_merged_cells_keep_order_and_sums() -> None:
     assert len(a) <= CELLS and float(a.sum()) == float(good.sum()) and float(b.sum()) == float(bad.sum())
     edges = np.searchsorted(np.cumsum((good + bad).numpy()), np.cumsum((a + b).numpy()))
     np.testing.assert_array_equal(np.cumsum(good.numpy())[edges], np.cumsum(a.numpy()))  # cells are whole runs
-    exact, rough = (float(of_runs([METRICS["auroc"]])(x[None], y[None])["auroc"]) for x, y in ((good, bad), (a, b)))
+    exact, rough = (float(auroc(Runs(x[None], y[None]))) for x, y in ((good, bad), (a, b)))
     assert rough == pytest.approx(exact, abs=1e-3)
 
 

@@ -12,8 +12,8 @@ from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, bootstrap
 from calibrant.metrics.bootstrap import coarse, counts, draw, weights
-from calibrant.metrics.groups import Grouped, Groups, pays
 from calibrant.metrics.table import Panel
+from calibrant.metrics.units import GroupPanel, Groups, pays
 
 METHODS = [m for m in METRICS.values() if m.name != "ece_classwise"]  # its sums are of cells, not of items
 
@@ -35,7 +35,7 @@ def test_every_metric_under_weights_of_groups_is_that_under_weights_of_items(met
         order, panel = coarse(panel)
     count = draw(20, 30, torch.Generator().manual_seed(1))
     by_items = metric(panel.reweighted(count[:, group[order]]))
-    by_groups = metric(Grouped(Groups(panel, group[order], 20), count))
+    by_groups = metric(GroupPanel(Groups(panel, group[order], 20), count))
     torch.testing.assert_close(by_groups, by_items, rtol=1e-11, atol=1e-14)
 
 

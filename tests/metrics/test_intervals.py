@@ -1,4 +1,4 @@
-"""Intervals: boundary, groups, agreement with scipy, and that the coverage table and REGIMES tell one story."""
+"""Intervals: boundary, groups, agreement with scipy, and that the coverage table and CAVEATS tell one story."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from calibrant.metrics import METRICS
 from calibrant.metrics.bca import acceleration, bca, design_effect, influence
 from calibrant.metrics.bootstrap import bootstrap, draw, merged
 from calibrant.metrics.calibration_cells import _few
-from calibrant.metrics.intervals import REGIMES
+from calibrant.metrics.intervals import CAVEATS
 from calibrant.metrics.table import Panel
 
 CALIBRATION = [n for n, m in METRICS.items() if m.family == "calibration" and n != "gap"]
@@ -115,15 +115,15 @@ def test_design_effect_of_copies_is_their_number() -> None:
 
 
 @pytest.mark.parametrize("page", ["coverage.md", "coverage_few.md"])
-def test_the_coverage_table_has_a_row_for_every_metric_and_regimes_explain_the_rest(page: str) -> None:
+def test_the_coverage_table_has_a_row_for_every_metric_and_caveats_explain_the_rest(page: str) -> None:
     rows = re.findall(r"^\| (\w+) \|(.*)\|$", (Path(__file__).parents[2] / "docs" / page).read_text(), re.M)
     names = {name for name, _ in rows} - {"metric"}
     assert names == set(METRICS)
     for name, cells in rows:
         for mark, words in (("⚠", "may cover less than 90%"), ("↑", "may cover more than 99%")):
             if mark in cells:
-                said = [r.words for r in REGIMES if name in r.metrics and words in r.words]
-                assert said, f"{name} has a {mark} in {page} and no regime says so"
+                said = [r.words for r in CAVEATS if name in r.metrics and words in r.words]
+                assert said, f"{name} has a {mark} in {page} and no caveat says so"
 
 
 def test_certain_and_right_throughout() -> None:

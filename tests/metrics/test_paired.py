@@ -14,9 +14,18 @@ from scipy import stats
 import calibrant
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
+from calibrant.metrics.calibration import estimated
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.difference_range import Curve, chance, constant, critical, curve, profile, unrelated
-from calibrant.metrics.paired_noise import Joint, coupled, gram, reach
+from calibrant.metrics.difference_range import (
+    Curve,
+    accepted_range,
+    accepted_range_unpaired,
+    chance,
+    constant,
+    critical,
+    curve,
+)
+from calibrant.metrics.paired_noise import PairedNoise, coupled, gram, reach
 from calibrant.metrics.table import Panel
 from calibrant.types import Predictions
 
@@ -170,15 +179,15 @@ def test_gram_is_the_correlation_of_the_cells_sums() -> None:
 
 
 @pytest.mark.parametrize("rho", [-0.5, 0.0, 0.9])
-def test_far_from_zero_the_profile_is_the_interval_of_two_correlated_normals(rho: float) -> None:
+def test_far_from_zero_the_accepted_range_is_the_interval_of_two_correlated_normals(rho: float) -> None:
     """x_b − x_a ± z √(σ_a² + σ_b² − 2ρσ_aσ_b), and its p-value."""
     error = torch.linspace(0, 2, 2001, dtype=torch.float64)
     a, b = Curve(error, (0.9 - error) / 0.1), Curve(error, (1.0 - error) / 0.05)
-    low, high, not_above, not_below = profile(a, b, constant(rho), 1.96**2)
+    low, high, not_above, not_below = accepted_range(a, b, constant(rho), 1.96**2)
     sd = math.sqrt(0.1**2 + 0.05**2 - 2 * rho * 0.1 * 0.05)
     assert (low, high) == pytest.approx((0.1 - 1.96 * sd, 0.1 + 1.96 * sd), abs=2e-3)
     assert not_below == 0 and not_above == pytest.approx((0.1 / sd) ** 2, rel=0.02)
-    wide = unrelated(a, b, 1.96)
+    wide = accepted_range_unpaired(a, b, 1.96)
     assert wide[:2] == pytest.approx((0.1 - 1.96 * 0.15, 0.1 + 1.96 * 0.15), abs=2e-3)
     assert wide[2] == pytest.approx(0.1 / 0.15, rel=0.02) and wide[3] == 0
 
@@ -205,8 +214,9 @@ def test_no_difference_is_larger_than_that_of_the_gaps(name: str) -> None:
         labels = torch.from_numpy(y)
         sets = [Predictions(labels=labels, logits=torch.from_numpy(s * z)) for s in (1.0, factor)]
         panels = (Panel(reduce(sets[0], 15)), Panel(reduce(sets[1], 15)))
-        joint = Joint(panels, Resampling(0, 50))
-        down, up = reach(joint.couple(name), name, 0.0)
+        error = estimated(METRICS[name])
+        assert error is not None
+        down, up = reach(PairedNoise(panels, Resampling(0, 50)).cells(error.cells), error, 0.0)
         change = float(METRICS[name](panels[1])) - float(METRICS[name](panels[0]))
         slack = 0.01 if name == "ks" else 1e-12  # the walk is cut into 60 cells
         assert -down - slack <= change <= up + slack

@@ -101,6 +101,15 @@ class BinSums:
     def total(self) -> Tensor:
         return self.count.sum(-1, keepdim=True)
 
+    def weighed(self, weights: Tensor) -> BinSums:
+        """Rows of these under weights [B, rows]."""
+        return BinSums(weights @ self.count, weights @ self.confidence, weights @ self.correct)
+
+    @property
+    def mass(self) -> Tensor:
+        """Share of the items that each bin holds."""
+        return self.count / self.total
+
     @property
     def gap(self) -> Tensor:
         """(Σ confidence − Σ correct) / N per bin: ECE is the sum of its absolute values."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from calibrant.metrics.table import Metric, Panel
+from calibrant.metrics.table import Panel
 from calibrant.types import Estimate
 
 UNMOVED = "every resample gives the same value: no interval"
@@ -66,7 +66,7 @@ def _corrected(z0: float, a: float, tail: float) -> float:
     return z0 + z / (1 - a * z)
 
 
-def influence(metric: Metric, panel: Panel) -> Tensor:
+def influence(metric: Callable[[Panel], Tensor], panel: Panel) -> Tensor:
     """d metric / d weight of each item at weights 1, centred: what one more of this item would do."""
     return slope(lambda weights: metric(panel.reweighted(weights)), panel.n)
 

@@ -22,8 +22,8 @@ from calibrant.functional.ranking import Ranking, merged
 from calibrant.functional.scores import Scores
 from calibrant.metrics.bca import interval
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.groups import Grouped, Groups, pays
 from calibrant.metrics.table import Metric, Panel
+from calibrant.metrics.units import GroupPanel, Groups, pays
 from calibrant.types import Estimate
 
 CELLS = 1024
@@ -191,7 +191,7 @@ def _replicates(
     if group is not None and all(pays(panel, count) for _, panel in plain):
         tables = [Groups(panel, group[order], count) for order, panel in plain]
         for c in counts(count, max(count, CELLS), replicates, seed):
-            yield [Grouped(table, c) for table in tables]
+            yield [GroupPanel(table, c) for table in tables]
         return
     places = _places(panels) if group is None else None  # items are drawn in an order that they decide, not the rows
     for w in weights(group, n, replicates, seed):

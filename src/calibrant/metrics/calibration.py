@@ -1,51 +1,95 @@
-"""Calibration errors of confidence: binned (ECE and its variants), classwise, debiased, binless (KS).
+"""Calibration errors of confidence: norms of the gaps of ordered cells (ECE and its variants, KS); debiased; classwise.
 
-With gap_b = (Σ conf − Σ correct)/N in bin b:  ECE = Σ_b |gap_b|,  over/under its positive/negative
-part, ece_max = max_b |conf_b − acc_b| over bins that hold items, ece_l2 = √Σ_b n_b/N (conf_b − acc_b)².
+With δ_c = (Σ conf − Σ correct)/N in cell c, which holds a share m_c of the items with the mean confidence p_c:
+
+    ece         Σ |δ_c|                        over bins of equal width (ece_mass: of equal mass; Nixon 2020)
+    ece_l2      √Σ δ_c²/m_c                    the root mean square of conf_c − acc_c
+    ece_max     max |δ_c|/m_c                  over bins that hold items
+    ece_over    Σ max(δ_c, 0), and ece_under   Σ max(−δ_c, 0), which sum to ece
+    oe          Σ p_c · max(δ_c, 0)            overconfidence error (Thulasidasan 2019)
+    ks          max_t |Σ_{conf_c ≤ t} δ_c|     over runs of equal confidence (Gupta 2021)
+
+A line here is all that such an error needs: its value, its interval (`calibration_intervals`) and its differences
+(`paired`) are made from the same vector and norm.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
-from calibrant.functional.binning import BinSums
 from calibrant.functional.scores import Scores
-from calibrant.metrics.table import Panel
+
+if TYPE_CHECKING:
+    from calibrant.metrics.table import Metric, Panel
+
+Kind = Literal["width", "mass", "walk"]
+"""Cells: bins of equal width, of equal mass, or runs of equal confidence from the least confident up."""
+
+Side = Literal["both", "over", "under", "walk"]
+"""Which sign of gap moves an error; along a walk, all of one sign."""
 
 
-def ece(panel: Panel) -> Tensor:
-    return panel.width.gap.abs().sum(-1)
+@dataclass(frozen=True)
+class Norm:
+    """The size of a vector [..., C], and how far a change of the vector can (lower, raise) it."""
+
+    size: Callable[[Tensor], Tensor]
+    reach: Callable[[Tensor], tuple[Tensor, Tensor]]
 
 
-def ece_mass(panel: Panel) -> Tensor:
-    """Equal-mass bins (adaptive ECE, Nixon 2020), ties kept together."""
-    return panel.mass.gap.abs().sum(-1)
+def _symmetric(size: Callable[[Tensor], Tensor]) -> Norm:
+    return Norm(size, lambda change: (size(change), size(change)))
 
 
-def ece_l2(panel: Panel) -> Tensor:
-    return _l2(panel.width)
+def _rising(x: Tensor) -> Tensor:
+    return x.clamp_min(0).sum(-1)
 
 
-def ece_max(panel: Panel) -> Tensor:
-    s = panel.width
-    return ((s.mean_confidence - s.accuracy).abs() * (s.count > 0)).amax(-1)
+SUM = _symmetric(lambda x: x.abs().sum(-1))
+LENGTH = _symmetric(lambda x: x.square().sum(-1).sqrt())
+LARGEST = _symmetric(lambda x: x.abs().amax(-1))
+RISING = Norm(_rising, lambda change: (_rising(-change), _rising(change)))
 
 
-def ece_over(panel: Panel) -> Tensor:
-    """The part of ECE from bins that are overconfident; with `ece_under` it sums to ECE."""
-    return panel.width.gap.clamp_min(0).sum(-1)
+@dataclass(frozen=True)
+class GapError:
+    """An error that is the norm of a vector, linear in the gaps δ [..., C]. `vector` sees δ and the cells' `mass` and
+    `mean_confidence`."""
+
+    cells: Kind = "width"
+    norm: Norm = SUM
+    vector: Callable[[Tensor, Any], Tensor] = lambda delta, cells: delta
+    side: Side = "both"
+
+    def of(self, delta: Tensor, cells: Any) -> Tensor:
+        return self.norm.size(self.vector(delta, cells))
+
+    def __call__(self, panel: Panel) -> Tensor:
+        if self.cells == "walk":
+            return self.of(panel.walk, None)
+        sums = panel.width if self.cells == "width" else panel.mass
+        return self.of(sums.gap, sums)
 
 
-def ece_under(panel: Panel) -> Tensor:
-    return (-panel.width.gap).clamp_min(0).sum(-1)
+def _held(mass: Tensor) -> Tensor:
+    """Cells without items have no gap, whatever it is divided by."""
+    return mass.clamp_min(1e-300)
 
 
-def oe(panel: Panel) -> Tensor:
-    """Overconfidence error (Thulasidasan 2019): Σ_b n_b/N · conf_b · max(conf_b − acc_b, 0)."""
-    return (panel.width.mean_confidence * panel.width.gap.clamp_min(0)).sum(-1)
+ECE = GapError()
+ECE_MASS = GapError("mass")
+ECE_L2 = GapError(norm=LENGTH, vector=lambda delta, cells: delta / _held(cells.mass).sqrt())
+ECE_MAX = GapError(norm=LARGEST, vector=lambda delta, cells: delta / _held(cells.mass))
+ECE_OVER = GapError(norm=RISING, side="over")
+ECE_UNDER = GapError(norm=RISING, vector=lambda delta, cells: -delta, side="under")
+OE = GapError(norm=RISING, vector=lambda delta, cells: cells.mean_confidence * delta, side="over")
+KS = GapError("walk", LARGEST, lambda delta, cells: torch.cumsum(delta, -1), "walk")
 
 
 def gap(scores: Scores) -> Tensor:
@@ -66,6 +110,13 @@ def ece_debiased(panel: Panel) -> Tensor:
     return (s.gap.abs() - excess).sum(-1).clamp_min(0)
 
 
+def estimated(metric: Metric) -> GapError | None:
+    """The error of gaps that a metric is an estimate of: what its interval is about."""
+    if metric.compute is ece_debiased:
+        return ECE
+    return metric.compute if isinstance(metric.compute, GapError) else None
+
+
 def folded_mean(mean: Tensor, sd: Tensor) -> Tensor:
     """E|X| for X ~ N(mean, sd²)."""
     safe = sd.clamp_min(1e-300)
@@ -79,16 +130,6 @@ def ece_classwise(panel: Panel) -> Tensor:
     cells = panel.classwise
     assert cells is not None and panel.weights is None, "classwise sums are kept per cell, not per item"
     return ((cells.confidence - cells.positive).abs().sum() / (panel.n * len(cells.count)))[None]
-
-
-def ks(panel: Panel) -> Tensor:
-    """Kolmogorov–Smirnov calibration error (Gupta 2021): max_t |Σ_{conf ≤ t} (conf − correct)| / N."""
-    walk = torch.cumsum(panel.walk.flip(1), 1)  # only whole runs of ties can be cut off; from the least confident up
-    return walk.abs().amax(1) / panel.total
-
-
-def _l2(s: BinSums) -> Tensor:
-    return (s.count / s.total * (s.mean_confidence - s.accuracy).square()).sum(-1).sqrt()
 
 
 def needs_classes(panel: Panel) -> str | None:

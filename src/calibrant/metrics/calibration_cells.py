@@ -25,7 +25,7 @@ class Cells:
 
     n: int
     count: Tensor
-    confidence: Tensor
+    mean_confidence: Tensor
     accuracy: Tensor
     spread: Tensor
     smooth: bool = False  # only sums over many cells matter: a normal will do in each
@@ -38,7 +38,7 @@ class Cells:
     @cached_property
     def gap(self) -> Tensor:
         """Mean confidence − accuracy in each cell."""
-        return self.confidence - self.accuracy
+        return self.mean_confidence - self.accuracy
 
     @property
     def certain(self) -> bool:
@@ -50,7 +50,7 @@ class Cells:
         """Standard error of each gap; accuracy is pulled to the confidence by one item, so it is never 0."""
         if self.factor is not None:
             return self.factor.square().sum(1).sqrt() / self.mass
-        q = (self.accuracy * self.count + self.confidence) / (self.count + 1)
+        q = (self.accuracy * self.count + self.mean_confidence) / (self.count + 1)
         floor = 0.25 / (self.count + 1)  # a cell that was all right may still be wrong once
         return ((q * (1 - q)).clamp_min(0).maximum(floor / (self.count + 1)) / self.count).sqrt()
 
@@ -119,7 +119,7 @@ def noise(size: int, draws: int, seed: int) -> Noise:
 
 def possible(cells: Cells, gap: Tensor) -> Tensor:
     """Gaps cut to what an accuracy in [0, 1] allows."""
-    return cells.confidence - (cells.confidence - gap).clamp(0, 1)
+    return cells.mean_confidence - (cells.mean_confidence - gap).clamp(0, 1)
 
 
 def observed_gaps(cells: Cells, gap: Tensor, noise: Noise) -> Tensor:
@@ -127,12 +127,12 @@ def observed_gaps(cells: Cells, gap: Tensor, noise: Noise) -> Tensor:
     gap = possible(cells, gap)[:, None]
     if cells.factor is not None:
         return cells.mass * gap + noise.z @ cells.factor.T
-    q = cells.confidence - gap
+    q = cells.mean_confidence - gap
     hits = _hits(cells, q, noise)
     root = cells.mass.sqrt()
     moved = root * noise.z  # multinomial share of each cell: covariance diag(m) − m mᵀ
     moved = moved - cells.mass * (moved.sum(-1, keepdim=True))
-    return (cells.count * cells.confidence - hits) / cells.n + gap * moved / math.sqrt(cells.n)
+    return (cells.count * cells.mean_confidence - hits) / cells.n + gap * moved / math.sqrt(cells.n)
 
 
 def _hits(cells: Cells, q: Tensor, noise: Noise) -> Tensor:

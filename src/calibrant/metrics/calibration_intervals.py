@@ -14,7 +14,7 @@ and the upper end along a *spread* one (no gap below its standard error); each e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,13 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.metrics.calibration import ECE, ECE_MASS, ECE_MAX, KS, GapError, Side
 from calibrant.metrics.calibration_cells import Cells, Noise, noise, observed_gaps, possible
 from calibrant.metrics.conventions import Resampling
-
-Statistic = Callable[[Tensor, Cells], Tensor]
-"""δ [..., C] → value [...]."""
-
-Side = Literal["both", "over", "under", "walk"]
 
 # fmt: off
 GRID = torch.tensor(
@@ -37,47 +33,6 @@ GRID = torch.tensor(
 )
 # fmt: on
 """Values of t that are simulated; between them quantiles are interpolated."""
-
-
-def ece(delta: Tensor, cells: Cells) -> Tensor:
-    return delta.abs().sum(-1)
-
-
-def ece_l2(delta: Tensor, cells: Cells) -> Tensor:
-    return (delta.square() / cells.mass).sum(-1).sqrt()
-
-
-def ece_max(delta: Tensor, cells: Cells) -> Tensor:
-    return (delta / cells.mass).abs().amax(-1)
-
-
-def ece_over(delta: Tensor, cells: Cells) -> Tensor:
-    return delta.clamp_min(0).sum(-1)
-
-
-def ece_under(delta: Tensor, cells: Cells) -> Tensor:
-    return (-delta).clamp_min(0).sum(-1)
-
-
-def oe(delta: Tensor, cells: Cells) -> Tensor:
-    return (cells.confidence * delta.clamp_min(0)).sum(-1)
-
-
-def ks(delta: Tensor, cells: Cells) -> Tensor:
-    return torch.cumsum(delta, -1).abs().amax(-1)
-
-
-STATISTICS: dict[str, tuple[Statistic, Side]] = {
-    "ece": (ece, "both"),
-    "ece_mass": (ece, "both"),
-    "ece_l2": (ece_l2, "both"),
-    "ece_max": (ece_max, "both"),
-    "ece_over": (ece_over, "over"),
-    "ece_under": (ece_under, "under"),
-    "oe": (oe, "over"),
-    "ks": (ks, "walk"),
-}
-"""Metric → its value from the gaps, and which sign of gap moves it."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +64,10 @@ def spread(cells: Cells) -> Tensor:
 def drift(cells: Cells) -> Tensor:
     """For the walk of KS: one sign throughout, as a wrong temperature gives, p(1 − p), of the observed size;
     turning into the observed gaps themselves as the walk leaves the noise behind (2 to 6 standard errors)."""
-    shape = cells.confidence * (1 - cells.confidence) + 1e-12
+    shape = cells.mean_confidence * (1 - cells.mean_confidence) + 1e-12
     walk = torch.cumsum(cells.mass * cells.gap, -1)
-    size = ks(cells.mass * cells.gap, cells) / ks(cells.mass * shape, cells)
-    q = (cells.accuracy * cells.count + cells.confidence) / (cells.count + 1)
+    size = walk.abs().max() / torch.cumsum(cells.mass * shape, -1).abs().max()
+    q = (cells.accuracy * cells.count + cells.mean_confidence) / (cells.count + 1)
     error = ((cells.mass * (q * (1 - q)).clamp_min(0)).sum() / cells.n).sqrt()
     clear = ((walk.abs().max() / error.clamp_min(1e-300) - 2) / 4).clamp(0, 1)  # certain and right: no noise, no walk
     return clear * cells.gap + (1 - clear) * shape * size * torch.sign(walk[walk.abs().argmax()])
@@ -150,26 +105,24 @@ def surely_largest(cells: Cells, level: float) -> float:
     n, hits = cells.count.numpy(), (cells.count * cells.accuracy).round().numpy()
     least = np.where(hits > 0, betaincinv(np.maximum(hits, 1), n - hits + 1, tail), 0.0)
     most = np.where(hits < n, betaincinv(hits + 1, np.maximum(n - hits, 1), 1 - tail), 1.0)
-    conf = cells.confidence.numpy()
+    conf = cells.mean_confidence.numpy()
     return max(0.0, float(np.maximum(conf - most, least - conf).max()))
 
 
-def interval(
-    statistic: Statistic, cells: Cells, low: Line, high: Line, level: float, observed: float | None = None
-) -> tuple[float, float]:
+def interval(error: GapError, cells: Cells, low: Line, high: Line, level: float) -> tuple[float, float]:
     """(low, high) of the population's value; 0 is in it when t = 0 is accepted."""
     tail = (1 - level) / 2
-    seen = float(statistic(cells.mass * cells.gap, cells)) if observed is None else observed
-    top = statistic(low.drawn, cells).quantile(1 - tail, 1)
-    bottom = statistic(high.drawn, cells).quantile(tail, 1)
-    lower = statistic(low.gap * cells.mass, cells)
-    upper = statistic(high.gap * cells.mass, cells)
+    seen = float(error.of(cells.mass * cells.gap, cells))
+    top = error.of(low.drawn, cells).quantile(1 - tail, 1)
+    bottom = error.of(high.drawn, cells).quantile(tail, 1)
+    lower = error.of(low.gap * cells.mass, cells)
+    upper = error.of(high.gap * cells.mass, cells)
     least = 0.0 if float(top[0]) >= seen else _crossing(top, lower, seen)
-    if statistic is ece_max:
+    if error is ECE_MAX:
         least = surely_largest(cells, level)
     # fewer misses than even calibrated items would show: no population on the line, and a point at 0 would be a boast
     most = max(least, seen if float(bottom[0]) > seen else _crossing(bottom, upper, seen))
-    if statistic in (ece, ks) and cells.factor is None and cells.certain:
+    if error in (ECE, ECE_MASS, KS) and cells.factor is None and cells.certain:
         return all_alike(cells, seen, tail, least, most)
     return least, most
 
@@ -181,8 +134,8 @@ def all_alike(cells: Cells, seen: float, tail: float, least: float, most: float)
     calibrated items would have been wrong more often. What is left unknown: misses as rare as none in n (the exact
     binomial bound, tail^(1/n)), and the mean confidence itself.
     """
-    mean = (cells.mass * cells.confidence).sum()
-    variance = (cells.mass * (cells.spread + (cells.confidence - mean).square())).sum()
+    mean = (cells.mass * cells.mean_confidence).sum()
+    variance = (cells.mass * (cells.spread + (cells.mean_confidence - mean).square())).sum()
     z = math.sqrt(2) * float(torch.erfinv(torch.tensor(1 - 2 * tail, dtype=torch.float64)))
     error = z * math.sqrt(float(variance) / cells.n)
     rare = 1 - tail ** (1 / cells.n)
@@ -202,17 +155,17 @@ def _crossing(quantile: Tensor, value: Tensor, seen: float) -> float:
     return float(value[i - 1] + share * (value[i] - value[i - 1]))
 
 
-def invert(c: Cells, names: Sequence[str], resampling: Resampling) -> dict[str, tuple[float, float]]:
-    """Intervals of functions of these cells' gaps."""
+def invert(c: Cells, errors: Iterable[GapError], resampling: Resampling) -> dict[GapError, tuple[float, float]]:
+    """Intervals of norms of these cells' gaps."""
     random = noise(len(c.count), resampling.replicates, resampling.seed)
     lines: dict[Side, tuple[Line, Line]] = {}
     out = {}
-    for name in names:
-        statistic, side = STATISTICS[name]
+    for error in errors:
+        side = error.side
         if side not in lines:
             low = line(c, side, "low", random)
             lines[side] = (low, low if side == "walk" else line(c, side, "high", random))
-        out[name] = interval(statistic, c, *lines[side], resampling.level)
+        out[error] = interval(error, c, *lines[side], resampling.level)
     return out
 
 

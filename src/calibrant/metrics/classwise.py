@@ -57,7 +57,7 @@ def classwise_cells(classwise: Classwise, n: int) -> Cells:
 def linear_and_rest(cells: Cells, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """At the shrunk gaps: expected sign of each cell's gap, and the variance of Σ|δ| linear in it and the rest."""
     gap = possible(cells, concentrated(cells))
-    q = (cells.confidence - gap).clamp(0, 1)
+    q = (cells.mean_confidence - gap).clamp(0, 1)
     delta = cells.mass * gap
     variance = (cells.mass * (q * (1 - q) + gap.square()) / cells.n).clamp_min(1e-300)
     sign = torch.erf(delta / (2 * variance).sqrt())
@@ -71,7 +71,7 @@ def _moments(cells: Cells, shape: Tensor, k: int, design: float) -> tuple[Tensor
     means, deviations, values = [], [], []
     for t in GRID:
         gap = possible(cells, t * shape)
-        q = (cells.confidence - gap).clamp(0, 1)
+        q = (cells.mean_confidence - gap).clamp(0, 1)
         delta = cells.mass * gap
         variance = design * cells.mass * (q * (1 - q) + gap.square()) / cells.n
         sd = variance.clamp_min(1e-300).sqrt()

@@ -20,11 +20,11 @@ from calibrant.files.data_frame import given
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, paired
 from calibrant.metrics.bootstrap import bootstrap, units
-from calibrant.metrics.calibration_intervals import STATISTICS
+from calibrant.metrics.calibration import ece_classwise, estimated
 from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
 from calibrant.metrics.evaluate import choose, point, whole
 from calibrant.metrics.intervals import rarer, too_few
-from calibrant.metrics.paired_noise import Joint, turned
+from calibrant.metrics.paired_noise import PairedNoise, turned
 from calibrant.metrics.table import Metric, Panel
 from calibrant.types import SCHEMA, Predictions, data_frame, jsonable
 
@@ -180,12 +180,12 @@ def differences(
     rare = min(rarer(p) for p in panels)
     few = {m.name: too_few(m.name, rare, drawn=True) for m in metrics}
     known = [m for m in metrics if all(e.value is not None for e in points[m.name])]
-    drawn = [m for m in known if few[m.name] is None and m.name != "ece_classwise" and not _of_gaps(m)]
+    drawn = [m for m in known if few[m.name] is None and not _is_error(m)]
     turn = turned(panels)  # b against a mirrors a against b: the data say whose noise is drawn first
-    joint = Joint(panels[::-1] if turn else panels, resampling)
+    noise = PairedNoise(panels[::-1] if turn else panels, resampling)
     enough = units(panels[0].scores)[1] >= 2
     (on_a, reps_a), (on_b, reps_b) = (
-        bootstrap(joint.panels, drawn, resampling.replicates, resampling.seed)[:: -1 if turn else 1]
+        bootstrap(noise.panels, drawn, resampling.replicates, resampling.seed)[:: -1 if turn else 1]
         if drawn and enough
         else (({}, {}), ({}, {}))
     )
@@ -201,9 +201,9 @@ def differences(
             row = Difference(m.name, a.value, b.value, change, reason=reason)
             if reason is None:
                 values = (a.value, b.value)
-                if m.name == "ece_classwise" or _of_gaps(m):
+                if _is_error(m):
                     asked = (both[::-1], values[::-1]) if turn else (both, values)
-                    error = _of_errors(m, asked[0], joint, asked[1], resampling.level)
+                    error = _of_errors(m, asked[0], noise, asked[1], resampling.level)
                     result = error.mirrored() if turn else error
                 else:
                     result = _drawn(m, panels, values, (on_a, on_b), (reps_a, reps_b), resampling.level)
@@ -213,12 +213,18 @@ def differences(
     return tuple(_judged(row, found.get(row.metric), adjusted.get(row.metric), resampling.level) for row in rows)
 
 
+def _is_error(m: Metric) -> bool:
+    """Whether its plug-in value is biased by noise, so that no bootstrap around it covers."""
+    return m.compute is ece_classwise or estimated(m) is not None
+
+
 def _of_errors(
-    m: Metric, both: tuple[Predictions, Predictions], joint: Joint, values: tuple[float, float], level: float
+    m: Metric, both: tuple[Predictions, Predictions], noise: PairedNoise, values: tuple[float, float], level: float
 ) -> paired.Paired:
-    if m.name == "ece_classwise":
-        return paired.classwise(both, joint.panels, values, level)
-    return paired.calibration(m, joint, values, level)
+    error = estimated(m)
+    if error is None:
+        return paired.classwise(both, noise.panels, values, level)
+    return paired.calibration(error, noise, values, level)
 
 
 def _drawn(
@@ -232,10 +238,6 @@ def _drawn(
     # what merging ranks into cells changed is taken off the replicates
     a, b = (r[m.name] + (v - float(on[m.name])) for r, v, on in zip(replicates, values, on_cells, strict=True))
     return paired.smooth(m, panels, values, (a, b), level)
-
-
-def _of_gaps(m: Metric) -> bool:
-    return m.name in STATISTICS or m.name == "ece_debiased"
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:

@@ -26,7 +26,7 @@ from calibrant.functional.scores import Scores
 from calibrant.metrics import METRICS
 from calibrant.metrics.bca import influence
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.corruption_intervals import Aggregate, Cell, Gaps, Pair, estimates
+from calibrant.metrics.corruption_intervals import Aggregate, BinnedItems, Cell, Pair, estimates
 from calibrant.metrics.table import Panel
 from calibrant.types import SCHEMA, Estimate, jsonable
 
@@ -157,7 +157,7 @@ def cell_of(scores: Scores, intervals: bool) -> Cell:
     if METRICS["nll"].missing(panel) is None:
         assert scores.log_p_label is not None
         cell["nll"] = -scores.log_p_label.double()
-    cell["ece"] = Gaps.of(panel)
+    cell["ece"] = BinnedItems.of(panel)
     if (auroc := METRICS["auroc"]).missing(panel) is None:
         cell["auroc"] = (float(auroc(panel)), influence(auroc, panel) if intervals else None)
     return cell

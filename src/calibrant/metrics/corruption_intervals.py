@@ -34,7 +34,7 @@ NO_ECE = "the reference has no calibration error on some type: nothing to divide
 
 
 @dataclass(frozen=True)
-class Gaps:
+class BinnedItems:
     """One cell's occupied bins, and what each item adds to the gap of its bin."""
 
     held: Cells
@@ -42,8 +42,8 @@ class Gaps:
     signed: Tensor  # [N] confidence − correct
 
     @classmethod
-    def of(cls, panel: Panel) -> Gaps:
-        return cls(panel.width_cells, torch.unique(panel.width_index, return_inverse=True)[1], panel.signed)
+    def of(cls, panel: Panel) -> BinnedItems:
+        return cls(panel.cells("width"), torch.unique(panel.width_index, return_inverse=True)[1], panel.signed)
 
     @property
     def ece(self) -> float:
@@ -56,7 +56,7 @@ class Gaps:
 
 
 Cell = dict[str, Any]
-"""Measure → of one cell: a value per item [N] (error, NLL, …), `Gaps` (ece), or (value, influences [N]) (auroc)."""
+"""Measure → of one cell: a value per item [N] (error, NLL, …), `BinnedItems` (ece), (value, influences [N]) (auroc)."""
 
 Pair = tuple[tuple[Cell, ...], tuple[Cell, ...]]
 """The model's cells, and the reference's."""
@@ -112,7 +112,7 @@ class Aggregate:
         each = [w @ above if below is None else w @ above / (w @ below) for above, below in self.items]
         return torch.stack([1 / len(each) * e for e in each]).sum(0)
 
-    def gaps(self) -> list[tuple[float, Gaps]]:
+    def gaps(self) -> list[tuple[float, BinnedItems]]:
         """A mean of ECEs as Σ factor · ECE of the model's cells, the reference's given."""
         share = 1 / len(self.ratios)
         return [
@@ -189,7 +189,9 @@ def _by_influence(a: Aggregate, group: Tensor | None, level: float) -> Estimate:
     return Estimate(value, low, high, method="influence of each item, summed over cells, on the logit's scale")
 
 
-def mean_ece(parts: Sequence[tuple[float, Gaps]], noise: Mapping[int, Tensor], level: float) -> tuple[float, float]:
+def mean_ece(
+    parts: Sequence[tuple[float, BinnedItems]], noise: Mapping[int, Tensor], level: float
+) -> tuple[float, float]:
     """Ends of the interval of Σ factor · ECE; `noise` [B, bins] of each cell under the same draws."""
     share = torch.cat([torch.full((len(g.held.count),), f, dtype=torch.float64) for f, g in parts])
     moved = torch.cat([noise[id(g)] for _, g in parts], 1)

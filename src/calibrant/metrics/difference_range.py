@@ -103,7 +103,7 @@ def critical(level: float) -> float:
     return high
 
 
-def profile(a: Curve, b: Curve, rho: Rho, most: float) -> tuple[float, float, float, float]:
+def accepted_range(a: Curve, b: Curve, rho: Rho, most: float) -> tuple[float, float, float, float]:
     """(low, high) of β − α at an excess of `most`; the excess of the least Q with β ≤ α, and with β ≥ α."""
     alpha = _errors(a, b)
     za, zb, rho_at = a.at(alpha), b.at(alpha), rho(alpha)
@@ -139,7 +139,7 @@ def profile(a: Curve, b: Curve, rho: Rho, most: float) -> tuple[float, float, fl
     return low, high, max(0.0, float(not_above) - base), max(0.0, float(not_below) - base)
 
 
-def unrelated(a: Curve, b: Curve, z: float) -> tuple[float, float, float, float]:
+def accepted_range_unpaired(a: Curve, b: Curve, z: float) -> tuple[float, float, float, float]:
     """The same where nothing is known of ρ: any β and any α whose own pivots are at most z; and the least such z."""
     error = _errors(a, b)
     za, zb, up = a.at(error), b.at(error), torch.tensor(z, dtype=torch.float64)

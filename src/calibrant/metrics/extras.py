@@ -34,7 +34,7 @@ def extras(panel: Panel, resampling: Resampling | None = None, *, whole: bool = 
         out["ece_identity"] = asdict(ece_identity(scores, float(auroc(*panel.runs)), panel.width))
         out["accuracy_at_coverage"] = accuracy_at_coverage(panel)
     if resampling is not None:
-        out["calibration_test"] = calibration_test(panel.width_cells, resampling)
+        out["calibration_test"] = calibration_test(panel.cells("width"), resampling)
     if (never := impossible_labels(scores.log_p_label)) is not None:
         out["impossible_labels"] = never
     if scores.members is not None:

@@ -12,69 +12,82 @@ widened by what blocks miss of the frames' correlation (`blocks`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.functional import ranking
-from calibrant.functional.binning import equal_width
+from calibrant.functional.binning import BinSums
 from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
+from calibrant.metrics import METRICS, stream
 from calibrant.metrics.bca import UNMOVED, acceleration, bca, slope, wilson
 from calibrant.metrics.blocks import block_length, few_blocks, missed
 from calibrant.metrics.bootstrap import draw
+from calibrant.metrics.calibration import ECE
 from calibrant.metrics.calibration_cells import Cells, from_sums, group_factor
 from calibrant.metrics.calibration_intervals import invert
 from calibrant.metrics.conventions import BINS, Resampling, conventions
 from calibrant.metrics.intervals import INVERSION
-from calibrant.metrics.stream import RUNGS, rung
+from calibrant.metrics.proper import Column
+from calibrant.metrics.refinement import Runs
+from calibrant.metrics.stream import MEANS
+from calibrant.metrics.table import Metric
+from calibrant.metrics.units import UnitPanel
 from calibrant.types import Estimate, Report
 
 RUNGS_A_CELL = 64
-CELLS = RUNGS // RUNGS_A_CELL
+CELLS = stream.RUNGS // RUNGS_A_CELL
 """Cells of the ladder of confidences that a frame is counted on, for AUROC."""
 FEW = 30
 """Units below which an interval is Student's."""
-NAMES = ("accuracy", "nll", "brier", "ece", "auroc", "miou", "consistency")
+TABLED = ("accuracy", "nll", "brier", "ece", "auroc")
+"""Those that are of the table of metrics."""
 UNBOUNDED = frozenset({"nll", "brier"})
 PERCENT = frozenset({"accuracy", "ece", "miou", "consistency"})
 
 
 @dataclass(frozen=True)
 class Sums:
-    """Of one frame, or of several: they add. `same` of `compared` pixels have the previous frame's prediction."""
+    """Of one frame; stacked, of several units [U, …]. `same` of `compared` pixels have the previous frame's label."""
 
-    pixels: Tensor  # [3]: labelled pixels, right ones, Σ −log p of the label
-    brier: Tensor
+    size: Tensor  # labelled pixels
+    columns: Tensor  # [MEANS]: Σ of each
     width: Tensor  # [4, bins]: count, Σ confidence, Σ correct, Σ confidence²
     ladder: Tensor  # [2, CELLS]: right, wrong; the most confident first
     overlap: Tensor  # [3, K]: right, predicted, labelled, of each class
     steady: Tensor  # [2]: same, compared
 
+    def sums(self, column: Column) -> Tensor:
+        return self.columns[:, list(MEANS.values()).index(column)]
+
+    @property
+    def runs(self) -> Runs:
+        return Runs(self.ladder[:, 0], self.ladder[:, 1])
+
+    @property
+    def bin_sums(self) -> BinSums:
+        return BinSums(self.width[:, 0], self.width[:, 1], self.width[:, 2])
+
 
 def sums(scores: Scores, predicted: Tensor, previous: Tensor | None, k: int) -> Sums:
     """Of the labelled pixels of a frame; `predicted` and `previous` are of all its pixels."""
-    assert scores.log_p_label is not None and scores.brier is not None
-    at, hit, confidence = equal_width(scores.confidence, scores.bins), scores.correct.double(), scores.confidence
-    cell = CELLS - 1 - rung(scores.log_error) // RUNGS_A_CELL
+    found = stream.sums(scores)
+    cell = CELLS - 1 - stream.rung(scores.log_error) // RUNGS_A_CELL
     right, labels = scores.predicted == scores.labels, scores.labels
     each = (torch.bincount(t, minlength=k).double() for t in (labels[right], scores.predicted, labels))
     same = [0.0, 0.0] if previous is None else [float((predicted == previous).sum()), float(predicted.numel())]
     return Sums(
-        pixels=torch.tensor([scores.n, float(right.sum()), float(-scores.log_p_label.sum())], dtype=torch.float64),
-        brier=scores.brier.sum().double(),
-        width=torch.stack([_bins(at, w, scores.bins) for w in (None, confidence, hit, confidence.square())]),
-        ladder=torch.stack([_bins(cell[right], None, CELLS), _bins(cell[~right], None, CELLS)]),
+        size=torch.tensor(float(scores.n), dtype=torch.float64),
+        columns=found.moments[:, 0],
+        width=found.width,
+        ladder=torch.stack([torch.bincount(cell[which], minlength=CELLS).double() for which in (right, ~right)]),
         overlap=torch.stack(list(each)),
         steady=torch.tensor(same, dtype=torch.float64),
     )
-
-
-def _bins(index: Tensor, weights: Tensor | None, size: int) -> Tensor:
-    return torch.bincount(index, weights, minlength=size).double()
 
 
 Value = Callable[[Tensor], Tensor]
@@ -110,16 +123,15 @@ class Frames:
         self.rows.append(sums(scores, predicted, previous, logits.shape[-1]))
         self.k, self._previous = logits.shape[-1], predicted  # of frames that were taken
 
-    def units(self, block: int = 1) -> dict[str, Tensor]:
-        """The sums of each `block` successive frames, a row a block."""
-        return {n: blocked(torch.stack([getattr(r, n) for r in self.rows]), block) for n in vars(self.rows[0])}
+    def units(self, block: int = 1) -> Sums:
+        """The sums of each `block` successive frames, one row per block."""
+        return Sums(*(blocked(torch.stack([getattr(r, f.name) for r in self.rows]), block) for f in fields(Sums)))
 
     def series(self) -> Tensor:
         """What each frame adds to NLL, accuracy and the mean gap [3, F]: their correlation tells which err alike."""
         units = self.units()
-        n, hits, nll = units["pixels"].T
-        gap = (units["width"][:, 1] - units["width"][:, 2]).sum(-1)
-        return torch.stack([sums - n * (sums.sum() / n.sum()) for sums in (nll, hits, gap)])
+        of_frames = [units.sums(MEANS[name]) for name in ("nll", "accuracy", "gap")]
+        return torch.stack([x - units.size * (x.sum() / units.size.sum()) for x in of_frames])
 
     def report(self, *, resampling: Resampling | None = None, block: int | Literal["auto"] = 1) -> Report:
         """Every metric; with `resampling`, its interval over frames or over blocks of so many successive ones.
@@ -133,7 +145,7 @@ class Frames:
         if not isinstance(block, int) or block < 1:
             raise InputError(f"block={block!r} must be at least 1 frame, or 'auto'")
         units = self.units(block)
-        count = len(units["pixels"])
+        count = len(units.size)
         ones = torch.ones(1, count, dtype=torch.float64)
         values = metrics(units)
         out = {name: _point(name, float(value(ones)), units) for name, value in values.items()}
@@ -142,37 +154,35 @@ class Frames:
             more = missed(self.series(), block)
             out = {n: interval(n, e, values[n], units, resampling, unit, more) for n, e in out.items()}
         said = None if resampling is None else resampling.describe(unit)
-        n = int(units["pixels"][:, 0].sum())
+        n = int(units.size.sum())
         extras: dict[str, Any] = {"frames": len(self.rows), "units": count, "auroc_bound": auroc_bound(units)}
         return Report(out, n, self.k, conventions(bins=self.bins, interval=said), extras=extras, percent=PERCENT)
 
 
-def metrics(units: dict[str, Tensor]) -> dict[str, Value]:
-    """Each metric as a function of the units' weights."""
-    n, hits, nll = units["pixels"].T
-    gap = units["width"][:, 1] - units["width"][:, 2]
-    right, wrong = units["ladder"][:, 0], units["ladder"][:, 1]
-
-    def miou(w: Tensor) -> Tensor:
-        both, predicted, labelled = (w @ units["overlap"][:, i] for i in range(3))
-        union = predicted + labelled - both
-        seen = union > 0
-        return (both / torch.where(seen, union, 1.0)).sum(-1) / seen.sum(-1)
-
-    return {
-        "accuracy": lambda w: w @ hits / (w @ n),
-        "nll": lambda w: w @ nll / (w @ n),
-        "brier": lambda w: w @ units["brier"] / (w @ n),
-        "ece": lambda w: (w @ gap).abs().sum(-1) / (w @ n),
-        "auroc": lambda w: ranking.auroc(w @ right, w @ wrong),
-        "miou": miou,
-        "consistency": lambda w: w @ units["steady"][:, 0] / (w @ units["steady"][:, 1]),
-    }
+def metrics(units: Sums) -> dict[str, Value]:
+    """Each metric as a function of the units' weights: those of the table, and two of segmentation's own."""
+    out: dict[str, Value] = {name: partial(_weighed, METRICS[name], units) for name in TABLED}
+    return out | {"miou": partial(_miou, units), "consistency": partial(_consistency, units)}
 
 
-def auroc_bound(units: dict[str, Tensor]) -> float:
+def _weighed(metric: Metric, units: Sums, w: Tensor) -> Tensor:
+    return metric(UnitPanel(units, w))
+
+
+def _miou(units: Sums, w: Tensor) -> Tensor:
+    both, predicted, labelled = (w @ units.overlap[:, i] for i in range(3))
+    union = predicted + labelled - both
+    seen = union > 0
+    return (both / torch.where(seen, union, 1.0)).sum(-1) / seen.sum(-1)
+
+
+def _consistency(units: Sums, w: Tensor) -> Tensor:
+    return w @ units.steady[:, 0] / (w @ units.steady[:, 1])
+
+
+def auroc_bound(units: Sums) -> float:
     """How far AUROC can be from the exact one: pairs on one cell count ½, and could count 0 or 1."""
-    right, wrong = units["ladder"].sum(0)
+    right, wrong = units.ladder.sum(0)
     pairs = float(right.sum() * wrong.sum())
     return float((right * wrong).sum()) / (2 * pairs) if pairs else 0.0
 
@@ -184,19 +194,19 @@ def blocked(values: Tensor, block: int) -> Tensor:
     return out.index_add_(0, groups, values)
 
 
-def _point(name: str, value: float, units: dict[str, Tensor]) -> Estimate:
-    if name == "consistency" and not bool(units["steady"][:, 1].any()):
+def _point(name: str, value: float, units: Sums) -> Estimate:
+    if name == "consistency" and not bool(units.steady[:, 1].any()):
         return Estimate(None, reason="one frame has no neighbour to agree with")
-    if name == "auroc" and not bool(units["ladder"].sum((0, 2)).all()):
+    if name == "auroc" and not bool(units.ladder.sum((0, 2)).all()):
         return Estimate(None, reason="no wrong pixel, or no right one")
     return Estimate(value)
 
 
 def interval(
-    name: str, e: Estimate, value: Value, units: dict[str, Tensor], resampling: Resampling, unit: str, more: float = 1.0
+    name: str, e: Estimate, value: Value, units: Sums, resampling: Resampling, unit: str, more: float = 1.0
 ) -> Estimate:
     """The estimate with its interval over the units; `more`: what their correlation widens it by (`blocks.missed`)."""
-    count = len(units["pixels"])
+    count = len(units.size)
     if e.value is None or count < 2:
         return e if e.value is None else Estimate(e.value, reason=f"one of the {unit}: no interval")
     if name != "ece" and count < FEW:
@@ -207,7 +217,7 @@ def interval(
     if name == "ece":
         few = count < FEW
         cells = _cells(units, more * (few_blocks(count, resampling.level) if few else 1.0))
-        low, high = invert(cells, ["ece"], resampling)["ece"]
+        low, high = invert(cells, [ECE], resampling)[ECE]
         if few:
             lowest, highest = _together(cells, resampling.level)
             low, high = min(low, lowest), max(high, highest)
@@ -240,9 +250,9 @@ def _student(name: str, e: Estimate, value: Value, count: int, level: float, uni
     return Estimate(e.value, *ends, method=f"Student's t on the influences of {count} {unit}")
 
 
-def _effective(units: dict[str, Tensor], share: float) -> float:
+def _effective(units: Sums, share: float) -> float:
     """Pixels, divided by how much whole units inflate the variance of a share of them."""
-    n, hits, _ = units["pixels"].T
+    n, hits = units.size, units.sums(MEANS["accuracy"])
     total, items = float(n.sum()), float(n.sum()) * share * (1 - share)
     if items == 0:
         return float(len(n))
@@ -260,13 +270,13 @@ def _together(cells: Cells, level: float) -> tuple[float, float]:
     assert cells.factor is not None
     most = cells.factor[:, cells.factor.square().sum(0).argmax()]
     steps = float(norm.ppf((1 + level) / 2)) * torch.linspace(-1, 1, 201, dtype=torch.float64)
-    gaps = cells.mass * (cells.confidence - cells.accuracy)
+    gaps = cells.mass * cells.gap
     moved = (gaps - steps[:, None] * most).abs().sum(1)
     return float(moved.min()), min(1.0, float(moved.max()))
 
 
-def _cells(units: dict[str, Tensor], widened: float) -> Cells:
-    signed = units["width"][:, 1] - units["width"][:, 2]
-    sums = units["width"].sum(0)
-    factor = group_factor(signed[:, sums[0] > 0], units["pixels"][:, 0]) * widened
+def _cells(units: Sums, widened: float) -> Cells:
+    signed = units.width[:, 1] - units.width[:, 2]
+    sums = units.width.sum(0)
+    factor = group_factor(signed[:, sums[0] > 0], units.size) * widened
     return replace(from_sums(*sums), factor=factor)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
 
 from calibrant.metrics.bca import (
     NEWCOMBE,
@@ -24,14 +25,17 @@ from calibrant.metrics.bca import (
     wilson,
 )
 from calibrant.metrics.bootstrap import bootstrap, coarse, with_bca
+from calibrant.metrics.calibration import GapError, ece_classwise, estimated
 from calibrant.metrics.calibration_intervals import invert
 from calibrant.metrics.classwise import classwise_interval
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.table import Mean, Metric, Panel, of_runs
+from calibrant.metrics.proper import Mean
+from calibrant.metrics.refinement import Ranked, Runs
+from calibrant.metrics.table import Metric, Panel
 from calibrant.types import Estimate, Report
 
 INVERSION = "test inversion on simulated gaps"
-
+UNKNOWN = "neither a mean, an error of gaps nor a ranking: no interval"
 
 LEAST = {"auroc": 3, "aupr_success": 10, "aupr_error": 10, "aurc": 10, "eaurc": 10, "fpr95": 10}
 """Errors (or correct answers, whichever are fewer) below which there is no interval; AUROC's 3 are of Newcombe's."""
@@ -53,7 +57,7 @@ def with_intervals(
             for name, e in points.items()
         }
     known = [m for m in metrics if points[m.name].value is not None]
-    gaps = gap_intervals(panel, {m.name for m in known}, resampling)
+    gaps = gap_intervals(panel, known, resampling)
     rare, level = rarer(panel), resampling.level
     out, drawn = dict(points), []
     for m in known:
@@ -71,8 +75,10 @@ def with_intervals(
             # certain and right throughout: noise of the observed size is no noise at all
             unmoved = name == "ks" and low == high
             out[name] = replace(e, reason=UNMOVED) if unmoved else replace(e, low=low, high=high, method=INVERSION)
-        else:
+        elif isinstance(m.compute, Mean | Ranked):
             drawn.append(m)
+        else:
+            out[name] = replace(e, reason=UNKNOWN)
     if drawn:
         out |= _bootstrapped(panel, drawn, points, resampling, f"BCa bootstrap over {unit}")
     return {name: caveat(name, e, rare) for name, e in out.items()}
@@ -111,8 +117,14 @@ def _bootstrapped(
 ) -> dict[str, Estimate]:
     if panel.group is None:
         good, bad = (c[0] for c in panel.runs)
-        wanted = {m.name: points[m.name] for m in metrics}
-        return with_bca(wanted, of_runs(metrics), good, bad, resampling, method=method)
+        ranked = {m.name: m.compute.of for m in metrics if isinstance(m.compute, Ranked)}
+
+        def compute(good: Tensor, bad: Tensor) -> dict[str, Tensor]:
+            runs = Runs(good, bad)
+            return {name: of(runs) for name, of in ranked.items()}
+
+        wanted = {name: points[name] for name in ranked}
+        return with_bca(wanted, compute, good, bad, resampling, method=method)
     ((on_cells, replicates),) = bootstrap([panel], metrics, resampling.replicates, resampling.seed)
     order, sorted_panel = coarse(panel)
     out = {}
@@ -123,21 +135,15 @@ def _bootstrapped(
     return out
 
 
-def gap_intervals(panel: Panel, names: set[str], resampling: Resampling) -> dict[str, tuple[float, float]]:
-    """Intervals of those metrics that are functions of gaps; `ece_debiased` estimates what `ece` does."""
-    width = {"ece", "ece_l2", "ece_max", "ece_over", "ece_under", "oe", "ece_debiased"} & names
-    out: dict[str, tuple[float, float]] = {}
-    if width:
-        wanted = (width - {"ece_debiased"}) | ({"ece"} if "ece_debiased" in width else set())
-        found = invert(panel.width_cells, sorted(wanted), resampling)
-        if "ece_debiased" in width:
-            found["ece_debiased"] = found["ece"]
-        out |= {name: found[name] for name in width}
-    if "ece_mass" in names:
-        out |= invert(panel.mass_cells, ["ece_mass"], resampling)
-    if "ks" in names:
-        out |= invert(panel.walk_cells, ["ks"], resampling)
-    if "ece_classwise" in names and panel.classwise is not None:
+def gap_intervals(panel: Panel, metrics: Sequence[Metric], resampling: Resampling) -> dict[str, tuple[float, float]]:
+    """Intervals of those metrics that are functions of gaps, or estimate one."""
+    wanted = {m.name: error for m in metrics if (error := estimated(m)) is not None}
+    found: dict[GapError, tuple[float, float]] = {}
+    for kind in dict.fromkeys(error.cells for error in wanted.values()):
+        errors = dict.fromkeys(error for error in wanted.values() if error.cells == kind)
+        found |= invert(panel.cells(kind), errors, resampling)
+    out = {name: found[error] for name, error in wanted.items()}
+    if panel.classwise is not None and any(m.compute is ece_classwise for m in metrics):
         design = 1.0 if panel.group is None else max(1.0, design_effect(panel.signed, panel.group))
         out["ece_classwise"] = classwise_interval(panel.classwise, panel.n, resampling.level, design)
     return out
@@ -158,7 +164,7 @@ def too_few(name: str, rare: int, *, drawn: bool) -> str | None:
 
 
 @dataclass(frozen=True)
-class Regime:
+class Caveat:
     """These metrics, under this condition, miss the nominal coverage; `words` says how.
 
     `holds` asks for the number of errors or correct answers, whichever are fewer, and for the estimate.
@@ -171,34 +177,34 @@ class Regime:
 
 FEW, SHORT = f"fewer than {MANY} errors or correct answers", "may cover less than 90%"
 
-REGIMES: tuple[Regime, ...] = (
-    Regime(
+CAVEATS: tuple[Caveat, ...] = (
+    Caveat(
         frozenset({"auroc"}),
         lambda rare, estimate: estimate.method == NEWCOMBE,
         "few errors: wide, may cover more than 99%",
     ),
-    Regime(
+    Caveat(
         frozenset({"fpr95"}),
         lambda rare, estimate: rare < MANY,
         "a share of few errors moves in steps: may cover more than 99%",
     ),
-    Regime(
+    Caveat(
         (frozenset(LEAST) - {"fpr95"})
         | {"nll", "brier", "gap", "ece", "ece_debiased", "ece_classwise", "ece_max", "ece_over", "oe", "ks"},
         lambda rare, estimate: estimate.method != NEWCOMBE and rare < MANY,
         f"{FEW}: {SHORT}",
     ),
-    Regime(
+    Caveat(
         frozenset({"ece", "ece_mass", "ece_l2", "ece_over", "ece_under", "oe", "ece_debiased", "ks"}),
         lambda rare, estimate: estimate.low == 0,
         "at the boundary 0: may cover more than 99%",
     ),
-    Regime(
+    Caveat(
         frozenset({"ece_classwise"}),
         lambda rare, estimate: True,
         "classes of an item taken to be as dependent as they can be: may cover more than 99%",
     ),
-    Regime(
+    Caveat(
         frozenset({"ece_max"}),
         lambda rare, estimate: True,
         "lower end valid for all bins at once: may cover more than 99%",
@@ -209,10 +215,10 @@ said."""
 
 
 def caveat(name: str, estimate: Estimate, rare: int) -> Estimate:
-    """The estimate with a note in its `method` when its interval is in a regime that does not cover."""
+    """The estimate with a note in its `method` when its interval is known to cover less, or more, than it says."""
     if estimate.low is None:
         return estimate
-    words = next((r.words for r in REGIMES if name in r.metrics and r.holds(rare, estimate)), None)
+    words = next((r.words for r in CAVEATS if name in r.metrics and r.holds(rare, estimate)), None)
     return estimate if words is None else replace(estimate, method=f"{estimate.method}; {words}")
 
 

@@ -15,33 +15,35 @@ p is the level at which it would touch 0. Coverage and power are in docs/coverag
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from calibrant.functional.classwise import classwise_influence
-from calibrant.metrics import METRICS, calibration_intervals
 from calibrant.metrics.bca import acceleration, bca, design_effect, influence, normal_cdf, normal_quantile, summed
 from calibrant.metrics.bootstrap import coarse
+from calibrant.metrics.calibration import GapError
+from calibrant.metrics.calibration_cells import Cells
 from calibrant.metrics.classwise import classwise_cells, linear_and_rest, pivot
 from calibrant.metrics.difference_range import (
     Curve,
     Rho,
+    accepted_range,
+    accepted_range_unpaired,
     chance,
     constant,
     correlation,
     critical,
     curve,
-    profile,
-    unrelated,
 )
-from calibrant.metrics.paired_noise import Joint, reach
+from calibrant.metrics.paired_noise import PairedNoise, reach
 from calibrant.metrics.table import Metric, Panel
 from calibrant.types import Predictions
 
 ALIKE = "no item tells them apart"
-PROFILE = "range of differences that a test on simulated gaps accepts"
+ACCEPTED = "range of differences that a test on simulated gaps accepts"
 
 _CLEAR = 3.0  # pivot of 0 beyond which an error is not noise, and neither is its sign
 _TAIL = 10  # replicates beyond 0 below which their count says less than a normal tail
@@ -95,7 +97,7 @@ def smooth(
 
 
 def _influence_of_difference(
-    metric: Metric, panels: tuple[Panel, Panel], values: tuple[float, float], folded: bool
+    metric: Callable[[Panel], Tensor], panels: tuple[Panel, Panel], values: tuple[float, float], folded: bool
 ) -> Tensor:
     out = torch.zeros(panels[0].scores.n, dtype=torch.float64)
     for sign, panel, value in zip((-1.0, 1.0), panels, values, strict=True):
@@ -121,30 +123,31 @@ def bca_p(observed: float, drawn: Tensor, accelerated: float) -> float:
     return min(1.0, 2 * normal_cdf(-abs(w)))
 
 
-def calibration(metric: Metric, joint: Joint, values: tuple[float, float], level: float) -> Paired:
-    """A binned error, or KS. `ece_debiased` estimates what `ece` does."""
-    name = "ece" if metric.name == "ece_debiased" else metric.name
-    statistic, side = calibration_intervals.STATISTICS[name]
+def calibration(error: GapError, noise: PairedNoise, values: tuple[float, float], level: float) -> Paired:
+    """Of an error of gaps; the values may be those of a metric that only estimates it."""
     observed = values[1] - values[0]
-    if observed == 0 and _alike(joint.panels):
+    if observed == 0 and _alike(noise.panels):
         return Paired(0.0, 0.0, 1.0, ALIKE)
-    couple = joint.couple(name)
-    if all(c.certain for c in couple.cells):  # only the confidences vary, and they are smooth
-        return _around(METRICS[name], joint.panels, values, level)
-    seen = [float(statistic(c.mass * c.gap, c)) for c in couple.cells]
-    lines = zip(couple.cells, joint.lines(name), seen, strict=True)
-    a, b = (curve(statistic(line.gap * c.mass, c), statistic(line.drawn, c), at) for c, line, at in lines)
-    far = reach(couple, name, normal_quantile((1 + level) / 2))
+    both = noise.cells(error.cells)
+    if all(c.certain for c in both.cells):  # only the confidences vary, and they are smooth
+        return _around(error, noise.panels, values, level)
+    lines = zip(both.cells, noise.lines(error), strict=True)
+    a, b = (curve(error.of(line.gap * c.mass, c), error.of(line.drawn, c), _seen(error, c)) for c, line in lines)
+    far = reach(both, error, normal_quantile((1 + level) / 2))
     rho: Rho | None = correlation(a, b)
-    if side != "both" and min(float(a.z[0]), float(b.z[0])) < _CLEAR:
+    if error.side != "both" and min(float(a.z[0]), float(b.z[0])) < _CLEAR:
         # A walk's sign may be noise's: what raises one predictor's KS then lowers the other's, which no ρ describes.
         # Of one-sided errors near 0, the gaps of the other sign decide ρ, and they are noise.
-        rho = None if side == "walk" else constant(0.0)
+        rho = None if error.side == "walk" else constant(0.0)
     found = _accepted(a, b, rho, far, observed, level)
-    if any(c.certain for c in couple.cells):  # lines that end at an accuracy of 1 know nothing beyond
-        plain = _around(METRICS[name], joint.panels, values, level)
-        return Paired(min(found.low, plain.low), max(found.high, plain.high), max(found.p, plain.p), PROFILE)
+    if any(c.certain for c in both.cells):  # lines that end at an accuracy of 1 know nothing beyond
+        plain = _around(error, noise.panels, values, level)
+        return Paired(min(found.low, plain.low), max(found.high, plain.high), max(found.p, plain.p), ACCEPTED)
     return found
+
+
+def _seen(error: GapError, c: Cells) -> float:
+    return float(error.of(c.mass * c.gap, c))
 
 
 def _accepted(a: Curve, b: Curve, rho: Rho | None, far: tuple[float, float], observed: float, level: float) -> Paired:
@@ -152,21 +155,21 @@ def _accepted(a: Curve, b: Curve, rho: Rho | None, far: tuple[float, float], obs
     if far == (0.0, 0.0):
         return Paired(observed, observed, 1.0, ALIKE)
     if rho is None:
-        least, most, not_above, not_below = unrelated(a, b, normal_quantile((1 + level) / 2))
+        least, most, not_above, not_below = accepted_range_unpaired(a, b, normal_quantile((1 + level) / 2))
         p = math.erfc(abs(not_above - not_below) / math.sqrt(2))
     else:
-        least, most, not_above, not_below = profile(a, b, rho, critical(level))
+        least, most, not_above, not_below = accepted_range(a, b, rho, critical(level))
         p = chance(abs(not_above - not_below))  # one of the two is 0, but for rounding
     least, most = min(max(least, -far[0]), observed), max(min(most, far[1]), observed)
     if least > 0 or most < 0:
-        return Paired(least, most, min(p, 1 - level), PROFILE)
+        return Paired(least, most, min(p, 1 - level), ACCEPTED)
     # 0 is inside by the observed difference alone, which then has the other sign: nothing is said
-    return Paired(least, most, p if p >= 1 - level else 1.0, PROFILE)
+    return Paired(least, most, p if p >= 1 - level else 1.0, ACCEPTED)
 
 
-def _around(metric: Metric, panels: tuple[Panel, Panel], values: tuple[float, float], level: float) -> Paired:
+def _around(error: GapError, panels: tuple[Panel, Panel], values: tuple[float, float], level: float) -> Paired:
     """Normal, from each item's influence on the difference."""
-    u = _by_unit(_influence_of_difference(metric, panels, values, False), panels[0].scores.group)
+    u = _by_unit(_influence_of_difference(error, panels, values, False), panels[0].scores.group)
     spread = math.sqrt(float(u.square().sum()))
     return normal(values[1] - values[0], spread, level, "influence of each item")
 

@@ -11,14 +11,14 @@ that fall into cells (s = t = 1). With groups, the groups' sums take the place o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from calibrant.metrics import calibration_intervals
+from calibrant.metrics.calibration import GapError, Kind, Side
 from calibrant.metrics.calibration_cells import Cells, Noise, cells, observed_gaps
+from calibrant.metrics.calibration_intervals import Line, line
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.table import Panel
 
@@ -26,7 +26,7 @@ Two = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Couple:
+class PairedCells:
     """Cells of both predictors, the bin each cell is, and common random numbers for both."""
 
     cells: tuple[Cells, Cells]
@@ -34,27 +34,25 @@ class Couple:
     noise: tuple[Noise, Noise]
 
 
-class Joint:
-    """Couples and lines of two panels, made once for all the metrics that use them."""
+class PairedNoise:
+    """Cells and lines of two panels, made once for all the errors that use them."""
 
     def __init__(self, panels: tuple[Panel, Panel], resampling: Resampling) -> None:
         self.panels, self.resampling = panels, resampling
-        self._couples: dict[str, Couple] = {}
-        self._lines: dict[tuple[str, str], tuple[calibration_intervals.Line, calibration_intervals.Line]] = {}
+        self._cells: dict[Kind, PairedCells] = {}
+        self._lines: dict[tuple[Kind, Side], tuple[Line, Line]] = {}
 
-    def couple(self, name: str) -> Couple:
-        kind = name if name in ("ece_mass", "ks") else "width"
-        if kind not in self._couples:
-            self._couples[kind] = couple(self.panels, kind, self.resampling)
-        return self._couples[kind]
+    def cells(self, kind: Kind) -> PairedCells:
+        if kind not in self._cells:
+            self._cells[kind] = paired_cells(self.panels, kind, self.resampling)
+        return self._cells[kind]
 
-    def lines(self, name: str) -> tuple[calibration_intervals.Line, calibration_intervals.Line]:
+    def lines(self, error: GapError) -> tuple[Line, Line]:
         """The line of hypotheses of each predictor: that of its own upper end, for both ends of a difference."""
-        side = calibration_intervals.STATISTICS[name][1]
-        key = (name if name == "ece_mass" else "width", side)
+        key = (error.cells, error.side)
         if key not in self._lines:
-            c = self.couple(name)
-            a, b = (calibration_intervals.line(k, side, "high", n) for k, n in zip(c.cells, c.noise, strict=True))
+            both = self.cells(error.cells)
+            a, b = (line(c, error.side, "high", n) for c, n in zip(both.cells, both.noise, strict=True))
             self._lines[key] = (a, b)
         return self._lines[key]
 
@@ -70,11 +68,12 @@ def turned(panels: tuple[Panel, Panel]) -> bool:
     return False
 
 
-def couple(panels: tuple[Panel, Panel], kind: str, resampling: Resampling) -> Couple:
-    held = [torch.unique(_index(kind, p), return_inverse=True) for p in panels]
+def paired_cells(panels: tuple[Panel, Panel], kind: Kind, resampling: Resampling) -> PairedCells:
+    held = [torch.unique(p.index(kind), return_inverse=True) for p in panels]
     s, group = [p.scores for p in panels], panels[0].scores.group
     a, b = (
-        cells(which, x.confidence, x.correct, group, smooth=kind == "ks") for (_, which), x in zip(held, s, strict=True)
+        cells(which, x.confidence, x.correct, group, smooth=kind == "walk")
+        for (_, which), x in zip(held, s, strict=True)
     )
     signed = [x.confidence - x.correct.double() for x in s]
     which = (held[0][1], held[1][1])
@@ -88,12 +87,7 @@ def couple(panels: tuple[Panel, Panel], kind: str, resampling: Resampling) -> Co
     r_share = gram(which, (ones, ones)) if group is None else _between(which, (signed[0], signed[1]), (a, b), group)
     hits_b = coupled(hits, gram(which, (signed[0], signed[1])), normal(len(b.count)))
     share_b = coupled(share, r_share, normal(len(b.count)))
-    return Couple((a, b), (held[0][0], held[1][0]), (_noise(hits, share), _noise(hits_b, share_b)))
-
-
-def _index(kind: str, panel: Panel) -> Tensor:
-    index: Tensor = getattr(panel, {"ks": "walk_index", "ece_mass": "mass_index"}.get(kind, "width_index"))
-    return index
+    return PairedCells((a, b), (held[0][0], held[1][0]), (_noise(hits, share), _noise(hits_b, share_b)))
 
 
 def _noise(hits: Tensor, share: Tensor) -> Noise:
@@ -133,58 +127,25 @@ def coupled(x: Tensor, r: Tensor, fresh: Tensor) -> Tensor:
     return out
 
 
-def _sum(x: Tensor) -> Two:
-    total = x.abs().sum(-1)
-    return total, total
-
-
-def _rising(x: Tensor) -> Two:
-    return (-x).clamp_min(0).sum(-1), x.clamp_min(0).sum(-1)
-
-
-def _largest(x: Tensor) -> Two:
-    largest = x.abs().amax(-1)
-    return largest, largest
-
-
-def _length(x: Tensor) -> Two:
-    length = x.square().sum(-1).sqrt()
-    return length, length
-
-
-_NORMS: dict[str, tuple[Callable[[Tensor, Cells], Tensor], Callable[[Tensor], Two]]] = {
-    "ece": (lambda d, c: d, _sum),
-    "ece_mass": (lambda d, c: d, _sum),
-    "ece_l2": (lambda d, c: d / c.mass.sqrt(), _length),
-    "ece_max": (lambda d, c: d / c.mass, _largest),
-    "ece_over": (lambda d, c: d, _rising),
-    "ece_under": (lambda d, c: -d, _rising),
-    "oe": (lambda d, c: c.confidence * d, _rising),
-    "ks": (lambda d, c: torch.cumsum(d, -1), _largest),
-}
-"""Metric → the vector of which it is a norm, and how far a change of that vector can (lower, raise) the norm."""
-
-
-def reach(couple: Couple, name: str, z: float) -> tuple[float, float]:
+def reach(both: PairedCells, error: GapError, z: float) -> tuple[float, float]:
     """How far b's error can lie (below, above) a's: | ‖v‖ − ‖u‖ | ≤ ‖v − u‖, plus z standard errors.
 
     Predictors that say nearly the same have nearly the same gaps, whatever these are."""
-    vector, norm = _NORMS[name]
-    size = 1 + int(max(p.max() for p in couple.place))
+    size = 1 + int(max(p.max() for p in both.place))
     seen, drawn = [], []
-    for c, place, noise in zip(couple.cells, couple.place, couple.noise, strict=True):
+    for c, place, noise in zip(both.cells, both.place, both.noise, strict=True):
         gaps = torch.cat([(c.mass * c.gap)[None], observed_gaps(c, c.gap[None], noise)[0]])
-        v = vector(gaps, c)
-        if name == "ks":  # a shorter walk stays where it ended
+        v = error.vector(gaps, c)
+        if error.cells == "walk":  # a shorter walk stays where it ended
             full = torch.cat([v, v[:, -1:].expand(-1, size - v.shape[1])], 1)
         else:
             full = torch.zeros(len(v), size, dtype=torch.float64)
             full[:, place] = v
         seen.append(full[:1])
         drawn.append(full[1:])
-    at, around = norm(seen[1] - seen[0]), norm(drawn[1] - drawn[0])
-    error = [float(d.std()) for d in around]
+    at, around = error.norm.reach(seen[1] - seen[0]), error.norm.reach(drawn[1] - drawn[0])
+    spread = [float(d.std()) for d in around]
     down, up = (
-        float(x) + z * (e if e > 1e-12 else 0.0) for x, e in zip(at, error, strict=True)
+        float(x) + z * (e if e > 1e-12 else 0.0) for x, e in zip(at, spread, strict=True)
     )  # rounding is no noise
     return down, up

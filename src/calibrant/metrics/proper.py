@@ -5,10 +5,29 @@ NLL = −log p_y, Brier = Σ_k (p_k − 1[k = y])² (PEP app. B, sum form).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 from torch import Tensor
 
 from calibrant.functional.scores import Scores
-from calibrant.metrics.table import Panel
+
+if TYPE_CHECKING:
+    from calibrant.metrics.table import Panel
+
+Column = Callable[[Scores], Tensor]
+"""What a metric is of each item."""
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A metric that is the mean of a column."""
+
+    column: Column
+
+    def __call__(self, panel: Panel) -> Tensor:
+        return panel.mean_of(self.column)
 
 
 def accuracy(scores: Scores) -> Tensor:

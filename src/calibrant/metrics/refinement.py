@@ -1,36 +1,69 @@
-"""Refinement: does confidence rank correct answers above errors? (DS Def. 2.2, Eq. 4)"""
+"""Refinement: does confidence rank correct answers above errors? (DS Def. 2.2, Eq. 4) Functions of the ordered runs."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from calibrant.functional import ranking
-from calibrant.metrics.table import Panel
+
+if TYPE_CHECKING:
+    from calibrant.metrics.table import Panel
 
 
-def auroc(panel: Panel) -> Tensor:
-    return ranking.auroc(*panel.runs)
+@dataclass(frozen=True)
+class Runs:
+    """Weights of the correct and of the incorrect items in each run of ties [B, R], most confident first."""
+
+    good: Tensor
+    bad: Tensor
+
+    def __iter__(self) -> Iterator[Tensor]:
+        yield from (self.good, self.bad)
+
+    @cached_property
+    def aurc(self) -> Tensor:
+        """Shared by AURC and its excess: the harmonic numbers are most of their cost."""
+        return ranking.aurc(self.good, self.bad)
 
 
-def aupr_success(panel: Panel) -> Tensor:
-    return ranking.aupr_success(*panel.runs)
+@dataclass(frozen=True)
+class Ranked:
+    """A metric of the ranking: what it is of the runs."""
+
+    of: Callable[[Runs], Tensor]
+
+    def __call__(self, panel: Panel) -> Tensor:
+        return self.of(panel.runs)
 
 
-def aupr_error(panel: Panel) -> Tensor:
-    return ranking.aupr_error(*panel.runs)
+def auroc(runs: Runs) -> Tensor:
+    return ranking.auroc(*runs)
 
 
-def aurc(panel: Panel) -> Tensor:
-    return panel.aurc
+def aupr_success(runs: Runs) -> Tensor:
+    return ranking.aupr_success(*runs)
 
 
-def eaurc(panel: Panel) -> Tensor:
+def aupr_error(runs: Runs) -> Tensor:
+    return ranking.aupr_error(*runs)
+
+
+def aurc(runs: Runs) -> Tensor:
+    return runs.aurc
+
+
+def eaurc(runs: Runs) -> Tensor:
     """AURC above that of a perfect ranking at the same error rate (exact finite sum: perfect gives 0)."""
-    return panel.aurc - ranking.best_aurc(*panel.runs)
+    return runs.aurc - ranking.best_aurc(*runs)
 
 
-def fpr95(panel: Panel) -> Tensor:
-    return ranking.fpr_at_tpr(*panel.runs)
+def fpr95(runs: Runs) -> Tensor:
+    return ranking.fpr_at_tpr(*runs)
 
 
 def needs_both(panel: Panel) -> str | None:

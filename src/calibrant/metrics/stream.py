@@ -22,8 +22,12 @@ from calibrant.functional.binning import BinSums, equal_width
 from calibrant.functional.scores import Classwise, Scores
 from calibrant.metrics import METRICS, proper
 from calibrant.metrics.bootstrap import merge
+from calibrant.metrics.calibration import Kind
 from calibrant.metrics.calibration_cells import Cells, from_sums
-from calibrant.metrics.table import WALK, Column, Mean, Panel, Spread
+from calibrant.metrics.proper import Column, Mean
+from calibrant.metrics.refinement import Runs
+from calibrant.metrics.table import WALK, Spread
+from calibrant.metrics.units import UnitPanel
 
 MANTISSA = 14
 _SHIFT = 52 - MANTISSA
@@ -71,6 +75,32 @@ class StreamState:
             classwise=cells,
             grouped=self.grouped or other.grouped,
         )
+
+    @property
+    def used(self) -> Tensor:
+        """The rungs that hold items, most confident first."""
+        return (self.ladder[0] + self.ladder[1] > 0).nonzero()[:, 0].flip(0)
+
+    @property
+    def size(self) -> Tensor:
+        return torch.tensor([float(self.n)], dtype=torch.float64)
+
+    def of(self, column: Column) -> Tensor:
+        """Σ, Σ² and Σ³ of a column."""
+        return self.moments[list(MEANS.values()).index(column)]
+
+    def sums(self, column: Column) -> Tensor:
+        return self.of(column)[:1]
+
+    @property
+    def runs(self) -> Runs:
+        good, bad = self.ladder[:2, None, self.used]
+        return Runs(good, bad)
+
+    @property
+    def bin_sums(self) -> BinSums:
+        count, confidence, correct, _ = self.width
+        return BinSums(count[None], confidence[None], correct[None])
 
 
 def rung(log_error: Tensor) -> Tensor:
@@ -142,18 +172,18 @@ class NoItemsError(Exception):
     """A metric asked for items, which a stream does not keep."""
 
 
-class StreamPanel(Panel):
-    """What metrics share, from sums instead of items. Rungs are listed most confident first."""
+class StreamPanel(UnitPanel):
+    """What metrics share, from sums instead of items: one unit, which counts once."""
 
     def __init__(self, state: StreamState) -> None:
+        super().__init__(state, torch.ones(1, 1, dtype=torch.float64))
         self.state = state
-        self.weights = None
-        used = (state.ladder[0] + state.ladder[1] > 0).nonzero()[:, 0].flip(0)
+        used = state.used
         self.t = floor_of(used)
         columns: list[Tensor] = list(state.ladder[:, used])
         self.good, self.bad, self.conf_good, self.conf_bad = columns
         self.n, self.k, self.about, self.classwise = state.n, state.k, state.about, state.classwise
-        self.group = None
+        self.group = self.weights = None
 
     @property
     def scores(self) -> Scores:  # type: ignore[override]
@@ -168,49 +198,25 @@ class StreamPanel(Panel):
         labels = self.state.impossible
         return f"{labels} labels were called impossible" if labels else None
 
-    @cached_property
-    def total(self) -> Tensor:
-        return torch.tensor([float(self.n)], dtype=torch.float64)
-
-    def mean_of(self, column: Column) -> Tensor:
-        return self._moments(column)[:1] / self.n
-
     def spread_of(self, column: Column, mean: float) -> Spread:
-        first, second, third = self._moments(column).tolist()
+        first, second, third = self.state.of(column).tolist()
         n = self.n
         square = max(second - n * mean**2, 0.0) / n**2
         cube = (third - 3 * mean * second + 3 * mean**2 * first - n * mean**3) / n**3
         return Spread(square, cube, -math.inf, math.inf)
 
-    def _moments(self, column: Column) -> Tensor:
-        return self.state.moments[list(MEANS.values()).index(column)]
-
-    @cached_property
-    def width(self) -> BinSums:
-        count, confidence, correct, _ = self.state.width
-        return BinSums(count[None], confidence[None], correct[None])
-
-    @cached_property
-    def width_cells(self) -> Cells:
-        return from_sums(*self.state.width)
-
-    @cached_property
-    def runs(self) -> tuple[Tensor, Tensor]:
-        return self.good[None], self.bad[None]
-
     @cached_property
     def walk(self) -> Tensor:
-        return (self.conf_good + self.conf_bad - self.good)[None]
+        return ((self.conf_good + self.conf_bad - self.good) / self.n).flip(0)[None]
 
-    @cached_property
-    def walk_cells(self) -> Cells:
-        good, bad, confidence, square = (
-            c.flip(0) for c in merge(self.good, self.bad, self.conf_good + self.conf_bad, self.squares, cells=WALK)
-        )
-        return from_sums(good + bad, confidence, good, square, smooth=True)
-
-    @cached_property
-    def mass_cells(self) -> Cells:
+    def cells(self, kind: Kind) -> Cells:
+        if kind == "width":
+            return from_sums(*self.state.width)
+        confidence = self.conf_good + self.conf_bad
+        if kind == "walk":
+            columns = merge(self.good, self.bad, confidence, self.squares, cells=WALK)
+            good, bad, confidence, square = (c.flip(0) for c in columns)
+            return from_sums(good + bad, confidence, good, square, smooth=True)
         m, inside = self.mass, torch.bincount(self.mass_bin, self.squares, minlength=self.state.bins)
         return from_sums(m.count[0], m.confidence[0], m.correct[0], inside)
 

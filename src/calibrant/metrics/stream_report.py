@@ -57,7 +57,7 @@ def report(
         estimates = _with_intervals(panel, chosen, estimates, bounds, resampling)
         described = resampling.describe("items")
         if not state.grouped:
-            extras["calibration_test"] = calibration_test(panel.width_cells, resampling)
+            extras["calibration_test"] = calibration_test(panel.cells("width"), resampling)
     return Report(
         metrics=estimates,
         n=state.n,
@@ -133,7 +133,7 @@ def _nonempty(good: Tensor, bad: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _aurc(p: StreamPanel) -> float:
-    value = float(p.aurc)
+    value = float(p.runs.aurc)
     high = float(ranking.aurc(*_nonempty(*_ordered(p, True))))
     low = float(ranking.aurc(*_nonempty(*_ordered(p, False))))
     return max(high - value, value - low, 0.0)
@@ -158,11 +158,10 @@ def _fpr95(p: StreamPanel) -> float:
 
 
 def _ks(p: StreamPanel) -> float:
-    signed = p.walk[0].flip(0)  # least confident first
-    end = torch.cumsum(signed, 0)
-    start = end - signed
-    worst = torch.maximum((start + p.too_high.flip(0)).abs(), (start - p.too_low.flip(0)).abs())
-    return max(float(worst.max() - end.abs().max()), 0.0) / p.n
+    end = torch.cumsum(p.walk[0], 0)
+    start = end - p.walk[0]
+    worst = torch.maximum((start + p.too_high.flip(0) / p.n).abs(), (start - p.too_low.flip(0) / p.n).abs())
+    return max(float(worst.max() - end.abs().max()), 0.0)
 
 
 def _ece_mass(p: StreamPanel) -> float:

@@ -8,7 +8,7 @@ sorts once; it is rebuilt for each Scores and thrown away.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -17,15 +17,14 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.binning import BinSums, bin_sums, equal_mass, equal_width
-from calibrant.functional.ranking import Ranking, aurc, merged, rank, run_maxima, run_sums, run_weights
+from calibrant.functional.ranking import Ranking, merged, rank, run_maxima, run_sums, run_weights
 from calibrant.functional.scores import Scores
+from calibrant.metrics.calibration import Kind
 from calibrant.metrics.calibration_cells import Cells, cells
+from calibrant.metrics.proper import Column
+from calibrant.metrics.refinement import Runs
 
 Family = Literal["proper", "calibration", "refinement"]
-
-
-Column = Callable[[Scores], Tensor]
-"""What a metric is of each item."""
 
 WALK = 60
 """Cells of the walk whose largest excursion is KS."""
@@ -42,7 +41,7 @@ class Spread:
 
 
 class Panel:
-    """Shared intermediate results of one Scores under one set of weights."""
+    """What metrics share of one Scores under one set of weights."""
 
     def __init__(self, scores: Scores, weights: Tensor | None = None, parent: Panel | None = None) -> None:
         self.scores = scores
@@ -50,6 +49,7 @@ class Panel:
         self.group, self.classwise = scores.group, scores.classwise
         self.weights = weights
         self._parent = parent  # the unweighted panel: its sort and bins do not depend on weights
+        self._cells: dict[Kind, Cells] = {}
 
     @property
     def right(self) -> int:
@@ -89,45 +89,44 @@ class Panel:
         return equal_mass(confidence, self.scores.bins, order.flip(0))
 
     @cached_property
-    def width(self) -> BinSums:
-        return self._sums(self.width_index)
-
-    @cached_property
-    def width_cells(self) -> Cells:
-        """The occupied bins of equal width with what their noise depends on: for intervals and the test."""
-        s = self.scores
-        return cells(self.width_index, s.confidence, s.correct, s.group)
-
-    @cached_property
-    def mass(self) -> BinSums:
-        return self._sums(self.mass_index)
-
-    @cached_property
-    def mass_cells(self) -> Cells:
-        s = self.scores
-        return cells(self.mass_index, s.confidence, s.correct, s.group)
-
-    @cached_property
     def walk_index(self) -> Tensor:
         """Cell of each item along the walk whose largest excursion is KS, the least confident first."""
         at = torch.empty_like(self.scores.labels)
         at[self.ranking.positions] = merged(self.ranking, WALK)
         return at.max() - at
 
+    def index(self, kind: Kind) -> Tensor:
+        """Cell of each item."""
+        found: Tensor = getattr(self, f"{kind}_index")
+        return found
+
+    def cells(self, kind: Kind) -> Cells:
+        """The occupied cells with what their noise depends on: for intervals and tests."""
+        if kind not in self._cells:
+            s = self.scores
+            self._cells[kind] = cells(self.index(kind), s.confidence, s.correct, s.group, smooth=kind == "walk")
+        return self._cells[kind]
+
     @cached_property
-    def walk_cells(self) -> Cells:
-        s = self.scores
-        return cells(self.walk_index, s.confidence, s.correct, s.group, smooth=True)
+    def width(self) -> BinSums:
+        return self._sums(self.width_index)
+
+    @cached_property
+    def mass(self) -> BinSums:
+        return self._sums(self.mass_index)
 
     @cached_property
     def walk(self) -> Tensor:
-        """Σ (confidence − correctness) of each run of ties, [B, R], most confident first."""
-        return self.by_run(self.signed)
+        """The gap of each run of ties, [B, R], the least confident first: only whole runs can be cut off."""
+        ranked = self.ranking.ranked(self.signed)[None]
+        if self.weights is not None:
+            ranked = ranked * self.ranking.ranked(self.weights)
+        sums = ranked if self.ranking.runs == len(self.signed) else run_sums(self.ranking, ranked)
+        return sums.flip(1) / self.total[:, None]
 
     @cached_property
-    def runs(self) -> tuple[Tensor, Tensor]:
-        """(good, bad) weights per run of ties, most confident first."""
-        return run_weights(self.ranking, self.hits, self.weights)
+    def runs(self) -> Runs:
+        return Runs(*run_weights(self.ranking, self.hits, self.weights))
 
     @cached_property
     def hits(self) -> Tensor:
@@ -140,26 +139,16 @@ class Panel:
         return self._parent.signed if self._parent else self.scores.confidence - self.hits
 
     @cached_property
-    def aurc(self) -> Tensor:
-        """Shared by AURC and its excess: the harmonic numbers are most of their cost."""
-        return aurc(*self.runs)
-
-    @cached_property
     def total(self) -> Tensor:
         """Weight of each replicate, [B]."""
         if self.weights is None:
             return self.scores.confidence.new_tensor([float(self.scores.n)])
         return self.weights.double().sum(1)
 
-    def mean(self, values: Tensor) -> Tensor:
-        """Weighted mean of a per-item column, [B]."""
-        if self.weights is None:
-            return values.double().mean()[None]
-        return (self.weights.double() @ values.double()) / self.total
-
     def mean_of(self, column: Column) -> Tensor:
         """Weighted mean of what a column is of each item, [B]."""
-        return self.mean(column(self.scores))
+        values = column(self.scores).double()
+        return values.mean()[None] if self.weights is None else (self.weights.double() @ values) / self.total
 
     def spread_of(self, column: Column, mean: float) -> Spread:
         values = column(self.scores)
@@ -167,37 +156,9 @@ class Panel:
         ends = float(values.min()), float(values.max())
         return Spread(float(u.square().sum()), float(u.pow(3).sum()), *ends)
 
-    def by_run(self, values: Tensor) -> Tensor:
-        """Weighted sums of a per-item column in each run of ties, [B, R], most confident first."""
-        ranked = self.ranking.ranked(values)[None]
-        if self.weights is not None:
-            ranked = ranked * self.ranking.ranked(self.weights)
-        return ranked if self.ranking.runs == len(values) else run_sums(self.ranking, ranked)
-
     def _sums(self, index: Tensor) -> BinSums:
         s = self.scores
         return bin_sums(index, s.bins, s.confidence, s.correct, self.weights)
-
-
-def of_runs(metrics: Sequence[Metric]) -> Callable[[Tensor, Tensor], dict[str, Tensor]]:
-    """Metrics of the ranking as functions of its runs alone: (good [B, R], bad [B, R]) → values [B] by name."""
-
-    def compute(good: Tensor, bad: Tensor) -> dict[str, Tensor]:
-        panel = Panel.__new__(Panel)
-        panel.runs = good, bad
-        return {m.name: m.compute(panel) for m in metrics}
-
-    return compute
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A metric that is the mean of a column: what it is of each item."""
-
-    column: Column
-
-    def __call__(self, panel: Panel) -> Tensor:
-        return panel.mean_of(self.column)
 
 
 @dataclass(frozen=True)
