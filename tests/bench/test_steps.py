@@ -18,11 +18,12 @@ from calibrant.bench import train as train_module
 from calibrant.bench.place import Place
 from calibrant.bench.run import graph
 from calibrant.bench.steps import Measure, Predict
+from calibrant.bench.tables import lines, standing
 from calibrant.bench.train import Levels, Train
 from calibrant.cli import run
 from calibrant.executors import InProcess, execute
 from calibrant.files import hashed
-from calibrant.papers import PAPERS, Experiment, experiments
+from calibrant.papers import PAPERS, Experiment, experiment, experiments
 from calibrant.training import How
 from calibrant.training import read as recipe
 from calibrant.training.settings import Choice
@@ -211,3 +212,35 @@ def test_weights_that_were_not_kept_are_made_again_when_an_ensemble_needs_them(t
     assert again.measured["as_trained"] == plain.measured["as_trained"], "the same training, from its start"
     assert again.extras["epochs"] == 5 and again.extras["ensemble_size"] == 1
     assert steps[0].done() and graph([(averaged, 0), (PLAIN, 0)], 5, here) == []
+
+
+def test_a_raised_edition_makes_cells_stale_and_they_are_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, pep = place(tmp_path), replace(PLAIN, row="pep", ensembles=(Choice("pep", {"members": 2, "sigma": 0.01}),))
+    asked = [(PLAIN, 0), (pep, 0)]
+
+    def again() -> list[str]:
+        steps = graph(asked, 1, here)
+        assert all(o.ending == "done" for o in execute(steps, InProcess()))
+        return sorted(type(s).__name__ for s in steps)
+
+    assert again() == ["Measure", "Measure", "Predict", "Train"] and again() == []
+    known = {c.key for c in here.store.cells()}
+    for step, made in (
+        ("measure", ["Measure", "Measure", "Predict", "Train"]),  # the last two are done, and only asked whether
+        ("predict", ["Measure", "Predict", "Train"]),  # the plain network's own predictions are the training's
+        ("train", ["Measure", "Measure", "Predict", "Train"]),
+    ):
+        monkeypatch.setitem(experiment.EDITIONS, step, 1)
+        stale = [c for c in here.store.cells() if c.stale]
+        assert stale and not any(c.counts for c in stale), step
+        shown = {line.experiment for line in lines(here.store.cells())}
+        assert pep.name not in shown
+        [row] = standing([pep], here.store, 1, 1)
+        assert (row.done, row.stale) == (0, 1)
+        files = len(list((tmp_path / "runs").glob("*/metrics.json")))
+        assert again() == made, step
+        trained = len(list((tmp_path / "runs").glob("*/metrics.json"))) - files
+        assert trained == (step == "train") and again() == []
+    assert known < {c.key for c in here.store.cells()}, "what was measured is kept"

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 from calibrant.bench.store import KEY_LENGTH, Store
 from calibrant.data import Data
-from calibrant.training.recipe import DataSettings, Recipe
+from calibrant.papers.experiment import EDITIONS
+from calibrant.training.recipe import DataSettings, Recipe, digest
 from calibrant.training.run import How, data_of
 from calibrant.training.settings import Choice, build, plain
 
@@ -30,7 +31,9 @@ class Place:
         return Store(self.results)
 
     def run(self, recipe: Recipe) -> Path:
-        return self.runs / recipe.key()[:KEY_LENGTH]
+        """The folder of a training; after its edition was raised, another one."""
+        edition = EDITIONS["train"]
+        return self.runs / (digest([edition, recipe.key()]) if edition else recipe.key())[:KEY_LENGTH]
 
     def data(self, recipe: Recipe) -> Data:
         return _loaded(json.dumps(plain(recipe.data), sort_keys=True), self.how.root, self.how.factory)

@@ -104,7 +104,7 @@ def groups(cells: Iterable[Cell], experiments: Iterable[str]) -> list[Group]:
     wanted = set(experiments)
     by_scale: dict[str, dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
     for cell in cells:
-        if cell.status == "done" and cell.experiment in wanted and cell.scale != SMOKE:
+        if cell.counts and cell.experiment in wanted and cell.scale != SMOKE:
             by_scale[cell.scale][cell.experiment].append(cell)
     found: dict[tuple[str, str], dict[str, dict[int, Cell]]] = defaultdict(lambda: defaultdict(dict))
     for scale, rows in by_scale.items():

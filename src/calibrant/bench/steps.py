@@ -24,12 +24,9 @@ from calibrant.bench.train import Train
 from calibrant.executors import Step
 from calibrant.files import hashed
 from calibrant.papers import AS_TRAINED, Experiment, Scale
+from calibrant.papers.experiment import EDITIONS
 from calibrant.training.recipe import digest
 from calibrant.training.run import make_fabric
-from calibrant.training.settings import plain
-
-EDITION = 2
-"""Of what predict steps compute: another edition is another key."""
 
 
 def trained(e: Experiment, seed: int, scale: Scale, place: Place) -> Train | Downloaded:
@@ -54,9 +51,8 @@ class Predict(Placed):
 
     @property
     def key(self) -> str:
-        asked, published = wanted(self.experiment, self.scale), self.experiment.published
-        content = [EDITION, self.network.recipe.key(), asked, self.seed, *([plain(published)] if published else [])]
-        return f"predict-{digest(content)[:KEY_LENGTH]}"
+        asked = wanted(self.experiment, self.scale)
+        return f"predict-{digest([EDITIONS['predict'], self.network.key, asked, self.seed])[:KEY_LENGTH]}"
 
     @property
     def name(self) -> str:

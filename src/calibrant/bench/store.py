@@ -26,6 +26,7 @@ from calibrant.errors import FileError
 from calibrant.files import hashed, locks
 from calibrant.files.paths import visible
 from calibrant.papers import PAPERS, Experiment, Scale
+from calibrant.papers.experiment import editions
 from calibrant.types import Split, jsonable
 
 KEY_LENGTH = 12
@@ -60,6 +61,16 @@ class Cell:
     command: str = ""
     extras: Mapping[str, Any] = field(default_factory=dict)  # what a run adds: temperature, images per second
     intervals: Mapping[str, Mapping[str, tuple[float | None, float | None]]] = field(default_factory=dict)
+
+    @property
+    def stale(self) -> bool:
+        """Whether a step that made it computes something else today."""
+        return bool(editions(self.settings) != self.settings.get("editions", {}))
+
+    @property
+    def counts(self) -> bool:
+        """Whether it stands in tables."""
+        return self.status == "done" and not self.stale
 
     @property
     def resampled(self) -> str:

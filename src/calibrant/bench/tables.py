@@ -68,7 +68,7 @@ def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
     another weight decay, are other rows, never further seeds of one."""
     rows: dict[tuple[str, str], list[Cell]] = defaultdict(list)
     for cell in cells:
-        if cell.status == "done":
+        if cell.counts:
             rows[cell.experiment, cell.scale].append(cell)
     out: list[Line] = []
     for these in rows.values():
@@ -154,6 +154,7 @@ class Standing:
     settings: str  # what tells these cells from others of the row at this scale; mostly nothing
     done: int
     failed: int
+    stale: int
     wanted: int
     exact: int  # of those done: at the row's own settings, as far as the paper prints them
 
@@ -178,10 +179,11 @@ def standing(
                     groups[name, told_by(cell, apart)].append(cell)
         own = cache(partial(_flat_settings, e))
         for (name, settings), found in groups.items() or {(asked, ""): []}.items():
-            done = {c.seed for c in found if c.status == "done"}
+            done = {c.seed for c in found if c.counts}
             failed = {c.seed for c in found if c.status == "failed"} - done
-            exact = {c.seed for c in found if c.status == "done" and _is_own(e, c, own(_scale(c)))}
-            out.append(Standing(e.name, name, settings, len(done), len(failed), wanted, len(exact)))
+            stale = {c.seed for c in found if c.status == "done" and c.stale} - done
+            exact = {c.seed for c in found if c.counts and _is_own(e, c, own(_scale(c)))}
+            out.append(Standing(e.name, name, settings, len(done), len(failed), len(stale), wanted, len(exact)))
     return out
 
 
@@ -225,7 +227,7 @@ def differences(a: Sequence[Cell], b: Sequence[Cell]) -> list[Difference]:
     """Paired by scale, seed, and what tells trainings of one row apart: claims about methods need seeds, not items."""
     out = []
     for scale in dict.fromkeys(c.scale for c in a):
-        sides = [[c for c in side if c.scale == scale and c.status == "done"] for side in (a, b)]
+        sides = [[c for c in side if c.scale == scale and c.counts] for side in (a, b)]
         keys = sorted({k for side in sides for k in differing(side)})
         first, second = ({(told_by(c, keys), c.seed): c for c in fullest_last(side)} for side in sides)
         pairs: dict[tuple[str, str, str], list[float]] = defaultdict(list)

@@ -13,7 +13,6 @@ import torch
 from calibrant.attacks.store import EDITION as EDITION_OF_RULERS
 from calibrant.bench import pace, video
 from calibrant.bench.place import Place, Placed
-from calibrant.bench.store import KEY_LENGTH
 from calibrant.data import Data
 from calibrant.executors import OutOfTime, Step
 from calibrant.files.paths import visible
@@ -38,7 +37,7 @@ class Train(Placed):
 
     @property
     def key(self) -> str:
-        return f"train-{self.recipe.key()[:KEY_LENGTH]}"
+        return f"train-{self.folder.name}"
 
     @property
     def name(self) -> str:
@@ -131,7 +130,7 @@ class Levels(Placed):
 
     @property
     def key(self) -> str:
-        return f"levels-{self.ruler}-{EDITION_OF_RULERS}-{self.twin.key()[:KEY_LENGTH]}"
+        return f"levels-{self.ruler}-{EDITION_OF_RULERS}-{self.place.run(self.twin).name}"
 
     @property
     def name(self) -> str:

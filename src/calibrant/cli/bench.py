@@ -157,6 +157,7 @@ def status(
                 f"{r.experiment:<{wide}} {r.scale:<{name}} {r.exact}/{r.wanted} done"
                 + (f", {r.done - r.exact} at other settings" if r.done > r.exact else "")
                 + (f", {r.failed} failed" if r.failed else "")
+                + (f", {r.stale} stale: made by an earlier edition of a step" if r.stale else "")
                 + (f" ({r.settings})" if r.settings else "")
             )
 

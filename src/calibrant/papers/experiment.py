@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrant.papers.reported import AS_TRAINED
+from calibrant.posthoc import CONFIDENCES
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.settings import Choice, plain
 
@@ -27,6 +28,9 @@ SMOKE_NETWORKS = {"wide_resnet28_10": "resnet29v2"}
 AVERAGING = ("swa", "swag", "snapshot")
 """Ensembles of what a training was after several epochs."""
 SMALL_SHARE, SMALL_EPOCHS = 0.1, 5
+EDITIONS = {"train": 0, "predict": 0, "measure": 0}
+"""Of what the steps of an experiment compute. Raise one when its numbers change: cells that it made are then stale, and
+are measured again. Edition 0 is in no key."""
 
 
 @dataclass(frozen=True)
@@ -159,10 +163,21 @@ class Experiment:
             found["published"] = plain(self.published)
         if (reference := self.of_reference()) is not None:
             found["reference"] = reference.at(seed, scale).content()
-        return found if self.block is None else {**found, "block": self.block}
+        if self.block is not None:
+            found["block"] = self.block
+        return found | ({"editions": raised} if (raised := editions(found)) else {})
 
     def key(self, seed: int, scale: Scale) -> str:
         return digest(self.settings(seed, scale))
+
+
+def editions(settings: Mapping[str, Any]) -> dict[str, int]:
+    """Of the steps that a cell of these settings is made by, those whose edition was raised."""
+    asked = any(settings.get(k) for k in ("ensemble", "shifts", "block")) or any(
+        (c if isinstance(c, str) else c["name"]) in CONFIDENCES for c in settings.get("calibrators", ())
+    )
+    used = {"train": "published" not in settings, "predict": asked, "measure": True}
+    return {step: edition for step, edition in EDITIONS.items() if edition and used[step]}
 
 
 def _words(options: Mapping[str, Any]) -> str:
