@@ -61,7 +61,7 @@ def probe(
     batch: Annotated[int | None, typer.Option(min=1, help="hessian: items of each; by default the recipe's")] = None,
     eigenvalues: Annotated[int, typer.Option(min=1, help="hessian: the largest K of each mini-batch")] = 1,
     method: Annotated[str, typer.Option(help="hessian: lanczos, or power as in the paper")] = "lanczos",
-    dropout: Annotated[bool, typer.Option(help="hessian, fourier: with dropout active, as in the paper")] = True,
+    dropout: Annotated[bool, typer.Option(help="hessian, fourier: no dropout; in the paper it is active")] = True,
     grid: Annotated[int, typer.Option(min=3, help="landscape: points along each direction")] = 21,
     masks: Annotated[int, typer.Option(min=0, help="landscape: of dropout, each a landscape; 0: without dropout")] = 0,
     through: Annotated[
