@@ -112,3 +112,13 @@ def test_values_are_in_range_and_parts_add_up(p: calibrant.Predictions) -> None:
 def test_chunks_do_not_matter(p: calibrant.Predictions, rows: int) -> None:
     assert p.k is not None
     assert values(reduce(p, chunk=rows * p.k)) == pytest.approx(values(reduce(p)), abs=CLOSE)
+
+
+@settings(max_examples=30)
+@given(predictions(), st.integers(0, 99), st.integers(1, 40))
+def test_scores_of_some_rows_are_those_of_a_copy(p: calibrant.Predictions, seed: int, chunk: int) -> None:
+    assert p.k is not None
+    some = torch.randperm(p.n, generator=torch.Generator().manual_seed(seed))[: p.n // 2]
+    gathered, copied = reduce(p, rows=some, chunk=chunk * p.k), reduce(p.take(some))
+    for name in ("labels", "predicted", "confidence", "log_error", "log_p_label", "brier"):
+        assert torch.equal(getattr(gathered, name), getattr(copied, name)), name

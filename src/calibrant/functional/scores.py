@@ -59,17 +59,22 @@ def reduce(
     classwise: bool = True,
     through: Callable[[Tensor], Tensor] | None = None,
     stay: bool = False,
+    rows: Tensor | None = None,
 ) -> Scores:
     """Scores of predictions; members are pooled (mean probability) inside each chunk.
 
     `classwise=False` leaves out the sums in (class, bin) cells, a third of the work. `through` is a map of the logits,
-    applied to each chunk. The scores are moved to the CPU, unless `stay` keeps them on the device.
+    applied to each chunk. The scores are moved to the CPU, unless `stay` keeps them on the device. `rows` are the items
+    that are wanted: their logits are gathered a chunk at a time, so that no copy of them is held.
     """
-    if predictions.logits is None:
+    logits = predictions.logits
+    if rows is not None:
+        predictions = replace(predictions, logits=None, ids=None, features=None).take(rows)
+    if logits is None:
         return _top1(predictions, bins)
-    logits, labels = predictions.logits, predictions.labels.to(predictions.logits.device)
-    k, n = int(logits.shape[-1]), int(logits.shape[-2])
-    chunks = row_chunks(logits, chunk)
+    labels, wanted = predictions.labels.to(logits.device), None if rows is None else rows.to(logits.device)
+    k, n = int(logits.shape[-1]), predictions.n
+    chunks = row_chunks(logits[..., :n, :], chunk)
     cells = Cells(k, bins, logits.device) if classwise else None
     # one workspace for all chunks: blocks that are freed between others that are kept would fragment the heap, by as
     # much as a copy of the logits
@@ -77,9 +82,9 @@ def reduce(
     predicted = torch.empty(n, dtype=torch.long, device=logits.device)
     columns = torch.empty(4, n, dtype=torch.float64, device=logits.device)
     spread: list[Disagreement] = []
-    for rows in chunks:
-        y = labels[rows]
-        z = logits[..., rows, :]
+    for at in chunks:
+        y = labels[at]
+        z = logits[..., at, :] if wanted is None else logits.index_select(-2, wanted[at])
         if through is not None:  # in place, because fresh pages of memory take longer than the map
             z = through(room[: len(y)].copy_(z) if z.ndim == 2 else z)
         if z.ndim == 3:
@@ -87,9 +92,9 @@ def reduce(
                 spread.append(disagreement(z, y))
             z = pool(z)
         found = _chunk(z, y, cells, room[: len(y)])
-        predicted[rows] = found[0]
+        predicted[at] = found[0]
         for column, values in zip(columns, found[1:], strict=True):
-            column[rows] = values
+            column[at] = values
     home = logits.device if stay else torch.device("cpu")
     confidence, log_error, log_p_label, brier = columns.to(home)
     labels, predicted = labels.to(home), predicted.to(home)

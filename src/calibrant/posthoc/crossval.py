@@ -65,12 +65,8 @@ class Folds:
         self._refits: dict[Calibrator, list[FittedMap]] = {}
 
     @cached_property
-    def tests(self) -> list[Predictions]:
-        return [self.p.take(at) for at in self.items]
-
-    @cached_property
     def before(self) -> list[Scores]:
-        return [reduce(test, classwise=False) for test in self.tests]
+        return [reduce(self.p, classwise=False, rows=at) for at in self.items]
 
     @cached_property
     def identity(self) -> HeldOut:
@@ -92,8 +88,8 @@ def held_out(calibrator: Calibrator, folds: Folds, fitted: FittedMap | None = No
     """The figures of each fold under the fit on the others; `fitted` is the map of all items, if it is known."""
     p, count = folds.p, len(folds.items)
     degrees, changed, bounds, after = 0.0, 0, [], []
-    for refit, test, before in zip(folds.refits(calibrator, fitted), folds.tests, folds.before, strict=True):
-        after.append(scored(refit, test))
+    for refit, at, before in zip(folds.refits(calibrator, fitted), folds.items, folds.before, strict=True):
+        after.append(scored(refit, p, at))
         degrees += refit.degrees / count
         if promises_label(refit) and p.members == 1:
             changed += int((after[-1].predicted != before.predicted).sum())
@@ -121,11 +117,11 @@ def _held_out(folds: Folds, scores: Sequence[Scores]) -> HeldOut:
     return HeldOut(loss, influence, auroc)
 
 
-def scored(fitted: FittedMap, p: Predictions) -> Scores:
-    """The scores of the mapped items. A map that only changes logits works on one chunk at a time."""
+def scored(fitted: FittedMap, p: Predictions, rows: Tensor | None = None) -> Scores:
+    """The scores of the mapped items (`rows`: of these). A map that only changes logits works on a chunk at a time."""
     if p.logits is None or type(fitted).predictions is not FittedMap.predictions:
-        return reduce(fitted.predictions(p), classwise=False)
-    return reduce(replace(p, predicted=None, confidence=None), classwise=False, through=fitted)
+        return reduce(fitted.predictions(p if rows is None else p.take(rows)), classwise=False)
+    return reduce(replace(p, predicted=None, confidence=None), classwise=False, through=fitted, rows=rows)
 
 
 def loss_of(scores: Scores, n: int) -> Tensor:
