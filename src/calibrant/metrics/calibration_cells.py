@@ -129,16 +129,17 @@ def observed_gaps(cells: Cells, gap: Tensor, noise: Noise) -> Tensor:
         return cells.mass * gap + noise.z @ cells.factor.T
     q = cells.mean_confidence - gap
     hits = _hits(cells, q, noise)
-    root = cells.mass.sqrt()
-    moved = root * noise.z  # multinomial share of each cell: covariance diag(m) − m mᵀ
-    moved = moved - cells.mass * (moved.sum(-1, keepdim=True))
-    return (cells.count * cells.mean_confidence - hits) / cells.n + gap * moved / math.sqrt(cells.n)
+    moved = cells.mass.sqrt() * noise.z  # multinomial share of each cell: covariance diag(m) − m mᵀ
+    moved -= cells.mass * moved.sum(-1, keepdim=True)
+    # in place: fresh pages of memory take longer than the sums
+    drawn = hits.neg_().add_(cells.count * cells.mean_confidence).div_(cells.n)
+    return drawn.addcmul_(gap, moved, value=1 / math.sqrt(cells.n))
 
 
 def _hits(cells: Cells, q: Tensor, noise: Noise) -> Tensor:
     """Correct answers per cell [T, S, C], accuracy q [T, 1, C]."""
     variance = cells.count * (q * (1 - q) - cells.spread).clamp_min(0)
-    hits = cells.count * q + variance.sqrt() * noise.normal
+    hits = (variance.sqrt() * noise.normal).add_(cells.count * q)
     if cells.smooth:
         return hits
     few = (cells.count * q * (1 - q) < _FEW)[:, 0]

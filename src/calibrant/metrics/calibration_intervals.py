@@ -26,6 +26,8 @@ from calibrant.metrics.calibration import ECE, ECE_MASS, ECE_MAX, KS, GapError, 
 from calibrant.metrics.calibration_cells import Cells, Noise, noise, observed_gaps, possible
 from calibrant.metrics.conventions import Resampling
 
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
 # fmt: off
 GRID = torch.tensor(
     (0, 0.08, 0.16, 0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95, 1,
@@ -113,15 +115,15 @@ def interval(error: GapError, cells: Cells, low: Line, high: Line, level: float)
     """(low, high) of the population's value; 0 is in it when t = 0 is accepted."""
     tail = (1 - level) / 2
     seen = float(error.of(cells.mass * cells.gap, cells))
-    top = error.of(low.drawn, cells).quantile(1 - tail, 1)
-    bottom = error.of(high.drawn, cells).quantile(tail, 1)
+    top = quantiles(error.of(low.drawn, cells), 1 - tail)
+    bottom = quantiles(error.of(high.drawn, cells), tail)
     lower = error.of(low.gap * cells.mass, cells)
     upper = error.of(high.gap * cells.mass, cells)
-    least = 0.0 if float(top[0]) >= seen else _crossing(top, lower, seen)
+    least = 0.0 if top[0] >= seen else crossing(top, lower, seen)
     if error is ECE_MAX:
         least = surely_largest(cells, level)
     # fewer misses than even calibrated items would show: no population on the line, and a point at 0 would be a boast
-    most = max(least, seen if float(bottom[0]) > seen else _crossing(bottom, upper, seen))
+    most = max(least, seen if bottom[0] > seen else crossing(bottom, upper, seen))
     if error in (ECE, ECE_MASS, KS) and cells.factor is None and cells.certain:
         return all_alike(cells, seen, tail, least, most)
     return least, most
@@ -142,17 +144,18 @@ def all_alike(cells: Cells, seen: float, tail: float, least: float, most: float)
     return min(least, max(0.0, seen - rare - error)), max(most, min(1.0, seen + error))
 
 
-def _crossing(quantile: Tensor, value: Tensor, seen: float) -> float:
+def quantiles(drawn: Tensor, share: float) -> Array:
+    """Of each row's draws [T, S], ten times as fast as torch's."""
+    return np.asarray(np.quantile(drawn.numpy(), share, axis=-1))
+
+
+def crossing(quantile: Array, value: Tensor, seen: float) -> float:
     """The population's value at which the quantile, monotone in it, reaches what was seen."""
-    above = (quantile.cummax(0).values > seen).nonzero()
-    if not len(above):
-        return float(value[-1])
-    i = int(above[0])
-    if i == 0:
-        return float(value[0])
-    a, b = float(quantile[i - 1]), float(quantile[i])
-    share = 0.0 if b <= a else min(1.0, max(0.0, (seen - a) / (b - a)))
-    return float(value[i - 1] + share * (value[i] - value[i - 1]))
+    above = np.flatnonzero(quantile > seen)
+    if not len(above) or above[0] == 0:
+        return float(value[0 if len(above) else -1])
+    ends = slice(above[0] - 1, above[0] + 1)
+    return float(np.interp(seen, quantile[ends], value[ends].numpy()))
 
 
 def invert(c: Cells, errors: Iterable[GapError], resampling: Resampling) -> dict[GapError, tuple[float, float]]:

@@ -18,7 +18,7 @@ from calibrant.functional.scores import Classwise
 from calibrant.metrics.bca import normal_quantile
 from calibrant.metrics.calibration import folded_mean
 from calibrant.metrics.calibration_cells import Cells, possible
-from calibrant.metrics.calibration_intervals import GRID, _crossing, concentrated
+from calibrant.metrics.calibration_intervals import GRID, concentrated, crossing
 from calibrant.metrics.difference_range import Curve
 
 
@@ -32,8 +32,8 @@ def classwise_interval(classwise: Classwise, n: int, level: float, design: float
     top = mean + z * sd
     mean, sd, upper = _moments(cells, cells.gap, k, design)  # in so many cells noise has spread the gaps already
     bottom = mean - z * sd
-    low = 0.0 if float(top[0]) >= seen else _crossing(top, lower, seen)
-    return low / k, max(low, _crossing(bottom, upper, seen)) / k
+    low = 0.0 if float(top[0]) >= seen else crossing(top.numpy(), lower, seen)
+    return low / k, max(low, crossing(bottom.numpy(), upper, seen)) / k
 
 
 def pivot(classwise: Classwise, n: int, design: float = 1.0) -> Curve:

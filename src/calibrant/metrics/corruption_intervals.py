@@ -210,7 +210,7 @@ def _along(
     for t in calibration_intervals.GRID.tolist():
         gap = torch.cat([c.mass * possible(c, t * s) for c, s in zip(held, shapes, strict=True)])
         values.append(float(gap.abs() @ share))
-        ends.append(float(torch.quantile((gap + moved).abs() @ share, quantile)))
+        ends.append(float(calibration_intervals.quantiles((gap + moved).abs() @ share, quantile)))
     if ends[0] >= observed:
         return 0.0
     return float(np.interp(observed, np.maximum.accumulate(ends), values))

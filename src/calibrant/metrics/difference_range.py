@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,7 +57,7 @@ def curve(value: Tensor, drawn: Tensor, seen: float) -> Curve:
     count = drawn.shape[1]
     rank = ((drawn < seen).double() + (drawn == seen).double() / 2).mean(1)
     z = torch.special.ndtri(rank.clamp(0.5 / count, 1 - 0.5 / count))
-    low, middle, high = drawn.quantile(torch.tensor([0.01, 0.5, 0.99], dtype=torch.float64), 1)
+    low, middle, high = torch.from_numpy(np.quantile(drawn.numpy(), (0.01, 0.5, 0.99), axis=1))
     above = _TAIL * (1 + (seen - high) / (high - middle).clamp_min(1e-300))
     below = -_TAIL * (1 + (low - seen) / (middle - low).clamp_min(1e-300))
     z = torch.where(seen > high, above, torch.where(seen < low, below, z)).clamp(_IMPOSSIBLE, -_IMPOSSIBLE)
