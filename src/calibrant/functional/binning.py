@@ -124,6 +124,12 @@ class BinSums:
         return self.correct / self.count.clamp_min(1e-300)
 
 
+def group_sums(group: Tensor, groups: int, index: Tensor, bins: int, values: Tensor | None = None) -> Tensor:
+    """How many items (or the sum of their values) each group has in each bin, [groups, bins]."""
+    weights = None if values is None else values.double()
+    return torch.bincount(group * bins + index, weights, minlength=groups * bins).double().view(groups, bins)
+
+
 def bin_sums(index: Tensor, bins: int, confidence: Tensor, correct: Tensor, weights: Tensor | None = None) -> BinSums:
     """Sums per bin; `weights` is [B, N] (a bootstrap's counts) or None for one plain replicate."""
     if weights is None:

@@ -59,12 +59,14 @@ def rank(log_error: Tensor) -> Ranking:
 
 def merged(ranking: Ranking, cells: int) -> Tensor:
     """Cell of each ranked item: runs of ties kept whole, about n/cells items each."""
-    n = len(ranking.run)
-    if ranking.runs <= cells:
-        return ranking.run
-    slot = ranking.start[:-1] * cells // n  # the cell in which each run begins
+    return ranking.run if ranking.runs <= cells else cell_of(ranking.start[:-1], len(ranking.run), cells)[ranking.run]
+
+
+def cell_of(start: Tensor, total: float, cells: int) -> Tensor:
+    """The cell of each of neighbouring runs [R]: `start` [R] of all `total` items stand before it."""
+    slot = (start.double() * cells / total).floor()
     cell: Tensor = torch.unique_consecutive(slot, return_inverse=True)[1]
-    return cell[ranking.run]
+    return cell
 
 
 def run_weights(ranking: Ranking, correct: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.functional.ranking import Ranking, merged
+from calibrant.functional.ranking import Ranking, cell_of, merged
 from calibrant.functional.scores import Scores
 from calibrant.metrics.bca import interval
 from calibrant.metrics.conventions import Resampling
@@ -43,8 +43,7 @@ def merge(*columns: Tensor, cells: int = CELLS) -> tuple[Tensor, ...]:
     size = columns[0] + columns[1]
     if len(size) <= cells:
         return columns
-    slot = ((torch.cumsum(size, 0) - size) * cells / size.sum()).floor().long()
-    cell = torch.unique_consecutive(slot, return_inverse=True)[1]
+    cell = cell_of(torch.cumsum(size, 0) - size, float(size.sum()), cells)
     held = int(cell[-1]) + 1
     return tuple(c.new_zeros(held).index_add_(0, cell, c) for c in columns)
 

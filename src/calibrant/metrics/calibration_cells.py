@@ -15,6 +15,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from calibrant.functional.binning import group_sums
+
 _TABLE = 96  # hits (or misses) tabulated where a cell expects few of them
 _FEW = 12.0  # variance below which a cell's count of hits is drawn from its table, not from a normal
 
@@ -67,7 +69,11 @@ def cells(
     mean = torch.bincount(which, confidence, minlength=size) / count
     accuracy = torch.bincount(which, hit, minlength=size) / count
     spread = torch.bincount(which, (confidence - mean[which]).square(), minlength=size) / count
-    factor = None if group is None else _group_factor(which, confidence - hit, group, size)
+    factor = None
+    if group is not None:
+        groups = int(group.max()) + 1
+        sizes = torch.bincount(group, minlength=groups).double()
+        factor = group_factor(group_sums(group, groups, which, size, confidence - hit), sizes)
     return Cells(n, count.cpu(), mean.cpu(), accuracy.cpu(), spread.cpu(), smooth, factor)
 
 
@@ -78,24 +84,22 @@ def from_sums(count: Tensor, confidence: Tensor, correct: Tensor, square: Tensor
     return Cells(int(count.sum()), n, mean, correct[keep] / n, (square[keep] / n - mean * mean).clamp_min(0), smooth)
 
 
-def _group_factor(which: Tensor, signed: Tensor, group: Tensor, size: int) -> Tensor:
-    """From sums per group s_g (and its items n_g): δ = Σ s_g / Σ n_g has influence (s_g − n_g δ)/N."""
-    groups = int(group.max()) + 1
-    sums = torch.zeros(groups * size, dtype=torch.float64)
-    sums.index_add_(0, group * size + which, signed)
-    return group_factor(sums.view(groups, size), torch.bincount(group, minlength=groups).double())
-
-
 def group_factor(sums: Tensor, items: Tensor) -> Tensor:
     """L with L Lᵀ = covariance of the gaps, from the groups' sums of confidence − correct [G, C] and sizes [G]."""
-    n, groups = items.sum(), len(items)
+    groups = len(items)
     if groups < 2:  # its noise is not known
         return torch.zeros(sums.shape[1], sums.shape[1], dtype=torch.float64)
-    influence = (sums - items[:, None] * (sums.sum(0) / n)) / n
+    influence = group_influence(sums, items)
     covariance = influence.T @ influence * (groups / (groups - 1))
     values, vectors = torch.linalg.eigh(covariance)
     factor: Tensor = vectors * values.clamp_min(0).sqrt()
     return factor
+
+
+def group_influence(sums: Tensor, items: Tensor) -> Tensor:
+    """What each group adds to the gaps δ = Σ_g s_g / Σ_g n_g: (s_g − n_g δ)/N, [G, C]."""
+    n = items.sum()
+    return (sums - items[:, None] * (sums.sum(0) / n)) / n
 
 
 @dataclass(frozen=True)

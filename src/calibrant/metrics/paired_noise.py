@@ -16,8 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from calibrant.functional.binning import group_sums
 from calibrant.metrics.calibration import GapError, Kind, Side
-from calibrant.metrics.calibration_cells import Cells, Noise, cells, observed_gaps
+from calibrant.metrics.calibration_cells import Cells, Noise, cells, group_influence, observed_gaps
 from calibrant.metrics.calibration_intervals import Line, line
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.table import Panel
@@ -106,12 +107,11 @@ def _between(which: Two, signed: Two, both: tuple[Cells, Cells], group: Tensor) 
     """Correlations of the two factors' own directions, from the groups' sums: L⁺ Cov (M⁺)ᵀ."""
     groups = int(group.max()) + 1
     items = torch.bincount(group, minlength=groups).double()
-    influences = []
-    for w, v, c in zip(which, signed, both, strict=True):
-        size = len(c.count)
-        sums = torch.zeros(groups * size, dtype=torch.float64).index_add_(0, group * size + w, v).view(groups, size)
-        influences.append((sums - items[:, None] * (sums.sum(0) / items.sum())) / items.sum())
-    covariance = influences[0].T @ influences[1] * (groups / (groups - 1))
+    a, b = (
+        group_influence(group_sums(group, groups, w, len(c.count), v), items)
+        for w, v, c in zip(which, signed, both, strict=True)
+    )
+    covariance = a.T @ b * (groups / (groups - 1))
     left, right = (torch.linalg.pinv(c.factor, rtol=1e-6) for c in both if c.factor is not None)
     out: Tensor = left @ covariance @ right.T
     return out

@@ -4,10 +4,8 @@ Items on one rung of the ladder may stand in any order, with or without ties. Fo
 is the worst that any such order can do; sums are exact. With G, E the correct and incorrect items above a rung, and
 g, e those on it:
 
-    AUROC      Σ g·e/2 over all pairs                    (each pair on a rung counts 0, ½ or 1; we say ½)
-    AURC       between 'errors first' and 'errors last' on every rung
+    AUROC, AURC, FPR95   between 'errors first' and 'errors last' on every rung
     AUPR       a found item's precision lies in [(F+j)/(S+j+q), (F+p)/(S+p)], F, S found and seen above it
-    FPR95      the threshold lies on one rung: its errors
     KS         the walk may leave its ends on a rung by Σ|confidence − correct| of one sign
     ECE mass   only rungs that straddle a boundary of the bins can be split: 2 Σ|confidence − correct| there
 """
@@ -16,16 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from calibrant.functional import ranking
+from calibrant.metrics import refinement
 from calibrant.metrics.calibration_intervals import calibration_test
 from calibrant.metrics.conventions import Resampling, conventions
 from calibrant.metrics.evaluate import choose, point
 from calibrant.metrics.intervals import with_intervals
+from calibrant.metrics.refinement import Runs
 from calibrant.metrics.stream import NoItemsError, StreamPanel, StreamState
 from calibrant.metrics.table import Metric
 from calibrant.types import Estimate, Report
@@ -114,29 +115,15 @@ def streamed(metric: Metric, p: StreamPanel) -> Estimate:
         return Estimate(None, reason="not available from a stream")
 
 
-def _auroc(p: StreamPanel) -> float:
-    return float((p.good * p.bad).sum() / 2 / (p.good.sum() * p.bad.sum()))
+def ranked(of: Callable[[Runs], Tensor], p: StreamPanel) -> float:
+    """Of a metric that only falls as errors move up: all errors of a rung before its correct items, or all after."""
+    none = torch.zeros_like(p.good)
 
+    def cut(first: Tensor, second: Tensor) -> Tensor:
+        return torch.stack([first, second], 1).reshape(1, -1)
 
-def _ordered(p: StreamPanel, errors_first: bool) -> tuple[Tensor, Tensor]:
-    """Each rung cut in two runs, all errors of it before (or after) all its correct items."""
-    zero = torch.zeros_like(p.good)
-    first, second = (p.bad, p.good) if errors_first else (p.good, p.bad)
-    if errors_first:
-        return torch.stack([zero, second], 1).reshape(1, -1), torch.stack([first, zero], 1).reshape(1, -1)
-    return torch.stack([first, zero], 1).reshape(1, -1), torch.stack([zero, second], 1).reshape(1, -1)
-
-
-def _nonempty(good: Tensor, bad: Tensor) -> tuple[Tensor, Tensor]:
-    keep = (good + bad)[0] > 0
-    return good[:, keep], bad[:, keep]
-
-
-def _aurc(p: StreamPanel) -> float:
-    value = float(p.runs.aurc)
-    high = float(ranking.aurc(*_nonempty(*_ordered(p, True))))
-    low = float(ranking.aurc(*_nonempty(*_ordered(p, False))))
-    return max(high - value, value - low, 0.0)
+    orders = Runs(cut(none, p.good), cut(p.bad, none)), Runs(cut(p.good, none), cut(none, p.bad))
+    return max(abs(float(of(runs)) - float(of(p.runs))) for runs in orders)
 
 
 def _average_precision(positive: Tensor, negative: Tensor) -> float:
@@ -149,12 +136,6 @@ def _average_precision(positive: Tensor, negative: Tensor) -> float:
     worst = positive + (found - start) * harmonic
     total = positive.sum()
     return max(float(best.sum() / total) - value, value - float(worst.sum() / total), 0.0)
-
-
-def _fpr95(p: StreamPanel) -> float:
-    kept = torch.cumsum(p.good, 0) / p.good.sum()
-    at = int((kept >= 0.95 - 1e-12).to(torch.uint8).argmax())
-    return float(p.bad[at] / p.bad.sum())
 
 
 def _ks(p: StreamPanel) -> float:
@@ -191,11 +172,11 @@ def _movable(moves: Tensor, first: Tensor, last: Tensor, gap: Tensor) -> float:
 BOUNDS: dict[str, Callable[[StreamPanel], float]] = {
     "ece_mass": _ece_mass,
     "ks": _ks,
-    "auroc": _auroc,
+    "auroc": partial(ranked, refinement.auroc),
     "aupr_success": lambda p: _average_precision(p.good, p.bad),
     "aupr_error": lambda p: _average_precision(p.bad.flip(0), p.good.flip(0)),
-    "aurc": _aurc,
-    "eaurc": _aurc,
-    "fpr95": _fpr95,
+    "aurc": partial(ranked, refinement.aurc),
+    "eaurc": partial(ranked, refinement.eaurc),
+    "fpr95": partial(ranked, refinement.fpr95),
 }
 """Metric → how far its value from a stream can be from the exact one; of all others, which are sums, 0."""

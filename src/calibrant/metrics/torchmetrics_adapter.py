@@ -114,33 +114,22 @@ class CalibrationPanel(Metric):
         return total.cpu()
 
     def _scores(self) -> Scores:
-        labels, predicted, confidence, log_error, log_p_label, brier = (self._joined(name) for name in _ITEMS)
-        return Scores(
-            labels=labels,
-            predicted=predicted,
-            correct=predicted == labels,
-            confidence=confidence,
-            log_error=log_error,
-            log_p_label=log_p_label,
-            brier=brier,
-            k=self.num_classes,
-            bins=self.bins,
-            classwise=self._classwise(),
-        )
+        items: dict[str, Any] = {name: self._joined(name) for name in _ITEMS}
+        correct = items["predicted"] == items["labels"]
+        return Scores(**items, correct=correct, k=self.num_classes, bins=self.bins, classwise=self._classwise())
 
     def _state(self) -> StreamState:
-        if float(self._summed("n")) == 0:
+        n, impossible = (int(self._summed(name)) for name in ("n", "impossible"))
+        if n == 0:
             raise InputError("compute() before any update(): there are no items")
-        moments, width, ladder = (self._summed(name) for name in _SUMS)
+        sums: dict[str, Any] = {name: self._summed(name) for name in _SUMS}
         return StreamState(
+            **sums,
             k=self.num_classes,
             bins=self.bins,
             about="top label",
-            n=int(self._summed("n")),
-            impossible=int(self._summed("impossible")),
-            moments=moments,
-            width=width,
-            ladder=ladder,
+            n=n,
+            impossible=impossible,
             classwise=self._classwise(),
             grouped=False,
         )

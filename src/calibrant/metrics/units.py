@@ -14,7 +14,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from calibrant.functional.binning import BinSums
+from calibrant.functional.binning import BinSums, group_sums
 from calibrant.metrics.proper import Column
 from calibrant.metrics.refinement import Runs
 from calibrant.metrics.table import Panel
@@ -98,19 +98,12 @@ class Groups:
 
     def _binned(self, index: Tensor) -> BinSums:
         s = self.panel.scores
-        return BinSums(*(self._table(index, s.bins, c) for c in (None, s.confidence, s.correct)))
+        return BinSums(*(group_sums(self.group, self.count, index, s.bins, c) for c in (None, s.confidence, s.correct)))
 
     def _by_run(self, values: Tensor | None = None) -> Tensor:
         ranking = self.panel.ranking
-        return self._table(
-            torch.empty_like(ranking.run).scatter_(0, ranking.positions, ranking.run), ranking.runs, values
-        )
-
-    def _table(self, index: Tensor, columns: int, values: Tensor | None) -> Tensor:
-        """How many items (or the sum of their values) each group has at each index, [U, columns]."""
-        weights = None if values is None else values.double()
-        flat = torch.bincount(self.group * columns + index, weights, minlength=self.count * columns)
-        return flat.double().view(self.count, columns)
+        run = torch.empty_like(ranking.run).scatter_(0, ranking.positions, ranking.run)
+        return group_sums(self.group, self.count, run, ranking.runs, values)
 
 
 class GroupPanel(UnitPanel):
