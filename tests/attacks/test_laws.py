@@ -18,7 +18,7 @@ BUDGETS = (0.02, 0.05, 0.1, 0.2)
 
 
 def make(name: str, bounds: Bounds, **settings: object) -> Attack:
-    short: dict[str, object] = {"iterations": 60} if name == "cw" else {}
+    short: dict[str, object] = {"iterations": 30} if name == "cw" else {}
     return ATTACKS[name](bounds=bounds, **{**short, **settings})  # type: ignore[arg-type]
 
 
@@ -110,7 +110,7 @@ def test_an_item_does_not_see_its_batch(name: str, victim: Victim) -> None:
     x = victim.x[:24]
     whole = make(name, victim.bounds).run(victim.model, x).distance
     alone = torch.cat([make(name, victim.bounds).run(victim.model, row[None]).distance for row in x[:2]])
-    turned = make(name, victim.bounds, batch=10).run(victim.model, x.flip(0)).distance.flip(0)
+    turned = make(name, victim.bounds, batch=14).run(victim.model, x.flip(0)).distance.flip(0)
     # a batch of another size rounds differently, and the bisection stops within 2⁻¹³; a batch that is one search, as
     # cleverhans', moves distances by up to 22%
     torch.testing.assert_close(alone, whole[:2], rtol=1e-3, atol=1e-6)
@@ -165,7 +165,7 @@ def test_gradient_evaluations_are_counted(victim: Victim) -> None:
     assert bool((ddn.calls == 20).all())
     paper = CarliniWagner(bounds=victim.bounds)
     assert (paper.search_steps, paper.iterations, paper.lr) == (3, 500, 0.005)
-    assert int(paper.run(victim.model, victim.x[:4]).calls.max()) <= 1500
+    assert int(make("cw", victim.bounds).run(victim.model, victim.x[:4]).calls.max()) <= 3 * 30
 
 
 def test_bad_input(victim: Victim) -> None:

@@ -56,7 +56,7 @@ def linear(size: int, classes: int, seed: int = 0) -> nn.Linear:
 def test_distance_is_the_closed_form(name: str, classes: int, box: tuple[float, float]) -> None:
     """Within 2%, where the bounds do not matter; in [0, 1] half of the pixels are at a bound."""
     g, model = torch.Generator().manual_seed(3), linear(60, classes)
-    x = torch.rand(20, 60, generator=g)
+    x = torch.rand(12, 60, generator=g)
     if box == (0, 1):
         x = (2 * x - 0.5).clamp(0, 1)
     exact = nearest(model, x, Bounds(*box))
@@ -84,7 +84,7 @@ def test_kappa_is_the_margin_of_what_is_returned(kappa: float) -> None:
 @pytest.mark.parametrize("kappa", [0.0, 5.0])
 def test_kappa_holds_towards_targets(kappa: float, victim: Victim) -> None:
     """A network of several layers; the targets include the item's own class."""
-    x, attack = victim.x[:12], CarliniWagner(kappa=kappa, bounds=victim.bounds, iterations=100)
+    x, attack = victim.x[:12], CarliniWagner(kappa=kappa, bounds=victim.bounds, iterations=60)
     own = victim.model(x).argmax(-1)
     for targets in ((own + 1) % 10, own):
         result = attack.run(victim.model, x, targets=targets)

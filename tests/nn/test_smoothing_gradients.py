@@ -46,7 +46,7 @@ def gradient_of(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
 @pytest.mark.parametrize(
-    ("upper", "kernel"), [*((u, KERNELS[-1]) for u in UPPERS), *(("tanh", k) for k in KERNELS[:-1])]
+    ("upper", "kernel"), [*((u, KERNELS[-1]) for u in UPPERS), ("tanh", (1,))]
 )
 def test_what_is_exported_or_recorded_can_be_differentiated(upper: Any, kernel: tuple[int, ...]) -> None:
     """An exported program holds the operations themselves: none may overwrite what the gradient of another needs."""
@@ -109,7 +109,7 @@ def test_the_backward_in_place_is_the_differentiable_one_and_the_naive_one(
     upper: Any, axes: int, kernel: tuple[int, ...]
 ) -> None:
     g = torch.Generator().manual_seed(axes)
-    z = (8 * torch.randn(2, 3, *[6] * axes, dtype=torch.float64, generator=g)).requires_grad_()
+    z = (8 * torch.randn(2, 3, *[4] * axes, dtype=torch.float64, generator=g)).requires_grad_()
     with torch.no_grad():
         z[0, 0] = 0.0  # the bends
         z[0, 1] = 4.0
@@ -176,9 +176,14 @@ def test_batched_dual_and_tagged_gradients_take_the_differentiable_way(upper: An
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
-@pytest.mark.parametrize("upper", UPPERS)
-def test_a_compiled_layers_gradient(upper: Any) -> None:
+def test_compiled_layers_gradients() -> None:
+    """All of them in one graph: compiling takes longer than what is compiled."""
     torch._dynamo.reset()
-    layer = Smooth((1, 2, 1), prob=upper)
-    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(gradient_of(compiled, X), gradient_of(layer, X))
+    layers = [Smooth((1, 2, 1), prob=upper) for upper in UPPERS]
+    z = torch.stack([X.clone() for _ in layers])
+
+    def each(maps: Tensor) -> Tensor:
+        return torch.stack([layer(z) for layer, z in zip(layers, maps, strict=True)])
+
+    compiled = torch.compile(each, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(gradient_of(compiled, z), torch.stack([gradient_of(layer, X) for layer in layers]))

@@ -25,7 +25,7 @@ def sample(n: int = 1500, scale: float = 1.0, seed: int = 0, split: str = "unkno
 
 
 def test_overconfident_predictions_get_a_map() -> None:
-    a = advise(sample(scale=3.0), budget=2)
+    a = advise(sample(scale=3.0), budget=0.5)
     assert a.chosen != "as it is" and a.sentence.startswith(f"Use {a.chosen}") and "beyond noise" in a.sentence
     assert re.search(r"ECE \d+\.\d\d% → \d+\.\d\d%", a.sentence)  # as in every table
     assert "random half (750 items, seed 0)" in a.how
@@ -36,13 +36,13 @@ def test_overconfident_predictions_get_a_map() -> None:
 
 
 def test_calibrated_predictions_are_left_alone() -> None:
-    a = advise(sample(), budget=1)
+    a = advise(sample(), budget=0.3)
     assert a.chosen == "as it is" and "Leave" in a.sentence and a.command is None and a.after is None
 
 
 def test_given_calibration_data_are_used_and_all_items_judged() -> None:
     test, held = sample(800, 3.0, 1), sample(900, 3.0, 2, "calibration")
-    a = advise(test, held, budget=1)
+    a = advise(test, held, budget=0.3)
     assert "900 items" in a.how and a.before is test and a.after is not None and a.after.n == 800
     assert a.fitted is not None and a.fitted.record.data == held.fingerprint()
 
@@ -71,7 +71,7 @@ def test_halves_are_disjoint_and_seeded() -> None:
 def test_audit_shows_and_writes_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit_advice, "BUDGET", 0.5)
+    monkeypatch.setattr(audit_advice, "BUDGET", 0.2)
     for name, seed in (("test", 4), ("held", 5)):
         p = sample(700, 3.0, seed)
         assert p.logits is not None

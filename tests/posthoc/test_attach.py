@@ -82,31 +82,44 @@ def test_eager_is_the_map(calibrator: Calibrator) -> None:
     assert buffers and not list(net.parameters())
 
 
-@pytest.mark.parametrize("name", ["temperature", "histogram_mass", "temperature+isotonic"])
-def test_torch_export_with_any_batch(name: str) -> None:
-    """Of a formula, of steps and of a chain; ONNX below begins with the same export, for every map."""
-    net = attach(nn.Identity(), fitted(dict(VARIANTS)[name]))
-    program = torch.export.export(net, (new(5),), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
-    for z in (new(), new(1), EDGES):
-        assert gap(program.module()(z), net(z)) < 1e-12
-
-
 def arithmetic(m: FittedMap) -> tuple[object, ...]:
     """The functions that a map computes with. Maps that share them share their graph."""
     names = ("transform", "confidence", "soft")
     return tuple(getattr(type(part), name, None) for part in parts(m) for name in names)
 
 
-def test_onnxruntime_agrees_with_eager(tmp_path: Path) -> None:
-    """One map of each arithmetic, because an export takes seconds."""
+def operations(program: torch.export.ExportedProgram) -> set[tuple[str, ...]]:
+    """What a graph consists of: each operation with the types of what it takes."""
+    calls = [n for n in program.graph.nodes if n.op == "call_function"]
+    return {(str(n.target), *(str(getattr(i.meta["val"], "dtype", "")) for i in n.all_input_nodes)) for n in calls}
+
+
+@pytest.fixture(scope="module")
+def exported() -> dict[str, tuple[FittedMap, set[tuple[str, ...]]]]:
+    """Every map with an arithmetic of its own, exported with any batch: it gives what it gave before."""
+    found = {}
+    for name, m in {arithmetic(m): (name, m) for name, m in ((n, fitted(c)) for n, c in reversed(VARIANTS))}.values():
+        net = attach(nn.Identity(), m)
+        program = torch.export.export(net, (new(5),), dynamic_shapes=({0: torch.export.Dim("batch", min=1)},))
+        for z in (new(), new(1), EDGES):
+            assert gap(program.module()(z), net(z)) < 1e-12, name
+        found[name] = m, operations(program)
+    return found
+
+
+def test_onnxruntime_agrees_with_eager(
+    exported: dict[str, tuple[FittedMap, set[tuple[str, ...]]]], tmp_path: Path
+) -> None:
+    """Maps until every operation of any map has been tried: an export takes seconds."""
     need_onnx()
-    maps = {arithmetic(m): (name, m) for name, m in ((name, fitted(c)) for name, c in reversed(VARIANTS))}
-    z = new()
-    for name, m in maps.values():
+    tried: set[tuple[str, ...]] = set()
+    for name, (m, used) in sorted(exported.items(), key=lambda row: len(row[1][1]), reverse=True):
+        if used <= tried:
+            continue
+        tried |= used; print(name, len(used))
         path = write_map_onnx(tmp_path / "map.onnx", m)
-        assert disagreement(Calibrated(nn.Identity(), m), z, run_onnx(path, z)) < 1e-5, name
-        assert gap(run_onnx(path, z[:1]), attach(nn.Identity(), m)(z[:1])) < 1e-5, name
-        assert gap(run_onnx(path, EDGES), m(EDGES)) < 1e-5, name
+        for z in (new(), new(1), EDGES):
+            assert disagreement(Calibrated(nn.Identity(), m), z, run_onnx(path, z)) < 1e-5, name
 
 
 def test_every_map_class_is_covered() -> None:
@@ -147,13 +160,12 @@ def test_a_network_that_labels_pixels(method: str, tmp_path: Path) -> None:
         want = m(model(x).movedim(1, -1)).movedim(-1, 1)
         assert net(x).shape == (3, 4, 5, 6)
         assert float((torch.softmax(net(x).double(), 1) - torch.softmax(want, 1)).abs().max()) < 1e-6
-        need_onnx()
-        path = to_onnx(tmp_path / "pair.onnx", model, m, x, class_axis=1)
-        got = run_onnx(path, x[:1])
-        assert got.shape == (1, 4, 5, 6)
-        # the network's own float32 arithmetic differs between the two: away from steps only
-        apart = (torch.softmax(got.double(), 1) - torch.softmax(want[:1], 1)).abs()
-        assert float(apart.max() if method != "histogram" else apart.quantile(0.9)) < 1e-5
+        if method == "structured_matrix":  # which has no steps: there the network's own rounding would be seen
+            need_onnx()
+            path = to_onnx(tmp_path / "pair.onnx", model, m, x, class_axis=1)
+            got = run_onnx(path, x[:1])
+            assert got.shape == (1, 4, 5, 6)
+            assert float((torch.softmax(got.double(), 1) - torch.softmax(want[:1], 1)).abs().max()) < 1e-5
 
 
 def test_half_precision_keeps_the_digits_of_the_map() -> None:

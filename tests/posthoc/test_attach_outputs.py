@@ -105,7 +105,7 @@ def test_a_map_reads_a_models_output_as_predict_does(kind: type[Model], method: 
     torch.testing.assert_close(found, expected.float(), atol=1e-6, rtol=0)
 
 
-@each_model
+@pytest.mark.parametrize("kind", [Column, Table, NamedFlat])  # which are all ways in and out
 def test_onnx_has_the_same_inputs_and_gives_the_same_probabilities(kind: type[Model], tmp_path: Path) -> None:
     model = kind().eval()
     p, given = predicted(model), inputs(model)

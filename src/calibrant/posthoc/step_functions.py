@@ -42,17 +42,15 @@ def place(score: Tensor, edges: Tensor, offset: Tensor | None = None, *, right: 
 
 def _binary_search(score: Tensor, edges: Tensor, offset: Tensor | None, right: bool) -> Tensor:
     """`place` in log₂ E rounds of one lookup and one comparison, all columns at once."""
-    found = torch.zeros_like(score, dtype=torch.long)
-    if not len(edges):
-        return found
-    start, count = (0, len(edges)) if offset is None else (offset[:-1], offset.diff())
-    step = 1 << (len(edges).bit_length() - 1)
-    while step:
-        edge = edges[(start + found + step - 1).clamp_max(len(edges) - 1)]
-        below = ((edge <= score) if right else (edge < score)) & (found + step <= count)
-        found = found + step * below.long()
-        step //= 2
-    return found
+    rounds = len(edges).bit_length()
+    padded = torch.nn.functional.pad(edges, (0, 1 << rounds))  # what a lookup beyond the last column finds
+    start, stop = (0, len(edges)) if offset is None else (offset[:-1], offset[1:])
+    at = torch.zeros_like(score, dtype=torch.long) + start
+    for step in (1 << r for r in reversed(range(rounds))):
+        last = at + (step - 1)  # of the next `step` edges
+        below = padded[last] <= score if right else padded[last] < score
+        at = torch.where(below & (last < stop), at + step, at)
+    return at - start
 
 
 def in_step(values: Tensor, index: Tensor, offset: Tensor | None = None) -> Tensor:
