@@ -16,7 +16,11 @@ from calibrant.data import Batches, load
 from calibrant.training import How, distances, read, train
 from calibrant.training import load as load_run
 
-SETTINGS = ["epochs=40", "network={name='mlp', hidden=[32], batch_norm=false}"]
+SETTINGS = [
+    "epochs=20",
+    "network={name='mlp', hidden=[32], batch_norm=false}",
+    "data.sizes={train=400, validation=150, calibration=150, test=450}",
+]
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +307,7 @@ def test_weights_of_an_unfinished_run_are_called_so(tmp_path: Path, capsys: pyte
         train(read("digits/cross_entropy", SETTINGS), tmp_path / "r", How("cpu", quiet=True, listen=stop))
     for words in (["probe", "--limit", "40", "--levels", "2"], ["predict", "-o", str(tmp_path / "p.npz")]):
         assert run([words[0], str(tmp_path / "r"), *words[1:], "--device", "cpu"]) == 0
-        assert "has been trained for 1 of 40 epochs; these are its weights so far" in capsys.readouterr().err
+        assert "has been trained for 1 of 20 epochs; these are its weights so far" in capsys.readouterr().err
 
 
 def test_brackets_in_a_path_are_no_markup(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ from calibrant.metrics.evaluate import evaluate
 from calibrant.training import How, read, train
 from calibrant.training import load as load_run
 
-CNN = "network={name='mnist_cnn', dropout=0.2}"
+CNN = "network={name='cifar_cnn', dropout=0.2}"
 ALL = "hessian,hardness,variance,fourier,neighbours,sharpness,signs,pep_effect,overfitting,landscape,attack"
 SMALL = ["--batches", "2", "--batch", "16", "--limit", "24", "--passes", "3", "--members", "4", "--sigma", "0.05"]
 SMALL += ["--grid", "5", "--masks", "2"]
