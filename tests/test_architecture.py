@@ -210,7 +210,7 @@ def loaded(*words):
     assert run([*words]) == 0
     return [m for m in sys.modules if m.startswith("calibrant.")]
 plain, page = loaded("audit", "p.npz", "--no-intervals"), loaded("audit", "p.npz", "--html", "r.html")
-print(json.dumps([heavy, reached, plain, page]))
+print(json.dumps([heavy, reached, plain, page, "matplotlib.pyplot" in sys.modules]))
 """
 
 
@@ -220,9 +220,10 @@ def test_what_is_not_used_is_not_loaded(tmp_path: Path) -> None:
     np.savez(tmp_path / "p.npz", logits=z, labels=np.arange(300) % 4)
     words = [sys.executable, "-c", LOADS.format(heavy=HEAVY)]
     done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=tmp_path)
-    heavy, reached, plain, page = json.loads(done.stdout.splitlines()[-1])
+    heavy, reached, plain, page, pyplot = json.loads(done.stdout.splitlines()[-1])
     assert heavy == [], "`import calibrant` loads these"
     assert reached == "ece"
+    assert not pyplot, "figures are drawn without matplotlib.pyplot, whose state is the caller's"
     parts = {name.split(".")[1] for name in page}
     assert not parts & {"attacks", "data", "diagnostics", "ensembles", "nn", "training"}, "an audit needs no model"
     assert len(page) <= 150, sorted(page)

@@ -45,9 +45,7 @@ def gradient_of(f: Callable[[Tensor], Tensor], z: Tensor) -> Tensor:
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # Dynamo's own
-@pytest.mark.parametrize(
-    ("upper", "kernel"), [*((u, KERNELS[-1]) for u in UPPERS), ("tanh", (1,))]
-)
+@pytest.mark.parametrize(("upper", "kernel"), [*((u, KERNELS[-1]) for u in UPPERS), ("tanh", (1,))])
 def test_what_is_exported_or_recorded_can_be_differentiated(upper: Any, kernel: tuple[int, ...]) -> None:
     """An exported program holds the operations themselves: none may overwrite what the gradient of another needs."""
     layer = Smooth(kernel, prob=upper)

@@ -77,7 +77,7 @@ def test_what_cannot_be_reached_is_none() -> None:
 
 
 def test_the_promise_holds_on_new_data() -> None:
-    """Among 100 calibration sets, the chosen threshold misses 70% on the population in at most 5% (+ noise)."""
+    """Among 60 calibration sets, the chosen threshold misses 70% on the population in at most 5% (+ noise)."""
     rng = np.random.default_rng(1)
     grid = np.linspace(0.5, 1, 4001)
 
@@ -85,15 +85,15 @@ def test_the_promise_holds_on_new_data() -> None:
         return c**2.5  # overconfident
 
     missed = found = 0
-    for _ in range(100):
+    for _ in range(60):
         confidence = rng.uniform(0.5, 1, 400)
         points = operating_points(top1(confidence, rng.random(400) < accuracy(confidence)))
         at = points.at_accuracy(0.7, sure=True)
         if at is not None:
             found += 1
             missed += accuracy(grid[grid >= points.threshold[at]]).mean() < 0.7
-    assert found > 75  # it does promise something
-    assert missed <= 5 + 4  # 5% of 100, and two standard deviations
+    assert found > 45  # it does promise something
+    assert missed <= 3 + 3  # 5% of 60, and two standard deviations
 
 
 @pytest.mark.parametrize("tied", [False, True])

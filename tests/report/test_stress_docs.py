@@ -25,7 +25,10 @@ def test_the_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With fewer epochs and items, so that it takes seconds."""
     monkeypatch.chdir(tmp_path)
-    small = {"train": ["--set", "epochs=2"], "stress": ["--limit", "60", "--calibrators", "temperature"]}
+    small = {
+        "train": ["--set", "epochs=2"],
+        "stress": ["--limit", "60", "--types", "fog", "--calibrators", "temperature"],
+    }
     blocks = re.findall(r"```bash\n(.*?)```", PAGE, re.S)
     lines = [line for block in blocks for line in block.splitlines()]
     for line in lines:
