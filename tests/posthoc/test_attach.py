@@ -117,7 +117,6 @@ def test_onnxruntime_agrees_with_eager(
         if used <= tried:
             continue
         tried |= used
-        print(name, len(used))
         path = write_map_onnx(tmp_path / "map.onnx", m)
         for z in (new(), new(1), EDGES):
             assert disagreement(Calibrated(nn.Identity(), m), z, run_onnx(path, z)) < 1e-5, name
