@@ -47,12 +47,16 @@ def test_after_a_fit_with_labels_apart(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_after_an_audit_of_a_top_1_file_with_names_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
-    y = R.integers(0, 3, 500)
-    np.savez("top.npz", p=y, c=np.full(500, 0.99) - 0.01 * R.random(500), labels=np.where(R.random(500) < 0.5, y, 0))
+    for name in ("calibration", "test"):
+        y, c = R.integers(0, 3, 500), np.full(500, 0.99) - 0.01 * R.random(500)
+        np.savez(f"{name}.npz", p=y, c=c, labels=np.where(R.random(500) < 0.5, y, 0))
     keys = ("--predicted-key", "p", "--confidence-key", "c")
-    command = following(capsys, "audit", "top.npz", *keys)
-    assert command == ["audit", "top.npz", "--html", "report.html", *keys]
-    assert run(command) == 0 and Path("report.html").is_file()
+    command = following(capsys, "audit", "test.npz", *keys)
+    assert command == ["fit", "calibration.npz", "--method", "isotonic", "-o", "map", *keys]
+    command = following(capsys, *command)
+    assert command == ["apply", "map", "test.npz", "-o", "calibrated.npz", *keys]
+    assert run(command) == 0 and Path("calibrated.npz").is_file()
+    assert run(["decide", "calibration.npz", "--accept", "0.5", *keys]) == 0
 
 
 def test_advise(capsys: pytest.CaptureFixture[str]) -> None:

@@ -148,7 +148,7 @@ def test_in_python_the_items_of_the_choice_are_refused() -> None:
     y = z.argmax(1)
     rule = calibrant.decide(z[:200], y[:200], accuracy=0.9)
 
-    def stressed(first: int) -> calibrant.report.stress.StressReport:
+    def stressed(first: int) -> calibrant.report.stress_report.StressReport:
         few = {"suite": "corruptions", "types": ["contrast"], "severities": [5], "intervals": False}
         return calibrant.stress(lambda u: 8 * model(u), x[first:][:200], y[first:][:200], rule=rule, **few)
 

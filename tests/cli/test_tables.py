@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import shlex
 from pathlib import Path
 from typing import Any
@@ -126,3 +127,23 @@ def test_streamed_parts_keep_their_columns_and_take_the_names(
     assert [row["species"] for row in found] == [row["species"] for i in range(2) for row in rows(150, i)]
     assert found[0]["note"] == EXTRA["note"]
     said(capsys, "compare", tmp_path / "parts", tmp_path / "out", *key)
+
+
+def test_files_whose_labels_have_different_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(60, 3)), rng.integers(0, 3, 60)
+    a, b = tmp_path / "a.npz", tmp_path / "b.npz"
+    np.savez(a, logits=z, y=y)
+    np.savez(b, logits=z + 1, target=y)
+    words = [str(a), str(b), "--metrics", "nll", "--json", "--labels-key"]
+    assert run(["compare", *words, "y,target", "--replicates", "50"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)
+    assert abs(found["metrics"]["nll"]["difference"]) < 1e-9, "a constant added to all logits changes no probability"
+    assert run(["audit", *words, "y,target", "--no-intervals"]) == 0
+    assert len({one["metrics"]["nll"]["value"] for one in json.loads(capsys.readouterr().out)}) == 1
+    for key, said in (
+        ("y", "no key 'y' for labels"),
+        ("y,target,z", "has 3 names for 2 files; pass one, or one for each"),
+    ):
+        assert run(["compare", *words, key]) == 2
+        assert said in capsys.readouterr().err

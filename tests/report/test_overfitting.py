@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from calibrant.diagnostics.overfitting import Epoch
-from calibrant.report.plots.overfitting import overfitting_curves, overfitting_scatter
+from calibrant.report.plots.pep import overfitting_curves, overfitting_scatter
 
 RUNS = [[Epoch(e, 1 / e, 0.5 + 0.1 * e * s, 0.01 * e, 0.5 + 0.05 * e * s) for e in range(1, 6)] for s in (1, 2)]
 

@@ -17,7 +17,7 @@ from calibrant.functional.decomposition import event_bins
 from calibrant.metrics.evaluate import evaluate
 from calibrant.report import plots
 from calibrant.report.plots import shift
-from calibrant.report.plots.heatmap import heatmap
+from calibrant.report.plots.shift import heatmap
 from calibrant.report.plots.svg import to_svg
 from calibrant.types import Estimate, Predictions, Report
 

@@ -11,8 +11,7 @@ from sklearn.metrics import precision_recall_fscore_support
 from calibrant import predictions
 from calibrant.functional import reduce
 from calibrant.metrics import METRICS
-from calibrant.report.classes import class_table
-from calibrant.report.mistakes import mistakes
+from calibrant.report.classes import class_table, mistakes
 from calibrant.types import Predictions
 
 

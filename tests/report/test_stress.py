@@ -19,9 +19,9 @@ from calibrant.data import load
 from calibrant.errors import InputError
 from calibrant.report.numbers import percent
 from calibrant.report.panels import drawn
-from calibrant.report.plots.heatmap import heatmap
-from calibrant.report.stress import StressReport
+from calibrant.report.plots.shift import heatmap
 from calibrant.report.stress_panels import panels
+from calibrant.report.stress_report import StressReport
 
 
 def model() -> nn.Module:

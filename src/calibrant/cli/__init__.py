@@ -7,6 +7,7 @@ JSON goes to stdout, everything for people with `--json` to stderr.
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ import typer
 from calibrant.cli.console import block, say, warnings_as_notes
 from calibrant.cli.failures import report
 from calibrant.cli.help import Verb, Verbs
+from calibrant.cli.options import unfolded
 
 VERBS: dict[str, str] = {
     "apply": "Apply a fitted map or a rule to predictions",
@@ -77,14 +79,18 @@ def app(asked: str | None = None) -> typer.Typer:
                 each.cls = Verb
             root.add_typer(found, name=verb, cls=Verbs)
         else:
-            root.command(name=verb, cls=Verb, help=None if verb == asked else f"{about}.")(found)
+            root.command(name=verb, cls=Verb, help=None if verb == asked else f"{about}.")(unfolded(found))
     return root
 
 
 def load(verb: str) -> Any:
     """The verb's function, or its group of commands."""
     name = "list_" if verb == "list" else verb  # `list` is Python's own
-    return getattr(import_module(f"calibrant.cli.{name}"), name)
+    gc.disable()  # modules stay, and looking for garbage among them takes a tenth of the time that torch needs
+    try:
+        return getattr(import_module(f"calibrant.cli.{name}"), name)
+    finally:
+        gc.enable()
 
 
 def _not_asked() -> None:

@@ -4,13 +4,16 @@ The rule says how sets are made and how often they must hold the truth; CAL has 
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import Tensor
 
 from calibrant import files
+from calibrant.cli.reading import Reading
 from calibrant.decisions import AdaptiveSets, Rule, WeightedSets
 from calibrant.decisions.conformal import PredictionSets
 from calibrant.decisions.rule import LARGE, Decisions
@@ -20,39 +23,62 @@ from calibrant.posthoc import overlap
 from calibrant.types import Predictions
 
 
-def shifted_sets(
-    rule: Rule, new: Path, calibration: Path | None, weights: str | None, step: float | None, reading: dict[str, Any]
-) -> tuple[Predictions, Decisions, dict[str, Tensor]]:
-    """(the items of NEW before the map, decisions about them, columns to write beside those)."""
-    if calibration is None or (weights is None) == (step is None):
-        raise InputError("sets under shift need --calibration FILE and one of --weights COLUMN and --adaptive STEP")
-    if not isinstance(rule, PredictionSets) or rule.by is not None or rule.randomised:
-        raise InputError(
-            "--weights and --adaptive need a rule of sets, without --by and --randomised: "
-            "calibrant decide CAL --set-coverage 0.9 -o RULE/"
-        )
-    if rule.record.certificate["guarantee"] is not None or rule.record.certificate["grouped"]:
-        raise InputError(
-            "--weights and --adaptive promise neither a guarantee nor anything about groups, and this rule does: "
-            "choose one without --guarantee on independent items"
-        )
-    if weights is not None and reading["ignore_index"] is not None:
-        raise InputError("--weights has a number for each row, and --ignore-index drops rows: drop them from the files")
-    known, p = files.read(calibration, **{**reading, "labels": None}), files.read(new, **reading)
-    if p.logits is None:
-        raise InputError(f"{new}: sets need the probabilities of all classes, and this is a top-1 set")
-    common = 1.0 if known.fingerprint() == p.fingerprint() else overlap.share(overlap.sketch(known), p)
-    if common >= LARGE:
-        part = "" if common == 1 else f"{common:.0%} of "
-        raise SplitError(f"{new}: holds {part}the calibration items, whose sets flatter it; give other items")
-    settings: dict[str, Any] = {"coverage": rule.record.certificate["coverage"], "method": rule.method, "map": rule.map}
-    if rule.method == "raps":
-        settings |= {"penalty": rule.penalty, "k_reg": rule.k_reg}
-    if weights is not None:
-        sets = WeightedSets(known, weights=column(calibration, weights), **settings)
-        return p, sets(p.logits, weights=column(new, weights)), {}
-    settings["step"] = step
-    return p, *stream(AdaptiveSets(known, **settings), p)
+@dataclass(frozen=True)
+class Shift:
+    """How sets follow data that are unlike those of the rule."""
+
+    calibration: Annotated[
+        Path | None, typer.Option(help="of a rule of sets: labelled items, for --weights or --adaptive")
+    ] = None
+    weights: Annotated[
+        str | None, typer.Option(help="column of both files: how much more often such an input will appear")
+    ] = None
+    adaptive: Annotated[
+        float | None, typer.Option(help="follow a stream of labelled items by this step, such as 0.02")
+    ] = None
+
+    @property
+    def asked(self) -> bool:
+        return self.calibration is not None or self.weights is not None or self.adaptive is not None
+
+    def sets(self, rule: Rule, new: Path, reading: Reading) -> tuple[Predictions, Decisions, dict[str, Tensor]]:
+        """(the items of NEW before the map, decisions about them, columns to write beside those)."""
+        calibration, weights, step = self.calibration, self.weights, self.adaptive
+        if calibration is None or (weights is None) == (step is None):
+            raise InputError("sets under shift need --calibration FILE and one of --weights COLUMN and --adaptive STEP")
+        if not isinstance(rule, PredictionSets) or rule.by is not None or rule.randomised:
+            raise InputError(
+                "--weights and --adaptive need a rule of sets, without --by and --randomised: "
+                "calibrant decide CAL --set-coverage 0.9 -o RULE/"
+            )
+        if rule.record.certificate["guarantee"] is not None or rule.record.certificate["grouped"]:
+            raise InputError(
+                "--weights and --adaptive promise neither a guarantee nor anything about groups, and this rule does: "
+                "choose one without --guarantee on independent items"
+            )
+        if weights is not None and reading.ignore_index is not None:
+            raise InputError(
+                "--weights has a number for each row, and --ignore-index drops rows: drop them from the files"
+            )
+        known, p = replace(reading, labels=None).read(calibration), reading.read(new)
+        if p.logits is None:
+            raise InputError(f"{new}: sets need the probabilities of all classes, and this is a top-1 set")
+        common = 1.0 if known.fingerprint() == p.fingerprint() else overlap.share(overlap.sketch(known), p)
+        if common >= LARGE:
+            part = "" if common == 1 else f"{common:.0%} of "
+            raise SplitError(f"{new}: holds {part}the calibration items, whose sets flatter it; give other items")
+        settings: dict[str, Any] = {
+            "coverage": rule.record.certificate["coverage"],
+            "method": rule.method,
+            "map": rule.map,
+        }
+        if rule.method == "raps":
+            settings |= {"penalty": rule.penalty, "k_reg": rule.k_reg}
+        if weights is not None:
+            sets = WeightedSets(known, weights=column(calibration, weights), **settings)
+            return p, sets(p.logits, weights=column(new, weights)), {}
+        settings["step"] = step
+        return p, *stream(AdaptiveSets(known, **settings), p)
 
 
 def stream(sets: AdaptiveSets, p: Predictions) -> tuple[Decisions, dict[str, Tensor]]:

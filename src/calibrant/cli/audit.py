@@ -10,40 +10,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
 import calibrant.provenance as provenance
 from calibrant.cli import gate
-from calibrant.cli.audit_advice import advice_for
-from calibrant.cli.audit_groups import grouped
-from calibrant.cli.audit_inputs import Audited, Options, audited, pairs
-from calibrant.cli.audit_rule import judged
+from calibrant.cli.audit_inputs import Audited, Options, audited
 from calibrant.cli.audit_show import page, show
 from calibrant.cli.console import block_json, say
-from calibrant.cli.options import (
-    Bins,
-    BootstrapSeed,
-    ClassAxis,
-    ConfidenceKey,
-    Everything,
-    Html,
-    IgnoreIndex,
-    Intervals,
-    Json,
-    Labels,
-    LabelsKey,
-    LogitsKey,
-    Metrics,
-    PredictedKey,
-    ProbsKey,
-)
+from calibrant.cli.options import Everything, Html, Intervals, Json
 from calibrant.errors import InputError
 from calibrant.files import atomic, outputs
-from calibrant.files.arrays import Keys
 from calibrant.metrics import METRICS
-from calibrant.metrics.evaluate import choose, plan, whole
+from calibrant.metrics.evaluate import choose, plan
 from calibrant.report.explain import HEADLINE
 
 
@@ -71,77 +51,44 @@ def audit(
         list[str] | None,
         typer.Option("--fail-if", help="exit with code 3 if this is true, e.g. 'ece.high > 0.05'; repeatable"),
     ] = None,
-    metrics: Metrics = None,
-    bins: Bins = 15,
-    seed: BootstrapSeed = 0,
-    about: Annotated[
-        str, typer.Option(help="two classes: judge confidence in the 'top' label or in the 'positive' class")
-    ] = "top",
-    logits_key: LogitsKey = None,
-    probs_key: ProbsKey = None,
-    labels_key: LabelsKey = None,
-    predicted_key: PredictedKey = None,
-    confidence_key: ConfidenceKey = None,
-    labels: Labels = None,
-    class_axis: ClassAxis = -1,
-    ignore_index: IgnoreIndex = None,
-    allow_reuse: Annotated[bool, typer.Option(help="allow items that the map was fitted on")] = False,
-    stream: Annotated[bool, typer.Option(help="one pass at fixed memory; large Parquet is streamed anyway")] = False,
-    workers: Annotated[int, typer.Option(help="number of processes that read a stream")] = 1,
-    ray: Annotated[
-        str | None,
-        typer.Option(help="a Ray cluster that reads a stream: its address, or local"),
-    ] = None,
-    exact: Annotated[bool, typer.Option(help="rank a stream exactly, by sorting on disk")] = False,
+    *,
+    options: Options,
 ) -> None:
     """How trustworthy are these predictions, with intervals, and what to do next."""
-    names = [n.strip() for n in metrics.split(",") if n.strip()] if metrics is not None else None
-    computed = [m.name for m in choose(names)]
-    if not computed:
-        raise InputError("--metrics is empty; pass names of `calibrant list metrics`, separated by commas")
-    if workers < 1:
-        raise InputError(f"--workers {workers} must be 1 or more")
-    if ray is not None and workers > 1:
-        raise InputError("--ray and --workers both say who reads a stream; use one of them")
+    o = replace(options, intervals=intervals)
+    computed = [m.name for m in choose(o.names)]
     if width is not None and not intervals:
         raise InputError("--plan needs intervals; leave out --no-intervals")
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]
-    outputs.check((html, outputs.PAGE), inputs=[*preds, calibration, labels, rule])
-    options = Options(
-        keys=Keys(logits_key, probs_key, labels_key, predicted_key, confidence_key),
-        metrics=names,
-        bins=whole("bins", bins, 1),  # a stream is not evaluated, and must be told too
-        seed=seed,
-        intervals=intervals,
-        about=_about(about),
-        class_axis=class_axis,
-        ignore_index=ignore_index,
-        allow_reuse=allow_reuse,
-        workers=workers,
-        ray=ray,
-        exact=exact,
-        stream=stream or ray is not None,
-    )
-    paths = pairs(preds, labels)
-    found = [replace(audited(path, beside, options), labels=beside) for path, beside in paths]
+    outputs.check((html, outputs.PAGE), inputs=[*preds, calibration, o.reading.labels, rule])
+    paths = o.reading.each(preds)
+    found = [audited(path, reading, o) for path, reading in paths]
     if by is not None:
-        found = [replace(a, by=grouped(a, *path, by, options)) for a, path in zip(found, paths, strict=True)]
+        from calibrant.cli.audit_groups import grouped
+
+        found = [replace(a, by=grouped(a, path, by, o)) for a, (path, _) in zip(found, paths, strict=True)]
     if width is not None:
         found = [replace(a, plan={"width": width, "items": plan(a.report, width)}) for a in found]
     if rule is not None:
-        found = [replace(a, rule=j) for a, j in zip(found, judged(rule, found, allow_reuse), strict=True)]
-    compared = comparisons(found, computed, options) if not as_json or html is not None else []
-    told = advice_for(found, calibration, advise, html is not None, options)
+        from calibrant.cli.audit_rule import judged
+
+        found = [replace(a, rule=j) for a, j in zip(found, judged(rule, found, o.allow_reuse), strict=True)]
+    compared = comparisons(found, computed, o) if not as_json or html is not None else []
+    told = None
+    if calibration is not None or advise or html is not None:
+        from calibrant.cli.audit_advice import advice_for
+
+        told = advice_for(found, calibration, advise, o)
     if html is not None:
-        atomic.write_text(html, page(found, compared, told, options))
+        atomic.write_text(html, page(found, compared, told, o))
     if as_json:
         objects = [a.to_dict() | {"made": provenance.made()} for a in found]
         if told is not None and (advise or calibration is not None):
             objects[0]["advice"] = told.to_dict()
         block_json(objects)
     else:
-        shown = [n for n in HEADLINE if n in computed] if names is None and not everything else computed
-        show(found, compared, told, html, shown, options)
+        shown = [n for n in HEADLINE if n in computed] if o.names is None and not everything else computed
+        show(found, compared, told, html, shown)
     passed = gate.check(gates, [a.report for a in found])
     if passed and not as_json:
         say(passed)
@@ -156,11 +103,3 @@ def comparisons(found: Sequence[Audited], metrics: Sequence[str], o: Options) ->
     from calibrant.metrics.compare import compare
 
     return [compare(a, b, metrics=list(metrics), seed=o.seed, bins=o.bins) for a, b in same]
-
-
-def _about(text: str) -> Literal["top", "positive"]:
-    if text == "top":
-        return "top"
-    if text == "positive":
-        return "positive"
-    raise InputError(f"--about {text!r} is unknown; use top or positive")

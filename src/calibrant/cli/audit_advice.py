@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from calibrant import files
-from calibrant.cli.audit_inputs import Audited, Options
+from calibrant.cli.audit_inputs import FEWEST, Audited, Options
 from calibrant.errors import InputError
 from calibrant.posthoc.advise import Advice, advise
 
-FEWEST = 100
-"""Items that can be split into a half to fit on and a half to judge on."""
 BUDGET = 5.0
 """Seconds that the choice among candidates may take inside an audit."""
 
 
-def advice_for(
-    found: Sequence[Audited], calibration: Path | None, asked: bool, wanted: bool, o: Options
-) -> Advice | None:
-    """Advice on one file. `asked` by option: what stands in the way is an error; only `wanted`: it is left out."""
-    if calibration is None and not asked and not wanted:
-        return None
+def advice_for(found: Sequence[Audited], calibration: Path | None, asked: bool, o: Options) -> Advice | None:
+    """Advice on one file. If an option asked for it, what stands in the way is an error; else it is left out."""
     insists = calibration is not None or asked
     if len(found) != 1:
         if insists:
@@ -40,14 +34,7 @@ def advice_for(
         return None
     held = None
     if calibration is not None:
-        held = files.read(
-            calibration,
-            logits_key=o.keys.logits,
-            probs_key=o.keys.probs,
-            labels_key=o.keys.labels,
-            class_axis=o.class_axis,
-            ignore_index=o.ignore_index,
-        )
+        held = replace(found[0].reading, labels=None).read(calibration)
     return advise(p, held, seed=o.seed, budget=BUDGET, allow_reuse=o.allow_reuse)
 
 
@@ -59,8 +46,8 @@ def before_and_after(advice: Advice | None, o: Options) -> dict[str, Any]:
     from calibrant.report import html
 
     named = {"before": (advice.before, f"before {advice.chosen}"), "after": (advice.after, f"after {advice.chosen}")}
-    settings: dict[str, Any] = {"bins": o.bins, "intervals": o.intervals, "seed": o.seed, "about": o.about}
-    settings |= {"metrics": o.metrics, "allow_reuse": o.allow_reuse}
+    settings: dict[str, Any] = {"bins": o.bins, "intervals": o.intervals, "seed": o.seed, "about": o.event}
+    settings |= {"metrics": o.names, "allow_reuse": o.allow_reuse}
     return {side: html.Audit.of(p, evaluate(p, **settings), name) for side, (p, name) in named.items()}
 
 

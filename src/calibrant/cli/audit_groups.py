@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant.cli.audit_inputs import Audited, Options, read
+from calibrant.cli.audit_inputs import Audited, Options
 from calibrant.errors import CalibrantWarning, InputError
 from calibrant.metrics.subgroups import Subgroups, subgroups
 from calibrant.report.explain import HEADLINE
 from calibrant.types import Report
 
 
-def grouped(each: Audited, path: Path, labels: Path | None, column: str, o: Options) -> Subgroups:
+def grouped(each: Audited, path: Path, column: str, o: Options) -> Subgroups:
     """The audited items by a column of their own file."""
     if each.predictions is None:
         raise InputError(
@@ -22,23 +22,31 @@ def grouped(each: Audited, path: Path, labels: Path | None, column: str, o: Opti
         )
     with warnings.catch_warnings():  # the first reading said them
         warnings.simplefilter("ignore", CalibrantWarning)
-        found = read(path, labels, o, group_key=column)
+        found = each.reading.read(path, group_key=column)
     assert found.group is not None and found.group_names is not None
     return subgroups(
         each.predictions,
         found.group,
         found.group_names,
         column,
-        metrics=list(dict.fromkeys([*(o.metrics or HEADLINE), "gap"])),
+        metrics=list(dict.fromkeys([*(o.names or HEADLINE), "gap"])),
         bins=o.bins,
         seed=o.seed,
         intervals=o.intervals,
-        about=o.about,
+        about=o.event,
         allow_reuse=o.allow_reuse,
     )
 
 
-def show_groups(console: Any, found: Subgroups, shown: Sequence[str]) -> None:
+def show_groups(console: Any, each: Audited, shown: Sequence[str]) -> None:
+    """What was asked for: the groups, the number of items that are needed."""
+    if each.by is not None:
+        _show_by(console, each.by, shown)
+    if each.plan is not None:
+        _show_plan(console, each.report, each.plan, shown)
+
+
+def _show_by(console: Any, found: Subgroups, shown: Sequence[str]) -> None:
     """Four metrics fit 80 columns beside a name; JSON and the report have the others."""
     from calibrant.report import groups, terminal
 
@@ -50,7 +58,7 @@ def show_groups(console: Any, found: Subgroups, shown: Sequence[str]) -> None:
     console.print()
 
 
-def show_plan(console: Any, report: Report, found: dict[str, Any], shown: Sequence[str]) -> None:
+def _show_plan(console: Any, report: Report, found: dict[str, Any], shown: Sequence[str]) -> None:
     from calibrant.report import terminal
 
     width = found["width"]

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from calibrant import files
-from calibrant.cli.options import reading
-from calibrant.errors import CalibrantWarning, FileError, InputError, escaped
+from calibrant.cli.options import Bins, BootstrapSeed, Metrics, metric_names
+from calibrant.cli.reading import Reading
+from calibrant.errors import CalibrantWarning, InputError
 from calibrant.files import parquet
-from calibrant.files.arrays import Keys
 from calibrant.functional.probabilities import FLOOR
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.evaluate import evaluate
+from calibrant.metrics.evaluate import About, evaluate, whole
 from calibrant.types import Predictions, Report
 
 if TYPE_CHECKING:
@@ -30,32 +30,48 @@ if TYPE_CHECKING:
 ROWS_IN_MEMORY = 1_000_000
 NUMBERS_IN_MEMORY = 1 << 27
 """Parquet with more rows, or more numbers, than this is streamed."""
+FEWEST = 100
+"""Items that can be split into a half to fit a map on and a half to judge it on."""
 WINDOW = 64
 """States from a cluster that may wait for one before them."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `audit` was asked for, checked."""
+    """How `audit` reads and judges, checked."""
 
-    keys: Keys
-    metrics: list[str] | None
-    bins: int
-    seed: int
-    intervals: bool
-    about: Literal["top", "positive"]
-    class_axis: int
-    ignore_index: int | None
-    allow_reuse: bool
-    workers: int
-    ray: str | None
-    exact: bool
-    stream: bool
+    metrics: Metrics = None
+    bins: Bins = 15
+    seed: BootstrapSeed = 0
+    about: Annotated[
+        str, typer.Option(help="two classes: judge confidence in the 'top' label or in the 'positive' class")
+    ] = "top"
+    reading: Reading = field(default_factory=Reading)
+    allow_reuse: Annotated[bool, typer.Option(help="allow items that the map was fitted on")] = False
+    stream: Annotated[bool, typer.Option(help="one pass at fixed memory; large Parquet is streamed anyway")] = False
+    workers: Annotated[int, typer.Option(help="number of processes that read a stream")] = 1
+    ray: Annotated[str | None, typer.Option(help="a Ray cluster that reads a stream: its address, or local")] = None
+    exact: Annotated[bool, typer.Option(help="rank a stream exactly, by sorting on disk")] = False
+    intervals: bool = True
+
+    def __post_init__(self) -> None:
+        metric_names(self.metrics)
+        if self.workers < 1:
+            raise InputError(f"--workers {self.workers} must be 1 or more")
+        if self.ray is not None and self.workers > 1:
+            raise InputError("--ray and --workers both say who reads a stream; use one of them")
+        whole("bins", self.bins, 1)  # a stream is not evaluated, and must be told too
+        if self.about not in ("top", "positive"):
+            raise InputError(f"--about {self.about!r} is unknown; use top or positive")
 
     @property
-    def words(self) -> str:
-        """How a file like these is read, as options of the command line."""
-        return reading(self.keys, self.class_axis, self.ignore_index)
+    def names(self) -> list[str] | None:
+        """The metrics that were asked for; None: the usual ones."""
+        return metric_names(self.metrics)
+
+    @property
+    def event(self) -> About:
+        return "positive" if self.about == "positive" else "top"
 
 
 @dataclass(frozen=True)
@@ -69,7 +85,7 @@ class Audited:
     by: Subgroups | None = None
     rule: Judgement | None = None
     plan: dict[str, Any] | None = None  # the width that is wanted, and the items that it takes
-    labels: Path | None = None  # a file of them beside this one
+    reading: Reading = field(default_factory=Reading)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -93,102 +109,71 @@ class Audited:
         return self.report.to_dict() | found
 
 
-def pairs(preds: Sequence[Path], labels: Path | None) -> list[tuple[Path, Path | None]]:
-    """Each file with its labels: a `.npy` takes the next `.npy` as its labels unless `--labels` names them."""
-    if labels is not None:
-        return [(path, labels) for path in preds]
-    found: list[tuple[Path, Path | None]] = []
-    waiting: Path | None = None
-    for path in preds:
-        if path.suffix != ".npy":
-            found.append((path, None))
-        elif waiting is None:
-            waiting = path
-        else:
-            found.append((waiting, path))
-            waiting = None
-    if waiting is not None:
-        files.existing(waiting)
-        raise FileError(f"{waiting}: a .npy of scores needs a .npy of labels after it, or --labels FILE.npy")
-    return found
-
-
-def read(path: Path, labels: Path | None, o: Options, group_key: str | None = None) -> Predictions:
-    """One input, by the names that were given."""
-    return files.read(
-        path,
-        labels=labels,
-        logits_key=o.keys.logits,
-        probs_key=o.keys.probs,
-        labels_key=o.keys.labels,
-        predicted_key=o.keys.predicted,
-        confidence_key=o.keys.confidence,
-        group_key=group_key,
-        class_axis=o.class_axis,
-        ignore_index=o.ignore_index,
-    )
-
-
-def audited(path: Path, labels: Path | None, o: Options) -> Audited:
+def audited(path: Path, reading: Reading, o: Options) -> Audited:
     """Read and judge one input."""
-    if streams(path, labels, o):
-        return _streamed(path, o)
+    if streams(path, reading, o):
+        return _streamed(path, reading, o)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", CalibrantWarning)
-        p = read(path, labels, o)
+        p = reading.read(path)
     report = evaluate(
         p,
         bins=o.bins,
-        metrics=o.metrics,
+        metrics=o.names,
         intervals=o.intervals,
         seed=o.seed,
-        about=o.about,
+        about=o.event,
         allow_reuse=o.allow_reuse,
     )
-    return Audited(report, p, warnings=tuple(str(each.message) for each in said))
+    return Audited(report, p, warnings=tuple(str(each.message) for each in said), reading=reading)
 
 
-def streams(path: Path, labels: Path | None, o: Options) -> bool:
+def streams(path: Path, reading: Reading, o: Options) -> bool:
     """Whether this input is audited without being held: on request, or because it is large Parquet."""
     table = files.existing(path).is_dir() or path.suffix == ".parquet"
-    if not table or labels is not None or o.class_axis != -1:
-        if o.stream:
+    asked = o.stream or o.ray is not None
+    if not table or reading.labels is not None or reading.class_axis != -1:
+        if asked:
             raise InputError(
                 f"{path}: only Parquet (a file or a folder of parts, with its labels inside) can be streamed"
             )
         return False
-    if o.stream:
+    if asked:
         return True
     found = parquet.parts(path)
     rows = sum(sum(parquet.group_rows(part)) for part in found)
     return rows > ROWS_IN_MEMORY or rows * parquet.width(found[0]) > NUMBERS_IN_MEMORY
 
 
-def _streamed(path: Path, o: Options) -> Audited:
+def _streamed(path: Path, reading: Reading, o: Options) -> Audited:
+    from calibrant.cli.layout import Bar
     from calibrant.metrics import external_sort, stream_parquet, stream_report
     from calibrant.metrics.stream import StreamPanel
 
     with ExitStack() as stack:
         spill = stack.enter_context(tempfile.TemporaryDirectory(prefix="calibrant-")) if o.exact else None
-        settings = stream_parquet.Settings(o.keys, o.bins, o.about == "positive", o.ignore_index, o.allow_reuse, spill)
+        settings = stream_parquet.Settings(
+            reading.keys, o.bins, o.about == "positive", reading.ignore_index, o.allow_reuse, spill
+        )
+        bar = stack.enter_context(Bar(str(path)))
         found = stream_parquet.stream(
             path,
             settings,
             pool=_pool(o),
             window=WINDOW if o.ray is not None else 2 * o.workers,
-            progress=stack.enter_context(_progress(str(path))),
+            progress=bar.rows,
         )
         exact = external_sort.exact(Path(spill), found.state) if spill is not None else None
     report = stream_report.report(
         found.state,
-        metrics=o.metrics,
+        metrics=o.names,
         resampling=Resampling(o.seed) if o.intervals else None,
         split=found.split,
         file=str(path),
         binary=found.binary,
         exact=exact,
     )
-    return Audited(report, None, StreamPanel(found.state).width)
+    return Audited(report, None, StreamPanel(found.state).width, reading=reading)
 
 
 def _pool(o: Options) -> Pool | None:
@@ -204,19 +189,3 @@ def _pool(o: Options) -> Pool | None:
     if o.exact and o.ray != LOCAL:
         raise InputError("--exact sorts on this machine's disk, which a cluster does not share; use --workers")
     return RayCluster(o.ray)
-
-
-@contextmanager
-def _progress(name: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar over rows on stderr, for people only."""
-    if not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from calibrant.cli.layout import Console
-
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(escaped(name), total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

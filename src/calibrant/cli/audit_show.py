@@ -5,22 +5,22 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import calibrant.provenance as provenance
-from calibrant.cli.audit_advice import FEWEST, before_and_after, show_advice
-from calibrant.cli.audit_groups import show_groups, show_plan
-from calibrant.cli.audit_inputs import Audited, Options
-from calibrant.cli.audit_rule import rule_panel, show_rule
+from calibrant.cli.audit_inputs import FEWEST, Audited, Options
 from calibrant.metrics.intervals import caveats_line
 from calibrant.metrics.stream_report import bounds_line
-from calibrant.posthoc.advise import Advice
 from calibrant.report.explain import HEADLINE
 from calibrant.types import Report
+
+if TYPE_CHECKING:
+    from calibrant.posthoc.advise import Advice
 
 
 def page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None, o: Options) -> str:
     """The HTML report."""
+    from calibrant.cli.audit_advice import before_and_after
     from calibrant.report import html
     from calibrant.report.groups import group_panel
 
@@ -30,30 +30,24 @@ def page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None,
         else html.Audit(a.report.file or "stream", a.report, sums=a.sums, notes=a.notes)
         for a in found
     ]
+    file = [a.report.file if len(found) > 1 else None for a in found]
+    panels = [group_panel(a.by, f, o.names or HEADLINE) for a, f in zip(found, file, strict=True) if a.by is not None]
+    if any(a.rule is not None for a in found):
+        from calibrant.cli.audit_rule import rule_panel
+
+        panels += [rule_panel(a.rule, a.report.file) for a in found if a.rule is not None]
     return html.render(
         parts,
         command=provenance.command(),
         comparison=list(compared) or None,
         advice=told,
-        panels=[
-            *(
-                group_panel(a.by, a.report.file if len(found) > 1 else None, o.metrics or HEADLINE)
-                for a in found
-                if a.by is not None
-            ),
-            *(rule_panel(a.rule, a.report.file) for a in found if a.rule is not None),
-        ],
+        panels=panels,
         **before_and_after(told, o),
     )
 
 
 def show(
-    found: Sequence[Audited],
-    compared: Sequence[Any],
-    told: Advice | None,
-    html: Path | None,
-    shown: Sequence[str],
-    o: Options,
+    found: Sequence[Audited], compared: Sequence[Any], told: Advice | None, html: Path | None, shown: Sequence[str]
 ) -> None:
     """Everything for the terminal, in the order of the questions: how good, for whom, better than what, what next."""
     from calibrant.cli.layout import Console
@@ -70,10 +64,10 @@ def show(
         for note in each.notes:
             console.say(f"note: {note}")
         console.print()
-        if each.by is not None:
-            show_groups(console, each.by, shown)
-        if each.plan is not None:
-            show_plan(console, each.report, each.plan, shown)
+        if each.by is not None or each.plan is not None:
+            from calibrant.cli.audit_groups import show_groups
+
+            show_groups(console, each, shown)
     if len(found) > 1:
         console.print(terminal.side_by_side([a.report for a in found], shown))
         console.print()
@@ -82,25 +76,30 @@ def show(
         console.print()
     for each in found:
         if each.rule is not None:
+            from calibrant.cli.audit_rule import show_rule
+
             show_rule(console, each.rule)
     if told is not None:
+        from calibrant.cli.audit_advice import show_advice
+
         show_advice(console, told)
     if html is not None:
         console.say(f"the report, for a browser: {html}")
     for each in found:
-        why, command = next_line(each, told, html, o)
+        why, command = next_line(each, told, html)
         console.say(why)
         if command is not None:
-            console.say(f"next: {as_read(command, each, o)}")
+            console.say(f"next: {as_read(command, each)}")
 
 
-def as_read(command: str, each: Audited, o: Options) -> str:
+def as_read(command: str, each: Audited) -> str:
     """The command with the options by which this one reads its files."""
-    same = each.labels is not None and str(each.report.file) in shlex.split(command)
-    return command + o.words + (f" --labels {shlex.quote(str(each.labels))}" if same else "")
+    labels = each.reading.labels
+    same = labels is not None and str(each.report.file) in shlex.split(command)
+    return command + each.reading.words + (f" --labels {shlex.quote(str(labels))}" if same else "")
 
 
-def next_line(each: Audited, told: Advice | None, html: Path | None, o: Options) -> tuple[str, str | None]:
+def next_line(each: Audited, told: Advice | None, html: Path | None) -> tuple[str, str | None]:
     """What to do next, in words, and the command to paste. A comment behind it would break in zsh."""
     from calibrant.report.steps import CALIBRATION, next_steps
 
@@ -112,12 +111,10 @@ def next_line(each: Audited, told: Advice | None, html: Path | None, o: Options)
     report = None if html is not None else f"calibrant audit {file} --html report.html"
     if step.command is None:
         return step.title, report
-    if o.keys.predicted is not None or o.keys.confidence is not None:
-        return f"{step.title}: `fit` and `decide` and decide read columns called predicted and confidence", report
     splits = told is None and each.predictions is not None and each.predictions.logits is not None
     if CALIBRATION in step.command and splits and each.report.n >= FEWEST:
         return "Which map would repair it?", f"calibrant audit {file} --advise"
-    if each.labels is not None and file not in step.command and CALIBRATION not in step.command:
+    if each.reading.labels is not None and file not in step.command and CALIBRATION not in step.command:
         return step.title, report  # the other file's labels are not known
     return step.title, step.command
 

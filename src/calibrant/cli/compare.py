@@ -9,27 +9,11 @@ from typing import Annotated
 import typer
 
 import calibrant.provenance as provenance
-from calibrant import files
-from calibrant.cli.audit_inputs import pairs as with_labels
 from calibrant.cli.console import block_json
-from calibrant.cli.options import (
-    Bins,
-    BootstrapSeed,
-    ClassAxis,
-    ConfidenceKey,
-    Everything,
-    IgnoreIndex,
-    Json,
-    Labels,
-    LabelsKey,
-    LogitsKey,
-    Metrics,
-    PredictedKey,
-    ProbsKey,
-)
+from calibrant.cli.options import Bins, BootstrapSeed, Everything, Json, Metrics, metric_names
+from calibrant.cli.reading import Reading
 from calibrant.errors import InputError
 from calibrant.metrics.compare import CAUTION, Comparison, compare_all
-from calibrant.metrics.evaluate import choose
 from calibrant.report.explain import HEADLINE
 
 
@@ -45,33 +29,12 @@ def compare(
     bins: Bins = 15,
     seed: BootstrapSeed = 0,
     replicates: Annotated[int, typer.Option(help="resamples of the bootstrap")] = 1000,
-    logits_key: LogitsKey = None,
-    probs_key: ProbsKey = None,
-    labels_key: LabelsKey = None,
-    predicted_key: PredictedKey = None,
-    confidence_key: ConfidenceKey = None,
-    labels: Labels = None,
-    class_axis: ClassAxis = -1,
-    ignore_index: IgnoreIndex = None,
+    *,
+    reading: Reading,
 ) -> None:
     """Is the second better than the first, or is it noise? Paired, with Holm's correction over metrics."""
-    names = [n.strip() for n in metrics.split(",") if n.strip()] if metrics is not None else None
-    if not choose(names):
-        raise InputError("--metrics is empty; pass names of `calibrant list metrics`, separated by commas")
-    sets = [
-        files.read(
-            path,
-            labels=beside,
-            logits_key=logits_key,
-            probs_key=probs_key,
-            labels_key=labels_key,
-            predicted_key=predicted_key,
-            confidence_key=confidence_key,
-            class_axis=class_axis,
-            ignore_index=ignore_index,
-        )
-        for path, beside in with_labels(preds, labels)
-    ]
+    names = metric_names(metrics)
+    sets = [how.read(path) for path, how in reading.each(preds)]
     if len(sets) < 2:
         raise InputError("compare needs two files of predictions or more; one was given")
     found = compare_all(sets, pairs=pairs, metrics=names, bins=bins, seed=seed, replicates=replicates)

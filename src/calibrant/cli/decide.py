@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,8 @@ import typer
 
 from calibrant import files
 from calibrant.cli.console import block_json, say
-from calibrant.cli.options import ClassAxis, IgnoreIndex, Json, Labels, LabelsKey, LogitsKey, ProbsKey
+from calibrant.cli.options import Json
+from calibrant.cli.reading import Reading
 from calibrant.decisions.choose import decide as choose
 from calibrant.errors import FileError, InputError
 from calibrant.files import outputs
@@ -20,70 +22,49 @@ from calibrant.posthoc import load
 from calibrant.types import SCHEMA, Predictions
 
 
-def decide(
-    preds: Annotated[Path, typer.Argument(help="predictions on items that neither model nor map was fitted on")],
-    accuracy: Annotated[float | None, typer.Option(help="accept what is right at least this often")] = None,
-    accept: Annotated[float | None, typer.Option(help="accept the surest items, this share of them")] = None,
-    threshold: Annotated[float | None, typer.Option(help="accept at this confidence, chosen on other items")] = None,
-    risk: Annotated[float | None, typer.Option(help="accept what has at most this mean loss")] = None,
-    loss: Annotated[
-        Path | None, typer.Option(help="for --risk: a .csv of K × K losses, one row per true class")
-    ] = None,
-    set_coverage: Annotated[float | None, typer.Option(help="sets of classes that hold the truth this often")] = None,
-    method: Annotated[str | None, typer.Option(help="of the sets: lac (default), aps, raps or topk")] = None,
-    randomised: Annotated[bool, typer.Option(help="break ties of sets at random: smaller sets")] = False,
-    penalty: Annotated[float | None, typer.Option(help="of raps, for each class beyond --k-reg (0.01)")] = None,
-    k_reg: Annotated[int | None, typer.Option(help="of raps: classes without penalty (5)")] = None,
+@dataclass(frozen=True)
+class Promise:
+    """What the rule shall promise, in the words of `calibrant.decide`."""
+
+    accuracy: Annotated[float | None, typer.Option(help="accept what is right at least this often")] = None
+    accept: Annotated[float | None, typer.Option(help="accept the surest items, this share of them")] = None
+    threshold: Annotated[float | None, typer.Option(help="accept at this confidence, chosen on other items")] = None
+    risk: Annotated[float | None, typer.Option(help="accept what has at most this mean loss")] = None
+    loss: Annotated[Path | None, typer.Option(help="for --risk: a .csv of K × K losses, one row per true class")] = None
+    set_coverage: Annotated[float | None, typer.Option(help="sets of classes that hold the truth this often")] = None
+    method: Annotated[str | None, typer.Option(help="of the sets: lac (default), aps, raps or topk")] = None
+    randomised: Annotated[bool, typer.Option(help="break ties of sets at random: smaller sets")] = False
+    penalty: Annotated[float | None, typer.Option(help="of raps, for each class beyond --k-reg (0.01)")] = None
+    k_reg: Annotated[int | None, typer.Option(help="of raps: classes without penalty (5)")] = None
     costs: Annotated[
         Path | None, typer.Option(help="a .csv: one row per true class, one column per action, one may be 'abstain'")
-    ] = None,
+    ] = None
     guarantee: Annotated[
         float | None, typer.Option(help="probability that the promise is kept (0.95; of sets: on average)")
-    ] = None,
-    by: Annotated[str | None, typer.Option(help="a promise for each 'class' or 'group'")] = None,
+    ] = None
+    by: Annotated[str | None, typer.Option(help="a promise for each 'class' or 'group'")] = None
+
+    def read(self, p: Predictions) -> dict[str, Any]:
+        """The same with the tables in place of their files."""
+        actions, costs = (None, None) if self.costs is None else table(self.costs, p)
+        loss = None if self.loss is None else table(self.loss, p, square=True)[1]
+        return {**vars(self), "actions": actions, "costs": costs, "loss": loss}
+
+
+def decide(
+    preds: Annotated[Path, typer.Argument(help="predictions on items that neither model nor map was fitted on")],
+    promise: Promise,
+    reading: Reading,
     map_folder: Annotated[Path | None, typer.Option("--map", help="a fitted map to apply first")] = None,
     out: Annotated[Path | None, typer.Option("-o", "--out", help="folder for the rule")] = None,
     allow_reuse: Annotated[bool, typer.Option(help="choose on a test split, or on what the map was fitted on")] = False,
     as_json: Json = False,
-    logits_key: LogitsKey = None,
-    probs_key: ProbsKey = None,
-    labels_key: LabelsKey = None,
-    labels: Labels = None,
-    class_axis: ClassAxis = -1,
-    ignore_index: IgnoreIndex = None,
 ) -> None:
     """Which answers to accept, with a guarantee: a rule for an accuracy, a share, sets or costs."""
-    outputs.check((out, outputs.RULE), inputs=[preds, labels, map_folder, loss, costs])
+    outputs.check((out, outputs.RULE), inputs=[preds, reading.labels, map_folder, promise.loss, promise.costs])
     fitted = None if map_folder is None else load(map_folder)
-    p = files.read(
-        preds,
-        labels=labels,
-        logits_key=logits_key,
-        probs_key=probs_key,
-        labels_key=labels_key,
-        class_axis=class_axis,
-        ignore_index=ignore_index,
-    )
-    actions, prices = (None, None) if costs is None else table(costs, p)
-    rule = choose(
-        p,
-        set_coverage=set_coverage,
-        method=method,
-        randomised=randomised,
-        penalty=penalty,
-        k_reg=k_reg,
-        costs=prices,
-        actions=actions,
-        accuracy=accuracy,
-        accept=accept,
-        threshold=threshold,
-        risk=risk,
-        loss=None if loss is None else table(loss, p, square=True)[1],
-        guarantee=guarantee,
-        by=by,
-        map=fitted,
-        allow_reuse=allow_reuse,
-    )
+    p = reading.read(preds)
+    rule = choose(p, **promise.read(p), map=fitted, allow_reuse=allow_reuse)
     if out is not None:
         rule.save(out)
     if as_json:

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from calibrant.errors import InputError, unknown
-
-Members = Annotated[int | None, typer.Option(min=1, help="number of members; by default the method's own")]
-Sigma = Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")]
-Where = Annotated[
-    str | None,
-    typer.Option(
-        help="PEP: perturb auto, conv, weights or all; MC dropout: the dropouts below this name",
-    ),
-]
-Distribution = Annotated[str | None, typer.Option(help="PEP's noise: gaussian (default) or uniform")]
-Search = Annotated[
-    str | None,
-    typer.Option(help="PEP's search for σ: bracket (default), or golden as in the paper"),
-]
-Rate = Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")]
 
 METHODS = {
     "members": ("pep", "dropout", "deep", "swag"),  # SWA is one network, snapshots are those that were kept
@@ -34,30 +20,46 @@ METHODS = {
 """Which methods have a setting; by its name in `Ingredients`, with `--` on the command line."""
 
 
-def checked(ensemble: str | None, **given: Any) -> dict[str, Any]:
-    """What was given: the method exists, and every setting is one of its own, with a value that it knows."""
-    from calibrant.ensembles import ENSEMBLES
-    from calibrant.ensembles.perturbation import WHERE
-    from calibrant.ensembles.sigma_search import SEARCHES
-    from calibrant.functional.noise import DISTRIBUTIONS
+@dataclass(frozen=True)
+class Ensembling:
+    """The settings of an ensemble; None is the method's own."""
 
-    if ensemble is not None and ensemble not in ENSEMBLES:
-        raise unknown("ensemble", ensemble, ENSEMBLES)
-    given = {name: value for name, value in given.items() if value is not None}
-    for name in given:
-        methods = METHODS[name]
-        if ensemble not in methods:
-            nothing = "without an ensemble" if ensemble is None else f"with {ensemble}"
-            of = methods[0] if len(methods) == 1 else f"{', '.join(methods[:-1])} and {methods[-1]}"
-            rest = "; add that" if len(methods) == 1 else f", and changes nothing {nothing}; add one"
-            raise InputError(f"--{name} is a setting of --ensemble {of}{rest}, or drop --{name}")
-    if ensemble == "pep":
-        for name, known in (("where", WHERE), ("distribution", DISTRIBUTIONS), ("search", SEARCHES)):
-            if given.get(name, known[0]) not in known:
-                raise InputError(f"--{name} {given[name]} is unknown; use {', '.join(known[:-1])} or {known[-1]}")
-        if "search" in given and "sigma" in given:
-            raise InputError("--search looks for σ, and --sigma gives it; drop one of them")
-    return given
+    members: Annotated[int | None, typer.Option(min=1, help="number of members; by default the method's own")] = None
+    sigma: Annotated[float | None, typer.Option(help="PEP's σ; by default it is fitted")] = None
+    where: Annotated[
+        str | None,
+        typer.Option(help="PEP: perturb auto, conv, weights or all; MC dropout: the dropouts below this name"),
+    ] = None
+    distribution: Annotated[str | None, typer.Option(help="PEP's noise: gaussian (default) or uniform")] = None
+    search: Annotated[
+        str | None, typer.Option(help="PEP's search for σ: bracket (default), or golden as in the paper")
+    ] = None
+    p: Annotated[float | None, typer.Option("--p", help="MC dropout: use this rate everywhere")] = None
+
+    def of(self, ensemble: str | None) -> dict[str, Any]:
+        """What was given: the method exists, and every setting is one of its own, with a value that it knows."""
+        from calibrant.ensembles import ENSEMBLES
+        from calibrant.ensembles.perturbation import WHERE
+        from calibrant.ensembles.sigma_search import SEARCHES
+        from calibrant.functional.noise import DISTRIBUTIONS
+
+        if ensemble is not None and ensemble not in ENSEMBLES:
+            raise unknown("ensemble", ensemble, ENSEMBLES)
+        given = {name: getattr(self, name) for name in METHODS if getattr(self, name) is not None}
+        for name in given:
+            methods = METHODS[name]
+            if ensemble not in methods:
+                nothing = "without an ensemble" if ensemble is None else f"with {ensemble}"
+                of = methods[0] if len(methods) == 1 else f"{', '.join(methods[:-1])} and {methods[-1]}"
+                rest = "; add that" if len(methods) == 1 else f", and changes nothing {nothing}; add one"
+                raise InputError(f"--{name} is a setting of --ensemble {of}{rest}, or drop --{name}")
+        if ensemble == "pep":
+            for name, known in (("where", WHERE), ("distribution", DISTRIBUTIONS), ("search", SEARCHES)):
+                if given.get(name, known[0]) not in known:
+                    raise InputError(f"--{name} {given[name]} is unknown; use {', '.join(known[:-1])} or {known[-1]}")
+            if "search" in given and "sigma" in given:
+                raise InputError("--search looks for σ, and --sigma gives it; drop one of them")
+        return given
 
 
 def kept(keep_members: bool, ensemble: str | None, stream: bool) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import shlex
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from calibrant import files
 from calibrant.cli.console import block_json
-from calibrant.cli.options import ClassAxis, IgnoreIndex, Json, Labels, LabelsKey, LogitsKey, ProbsKey, reading
+from calibrant.cli.layout import Bar, Console
+from calibrant.cli.options import Json
+from calibrant.cli.reading import Reading
 from calibrant.errors import InputError
 from calibrant.files import outputs
 from calibrant.files.paths import calibrated, partner
@@ -41,30 +41,18 @@ def fit(
     seed: Annotated[int, typer.Option(help="seed of the folds")] = 0,
     as_json: Json = False,
     everything: Annotated[bool, typer.Option("--all", help="print every candidate of auto, not only the best")] = False,
-    logits_key: LogitsKey = None,
-    probs_key: ProbsKey = None,
-    labels_key: LabelsKey = None,
-    labels: Labels = None,
-    class_axis: ClassAxis = -1,
-    ignore_index: IgnoreIndex = None,
+    *,
+    reading: Reading,
 ) -> None:
     """Fit a map that makes confidence honest, and check that it does."""
-    outputs.check((out, outputs.MAP), inputs=[preds, labels])
+    outputs.check((out, outputs.MAP), inputs=[preds, reading.labels])
     chosen = dict(setting(text) for text in settings or ())
     if budget is not None:
         if method != "auto":
             raise InputError(f"--budget belongs to --method auto, not to {method}")
         chosen["budget"] = budget
     calibrator = resolve(method, chosen, seed)
-    p = files.read(
-        preds,
-        labels=labels,
-        logits_key=logits_key,
-        probs_key=probs_key,
-        labels_key=labels_key,
-        class_axis=class_axis,
-        ignore_index=ignore_index,
-    )
+    p = reading.read(preds)
     with Bar("trying maps") as bar:
         fitted = fit_predictions(calibrator, p, strict=strict, allow_reuse=allow_reuse, seed=seed, progress=bar.share)
     if out is not None:
@@ -72,9 +60,7 @@ def fit(
     if as_json:
         block_json(described(fitted, out))
     else:
-        like = reading(files.Keys(logits_key, probs_key, labels_key), class_axis, ignore_index)
-        beside = None if labels is None else partner(labels)
-        show(fitted, out, preds, everything, like + (f" --labels {shlex.quote(str(beside))}" if beside else ""))
+        show(fitted, out, preds, everything, reading)
 
 
 def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
@@ -100,9 +86,8 @@ def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
     return found
 
 
-def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool, like: str) -> None:
-    """What was fitted; `like` are the options by which files like these are read."""
-    from calibrant.cli.layout import Console
+def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool, reading: Reading) -> None:
+    """What was fitted, and the command that applies it to the partner of these files."""
     from calibrant.report import terminal
 
     console, r = Console(), fitted.record
@@ -131,6 +116,8 @@ def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool, lik
     if out is not None:
         test = partner(preds)
         judged = "PREDICTIONS" if test is None else shlex.quote(str(test))
+        labels = None if reading.labels is None else partner(reading.labels)
+        like = reading.words + (f" --labels {shlex.quote(str(labels))}" if labels else "")
         console.say(f"next: calibrant apply {shlex.quote(str(out))} {judged} -o {calibrated(preds)}{like}")
 
 
@@ -173,31 +160,3 @@ def _variant(method: str, settings: Mapping[str, Any]) -> str:
 def _outcome(status: str, why: str) -> str:
     """`chosen`, nothing for a candidate that ran, else what happened and why."""
     return f"{status}: {why}" if why else "" if status == "ran" else str(status)
-
-
-class Bar:
-    """A progress bar on stderr that appears only when the work takes longer than two seconds."""
-
-    def __init__(self, title: str) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-        from calibrant.cli.layout import Console
-
-        console = Console(stderr=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-        self._task = self._bar.add_task(title, total=1.0)
-        self._began, self._shown = time.monotonic(), False
-
-    def share(self, what: str, share: float) -> None:
-        if not self._shown and time.monotonic() - self._began > 2:
-            self._bar.start()
-            self._shown = True
-        self._bar.update(self._task, completed=share, description=what)
-
-    def __enter__(self) -> Bar:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._shown:
-            self._bar.stop()

@@ -8,17 +8,22 @@ each pixel, where the verb can use them.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from calibrant.cli.console import say
+from calibrant.cli.options import DataRoot
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
     import torch
 
-    from calibrant.data import Data
+    from calibrant.data import Batches, Data
     from calibrant.data.records import Part
     from calibrant.ensembles.reference import Reference
 
@@ -27,6 +32,22 @@ OWN = "own"
 """What `--mean` and `--std` take besides numbers: the data's own."""
 
 Moment = tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Where the data lie, and how they are normalised."""
+
+    data_root: DataRoot = None
+    mean: Annotated[
+        str | None,
+        typer.Option(help="per channel, e.g. 0.5,0.5,0.5, or own; default: the model's, then a named data set's"),
+    ] = None
+    std: Annotated[str | None, typer.Option(help="per channel, like --mean")] = None
+
+    @property
+    def moments(self) -> tuple[Moment | str, Moment | str]:
+        return moment(self.mean, "--mean"), moment(self.std, "--std")
 
 
 @dataclass(frozen=True)
@@ -50,31 +71,54 @@ class Setting:
         """Whether the data is what the model says it was trained on."""
         return self.name == self.first.data
 
+    def batches(self, size: int) -> Callable[[str], Batches]:
+        """A split's name → its items, as the model is fed them."""
+        from calibrant.data import Batches
+        from calibrant.functional.inputs import as_split
+
+        fed = partial(Batches, device=self.device, mean=self.mean, std=self.std)
+        return lambda split: fed(self.data[as_split(split)], size)
+
 
 def opened_model(
     models: Sequence[str],
     data: str | None,
-    root: Path | None,
+    inputs: Inputs,
     device: str,
-    moments: tuple[Moment | str, Moment | str],
     seed: int | None = None,
     *,
     maps: bool = False,
     ignore_index: int | None = None,
 ) -> Setting:
     """The model (or the members of several) and the data."""
-    from calibrant.cli.device import device_of
-    from calibrant.cli.notes import say_notes
     from calibrant.ensembles.reference import resolve
 
-    place = device_of(device)
+    moments, place = inputs.moments, device_of(device)
     found = [resolve(each) for each in models]
     say_notes(found)
     name = data_name(data, found[0])
-    loaded = model_data(name, found[0], root, seed, maps=maps, ignore_index=ignore_index)
+    loaded = model_data(name, found[0], inputs.data_root, seed, maps=maps, ignore_index=ignore_index)
     mean, std = fed(found[0], loaded, name, moments)
     networks = [m.to(place) for reference in found for m in reference.members]
     return Setting(found, networks, loaded, name, place, mean, std)
+
+
+def device_of(name: str) -> torch.device:
+    """`auto` is the GPU where there is one."""
+    import torch
+
+    if name not in ("auto", "cpu", "cuda"):
+        raise InputError(f"unknown --device {name!r}; use auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: torch sees no CUDA device; use cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def say_notes(found: Sequence[Reference]) -> None:
+    """Unfinished runs, say."""
+    for reference in found:
+        if reference.note:
+            say(f"note: {reference.note}", err=True)
 
 
 def data_name(asked: str | None, model: Reference) -> str:

@@ -1,13 +1,21 @@
-"""Options that several verbs have, each written once (`help` says in which groups they stand)."""
+"""Options that several verbs have, each written once, and records of options that belong together.
+
+A parameter of a verb may be a record: a frozen dataclass whose fields are options. On the command line it is its fields
+(`unfolded`); the verb gets it whole. `help` says in which groups options stand.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, get_origin, get_type_hints
 
 import typer
 
-from calibrant.files.arrays import Keys
+from calibrant.errors import InputError
 
 Json = Annotated[bool, typer.Option("--json", help="print JSON to stdout")]
 Html = Annotated[Path | None, typer.Option(help="write an HTML report to this file")]
@@ -18,15 +26,7 @@ Metrics = Annotated[str | None, typer.Option(help="names, separated by commas (s
 Everything = Annotated[bool, typer.Option("--all", help="print every metric, not only the main six")]
 Bins = Annotated[int, typer.Option(help="bins of confidence")]
 BootstrapSeed = Annotated[int, typer.Option("--seed", help="seed of the bootstrap")]
-
-LogitsKey = Annotated[str | None, typer.Option(help="name of the logits in the file")]
-ProbsKey = Annotated[str | None, typer.Option(help="name of the probabilities in the file")]
-LabelsKey = Annotated[str | None, typer.Option(help="name of the labels in the file")]
-PredictedKey = Annotated[str | None, typer.Option(help="name of the predicted classes in a top-1 file")]
-ConfidenceKey = Annotated[str | None, typer.Option(help="name of the confidences in a top-1 file")]
-Labels = Annotated[Path | None, typer.Option(help="a .npy of labels, if the file has none")]
 ClassAxis = Annotated[int, typer.Option(help="axis of the classes: 1 for logits [N, K, H, W]")]
-IgnoreIndex = Annotated[int | None, typer.Option(help="label of items to ignore")]
 
 Models = Annotated[
     list[str],
@@ -35,17 +35,58 @@ Models = Annotated[
     ),
 ]
 DataRoot = Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")]
-Mean = Annotated[
-    str | None,
-    typer.Option(
-        help="per channel, e.g. 0.5,0.5,0.5, or own; default: the model's, then a named data set's",
-    ),
-]
-Std = Annotated[str | None, typer.Option(help="per channel, like --mean")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda")]
 
 
-def reading(keys: Keys, class_axis: int, ignore_index: int | None) -> str:
-    """How a file like these is read, as options of the command line, each after a space."""
-    axis = "" if class_axis == -1 else f" --class-axis {class_axis}"
-    return keys.words + axis + ("" if ignore_index is None else f" --ignore-index {ignore_index}")
+def separated(text: str) -> list[str]:
+    """What commas separate, each once."""
+    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def metric_names(text: str | None) -> list[str] | None:
+    """What --metrics asks for; None: the usual ones."""
+    from calibrant.metrics.evaluate import choose
+
+    names = None if text is None else separated(text)
+    if not choose(names):
+        raise InputError("--metrics is empty; pass names of `calibrant list metrics`, separated by commas")
+    return names
+
+
+def unfolded(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb as typer reads it: the options of its records stand where the records do."""
+    hints = get_type_hints(verb, include_extras=True)
+    records = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
+    if not records:
+        return verb
+    own = [p.replace(annotation=hints[p.name]) for p in inspect.signature(verb).parameters.values()]
+    options = [o for p in own for o in (_options(p.annotation) if p.name in records else [p])]
+
+    @wraps(verb)
+    def whole(**given: Any) -> None:
+        made = {name: _made(kind, given) for name, kind in records.items()}
+        verb(**{p.name: given[p.name] for p in own if p.name not in records}, **made)
+
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    whole.__signature__ = inspect.Signature([o.replace(kind=keyword) for o in options])  # type: ignore[attr-defined]
+    whole.__annotations__ = {o.name: o.annotation for o in options}
+    return whole
+
+
+def _fields(record: Any) -> list[tuple[Any, Any]]:
+    """(field, type) of the options of a record and of the records in it; other fields are the verb's own."""
+    hints = get_type_hints(record, include_extras=True)
+    found = [(f, hints[f.name]) for f in fields(record)]
+    return [(f, kind) for f, kind in found if is_dataclass(kind) or get_origin(kind) is Annotated]
+
+
+def _options(record: Any) -> list[inspect.Parameter]:
+    keyword, out = inspect.Parameter.KEYWORD_ONLY, []
+    for f, kind in _fields(record):
+        one = inspect.Parameter(f.name, keyword, default=f.default, annotation=kind)
+        out += _options(kind) if is_dataclass(kind) else [one]
+    return out
+
+
+def _made(record: Any, given: Mapping[str, Any]) -> Any:
+    return record(**{f.name: _made(k, given) if is_dataclass(k) else given[f.name] for f, k in _fields(record)})

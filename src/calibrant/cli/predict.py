@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import block_json, say
-from calibrant.cli.ensemble_options import Distribution, Members, Rate, Search, Sigma, Where
-from calibrant.cli.model_data import check_channels, inputs_of, moment, opened_model
-from calibrant.cli.options import ClassAxis, DataRoot, Device, Json, Mean, Models, Std
+from calibrant.cli.ensemble_options import Ensembling, kept
+from calibrant.cli.model_data import Inputs, Setting, check_channels, inputs_of, opened_model
+from calibrant.cli.options import ClassAxis, Device, Json, Models
+from calibrant.cli.predict_stream import Smoothing
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
@@ -26,52 +27,32 @@ SMALL_IMAGES = 1000 * 32 * 32
 
 
 def predict(
+    *,
     model: Models,
     out: Annotated[Path, typer.Option("-o", "--out", help="file of predictions: .npz, .safetensors, .parquet, .csv")],
     data: Annotated[
         str | None,
-        typer.Option(
-            help="a data set (`calibrant list datasets`), FILE.npz or folder; by default the run's own",
-        ),
+        typer.Option(help="a data set (`calibrant list datasets`), FILE.npz or folder; by default the run's own"),
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation, calibration or test")] = "test",
     ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag, snapshot or temporal")] = None,
-    members: Members = None,
-    sigma: Sigma = None,
-    where: Where = None,
-    distribution: Distribution = None,
-    search: Search = None,
+    ensembling: Ensembling,
     fit_on: Annotated[str | None, typer.Option(help="PEP: the split to fit σ on (default: calibration)")] = None,
-    p: Rate = None,
     keep_members: Annotated[bool, typer.Option(help="write [M, N, K] instead of the pooled prediction")] = False,
     features: Annotated[
         bool,
         typer.Option("--features", help="also write the last linear layer's inputs, for confidnet and trust_score"),
     ] = False,
-    stream: Annotated[
-        bool,
-        typer.Option(
-            "--stream",
-            help="the items are frames of one stream: average each with the ones before",
-        ),
-    ] = False,
-    window: Annotated[int | None, typer.Option(min=0, help="stream: frames before this one (default: 5)")] = None,
-    decay: Annotated[
-        float | None,
-        typer.Option(help="stream: weight relative to the next frame (exp(-0.8))"),
-    ] = None,
+    smoothing: Smoothing,
     class_axis: ClassAxis = -1,
     ignore_index: Annotated[
         int | None, typer.Option(help="label maps: pixels with this label have no class (like -1)")
     ] = None,
-    scene_cut: Annotated[float | None, typer.Option(help="stream: start again at a change this large, 0 … 1")] = None,
     save: Annotated[Path | None, typer.Option(help="PEP: write σ and the seeds to this folder")] = None,
     html: Annotated[
         Path | None, typer.Option(help="write an HTML report beside the network alone; PEP adds its σ curve")
     ] = None,
-    data_root: DataRoot = None,
-    mean: Mean = None,
-    std: Std = None,
+    inputs: Inputs,
     batch: Annotated[int | None, typer.Option(min=1, help="items per batch; by default 1000 small images")] = None,
     device: Device = "auto",
     seed: Annotated[int | None, typer.Option(help="seed of the ensemble and the split (runs keep theirs)")] = None,
@@ -79,51 +60,23 @@ def predict(
 ) -> None:
     """Run a model on a part of the data, alone or as an ensemble, and write its predictions."""
     from calibrant import files
-    from calibrant.cli import ensemble_options
-    from calibrant.cli.predict_answers import agree, known_classes, on_blank_items
-    from calibrant.cli.predict_stream import only_with_stream, streamed
-    from calibrant.data import Batches
-    from calibrant.data.label_maps import IGNORED
     from calibrant.files import atomic, outputs
-    from calibrant.functional.inputs import as_split
 
-    given = ensemble_options.checked(
-        ensemble, members=members, where=where, sigma=sigma, distribution=distribution, search=search, p=p
-    )
+    given = ensembling.of(ensemble)
     fit_on = _possible(ensemble, save, html, keep_members, fit_on)
     outputs.check((out, outputs.FILE), (save, outputs.ENSEMBLE), (html, outputs.PAGE), inputs=[*model, data])
-    stream = only_with_stream(stream, ensemble, window=window, decay=decay, scene_cut=scene_cut)
-    ensemble_options.kept(keep_members, ensemble, stream)
+    stream = smoothing.wanted(ensemble)
+    kept(keep_members, ensemble, stream)
     if features and (ensemble is not None or stream or len(model) > 1):
         raise InputError("--features needs a single network; drop it, or predict with one model")
-    moments = moment(mean, "--mean"), moment(std, "--std")
-    found = opened_model(model, data, data_root, device, moments, seed, maps=True, ignore_index=ignore_index)
-    loaded, networks, name = found.data, found.networks, found.name
-    part = loaded[as_split(split)]
-    labels = part.y
-    if part.items is None:  # the frames as they are, which a data set's own constants need not be
-        loaded = replace(loaded, shape=tuple(part.x.shape[1:]))
-    check_channels(moments, loaded, part)
-
-    def batches(part: str) -> Batches:
-        size = batch or max(1, SMALL_IMAGES // max(math.prod(loaded.shape[1:]), 1024))
-        return Batches(loaded[as_split(part)], size, device=found.device, mean=found.mean, std=found.std)
-
-    known = known_classes(found.first, loaded, name, labels)
-    agree(on_blank_items(model, found.found, loaded, as_split(split), class_axis), name, known, labels)
-    maps: dict[str, Any] = {"class_axis": class_axis, "ignore_index": IGNORED if labels.ndim > 1 else None}
-    options: dict[str, Any] = {
-        "device": found.device,
-        "split": split,
-        "classes": known,
-        "progress": sys.stderr.isatty(),
-    }
-    options |= maps
+    opened = opened_model(model, data, inputs, device, seed, maps=True, ignore_index=ignore_index)
+    found, options = _fitting(opened, model, inputs, split, class_axis)
+    networks, batches, maps = found.networks, found.batches(batch or _usual(found)), {k: options[k] for k in MAPS}
     made = None
     if ensemble is not None:
         made = assembled(ensemble, networks, found.first.name, {**given, "seed": seed or 0, **maps}, batches, fit_on)
     if stream:
-        made = streamed(made, networks, window, decay, scene_cut)
+        made = smoothing.of(made, networks)
     if made is None:
         predicted = _alone(networks, batches(split), {**options, "features": features})
     else:
@@ -134,7 +87,34 @@ def predict(
 
         alone = None if made is None else _alone(networks[:1], batches(split), options)
         atomic.write_text(html, page(predicted, alone, made, lambda: batches(fit_on), out, maps))
-    _say(predicted, out, made, save, html, inputs_of(loaded, found.mean, found.std), as_json=as_json)
+    _say(predicted, out, made, save, html, inputs_of(found.data, found.mean, found.std), as_json=as_json)
+
+
+MAPS = ("class_axis", "ignore_index")
+"""How label maps are read."""
+
+
+def _fitting(
+    found: Setting, models: Sequence[str], inputs: Inputs, split: str, class_axis: int
+) -> tuple[Setting, dict[str, Any]]:
+    """The models and data, checked against each other, and how the models are run."""
+    from calibrant.cli.predict_answers import agree, known_classes, on_blank_items
+    from calibrant.data.label_maps import IGNORED
+    from calibrant.functional.inputs import as_split
+
+    part = found.data[as_split(split)]
+    if part.items is None:  # the frames as they are, which a data set's own constants need not be
+        found = replace(found, data=replace(found.data, shape=tuple(part.x.shape[1:])))
+    check_channels(inputs.moments, found.data, part)
+    known = known_classes(found.first, found.data, found.name, part.y)
+    answers = on_blank_items(models, found.found, found.data, as_split(split), class_axis)
+    agree(answers, found.name, known, part.y)
+    options = {"device": found.device, "split": split, "classes": known, "progress": sys.stderr.isatty()}
+    return found, {**options, "class_axis": class_axis, "ignore_index": IGNORED if part.y.ndim > 1 else None}
+
+
+def _usual(found: Setting) -> int:
+    return max(1, SMALL_IMAGES // max(math.prod(found.data.shape[1:]), 1024))
 
 
 def narrowed(p: Predictions, networks: Iterable[Any]) -> Predictions:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import block_json
-from calibrant.cli.model_data import inputs_of
-from calibrant.cli.probe_request import resolved, words
+from calibrant.cli.model_data import Inputs, inputs_of
+from calibrant.cli.options import Device, Html, Json, separated
+from calibrant.cli.probe_request import Settings, resolved
 from calibrant.errors import InputError, NotApplicableError, unknown
 from calibrant.files import atomic, outputs
 from calibrant.types import SCHEMA
@@ -46,6 +47,7 @@ PROBES: dict[str, str] = {
 
 
 def probe(
+    *,
     models: Annotated[list[str], typer.Argument(help="the models to probe, side by side: RUN/, timm:NAME, …")],
     what: Annotated[str, typer.Option(help=f"separated by commas: {', '.join(PROBES)}")] = "robustness",
     runs: Annotated[
@@ -55,51 +57,18 @@ def probe(
         str, typer.Option(help="train, validation, calibration or test; several separated by commas")
     ] = "test",
     limit: Annotated[int | None, typer.Option(min=1, help="only the first N items of the split")] = None,
-    batches: Annotated[
-        int, typer.Option(min=1, help="hessian, signs: how many mini-batches of the training part")
-    ] = 20,
-    batch: Annotated[int | None, typer.Option(min=1, help="hessian: items of each; by default the recipe's")] = None,
-    eigenvalues: Annotated[int, typer.Option(min=1, help="hessian: the largest K of each mini-batch")] = 1,
-    method: Annotated[str, typer.Option(help="hessian: lanczos, or power as in the paper")] = "lanczos",
-    dropout: Annotated[bool, typer.Option(help="hessian, fourier: no dropout; in the paper it is active")] = True,
-    grid: Annotated[int, typer.Option(min=3, help="landscape: points along each direction")] = 21,
-    masks: Annotated[int, typer.Option(min=0, help="landscape: of dropout, each a landscape; 0: without dropout")] = 0,
-    through: Annotated[
-        str | None, typer.Option(help="landscape: two other runs, for the plane through all three")
-    ] = None,
-    layers: Annotated[
-        str | None, typer.Option(help="variance, fourier, neighbours: names of layers; by default the building blocks")
-    ] = None,
-    passes: Annotated[int, typer.Option(min=2, help="variance: passes with dropout")] = 10,
-    sigma: Annotated[float | None, typer.Option(help="pep_effect: PEP's σ; by default fitted on validation")] = None,
-    attack: Annotated[str, typer.Option(help="attack: fgsm, pgd, frequency_fgsm")] = "fgsm,pgd",
-    epsilon: Annotated[str, typer.Option(help="attack: budgets in pixels of [0, 1]")] = "0.01,0.02,0.03",
-    ensemble: Annotated[str | None, typer.Option(help="attack: dropout attacks the pool of MC dropout")] = None,
-    members: Annotated[
-        int | None, typer.Option(min=1, help="attack, pep_effect, overfitting: members of the ensemble")
-    ] = None,
-    ruler: Annotated[str, typer.Option(help="robustness: ddn (cheap) or cw (the paper's)")] = "ddn",
-    levels: Annotated[int, typer.Option(min=1, help="robustness: how many equally large levels")] = 10,
-    variance: Annotated[
-        str, typer.Option(help="robustness: of the true class, predicted, confidence or classes")
-    ] = "true",
+    settings: Settings,
     data: Annotated[str | None, typer.Option(help="a data set; by default the run's own")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
-    mean: Annotated[
-        str | None,
-        typer.Option(help="per channel, e.g. 0.5,0.5,0.5, or own; default: the model's, then a named data set's"),
-    ] = None,
-    std: Annotated[str | None, typer.Option(help="per channel, like --mean")] = None,
+    inputs: Inputs,
     out: Annotated[
         Path | None, typer.Option("-o", "--out", help="folder for numbers, arrays, figures and the page")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="write the HTML report to this file")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON to stdout")] = False,
+    html: Html = None,
+    device: Device = "auto",
+    as_json: Json = False,
 ) -> None:
     """Why networks are (un)calibrated: curvature, hard samples, feature maps, PEP, attacks, robustness."""
-    given = dict(locals())
-    names = words(what)
+    names = separated(what)
     for name in names:
         if name not in PROBES:
             raise unknown("probe", name, PROBES)
@@ -108,10 +77,11 @@ def probe(
     if out is not None:
         atomic.check_place(out, "keep the results in with -o")
     outputs.check((html, outputs.PAGE), (out, outputs.PROBE), inputs=[*models, *(runs or ()), data])
-    request = resolved(given, names)
+    options = settings.checked()
+    request = resolved(names, models, runs or [], split, limit, data, inputs, out, device, options)
     found, refused = _answers(request, names)
-    inputs = [inputs_of(request.data, m.mean, m.std) for m in request.models]
-    record: dict[str, Any] = {"schema": SCHEMA, "inputs": inputs}
+    fed = [inputs_of(request.data, m.mean, m.std) for m in request.models]
+    record: dict[str, Any] = {"schema": SCHEMA, "inputs": fed}
     record |= {name: found[name].record if name in found else {"refused": refused[name]} for name in names}
     if out is not None or html is not None:
         from calibrant.cli.probe_page import write
@@ -120,7 +90,7 @@ def probe(
     if as_json:
         block_json(record)
     else:
-        _show(found, refused, inputs, html)
+        _show(found, refused, fed, html)
 
 
 def _show(found: dict[str, Probed], refused: dict[str, str], inputs: Sequence[str], html: Path | None) -> None:

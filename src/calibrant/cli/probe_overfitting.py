@@ -10,7 +10,7 @@ from calibrant.cli.probe_results import Probed, side_by_side
 from calibrant.diagnostics import overfitting as measured
 from calibrant.ensembles.pep import MEMBERS
 from calibrant.errors import NotApplicableError
-from calibrant.report.probes.overfitting import panel
+from calibrant.report.probes.pep import overfitting_panel
 from calibrant.training.distances import items_hash
 from calibrant.training.epochs import kept_weights
 from calibrant.training.run_folder import chosen
@@ -40,7 +40,7 @@ def overfitting(request: Request) -> Probed:
 
     settings = {"split": split, "members": members, "epochs": [list(held) for held in checkpoints.values()]}
     settings |= {part: items_hash(limited.part(part)) for part in parts}
-    return side_by_side(request, "overfitting", settings, measure, panel)
+    return side_by_side(request, "overfitting", settings, measure, overfitting_panel)
 
 
 def _checkpoints(name: str) -> dict[int, dict[str, Tensor]]:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from calibrant.cli.console import say
+from calibrant.cli.model_data import Inputs, data_name, device_of, fed, say_notes
+from calibrant.cli.options import separated
 from calibrant.errors import InputError
 from calibrant.files import atomic
 
@@ -23,6 +28,43 @@ if TYPE_CHECKING:
 FEW = 256
 """Items whose feature maps and curvature are looked at, unless --limit says another number."""
 BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What single probes can be told."""
+
+    batches: Annotated[int, typer.Option(min=1, help="hessian, signs: how many mini-batches of the training part")] = 20
+    batch: Annotated[int | None, typer.Option(min=1, help="hessian: items of each; by default the recipe's")] = None
+    eigenvalues: Annotated[int, typer.Option(min=1, help="hessian: the largest K of each mini-batch")] = 1
+    method: Annotated[str, typer.Option(help="hessian: lanczos, or power as in the paper")] = "lanczos"
+    dropout: Annotated[bool, typer.Option(help="hessian, fourier: no dropout; in the paper it is active")] = True
+    grid: Annotated[int, typer.Option(min=3, help="landscape: points along each direction")] = 21
+    masks: Annotated[int, typer.Option(min=0, help="landscape: of dropout, each a landscape; 0: without dropout")] = 0
+    through: Annotated[str | None, typer.Option(help="landscape: two other runs, for the plane through all three")] = (
+        None
+    )
+    layers: Annotated[
+        str | None, typer.Option(help="variance, fourier, neighbours: names of layers; by default the building blocks")
+    ] = None
+    passes: Annotated[int, typer.Option(min=2, help="variance: passes with dropout")] = 10
+    sigma: Annotated[float | None, typer.Option(help="pep_effect: PEP's σ; by default fitted on validation")] = None
+    attack: Annotated[str, typer.Option(help="attack: fgsm, pgd, frequency_fgsm")] = "fgsm,pgd"
+    epsilon: Annotated[str, typer.Option(help="attack: budgets in pixels of [0, 1]")] = "0.01,0.02,0.03"
+    ensemble: Annotated[str | None, typer.Option(help="attack: dropout attacks the pool of MC dropout")] = None
+    members: Annotated[
+        int | None, typer.Option(min=1, help="attack, pep_effect, overfitting: members of the ensemble")
+    ] = None
+    ruler: Annotated[str, typer.Option(help="robustness: ddn (cheap) or cw (the paper's)")] = "ddn"
+    levels: Annotated[int, typer.Option(min=1, help="robustness: how many equally large levels")] = 10
+    variance: Annotated[str, typer.Option(help="robustness: of the true class, predicted, confidence or classes")] = (
+        "true"
+    )
+
+    def checked(self) -> dict[str, Any]:
+        """By name, lists in place of what commas separate."""
+        lists = {name: text and separated(text) for name, text in (("through", self.through), ("layers", self.layers))}
+        return {**vars(self), **lists, "attack": separated(self.attack), "epsilon": budgets(self.epsilon)}
 
 
 @dataclass(frozen=True)
@@ -111,54 +153,70 @@ class Request:
         )
 
 
-def resolved(given: Mapping[str, Any], names: Sequence[str]) -> Request:
+def resolved(
+    names: Sequence[str],
+    models: Sequence[str],
+    runs: Sequence[str],
+    split: str,
+    limit: int | None,
+    data: str | None,
+    inputs: Inputs,
+    out: Path | None,
+    device: str,
+    options: dict[str, Any],
+) -> Request:
     """From the command line's options, and the probes that were asked for: models, data and places, all checked."""
-    from calibrant.cli.device import device_of
-    from calibrant.cli.model_data import data_name, fed, moment
-    from calibrant.cli.notes import check_once, say_notes, say_recipes
     from calibrant.data import load
     from calibrant.data.label_maps import check_one_label_each
     from calibrant.ensembles.reference import resolve
     from calibrant.functional.inputs import as_split
 
-    options = {**given, "attack": words(given["attack"]), "epsilon": budgets(given["epsilon"])}
-    options |= {name: given[name] and words(given[name]) for name in ("through", "layers")}
-    moments = moment(given["mean"], "--mean"), moment(given["std"], "--std")
-    splits = tuple(as_split(split).value for split in words(given["split"]))
+    moments = inputs.moments
+    splits = tuple(as_split(name).value for name in separated(split))
     if not splits:
         raise InputError("--split is empty; pass train, validation, calibration or test")
-    device, models, runs = device_of(given["device"]), given["models"], given["runs"] or []
+    place = device_of(device)
     found = tuple(resolve(model) for model in (*models, *runs))
-    first, out = found[0], given["out"]
-    name = data_name(given["data"], first)
+    first = found[0]
+    name = data_name(data, first)
     store = out if out is not None else Path(models[0]) if Path(models[0]).is_dir() else None
     if store is None:
         raise InputError(f"{models[0]} is not a run; pass a folder for the results with -o")
     seed, sizes = (first.data_seed, first.sizes) if name == first.data else (0, None)
-    data = load(name, root=given["data_root"], seed=seed, sizes=sizes, shape=first.shape)
-    check_one_label_each(data.splits, name)
-    check_once([*models, *runs])
+    loaded = load(name, root=inputs.data_root, seed=seed, sizes=sizes, shape=first.shape)
+    check_one_label_each(loaded.splits, name)
+    _check_once([*models, *runs])
     if "robustness" in names:
-        _check_store(store, first, data, splits, str(given["ruler"]), given["limit"])
-        say_recipes([models[0], *runs], [first, *found[len(models) :]])
+        _check_store(store, first, loaded, splits, str(options["ruler"]), limit)
+        _say_recipes([models[0], *runs], [first, *found[len(models) :]])
     say_notes(found)
-    inputs = (fed(model, data, name, moments) for model in found)
-    found = tuple(replace(model, mean=mean, std=std) for model, (mean, std) in zip(found, inputs, strict=True))
+    fed_by = (fed(model, loaded, name, moments) for model in found)
+    found = tuple(replace(model, mean=mean, std=std) for model, (mean, std) in zip(found, fed_by, strict=True))
     compared, more = found[: len(models)], found[len(models) :]
     kept = store if out is not None else store / "probe"
-    progress = sys.stderr.isatty()
-    return Request(compared, data, splits, given["limit"], device, store, options, progress, runs=more, kept=kept)
+    return Request(compared, loaded, splits, limit, place, store, options, sys.stderr.isatty(), runs=more, kept=kept)
 
 
-def words(text: str) -> list[str]:
-    """What commas separate, each once."""
-    return list(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+def _check_once(models: Sequence[str]) -> None:
+    """Each model may be given once."""
+    places = [str(Path(text).resolve()) if Path(text).is_dir() else text for text in models]
+    for i, place in enumerate(places):
+        if place in places[:i]:
+            raise InputError(f"{models[i]} is named twice; pass each model once")
+
+
+def _say_recipes(models: Sequence[str], found: Sequence[Reference]) -> None:
+    """For a variance over models: a note says if their recipes differ."""
+    for text, other in zip(models, found, strict=True):
+        if other.recipe != found[0].recipe:
+            said = "they differ in more than the seed"
+            say(f"note: {text} was trained with another recipe than {models[0]}: {said}", err=True)
 
 
 def budgets(text: str) -> list[float]:
     """--epsilon: numbers in 0 … 1."""
     try:
-        found = [float(word) for word in words(text)]
+        found = [float(word) for word in separated(text)]
     except ValueError:
         raise InputError(f"--epsilon {text!r} is not numbers separated by commas, e.g. 0.01,0.03") from None
     if not found or not all(0 <= value <= 1 for value in found):

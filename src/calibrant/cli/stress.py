@@ -7,53 +7,39 @@ in OUT/cells/*.npz (`calibrant audit` takes those with labels), what it all mean
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from calibrant.cli.console import block, block_json, say
-from calibrant.cli.ensemble_options import Distribution, Members, Rate, Search, Sigma, Where
-from calibrant.cli.options import DataRoot, Device, Html, Intervals, Json, Mean, Models, Std
+from calibrant.cli.ensemble_options import Ensembling
+from calibrant.cli.model_data import Inputs, inputs_of
+from calibrant.cli.options import Device, Html, Intervals, Json, Models, separated
+from calibrant.cli.stress_inputs import Suite
 from calibrant.errors import InputError
 from calibrant.files import outputs
 
 if TYPE_CHECKING:
     from calibrant.cli.model_data import Setting
-    from calibrant.cli.stress_inputs import Ensembling
+    from calibrant.cli.stress_inputs import Ensembled
     from calibrant.decisions import Rule
     from calibrant.diagnostics.stress import Choice, Folder, Material, Subject
-    from calibrant.diagnostics.stress.cells import Cell
     from calibrant.diagnostics.stress.store import Arrays
     from calibrant.posthoc.map import FittedMap
-    from calibrant.report.stress import StressReport
+    from calibrant.report.stress_report import StressReport
 
 
 def stress(
+    *,
     model: Models,
     out: Annotated[Path, typer.Option("-o", "--out", help="folder of the cells; an unfinished one is resumed")],
     data: Annotated[
         str | None,
-        typer.Option(
-            help="a data set, some classes (cifar10[0-4]), FILE.npz or folder; by default the run's own",
-        ),
+        typer.Option(help="a data set, some classes (cifar10[0-4]), FILE.npz or folder; by default the run's own"),
     ] = None,
-    suite: Annotated[
-        str, typer.Option(help="corruptions, perturbations, ood, frequency, natural (separated by commas), or all")
-    ] = "corruptions",
-    subset: Annotated[str, typer.Option(help="the 15, 17 or 19 types of the papers")] = "19",
-    types: Annotated[str | None, typer.Option(help="corruptions by name, separated by commas")] = None,
-    severities: Annotated[str, typer.Option(help="1 … 5, separated by commas")] = "1,2,3,4,5",
-    corruptions: Annotated[
-        Path | None,
-        typer.Option(help="use these files: TYPE.npy and labels.npy (CIFAR-10-C), or TYPE/SEVERITY/CLASS/*.jpg"),
-    ] = None,
-    natural: Annotated[
-        list[str] | None, typer.Option(help="a re-collected set: cifar10.1, FILE.npz or FOLDER; repeatable")
-    ] = None,
-    outside: Annotated[
-        list[str] | None, typer.Option(help="foreign items: cifar100, cifar10[5-9], photographs, …; repeatable")
-    ] = None,
+    suite: Suite,
     reference: Annotated[
         Path | None, typer.Option(help="stress folder of another model: adds mCE, mCNLL, mCECE against it")
     ] = None,
@@ -67,70 +53,72 @@ def stress(
     calibration: Annotated[str, typer.Option(help="the split that calibrators are fitted on")] = "calibration",
     split: Annotated[str, typer.Option(help="the split that is stressed")] = "test",
     ensemble: Annotated[str | None, typer.Option(help="pep, dropout, deep, swa, swag or snapshot")] = None,
-    members: Members = None,
-    sigma: Sigma = None,
-    where: Where = None,
-    distribution: Distribution = None,
-    search: Search = None,
-    p: Rate = None,
+    ensembling: Ensembling,
     html: Html = None,
     limit: Annotated[int | None, typer.Option(min=2, help="at most this many items, spread over the set")] = None,
     intervals: Intervals = True,
-    data_root: DataRoot = None,
-    mean: Mean = None,
-    std: Std = None,
+    inputs: Inputs,
     batch: Annotated[int, typer.Option(min=1, help="images per batch")] = 500,
     device: Device = "auto",
     seed: Annotated[int, typer.Option(help="seed of the shifts, the ensemble and the bootstrap")] = 0,
     as_json: Json = False,
 ) -> None:
     """Is the confidence still right when the world moves? Corruptions, sequences, foreign items; resumable."""
-    from calibrant.cli import stress_inputs as inputs
-    from calibrant.cli.model_data import inputs_of, moment
+    from calibrant.cli.stress_inputs import ensembled, material_of, opened, subject_of
     from calibrant.decisions.storage import load_rule
     from calibrant.diagnostics.stress import Folder, planned
-    from calibrant.diagnostics.stress.run import rehearsed, tried
-    from calibrant.report.stress_rule import check_rule
+    from calibrant.diagnostics.stress.run import rehearsed
+    from calibrant.report.stress_report import judged
 
-    read = [*model, data, corruptions, *(natural or ()), *(outside or ()), reference, map_, rule]
-    outputs.check((out, outputs.STRESS), (html, outputs.PAGE), inputs=read)
-    given = {"members": members, "where": where, "sigma": sigma, "distribution": distribution, "search": search, "p": p}
-    made = inputs.ensembling(ensemble, given, seed, calibration)
-    choice = inputs.suite_of(suite, subset, types, severities, natural or (), corruptions)
-    fitted = _loaded(map_)
-    decided = None if rule is None else load_rule(rule)
-    moments = (moment(mean, "--mean"), moment(std, "--std"))
-    setting = inputs.opened(model, data, data_root, device, moments)
-    names = [] if calibrators == "none" else [name.strip() for name in calibrators.split(",") if name.strip()]
-    held, notes = _held(setting, calibration, split, names)
-    material = inputs.material_of(
-        setting,
-        choice,
-        split=split,
-        calibration=held,
-        corruptions=corruptions,
-        root=data_root,
-        limit=limit,
-        seed=seed,
-        batch=batch,
+    outputs.check(
+        (out, outputs.STRESS), (html, outputs.PAGE), inputs=[*model, data, *suite.paths, reference, map_, rule]
     )
-    choice, more = _completed(choice, setting, material, outside, data_root)
+    made, choice = ensembled(ensemble, ensembling, seed, calibration), suite.chosen()
+    maps, decided = _loaded(map_), None if rule is None else load_rule(rule)
+    setting = opened(model, data, inputs, device)
+    names = [] if calibrators == "none" else separated(calibrators)
+    held, notes = _held(setting, calibration, split, names)
+    root = inputs.data_root
+    material = material_of(
+        setting, suite.corruptions, choice, split, held, root=root, limit=limit, seed=seed, batch=batch
+    )
+    choice, more = _completed(choice, setting, material, suite.outside, root)
     settings = _settings(setting, choice, material, made, model, split)
-    subject = inputs.subject_of(setting, made, batch)
+    subject = subject_of(setting, made, batch)
     settings["weights"] = subject.fingerprint()
-    k = tried(subject, material, setting.first.name, setting.name)
-    if k != setting.data.k:
-        raise InputError(f"the model has {k} classes and {setting.name} has {setting.data.k}: not the same task")
-    check_rule(decided, k)
+    _check_classes(subject, material, setting, decided)
     against = None if reference is None else _reference(reference, choice, material)
     plan = planned(choice, calibration=material.calibration is not None)
     rehearsed(material, plan)
     folder = Folder.begin(out, settings)
-    replicated = seed if intervals else None
-    report = _judged(
-        subject, material, plan, folder, names, fitted, decided, against, notes + more, replicated, setting
+    report = judged(
+        subject,
+        material,
+        plan,
+        folder,
+        calibrators=names,
+        maps=maps,
+        rule=decided,
+        reference=against,
+        seed=seed if intervals else None,
+        settings=folder.settings(),
+        classes=setting.data.classes,
+        progress=sys.stderr.isatty(),
     )
+    said = [f"{c.name}: {text}" for c in plan if c.kind == "outside" and (text := folder.text(c.key))]
+    report = replace(report, outcome=replace(report.outcome, notes=(*notes, *more, *said)))
     _told(report, folder, html, inputs_of(setting.data, setting.mean, setting.std), as_json)
+
+
+def _check_classes(subject: Subject, material: Material, setting: Setting, rule: Rule | None) -> None:
+    """The model answers with the classes of the data, about which the rule can decide."""
+    from calibrant.diagnostics.stress.run import tried
+    from calibrant.report.stress_rule import check_rule
+
+    k = tried(subject, material, setting.first.name, setting.name)
+    if k != setting.data.k:
+        raise InputError(f"the model has {k} classes and {setting.name} has {setting.data.k}: not the same task")
+    check_rule(rule, k)
 
 
 def _loaded(folder: Path | None) -> dict[str, FittedMap]:
@@ -165,8 +153,6 @@ def _completed(
     choice: Choice, setting: Setting, material: Material, outside: list[str] | None, root: Path | None
 ) -> tuple[Choice, list[str]]:
     """The types of a folder and the foreign sets that are usual for the data, where none were named."""
-    from dataclasses import replace
-
     from calibrant.data.ood import usual_ood
 
     notes: list[str] = []
@@ -190,7 +176,7 @@ def _settings(
     setting: Setting,
     choice: Choice,
     material: Material,
-    made: Ensembling,
+    made: Ensembled,
     models: list[str],
     split: str,
 ) -> dict[str, Any]:
@@ -229,39 +215,6 @@ def _reference(path: Path, choice: Choice, material: Material) -> dict[tuple[str
     found = Folder.existing(path).corruptions(choice.types, choice.severities)
     same_items(material, found, str(path))
     return found
-
-
-def _judged(
-    subject: Subject,
-    material: Material,
-    plan: list[Cell],
-    folder: Folder,
-    calibrators: list[str],
-    maps: dict[str, FittedMap],
-    rule: Rule | None,
-    reference: dict[tuple[str, int], Arrays] | None,
-    notes: list[str],
-    seed: int | None,
-    setting: Setting,
-) -> StressReport:
-    from calibrant.diagnostics.stress import analyse, run
-    from calibrant.metrics.conventions import Resampling
-    from calibrant.report.stress import StressReport, calibrator_maps
-    from calibrant.report.stress_rule import RuleUnderShift
-
-    cells: dict[Cell, Arrays] = run(subject, material, plan, folder, progress=sys.stderr.isatty())
-    fitted = calibrator_maps(cells, subject.raw, calibrators) | maps
-    outcome = analyse(
-        cells,
-        raw=subject.raw,
-        classes=setting.data.classes,
-        maps=fitted or None,
-        reference=reference,
-        resampling=None if seed is None else Resampling(seed),
-        notes=(*notes, *(f"{c.name}: {said}" for c in plan if c.kind == "outside" and (said := folder.text(c.key)))),
-    )
-    ruled = None if rule is None else RuleUnderShift.of(rule, cells, subject.raw)
-    return StressReport(outcome, folder.settings(), ruled)
 
 
 def _told(report: StressReport, folder: Folder, html: Path | None, fed: str, as_json: bool) -> None:

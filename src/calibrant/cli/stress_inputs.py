@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from calibrant.cli.model_data import Setting, is_arrays, opened_model
+import typer
+
+from calibrant.cli.ensemble_options import Ensembling
+from calibrant.cli.model_data import Inputs, Setting, is_arrays, opened_model
+from calibrant.cli.options import separated
 from calibrant.errors import FileError, InputError, unknown
 
 if TYPE_CHECKING:
@@ -16,7 +20,58 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Ensembling:
+class Suite:
+    """Which shifts."""
+
+    suite: Annotated[
+        str, typer.Option(help="corruptions, perturbations, ood, frequency, natural (separated by commas), or all")
+    ] = "corruptions"
+    subset: Annotated[str, typer.Option(help="the 15, 17 or 19 types of the papers")] = "19"
+    types: Annotated[str | None, typer.Option(help="corruptions by name, separated by commas")] = None
+    severities: Annotated[str, typer.Option(help="1 … 5, separated by commas")] = "1,2,3,4,5"
+    corruptions: Annotated[
+        Path | None,
+        typer.Option(help="use these files: TYPE.npy and labels.npy (CIFAR-10-C), or TYPE/SEVERITY/CLASS/*.jpg"),
+    ] = None
+    natural: Annotated[
+        list[str] | None, typer.Option(help="a re-collected set: cifar10.1, FILE.npz or FOLDER; repeatable")
+    ] = None
+    outside: Annotated[
+        list[str] | None, typer.Option(help="foreign items: cifar100, cifar10[5-9], photographs, …; repeatable")
+    ] = None
+
+    @property
+    def paths(self) -> list[Any]:
+        return [self.corruptions, *(self.natural or ()), *(self.outside or ())]
+
+    def chosen(self) -> Choice:
+        """What was asked for, checked by name before anything is loaded."""
+        from calibrant.diagnostics.stress import Choice
+        from calibrant.diagnostics.stress.cells import chosen_suites
+        from calibrant.shifts import PERTURBATIONS, SHIFTS, SUBSETS
+        from calibrant.shifts.frequency import FREQUENCIES
+
+        suites, natural = chosen_suites(self.suite), tuple(self.natural or ())
+        if natural and "natural" not in suites:
+            suites = (*suites, "natural")
+        if suites == ("natural",) and not natural:
+            raise InputError("--suite natural needs a set: --natural NAME, FILE.npz or FOLDER")
+        if self.subset not in SUBSETS:
+            raise unknown("subset of corruptions", self.subset, SUBSETS)
+        types = SUBSETS[self.subset] if self.types is None else tuple(separated(self.types))
+        if not types:
+            raise InputError("--types is empty; pass names of corruptions, separated by commas, or leave it out")
+        for name in types if self.corruptions is None else ():
+            if name not in SHIFTS:
+                raise unknown("corruption", name, SHIFTS)
+        if self.types is None and self.corruptions is not None:
+            types = ()  # those of the files
+        sequences = tuple(PERTURBATIONS)[:10]
+        return Choice(suites, types, levels(self.severities), sequences, len(FREQUENCIES), natural=natural)
+
+
+@dataclass(frozen=True)
+class Ensembled:
     """The options that make an ensemble, as in `calibrant predict`."""
 
     name: str | None = None
@@ -28,30 +83,24 @@ class Ensembling:
         return None if self.name is None else vars(self)
 
 
-def ensembling(name: str | None, given: Mapping[str, Any], seed: int, fit_on: str) -> Ensembling:
+def ensembled(name: str | None, given: Ensembling, seed: int, fit_on: str) -> Ensembled:
     """The options as they belong together; one that would change nothing is refused, as in `calibrant predict`."""
-    from calibrant.cli.ensemble_options import checked
-
     if name == "temporal":
         raise InputError(
             "--ensemble temporal averages the frames of a stream, and test items are not a stream; drop it"
         )
-    return Ensembling(name, checked(name, **given), seed, fit_on)
+    return Ensembled(name, given.of(name), seed, fit_on)
 
 
-def opened(
-    models: Sequence[str], data: str | None, root: Path | None, device: str, moments: tuple[Any, Any]
-) -> Setting:
+def opened(models: Sequence[str], data: str | None, inputs: Inputs, device: str) -> Setting:
     """The model and its data; a file that lacks the last classes has as many as the network."""
-    from dataclasses import replace
-
     from calibrant.data.corruption_folder import type_folders
     from calibrant.diagnostics.stress import Subject
     from calibrant.files.paths import visible
 
     if data is not None and Path(data).is_dir() and (visible(data, "*.npy") or type_folders(Path(data))):
         raise InputError(f"--data {data} holds corruptions, not a data set; pass --corruptions {data}")
-    found = opened_model(models, data, root, device, moments)
+    found = opened_model(models, data, inputs, device)
     if not is_arrays(found.name) or found.first.classes is not None:
         return found
     subject = Subject(found.networks[0], found.mean, found.std, device=found.device)
@@ -60,8 +109,6 @@ def opened(
 
 def _all_classes(loaded: Data, subject: Subject, model: str, name: str) -> Data:
     """As many classes as the network has, if they have no names: a small file may lack the last ones."""
-    from dataclasses import replace
-
     from calibrant.data.records import numbered_classes
     from calibrant.diagnostics.stress import Material
     from calibrant.diagnostics.stress.run import tried
@@ -75,56 +122,21 @@ def _names(setting: Setting) -> tuple[str, ...]:
     return setting.first.classes or setting.data.classes
 
 
-def subject_of(setting: Setting, made: Ensembling, batch: int) -> Subject:
+def subject_of(setting: Setting, made: Ensembled, batch: int) -> Subject:
     """The predictor: one network, several pooled, or the ensemble that is asked for."""
     from calibrant.cli.predict import assembled
-    from calibrant.data import Batches
     from calibrant.diagnostics.stress import Subject
     from calibrant.ensembles.deep import DeepEnsemble
-
-    def batches(part: str) -> Batches:
-        return Batches(setting.data[part], batch, device=setting.device, mean=setting.mean, std=setting.std)
 
     predictor: Any = setting.networks[0]
     if made.name is not None:
         given = {**made.given, "seed": made.seed}
-        predictor = assembled(made.name, setting.networks, setting.first.name, given, batches, made.fit_on)
+        predictor = assembled(
+            made.name, setting.networks, setting.first.name, given, setting.batches(batch), made.fit_on
+        )
     elif len(setting.networks) > 1:
         predictor = DeepEnsemble(setting.networks)
     return Subject(predictor, setting.mean, setting.std, device=setting.device)
-
-
-def suite_of(
-    suite: str, subset: str, types: str | None, severities: str, natural: Sequence[str], corruptions: Path | None
-) -> Choice:
-    """What was asked for, checked by name before anything is loaded."""
-    from calibrant.diagnostics.stress import Choice
-    from calibrant.diagnostics.stress.cells import chosen_suites
-    from calibrant.shifts import PERTURBATIONS, SHIFTS, SUBSETS
-    from calibrant.shifts.frequency import FREQUENCIES
-
-    suites = chosen_suites(suite)
-    if natural and "natural" not in suites:
-        suites = (*suites, "natural")
-    if suites == ("natural",) and not natural:
-        raise InputError("--suite natural needs a set: --natural NAME, FILE.npz or FOLDER")
-    if subset not in SUBSETS:
-        raise unknown("subset of corruptions", subset, SUBSETS)
-    named = None if types is None else dict.fromkeys(w.strip() for w in types.split(",") if w.strip())
-    chosen = SUBSETS[subset] if named is None else tuple(named)
-    if not chosen:
-        raise InputError("--types is empty; pass names of corruptions, separated by commas, or leave it out")
-    for name in chosen if corruptions is None else ():
-        if name not in SHIFTS:
-            raise unknown("corruption", name, SHIFTS)
-    return Choice(
-        suites,
-        () if types is None and corruptions is not None else chosen,
-        levels(severities),
-        tuple(PERTURBATIONS)[:10],
-        len(FREQUENCIES),
-        natural=tuple(natural),
-    )
 
 
 def levels(text: str) -> tuple[int, ...]:
@@ -139,11 +151,11 @@ def levels(text: str) -> tuple[int, ...]:
 
 def material_of(
     setting: Setting,
+    corruptions: Path | None,
     choice: Choice,
-    *,
     split: str,
     calibration: str | None,
-    corruptions: Path | None,
+    *,
     root: Path | None,
     limit: int | None,
     seed: int,

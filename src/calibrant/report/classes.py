@@ -1,7 +1,8 @@
-"""Per class: how many, how well recognised, how trustworthy when predicted, how calibrated.
+"""Tables of the report on items: class by class, and the worst confident mistakes.
 
-`recall` is over items of the class, `precision` and `confidence` over items *predicted* as it, `gap` is their
-difference, `ece` the one-vs-rest ECE of the class's own probability (absent from top-1 files).
+Per class: how many, how well recognised, how trustworthy when predicted, how calibrated. `recall` is over items of
+the class, `precision` and `confidence` over items *predicted* as it, `gap` is their difference, `ece` the one-vs-rest
+ECE of the class's own probability (absent from top-1 files). Mistakes are wrong answers, surest first.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibrant.functional.scores import Scores
+from calibrant.types import Predictions
 
 LIMIT = 1000
 
@@ -84,3 +86,38 @@ def top_confidence(scores: Scores) -> np.ndarray[tuple[int], np.dtype[np.float64
     if scores.about == "top label":
         return conf
     return np.where(scores.predicted.numpy() == 1, conf, 1 - conf)
+
+
+WORST = 20
+
+
+@dataclass(frozen=True)
+class Mistake:
+    row: int
+    id: str | None
+    predicted: str
+    label: str
+    confidence: float
+    p_label: float | None  # the probability that the truth got
+
+
+def mistakes(scores: Scores, predictions: Predictions | None = None, limit: int = WORST) -> list[Mistake]:
+    """Ranked by log(1 − p), which distinguishes confidences that round to 1.0; ties in row order."""
+    wrong = np.flatnonzero(scores.predicted.numpy() != scores.labels.numpy())
+    conf = top_confidence(scores)
+    doubt = scores.log_error.numpy() if scores.about == "top label" else np.log1p(-np.minimum(conf, 1))
+    rows = wrong[np.argsort(doubt[wrong], kind="stable")][:limit]
+    ids = None if predictions is None else predictions.ids
+    classes = None if predictions is None else predictions.classes
+    p_label = None if scores.log_p_label is None else scores.log_p_label.exp()
+    return [
+        Mistake(
+            row=i,
+            id=None if ids is None else ids[i],
+            predicted=class_name(classes, int(scores.predicted[i])),
+            label=class_name(classes, int(scores.labels[i])),
+            confidence=float(conf[i]),
+            p_label=None if p_label is None else float(p_label[i]),
+        )
+        for i in rows.tolist()
+    ]

@@ -10,9 +10,8 @@ import numpy as np
 from calibrant.functional.binomial import wilson
 from calibrant.metrics.stream_report import bounds_line
 from calibrant.report import plots
-from calibrant.report.classes import ClassTable, class_table
+from calibrant.report.classes import ClassTable, Mistake, class_table, mistakes
 from calibrant.report.details import Detail, details
-from calibrant.report.mistakes import Mistake, mistakes
 from calibrant.report.numbers import percent
 from calibrant.report.operating import OperatingPoints, effective_share, operating_points
 from calibrant.report.plots.style import SERIES

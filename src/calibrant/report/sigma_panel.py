@@ -10,7 +10,7 @@ from calibrant.ensembles.sigma import SigmaPoint
 from calibrant.errors import InputError
 from calibrant.report import numbers
 from calibrant.report.panels import Figure, Panel, Table
-from calibrant.report.plots.sigma import sigma_errors, sigma_likelihood
+from calibrant.report.plots.pep import sigma_errors, sigma_likelihood
 
 
 def sigma_panel(pep: PEP, points: Sequence[SigmaPoint] | None = None) -> Panel:

@@ -8,9 +8,9 @@ report.plot().figure.savefig("stress.png")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,84 +20,22 @@ from calibrant.data.image_folder import read_part
 from calibrant.data.ood import GENERATED, OODImages, ood_images
 from calibrant.data.records import Part, numbered_classes
 from calibrant.decisions import Rule
-from calibrant.diagnostics.stress import Choice, Folder, Material, Outcome, Subject, analyse, planned, run
-from calibrant.diagnostics.stress.analysis import Broken, predictions_of
+from calibrant.diagnostics.stress import Choice, Folder, Material, Subject, planned
 from calibrant.diagnostics.stress.cells import Cell, chosen_suites
 from calibrant.diagnostics.stress.material import content, digest, limited, of_arrays
 from calibrant.diagnostics.stress.run import rehearsed, same_items, tried
-from calibrant.diagnostics.stress.store import Arrays
-from calibrant.display import Rows, Shown
 from calibrant.ensembles.ensemble import Ensemble
 from calibrant.errors import InputError, unknown
-from calibrant.metrics.conventions import Resampling
-from calibrant.posthoc.fit import fit, resolve
+from calibrant.posthoc.fit import resolve
 from calibrant.posthoc.map import FittedMap
-from calibrant.report.plots.heatmap import heatmap
-from calibrant.report.stress_rule import RuleUnderShift, check_rule
-from calibrant.report.stress_text import breaking, by_severity, text
+from calibrant.report.stress_report import StressReport, judged
+from calibrant.report.stress_rule import check_rule
 from calibrant.shifts import PERTURBATIONS, SHIFTS, SUBSETS
 from calibrant.shifts.frequency import FREQUENCIES
-from calibrant.types import SCHEMA, Split, json_text
+from calibrant.types import Split
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-TITLES = {"accuracy": "Accuracy", "nll": "NLL", "ece": "ECE", "auroc": "AUROC"}
 CALIBRATORS = ("temperature", "auto")
 """Fitted on clean calibration data where there is any."""
-
-
-@dataclass(frozen=True)
-class StressReport(Shown):
-    """What a stress run found: `table()`, `plot(metric)`, `worst()`, `to_json()`."""
-
-    outcome: Outcome
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    rule: RuleUnderShift | None = None
-
-    def worst(self) -> Broken | None:
-        """The corruption that breaks the model first: at the lowest severity, then with the least accuracy left."""
-        return self.outcome.broken[0] if self.outcome.broken else None
-
-    def values(self, metric: str = "accuracy") -> dict[tuple[str, int], float | None]:
-        """(type, severity) → value, with ("", 0) for clean."""
-        if self.outcome.corruptions is None:
-            raise InputError("this report has no corruptions; run the suite 'corruptions'")
-        cells = self.outcome.corruptions.cells
-        if metric not in next(iter(cells.values())):
-            raise unknown("metric of a stress cell", metric, next(iter(cells.values())))
-        clean = self.outcome.clean[metric].value
-        return {("", 0): clean, **{key: row[metric] for key, row in cells.items()}}
-
-    def plot(self, metric: str = "accuracy", *, ax: Axes | None = None) -> Axes:
-        """The heat map type × severity of accuracy, nll, ece or auroc."""
-        high = metric in ("accuracy", "auroc")
-        return heatmap(
-            self.values(metric), title=TITLES[metric], better="high" if high else "low", percent=metric != "nll", ax=ax
-        )
-
-    def table(self) -> str:
-        """By severity, the means over types; then what breaks first, and what becomes of the rule."""
-        return text(self.outcome) if self.rule is None else f"{text(self.outcome).rstrip()}\n\n{self.rule.text()}"
-
-    def first_to_break(self) -> str:
-        """One sentence: which shift breaks this model first."""
-        return breaking(self.outcome)
-
-    @property
-    def verdict(self) -> str:
-        """The finding in one sentence: which shift breaks this model first."""
-        return self.first_to_break()
-
-    def _shown(self) -> tuple[str, Rows]:
-        return self.verdict, by_severity(self.outcome)
-
-    def to_dict(self) -> dict[str, Any]:
-        ruled = {} if self.rule is None else {"rule": self.rule.to_dict()}
-        return {"schema": SCHEMA, "settings": dict(self.settings), **self.outcome.to_dict(), **ruled}
-
-    def to_json(self, indent: int | None = 2) -> str:
-        return json_text(self.to_dict(), indent)
 
 
 def stress(
@@ -172,11 +110,19 @@ def stress(
     folder = None if out is None else Folder.begin(Path(out), settings)
     if folder is not None:
         _same_answers(subject, material, folder)
-    cells = run(subject, material, plan, folder, progress=progress)
-    fitted = dict(maps or {}) | calibrator_maps(cells, subject.raw, calibrators)
-    resampling = Resampling(seed) if intervals else None
-    outcome = analyse(cells, raw=subject.raw, maps=fitted or None, reference=compared, resampling=resampling)
-    report = StressReport(outcome, settings, None if rule is None else RuleUnderShift.of(rule, cells, subject.raw))
+    report = judged(
+        subject,
+        material,
+        plan,
+        folder,
+        calibrators=calibrators,
+        maps=maps or {},
+        rule=rule,
+        reference=compared,
+        seed=seed if intervals else None,
+        settings=settings,
+        progress=progress,
+    )
     if folder is not None:
         folder.record(report.to_dict())
     return report
@@ -255,16 +201,6 @@ def _same_answers(subject: Subject, material: Material, folder: Folder) -> None:
         raise InputError(f"{folder.path} was begun with a model that gives other answers; choose another folder")
 
 
-def calibrator_maps(cells: Mapping[Cell, Arrays], raw: bool, names: Sequence[str]) -> dict[str, FittedMap]:
-    """Each calibrator fitted on the clean calibration cell; none where there is no such cell."""
-    held = cells.get(Cell("calibration"))
-    if held is None:
-        return {}
-    data = predictions_of(held, raw, None, Split.CALIBRATION)
-    fitted = {name: fit(name, data) for name in names}
-    return {f"auto ({m.record.calibrator})" if name == "auto" else name: m for name, m in fitted.items()}
-
-
 def _collected(given: tuple[Any, Any] | str | Path, k: int, shape: tuple[int, ...]) -> Part:
     """A re-collected set from arrays, from a file of images and labels, or from a folder of numbered classes."""
     if not isinstance(given, str | Path):
@@ -283,6 +219,3 @@ def _home(model: Any) -> torch.device:
             for tensor in network.parameters():
                 return tensor.device
     return torch.device("cpu")
-
-
-__all__ = ["CALIBRATORS", "StressReport", "calibrator_maps", "stress"]

@@ -10,7 +10,7 @@ from calibrant.diagnostics.stress.analysis import AS_IT_IS, TOLERANCE, Outcome
 from calibrant.report.numbers import DASH, percent, short
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.shift import entropy_histograms, frequency_curve, severity_curves
-from calibrant.report.stress import StressReport
+from calibrant.report.stress_report import StressReport
 from calibrant.types import Estimate
 
 HEADS = ("error", "NLL", "ECE", "AUROC")

@@ -4,14 +4,11 @@ They use matplotlib's object-oriented interface only (no pyplot, no global state
 (`style.COLOURS`); `svg.to_svg` turns them into CSS variables, so that a figure follows light and dark.
 """
 
-from calibrant.report.plots.coverage import accuracy_coverage, risk_coverage
-from calibrant.report.plots.density import confidence_density
+from calibrant.report.plots.coverage import accuracy_coverage, risk_coverage, set_sizes
 from calibrant.report.plots.forest import before_after, forest
 from calibrant.report.plots.levels import epsilon_path, level_accuracy, level_error
-from calibrant.report.plots.overfitting import overfitting_curves, overfitting_scatter
-from calibrant.report.plots.reliability import confidence_histogram, reliability, reliability_figure
-from calibrant.report.plots.set_sizes import set_sizes
-from calibrant.report.plots.sigma import sigma_errors, sigma_likelihood
+from calibrant.report.plots.pep import overfitting_curves, overfitting_scatter, sigma_errors, sigma_likelihood
+from calibrant.report.plots.reliability import confidence_density, confidence_histogram, reliability, reliability_figure
 from calibrant.report.plots.style import new_axes
 
 __all__ = [

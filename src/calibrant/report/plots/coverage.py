@@ -1,11 +1,12 @@
-"""Risk–coverage and accuracy–coverage: accept the most confident first, and watch the errors come in.
+"""Accept the most confident first: risk–coverage and accuracy–coverage curves; how large prediction sets are.
 
 The band is a pointwise Wilson interval. Curves are thinned to a few hundred points, which is more than the pixels.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -82,4 +83,21 @@ def _finish(ax: Axes, label: str | None) -> Axes:
     percent_axis(ax)
     if label is not None:
         legend(ax, loc="best")
+    return ax
+
+
+def set_sizes(rows: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) -> Axes:
+    """Rows of `Judgement.tables["by_size"]`: size, items, and the share of them whose set holds the truth."""
+    ax = ax or new_axes()
+    items = [row["items"] for row in rows]
+    held = [row["items"] * row["coverage"].value for row in rows]
+    missed = [n - h for n, h in zip(items, held, strict=True)]
+    places = range(len(rows))
+    ax.bar(places, held, color=COLOURS["good"], alpha=0.7, label="holds the truth")
+    ax.bar(places, missed, bottom=held, color=COLOURS["bad"], alpha=0.7, label="misses it")
+    ax.set_xticks(list(places), [row["size"] for row in rows])
+    ax.grid(False, axis="x")
+    ax.set_xlabel("classes in the set")
+    ax.set_ylabel("items")
+    legend(ax, loc="upper right")
     return ax

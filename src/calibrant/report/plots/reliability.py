@@ -1,7 +1,8 @@
-"""Reliability diagram: accuracy against confidence, bin by bin, with intervals; below it the number of items.
+"""Reliability diagram, histogram and density of confidence (DS Fig. 2).
 
 A bar below the diagonal is overconfident. Each bin's accuracy has a Wilson (or Clopper–Pearson) interval, because a
-bin with twelve items says little, and the figure must show that.
+bin with twelve items says little, and the figure must show that. Of the density: the less correct and incorrect answers
+overlap, the better a threshold works. Each curve is normalised separately, so that rare errors are visible.
 """
 
 from __future__ import annotations
@@ -93,3 +94,24 @@ def _tip(left: float, right: float, n: float, conf: float, acc: float, low: floa
         f"tip:confidence {left:.2f} to {right:.2f}: {n:.0f} items, says {100 * conf:.1f}%, is right {100 * acc:.1f}% "
         f"(95% interval {100 * low:.1f} to {100 * high:.1f}%)"
     )
+
+
+def confidence_density(scores: Scores, *, ax: Axes | None = None, cells: int = 40) -> Axes:
+    """Share of each group's items per cell of confidence; what is drawn is a histogram, not a smoothed guess."""
+    ax = ax or new_axes()
+    conf, right = scores.confidence.numpy(), scores.correct.numpy()
+    names = ("correct", "incorrect") if scores.about == "top label" else ("positive", "negative")
+    edges = np.linspace(0, 1, cells + 1)
+    for name, mask, colour in ((names[0], right, "good"), (names[1], ~right, "bad")):
+        if not mask.any():
+            continue
+        share = np.histogram(conf[mask], edges)[0] / mask.sum()
+        ax.stairs(share, edges, fill=True, color=COLOURS[colour], alpha=0.18)
+        ax.stairs(share, edges, color=COLOURS[colour], linewidth=1.4, label=f"{name} ({int(mask.sum()):,})")
+    ax.set_xlim(0, 1)
+    ax.set_ylim(0, None)
+    ax.set_xlabel("confidence")
+    ax.set_ylabel("share of the group")
+    percent_axis(ax)
+    legend(ax, loc="upper left")
+    return ax
