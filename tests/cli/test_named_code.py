@@ -34,13 +34,13 @@ def parts():
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a module of the user's, freshly imported in each test."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "mymod.py").write_text(MODULE)
-    monkeypatch.delitem(sys.modules, "mymod", raising=False)
+    (tmp_path / "their_code.py").write_text(MODULE)
+    monkeypatch.delitem(sys.modules, "their_code", raising=False)
     return tmp_path
 
 
 def forget(here: Path) -> None:
-    sys.modules.pop("mymod", None)
+    sys.modules.pop("their_code", None)
     (here / "imported").unlink(missing_ok=True)
 
 
@@ -55,42 +55,42 @@ def forget(here: Path) -> None:
 )
 def test_a_run_is_data(here: Path, verb: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """It is asked for again with the words to type, and with them the verb works."""
-    assert run(["train", "digits/cross_entropy", *SMALL, "--data", "mymod:parts", "-o", "made"]) == 0
-    assert json.loads(Path("made/recipe.json").read_text())["data"]["name"] == "mymod:parts", "a reminder"
+    assert run(["train", "digits/cross_entropy", *SMALL, "--data", "their_code:parts", "-o", "made"]) == 0
+    assert json.loads(Path("made/recipe.json").read_text())["data"]["name"] == "their_code:parts", "a reminder"
     forget(here)
     capsys.readouterr()
     assert run(verb) == 2
     error = capsys.readouterr().err
-    assert "--data mymod:parts" in error and len(error.strip().splitlines()) == 1
-    assert not Path("imported").exists() and "mymod" not in sys.modules
-    assert run([*verb, "--data", "mymod:parts"]) == 0
+    assert "--data their_code:parts" in error and len(error.strip().splitlines()) == 1
+    assert not Path("imported").exists() and "their_code" not in sys.modules
+    assert run([*verb, "--data", "their_code:parts"]) == 0
     assert str(here) not in sys.path
 
 
 def test_the_split_is_the_runs_own_when_its_name_is_repeated(here: Path) -> None:
-    assert run(["train", "digits/cross_entropy", *SMALL, "--data", "mymod:parts", "-o", "made"]) == 0
-    assert run(["predict", "made", "--data", "mymod:parts", "-o", "p.npz", "--device", "cpu"]) == 0
+    assert run(["train", "digits/cross_entropy", *SMALL, "--data", "their_code:parts", "-o", "made"]) == 0
+    assert run(["predict", "made", "--data", "their_code:parts", "-o", "p.npz", "--device", "cpu"]) == 0
     assert np.array_equal(np.load("p.npz")["labels"], np.load("made/test.npz")["labels"])
 
 
 def test_a_recipe_file_is_data(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("mine.toml").write_text('base = "digits/cross_entropy"\n[data]\nname = "mymod:parts"\n')
+    Path("mine.toml").write_text('base = "digits/cross_entropy"\n[data]\nname = "their_code:parts"\n')
     assert run(["train", "mine.toml", *SMALL, "-o", "a"]) == 2
-    assert "--data mymod:parts" in capsys.readouterr().err
+    assert "--data their_code:parts" in capsys.readouterr().err
     assert run(["train", "mine.toml", *SMALL, "-o", "a", "--set", "data.name=othermod:parts"]) == 2  # is not there
     assert run(["train", "mine.toml", *SMALL, "-o", "a", "--set", "data.sizes={test=20}"]) == 2
     assert not Path("imported").exists() and not Path("a").exists()
-    assert run(["train", "mine.toml", *SMALL, "-o", "a", "--set", "data.name=mymod:parts"]) == 0
-    assert run(["train", "mine.toml", *SMALL, "-o", "b", "--set", "data={name='mymod:parts'}"]) == 0
+    assert run(["train", "mine.toml", *SMALL, "-o", "a", "--set", "data.name=their_code:parts"]) == 0
+    assert run(["train", "mine.toml", *SMALL, "-o", "b", "--set", "data={name='their_code:parts'}"]) == 0
 
 
 def test_a_recipe_in_python_is_data_too(here: Path) -> None:
     """It may have been read from anywhere; `factory` is the caller's word."""
-    recipe = read("digits/cross_entropy", ["data.name=mymod:parts", "epochs=1", "network.hidden=[8]"])
-    with pytest.raises(InputError, match="--data mymod:parts"):
+    recipe = read("digits/cross_entropy", ["data.name=their_code:parts", "epochs=1", "network.hidden=[8]"])
+    with pytest.raises(InputError, match="--data their_code:parts"):
         train(recipe, here / "run", How(device="cpu", quiet=True))
     assert not Path("imported").exists()
-    train(recipe, here / "run", How(device="cpu", quiet=True, factory="mymod:parts"))
+    train(recipe, here / "run", How(device="cpu", quiet=True, factory="their_code:parts"))
 
 
 def test_a_stored_recipe_has_no_base(here: Path) -> None:
@@ -118,28 +118,28 @@ def net(width=8):
 """
 
 
-@pytest.mark.parametrize("word", ["network.name=mymod:net", "network=mymod:net"])
+@pytest.mark.parametrize("word", ["network.name=their_code:net", "network=their_code:net"])
 def test_a_network_of_ones_own_is_trained(word: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Options of the recipe's network do not carry over, the factory's own may be set."""
-    Path("mymod.py").write_text(NETWORK)
+    Path("their_code.py").write_text(NETWORK)
     words = ["--set", word, "--set", "network.width=12", "--set", "epochs=1", "--device", "cpu"]
     assert run(["train", "digits/cross_entropy", *words, "-o", "made"]) == 0
-    assert json.loads(Path("made/recipe.json").read_text())["network"] == {"name": "mymod:net", "width": 12}
+    assert json.loads(Path("made/recipe.json").read_text())["network"] == {"name": "their_code:net", "width": 12}
     forget(here)
     capsys.readouterr()
     for verb in (["predict", "made", "-o", "p.npz"], ["train", "made", "-o", "again"]):
         assert run(verb) == 2
         error = capsys.readouterr().err
-        assert "mymod:net" in error and "repeat it" in error and len(error.strip().splitlines()) == 1
+        assert "their_code:net" in error and "repeat it" in error and len(error.strip().splitlines()) == 1
         assert not Path("imported").exists()
-    assert run(["predict", "mymod:net@made", "-o", "p.npz", "--device", "cpu"]) == 0
+    assert run(["predict", "their_code:net@made", "-o", "p.npz", "--device", "cpu"]) == 0
     assert np.allclose(np.load("p.npz")["logits"], np.load("made/test.npz")["logits"], atol=1e-5)
-    assert run(["train", "made", "-o", "again", "--set", "network.name=mymod:net", "--device", "cpu"]) == 0
+    assert run(["train", "made", "-o", "again", "--set", "network.name=their_code:net", "--device", "cpu"]) == 0
     assert np.array_equal(np.load("again/test.npz")["logits"], np.load("made/test.npz")["logits"])
 
 
 def test_a_recipe_file_does_not_run_a_network(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    Path("mine.toml").write_text('base = "digits/cross_entropy"\nnetwork = "mymod:net"\n')
+    Path("mine.toml").write_text('base = "digits/cross_entropy"\nnetwork = "their_code:net"\n')
     assert run(["train", "mine.toml", "-o", "a"]) == 2
-    assert "--set network.name=mymod:net" in capsys.readouterr().err and not Path("a").exists()
+    assert "--set network.name=their_code:net" in capsys.readouterr().err and not Path("a").exists()
     assert not Path("imported").exists()
