@@ -58,12 +58,12 @@ def test_classes_does_not_rename_columns_that_have_names() -> None:
     table = pa.table(
         {f"prob_{n}": prob[:, i].numpy() for i, n in enumerate(NAMES)} | {"species": [NAMES[i] for i in Y]}
     )
-    right = calibrant.evaluate(table, label="species", intervals=False)["accuracy"]
-    assert calibrant.evaluate(table, label="species", classes=NAMES, intervals=False)["accuracy"] == right
+    right = calibrant.evaluate(table, labels_key="species", intervals=False)["accuracy"]
+    assert calibrant.evaluate(table, labels_key="species", classes=NAMES, intervals=False)["accuracy"] == right
     with pytest.raises(InputError, match="classes= says owl, dog, cat, but the scores are in the order cat, dog, owl"):
-        calibrant.evaluate(table, label="species", classes=["owl", "dog", "cat"])
+        calibrant.evaluate(table, labels_key="species", classes=["owl", "dog", "cat"])
     with pytest.raises(InputError, match="the scores are of the classes cat, dog, owl"):
-        calibrant.evaluate(table, label="species", classes=["cat", "dog", "emu"])
+        calibrant.evaluate(table, labels_key="species", classes=["cat", "dog", "emu"])
 
 
 def test_nor_the_columns_of_a_data_frame_of_scores() -> None:

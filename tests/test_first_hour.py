@@ -171,7 +171,7 @@ def test_my_predictions_are_a_data_frame(logits: Tensor, labels: Tensor) -> None
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(torch.softmax(logits, 1), columns=["prob_cat", "prob_dog", "prob_owl"])
     frame["species"] = [["cat", "dog", "owl"][label] for label in labels]
-    report = calibrant.evaluate(frame, label="species")
+    report = calibrant.evaluate(frame, labels_key="species")
     assert report.verdict.startswith("strongly overconfident")
 
 
@@ -180,7 +180,7 @@ def test_my_predictions_are_a_polars_frame(logits: Tensor, labels: Tensor) -> No
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame(torch.softmax(logits, 1).numpy(), schema=["prob_cat", "prob_dog", "prob_owl"])
     frame = frame.with_columns(species=polars.Series([["cat", "dog", "owl"][label] for label in labels]))
-    report = calibrant.evaluate(frame, label="species")
+    report = calibrant.evaluate(frame, labels_key="species")
     assert report.verdict.startswith("strongly overconfident")
 
 
@@ -188,7 +188,7 @@ def test_my_predictions_are_a_polars_frame(logits: Tensor, labels: Tensor) -> No
 def test_my_predictions_are_an_arrow_table(logits: Tensor, labels: Tensor) -> None:
     columns = {f"logit_{name}": logits[:, i].numpy() for i, name in enumerate(["cat", "dog", "owl"])}
     table = pyarrow.table(columns | {"species": [["cat", "dog", "owl"][label] for label in labels]})
-    fitted = calibrant.fit("temperature", table, label="species")
+    fitted = calibrant.fit("temperature", table, labels_key="species")
     assert float(fitted.temperature) == pytest.approx(3, abs=0.4)  # type: ignore[attr-defined]
 
 

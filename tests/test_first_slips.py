@@ -27,7 +27,10 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "logits first": (lambda: calibrant.Predictions(Z, Y), r"with `calibrant\.predictions\(logits, labels\)`"),
     "no method": (lambda: calibrant.fit(Z, Y), r"calibrant\.fit\('auto', logits, labels\)"),
     "one row": (lambda: calibrant.evaluate(Z[0], Y), "3 rows of scores but 60 labels"),
-    "a table's label": (lambda: calibrant.evaluate(TABLE), r"columns found: species, prob_cat, prob_dog; .*label='…'"),
+    "a table's label": (
+        lambda: calibrant.evaluate(TABLE),
+        r"columns found: species, prob_cat, prob_dog; .*labels_key='…'",
+    ),
     "labels in mixup": (
         lambda: calibrant.transforms.Mixup().mixed(Z, Y, torch.Generator()),
         r"pass calibrant\.targets\.OneHot\(classes\)\(labels\)",

@@ -69,4 +69,4 @@ def test_columns_of_a_data_frame() -> None:
 
     table = pa.table({"prob_0": [0.2, 0.7], "prob_1": [0.8, 0.3], "species": [0, 1]})
     with pytest.raises(calibrant.errors.FileError, match="did you mean 'species'"):
-        calibrant.evaluate(table, label="specie")
+        calibrant.evaluate(table, labels_key="specie")

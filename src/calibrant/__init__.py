@@ -106,7 +106,7 @@ _MEANT = {
     "audit": "evaluate",
     "calibrate": "fit",
     "conformal": "decide(predictions, set_coverage=0.9)",
-    "dataframe": "evaluate(df, label=…)",
+    "dataframe": "evaluate(df, labels_key=…)",
     "ece": "evaluate(logits, labels).ece",
     "auroc": "evaluate(logits, labels).auroc",
     "label_smoothing": "targets.Smoothing",

@@ -80,9 +80,9 @@ def test_columns_of_scores_say_the_order_whatever_order_the_categories_have() ->
 def test_categories_of_polars_and_a_frame_that_is_not_read_yet() -> None:
     polars = pytest.importorskip("polars")
     table = frame("polars").with_columns(polars.col("species").cast(polars.Categorical))
-    assert same(calibrant.evaluate(table, label="species", intervals=False))
+    assert same(calibrant.evaluate(table, labels_key="species", intervals=False))
     with pytest.raises(InputError, match=r"pass data\.collect\(\)"):
-        calibrant.evaluate(table.lazy(), label="species")
+        calibrant.evaluate(table.lazy(), labels_key="species")
 
 
 def test_numbers_of_pandas_are_numbers() -> None:
@@ -127,12 +127,12 @@ def frame(kind: str) -> Any:
 @pytest.mark.parametrize("kind", ["arrow", "pandas", "polars"])
 def test_a_data_frame_is_evaluated_by_its_columns(kind: str) -> None:
     table = frame(kind)
-    assert same(calibrant.evaluate(table, label="species", intervals=False))
+    assert same(calibrant.evaluate(table, labels_key="species", intervals=False))
     p = calibrant.read(table, labels_key="species", group_key="hospital", split="test")
     assert p.classes == tuple(NAMES) and p.group_names == ("a", "b") and p.split == "test"
-    assert calibrant.compare(table, table, label="species", metrics=["nll"])["nll"].difference == 0
-    calibrant.fit("temperature", table, label="species")
-    with pytest.raises(InputError, match="no column 'label'; columns found: species, .*prob_.*label="):
+    assert calibrant.compare(table, table, labels_key="species", metrics=["nll"])["nll"].difference == 0
+    calibrant.fit("temperature", table, labels_key="species")
+    with pytest.raises(InputError, match="no column 'label'; columns found: species, .*prob_.*labels_key="):
         calibrant.evaluate(table)
     with pytest.raises(InputError, match=r"calibrant.read\(df"):
         calibrant.predictions(table)

@@ -43,7 +43,7 @@ def decide(
     k_reg: int | None = None,
     actions: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
-    label: str | None = None,
+    labels_key: str | None = None,
     class_axis: int = -1,
     ignore_index: int | None = None,
 ) -> Rule:
@@ -58,15 +58,16 @@ def decide(
       or topk, with conservative or `randomised` ties (`conformal.py`);
     * `costs`: a table [K, A] of what each action costs for each truth, with the names of the `actions` (`costs.py`).
 
-    `predictions` are `Predictions`, logits beside their `labels`, or a data frame with a column `label`: items that
-    neither the model nor `map` was fitted on; images of labels come in with `class_axis` and `ignore_index`.
+    `predictions` are `Predictions`, logits beside their `labels`, or a data frame (`labels_key` names its column
+    of labels): items that neither the model nor `map` was fitted on; images of labels come in with `class_axis` and
+    `ignore_index`.
     `by="class"` or `"group"` keeps the promise in each class or group. Where items come in groups (pixels of images)
     and the rule is not by group, groups are what counts: the promise is on average over new groups (`grouped.py`).
     The promise of a threshold holds with probability `guarantee` (0.95); that of sets is on average over calibration
     sets, unless a `guarantee` is given.
     """
     axes: dict[str, Any] = {"class_axis": class_axis, "ignore_index": ignore_index}
-    p = given_predictions(predictions, labels, label=label, classes=classes, **axes)
+    p = given_predictions(predictions, labels, labels_key=labels_key, classes=classes, **axes)
     goals = {"accuracy": accuracy, "accept": accept, "threshold": threshold, "risk": risk}
     goals |= {"set_coverage": set_coverage, "costs": costs}
     given = {"loss": loss, "method": method, "randomised": randomised or None, "penalty": penalty, "k_reg": k_reg}

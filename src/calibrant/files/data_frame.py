@@ -22,7 +22,7 @@ def given(
     data: Any,
     labels: Any = None,
     *,
-    label: str | None = None,
+    labels_key: str | None = None,
     probs: Any = None,
     classes: Sequence[Any] | None = None,
     split: Split | str = Split.UNKNOWN,
@@ -30,9 +30,9 @@ def given(
     ignore_index: int | None = None,
     group: Any = None,
 ) -> Predictions:
-    """Checked predictions. `label` names the column of the labels in a table, `group` that of the groups."""
+    """Checked predictions. `labels_key` names the column of the labels in a table, `group` that of the groups."""
     if isinstance(data, Predictions):
-        if any(x is not None for x in (labels, label, probs, classes, group)):
+        if any(x is not None for x in (labels, labels_key, probs, classes, group)):
             raise InputError("Predictions carry their own labels, scores and groups; pass nothing beside them")
         if (split, class_axis, ignore_index) != (Split.UNKNOWN, -1, None):
             raise InputError(
@@ -41,12 +41,14 @@ def given(
         return data
     if is_table(data) and labels is None:
         if probs is not None or not isinstance(group, str | None):
-            raise InputError("a table brings its own columns; name them with label= and group=")
-        return of_table(data, Keys(labels=label, group=group), classes, None if split == Split.UNKNOWN else split)
+            raise InputError("a table brings its own columns; name them with labels_key= and group=")
+        return of_table(data, Keys(labels=labels_key, group=group), classes, None if split == Split.UNKNOWN else split)
     if hasattr(data, "collect"):
         raise InputError(f"this {type(data).__name__} has not been read yet; pass data.collect()")
-    if label is not None:
-        raise InputError(f"label={label!r} names a column of a table; beside arrays, pass the labels themselves")
+    if labels_key is not None:
+        raise InputError(
+            f"labels_key={labels_key!r} names a column of a table; beside arrays, pass the labels themselves"
+        )
     return checked(
         data,
         labels,
@@ -77,5 +79,7 @@ def of_table(data: Any, keys: Keys, classes: Sequence[Any] | None, split: Split 
         name, tuple(found), lambda key: stacked(table, found[key], name, key), class_meta(found), "column", found
     )
     if keys.labels is None and not any(label in found for label in ROLES["labels"]):
-        raise InputError(f"the table has no column 'label'; {arrays.found}; say which one holds the labels: label='…'")
+        raise InputError(
+            f"the table has no column 'label'; {arrays.found}; say which one holds the labels: labels_key='…'"
+        )
     return join(arrays, keys, classes=classes, split=split, source="")

@@ -145,11 +145,11 @@ def compare(
     group: Any = None,
     names: tuple[str, str] | None = None,
     classes: Sequence[Any] | None = None,
-    label: str | None = None,
+    labels_key: str | None = None,
 ) -> Comparison:
     """b against a on the same items. Logits and `labels` (`probs=True`: probabilities), `Predictions`, or data frames
-    whose column `label` holds the labels. Labels of text need `classes`, the names in the order of the scores."""
-    about: dict[str, Any] = {"classes": classes, "label": label, "group": group}
+    whose column `labels_key` holds the labels. Labels of text need `classes`, the names in the order of the scores."""
+    about: dict[str, Any] = {"classes": classes, "labels_key": labels_key, "group": group}
     both = tuple(_predictions(x, labels, probs, about) for x in (a, b))
     called = names or tuple(p.source or name for p, name in zip(both, "ab", strict=True))
     same_items(both[0], both[1], (called[0], called[1]))

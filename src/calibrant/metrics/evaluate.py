@@ -39,20 +39,21 @@ def evaluate(
     class_axis: int = -1,
     ignore_index: int | None = None,
     classes: Sequence[Any] | None = None,
-    label: str | None = None,
+    labels_key: str | None = None,
     by: Any = None,
 ) -> Report:
     """Every metric of `metrics` (None: the default panel) with its 95% interval.
 
-    The first argument is logits ([N, K]; [M, N, K] for members), `Predictions`, or a data frame whose column `label`
-    holds the labels. Labels of text need `classes`, the names in the order of the scores. Binary problems may
-    ask `about="positive"`: confidence is then the probability of class 1. `by` names a column of the data frame, or
-    holds a value per item (hospital, device): `report.by` has the main metrics of each and names the worst.
+    The first argument is logits ([N, K]; [M, N, K] for members), `Predictions`, or a data frame whose column
+    `labels_key` holds the labels. Labels of text need `classes`, the names in the order of the scores. Binary
+    problems may ask `about="positive"`: confidence is then the probability of class 1. `by` names a column of the
+    data frame, or holds a value per item (hospital, device): `report.by` has the main metrics of each and names the
+    worst.
     """
     arrays = {
         "data": logits,
         "labels": labels,
-        "label": label,
+        "labels_key": labels_key,
         "probs": probs,
         "classes": classes,
         "split": split,

@@ -35,20 +35,20 @@ def fit(
     ignore_index: int | None = None,
     group: Any = None,
     classes: Sequence[Any] | None = None,
-    label: str | None = None,
+    labels_key: str | None = None,
     **settings: Any,
 ) -> FittedMap:
     """Fit `method` ("auto", a name of the table, "first+second", or a calibrator) and guard the result.
 
-    `logits` may be `Predictions`, or a data frame whose column `label` holds the labels. Labels of text need `classes`,
-    the names in the order of the scores. The map's `record` holds certificate, guard and NLL before and after;
-    `strict=True` refuses a map that the guard flags. Further keywords are the method's settings.
+    `logits` may be `Predictions`, or a data frame whose column `labels_key` holds the labels. Labels of text need
+    `classes`, the names in the order of the scores. The map's `record` holds certificate, guard and NLL before and
+    after; `strict=True` refuses a map that the guard flags. Further keywords are the method's settings.
     """
     calibrator = resolve(method, settings, seed)
     p = given(
         logits,
         labels,
-        label=label,
+        labels_key=labels_key,
         probs=probs,
         classes=classes,
         split=split,
