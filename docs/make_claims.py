@@ -10,6 +10,7 @@ from pathlib import Path
 
 from calibrant.bench import verdict
 from calibrant.bench.claims import HEAD, Summary, rows, summaries
+from calibrant.bench.place import Place
 from calibrant.bench.plan import GPUS, plan, wall
 from calibrant.bench.reproduction import gpu_minutes
 from calibrant.bench.store import Cell, Store
@@ -94,8 +95,8 @@ def cost(cells: Sequence[Cell]) -> str:
         "|---" * len(heads) + "|",
     ]
     for table in dict.fromkeys(f"{e.paper}/{e.table}" for p in PAPERS.values() for e in p.experiments):
-        costs = plan(experiments(table), cells, SEEDS, "paper")
-        unknown = sum(c.trainings for c in costs if c.minutes is None)
+        costs = plan(experiments(table), cells, SEEDS, "paper", Place(RESULTS, RESULTS / "no-runs"))
+        unknown = sum(c.unpaced for c in costs)
         known = any(c.total for c in costs)
         times = (f"{max(1, wall(costs, g)):.0f}" if known else "–" for g in GPUS)
         lines.append(_line((f"`{table}`", str(sum(c.trainings for c in costs)), str(unknown or ""), *times)))

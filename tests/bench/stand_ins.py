@@ -80,7 +80,7 @@ def factory(e: Experiment) -> str:
 def _shift(name: str) -> str:
     if name.startswith("ood:"):
         return FOREIGN
-    own = name in ("corruptions", "perturbations", "ood", "train") or name.startswith("attack:")
+    own = name in ("corruptions", "perturbations", "ood", "train", "levels") or name.startswith("attack:")
     return name if own else SAME_TASK
 
 

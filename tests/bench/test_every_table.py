@@ -51,7 +51,9 @@ def variants(e: Experiment) -> set[str]:
         return {AS_TRAINED, "temporal", *predictors[1:]}
     sets = ["", *asked.datasets, *(n.removeprefix("ood:") for n in asked.suites if n.startswith("ood:"))]
     if "corruptions" in asked.suites:
-        sets += ["corruptions", *(f"intensity_{s}" for s in range(1, 6))]
+        sets += ["corruptions", "corruptions_15", *(f"intensity_{s}" for s in range(1, 6))]
+    if asked.levels:
+        sets += [f"level_{number}" for number in range(10)]
     unmapped = [n for n in asked.suites if n == "perturbations"] + [f"attack_{name}" for name in asked.attacks]
     every = [(s, p, c) for s in sets for p in predictors for c in ("", *e.maps)]
     every += [(s, p, "") for s in unmapped for p in predictors]

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from calibrant.bench import Cell, Store
-from calibrant.bench.pace import seconds_left
+from calibrant.bench.pace import Paces, of_cells, seconds_left
 from calibrant.bench.place import Place
-from calibrant.bench.plan import Paces, plan, wall
+from calibrant.bench.plan import plan, wall
+from calibrant.bench.reproduction import minutes_of
 from calibrant.bench.run import graph
 from calibrant.bench.shifted import check
 from calibrant.bench.steps import Measure
@@ -42,9 +43,12 @@ def cell(experiment: Experiment, seed: int, minutes: float, *, epochs: int = 20,
     )
 
 
-def test_minutes_follow_from_epochs_and_the_median_pace() -> None:
+def test_minutes_follow_from_epochs_and_the_median_pace(tmp_path: Path) -> None:
     cells = [cell(ROW, 0, 1.0), cell(ROW, 1, 3.0), cell(ROW, 2, 8.0, parallel=4)]  # 1, 3 and 2 minutes for 20 epochs
-    own, other = plan([ROW, OTHER], cells, 5, "paper")
+    place = Place(tmp_path / "results", tmp_path / "runs")
+    for there in cells:
+        place.store.write(replace(there, settings=ROW.settings(there.seed, "paper")))
+    own, other = plan([ROW, OTHER], cells, 5, "paper", place)
     assert (own.done, own.trainings, own.epochs) == (3, 2, 200)
     assert (
         own.minutes == pytest.approx(20)
@@ -52,9 +56,20 @@ def test_minutes_follow_from_epochs_and_the_median_pace() -> None:
         and own.pace == "resnet32 on cifar10, 3 cells"
     )
     assert other.trainings == 5 and other.pace == "resnet32 on other data, 3 cells"
-    assert plan([ROW], cells, 5, 30)[0].minutes == pytest.approx(3)
-    assert plan([ROW, ROW], cells, 5, "paper")[1].trainings == 0  # shared trainings count once
     assert wall([own, other], 1) == pytest.approx(140) and wall([own, other], 64) == pytest.approx(20)
+    assert plan([ROW], cells, 5, 30, place)[0].minutes == pytest.approx(3)
+    shared = replace(OTHER, row="shared", calibrators=())
+    assert [c.trainings for c in plan([OTHER, shared], cells, 5, "paper", place)] == [5, 0]  # and count once
+
+
+@pytest.mark.parametrize("names", [("ar/table3",), ("pep",), ("ss/table_e1", "scorecard/cifar100"), ("rc/selection",)])
+def test_the_plan_has_the_trainings_that_run_goes_through(names: tuple[str, ...], tmp_path: Path) -> None:
+    rows, place = [e for name in names for e in experiments(name)], Place(tmp_path / "results", tmp_path / "runs")
+    costs = plan(rows, [], 2, "paper", place)
+    trained = [s for s in graph([(e, s) for e in rows for s in range(2)], "paper", place) if isinstance(s, Train)]
+    assert sum(c.trainings for c in costs) == len({s.key for s in trained}) > 0
+    assert sum(c.unpaced for c in costs) == len(trained) and {c.total for c in costs if c.trainings} == {None}
+    assert all(c.done == 0 for c in costs)
 
 
 def test_the_commands_of_the_queue_unfold_into_steps(tmp_path: Path) -> None:
@@ -87,7 +102,7 @@ def test_without_a_pace_the_plan_says_so(
 ) -> None:
     assert Paces([]).of(ROW.recipe) == (None, "no cell of resnet32")
     on_cpu = Cell(**{**vars(cell(ROW, 0, 1.0)), "device": "cpu"})
-    assert Paces([on_cpu]).of(ROW.recipe)[0] is None
+    assert of_cells([on_cpu], minutes_of).of(ROW.recipe)[0] is None
     nowhere = str(tmp_path_factory.mktemp("empty"))
     assert run(["bench", "plan", "rc/table1", "--seeds", "3", "--results", nowhere]) == 0
     shown = capsys.readouterr().out
@@ -112,7 +127,7 @@ def test_the_pace_is_that_of_one_training_of_a_pool_or_of_a_selection(tmp_path: 
     for e, trainings in ((pool, 4), (chosen, points), (replace(chosen, pool=3), 3 * points)):
         made = replace(cell(e, 0, 2.0 * trainings), settings=e.settings(0, 20), device=device_name("cpu"))
         on_gpu = replace(made, device="some GPU")
-        assert Paces([on_gpu]).of(ROW.at(0, 20))[0] == pytest.approx(2.0)
+        assert of_cells([on_gpu], minutes_of).of(ROW.at(0, 20))[0] == pytest.approx(2.0)
         store = Store(tmp_path / str(trainings))
         store.write(replace(made, key=e.key(0, 20)))
         store.write(replace(made, key=e.key(1, 20), status="failed", seconds=1e9))

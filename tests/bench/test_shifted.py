@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
-from calibrant.bench import Store
+from calibrant.bench import Store, by_level
 from calibrant.bench.place import Place
 from calibrant.bench.run import graph, measure
 from calibrant.bench.steps import Measure, Predict
@@ -177,3 +178,35 @@ def test_the_training_numbers_of_table_c1_and_section_e1_have_rows_that_share_th
         experiments(f"ss/{n}") for n in ("table_c1/vgg16_mlp", "table_e1/cifar100_resnet18_dropout_smooth")
     )
     assert rows["vgg16_mlp"].recipe == head.recipe and rows["resnet18_smooth"].recipe == smooth.recipe
+
+
+def test_a_networks_own_shifts_are_asked_for_once_whatever_ensembles_rows_have(tmp_path: Path) -> None:
+    rows = experiments("scorecard/cifar100")
+    same = [e for e in rows if e.row in ("cross_entropy", "pep", "swa", "swag", "snapshot")]
+    steps = graph([(e, 0) for e in same], "paper", Place(tmp_path / "results", tmp_path / "runs"))
+    predicted = [s for s in steps if isinstance(s, Predict)]
+    assert [p.ensemble and p.ensemble.name for p in predicted] == [None, "pep", "swa", "swag", "snapshot"]
+    everything = [s for s in steps if isinstance(s, Measure)]
+    assert all(predicted[0].key in m.needs for m in everything) and len(everything) == len(same)
+
+
+def test_levels_are_equal_parts_of_the_test_items_from_the_least_robust_on(tmp_path: Path) -> None:
+    here = Place(tmp_path / "results", tmp_path / "runs", QUIET)
+    e = Experiment("test", "t", "levels", recipe("digits/cross_entropy", ["network.hidden=[8]"]), shifts=("levels",))
+    cell = measure(e, 0, "smoke", here.store, here.runs, QUIET)
+    [step] = Measure((e,), 0, "smoke", here).predicted[AS_TRAINED]
+    test = read(step.network.folder / "test.npz")
+    found = dict(by_level.parts(step.folder, test))
+    assert list(found) == [f"level_{i}" for i in range(10)] and sum(p.n for p in found.values()) == test.n
+    assert max(p.n for p in found.values()) - min(p.n for p in found.values()) <= 1
+    distance = load_file(step.network.folder / "robustness" / "ddn" / "test.safetensors")["distance"]
+    assert test.ids is not None and test.logits is not None
+    place_of = {name: i for i, name in enumerate(test.ids)}
+    reach = 0.0
+    for name, part in found.items():
+        assert part.logits is not None and part.ids is not None
+        right = (part.logits.argmax(1) == part.labels).double().mean()
+        assert cell.measured[name]["accuracy"] == pytest.approx(float(right))
+        far = distance[[place_of[i] for i in part.ids]]
+        assert float(far.min()) >= reach
+        reach = float(far.max())

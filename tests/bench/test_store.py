@@ -16,10 +16,14 @@ import pytest
 
 from calibrant import files
 from calibrant.bench import Cell, Store, parcel
+from calibrant.bench.place import Place
+from calibrant.bench.plan import plan
 from calibrant.bench.run import measure
+from calibrant.bench.run import run as run_steps
 from calibrant.bench.tables import differences, lines, standing
 from calibrant.cli import run
 from calibrant.errors import FileError
+from calibrant.executors import InProcess
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
 from calibrant.training import How, train
 from calibrant.training import read as recipe
@@ -125,6 +129,40 @@ def test_an_edited_cell_is_named_and_left_out_and_the_rest_is_shown(
     good.unlink()
     assert run(["bench", "show", "rc", "--results", str(store.root)]) == 2
     assert bad.name in capsys.readouterr().err.splitlines()[0], "it is named where nothing else is left, too"
+
+
+def test_an_edited_cell_stops_neither_plan_compare_merge_nor_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is named with a remedy, is not done, stays as it is, and the command fails after its work."""
+    made = [EXPERIMENT, replace(EXPERIMENT, row="other", recipe=replace(EXPERIMENT.recipe, batch=32))]
+    place = Place(tmp_path / "store", tmp_path / "runs", QUIET)
+    for e in made:
+        measure(e, 0, 1, place.store, place.runs, QUIET)
+    bad = place.store.path(made[0].key(0, 1))
+    bad.write_text(bad.read_text().replace('"seed": 0', '"seed": 9', 1))
+    edited = bad.read_bytes()
+    found = run_steps(made, [0, 1], 1, place, InProcess())
+    [failed] = found.open
+    assert failed.ending == "failed" and bad.name in failed.why and "if you delete it" in failed.why
+    assert [(c.experiment[-5:], c.seed) for c in found.cells] == [("igits", 1), ("other", 0), ("other", 1)]
+    tolerant = Store(place.results, lambda error: None)
+    costs = plan(made, tolerant.cells(), 2, 1, place)
+    assert [(c.done, c.trainings) for c in costs] == [(1, 0), (2, 0)]
+    assert [s.done for s in standing(made, tolerant, 2, 1)] == [1, 2]
+    store = str(place.results)
+    assert run(["bench", "compare", "rc/table1/cifar10_focal", "rc/table1/cifar10_l1", "--results", store]) == 2
+    assert run(["bench", "merge", store, str(tmp_path / "merged")]) == 1
+    said = capsys.readouterr()
+    assert "3 new cells" in said.out and said.err.count(bad.name) == 2 and "left out 1 cells" in said.err
+    assert run(["bench", "plan", "rc/table1/cifar10_focal", "--results", store]) == 1
+    assert bad.name in capsys.readouterr().err and bad.read_bytes() == edited
+    bad.unlink()
+    assert not run_steps(made, [0, 1], 1, place, InProcess()).open and bad.is_file()
+    assert run(["bench", "merge", store, str(tmp_path / "merged")]) == 0
+    there = tmp_path / "merged" / "cells" / bad.name
+    there.write_bytes(edited)
+    assert run(["bench", "merge", store, str(tmp_path / "merged")]) == 1 and there.read_bytes() == edited
 
 
 def test_what_is_no_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

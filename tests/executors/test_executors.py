@@ -279,3 +279,35 @@ def test_a_busy_step_is_not_asked_for_without_pause(tmp_path: Path, monkeypatch:
 
     ended = [o.step.key for o in execute([Note(tmp_path, "held"), Note(tmp_path, "long")], Beside())]
     assert ended == ["held", "long"] and slept == [schedule.APART] * 3
+
+
+LEFT = """
+import os, signal
+from calibrant.executors import mps
+mps.serves = lambda environment: True
+with mps.daemon() as environment:
+    print(environment[mps.PIPE], flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_service_that_a_killed_command_has_left_is_ended_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control, log = tmp_path / mps.CONTROL, tmp_path / "said"
+    control.write_text(CONTROL.format(log=log, code=0))
+    control.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr(mps, "serves", lambda environment: True)
+    killed = subprocess.run([sys.executable, "-c", LEFT], stdout=subprocess.PIPE, text=True)
+    pipe = killed.stdout.strip()
+    assert killed.returncode == -9 and pipe and Path(pipe).is_dir(), "its folder is left, and so would be its service"
+    with mps.daemon() as first, mps.daemon() as second:
+        said = [line.split() for line in log.read_text().splitlines()]
+        started = [first[mps.PIPE], second[mps.PIPE]]
+        assert [(words[0], words[1]) for words in said] == [("-d", pipe), ("quit", pipe), *(("-d", p) for p in started)]
+        assert not Path(pipe).exists() and len({pipe, *started}) == 3, "one that is in use is left alone"
+    quits = [line.split()[1] for line in log.read_text().splitlines() if line.split()[0] == "quit"]
+    assert quits == [pipe, second[mps.PIPE], first[mps.PIPE]]

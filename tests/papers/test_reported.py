@@ -8,7 +8,7 @@ import pytest
 
 from calibrant.metrics import METRICS
 from calibrant.papers import PAPERS
-from calibrant.papers.reported import TABLES, Row, said_of
+from calibrant.papers.reported import CLAIMS, TABLES, Row, said_of
 
 # table → rows, numbers; counted in the papers. DS Table 3 is two tables here.
 SIZES = {
@@ -158,3 +158,9 @@ def test_ds_finds_label_smoothing_the_least_refined_and_the_five_methods_calibra
         assert min(rows, key=auroc).label == "label smoothing"  # "consistently acquires the lowest refinement"
         scaled = next(r for r in rows if r.label == "temperature")
         assert scaled.numbers["ece"].value < rows[0].numbers["ece"].value
+
+
+def test_what_tables_and_claims_read_of_extras_is_written_by_a_step() -> None:
+    read = {r.source(c).variant for t in TABLES.values() for r in t.rows for c in t.columns}
+    read |= {s.variant for c in CLAIMS.values() for p in c.pairs for s in (p.method, p.baseline)}
+    assert {v.split("/")[1] for v in read if v.startswith("extras/")} == {"curve"}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.cli import run
-from calibrant.errors import FileError, InputError
+from calibrant.errors import CalibrantWarning, FileError, InputError
 from calibrant.files import locks
 from calibrant.training import How, read, select, train
 from tests.killed import begin
@@ -83,3 +83,36 @@ def test_one_at_a_time(tmp_path: Path) -> None:
         thread.join()
     assert most == 1 and refused < 800
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "first"),
+    [
+        ({}, True),
+        ({"LOCAL_RANK": "0", "NODE_RANK": "1"}, False),  # Lightning, on the second node
+        ({"RANK": "8", "LOCAL_RANK": "0", "GROUP_RANK": "1"}, False),  # torchrun, on the second node
+        ({"RANK": "0", "LOCAL_RANK": "0", "GROUP_RANK": "0", "SLURM_NTASKS": "16", "SLURM_PROCID": "0"}, True),
+        ({"SLURM_NTASKS": "16", "SLURM_PROCID": "8", "SLURM_LOCALID": "0"}, False),  # srun, on the second node
+        ({"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, True),
+        ({"SLURM_NTASKS": "2", "SLURM_PROCID": "1", "RAY_RAYLET_PID": "7"}, True),  # a step on a Ray cluster is alone
+    ],
+)
+def test_of_processes_that_train_together_one_is_the_first_on_any_number_of_nodes(
+    environment: dict[str, str], first: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (*locks.RANKS, "SLURM_NTASKS", "SLURM_PROCID", "RAY_RAYLET_PID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert locks.first_process() == first
+
+
+def test_a_file_system_without_locks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    def none(handle: int, how: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with pytest.warns(CalibrantWarning, match=f"{tmp_path}.*no locks.*one command at a time"), locks.alone_in(tmp_path):
+        assert (tmp_path / locks.LOCK).is_file()

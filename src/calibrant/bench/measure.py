@@ -15,15 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from calibrant.bench import shifted
+from calibrant.bench import by_level, shifted
 from calibrant.bench.pooled import curve
-from calibrant.bench.predict import FEATURED, elsewhere, predicted, said, split_of, wanted
+from calibrant.bench.predict import FEATURED, OWN, SHIFTED, predicted, said, split_of
 from calibrant.bench.store import BOTH, LOGITS, Cell, Store
 from calibrant.diagnostics.stability import variance_over_runs
 from calibrant.files import atomic, hashed
 from calibrant.files import read as read_predictions
 from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, Experiment, Scale
+from calibrant.posthoc import CONFIDENCES
 from calibrant.posthoc.fit import fit
 from calibrant.training.epochs import kept_top_logits
 from calibrant.training.recipe import Recipe
@@ -39,6 +40,10 @@ ORACLE = "oracle"
 OF_TRAINING = ("images_per_second", "epochs", "train_accuracy")
 
 Variants = dict[str, Mapping[str, Estimate]]
+Folders = Mapping[str, Sequence[Path]]
+"""Predictor → what its predict step left, for each run."""
+Both = tuple[Predictions, Predictions]
+"""Of the calibration and the test split."""
 
 
 def blank(experiment: Experiment, seed: int, scale: Scale, command: str) -> Cell:
@@ -61,7 +66,7 @@ def measured(
     seed: int,
     scale: Scale,
     runs: Sequence[Path],
-    folders: Sequence[Path],
+    folders: Folders,
     store: Store,
     command: str,
     reference: Path | None = None,
@@ -76,13 +81,15 @@ def measured(
         _trained(experiment.at(s, scale), run) for s, run in zip(experiment.seeds_of(seed, scale), runs, strict=True)
     ]
     extras = {**each[0], "train_seconds": sum(e["train_seconds"] for e in each)}
-    said_of_first = said(folders[0]) if folders and len(runs) == 1 else {}
+    words = {name: said(each[0]) for name, each in folders.items() if len(runs) == 1}
     if experiment.block is not None:
-        variants, more = _video(said_of_first.pop("video")), dict[str, Any]()
+        variants, more = _video(words[AS_TRAINED].pop("video")), dict[str, Any]()
     else:
         variants, more = _variants(experiment, *_predictors(experiment, scale, runs, folders), folders, reference)
-    for name, row in said_of_first.pop("attacks", {}).items():
-        variants[name] = {m: Estimate(v) for m, v in row.items()}
+    for name, found in words.items():
+        for attack, row in found.pop("attacks", {}).items():
+            variants[_joined_name(f"attack_{attack}", name)] = {m: Estimate(v) for m, v in row.items()}
+        more |= found
     where = {
         k: v for k, v in hashed.read(chosen(run) / "environment.json").items() if k not in ("command", "processes")
     }
@@ -95,8 +102,7 @@ def measured(
         device=where["device"],
         environment={**where, "engine": engine or hashed.read(chosen(run) / "recipe.json")["engine"]},
         commit=where["commit"],
-        extras={**extras, **more, **said_of_first, "run": run.name}
-        | ({"runs": [r.name for r in runs]} if len(runs) > 1 else {}),
+        extras={**extras, **more, "run": run.name} | ({"runs": [r.name for r in runs]} if len(runs) > 1 else {}),
     )
 
 
@@ -146,12 +152,8 @@ def _trained(recipe: Recipe, run: Path) -> dict[str, Any]:
     }
 
 
-Both = tuple[Predictions, Predictions]
-"""Of the calibration and the test split."""
-
-
 def _predictors(
-    experiment: Experiment, scale: Scale, runs: Sequence[Path], folders: Sequence[Path]
+    experiment: Experiment, scale: Scale, runs: Sequence[Path], folders: Folders
 ) -> tuple[dict[str, Both], dict[str, Any]]:
     """As trained (of several runs: their pool), as ensembles, and the oracle's choice; and what a pool adds."""
     if len(runs) > 1:
@@ -160,11 +162,11 @@ def _predictors(
     found = {AS_TRAINED: _written(run)}
     if len(each := _members(found[AS_TRAINED][1])) > 1:
         extras["curve"] = _joined(each)[1]
-    if wanted(experiment, scale)["features"]:
-        found[AS_TRAINED] = _said(folders[0], FEATURED)
+    if CONFIDENCES.keys() & {c.name for c in experiment.maps.values()}:
+        found[AS_TRAINED] = _said(folders[AS_TRAINED][0], FEATURED)
     if (oracle := chosen(run, which="oracle_choice")) != chosen(run):
         found[ORACLE] = _written(oracle)
-    return found | {e.name: _said(folders[0], e.name) for e in experiment.pooled(scale)}, extras
+    return found | {e.name: _said(folders[e.name][0], OWN) for e in experiment.pooled(scale)}, extras
 
 
 def _pool(runs: Sequence[Path]) -> tuple[dict[str, Both], dict[str, Any]]:
@@ -191,30 +193,34 @@ def _variants(
     experiment: Experiment,
     found: Mapping[str, Both],
     extras: dict[str, Any],
-    folders: Sequence[Path] = (),
+    folders: Folders | None = None,
     reference: Path | None = None,
 ) -> tuple[Variants, dict[str, Any]]:
     """Every predictor and each of them after each calibrator, clean and under every shift; adds to the extras."""
     asked, out, beyond = shifted.Asked.of(experiment.shifts), Variants(), Variants()
     for name, (calibration, test) in found.items():
+        there = (folders or {}).get(name, ())
         fitted = {c: fit(choice.name, calibration, **choice.options) for c, choice in experiment.maps.items()}
-        cells, members = shifted.read([f / f"shifted-{name}" for f in folders]) if _stressed(asked, name) else ({}, {})
+        cells, members = shifted.read([f / SHIFTED for f in there]) if asked.suites and there else ({}, {})
         for calibrator, map_ in {"": None, **fitted}.items():
-            own = "+".join(w for w in (name if name != AS_TRAINED else "", calibrator) if w)
-            out[own or AS_TRAINED] = evaluate(map_.predictions(test) if map_ else test, metrics=experiment.metrics)
+            own = _joined_name(name, calibrator)
+            out[own] = evaluate(map_.predictions(test) if map_ else test, metrics=experiment.metrics)
             if map_ and experiment.maps[calibrator].name == "temperature":
                 extras[own] = map_.summary()["temperature"]
-            for data in asked.datasets if name != ORACLE else ():
-                there = predicted(folders[0], elsewhere(data, name), split_of(data))
-                moved = evaluate(map_.predictions(there) if map_ else there, metrics=experiment.metrics)
-                beyond["+".join(w for w in (data, own) if w)] = moved
+            for data in asked.datasets if there else ():
+                p = predicted(there[0], data, split_of(data))
+                moved = evaluate(map_.predictions(p) if map_ else p, metrics=experiment.metrics)
+                beyond[_joined_name(data, own)] = moved
+            if asked.levels and name == AS_TRAINED:
+                for level, p in by_level.parts(there[0], map_.predictions(test) if map_ else test):
+                    beyond[_joined_name(level, own)] = evaluate(p, metrics=experiment.metrics)
             if cells:
                 rows, more = shifted.rows(
                     cells, raw=test.raw and len(_members(test)) == 1, fitted=map_, against=reference
                 )
                 outside = rows.pop(shifted.HELD_OUT, {})
-                out[own or AS_TRAINED] = {**out[own or AS_TRAINED], **outside}
-                beyond |= {"+".join(w for w in (shift, own) if w): row for shift, row in rows.items()}
+                out[own] = {**out[own], **outside}
+                beyond |= {_joined_name(shift, own): row for shift, row in rows.items()}
                 extras |= {
                     "_".join(w for w in (k, name if name != AS_TRAINED else "") if w): v for k, v in more.items()
                 }
@@ -225,8 +231,9 @@ def _variants(
     return out | beyond, extras
 
 
-def _stressed(asked: shifted.Asked, predictor: str) -> bool:
-    return bool(asked.suites) and predictor != ORACLE
+def _joined_name(*words: str) -> str:
+    """`corruptions+pep+temperature`; the network as it is has no word."""
+    return "+".join(w for w in words if w not in ("", AS_TRAINED)) or AS_TRAINED
 
 
 def keep_logits(run: Path, store: Store) -> None:

@@ -37,34 +37,38 @@ TRIES = 20
 
 @dataclass(frozen=True)
 class Merged:
-    """How many cells, files of logits and trainings were new, and how many cells were there already."""
+    """How many cells, files of logits and trainings were new, and how many cells were there already; and what is wrong
+    with the cells that were left out, of either store."""
 
     cells: int
     known: int
     logits: int
     trainings: int = 0
+    damaged: tuple[str, ...] = ()
 
 
 def merge(source: Store, target: Store) -> Merged:
     """Copy what `source` has into `target`. Of a cell that both have measured, what `target` has stays, and
     rows and numbers that it lacks are added; done beats failed."""
     new = known = 0
+    damaged = []
     for path in visible(source.root / FOLDER, "*.json"):
-        cells, there = list(source.read(path)), target.root / FOLDER / path.name
-        if not there.is_file():
-            new += 1
-        else:
-            known += 1
-            if there.read_bytes() == path.read_bytes():
-                continue
-        for cell in cells:
-            target.write(cell)
+        there = target.root / FOLDER / path.name
+        same = there.is_file() and there.read_bytes() == path.read_bytes()
+        try:
+            fresh, cells = not there.is_file(), list(source.read(path))
+            for cell in [] if same else cells:
+                target.write(cell)
+        except FileError as error:
+            damaged.append(str(error))
+            continue
+        new, known = new + fresh, known + (not fresh)
     arrays = [p for p in visible(source.root / LOGITS, "*.npz") if not (target.root / LOGITS / p.name).exists()]
     for path in arrays:
         (target.root / LOGITS).mkdir(parents=True, exist_ok=True)
         with atomic.file(target.root / LOGITS / path.name) as temporary:
             shutil.copyfile(path, temporary)
-    return Merged(new, known, len(arrays))
+    return Merged(new, known, len(arrays), damaged=tuple(damaged))
 
 
 @contextmanager

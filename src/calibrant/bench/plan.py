@@ -1,84 +1,73 @@
-"""What a table would cost before anything runs: GPU minutes, from the pace of trainings whose cells are in the store.
-
-The pace is the median of minutes per epoch and member over cells of the same network on the same data, else of the
-same network on other data, which the plan says. Cells that ran side by side share the GPU's minutes.
+"""What a table would cost before anything runs: the trainings of the graph that `run` would go through, and their GPU
+minutes at the pace of the cells in the store. Cells that ran side by side share the GPU's minutes.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import median
-from typing import Any
 
+from calibrant.bench import pace
+from calibrant.bench.place import Place
 from calibrant.bench.reproduction import minutes_of
+from calibrant.bench.run import graph
+from calibrant.bench.steps import Measure
 from calibrant.bench.store import Cell
+from calibrant.bench.train import Train
 from calibrant.papers import Experiment, Scale
-from calibrant.training.recipe import Recipe
-from calibrant.training.settings import plain
 
 GPUS = (1, 8, 64)
 
 
 @dataclass(frozen=True)
 class Cost:
-    """One row: what is left to train, and what one training takes (None if no network like it has been trained)."""
+    """One row: what is left to train, and the GPU minutes of it."""
 
     experiment: str
     done: int
     trainings: int
+    unpaced: int  # trainings of networks like which none has been trained; their minutes are not in the others
     epochs: int
-    minutes: float | None  # of one training
+    minutes: float | None  # of its longest training
+    total: float | None
     pace: str  # what the estimate is from
 
-    @property
-    def total(self) -> float | None:
-        return None if self.minutes is None else self.minutes * self.trainings
 
-
-class Paces:
-    """Minutes per epoch and member, by network and data."""
-
-    def __init__(self, cells: Iterable[Cell]) -> None:
-        self._by: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for cell in cells:
-            if cell.timed and (spent := minutes_of(cell)):
-                recipe = cell.settings["recipe"]
-                each = spent / (recipe["epochs"] * recipe.get("members", 1) * cell.trainings)
-                for data in (recipe["data"]["name"], ""):
-                    self._by[_sort(recipe["network"]), data].append(each)
-
-    def of(self, recipe: Recipe) -> tuple[float | None, str]:
-        """Minutes of one training of the recipe, all points of its selection included, and what that is from."""
-        network, data = _sort(plain(recipe.network)), recipe.data.name
-        for key, said in (((network, data), f"{network} on {data}"), ((network, ""), f"{network} on other data")):
-            if self._by.get(key):
-                each = median(self._by[key]) * recipe.epochs * recipe.members * len(recipe.points())
-                return each, f"{said}, {len(self._by[key])} cell{'s' * (len(self._by[key]) > 1)}"
-        return None, f"no cell of {network}"
-
-
-def _sort(network: Mapping[str, Any]) -> str:
-    """The name of a network; one for large images is another one: its pace says nothing about small ones."""
-    stem = network.get("stem")
-    return str(network["name"]) + (f" for {stem}" if stem else "")
-
-
-def plan(experiments: Sequence[Experiment], cells: Sequence[Cell], seeds: int | None, scale: Scale) -> list[Cost]:
-    """The cost of each row; a training that several rows share counts once, for the first of them."""
-    paces, there, planned, out = Paces(cells), {c.key for c in cells if c.status == "done"}, set[str](), []
+def plan(
+    experiments: Sequence[Experiment], cells: Iterable[Cell], seeds: int | None, scale: Scale, place: Place
+) -> list[Cost]:
+    """The cost of each row, at the paces of `cells`; a training that several rows share counts once, for the first."""
+    paces = pace.of_cells(cells, lambda cell: 60 * minutes_of(cell))
+    wanted = [(e, seed) for e in experiments for seed in range(seeds or e.seeds)]
+    steps = graph(wanted, scale, place)
+    left = [s for s in steps if isinstance(s, Measure)]
+    trainings = {s.key: s for s in steps if isinstance(s, Train) and not s.done()}
+    out = []
     for e in experiments:
-        wanted = range(seeds or e.seeds)
-        left = [seed for seed in wanted if e.key(seed, scale) not in there]
-        trainings = {e.at(s, scale).key() for seed in left for s in e.seeds_of(seed, scale)} - planned
-        recipe = e.at(0, scale)
-        out.append(Cost(e.name, len(wanted) - len(left), len(trainings), recipe.epochs, *paces.of(recipe)))
-        planned |= trainings
+        rows = [m for m in left if e.name in {row.name for row in m.rows}]
+        own = [trainings.pop(key) for m in rows for key in m.needs if key in trainings]
+        recipes = [t.recipe for t in own] or ([] if e.published else [e.at(0, scale)])
+        found = [paces.of(recipe) for recipe in recipes]
+        known = [seconds / 60 for seconds, _ in found if seconds is not None]
+        said = ", ".join(dict.fromkeys(words for _, words in found)) or "trained by others"
+        total = sum(known) if own else 0.0
+        unpaced = len(own) - len(known) if own else 0
+        out.append(
+            Cost(
+                e.name,
+                (seeds or e.seeds) - len(rows),
+                len(own),
+                unpaced,
+                e.at(0, scale).epochs,
+                max(known, default=None),
+                total if known or not own else None,
+                said,
+            )
+        )
     return out
 
 
 def wall(costs: Sequence[Cost], gpus: int) -> float:
     """Minutes on so many GPUs: a training is not split, and what has no pace is not in it."""
-    known = [c for c in costs if c.minutes is not None and c.trainings]
-    return max([sum(c.total or 0.0 for c in known) / gpus, *(c.minutes or 0.0 for c in known)], default=0.0)
+    longest = [c.minutes or 0.0 for c in costs if c.trainings]
+    return max([sum(c.total or 0.0 for c in costs) / gpus, *longest], default=0.0)

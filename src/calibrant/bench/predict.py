@@ -1,11 +1,14 @@
-"""What a training's networks say beyond their own test set: as ensembles, under shift, with features.
+"""What one predictor of a training (its network, or an ensemble of it) says beyond the network's own test set.
 
-    FOLDER/NAME-SPLIT.npz     predictions: `dropout-test`, `dropout-calibration`, `cifar10_1-test`, `featured-test`, …;
-                              of an ensemble on other items `train+dropout-train`
-    FOLDER/shifted-NAME/      logits under corruptions and of foreign items (`shifted`), of the network or an ensemble
-    FOLDER/said.json          what is worth recording: sizes and σ, metrics by ensemble size, attacks, videos
+    FOLDER/own-SPLIT.npz         of an ensemble: its predictions of `calibration` and `test`
+    FOLDER/featured-SPLIT.npz    of the network, with features, for models of confidence (DS Table 4)
+    FOLDER/DATA-SPLIT.npz        of another data set, or of the training items (`train-train`)
+    FOLDER/shifted/              logits under corruptions and of foreign items (`shifted`)
+    FOLDER/levels.json           of each test item, its level of adversarial robustness (`by_level`)
+    FOLDER/said.json             what is worth recording: sizes and σ, metrics by ensemble size, attacks, videos
 
-Features are for models of confidence (DS Table 4). Networks predict in float32, however they were trained.
+Rows that ask the same of a network share the folder, whatever ensembles and calibrators they have besides. Of a video,
+network, ensembles and stream are one folder. Networks predict in float32, however they were trained.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from typing import Any
 
 import torch
 
-from calibrant.bench import shifted, video
+from calibrant.bench import by_level, shifted, video
 from calibrant.bench.pooled import checkpoints_wanted, pooled, size_curve
 from calibrant.bench.store import BOTH
 from calibrant.data import Batches, Data, load
@@ -28,78 +31,96 @@ from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.posthoc import CONFIDENCES
 from calibrant.training.run_folder import Trained
 from calibrant.training.run_folder import load as load_run
-from calibrant.training.settings import plain
+from calibrant.training.settings import Choice, plain
 from calibrant.types import Predictions, Split, jsonable
 
 BATCH = 500
-FEATURED = "featured"
+FEATURED, OWN, SHIFTED = "featured", "own", "shifted"
 RECORD = "said.json"
 
 
-def wanted(experiment: Experiment, scale: Scale) -> dict[str, Any]:
-    """What an experiment asks of each training, as plain JSON; nothing of it where its own predictions are enough."""
-    ensembles, epochs = experiment.pooled(scale), experiment.at(0, scale).epochs
+def predictors(experiment: Experiment, scale: Scale) -> list[Choice | None]:
+    """The network itself, and each ensemble of it."""
+    return [None] if experiment.block is not None else [None, *experiment.pooled(scale)]
+
+
+def checkpoints(experiment: Experiment, scale: Scale) -> int:
+    """Epochs whose weights the training must keep."""
+    epochs = experiment.at(0, scale).epochs
+    return max((checkpoints_wanted(e, epochs) for e in experiment.pooled(scale)), default=0)
+
+
+def wanted(experiment: Experiment, ensemble: Choice | None, scale: Scale) -> dict[str, Any]:
+    """What an experiment asks of a predictor, as plain JSON; nothing of it where its run says enough."""
+    video_of = experiment.pooled(scale) if experiment.block is not None else ()
     return {
-        "ensembles": [plain(e) for e in ensembles],
+        "ensemble": None if ensemble is None else plain(ensemble),
         "shifts": list(experiment.shifts),
-        "features": bool(CONFIDENCES.keys() & {c.name for c in experiment.maps.values()}),
-        "checkpoints": max((checkpoints_wanted(e, epochs) for e in ensembles), default=0),
+        "features": ensemble is None and bool(CONFIDENCES.keys() & {c.name for c in experiment.maps.values()}),
         "block": experiment.block,
+        "video": [plain(e) for e in video_of],
+        "levels": by_level.MADE_BY if by_level.LEVELS in experiment.shifts else None,
     }
 
 
 def predict(
-    experiment: Experiment, seed: int, scale: Scale, run: Path, out: Path, device: torch.device, data: Data, root: Any
+    experiment: Experiment,
+    ensemble: Choice | None,
+    seed: int,
+    scale: Scale,
+    run: Path,
+    out: Path,
+    device: torch.device,
+    data: Data,
+    root: Any,
 ) -> None:
-    """Everything that the experiment asks for, into the folder `out`; its record is written last."""
+    """Everything that the experiment asks of a predictor, into the folder `out`; its record is written last."""
     out.mkdir(parents=True, exist_ok=True)
     trained, said = load_run(run), dict[str, Any]()
     members = [m.to(device) for m in trained.members]
-    predictors: dict[str, Any] = {AS_TRAINED: members[0] if len(members) == 1 else DeepEnsemble(members)}
-    for ensemble in experiment.pooled(scale):
-        predictors[ensemble.name], more = pooled(ensemble, run, members, trained, seed, device, data)
-        said |= more
+    made: Any = members[0] if len(members) == 1 else DeepEnsemble(members)
     if experiment.block is not None:
-        said["video"] = video.measured(experiment, predictors, trained, data, device, scale == "smoke")
+        every = {AS_TRAINED: made}
+        for choice in experiment.pooled(scale):
+            every[choice.name], more = pooled(choice, run, members, trained, seed, device, data)
+            said |= more
+        said["video"] = video.measured(experiment, every, trained, data, device, scale == "smoke")
     else:
-        asked = shifted.Asked.of(experiment.shifts)
-        for name, made in predictors.items():
-            if name != AS_TRAINED:
-                _ensemble(name, made, trained, data, device, out, said)
-            if asked.suites:
-                shifted.ask(made, asked.suites, trained, data, out / f"shifted-{name}", device, root, scale)
-            for attack in asked.attacks:
-                key = "+".join([f"attack_{attack}", *([name] if name != AS_TRAINED else [])])
-                found = shifted.attacked(made, attack, trained, data, device, scale)
-                said.setdefault("attacks", {})[key] = found
-        network = members if len(members) > 1 else members[0]
-        if wanted(experiment, scale)["features"]:
+        if ensemble is not None:
+            made, said = pooled(ensemble, run, members, trained, seed, device, data)
+            said["curve"] = _own(made, trained, data, device, out)
+        asked, network = shifted.Asked.of(experiment.shifts), members if len(members) > 1 else members[0]
+        if asked.suites:
+            shifted.ask(made, asked.suites, trained, data, out / SHIFTED, device, root, scale)
+        if asked.levels and ensemble is None:
+            by_level.ask(members, data, run, out, device)
+        if asked.attacks:
+            said["attacks"] = {a: shifted.attacked(made, a, trained, data, device, scale) for a in asked.attacks}
+        if wanted(experiment, ensemble, scale)["features"]:
             for split in BOTH:
                 p = _asked(network, data, split, trained, device, features=True, classes=data.classes)
                 write(out / f"{FEATURED}-{split.value}.npz", p)
         for name, other in _same_task(asked.datasets, data, root).items():
             split = split_of(name)
-            for word, made in predictors.items():
-                if word == AS_TRAINED:
-                    p = _asked(network, other, split, trained, device)
-                else:
-                    batches = Batches(other[split], BATCH, device=device, mean=trained.mean, std=trained.std)
-                    p = made.predict(batches, split=split, device=device, classes=data.classes, class_axis=-1)
-                write(out / f"{elsewhere(name, word)}-{split.value}.npz", p)
+            if ensemble is None:
+                p = _asked(network, other, split, trained, device)
+            else:
+                batches = Batches(other[split], BATCH, device=device, mean=trained.mean, std=trained.std)
+                p = made.predict(batches, split=split, device=device, classes=data.classes, class_axis=-1)
+            write(out / f"{name}-{split.value}.npz", p)
     hashed.write(out / RECORD, jsonable(said))
 
 
-def _ensemble(
-    name: str, made: Any, trained: Trained, data: Data, device: torch.device, out: Path, said: dict[str, Any]
-) -> None:
-    """Its pooled predictions, and of the test set what each further member adds (SS Fig. 3)."""
+def _own(made: Any, trained: Trained, data: Data, device: torch.device, out: Path) -> dict[str, list[float | None]]:
+    """An ensemble's pooled predictions; of the test set what each further member adds (SS Fig. 3)."""
     calibration, test = (
         Batches(data[split], BATCH, device=device, mean=trained.mean, std=trained.std) for split in BOTH
     )
     options: dict[str, Any] = {"device": device, "classes": data.classes, "class_axis": -1}
-    write(out / f"{name}-calibration.npz", made.predict(calibration, split=Split.CALIBRATION, **options))
-    p, said["curve"] = size_curve(made, test, data)
-    write(out / f"{name}-test.npz", p)
+    write(out / f"{OWN}-calibration.npz", made.predict(calibration, split=Split.CALIBRATION, **options))
+    p, curve = size_curve(made, test, data)
+    write(out / f"{OWN}-test.npz", p)
+    return curve
 
 
 def _asked(
@@ -125,14 +146,9 @@ def split_of(name: str) -> Split:
     return Split.TRAIN if name == shifted.TRAINING else Split.TEST
 
 
-def elsewhere(name: str, predictor: str) -> str:
-    """What a predictor says of other items: `train`, `train+dropout`."""
-    return name if predictor == AS_TRAINED else f"{name}+{predictor}"
-
-
 def predicted(folder: Path, name: str, split: Split) -> Predictions:
     return read(folder / f"{name}-{split.value}.npz")
 
 
-def said(folder: Path | None) -> dict[str, Any]:
-    return {} if folder is None else hashed.read(folder / RECORD)
+def said(folder: Path) -> dict[str, Any]:
+    return hashed.read(folder / RECORD)

@@ -68,7 +68,8 @@ def run(
             left.append(outcome)
         if outcome.ending == "failed" and not isinstance(outcome.error, FileError):
             _file_failure(outcome, [s for s in steps if isinstance(s, Measure)], place)
-    found = [place.store.find(e, seed, scale) for e, seed in cells]
+    store = Store(place.results, lambda error: None)  # a damaged cell is a step that failed, and was told
+    found = [store.find(e, seed, scale) for e, seed in cells]
     return Ran(tuple(c for c in found if c is not None), tuple(left))
 
 

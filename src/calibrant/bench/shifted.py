@@ -1,10 +1,12 @@
 """A predictor under shift, for cells: corruptions, perturbations, foreign items and attacks, by the names of `shifts`.
 
-    corruptions      19 types × 5 severities → variants `corruptions`, `intensity_1` … `intensity_5`; types: extras
+    corruptions      19 types × 5 severities → variants `corruptions`, `intensity_1` … `intensity_5`; `corruptions_15`,
+                     the mean over the benchmark's fifteen types; types: extras
     perturbations    the ten sequences of CIFAR-10-P (SS Eq. 37–39) → `perturbation_TYPE`; `perturbations`, their mean
     ood              the classes that were held out → `entropy_kl` and AUROC of the predictor's own variant (PEP §3.2)
     ood:NAME         a foreign data set → variant `NAME` (AR §5.5)
     train            the training items, without augmentation → variant `train` (SS Table C.1)
+    levels           the test items by their adversarial robustness (`by_level`)
     attack:NAME      `attack_NAME`: accuracy under attack and success rate, on the first items (SS Table E.2)
 
 Logits are asked by the machinery of `calibrant stress`, cell by cell, and stay in the folder of the predict step.
@@ -24,6 +26,7 @@ from torch import Tensor
 
 from calibrant.attacks import ATTACKS, Bounds, assess
 from calibrant.attacks.measures import predicted
+from calibrant.bench.by_level import LEVELS
 from calibrant.data import DATASETS, Batches, Data
 from calibrant.data import load as load_data
 from calibrant.data.ood import GENERATED, ood_images
@@ -42,6 +45,7 @@ from calibrant.training.run_folder import Trained
 from calibrant.types import Estimate, Split
 
 CORRUPTIONS, STEADY, HELD_OUT, FOREIGN, ATTACK = "corruptions", "perturbations", "ood", "ood:", "attack:"
+FIFTEEN = "corruptions_15"
 TRAINING = Split.TRAIN.value
 SEQUENCES = tuple(PERTURBATIONS)[:10]
 """Those of CIFAR-10-P; the other four are its extra ones."""
@@ -59,21 +63,22 @@ class Asked:
     datasets: tuple[str, ...]  # of the same task; the training items are one
     suites: tuple[str, ...]  # corruptions, perturbations, ood, ood:NAME
     attacks: tuple[str, ...]
+    levels: bool
 
     @classmethod
     def of(cls, names: Sequence[str]) -> Asked:
         """Sorted; an unknown name is an error."""
         suites = [n for n in names if n in (CORRUPTIONS, STEADY, HELD_OUT) or n.startswith(FOREIGN)]
         attacks = [n.removeprefix(ATTACK) for n in names if n.startswith(ATTACK)]
-        rest = [n for n in names if n not in suites and not n.startswith(ATTACK)]
+        rest = [n for n in names if n not in (*suites, LEVELS) and not n.startswith(ATTACK)]
         foreign = [n.removeprefix(FOREIGN) for n in suites if n.startswith(FOREIGN)]
         for name in (*(n for n in rest if n != TRAINING), *(n for n in foreign if n not in GENERATED)):
             if split_name(name)[0] not in DATASETS:
-                raise unknown("shift", name, [*DATASETS, TRAINING, CORRUPTIONS, STEADY, HELD_OUT])
+                raise unknown("shift", name, [*DATASETS, TRAINING, CORRUPTIONS, STEADY, HELD_OUT, LEVELS])
         for name in attacks:
             if name not in ATTACKS:
                 raise unknown("attack", name, ATTACKS)
-        return cls(tuple(rest), tuple(suites), tuple(attacks))
+        return cls(tuple(rest), tuple(suites), tuple(attacks), LEVELS in names)
 
 
 def choice(suites: Sequence[str], data: str, root: Any, scale: Scale) -> Choice:
@@ -157,6 +162,8 @@ def _named(outcome: Outcome) -> Rows:
     if (found := outcome.corruptions) is not None:
         out[CORRUPTIONS] = _right({n.removeprefix("mean_"): e for n, e in found.means.items()}) | dict(found.normalised)
         out |= {f"intensity_{s}": _right(row) for s, row in found.by_severity.items()}
+        main = [_right(found.by_type[name]) for name in SUBSETS["15"] if name in found.by_type]
+        out[FIFTEEN] = {m: _mean([row[m].value for row in main]) for m in main[0]}
     if steady := outcome.perturbations:
         out |= {f"perturbation_{name}": dict(row) for name, row in steady.items()}
         out[STEADY] = {m: _mean([row[m].value for row in steady.values()]) for m in next(iter(steady.values()))}
@@ -203,7 +210,7 @@ def variances(members: Mapping[Cell, Tensor], cells: Mapping[Cell, Arrays]) -> d
 def check(experiment: Experiment) -> None:
     """Refuse what cannot be measured, before anything is trained."""
     asked = Asked.of(experiment.shifts)
-    if experiment.pool > 1 and (experiment.ensembles or asked.attacks or asked.datasets):
+    if experiment.pool > 1 and (experiment.ensembles or asked.attacks or asked.datasets or asked.levels):
         raise InputError(
-            f"{experiment.name}: a pool of trainings has no ensembles, attacks or other data sets of its own"
+            f"{experiment.name}: a pool of trainings has no ensembles, attacks, levels or other data sets of its own"
         )

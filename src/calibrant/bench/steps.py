@@ -18,29 +18,32 @@ from typing import Any, ClassVar
 from calibrant.bench.downloaded import Downloaded
 from calibrant.bench.measure import measured, measured_again
 from calibrant.bench.place import Place, Placed
-from calibrant.bench.predict import RECORD, predict, wanted
+from calibrant.bench.predict import RECORD, SHIFTED, checkpoints, predict, predictors, wanted
 from calibrant.bench.store import KEY_LENGTH, Cell
 from calibrant.bench.train import Train
+from calibrant.errors import FileError
 from calibrant.executors import Step
 from calibrant.files import hashed
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.papers.experiment import EDITIONS
 from calibrant.training.recipe import digest
 from calibrant.training.run import make_fabric
+from calibrant.training.settings import Choice
 
 
 def trained(e: Experiment, seed: int, scale: Scale, place: Place) -> Train | Downloaded:
     """The step that the network of an experiment comes from; of a pool, that of this one seed."""
     if e.published is not None:
         return Downloaded(e.at(seed, scale), e.published, place)
-    return Train(e.at(seed, scale), place, wanted(e, scale)["checkpoints"])
+    return Train(e.at(seed, scale), place, checkpoints(e, scale))
 
 
 @dataclass(frozen=True)
 class Predict(Placed):
-    """What one training's networks say beyond their own test set: as ensembles, on shifted data, with features."""
+    """What one predictor of a training says beyond its own test set: an ensemble, or the network on shifted data."""
 
     experiment: Experiment
+    ensemble: Choice | None
     seed: int
     scale: Scale
     place: Place
@@ -51,12 +54,13 @@ class Predict(Placed):
 
     @property
     def key(self) -> str:
-        asked = wanted(self.experiment, self.scale)
+        asked = wanted(self.experiment, self.ensemble, self.scale)
         return f"predict-{digest([EDITIONS['predict'], self.network.key, asked, self.seed])[:KEY_LENGTH]}"
 
     @property
     def name(self) -> str:
-        return f"predict {self.experiment.name}, seed {self.seed}"
+        own = "" if self.ensemble is None else f", {self.ensemble.name}"
+        return f"predict {self.experiment.name}{own}, seed {self.seed}"
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -72,7 +76,8 @@ class Predict(Placed):
     def run(self, deadline: float | None) -> None:
         how, network = self.place.how, self.network
         device, data = make_fabric(network.recipe, how).device, network.data()
-        predict(self.experiment, self.seed, self.scale, network.folder, self.folder, device, data, how.root)
+        what = (self.experiment, self.ensemble, self.seed, self.scale)
+        predict(*what, network.folder, self.folder, device, data, how.root)
 
 
 @dataclass(frozen=True)
@@ -105,17 +110,19 @@ class Measure(Placed):
         return [trained(own, seed, self.scale, self.place) for seed in own.seeds_of(self.seed, self.scale)]
 
     @property
-    def predicted(self) -> list[Predict]:
-        """One for each training; none where its own predictions are enough."""
-        alone = self.experiment.alone()
-        if not any(wanted(alone, self.scale).values()):
-            return []
-        return [Predict(alone, s, self.scale, self.place) for s in self.experiment.seeds_of(self.seed, self.scale)]
+    def predicted(self) -> dict[str, list[Predict]]:
+        """Predictor → a step for each training; without those for which its own predictions are enough."""
+        alone, seeds = self.experiment.alone(), self.experiment.seeds_of(self.seed, self.scale)
+        return {
+            AS_TRAINED if e is None else e.name: [Predict(alone, e, s, self.scale, self.place) for s in seeds]
+            for e in predictors(alone, self.scale)
+            if any(wanted(alone, e, self.scale).values())
+        }
 
     @property
     def reference(self) -> Predict | None:
         found = self.experiment.of_reference()
-        return None if found is None else Predict(found, self.seed, self.scale, self.place)
+        return None if found is None else Predict(found, None, self.seed, self.scale, self.place)
 
     @property
     def known(self) -> Cell | None:
@@ -128,29 +135,40 @@ class Measure(Placed):
     @property
     def before(self) -> list[Step]:
         """What must be there before the cell can be measured, each after what it needs."""
-        if self.known is not None:
+        if self.known is not None or self.damage is not None:
             return []
         reference = [] if self.reference is None else [self.reference]
         networks = [*(step.network for step in reference), *self.networks]
-        return [*(step for n in networks for step in (*n.before, n)), *reference, *self.predicted]
+        predicted = [step for each in self.predicted.values() for step in each]
+        return [*(step for n in networks for step in (*n.before, n)), *reference, *predicted]
 
     @property
     def needs(self) -> tuple[str, ...]:
         return tuple(step.key for step in self.before)
 
     def done(self) -> bool:
-        found = self._there()
-        return self.measured() and all(e.name in found["rows"] for e in self.rows)
+        return self.measured() and all(e.name in self._there()["rows"] for e in self.rows)
 
     def measured(self) -> bool:
         """Whether the numbers are there, for these rows or for others."""
-        return self._there().get("status") == "done"
+        return self.damage is None and self._there().get("status") == "done"
+
+    @property
+    def damage(self) -> FileError | None:
+        """What is wrong with the cell's file, if it was edited or damaged: it is nobody's cell, and stays as it is."""
+        try:
+            self._there()
+        except FileError as error:
+            return error
+        return None
 
     def _there(self) -> dict[str, Any]:
         path = self.place.store.path(self.experiment.key(self.seed, self.scale))
         return hashed.read(path) if path.is_file() else {}
 
     def run(self, deadline: float | None) -> None:
+        if self.damage is not None:
+            raise FileError(f"{self.damage}; if you delete it, the same command measures the cell again")
         place, reference = self.place, self.reference
         cell = place.store.find(self.experiment, self.seed, self.scale) if self.measured() else None
         if cell is None and (known := self.known) is not None:
@@ -161,10 +179,10 @@ class Measure(Placed):
                 self.seed,
                 self.scale,
                 [network.folder for network in self.networks],
-                [step.folder for step in self.predicted],
+                {name: [step.folder for step in each] for name, each in self.predicted.items()},
                 place.store,
                 place.command,
-                reference.folder / f"shifted-{AS_TRAINED}" if reference else None,
+                reference.folder / SHIFTED if reference else None,
             )
         for e in self.rows:
             row = replace(cell, experiment=e.name, scale=e.scale_name(self.scale), note=e.remark(self.scale))

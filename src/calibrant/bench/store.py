@@ -132,9 +132,9 @@ class Store:
     def find(self, experiment: Experiment, seed: int, scale: Scale) -> Cell | None:
         """The cell of exactly these settings, whichever row it was measured for; others do not count."""
         path = self.path(experiment.key(seed, scale))
-        if not path.is_file():
+        found = next(self.read(path), None) if path.is_file() else None
+        if found is None:
             return None
-        found = next(self.read(path))
         return replace(
             found,
             experiment=experiment.name,
@@ -157,7 +157,16 @@ class Store:
 
     def read(self, path: Path) -> Iterator[Cell]:
         """The cells of a file, one for each of its rows."""
-        return _rows(path, {})
+        yield from self._intact(path, {})
+
+    def _intact(self, path: Path, *how: Any) -> list[Cell]:
+        try:
+            return list(_rows(path, *how))
+        except FileError as error:
+            if self.damaged is None:
+                raise
+            self.damaged(error)
+            return []
 
     def logits(self, run: str, split: str) -> Path:
         """Where the predictions of a training lie."""
@@ -177,12 +186,7 @@ class Store:
         found: list[Cell] = []
         with _collecting_later():
             for path in visible(self.root / FOLDER, "*.json"):
-                try:
-                    found += _rows(path, reported, under, numbers)
-                except FileError as error:
-                    if self.damaged is None:
-                        raise
-                    self.damaged(error)
+                found += self._intact(path, reported, under, numbers)
         yield from sorted(found, key=lambda c: (c.experiment, c.scale, c.seed, c.key))
 
     def _check_version(self) -> None:
@@ -207,7 +211,8 @@ def _collecting_later() -> Iterator[None]:
 @lru_cache(maxsize=1)
 def _trained(root: Path) -> dict[str, Cell]:
     """Run → a cell of it; read once, because what a process trains itself it finds in its folder of runs."""
-    done = (c for c in Store(root).cells() if c.status == "done" and "pool" not in c.settings)
+    cells = Store(root, lambda error: None).cells()  # whoever needs a damaged one is told
+    done = (c for c in cells if c.status == "done" and "pool" not in c.settings)
     return {c.extras["run"]: c for c in done if "run" in c.extras}
 
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,9 @@ from calibrant.cli.bench_show import Json, Results, readable, report, say_cells,
 from calibrant.cli.console import block_json, say
 from calibrant.errors import InputError
 from calibrant.types import SCHEMA
+
+if TYPE_CHECKING:
+    from calibrant.bench.store import Cell
 
 bench = typer.Typer(help="Measure the papers' tables again, one cell at a time, and compare.", no_args_is_help=True)
 
@@ -31,6 +34,7 @@ ScaleOption = Annotated[
 ShownScale = Annotated[str | None, typer.Option(help="smoke, small or paper", show_default="every scale")]
 What = Annotated[list[str], typer.Argument(metavar="WHAT…", help=f"{WHAT} (`calibrant list papers`)")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="a setting of the recipe, as key=value; repeatable")]
+Runs = Annotated[Path, typer.Option(help="folder of the trainings, which are resumed")]
 Epochs = Annotated[int | None, typer.Option(help="a scale of its own: the schedule over this many epochs", min=1)]
 
 
@@ -41,7 +45,7 @@ def run(
     scale: ScaleOption = None,
     epochs: Epochs = None,
     results: Results = Path("results"),
-    runs: Annotated[Path, typer.Option(help="folder of the trainings, which are resumed")] = Path("runs"),
+    runs: Runs = Path("runs"),
     settings: Settings = None,
     data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
@@ -173,14 +177,17 @@ def cost(
     scale: ScaleOption = None,
     epochs: Epochs = None,
     results: Results = Path("results"),
+    runs: Runs = Path("runs"),
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
     """What is left to train of each row, and its GPU minutes at the paces measured so far."""
+    from calibrant.bench.place import Place
     from calibrant.training.settings import setting
 
     size = _scale(scale, epochs) or "paper"
-    print_plan(_asked(what, dict(setting(s) for s in settings or ())), _seeds(seeds, size), size, results, as_json)
+    asked = _asked(what, dict(setting(s) for s in settings or ()))
+    print_plan(asked, _seeds(seeds, size), size, Place(results, runs), as_json)
 
 
 @bench.command()
@@ -193,16 +200,21 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """B − A, paired by seed."""
-    from calibrant.bench.store import Store
+    asked = _scale(scale, epochs)
+    scales = {n: e.scale_name(asked) for n in (a, b) for e in _experiments(n) if asked is not None}
+    with readable(results) as store:
+        sides = [[c for c in store.cells(n) if c.scale == scales.get(n, c.scale)] for n in (a, b)]
+        _compare(a, b, sides, f"{f' at scale {asked}' if asked else ''} under {results}", as_json)
+
+
+def _compare(a: str, b: str, sides: list[list[Cell]], where: str, as_json: bool) -> None:
     from calibrant.bench.tables import differences
     from calibrant.report.comparison import signed
     from calibrant.report.numbers import metric_of
 
-    store, asked = Store(results), _scale(scale, epochs)
-    scales = {n: e.scale_name(asked) for n in (a, b) for e in _experiments(n) if asked is not None}
-    rows = differences(*([c for c in store.cells(n) if c.scale == scales.get(n, c.scale)] for n in (a, b)))
+    rows = differences(*sides)
     if not rows:
-        raise InputError(f"{a} and {b} have no seed in common{f' at scale {asked}' if asked else ''} under {results}")
+        raise InputError(f"{a} and {b} have no seed in common{where}")
     if as_json:
         _json({"differences": [asdict(r) for r in rows]})
         return

@@ -10,6 +10,7 @@ import typer
 
 from calibrant.cli.bench_show import Json, Results
 from calibrant.cli.console import block_json, say
+from calibrant.errors import FailedError
 from calibrant.types import SCHEMA
 
 
@@ -63,8 +64,15 @@ def unpack(
 
 
 def _merged(found: Any, into: str, as_json: bool) -> None:
+    more = f", {found.trainings} training{'s' * (found.trainings > 1)} to go on with" if found.trainings else ""
     if as_json:
         block_json({"schema": SCHEMA, **asdict(found)})
-        return
-    more = f", {found.trainings} training{'s' * (found.trainings > 1)} to go on with" if found.trainings else ""
-    say(f"{into}: {found.cells} new cells, {found.known} known ones, {found.logits} new files of logits{more}")
+    else:
+        say(f"{into}: {found.cells} new cells, {found.known} known ones, {found.logits} new files of logits{more}")
+    for words in found.damaged:
+        say(words, err=True)
+    if found.damaged:
+        raise FailedError(
+            f"left out {len(found.damaged)} cells that could not be read (see above), the rest is there; delete such a "
+            "file where it lies, and merge or measure again"
+        )

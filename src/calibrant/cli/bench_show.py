@@ -29,11 +29,12 @@ def readable(results: Path) -> Iterator[Store]:
     """The store; files that were edited or damaged are named and left out, and the command fails after its work."""
     from calibrant.bench.store import Store
 
-    bad: list[FileError] = []
+    bad: set[str] = set()
 
     def tell(error: FileError) -> None:
-        bad.append(error)
-        say(str(error), err=True)
+        if (words := str(error)) not in bad:
+            bad.add(words)
+            say(words, err=True)
 
     yield Store(results, tell)
     if bad:

@@ -1,6 +1,8 @@
 """Locks on folders: one command at a time may work in a folder, and of its processes only the first writes.
 
-The kernel releases a lock when its process ends, however it ends: nothing has to be cleaned up after a kill.
+The kernel releases a lock when its process ends, however it ends: nothing has to be cleaned up after a kill. The locks
+are `flock`'s. Between machines they hold on file systems that pass them on (docs/bench.md names some); where there are
+none at all, a warning says so.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from calibrant.errors import FileError
+from calibrant.errors import FileError, warn
 
 
 class InUse(FileError):
@@ -23,9 +25,16 @@ APART = 0.02
 """Seconds between two tries while waiting for a lock."""
 
 
+RANKS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
+"""What Lightning and torchrun tell processes that train together."""
+
+
 def first_process() -> bool:
-    """Whether this process writes and prints, if several train together (`--devices 2`)."""
-    return all(os.environ.get(rank, "0") == "0" for rank in ("LOCAL_RANK", "NODE_RANK"))
+    """Whether this process writes and prints, if several train together (`--devices 2`), on one node or on many."""
+    ranks = [os.environ.get(name, "0") for name in RANKS]
+    if int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "RAY_RAYLET_PID" not in os.environ:  # a worker of Ray is alone
+        ranks.append(os.environ.get("SLURM_PROCID", "0"))
+    return all(rank == "0" for rank in ranks)
 
 
 @contextmanager
@@ -83,6 +92,17 @@ def take(handle: int) -> bool:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:
-        pass
+    except OSError as error:
+        warn(
+            f"the file system of {_name(handle)} has no locks ({error.strerror}): run one command at a time there, or "
+            "give each a folder of its own and `calibrant bench merge` the results"
+        )
     return True
+
+
+def _name(handle: int) -> str:
+    """Where an open file lies, if the system tells."""
+    try:
+        return os.readlink(f"/proc/self/fd/{handle}")
+    except OSError:
+        return "this folder"

@@ -1,4 +1,4 @@
-"""AR, "Improving Calibration through the Relationship with Adversarial Robustness": Tables 2 to 5, Fig. 5 and §5.5.
+"""AR, "Improving Calibration through the Relationship with Adversarial Robustness": Tables 2 to 5, Fig. 1, 5 and §5.5.
 
 Tables 2 and 4: WRN-28-10, levels on the fly. Tables 3 and 5: ResNet-29 v2, pre-computed levels, under the 19
 corruptions of CIFAR-10-C (variants `corruptions`, `intensity_1` … `intensity_5`) and on CIFAR-100. Ensembles of AdaLS
@@ -99,6 +99,12 @@ def figure5(count: int) -> Experiment:
     return _row("figure5", f"levels_{count}", recipe, 4)
 
 
+def figure1() -> Experiment:
+    """§3.1: the calibration of the vanilla network on test items that are more and less easily attacked."""
+    row = _row("figure1", "vanilla", RECIPES["ar/cifar10_resnet29"], 5)
+    return replace(row, calibrators=(), shifts=("levels",), note=f"{HALVED}; ruler DDN instead of CW")
+
+
 def table5(method: str) -> Experiment:
     """Variance over runs: a cell is of a pool."""
     return replace(_row("table5", method, RECIPES[f"ar/cifar10_resnet29{TABLE3[method]}"], 1), pool=MEMBERS)
@@ -146,6 +152,7 @@ PAPER = Paper(
         *(table4(method) for method in TABLE4),
         *(table5(method) for method in TABLE5),
         *(table5_imagenet(method) for method in TABLE5),
+        figure1(),
         *(figure5(count) for count in FIGURE5),
         *(section55(method) for method in SECTION55),
     ),

@@ -46,12 +46,12 @@ class Published:
 class Experiment:
     """`reported` holds the paper's numbers as fractions: variant (`as_trained` or a calibrator) → metric → value.
 
-    `shifts` are names of data sets, `train` (the training items), or `corruptions`, `perturbations`, `ood` (classes
-    held out of training), `ood:NAME` (a foreign data set) and `attack:NAME`. With `pool`, so many trainings of seeds of
-    their own are one predictor. `reference` is the network that mCE and its kin are relative to. With `block`, a video
-    is measured frame by frame, and intervals draw so many successive frames together. A `published` network is not
-    trained: the recipe names its architecture and data, and a seed is a halving of the test set into what maps and
-    ensembles are fitted on and what they are judged on.
+    `shifts` are names of data sets, `train` (the training items), `levels` (of robustness), or `corruptions`,
+    `perturbations`, `ood` (classes held out of training), `ood:NAME` (a foreign data set) and `attack:NAME`. With
+    `pool`, so many trainings of seeds of their own are one predictor. `reference` is the network that mCE and its kin
+    are relative to. With `block`, a video is measured frame by frame, and intervals draw so many successive frames
+    together. A `published` network is not trained: the recipe names its architecture and data, and a seed is a
+    halving of the test set into what maps and ensembles are fitted on and what they are judged on.
     """
 
     paper: str

@@ -65,13 +65,20 @@ def nearly_all(data: str) -> Experiment:
     return replace(usual, row=row, recipe=RECIPES[f"ss/{row}"], note="trained on 49,000 of the paper's 50,000 images")
 
 
-def corrupted(dropout: bool, smooth: bool) -> Experiment:
-    """Figure 9: ResNet-18 on CIFAR-100 by severity, and mCE, mCNLL and mCECE against an AlexNet."""
-    usual = experiment("cifar100", "resnet18", dropout, smooth)
-    note = "the reference is an AlexNet for 32 pixels trained here"
-    return replace(
-        beyond("figure9", usual, "corruptions", note=note), reference=RECIPES["ss/cifar100_alexnet"], reported={}
-    )
+def corrupted(data: str, members: int, smooth: bool) -> Experiment:
+    """Figure 9: ResNet-18 on CIFAR-C by severity and size of MC dropout (0: none); on CIFAR-100 mCE, mCNLL and mCECE,
+    which are relative to an AlexNet."""
+    usual = experiment(data, "resnet18", members > 0, smooth)
+    note = "the reference is an AlexNet for 32 pixels trained here" if data == "cifar100" else ""
+    row = replace(beyond("figure9", usual, "corruptions", note=note), reported={})
+    if data == "cifar100":
+        row = replace(row, reference=RECIPES["ss/cifar100_alexnet"])
+    if members not in (0, FEWER):
+        few = tuple(Choice(e.name, {**e.options, "members": members}) for e in row.ensembles)
+        row = replace(
+            row, row=f"{row.row}_{members}", ensembles=few, note=row.note.replace(FEWER_NOTE, f"{members} passes")
+        )
+    return row
 
 
 def attacked(data: str, network: str, dropout: bool, smooth: bool) -> Experiment:
@@ -102,7 +109,12 @@ PAPER = Paper(
     "Blurs Behave Like Ensembles: Spatial Smoothings to Improve Accuracy, Uncertainty, and Robustness",
     (
         *(experiment(data, network, dropout, smooth) for data, network in E1 for dropout, smooth in HALVES),
-        *(corrupted(dropout, smooth) for dropout, smooth in HALVES),
+        *(
+            corrupted(data, members, smooth)
+            for data in ("cifar100", "cifar10")
+            for members in (0, 2, FEWER)
+            for smooth in (False, True)
+        ),
         *(
             attacked(data, network, dropout, smooth)
             for data, network in (("imagenet", "resnet50"), ("cifar100", "resnet18"))

@@ -139,8 +139,8 @@ CLAIMS = (
         (
             Pair(
                 "CIFAR-10, vanilla: least robust tenth − most robust tenth",
-                Source("ar/table3/vanilla", "extras/by_level/levels/0/ece"),
-                Source("ar/table3/vanilla", "extras/by_level/levels/9/ece"),
+                Source("ar/figure1/vanilla", "level_0"),
+                Source("ar/figure1/vanilla", "level_9"),
                 "ece",
                 1,
             ),

@@ -227,16 +227,16 @@ CLAIMS = (
         tuple(
             Pair(
                 f"{title}: smoothing − plain",
-                Source(f"ss/table_e1/{data}_resnet18{dropout}_smooth", f"extras/corruption/{size}/fifteen/mean_nll"),
-                Source(f"ss/table_e1/{data}_resnet18{dropout}", f"extras/corruption/{size}/fifteen/mean_nll"),
+                Source(f"ss/figure9/{data}_resnet18{network}_smooth{few}", f"corruptions_15{ensemble}"),
+                Source(f"ss/figure9/{data}_resnet18{network}{few}", f"corruptions_15{ensemble}"),
                 "nll",
                 -1,
             )
             for data, name in (("cifar100", "CIFAR-100-C"), ("cifar10", "CIFAR-10-C"))
-            for dropout, size, title in (
-                ("", 1, f"ResNet-18, {name}"),
-                ("_dropout", 2, f"ResNet-18, {name}, MC dropout of 2"),
-                ("_dropout", 10, f"ResNet-18, {name}, MC dropout of 10"),
+            for network, few, ensemble, title in (
+                ("", "", "", f"ResNet-18, {name}"),
+                ("_dropout", "_2", "+dropout", f"ResNet-18, {name}, MC dropout of 2"),
+                ("_dropout", "", "+dropout", f"ResNet-18, {name}, MC dropout of 10"),
             )
         ),
     ),
