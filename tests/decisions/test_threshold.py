@@ -23,7 +23,7 @@ from calibrant.decisions.threshold import (
 )
 from calibrant.errors import InputError, SplitError
 
-SETS = 2000
+SETS = 800
 NOISE = 3 * np.sqrt(0.05 * 0.95 / SETS)  # Monte-Carlo error of a share of 5%
 
 
