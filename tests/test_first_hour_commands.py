@@ -13,6 +13,7 @@ from pyarrow import parquet
 
 from calibrant import predictions
 from calibrant.cli import run
+from tests.hurried import hurried
 
 JOBS: dict[str, tuple[str, str]] = {
     "is my model overconfident?": ("calibrant audit test.npz", "overconfident: says "),
@@ -72,6 +73,7 @@ JOBS: dict[str, tuple[str, str]] = {
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Overconfident predictions of three classes, as two files and as a table with a column of hospitals."""
+    hurried(monkeypatch)
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     for split in ("calibration", "test"):

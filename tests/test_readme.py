@@ -13,6 +13,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from calibrant import files
 from calibrant.cli import demo as demo_module
 from calibrant.cli import run
+from tests.hurried import hurried
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ["README.md", "docs/tutorial.md"]
@@ -35,8 +37,15 @@ DEMO = ["calibrant", "demo", "-o", "demo"]  # both pages start with it, and it i
 Demo = tuple[Path, dict[str, Any]]
 
 
+@pytest.fixture(scope="module", autouse=True)
+def hurry() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        hurried(monkeypatch)
+        yield
+
+
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+def demo(tmp_path_factory: pytest.TempPathFactory, hurry: None) -> Demo:
     folder = tmp_path_factory.mktemp("demo")
     said = io.StringIO()
     with contextlib.redirect_stdout(said):

@@ -13,6 +13,7 @@ import yaml
 
 from calibrant import predictions
 from calibrant.cli import run
+from tests.hurried import hurried
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = ["index.md", *sorted(str(path.relative_to(DOCS)) for path in DOCS.glob("*/*.md"))]
@@ -22,6 +23,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 @pytest.fixture
 def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What `calibrant demo -o demo` leaves, in small: an overconfident model of ten classes."""
+    hurried(monkeypatch)
     monkeypatch.chdir(tmp_path)
     Path("demo").mkdir()
     rng = np.random.default_rng(0)

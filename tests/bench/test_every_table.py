@@ -32,8 +32,11 @@ UNDEFINED = {"auroc", "success_rate"}
 
 
 def kinds(table: str) -> Iterator[Experiment]:
-    """The first row of each kind: what a network is trained with, and what is asked of it. Shifted data are asked of the
-    first row with these ensembles and maps: another loss changes no step after the training."""
+    """The first row of each kind: what a network is trained with, and what is asked of it.
+
+    Shifted data are asked of the first row with these ensembles and maps: another loss changes no step after the
+    training.
+    """
     seen, asked = set(), set()
     for e in (e for e in EXPERIMENTS if f"{e.paper}/{e.table}" == table):
         made, recipe = stand_in(e), e.recipe

@@ -231,7 +231,12 @@ def test_batches_of_keyword_inputs() -> None:
     pep = PEP.fit(model, batches)
     own = F.cross_entropy(model(WORDS, mask)["logits"].double(), Y).detach()
     assert math.isclose(pep.certificate.nll_at_zero, float(own), rel_tol=1e-5)
-    assert pep.predict(batches).logits.shape == (32, 4)
+    whole = pep.predict(batches).logits
+    by_name = pep(input_ids=WORDS, attention_mask=mask)
+    assert whole.shape == (32, 4) and torch.equal(by_name, pep(WORDS, mask))
+    torch.testing.assert_close(by_name, whole)
+    torch.testing.assert_close(calibrant.predict(pep, batches).logits.double(), whole)
+    assert pep.members(WORDS, attention_mask=mask).shape == (pep.size, 32, 4)
 
 
 def test_a_graph_made_before_may_be_differentiated_after() -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from numbers import Real
@@ -35,15 +35,14 @@ from calibrant.ensembles.dropout_modules import (
     insert,
     rate,
 )
-from calibrant.ensembles.ensemble import Ensemble, LogMean, Network, checked, evaluating, positive
+from calibrant.ensembles.ensemble import Ensemble, Network, checked, evaluating, positive
 from calibrant.ensembles.ingredients import Ingredients
-from calibrant.ensembles.inputs import Untouched
+from calibrant.ensembles.inputs import Inputs, Untouched
 from calibrant.ensembles.network_graph import NoGraph, compiled, export, settings_of, twin
-from calibrant.ensembles.single import predict, reading
+from calibrant.ensembles.single import predict
 from calibrant.errors import InputError, warn
 from calibrant.functional.noise import member_seed
 from calibrant.functional.probabilities import look_like_probabilities, warn_of_probabilities
-from calibrant.functional.segmentation import classes_back
 from calibrant.types import Predictions
 
 SMALL = 10**8
@@ -109,26 +108,6 @@ class MCDropout(Ensemble):
     def size(self) -> int:
         return self.count
 
-    @torch.no_grad()
-    def members(self, x: Tensor, *, class_axis: int | None = None) -> Tensor:
-        axis = self.axis(class_axis)
-        with closing(self._stream(x, axis)) as stream:
-            return torch.stack([classes_back(logits, axis) for block in stream for logits in block])
-
-    @torch.no_grad()
-    def __call__(self, *inputs: Any, class_axis: int | None = None, **named: Any) -> Tensor:
-        axis, pooled = self.axis(class_axis), LogMean()
-        if named or len(inputs) != 1 or not isinstance(inputs[0], Tensor):  # several: nothing is shared between members
-            for j in range(self.count):
-                with self.member(j) as network:
-                    pooled.add(reading(network, axis)(*inputs, **named))
-            return classes_back(pooled.value(), axis)
-        (x,) = inputs
-        with closing(self._stream(x, axis)) as stream:
-            for logits in stream:
-                pooled.extend(logits)
-        return classes_back(pooled.value(), axis)
-
     def predict(self, loader: Iterable[Any], *, keep_members: bool = False, **options: Any) -> Predictions:
         """As for every ensemble; pooled predictions go batch by batch, to share what precedes the dropout."""
         if keep_members:
@@ -136,9 +115,12 @@ class MCDropout(Ensemble):
         options = {"device": self.home, **{k: v for k, v in options.items() if v is not None}}
         return replace(predict(self, loader, **options), raw=False)
 
-    def _stream(self, x: Tensor, axis: int | None) -> Generator[Tensor, None, None]:
-        """Members in order on one batch, blocks of [G, N, …, K]."""
-        found, untouched = chosen(self.model, self.where), Untouched()
+    def blocks(self, inputs: Inputs, axis: int | None) -> Generator[Tensor, None, None]:
+        """As for every ensemble; of a batch that is one tensor, what no dropout touches runs once."""
+        if inputs[1] or len(inputs[0]) != 1 or not isinstance(inputs[0][0], Tensor):
+            yield from super().blocks(inputs, axis)
+            return
+        (x,), found, untouched = inputs[0], chosen(self.model, self.where), Untouched()
         seeds = [member_seed(self.seed, j) for j in range(self.count)]
         with self._active(list(found.values())) as network:
 

@@ -11,14 +11,15 @@ follows pools over classes, and put back where a call returns.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from calibrant.display import Rows, Shown
 from calibrant.ensembles.inputs import Inputs, Untouched
@@ -82,16 +83,31 @@ class Ensemble(Shown):
         return device_of(self.networks)
 
     @torch.no_grad()
-    def members(self, x: Tensor, *, class_axis: int | None = None) -> Tensor:
+    def members(self, *inputs: Any, class_axis: int | None = None, **named: Any) -> Tensor:
+        """[M, N, K] of one batch, whose inputs are those of the networks."""
         axis = self.axis(class_axis)
-        return torch.stack([classes_back(logits, axis) for logits in self._each(x, axis)])
+        with closing(self.blocks((inputs, named), axis)) as blocks:
+            return torch.stack([classes_back(logits, axis) for block in blocks for logits in block])
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, *, class_axis: int | None = None) -> Tensor:
+    def __call__(self, *inputs: Any, class_axis: int | None = None, **named: Any) -> Tensor:
         axis, pooled = self.axis(class_axis), LogMean()
-        for logits in self._each(x, axis):
-            pooled.add(logits)
+        with closing(self.blocks((inputs, named), axis)) as blocks:
+            for block in blocks:
+                pooled.extend(block)
         return classes_back(pooled.value(), axis)
+
+    def blocks(self, inputs: Inputs, axis: int | None) -> Generator[Tensor, None, None]:
+        """Members in order on one batch, one or several at a time: [G, N, …], classes last."""
+        untouched, items = Untouched(), items_in(inputs)
+        for j in range(self.size):
+            with self.member(j) as network, untouched(inputs):
+                logits = checked(network(*inputs[0], **inputs[1]), items, axis)
+            if j == 0:
+                shape = logits.shape
+            elif logits.shape != shape:
+                raise InputError(_disagree(j, logits.shape[-1], shape[-1]))
+            yield logits[None]
 
     @torch.no_grad()
     def over(
@@ -153,17 +169,10 @@ class Ensemble(Shown):
         logits = torch.stack(kept) if keep_members else pooled.value()
         return replace(last, logits=logits, raw=keep_members)
 
-    def _each(self, x: Tensor, axis: int | None) -> Iterator[Tensor]:
-        """Member after member, its logits of one batch, classes last."""
-        untouched = Untouched()
-        for j in range(self.size):
-            with self.member(j) as network, untouched(x):
-                logits = checked(network(x), len(x), axis)
-            if j == 0:
-                shape = logits.shape
-            elif logits.shape != shape:
-                raise InputError(_disagree(j, logits.shape[-1], shape[-1]))
-            yield logits
+
+def items_in(inputs: Inputs) -> int:
+    """How many items a batch has: the length of its first tensor."""
+    return next((len(t) for t in tree_leaves(inputs) if isinstance(t, Tensor) and t.ndim), 0)
 
 
 def _disagree(j: int, k: int | None, first: int | None) -> str:

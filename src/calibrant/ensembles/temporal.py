@@ -108,7 +108,9 @@ class TemporalSmoothing(Ensemble):
     # -- one stream or many ----------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, stream: Any = None, cut: Any = None, *, class_axis: int | None = None) -> Tensor:
+    def __call__(  # type: ignore[override]  # frames are one tensor, and come with their streams
+        self, x: Tensor, stream: Any = None, cut: Any = None, *, class_axis: int | None = None
+    ) -> Tensor:
         """Smoothed log-probabilities of the frames x[0], x[1], …, in this order.
 
         `stream`: one id for all of them, a string or a whole number; or one id per frame, in a list, tuple, array or
@@ -233,7 +235,7 @@ class TemporalSmoothing(Ensemble):
         return replace(found, raw=found.raw and self.window == 0)
 
     @torch.no_grad()
-    def members(self, x: Tensor, *, class_axis: int | None = None) -> Tensor:
+    def members(self, x: Tensor, *, class_axis: int | None = None) -> Tensor:  # type: ignore[override]
         """[1, N, K]: the frames x[0], x[1], … as one stream of their own."""
         with self._told(class_axis).member(0) as network:
             return logits_of(network(x))[None]
