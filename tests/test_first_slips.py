@@ -40,6 +40,13 @@ SLIPS: dict[str, tuple[Callable[[], Any], str]] = {
     "a model to export": (lambda: calibrant.export(NET, "model.json"), r"not Sequential .*calibrant\.to_onnx"),
     "inputs without labels": (lambda: calibrant.predict(NET, Z), r"expected \(x, labels\)"),
     "pairs that do not fit": (lambda: calibrant.predict(NET, (Z, Y[:5])), "60 inputs but 5 labels"),
+    "arrays for a loss": (lambda: calibrant.losses.Focal()(Z.numpy(), Y), "which has no gradient; pass the network's"),
+    "labels as text for a loss": (
+        lambda: calibrant.losses.Focal()(Z, np.array(["a"] * 60)),
+        "number the classes from 0",
+    ),
+    "data without labels": (lambda: calibrant.train("digits/focal", data=Z), r"each must be \(x, y\)"),
+    "data of two lengths": (lambda: calibrant.train("digits/focal", data=(Z, Y[:5])), "60 items and 5 labels"),
     "a negative gamma": (lambda: calibrant.losses.Focal(gamma=-1), "gamma must be 0 or more, got -1; 0 is"),
 }
 
@@ -67,6 +74,22 @@ def test_a_pair_of_arrays_is_a_loader() -> None:
     found = calibrant.predict(NET, (Z, Y))
     assert torch.equal(found.labels, Y) and torch.allclose(found.logits, NET(Z))
     assert torch.equal(calibrant.predict(NET, [(Z, Y)]).logits, found.logits)
+
+
+def test_a_pair_of_arrays_is_a_data_set() -> None:
+    how = calibrant.training.How(device="cpu", quiet=True)
+    found = []
+    for data in (torch.utils.data.TensorDataset(Z, Y), (Z, Y), (Z.numpy(), Y.numpy())):
+        net = torch.nn.Linear(3, 3)
+        torch.nn.init.eye_(net.weight)
+        torch.nn.init.zeros_(net.bias)
+        found.append(calibrant.train("digits/focal", data=data, network=net, how=how)["metrics"])
+    assert found[0] == found[1] == found[2] and found[0]["test"]["n"] == 12
+
+
+@pytest.mark.parametrize("loss", [calibrant.losses.Focal(), calibrant.losses.MMCE()])
+def test_labels_of_a_loss_may_be_arrays(loss: Callable[..., torch.Tensor]) -> None:
+    assert torch.equal(loss(Z, Y.numpy()), loss(Z, Y)) and torch.equal(loss(Z, Y.tolist()), loss(Z, Y))
 
 
 def test_a_dataset_is_a_loader_and_leaves_the_random_generator_alone() -> None:
@@ -147,3 +170,10 @@ def test_a_map_fitted_on_probabilities_is_called_with_them() -> None:
             fitted(*wrong)
     with pytest.raises(CalibrantError, match="probs in row 0"):
         fitted(probs=Z)
+
+
+@pytest.mark.parametrize("fitted", [calibrant.fit("temperature", Z, Y), calibrant.decide(Z, Y, accept=0.5)])
+def test_probabilities_in_place_of_logits_are_noticed(fitted: Callable[..., Any]) -> None:
+    with pytest.warns(calibrant.CalibrantWarning, match="look like probabilities"):
+        fitted(Z.softmax(1))
+    fitted(Z.log_softmax(1))  # warnings are errors here

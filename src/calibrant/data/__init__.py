@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset
 
 from calibrant.data.batches import Augment, Batches
 from calibrant.data.camvid import CAMVID
@@ -29,7 +28,7 @@ from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moment
 from calibrant.data.splits import cut, split_parts
 from calibrant.data.subsets import class_numbers, restricted, scaled, split_name
 from calibrant.data.svhn import SVHN
-from calibrant.data.torch_dataset import imported, parts_of
+from calibrant.data.torch_dataset import Given, imported, parts_of
 from calibrant.errors import FileError, InputError, suggest_names, unknown
 from calibrant.types import Split
 
@@ -57,7 +56,7 @@ OWN_SIZES: Mapping[str, Size] = {"validation": 0.1, "calibration": 0.1, "test": 
 
 
 def load(
-    name_or_dataset: str | Dataset[Any] | Mapping[str, Dataset[Any]],
+    name_or_dataset: str | Given | Mapping[str, Given],
     *,
     root: str | Path | None = None,
     seed: int = 0,
@@ -66,7 +65,7 @@ def load(
     ignore_index: int | None = None,
 ) -> Data:
     """Reads and splits a data set: a name, `NAME[0-4]` (some of its classes, `subsets`), `package.module:factory`
-    (returns a Dataset), a folder of images, a Dataset, or a mapping of Datasets.
+    (returns a Dataset), a folder of images, a Dataset, a pair of arrays (x, y), or a mapping of Datasets or pairs.
 
     `sizes` overrides the defaults by split name: a number of items, or a fraction of the training set; with 0 the split
     is left out, and its items go to train. An official test set stays test, whatever the seed. A folder's images are
@@ -74,7 +73,7 @@ def load(
     """
     check_sizes(sizes or {})
     if not isinstance(name_or_dataset, str):
-        kind = type(name_or_dataset).__name__
+        kind = "arrays" if isinstance(name_or_dataset, tuple) else type(name_or_dataset).__name__
         return _own(name_or_dataset, kind, seed, sizes or {}, ignore_index)
     if is_factory(name_or_dataset):
         return _own(imported(name_or_dataset), name_or_dataset, seed, sizes or {}, ignore_index)
@@ -187,7 +186,7 @@ def _wanted_sizes(official: Mapping[Split, Part], sizes: Mapping[str, Size]) -> 
 
 
 def _own(
-    given: Dataset[Any] | Mapping[str, Dataset[Any]],
+    given: Given | Mapping[str, Given],
     called: str,
     seed: int,
     sizes: Mapping[str, Size],

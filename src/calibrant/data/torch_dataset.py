@@ -1,9 +1,9 @@
-"""A user's own `torch.utils.data.Dataset`, or a mapping of them, as parts; in a recipe, `package.module:factory`.
+"""A user's own `torch.utils.data.Dataset` or pair of arrays (x, y), or a mapping of them, as parts.
 
-One Dataset is split in four, as digits are; a mapping {"train": …, "test": …} keeps its parts. Items are (x, y): x is a
-PIL image, a tensor or an array ([C, H, W], [H, W] or [D]); y is a class number, or a map of them [H, W] with −1 where a
-pixel has no class (`label_maps`). Items of equal size are stacked once and kept on the device; others stay in the
-Dataset and are fetched batch by batch.
+In a recipe it is `package.module:factory`. One Dataset is split in four, as digits are; a mapping {"train": …, "test":
+…} keeps its parts. Items are (x, y): x is a PIL image, a tensor or an array ([C, H, W], [H, W] or [D]); y is a class
+number, or a map of them [H, W] with −1 where a pixel has no class (`label_maps`). Items of equal size are stacked once
+and kept on the device; others stay in the Dataset and are fetched batch by batch.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from calibrant.data.factory import call_factory
 from calibrant.data.label_maps import as_map
 from calibrant.data.records import Part
 from calibrant.errors import InputError, unknown
+from calibrant.functional import tensors
 from calibrant.types import Split
 
 LONG = 60  # characters of a label that an error shows
@@ -27,16 +28,20 @@ QUIET_BELOW = 5000
 """Data sets smaller than this are converted without a progress bar."""
 
 
-def imported(text: str) -> Dataset[Any] | Mapping[str, Dataset[Any]]:
+Given = Dataset[Any] | tuple[Any, Any]
+"""One data set: a Dataset, or a pair of arrays (x, y)."""
+
+
+def imported(text: str) -> Given | Mapping[str, Given]:
     """What `package.module:factory` returns."""
     module, _, name = text.partition(":")
     given = call_factory(module, name, f"data {text!r}")
-    if not isinstance(given, (Dataset, Mapping)):
+    if not isinstance(given, Dataset | Mapping | tuple):
         raise InputError(f"{text!r} returned {type(given).__name__}, not a torch Dataset or a mapping of them")
     return given
 
 
-def parts_of(given: Dataset[Any] | Mapping[str, Dataset[Any]]) -> dict[Split, Part]:
+def parts_of(given: Given | Mapping[str, Given]) -> dict[Split, Part]:
     named = given if isinstance(given, Mapping) else {"train": given}
     known = [split.value for split in Split if split is not Split.UNKNOWN]
     for name in named:
@@ -45,8 +50,10 @@ def parts_of(given: Dataset[Any] | Mapping[str, Dataset[Any]]) -> dict[Split, Pa
     return {Split(name): convert(dataset, Split(name)) for name, dataset in named.items()}
 
 
-def convert(dataset: Dataset[Any], split: Split) -> Part:
+def convert(dataset: Given, split: Split) -> Part:
     """Reads every item once. Items of equal size are stacked; others stay in the Dataset."""
+    if isinstance(dataset, tuple) and len(dataset) == 2:
+        dataset = _paired(*dataset, split)
     if not hasattr(dataset, "__len__"):
         raise InputError(f"{type(dataset).__name__} has no length; a data set needs __len__ and __getitem__")
     n = len(dataset)
@@ -69,6 +76,13 @@ def convert(dataset: Dataset[Any], split: Split) -> Part:
     if not equal:
         return Part(torch.empty(0), y_all, torch.arange(n), split, dataset)
     return Part(torch.stack(inputs), y_all, torch.arange(n), split)
+
+
+def _paired(x: Any, y: Any, split: Split) -> Dataset[Any]:
+    x, y = tensors.as_tensor(x, "x"), tensors.as_tensor(y, "labels")
+    if len(x) != len(y):
+        raise InputError(f"{split}: {len(x)} items and {len(y)} labels; pass one label per item")
+    return TensorDataset(x, y)
 
 
 def _alike(y: int | Tensor, first: int | Tensor, place: int, split: Split) -> None:

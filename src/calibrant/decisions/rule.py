@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from calibrant.display import Rows, Shown
-from calibrant.errors import InputError, SplitError
+from calibrant.errors import InputError, SplitError, warn
 from calibrant.functional.inputs import numbered_groups
+from calibrant.functional.probabilities import look_like_probabilities
 from calibrant.functional.segmentation import classes_back, classes_last
 from calibrant.functional.tensors import as_tensor
 from calibrant.posthoc import overlap
@@ -103,6 +104,8 @@ class Rule(Shown):
                 f"logits have shape {tuple(z.shape)}; a rule takes [N, K], [M, N, K] for members, or with class_axis=1 "
                 "[N, K, H, W]"
             )
+        if z.shape[-1] > 1 and look_like_probabilities(z, binary=False):
+            warn("these logits look like probabilities; if they are, the rule decides wrongly: pass their logarithms")
         ids, names = numbered_groups(group, z.shape[-2])
         nothing = torch.zeros(z.shape[-2], dtype=torch.long, device=z.device)
         # an origin spares the map the hash of the logits, which only a report would look at

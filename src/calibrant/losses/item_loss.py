@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.functional.soft_labels import soft_labels
-from calibrant.losses.precision import wide
+from calibrant.losses.precision import beside, wide
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -51,6 +51,8 @@ class ItemLoss(nn.Module):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Labels [N] or soft targets [N, K]. Of images, classes are at axis 1 as in torch; labels [N, H, W] and soft
         targets [N, H, W, K] find them at axis 1 or at the last."""
+        logits = wide(logits)
+        target = beside(logits, target, "labels")
         hard = not target.is_floating_point()
         if hard:
             logits = classes_last(logits, target)
@@ -63,7 +65,7 @@ class ItemLoss(nn.Module):
                 f"targets {tuple(target.shape)} and logits {tuple(logits.shape)} do not fit; pass integer labels [N], "
                 "or soft targets of the shape of the logits, classes at axis 1"
             )
-        log_p = torch.log_softmax(wide(logits), -1)
+        log_p = torch.log_softmax(logits, -1)
         # an impossible class (logit −∞) that nobody aims at is only very improbable, so that 0 · ∞ is 0
         log_p = torch.where(target == 0, log_p.clamp_min(-1e30), log_p)
         weighted = self._weighted(target.to(log_p.dtype))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from calibrant.errors import InputError
-from calibrant.losses.precision import wide
+from calibrant.losses.precision import beside, wide
 from calibrant.protocols import Batch
 
 
@@ -32,10 +32,14 @@ class MMCE:
             raise InputError(f"width must be positive, got {self.width}; the paper has 0.4")
 
     def __call__(self, logits: Tensor, batch: Batch | Tensor) -> Tensor:
-        labels, weight = (batch, None) if isinstance(batch, Tensor) else (batch.labels, batch.weight)
+        logits = wide(logits)
+        if isinstance(batch, Batch):
+            labels, weight = batch.labels, batch.weight
+        else:
+            labels, weight = beside(logits, batch, "labels"), None
         if labels is None:
             raise InputError("mmce needs labels, and a transform has mixed them; drop mixup/cutmix/ccat or mmce")
-        confidence, predicted = torch.log_softmax(wide(logits), -1).max(-1)
+        confidence, predicted = torch.log_softmax(logits, -1).max(-1)
         correct = predicted == labels
         gap = torch.where(correct, -torch.expm1(confidence), -confidence.exp())  # c − r
         count = torch.ones_like(gap) if weight is None else weight.to(gap.dtype)

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from calibrant.display import Rows, Shown
-from calibrant.errors import MapError
+from calibrant.errors import MapError, warn
 from calibrant.functional.class_names import listed
 from calibrant.functional.model_output import both_classes
 from calibrant.functional.pooling import pool
-from calibrant.functional.probabilities import log_probabilities
+from calibrant.functional.probabilities import log_probabilities, look_like_probabilities
 from calibrant.functional.tensors import as_tensor
 from calibrant.posthoc import overlap
 from calibrant.types import Predictions
@@ -94,14 +94,22 @@ class FittedMap(Shown):
             raise MapError("pass a map either logits or probs=")
         if probs is not None:
             logits = log_probabilities(as_tensor(probs, "probs"))
+            return self._apply(logits)
         z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
+        if z.ndim > 1 and z.shape[-1] > 1 and look_like_probabilities(z, binary=False):
+            warn(
+                "these logits look like probabilities, which a map would change wrongly; if they are, call map(probs=…)"
+            )
+        return self._apply(z)
+
+    def _apply(self, z: Tensor) -> Tensor:
         return self.to(z.device).transform(self.columns(z).double())
 
     def predictions(self, p: Predictions) -> Predictions:
         """The same items after the map. Top-label maps override this to set `predicted`/`confidence`."""
         if p.logits is None:
             raise MapError(f"{self.method} needs logits or probabilities, but {p.source or 'this set'} is top-1 only")
-        return self.mapped(p, self(p.logits))
+        return self.mapped(p, self._apply(p.logits))
 
     def mapped(
         self, p: Predictions, logits: Tensor | None, predicted: Tensor | None = None, confidence: Tensor | None = None
@@ -246,7 +254,7 @@ class Chain(FittedMap):
 
     def transform(self, logits: Tensor) -> Tensor:
         for each in self.maps:
-            logits = each(logits)
+            logits = each._apply(logits)
         return logits
 
     def settings(self) -> dict[str, Any]:

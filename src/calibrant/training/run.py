@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
-from torch.utils.data import Dataset
 
 from calibrant.data import Data, stored_name
 from calibrant.data import load as load_data
 from calibrant.data.batches import normalisation
 from calibrant.data.label_maps import check_common_mark
+from calibrant.data.torch_dataset import Given as OwnData
 from calibrant.errors import InputError
 from calibrant.files import hashed, write
 from calibrant.training import checkpoint, levels, run_folder
@@ -65,7 +65,7 @@ class How:
     network: Own | None = None  # likewise the recipe's network; or a network, or a function that makes one
 
 
-Given = Data | Dataset[Any] | Mapping[str, Dataset[Any]]
+Given = Data | OwnData | Mapping[str, OwnData]
 """Data that may replace the data set named in a recipe."""
 
 
@@ -80,8 +80,8 @@ def train(
     that shows the verdict and the main numbers.
 
     A run that was stopped continues from its last checkpoint. `data` and `network` are your own, instead of the
-    recipe's: a data set, and a network (which is trained in place) or a function that makes one. Without `out` nothing
-    is kept but the result.
+    recipe's: a data set or a pair of arrays (x, y), and a network (which is trained in place) or a function that makes
+    one. Without `out` nothing is kept but the result.
     """
     recipe = recipe if isinstance(recipe, Recipe) else read(recipe)
     if network is not None:
