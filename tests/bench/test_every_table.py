@@ -8,18 +8,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 
-from calibrant.bench import Cell
+from calibrant.bench import Cell, measure, shifted, video
 from calibrant.bench.place import Place
 from calibrant.bench.reproduction import beside
 from calibrant.bench.run import run
 from calibrant.bench.shifted import Asked
 from calibrant.bench.tables import lines
 from calibrant.executors import InProcess
+from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment
 from calibrant.papers.reported import TABLES
 from calibrant.training import How
@@ -46,9 +48,9 @@ def kinds(table: str) -> Iterator[Experiment]:
         kind = (names, tuple(made.maps), made.shifts, made.pool, *more)
         if kind not in seen:
             seen.add(kind)
-            shifted = (tuple(c.name for c in made.ensembles), tuple(made.maps), made.shifts, made.pool, recipe.members)
-            yield replace(made, shifts=(), reference=None) if shifted in asked else made
-            asked.add(shifted)
+            about = (tuple(c.name for c in made.ensembles), tuple(made.maps), made.shifts, made.pool, recipe.members)
+            yield replace(made, shifts=(), reference=None) if about in asked else made
+            asked.add(about)
 
 
 def variants(e: Experiment) -> set[str]:
@@ -68,9 +70,14 @@ def variants(e: Experiment) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tables share their trainings."""
-    return tmp_path_factory.mktemp("every_table")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Tables share their trainings; intervals are drawn a few times, for here nobody reads them."""
+    few = replace(shifted.RESAMPLING, replicates=40)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(measure, "evaluate", partial(evaluate, replicates=40))
+        for module in (shifted, video):
+            monkeypatch.setattr(module, "RESAMPLING", few)
+        yield tmp_path_factory.mktemp("every_table")
 
 
 @pytest.mark.parametrize("table", NAMES)
