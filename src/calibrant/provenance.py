@@ -9,6 +9,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 
 
@@ -49,14 +50,18 @@ def commit(*, short: bool = False) -> str | None:
     """
     if said := os.environ.get("CALIBRANT_COMMIT"):
         return said
+    head, changed = _checkout()
+    return None if head is None else (head[:12] if short else head) + changed
+
+
+@cache
+def _checkout() -> tuple[str | None, str]:
+    """The commit, and `+` if files were changed; asked once: the source that runs is the one that was loaded."""
     here = Path(__file__).resolve().parent
     if not (here.parents[1] / ".git").exists():  # an installed package may lie inside somebody else's checkout
-        return None
-    head = _git(here, "rev-parse", "HEAD")
-    if head is None:
-        return None
+        return None, ""
     changed = _git(here, "status", "--porcelain", "--untracked-files=no", "--", str(here))
-    return (head[:12] if short else head) + ("+" if changed else "")
+    return _git(here, "rev-parse", "HEAD"), "+" if changed else ""
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

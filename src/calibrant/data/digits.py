@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from calibrant.data.records import DatasetSpec, Layout, Raw, numbered_classes
 from calibrant.types import Split
@@ -13,11 +15,18 @@ from calibrant.types import Split
 
 def read_digits(root: Path) -> Raw:
     """Grey levels 0 … 16 become 0 … 255. There is no official test set: all items are split."""
+    images, labels = _bundled()
+    x = np.rint(images * (255 / 16)).astype(np.uint8)[:, None]
+    return Raw({Split.TRAIN: (torch.from_numpy(x), torch.from_numpy(labels.astype(np.int64)))})
+
+
+@cache
+def _bundled() -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """scikit-learn keeps them as text, which takes longer to read than an epoch on them does."""
     from sklearn.datasets import load_digits
 
     held = load_digits()
-    x = np.rint(held.images * (255 / 16)).astype(np.uint8)[:, None]
-    return Raw({Split.TRAIN: (torch.from_numpy(x), torch.from_numpy(held.target.astype(np.int64)))})
+    return held.images, held.target
 
 
 DIGITS = DatasetSpec(

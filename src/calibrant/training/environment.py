@@ -10,6 +10,7 @@ import math
 import platform
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,7 @@ def recorded_threads(run: Path) -> int | None:
     return found if isinstance(found, int) and found > 0 else None
 
 
+@cache
 def _version(name: str) -> str | None:
     try:
         return version(name)
