@@ -1,7 +1,7 @@
 """CW-L2 against foolbox and cleverhans at the paper's settings, and the cheap ruler against CW: ratios of one process.
 
-    python benchmarks/attacks.py [--device cuda] [--peers FOLDER] [--items 128] [--json]
-    python benchmarks/attacks.py --levels [--run RUN/] --device cuda      the rulers over 50,000 CIFAR-10 images
+    python -m benchmarks.attacks [--device cuda] [--peers FOLDER] [--items 128] [--json]
+    python -m benchmarks.attacks --levels [--run RUN/] --device cuda      the rulers over 50,000 CIFAR-10 images
 
 AR A.4: 3 search steps, 500 iterations, learning rate 0.005. The network is a CNN trained here on Fashion-MNIST
 (CALIBRANT_DATA), or on the bundled digits where that is not at hand; all attacks get the same images, away from the
@@ -14,17 +14,16 @@ needs).
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from benchmarks.side_by_side import options, timed
 from calibrant.attacks import DDN, Bounds, CarliniWagner
 from calibrant.data import load
 from calibrant.nn import build
@@ -80,18 +79,6 @@ def trained(device: str, seed: int) -> tuple[nn.Module, Tensor, Bounds, str]:
             optimiser.step()
     test = data["test"]
     return model.eval(), bounds.inputs(test.x.to(device).float() / 255, torch.float32), bounds, data.name
-
-
-def timed(f: Callable[[], Any], device: str) -> tuple[Any, float]:
-    """On the CPU processor time, which others on the machine do not lengthen."""
-    clock = time.perf_counter if device == "cuda" else time.process_time
-    if device == "cuda":
-        torch.cuda.synchronize()
-    start = clock()
-    out = f()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return out, clock() - start
 
 
 @torch.no_grad()
@@ -168,9 +155,7 @@ def compare(device: str, items: int, engine: str, repeats: int, seed: int) -> li
     return rows
 
 
-def rulers(
-    device: str, run: str | None, items: int, cw_items: int, engine: str, root: str | None
-) -> list[dict[str, Any]]:
+def rulers(device: str, run: str, items: int, cw_items: int, engine: str) -> list[dict[str, Any]]:
     """The levels of all training images with ResNet-29 v2, and images a second of full CW on some of them.
 
     The cheap ruler goes first: libraries load and choose their kernels in its time, as they do for whoever measures
@@ -179,7 +164,7 @@ def rulers(
     from calibrant.attacks import levels, robustness
     from calibrant.data.batches import Batches
 
-    if run is not None:
+    if run:
         from calibrant.training.run_folder import load as load_run
 
         loaded = load_run(run)
@@ -187,8 +172,8 @@ def rulers(
     else:
         model, mean, std = build("resnet29v2", classes=10), (0.4914, 0.4822, 0.4465), (0.247, 0.2435, 0.2616)
     model = model.to(device).eval()
-    part = load("cifar10", root=root, sizes={"validation": 0, "calibration": 0})["train"]
-    network = "ResNet-29 v2 of random weights" if run is None else run
+    part = load("cifar10", sizes={"validation": 0, "calibration": 0})["train"]
+    network = run or "ResNet-29 v2 of random weights"
     out: list[dict[str, Any]] = []
     measured: dict[str, Tensor] = {}
     for name, ruler, n in (("ddn", "ddn", items), ("cw", "cw", min(items, cw_items)), ("ddn, warm", "ddn", items)):
@@ -211,23 +196,14 @@ def rulers(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--items", type=int, default=None, help="images; 64 on the CPU, 1,000 on CUDA")
-    parser.add_argument("--peers", help="a folder that holds foolbox and cleverhans")
-    parser.add_argument("--engine", default="auto", help="of our attacks on CUDA: auto, eager, graph, compile")
-    parser.add_argument("--levels", action="store_true", help="the rulers over CIFAR-10 with ResNet-29 v2")
-    parser.add_argument("--run", help="RUN/ of a trained ResNet-29 v2; without it the weights are random")
-    parser.add_argument("--data-root", default=os.environ.get("CALIBRANT_DATA"), help="data sets (CALIBRANT_DATA)")
-    parser.add_argument("--repeats", type=int, default=1, help="turns of each attack; the ratio is the median")
-    parser.add_argument("--cw-items", type=int, default=4096, help="images of full CW under --levels")
-    parser.add_argument("--seed", type=int, default=0, help="of the network that is trained here")
-    parser.add_argument("--json", action="store_true")
-    given = parser.parse_args()
+    given = options(
+        __doc__, device="cpu", items=0, peers="", engine="auto", levels=False, run="", repeats=1, cw_items=4096, seed=0,
+        json=False,
+    )  # fmt: skip
     if given.peers:
         sys.path.insert(0, given.peers)
     if given.levels:
-        rows = rulers(given.device, given.run, given.items or 50_000, given.cw_items, given.engine, given.data_root)
+        rows = rulers(given.device, given.run, given.items or 50_000, given.cw_items, given.engine)
     else:
         items = given.items or (1000 if given.device == "cuda" else 64)
         rows = compare(given.device, items, given.engine, given.repeats, given.seed)

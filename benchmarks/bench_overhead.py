@@ -8,9 +8,7 @@ the measuring of a cell take; all the rest, from planning the graph to writing c
 
 from __future__ import annotations
 
-import argparse
 import hashlib
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,9 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from calibrant.bench import measure, steps
+from benchmarks.side_by_side import options, timed
+from calibrant.bench import measure, steps, train
 from calibrant.bench.place import Place
 from calibrant.bench.run import run
 from calibrant.bench.store import FOLDER, Store
@@ -35,7 +32,7 @@ DIGITS = Experiment("bench", "overhead", "digits", recipe("digits/cross_entropy"
 
 
 @contextmanager
-def timed(owner: Any, name: str, spent: dict[str, float]) -> Iterator[None]:
+def counted(owner: Any, name: str, spent: dict[str, float]) -> Iterator[None]:
     """Adds the seconds of every call of `owner.name` to `spent[name]`."""
     plain: Callable[..., Any] = getattr(owner, name)
 
@@ -60,14 +57,14 @@ def overhead(seeds: int) -> tuple[float, dict[str, float]]:
         place = Place(Path(folder, "results"), Path(folder, "runs"), How(device="cpu", quiet=True))
         run([replace(DIGITS, row="warm")], [seeds], 1, place, InProcess())  # what is imported late, and the data
         with (
-            timed(steps, "train", spent),
-            timed(steps, "measured", spent),
-            timed(measure, "keep_logits", spent),
-            timed(Store, "write", spent),
+            counted(train, "train", spent),
+            counted(steps, "measured", spent),
+            counted(measure, "keep_logits", spent),
+            counted(Store, "write", spent),
         ):
-            start = time.perf_counter()
-            made = run([DIGITS], range(seeds), "paper", place, InProcess())
-            whole = time.perf_counter() - start
+            made, whole = timed(
+                lambda: run([DIGITS], range(seeds), "paper", place, InProcess()), clock=time.perf_counter
+            )
     assert len(made.cells) == seeds and not made.open
     return whole, spent
 
@@ -83,16 +80,11 @@ def status(cells: int) -> float:
             key = hashlib.sha256(str(i).encode()).hexdigest()
             row = rows[i % len(rows)]
             place.store.write(replace(made, key=key, seed=i // len(rows), experiment=row.name))
-        start = time.process_time()
-        standing(rows, place.store)
-        return time.process_time() - start
+        return timed(lambda: standing(rows, place.store))[1]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--cells", type=int, default=10_000)
-    asked = parser.parse_args()
+    asked = options(__doc__, seeds=3, cells=10_000)
     whole, spent = overhead(asked.seeds)
     own = spent["train"] + spent["measured"] - spent["keep_logits"]
     print(f"{asked.seeds} cells of digits: {whole:.2f} s, of which trainings and measuring {own:.2f} s")

@@ -24,6 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.side_by_side import options
 from calibrant.functional.binning import equal_width
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics import METRICS
@@ -183,19 +184,10 @@ def shown(covered: float, below: float, above: float, made: float) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=400)
-    parser.add_argument("--replicates", type=int, default=400)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--shapes", default="temperature")
-    parser.add_argument("--seed", type=int, default=1, help="of the trials; 0 was used while the methods were chosen")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--population", type=int, default=POPULATION, help="items of a world")
-    parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--targets", default=",".join(map(str, TARGETS)))
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
-    parser.add_argument("--accuracies", default="0.85", help=f"of {', '.join(map(str, MARGINS))}")
-    a = parser.parse_args()
+    a = options(
+        __doc__, trials=400, replicates=400, only="", shapes="temperature", seed=1, processes=1, population=POPULATION,
+        out=str(OUT), targets=",".join(map(str, TARGETS)), sizes=",".join(map(str, SIZES)), accuracies="0.85",
+    )  # fmt: skip
     names = tuple(a.only.split(",")) if a.only else tuple(METRICS)
     targets, accuracies = ([float(x) for x in given.split(",")] for given in (a.targets, a.accuracies))
     sizes = [int(n) for n in a.sizes.split(",")]
@@ -209,7 +201,7 @@ def main() -> None:
             print(*job[:4], {k: tuple(round(100 * x, 1) for x in v) for k, v in found.items()}, flush=True)
             done = {section: k for section, k in keys.items() if all(key in results for key in k)}
             if done:
-                a.out.write_text(page(results, names, done, a))
+                Path(a.out).write_text(page(results, names, done, a))
 
 
 def page(
@@ -217,7 +209,7 @@ def page(
 ) -> str:
     noise = 196 * math.sqrt(0.95 * 0.05 / a.trials)
     given = ("accuracies", "sizes", "targets", "shapes", "trials", "replicates", "seed", "population")
-    command = " ".join([*(f"--{name} {getattr(a, name)}" for name in given), f"--out docs/{a.out.name}"])
+    command = " ".join([*(f"--{name} {getattr(a, name)}" for name in given), f"--out docs/{Path(a.out).name}"])
     lines = [
         "# Coverage of the intervals",
         "",

@@ -8,17 +8,13 @@ truth is a long video's. Printed as the table of docs/smoothing.md.
 
 from __future__ import annotations
 
-import argparse
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-
+from benchmarks.side_by_side import options
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.frames import Frames
 
@@ -47,12 +43,7 @@ def gathered(logits: Tensor, labels: Tensor) -> Frames:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=120)
-    parser.add_argument("--frames", type=int, default=100)
-    parser.add_argument("--long", type=int, default=5000)
-    parser.add_argument("--rho", type=float, nargs="+", default=[0.0, 0.5, 0.8])
-    a = parser.parse_args()
+    a = options(__doc__, trials=120, frames=100, long=5000, rho=[0.0, 0.5, 0.8])
     rng = torch.Generator().manual_seed(1)
     print("| rho | block | " + " | ".join(NAMES) + " |")
     print("|---:|---:|" + "---:|" * len(NAMES))

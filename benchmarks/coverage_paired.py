@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -20,9 +19,8 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from benchmarks.coverage import World, largest_gap, truths, world
+from benchmarks.side_by_side import options
 from calibrant.functional.binning import equal_width
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
@@ -141,16 +139,7 @@ def page(results: dict[tuple[str, int, int], dict[str, Tally]], names: Sequence[
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=100)
-    parser.add_argument("--replicates", type=int, default=300)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--pairs", default="")
-    parser.add_argument("--classes", type=int, default=0, help="only the worlds of this many")
-    parser.add_argument("--seed", type=int, default=3, help="of the trials; the method was chosen on 0 and 1")
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=OUT)
-    a = parser.parse_args()
+    a = options(__doc__, trials=100, replicates=300, only="", pairs="", classes=0, seed=3, processes=1, out=str(OUT))
     names = tuple(a.only.split(",")) if a.only else NAMES
     worlds = [(k, n) for k, n in WORLDS if a.classes in (0, k)]
     keys = [(p, k, n) for k, n in worlds for p in (a.pairs.split(",") if a.pairs else PAIRS)]
@@ -160,7 +149,7 @@ def main() -> None:
         for key, found in zip(keys, pool.map(cell, jobs), strict=True):
             results[key] = found
             print(*key, {m: _said(t) for m, t in found.items()}, flush=True)
-            a.out.write_text(page(results, names, a))
+            Path(a.out).write_text(page(results, names, a))
 
 
 def _said(t: Tally) -> tuple[float, ...]:

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from benchmarks.side_by_side import options
 from calibrant.diagnostics.stress.analysis import steadiness
 from calibrant.functional import novelty
 from calibrant.functional.inputs import predictions
@@ -166,14 +167,7 @@ def column(job: Job) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--replicates", type=int, default=400)
-    parser.add_argument("--sizes", default=",".join(map(str, SIZES)))
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=OUT)
-    a = parser.parse_args()
+    a = options(__doc__, trials=200, replicates=400, sizes=",".join(map(str, SIZES)), seed=1, processes=1, out=str(OUT))
     sizes = [int(n) for n in a.sizes.split(",")]
     asked = [(t, words) for t, known in TABLES.items() for words in known]
     jobs: list[Job] = [(*one, n, a.trials, a.replicates, a.seed) for one in asked for n in sizes]
@@ -182,7 +176,7 @@ def main() -> None:
         for (name, words, n, *_), found in zip(jobs, pool.map(column, jobs), strict=True):
             tables[name][f"{words}, N={n:,}".removeprefix(", ")] = found
             print(name, words, n, found, flush=True)
-    a.out.write_text(page(*tables.values(), a))
+    Path(a.out).write_text(page(*tables.values(), a))
 
 
 Columns = dict[str, dict[str, float]]

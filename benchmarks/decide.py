@@ -10,7 +10,6 @@ boldest candidate whose own exact bound holds: the same bound without the price 
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 
 import calibrant
+from benchmarks.side_by_side import Call, in_turns, options
 from calibrant.decisions.threshold import Ordered, binomial_p, candidates
 from calibrant.functional.binomial import Floats
 
@@ -107,20 +107,15 @@ def cells(sets: int, accuracy: float = 0.9) -> dict[tuple[str, str], float]:
     return {key: count / sets for key, count in broken.items()}
 
 
-def seconds(work: Callable[[], object], times: int = 3) -> float:
-    best = float("inf")
-    for _ in range(times):
-        start = time.perf_counter()
-        work()
-        best = min(best, time.perf_counter() - start)
-    return best
+def best(work: Call) -> float:
+    return min(in_turns([work], 3, clock=time.perf_counter)[0])
 
 
 def speed() -> None:
     g = torch.Generator().manual_seed(0)
     z = 3 * torch.randn(1_000_000, 10, generator=g)
     p = calibrant.predictions(z, torch.multinomial(torch.softmax(z, 1), 1, generator=g)[:, 0])
-    panel = seconds(lambda: calibrant.evaluate(p, intervals=False))
+    panel = best(lambda: calibrant.evaluate(p, intervals=False))
     print(f"\n1,000,000 × 10; the point panel takes {panel:.2f} s\n\n| rule | seconds | × the panel |\n|---|---:|---:|")
     for name, goal in {
         "accuracy 0.9": {"accuracy": 0.9},
@@ -128,7 +123,7 @@ def speed() -> None:
         "lac sets": {"set_coverage": 0.9},
         "aps sets": {"set_coverage": 0.9, "method": "aps"},
     }.items():
-        took = seconds(lambda goal=goal: calibrant.decide(p, **goal))  # type: ignore[misc]
+        took = best(lambda goal=goal: calibrant.decide(p, **goal))
         print(f"| {name} | {took:.2f} | {took / panel:.1f} |")
 
 
@@ -193,19 +188,14 @@ def against(peers: dict[str, Peer], n: int, k: int) -> None:
         rule = calibrant.decide(z[: n // 2], y[: n // 2], set_coverage=0.9, method=method)
         a, b = rule(z).sets, torch.as_tensor(theirs(z)).bool()
         assert a is not None
-        took = [(seconds(lambda theirs=theirs: theirs(z), 1), seconds(lambda rule=rule: rule(z), 1)) for _ in range(5)]  # type: ignore[misc]
-        slow, fast = (min(each) for each in zip(*took, strict=True))
+        calls: list[Call] = [lambda theirs=theirs: theirs(z), lambda rule=rule: rule(z)]
+        slow, fast = map(min, in_turns(calls, 5, clock=time.perf_counter))
         sizes = f"{float(a.sum() / n):.3f}, {float(b.sum() / n):.3f}"
         print(f"| {method} | {int((a != b).sum()):,} of {a.numel():,} | {sizes} | {slow / fast:.1f} |", flush=True)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sets", type=int, default=2000, help="simulated calibration sets in each setting")
-    parser.add_argument("--speed", action="store_true", help="time the choice of rules instead")
-    parser.add_argument("--torchcp", action="store_true", help="compare sets with TorchCP's instead")
-    parser.add_argument("--mapie", action="store_true", help="compare sets with MAPIE's instead")
-    asked = parser.parse_args()
+    asked = options(__doc__, sets=2000, speed=False, torchcp=False, mapie=False)
     if asked.torchcp or asked.mapie:
         peers = torchcp() if asked.torchcp else mapie()
         for n, k in ((2000, 8), (10_000, 1000)):

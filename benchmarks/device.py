@@ -8,10 +8,8 @@ difference between the CPU's numbers and the device's. `--device cpu --small` ch
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,32 +18,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-
 import calibrant
 from benchmarks.metrics import data
+from benchmarks.side_by_side import Call, in_turns, options, timed
 from calibrant.posthoc import CALIBRATORS
 from calibrant.posthoc.guard import guard
 from calibrant.posthoc.temperature import Temperature
 from calibrant.types import Report
 
 
-def milliseconds(call: Callable[[], Any], device: str, rounds: int) -> tuple[float, Any]:
-    """(median of the rounds, what the last one returned)."""
-    found, out = [], call()
-    for _ in range(rounds):
-        _wait(device)
-        start = time.perf_counter()
-        out = call()
-        _wait(device)
-        found.append(1e3 * (time.perf_counter() - start))
-    return statistics.median(found), out
-
-
-def _wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
+def milliseconds(call: Call, device: str, rounds: int) -> tuple[float, Any]:
+    """(median of the rounds after one that warms up, what the first one returned)."""
+    out = call()
+    return 1e3 * statistics.median(in_turns([call], rounds, device, clock=time.perf_counter)[0]), out
 
 
 def apart(a: Report, b: Report) -> float:
@@ -59,12 +44,7 @@ def apart(a: Report, b: Report) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("--json", type=Path)
-    a = parser.parse_args()
+    a = options(__doc__, device="cuda", rounds=5, small=False, json="")
     rows: list[dict[str, Any]] = []
 
     def row(job: str, ms: float, limit: float | None, difference: float | None, note: str = "") -> None:
@@ -94,14 +74,12 @@ def main() -> None:
                 ms, found = milliseconds(
                     lambda there=there, labels=labels: calibrant.evaluate(there, labels), a.device, a.rounds
                 )
-                start = time.perf_counter()
-                expected = calibrant.evaluate(here, y)
-                cpu = 1e3 * (time.perf_counter() - start)
-                row(f"with intervals, {n:,} × {k:,}", ms, 500, apart(expected, found), f"CPU {cpu:.0f} ms")
+                expected, cpu = timed(lambda here=here, y=y: calibrant.evaluate(here, y), clock=time.perf_counter)
+                row(f"with intervals, {n:,} × {k:,}", ms, 500, apart(expected, found), f"CPU {1e3 * cpu:.0f} ms")
     temperatures(*wide, a.device, a.rounds, row)
     linear(*((2000, 20) if a.small else (50_000, 100)), a.device, row)
     if a.json:
-        a.json.write_text(json.dumps({"device": name, "torch": torch.__version__, "rows": rows}, indent=2) + "\n")
+        Path(a.json).write_text(json.dumps({"device": name, "torch": torch.__version__, "rows": rows}, indent=2) + "\n")
 
 
 def temperatures(n: int, k: int, device: str, rounds: int, row: Callable[..., None]) -> None:
@@ -128,11 +106,9 @@ def linear(n: int, k: int, device: str, row: Callable[..., None]) -> None:
         settings = {"lambda_": 1.0, "mu": 1.0} if name == "dirichlet" else {}
         calibrator = CALIBRATORS[name](**settings)
         ms, found = milliseconds(lambda c=calibrator: c.fold(there), device, 1)
-        start = time.perf_counter()
-        expected = calibrator.fold(p)
-        cpu = 1e3 * (time.perf_counter() - start)
+        expected, cpu = timed(lambda c=calibrator: c.fold(p), clock=time.perf_counter)
         gap = (torch.log_softmax(found(probe), 1) - torch.log_softmax(expected(probe), 1)).abs().max()
-        row(f"{name}, {n:,} × {k:,}", ms, None, float(gap), f"CPU {cpu:.0f} ms")
+        row(f"{name}, {n:,} × {k:,}", ms, None, float(gap), f"CPU {1e3 * cpu:.0f} ms")
 
 
 if __name__ == "__main__":

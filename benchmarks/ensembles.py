@@ -1,6 +1,7 @@
 """PEP and MC dropout against the naive loop, in one process on the same work: ratios, not seconds.
 
-    python benchmarks/ensembles.py [--device cuda] [--items 5000] [--network resnet18] [--rounds 3] [--json]
+    python -m benchmarks.ensembles [--device cuda] [--items 5000] [--batch 512] [--network resnet18] [--json]
+    python -m benchmarks.ensembles --weights cifar10_resnet20_akamaster          PEP on published weights
 
 naive PEP: golden section over σ, a deep copy of the model for every member, fp32 (PEP §3.1's own search).
 naive MC dropout: the whole network again for every member, fp32, with the same masks.
@@ -13,20 +14,17 @@ from __future__ import annotations
 import argparse
 import copy
 import json
-import sys
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from benchmarks.side_by_side import in_turns, options
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.ensemble import LogMean
 from calibrant.ensembles.pep import PEP
@@ -38,23 +36,10 @@ from calibrant.nn import build
 Row = dict[str, Any]
 
 
-def seconds(f: Callable[[], Any], device: str) -> float:
-    if device == "cuda":
-        torch.cuda.synchronize()
-    clock = time.perf_counter if device == "cuda" else time.process_time
-    start = clock()
-    f()
-    if device == "cuda":
-        torch.cuda.synchronize()
-    return clock() - start
-
-
 def race(naive: Callable[[], Any], ours: Callable[[], Any], device: str, rounds: int, target: float) -> Row:
     """Both in turns; the ratio of medians, and the lowest and highest ratio of a round."""
-    ours(), naive()
-    pairs = [(seconds(naive, device), seconds(ours, device)) for _ in range(rounds)]
-    slow, quick = median(a for a, _ in pairs), median(b for _, b in pairs)
-    ratios = sorted(a / b for a, b in pairs)
+    naive_s, ours_s = in_turns([naive, ours], rounds, device)
+    slow, quick, ratios = median(naive_s), median(ours_s), sorted(a / b for a, b in zip(naive_s, ours_s, strict=True))
     row = {"naive_ms": 1e3 * slow, "ours_ms": 1e3 * quick, "ratio": slow / quick}
     return row | {"lowest": ratios[0], "highest": ratios[-1], "target": target}
 
@@ -235,18 +220,8 @@ def parts(args: argparse.Namespace) -> dict[str, Callable[[], Row]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--items", type=int, default=0, help="images for PEP (default: 5000 on a GPU, 400 on a CPU)")
-    parser.add_argument(
-        "--batch", type=int, default=0, help="images for MC dropout (default: 512 on a GPU, 64 on a CPU)"
-    )
-    parser.add_argument("--network", default="", help="default: resnet18 on a GPU, resnet20 on a CPU")
-    parser.add_argument("--weights", default="", help="PEP on published weights instead: cifar10_resnet20_akamaster, …")
-    parser.add_argument("--only", default="", help="parts whose name contains this")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    args = options(__doc__, device=device, items=0, batch=0, network="", weights="", only="", rounds=3, json=False)
     rows: dict[str, Row] = {}
     for name, part in parts(args).items():
         start = time.perf_counter()

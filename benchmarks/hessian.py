@@ -1,6 +1,6 @@
 """Hessian products and time to the largest eigenvalue: our Lanczos against power iteration, ours and PyHessian's own.
 
-    python benchmarks/hessian.py [--network resnet18] [--weights cifar10_resnet20_akamaster] [--batch 128] [--batches 3]
+    python -m benchmarks.hessian [--network resnet18] [--weights cifar10_resnet20_akamaster] [--batch 128] [--batches 3]
                                  [--device cuda] [--most 400] [--peers FOLDER] [--json]
 
 The truth is a long Lanczos run (1e-9, in the network's own precision). Counted are the products until an estimate is
@@ -16,7 +16,6 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -24,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from benchmarks.side_by_side import options, timed
 from calibrant.data import data_root, load
 from calibrant.data.batches import Augment, Batches
 from calibrant.diagnostics.curvature import Curvature
@@ -63,14 +63,6 @@ def first_close(found: Eigenpairs, truth: float) -> int | None:
     return next((n for n, value in enumerate(found.history, 1) if abs(value - truth) <= CLOSE * abs(truth)), None)
 
 
-def timed(run: Callable[[], Eigenpairs], device: torch.device) -> tuple[Eigenpairs, float]:
-    start = time.perf_counter()
-    found = run()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return found, time.perf_counter() - start
-
-
 def pyhessian(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, int, float]:
     """Its estimate, its products and its seconds, as it comes: 100 iterations at most, 1e-3 between two of them."""
     theirs: Any = import_module("pyhessian.hessian")  # the package has a class of this name
@@ -102,7 +94,7 @@ def row(model: nn.Module, x: Tensor, y: Tensor, seed: int, peer: bool, most: int
     truth = float(long.values[0])
     power = power_iteration(matrix, 1, start(), tol=1e-6, most=most)
     fresh = Curvature(model, [(x, y)])
-    stopped, took = timed(lambda: lanczos(fresh, 1, start(), tol=CLOSE), x.device)
+    stopped, took = timed(lambda: lanczos(fresh, 1, start(), tol=CLOSE), x.device.type, time.perf_counter)
     out: dict[str, Any] = {"truth": truth, "lanczos": first_close(long, truth), "power": first_close(power, truth)}
     out |= {"lanczos_stops": stopped.products, "lanczos_error": abs(float(stopped.values[0]) / truth - 1)}
     out["seconds"] = took
@@ -113,18 +105,10 @@ def row(model: nn.Module, x: Tensor, y: Tensor, seed: int, peer: bool, most: int
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--network", default="resnet18")
-    parser.add_argument("--weights", default="", help="published weights instead of a short training")
-    parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--batches", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=100, help="of the short training")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--most", type=int, default=400, help="products of each long run")
-    parser.add_argument("--peers", default="")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    args = options(
+        __doc__, network="resnet18", weights="", classes=10, batch=128, batches=3, steps=100, device="cpu", most=400,
+        peers="", json=False,
+    )  # fmt: skip
     device = torch.device(args.device)
     if args.peers:
         sys.path.append(args.peers)

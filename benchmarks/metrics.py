@@ -1,17 +1,7 @@
-"""How fast is the panel of metrics? Ratios against `torch.log_softmax` and against peers.
-
-    python -m benchmarks.metrics [--threads 1] [--rounds 7]
-
-Everything runs in one process, interleaved, with pinned threads; the figure is the median over rounds of
-the ratio within a round, by processor time, so that a busy machine changes both sides alike. Peers that
-are not installed are skipped with a line. `[bench]` installs them.
-"""
+"""The panel of metrics and its peers, for `speed` and `device`: each gives some of our numbers."""
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,9 +9,6 @@ import torch
 from torch import Tensor
 
 import calibrant
-from calibrant.functional.scores import reduce
-from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.evaluate import evaluate_scores
 
 SIZES = ((50_000, 1_000), (1_000_000, 10))
 
@@ -115,49 +102,3 @@ def data(n: int, k: int) -> tuple[Tensor, Tensor]:
     y = torch.randint(k, (n,), generator=generator)
     z[torch.arange(n), y] += 4 + 3 * torch.randn(n, generator=generator)
     return z, y
-
-
-def seconds(call: Callable[[Tensor, Tensor], object], z: Tensor, y: Tensor) -> float:
-    start = time.process_time()
-    call(z, y)
-    return time.process_time() - start
-
-
-def ratio(over: Callable[..., object], under: Callable[..., object], z: Tensor, y: Tensor, rounds: int) -> float:
-    """Median of over/under, one after the other in every round."""
-    over(z, y), under(z, y)
-    return statistics.median(seconds(over, z, y) / max(seconds(under, z, y), 1e-9) for _ in range(rounds))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--rounds", type=int, default=7)
-    a = parser.parse_args()
-    torch.set_num_threads(a.threads)
-    cases = []
-    for make in PEERS:
-        try:
-            cases.append(make())
-        except ImportError as error:
-            print(f"skipped {make.__name__}: not installed ({error})")
-    for n, k in SIZES:
-        z, y = data(n, k)
-        panel = ratio(ours(None), lambda z, y: torch.log_softmax(z, -1), z, y, a.rounds)
-        print(f"{n:,} x {k:,}: whole panel / log_softmax = {panel:.2f}", flush=True)
-        for case in cases:
-            try:
-                found = ratio(case.call, ours(case.shared), z, y, max(3, a.rounds // 2))
-            except Exception as error:
-                print(f"{n:,} x {k:,}: {case.name} failed: {type(error).__name__}: {error}")
-                continue
-            print(f"{n:,} x {k:,}: {case.name} / ours on the same numbers = {found:.2f}", flush=True)
-    z, y = data(50_000, 10)
-    scores = reduce(calibrant.predictions(z, y))
-    start = time.process_time()
-    evaluate_scores(scores, resampling=Resampling())
-    print(f"N = 50,000: whole panel with 1,000 replicates: {time.process_time() - start:.2f} s of processor time")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,21 +1,22 @@
 """A race on real predictions: every calibrator of ours, and every one of probmetrics and netcal that is installed.
 
     python -m benchmarks.race --data FOLDER                # writes docs/race.md
+    python -m benchmarks.race --auto --data FOLDER         # `auto` against every single method: docs/race_auto.md
     python -m benchmarks.race --data FOLDER --only cifar10_lenet5 --methods temperature,sms --seeds 1
 
-Each file of FOLDER with logits (or probs) and labels is cut in halves by a seed: fit on one, judged on the other, the
-same halves for all. Peers get the softmax in float64. NLL counts a probability below 1e-30 as 1e-30. A method that
-raises or runs past its time is a row that says so. Results are kept under --cache, one file a run, so a stopped race
-goes on where it was.
+Each file of FOLDER (CALIBRANT_DATA/logits) with logits (or probs) and labels is cut in halves by a seed: fit on one,
+judged on the other, the same halves for all. Peers get the softmax in float64. NLL counts a probability below 1e-30 as
+1e-30. A method that raises or runs past --limit seconds is a row that says so. Results are kept under --cache, one file
+a run, so a stopped race goes on where it was. With --auto, files of top-1 confidences (`NAME__label, NAME__pred,
+NAME__conf`), whose NLL is that of "the predicted label is right", race too, and at most --items are fitted on, of 100
+classes and more --items-many.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,11 +27,10 @@ from typing import Any
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import calibrant
+from benchmarks import race_auto, race_table
 from benchmarks.race_peers import SMALL_ONLY, peers
-from benchmarks.race_table import write
+from benchmarks.side_by_side import options
 from calibrant.files import atomic
 from calibrant.files.paths import visible
 from calibrant.functional.scores import reduce
@@ -172,28 +172,55 @@ def at_most(seconds: int) -> Iterator[None]:
         signal.signal(signal.SIGALRM, previous)
 
 
+def top1(path: Path, name: str) -> Predictions:
+    with np.load(path) as data:
+        label, predicted = (torch.from_numpy(data[f"{name}__{key}"].astype(np.int64)) for key in ("label", "pred"))
+        confidence = torch.from_numpy(data[f"{name}__conf"].astype(np.float64))
+    return calibrant.predictions(labels=label, predicted=predicted, confidence=confidence)
+
+
+def top1_takes(method: str) -> bool:
+    name, _, settings = method.partition(" (")
+    fits = name in CALIBRATORS and CALIBRATORS[name].takes_top1 and not settings
+    return fits or method in ("identity", "auto")
+
+
+def of_top1(folder: Path) -> Iterator[tuple[str, Callable[[], Predictions]]]:
+    for path in visible(folder, "*.npz"):
+        with np.load(path) as data:
+            names = sorted({key.removesuffix("__conf") for key in data if key.endswith("__conf")})
+        for name in names:
+            yield name, partial(top1, path, name)
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("CALIBRANT_DATA", ".")) / "logits")
-    parser.add_argument("--cache", type=Path, default=Path("build/race"))
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--limit", type=int, default=60, help="seconds a fit may take")
-    parser.add_argument("--budget", type=float, default=30.0, help="seconds that auto may take")
-    parser.add_argument("--only", default="", help="part of a file's name")
-    parser.add_argument("--methods", default="", help="comma-separated parts of names")
-    parser.add_argument("--skip", default="", help="comma-separated parts of names")
-    parser.add_argument("--write", type=Path, default=Path("docs/race.md"))
-    given = parser.parse_args()
+    folder = Path(os.environ.get("CALIBRANT_DATA", ".")) / "logits"
+    given = options(
+        __doc__, auto=False, data=folder, cache="", seeds=0, limit=0, budget=0.0, only="", methods="", skip="",
+        write="", items=5000, items_many=2000,
+    )  # fmt: skip
+    page = "race_auto" if given.auto else "race"
+    seeds, limit = given.seeds or (2 if given.auto else 3), given.limit or (600 if given.auto else 60)
+    budget, cache = given.budget or (600.0 if given.auto else 30.0), Path(given.cache or f"build/{page}")
     torch.set_num_threads(1)
-    given.cache.mkdir(parents=True, exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
     wanted, skipped = ([m for m in text.split(",") if m] for text in (given.methods, given.skip))
-    runs = {n: r for n, r in (ours(given.budget) | theirs()).items() if not wanted or any(w in n for w in wanted)}
+    every = ours(budget) if given.auto else ours(budget) | theirs()
+    runs = {n: r for n, r in every.items() if not wanted or any(w in n for w in wanted)}
     runs = {n: r for n, r in runs.items() if not any(s in n for s in skipped)}
-    for seed in range(given.seeds):
-        for name, path in sets(given.data):
+    found = [(name, partial(load, path)) for name, path in sets(given.data)]
+    for seed in range(seeds):
+        for name, read in [*found, *(of_top1(given.data) if given.auto else ())]:
             if given.only in name:
-                race(name, partial(load, path), seed, runs, given.cache, given.limit)
-    write(given.cache, given.write, budget=given.budget)
+                k = read().k if given.auto else 0
+                usable = {m: r for m, r in runs.items() if k is not None or top1_takes(m)}
+                most = (given.items_many if (k or 0) >= 100 else given.items) if given.auto else None
+                race(name, read, seed, usable, cache, limit, most)
+    out = Path(given.write or f"docs/{page}.md")
+    if given.auto:
+        race_auto.write(cache, out, budget, given.items, given.items_many, seeds)
+    else:
+        race_table.write(cache, out, budget)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.side_by_side import table
 from calibrant.files.paths import visible
 
 PEERS = ("probmetrics", "netcal")
@@ -33,43 +34,16 @@ time of the fit alone, on one thread. Peers get the softmax in float64. `auto` s
 """
 
 
-NOTES = """How this race was run, and what to discount:
-
-- The table is two runs short of the default: one split a file, a second one for the 100-class sets only, and
-  probmetrics' catboost, lightgbm and kernel left out (`--skip`) after one set, where they were behind sms. dircal needs
-  dirichletcal, which does not install here. Differences over one split carry no variance of the split itself.
-- **Not blind.** After seeing test halves of these files, three things were changed: the default `penalty` of
-  `order_preserving` (1 to 0.1, the best of three tried on seven files), the compositions
-  `order_preserving+structured_*` (added because they did well on ten of these files), and the order in which `auto`
-  tries candidates. With the earlier default the best of ours on cifar10_resnet18_torchuq was 0.1483, behind
-  probmetrics softplus at 0.1478. So rows with `order_preserving` in them are optimistic here, and the wins they give
-  need files that nobody has looked at.
-- `auto` was run in three versions (10 s; 30 s; 30 s and effective parameters of structured scaling), and the last is
-  shown; against the best peer the second had 2 losses and the last has 4. All are older than its present rule: see
-  [what choosing costs](race_auto.md).
-
-What it shows, with that in mind:
-
-- `structured_matrix` and `structured_vector` solve the problems of probmetrics' sms and svs and tie with them to
-  rounding; nothing in them was tuned here. Ours are a few times faster ([speed](scaling.md)).
-- On cifar100_wrn16-4 the paper's fixed penalty is too strong: `matrix`, `dirichlet` and `structured_matrix` with
-  `penalty=None`, which choose it by cross-validation, win clearly. On the other sets that choice is within noise.
-- `auto` takes the fewest parameters within one standard error of the best in its own cross-validation, an error that
-  was widened by half here. On the four CIFAR-10 ResNets (20, 32, 44, 56) it stopped at temperature or a scale and a
-  bias per class and lost 0.002 to 0.006 to sms.
-- One-vs-rest methods (Platt, isotonic, Venn–Abers, BBQ) do badly with 1,000 classes and 500 items: K separate fits,
-  each nearly without positives.
-- Maps of the top label alone (histogram, isotonic, spline, scaling–binning, Venn–Abers, BBQ) leave the other classes in
-  the network's own proportions, so their NLL is behind while their ECE is not.
-"""
-
-
 @dataclass(frozen=True)
 class Cell:
     """One method on one set: rows by seed, and each item's loss averaged over the seeds that tested it."""
 
     rows: list[dict[str, Any]]
     loss: dict[int, float]
+
+    @property
+    def chosen(self) -> str:
+        return ", ".join(sorted({r["chosen"] for r in self.rows}))
 
     def mean(self, name: str) -> float:
         return float(np.mean([r[name] if r[name] is not None else math.nan for r in self.rows]))
@@ -113,76 +87,51 @@ def paired(a: Cell, b: Cell) -> tuple[float, float]:
     return float(d.mean()), 2 * float(d.std() / math.sqrt(len(d)))
 
 
-def verdict(difference: float, twice_error: float) -> str:
-    if difference < -twice_error:
-        return "win"
-    return "tie" if difference <= max(twice_error, ROUNDING) else "**loss**"
-
-
-def by_set(results: dict[str, dict[str, Cell]]) -> list[str]:
-    lines = [
-        "| set | K | best of ours | NLL | `auto` chose | NLL | best peer | NLL | ours − peer | | auto − peer | |",
-        "|---|---:|---|---:|---|---:|---|---:|---:|---|---:|---|",
-    ]
+def by_set(results: dict[str, dict[str, Cell]]) -> str:
+    head = ("set", "K", "best of ours", "NLL", "`auto` chose", "NLL", "best peer", "NLL", "ours − peer", "")
+    rows = []
     for name, cells in sorted(results.items()):
         own = {m: c for m, c in cells.items() if not is_peer(m) and m != "auto"}
         peer = {m: c for m, c in cells.items() if is_peer(m)}
         if not own or not peer:
             continue
         mine, theirs = (min(g, key=lambda m: g[m].mean("nll")) for g in (own, peer))
+        rows.append([name, own[mine].rows[0]["k"], mine, f"{own[mine].mean('nll'):.4f}"])
         auto = cells.get("auto")
-        d, e = paired(own[mine], peer[theirs])
-        line = f"| {name} | {own[mine].rows[0]['k']} | {mine} | {own[mine].mean('nll'):.4f} "
-        if auto is None:
-            line += "| – | – "
-        else:
-            chosen = sorted({r["chosen"] for r in auto.rows})
-            line += f"| {', '.join(chosen)} | {auto.mean('nll'):.4f} "
-        line += f"| {theirs} | {peer[theirs].mean('nll'):.4f} | {d:+.4f} ± {e:.4f} | {verdict(d, e)} "
-        if auto is None:
-            line += "| – | – |"
-        else:
-            d, e = paired(auto, peer[theirs])
-            line += f"| {d:+.4f} ± {e:.4f} | {verdict(d, e)} |"
-        lines.append(line)
-    return lines
+        chosen = ("–", "–") if auto is None else (auto.chosen, f"{auto.mean('nll'):.4f}")
+        against = ("–", "") if auto is None else judged(auto, peer[theirs])
+        rows[-1] += [*chosen, theirs, f"{peer[theirs].mean('nll'):.4f}", *judged(own[mine], peer[theirs]), *against]
+    return table((*head, "auto − peer", ""), rows, " r r r rr r")
 
 
-def by_method(results: dict[str, dict[str, Cell]], failed: dict[str, dict[str, str]], classes: int) -> list[str]:
+def judged(a: Cell, b: Cell) -> tuple[str, str]:
+    """The paired difference, and who wins."""
+    d, e = paired(a, b)
+    word = "win" if d < -e else "tie" if d <= max(e, ROUNDING) else "**loss**"
+    return f"{d:+.4f} ± {e:.4f}", word
+
+
+def by_method(results: dict[str, dict[str, Cell]], failed: dict[str, dict[str, str]], classes: int) -> str:
     """Means over the sets with this many classes; NLL also against temperature scaling on the same sets."""
     chosen = {n: c for n, c in results.items() if next(iter(c.values())).rows[0]["k"] == classes}
-    lines = [
-        f"### {classes} classes, {len(chosen)} set{'s' if len(chosen) > 1 else ''}",
-        "",
-        "| method | NLL | − temperature | Brier | ECE % | AUROC | accuracy | seconds |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
-    ]
-    methods = sorted({m for cells in chosen.values() for m in cells})
-    table: list[tuple[float, str]] = []
-    for method in methods:
+    rows = []
+    for method in sorted({m for cells in chosen.values() for m in cells}):
         cells = [c[method] for c in chosen.values() if method in c]
-        if len(cells) < len(chosen):
-            continue
-        nll, brier, ece, auroc, accuracy, seconds = (float(np.mean([c.mean(x) for c in cells])) for x in COLUMNS)
-        reference = float(np.mean([c["temperature"].mean("nll") for c in chosen.values()]))
-        name = method if is_peer(method) else f"**{method}**"
-        table.append(
-            (
-                nll,
-                f"| {name} | {nll:.4f} | {nll - reference:+.4f} | {brier:.4f} | {100 * ece:.2f} | {auroc:.4f} "
-                f"| {accuracy:.4f} | {seconds:.3f} |",
-            )
-        )
-    lines += [line for _, line in sorted(table)]
-    bad = {
-        m: sorted({why[s] for s in why if s in chosen}) for m, why in failed.items() if any(s in chosen for s in why)
-    }
-    if bad:
-        lines += ["", "Not in the table: " + "; ".join(f"{m} ({', '.join(w)})" for m, w in sorted(bad.items())) + "."]
-    return lines
+        if len(cells) == len(chosen):
+            means = {x: float(np.mean([c.mean(x) for c in cells])) for x in COLUMNS}
+            means["gain"] = means["nll"] - float(np.mean([c["temperature"].mean("nll") for c in chosen.values()]))
+            means["ece"] *= 100
+            rows.append((means, method if is_peer(method) else f"**{method}**"))
+    shown = ("{nll:.4f}", "{gain:+.4f}", "{brier:.4f}", "{ece:.2f}", "{auroc:.4f}", "{accuracy:.4f}", "{seconds:.3f}")
+    lines = [[name, *(f.format(**m) for f in shown)] for m, name in sorted(rows, key=lambda row: row[0]["nll"])]
+    head = ("method", "NLL", "− temperature", "Brier", "ECE %", "AUROC", "accuracy", "seconds")
+    title = f"### {classes} classes, {len(chosen)} set{'s' if len(chosen) > 1 else ''}"
+    bad = {m: sorted({why[s] for s in why if s in chosen}) for m, why in failed.items() if chosen.keys() & why.keys()}
+    missing = "; ".join(f"{m} ({', '.join(w)})" for m, w in sorted(bad.items()))
+    return f"{title}\n\n{table(head, lines, ' rrrrrrr')}" + (f"\n\nNot in the table: {missing}." if bad else "")
 
 
-def write(cache: Path, out: Path, notes: str = NOTES, budget: float = 30.0) -> None:
+def write(cache: Path, out: Path, budget: float) -> None:
     results, failed = read(cache)
     if not results:
         return
@@ -193,14 +142,13 @@ def write(cache: Path, out: Path, notes: str = NOTES, budget: float = 30.0) -> N
     names = {m for cells in results.values() for m in cells} - {"auto"}
     own, rivals = len([m for m in names if not is_peer(m)]), len([m for m in names if is_peer(m)])
     head = HEAD.format(own=own, peers=rivals, n=" or ".join(map(str, sizes)), seeds=seeds, budget=f"{budget:g}")
-    parts = [head.rstrip(), "", "## Ours against the best peer, set by set", "", *by_set(results), ""]
-    parts += [
+    parts = [
+        head.rstrip(),
+        "## Ours against the best peer, set by set",
+        by_set(results),
         "± is twice the standard error of the paired difference over items. win / loss: beyond it, and beyond 1e-5.",
-        "",
-        notes.rstrip(),
-        "",
+        (Path(__file__).parent / "race_notes.md").read_text("utf-8").rstrip(),
+        "## Every method",
+        *(by_method(results, failed, classes) for classes in sorted({r["k"] for r in every})),
     ]
-    parts += ["## Every method", ""]
-    for classes in sorted({r["k"] for r in every}):
-        parts += [*by_method(results, failed, classes), ""]
-    out.write_text("\n".join(parts).rstrip() + "\n", "utf-8")
+    out.write_text("\n\n".join(parts) + "\n", "utf-8")

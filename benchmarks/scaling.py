@@ -12,23 +12,19 @@ to no regularisation.
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import calibrant
 from benchmarks.race import load, sets
+from benchmarks.side_by_side import in_turns, options, table
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.dirichlet import Dirichlet
 from calibrant.posthoc.structured import StructuredMatrix, StructuredVector, matrix_ridge
@@ -79,25 +75,29 @@ def race(p: Predictions, pair: Pair, repeats: int) -> tuple[float, float, float,
     assert p.logits is not None
     probs = torch.softmax(p.logits.double(), 1).numpy()
     labels = p.labels.numpy()
-    own, other = [], []
-    for _ in range(repeats):
-        start = time.process_time()
+    fitted: Any = None
+    calibrator: Any = None
+
+    def ours_fits() -> None:
+        nonlocal fitted
         fitted = make().fold(p)
-        own.append(time.process_time() - start)
+
+    def theirs_fits() -> None:
+        nonlocal calibrator
         calibrator = peer()
-        start = time.process_time()
         calibrator.fit(probs, labels)
-        other.append(time.process_time() - start)
+
+    own, other = map(median, in_turns([ours_fits, theirs_fits], repeats))
     ours = nll(torch.softmax(fitted(p.logits), 1).numpy(), p.labels)
     theirs = nll(calibrator.predict_proba(probs), p.labels)
     if kind == "vector":
-        ours += penalty(kind, fitted.scale, fitted.bias, p.n)  # type: ignore[attr-defined]
+        ours += penalty(kind, fitted.scale, fitted.bias, p.n)
         theirs += penalty(kind, torch.as_tensor(calibrator.v_).double(), torch.as_tensor(calibrator.b_).double(), p.n)
     elif kind == "matrix":
-        ours += penalty(kind, fitted.weight, fitted.bias, p.n)  # type: ignore[attr-defined]
+        ours += penalty(kind, fitted.weight, fitted.bias, p.n)
         w = torch.as_tensor(calibrator.W_).double()
         theirs += penalty(kind, w[:, :-1], w[:, -1], p.n)
-    return statistics.median(own), statistics.median(other), ours, theirs
+    return own, other, ours, theirs
 
 
 def inputs(folder: Path | None) -> Iterator[tuple[str, Predictions]]:
@@ -111,29 +111,22 @@ def inputs(folder: Path | None) -> Iterator[tuple[str, Predictions]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", default="", help="part of a method's name")
-    parser.add_argument("--write", type=Path, default=Path("docs/scaling.md"))
-    given = parser.parse_args()
+    given = options(__doc__, data="", repeats=3, only="", write="docs/scaling.md")
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    lines = [
-        "| data | method | ours, s | probmetrics, s | ratio | calibration, ours | theirs |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    print("\n".join(lines))
-    for name, p in inputs(given.data):
+    rows = []
+    for name, p in inputs(Path(given.data) if given.data else None):
         for pair in pairs():
             if given.only not in pair[0] or (pair[0].startswith("dirichlet") and (p.k or 0) > 50):
                 continue  # the stand-in takes minutes from 100 classes on
             a, b, f, g = race(p, pair, given.repeats)
-            lines.append(f"| {name} | {pair[0]} | {a:.3f} | {b:.3f} | {b / a:.1f} | {f:.6f} | {g:.6f} |")
-            print(lines[-1], flush=True)
+            rows.append((name, pair[0], f"{a:.3f}", f"{b:.3f}", f"{b / a:.1f}", f"{f:.6f}", f"{g:.6f}"))
+            print(*rows[-1], flush=True)
     assert __doc__ is not None
-    text = "# Speed of the linear maps\n\n" + __doc__.split("\n", 2)[2].strip("\n") + "\n\n" + "\n".join(lines) + "\n"
-    given.write.write_text(text, "utf-8")
+    head = ("data", "method", "ours, s", "probmetrics, s", "ratio", "calibration, ours", "theirs")
+    about = __doc__.split("\n", 2)[2].strip("\n")
+    text = f"# Speed of the linear maps\n\n{about}\n\n{table(head, rows, '  rrrrr')}\n"
+    Path(given.write).write_text(text, "utf-8")
 
 
 if __name__ == "__main__":

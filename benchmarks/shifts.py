@@ -9,19 +9,14 @@ taken in turn), which other work on the machine disturbs little. Ratios only.
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
+from benchmarks.side_by_side import in_turns, options, seconds
 from calibrant.shifts import SEVERITIES, SHIFTS, corrupt
 from calibrant.shifts.corruption import SMALL
 from tests.shifts.shifts_reference import Legacy, apply
@@ -39,12 +34,6 @@ def images(n: int, size: int) -> torch.Tensor:
     return some.repeat(-(-n // len(some)), 1, 1, 1)[:n]
 
 
-def seconds(f: Callable[[], Any], clock: Callable[[], float] = time.perf_counter) -> float:
-    start = clock()
-    f()
-    return clock() - start
-
-
 def against_reference(name: str, severity: int, x: torch.Tensor, repeats: int) -> dict[str, float]:
     """Microseconds an image on both sides, and how many times faster ours is."""
     constant = SHIFTS[name].strengths[32 if x.shape[-1] <= SMALL else 224][severity - 1]
@@ -55,12 +44,8 @@ def against_reference(name: str, severity: int, x: torch.Tensor, repeats: int) -
         for image in few:
             apply(name, image, constant, numbers)
 
-    corrupt(x, name, severity)
-    reference()
-    ours, theirs = float("inf"), float("inf")
-    for _ in range(repeats):
-        ours = min(ours, seconds(lambda: corrupt(x, name, severity), time.process_time) / len(x))
-        theirs = min(theirs, seconds(reference, time.process_time) / len(few))
+    ours, theirs = map(min, in_turns([lambda: corrupt(x, name, severity), reference], repeats))
+    ours, theirs = ours / len(x), theirs / len(few)
     return {"ours_us": 1e6 * ours, "reference_us": 1e6 * theirs, "times_faster": theirs / ours}
 
 
@@ -77,20 +62,13 @@ def suite(x: torch.Tensor, batch: int, device: str) -> float:
             torch.cuda.synchronize()
 
     run(x[: min(len(x), batch)])  # tables and plans
-    return seconds(lambda: run(x))
+    return seconds(lambda: run(x), clock=time.perf_counter)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--size", type=int, default=32)
-    parser.add_argument("--images", type=int)
-    parser.add_argument("--batch", type=int, default=2500)
-    parser.add_argument("--cpu-images", type=int, default=500, help="items of the CPU's side of --device cuda")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", nargs="*", default=list(SHIFTS))
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    args = options(
+        __doc__, device="cpu", size=32, images=0, batch=2500, cpu_images=500, repeats=5, only=list(SHIFTS), json=False
+    )
     if args.device != "cpu":
         n = args.images or 10_000
         x = images(n, args.size)

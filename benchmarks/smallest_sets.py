@@ -10,10 +10,8 @@ networks on these items, not about other data.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,11 +21,9 @@ import numpy as np
 import torch
 from scipy.stats import t as student
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-
 import calibrant
 from benchmarks.race import load
+from benchmarks.side_by_side import options, table
 from calibrant.errors import InputError
 from calibrant.files.paths import visible
 from calibrant.types import Predictions
@@ -74,10 +70,7 @@ def measured(p: Predictions, name: str, split: int) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--splits", type=int, default=5)
-    parser.add_argument("--out", type=Path)
-    a = parser.parse_args()
+    a = options(__doc__, splits=5, out="")
     warnings.simplefilter("ignore")
     found: dict[str, dict[str, list[float]]] = {}
     for network, p in networks(Path(os.environ["CALIBRANT_DATA"]) / "logits"):
@@ -85,21 +78,25 @@ def main() -> None:
             runs = [measured(p, name, split) for split in range(a.splits)]
             found.setdefault(network, {})[name] = [float(np.mean([r[goal] for r in runs])) for goal in GOALS]
         print(network, json.dumps(found[network]), flush=True)
-        if a.out is not None:
-            a.out.write_text(json.dumps({"goals": list(GOALS), "networks": found}, indent=1))
+        if a.out:
+            Path(a.out).write_text(json.dumps({"goals": list(GOALS), "networks": found}, indent=1))
     for k in ("cifar10_", "cifar100_"):
         names = [n for n in found if n.startswith(k) and "pool" not in n]
-        print(f"\n{k[:-1]}, {len(names)} networks\n\n| map | " + " | ".join(GOALS) + " |\n|---|" + "---:|" * len(GOALS))
         values = np.array([[found[n][m] for m in MAPS] for n in names])  # [networks, maps, goals]
         change = values - values[:, :1]
         half = student.ppf(0.975, len(names) - 1) * change.std(0, ddof=1) / len(names) ** 0.5
-        for i, m in enumerate(MAPS):
-            cells = [
-                f"{values[:, i, j].mean():.3f}"
-                + ("" if i == 0 else f" ({change[:, i, j].mean():+.3f} ± {half[i, j]:.3f})")
-                for j in range(len(GOALS))
+        rows = [
+            [
+                m,
+                *(
+                    f"{values[:, i, j].mean():.3f}"
+                    + (f" ({change[:, i, j].mean():+.3f} ± {half[i, j]:.3f})" if i else "")
+                    for j in range(len(GOALS))
+                ),
             ]
-            print(f"| {m} | " + " | ".join(cells) + " |")
+            for i, m in enumerate(MAPS)
+        ]
+        print(f"\n{k[:-1]}, {len(names)} networks\n\n{table(['map', *GOALS], rows, ' ' + 'r' * len(GOALS))}")
 
 
 if __name__ == "__main__":

@@ -1,33 +1,28 @@
 """Smoothing on a GPU: share of a plain copy's bandwidth, and what it adds to a network's step. Ratios, one process.
 
-    python benchmarks/smoothing.py [--json]           # every kernel, layout and precision; ResNet-18 with and without
-    python benchmarks/smoothing.py --steps            # the network alone
-    python benchmarks/smoothing.py --tune [--json]    # first tries ways to cut the work, and goes on with the best
+    python -m benchmarks.smoothing [--json]           # every kernel, layout and precision; ResNet-18 with and without
+    python -m benchmarks.smoothing --steps            # the network alone
 
 Forward moves two streams (read, write), backward three; the copy of the same map (two streams) runs in turns with them.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-
+from benchmarks.side_by_side import options
 from calibrant.losses.cross_entropy import CrossEntropy
 from calibrant.nn import build
 from calibrant.nn.smoothing import Smooth, reference
@@ -37,18 +32,7 @@ from calibrant.training.step import Member, Step
 KERNELS = ((1, 1), (1, 2, 1), (1, 4, 6, 4, 1))
 LAYOUTS = {"channels_last": torch.channels_last, "nchw": torch.contiguous_format}
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-ROWS = (8, 16, 28, 56)
 Case = tuple[tuple[int, ...], str, str, str]  # kernel, layout, precision, padding
-Cut = tuple[int, int, int]  # columns, rows in flight, warps
-
-CUTS: dict[tuple[str, int], Sequence[Cut]] = {
-    ("channels_last", 2): ((1, 2, 4), (1, 4, 4), (2, 1, 4), (2, 2, 4), (2, 4, 4), (4, 1, 4), (4, 2, 4), (2, 2, 8)),
-    ("channels_last", 3): ((1, 1, 4), (1, 2, 4), (2, 1, 4), (2, 2, 4), (4, 1, 4), (4, 2, 4), (2, 1, 8)),
-    ("channels_last", 5): ((1, 1, 4), (1, 2, 4), (2, 1, 4), (2, 2, 4), (4, 1, 4), (1, 1, 8), (2, 1, 2)),
-    ("nchw", 2): ((8, 1, 4), (8, 2, 4), (8, 4, 4), (8, 1, 8), (8, 2, 8), (8, 2, 2)),
-    ("nchw", 3): ((8, 1, 4), (8, 2, 4), (8, 4, 4), (8, 1, 8), (8, 2, 8), (8, 2, 2)),
-    ("nchw", 5): ((8, 1, 4), (8, 2, 4), (8, 4, 4), (8, 1, 8), (8, 2, 8), (8, 2, 2)),
-}
 
 
 def milliseconds(*functions: Callable[[], Any], repeats: int = 20) -> list[float]:
@@ -73,13 +57,6 @@ def cases() -> list[Case]:
     return every + [((1, 1), layout, "bf16", p) for p in ("reflect", "zero") for layout in LAYOUTS]
 
 
-def _set(key: tuple[str, str, int], cut: Cut, rows: int) -> None:
-    from calibrant.nn.kernels.smooth import Shape
-    from calibrant.nn.kernels.smooth import cut as recut
-
-    recut(key, Shape(cut[0], rows, cut[1], cut[2]))
-
-
 def _calls(case: Case, size: tuple[int, ...]) -> tuple[Callable[[], Any], Callable[[], Any], Callable[[], Any]]:
     from calibrant.nn.kernels.smooth import smooth, smooth_backward
 
@@ -94,11 +71,8 @@ def _calls(case: Case, size: tuple[int, ...]) -> tuple[Callable[[], Any], Callab
     )
 
 
-def _compile(case: Case, cut: Cut | None) -> float:
+def _compile(case: Case) -> float:
     """In a process of its own: what it compiles is found on disk by the one that measures."""
-    if cut is not None:
-        for which in ("forward", "backward"):
-            _set((which, case[1], len(case[0])), cut, 16)
     start = time.perf_counter()
     _, forward, backward = _calls(case, (2, 64, 16, 16))
     forward()
@@ -107,49 +81,10 @@ def _compile(case: Case, cut: Cut | None) -> float:
     return time.perf_counter() - start
 
 
-def compile_ahead(jobs: list[tuple[Case, Cut | None]], processes: int) -> None:
-    """Longest first. A cut that fails to compile ends the benchmark."""
-    jobs = sorted(jobs, key=lambda job: -len(job[0][0]) * (1 if job[1] is None else job[1][0] * job[1][1]))
+def compile_ahead(processes: int) -> None:
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        times = list(pool.map(_compile, *zip(*jobs, strict=True)))
-    print(f"compiled {len(jobs)} pairs, {sum(times):.0f} s in all, by {processes} processes", file=sys.stderr)
-
-
-def tune(kernel: tuple[int, ...], layout: str, size: tuple[int, ...]) -> dict[str, dict[str, Any]]:
-    """In bf16, forward and backward: cuts and rows by their share of a copy. The best stays in the table."""
-    taps, results = len(kernel), {}
-    copy, *both = _calls((kernel, layout, "bf16", "replicate"), size)
-    for which, call, streams in zip(("forward", "backward"), both, (2, 3), strict=True):
-        found = {}
-        for cut, rows in itertools.product(CUTS[layout, taps], ROWS):
-            _set((which, layout, taps), cut, rows)
-            plain, ours = milliseconds(copy, call, repeats=9)
-            found[cut, rows] = plain / ours * streams / 2
-        best = sorted(found, key=lambda c: -found[c])
-        _set((which, layout, taps), *best[0])
-        results[f"{which} {layout} {taps}"] = {
-            "columns, flight, warps; rows": [f"{cut}; {rows}: {found[cut, rows]:.3f}" for cut, rows in best[:5]],
-            "cuts": {str(cut): round(max(found[cut, rows] for rows in ROWS), 3) for cut in CUTS[layout, taps]},
-            "rows": {rows: round(max(found[cut, rows] for cut in CUTS[layout, taps]), 3) for rows in ROWS},
-        }
-    return results
-
-
-def rows_of_small_maps() -> dict[str, dict[str, float]]:
-    """Milliseconds of ten calls by rows, of the maps that are smoothed in a ResNet-18 for 32×32 with batches of 512."""
-    from calibrant.nn.kernels.smooth import SHAPES, cut
-
-    results: dict[str, dict[str, float]] = {}
-    for size in ((512, 64, 32, 32), (512, 128, 16, 16), (512, 256, 8, 8), (512, 512, 4, 4)):
-        _, *both = _calls(((1, 1), "channels_last", "bf16", "replicate"), size)
-        for which, call in zip(("forward", "backward"), both, strict=True):
-            key, row = (which, "channels_last", 2), results.setdefault(f"{which} {size}", {})
-            table = SHAPES[key]
-            for rows in (2, 4, 8, 16, 32):
-                cut(key, replace(table, rows=rows))
-                (row[f"{rows}"],) = milliseconds(_captured(lambda call=call: [call() for _ in range(10)]))
-            cut(key, table)
-    return results
+        times = list(pool.map(_compile, sorted(cases(), key=lambda case: -len(case[0]))))
+    print(f"compiled {len(times)} pairs, {sum(times):.0f} s in all, by {processes} processes", file=sys.stderr)
 
 
 def shares(case: Case, size: tuple[int, ...]) -> dict[str, float]:
@@ -268,22 +203,11 @@ def _host(without: Callable[[], Any], with_: Callable[[], Any], repeats: int = 6
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tune", action="store_true", help="search how to cut the work")
-    parser.add_argument("--steps", action="store_true", help="only what smoothing adds to a network's steps")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--size", default="256,64,112,112", help="N,C,H,W of the map")
-    parser.add_argument("--batch", type=int, default=512, help="of the network")
-    parser.add_argument("--processes", type=int, default=12, help="that compile")
-    args = parser.parse_args()
+    args = options(__doc__, steps=False, json=False, size="256,64,112,112", batch=512, processes=12)
     size = tuple(map(int, args.size.split(",")))
     start = time.perf_counter()
-    jobs: list[tuple[Case, Cut | None]] = [(case, None) for case in cases()]
-    if args.tune:
-        grid = itertools.product(KERNELS, LAYOUTS)
-        jobs = [((k, layout, "bf16", "replicate"), cut) for k, layout in grid for cut in CUTS[layout, len(k)]]
     if not args.steps:
-        compile_ahead(jobs, args.processes)
+        compile_ahead(args.processes)
     result: dict[str, Any] = {}
 
     def keep(section: str, name: str, row: dict[str, Any]) -> None:
@@ -293,12 +217,6 @@ def main() -> None:
         said = "  ".join(f"{k} {v:.3f}" for k, v in row.items()) if numbers else json.dumps(row)
         print(f"{section:10s}{name:46s}{said}", file=sys.stderr if args.json else sys.stdout, flush=True)
 
-    if args.tune:
-        for layout, kernel in itertools.product(LAYOUTS, KERNELS):
-            for name, row in tune(kernel, layout, size).items():
-                keep("tune", name, row)
-        for name, row in rows_of_small_maps().items():
-            keep("rows", name, row)
     for case in () if args.steps else cases():
         keep("bandwidth", " ".join(map(str, case)), shares(case, size))
     if not args.steps:

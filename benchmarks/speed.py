@@ -11,7 +11,6 @@ processes work side by side). A peer that is not installed is left out; `make be
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -19,7 +18,6 @@ import logging
 import os
 import platform
 import statistics
-import sys
 import tempfile
 import time
 import warnings
@@ -32,10 +30,9 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import calibrant
 from benchmarks import metrics, streaming, temperature
+from benchmarks.side_by_side import Call, in_turns, options, ratio, timed
 from calibrant.executors import LocalProcesses
 from calibrant.functional.scores import reduce
 from calibrant.metrics import stream_parquet
@@ -76,21 +73,18 @@ class Row:
         return value <= float(number) if sign == "≤" else value >= float(number)
 
 
-Call = Callable[[], object]
-
-
 def race(ours: Call, theirs: Call, rounds: int, clock: Callable[[], float] = time.process_time) -> tuple[float, ...]:
     """(our seconds, theirs, theirs / ours), medians of rounds in turns after one that warms up."""
 
-    def seconds(call: Call) -> float:
-        start = clock()
-        with contextlib.redirect_stdout(io.StringIO()):
-            call()
-        return max(clock() - start, 1e-9)
+    def quiet(call: Call) -> Call:
+        def silent() -> None:
+            with contextlib.redirect_stdout(io.StringIO()):
+                call()
 
-    seconds(ours), seconds(theirs)
-    pairs = [(seconds(ours), seconds(theirs)) for _ in range(rounds)]
-    return (*(statistics.median(side) for side in zip(*pairs, strict=True)), statistics.median(b / a for a, b in pairs))
+        return silent
+
+    a, b = in_turns([quiet(ours), quiet(theirs)], rounds, clock=clock)
+    return statistics.median(a), statistics.median(b), ratio(b, a)
 
 
 def panels(small: bool, rounds: int) -> Iterator[Row]:
@@ -117,9 +111,8 @@ def panels(small: bool, rounds: int) -> Iterator[Row]:
 def intervals(small: bool, rounds: int) -> Iterator[Row]:
     """1,000 replicates of the whole panel, the panel and the test of calibration included."""
     z, y = metrics.data(100_000 if small else 1_000_000, 10)
-    start = time.process_time()
-    evaluate_scores(reduce(calibrant.predictions(z, y)), resampling=Resampling())
-    yield Row(f"panel with intervals, {len(z):,} × 10", time.process_time() - start, "–", None, None, "≤ 3 s")
+    _, took = timed(lambda: evaluate_scores(reduce(calibrant.predictions(z, y)), resampling=Resampling()))
+    yield Row(f"panel with intervals, {len(z):,} × 10", took, "–", None, None, "≤ 3 s")
 
 
 def temperatures(small: bool, rounds: int) -> Iterator[Row]:
@@ -133,9 +126,8 @@ def temperatures(small: bool, rounds: int) -> Iterator[Row]:
             a, b, times = race(lambda: ours[1](z, y), lambda: fit(z, y), rounds)  # noqa: B023
             yield Row(f"T*, {len(z):,} × {k:,}", a, name, b, times, "≥ 1")
     z, y = metrics.data(5_000 if small else 50_000, 1_000)
-    start = time.process_time()
-    calibrant.fit("temperature", z, y)
-    yield Row(f"fit('temperature'), {len(z):,} × 1,000", time.process_time() - start, "–", None, None, "≤ 1.2 s")
+    _, took = timed(lambda: calibrant.fit("temperature", z, y))
+    yield Row(f"fit('temperature'), {len(z):,} × 1,000", took, "–", None, None, "≤ 1.2 s")
 
 
 def streams(small: bool, rounds: int) -> Iterator[Row]:
@@ -219,12 +211,7 @@ def page(record: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--small", action="store_true")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="")
-    parser.add_argument("--page", action="store_true")
-    a = parser.parse_args()
+    a = options(__doc__, small=False, rounds=5, only="", page=False)
     if a.page:
         PAGE.write_text(page(json.loads(JSON.read_text())))
         return

@@ -1,13 +1,12 @@
 """Peak memory and speed of a streamed audit on data that it makes itself.
 
-    python benchmarks/streaming.py --rows 10000000 --classes 10 [--workers 2] [--exact]
+    python -m benchmarks.streaming --rows 10000000 --classes 10 [--workers 2] [--exact]
 
 Prints one JSON object: seconds, rows a second, peak resident memory of the process that audits (MiB).
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -16,6 +15,8 @@ import time
 from pathlib import Path
 
 import numpy as np
+
+from benchmarks.side_by_side import options
 
 AUDIT = """
 import json, sys, time
@@ -46,13 +47,7 @@ def make(folder: Path, rows: int, classes: int, part: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=5_000_000)
-    parser.add_argument("--classes", type=int, default=10)
-    parser.add_argument("--part", type=int, default=1_000_000)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--exact", action="store_true")
-    asked = parser.parse_args()
+    asked = options(__doc__, rows=5_000_000, classes=10, part=1_000_000, workers=1, exact=False)
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         make(Path(folder), asked.rows, asked.classes, asked.part)

@@ -1,6 +1,6 @@
 """Temperature scaling and one-vs-rest isotonic against their peers, in one process: ratios, not seconds.
 
-    python -m benchmarks.temperature [--isotonic] [--repeats 5] [--json]
+    python -m benchmarks.temperature [--isotonic] [--repeats 5]
 
 Ours is the solver without the guard, in float64 with its certificate. Peers that do not import are left out
 (`pip install probmetrics netcal torch-uncertainty`). Runs alternate, so that a busy machine slows all of them
@@ -9,21 +9,21 @@ alike, and the best of the repeats counts. The error is against scipy's root of 
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
-import json
 import logging
 import math
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import calibrant
+from benchmarks.side_by_side import Call, in_turns, options, table
 from calibrant.posthoc.isotonic import Isotonic
 from calibrant.posthoc.temperature import Temperature
 
@@ -94,70 +94,48 @@ def fits() -> dict[str, Fit]:
     return out
 
 
-def race(n: int, k: int, repeats: int) -> list[dict[str, Any]]:
+def race(n: int, k: int, repeats: int) -> Iterator[tuple[Any, ...]]:
+    """Method, its least seconds over ours, and its relative error in T."""
     z, y = sample(n, k)
-    truth, methods = reference(z, y), fits()
-    best, found = dict.fromkeys(methods, math.inf), {}
-    for _ in range(repeats):
-        for name, fit in methods.items():
-            with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-                warnings.simplefilter("ignore")
-                start = time.perf_counter()
-                found[name] = fit(z, y)
-                best[name] = min(best[name], time.perf_counter() - start)
-    ours = best["calibrant"]
-    return [
-        {
-            "n": n,
-            "k": k,
-            "method": name,
-            "seconds": round(best[name], 4),
-            "ratio": round(best[name] / ours, 2),
-            "T": found[name],
-            "relative error": abs(found[name] / truth - 1),
-        }
-        for name in methods
-    ]
+    methods, found = fits(), dict[str, float]()
+
+    def call(name: str) -> None:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            found[name] = methods[name](z, y)
+
+    calls = [partial(call, name) for name in methods]
+    best = [min(each) for each in in_turns(calls, repeats, clock=time.perf_counter)]
+    truth = reference(z, y)
+    for name, least in zip(methods, best, strict=True):
+        yield f"{n:,} × {k:,}", name, f"{least:.4f}", f"{least / best[0]:.2f}", f"{abs(found[name] / truth - 1):.1e}"
 
 
-def isotonic(repeats: int, n: int = 50_000, k: int = 1_000) -> list[dict[str, Any]]:
+def isotonic(repeats: int, n: int = 50_000, k: int = 1_000) -> Iterator[tuple[Any, ...]]:
     """All K columns; scikit-learn is timed on every 20th column, PAVA with its own sort, and multiplied."""
     from sklearn.isotonic import IsotonicRegression
 
     z, y = sample(n, k)
     p = calibrant.predictions(z, y)
     probs, labels = torch.softmax(z.double(), 1).numpy(), y.numpy()
-    best = {"calibrant isotonic": math.inf, "scikit-learn IsotonicRegression": math.inf}
-    for _ in range(repeats):
-        start = time.perf_counter()
-        Isotonic(kind="one_vs_rest").solve(p)
-        best["calibrant isotonic"] = min(best["calibrant isotonic"], time.perf_counter() - start)
-        start = time.perf_counter()
+
+    def peer() -> None:
         for c in range(0, k, 20):
             IsotonicRegression(out_of_bounds="clip").fit(probs[:, c], labels == c)
-        name = "scikit-learn IsotonicRegression"
-        best[name] = min(best[name], 20 * (time.perf_counter() - start))
-    ours = best["calibrant isotonic"]
-    return [{"n": n, "k": k, "method": m, "seconds": round(s, 3), "ratio": round(s / ours, 2)} for m, s in best.items()]
+
+    calls: list[Call] = [lambda: Isotonic(kind="one_vs_rest").solve(p), peer]
+    ours, theirs = map(min, in_turns(calls, repeats, clock=time.perf_counter))
+    yield f"{n:,} × {k:,}", "calibrant isotonic", f"{ours:.3f}", "1", ""
+    yield f"{n:,} × {k:,}", "scikit-learn IsotonicRegression", f"{20 * theirs:.3f}", f"{20 * theirs / ours:.2f}", ""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--isotonic", action="store_true")
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
+    args = options(__doc__, repeats=5, isotonic=False)
     logging.disable(logging.WARNING)
     rows = [row for n, k in SIZES for row in race(n, k, args.repeats)]
     if args.isotonic:
         rows += isotonic(max(1, args.repeats // 2))
-    if args.json:
-        print(json.dumps(rows, indent=2))
-        return
-    for row in rows:
-        error = f"{row['relative error']:.1e}" if "relative error" in row else ""
-        size = f"{row['n']:>6} × {row['k']:<5}"
-        print(f"{size} {row['method']:<32} {row['seconds']:>9.4f} s  {row['ratio']:>6.2f} ×  {error}")
+    print(table(("items × classes", "method", "seconds", "× ours", "relative error"), rows, "  rrr"))
 
 
 if __name__ == "__main__":

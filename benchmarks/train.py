@@ -1,8 +1,8 @@
 """Images per second of the training loop against a bare step loop on one resident batch, in one process.
 
-    python benchmarks/train.py                                   # CPU: ResNet-20 and PEP's CNN, float32, batch 128
-    python benchmarks/train.py --device cuda                     # bf16, channels-last: batch 512 and batch 128
-    python benchmarks/train.py --device cuda --networks resnet32 --batches 128 --engines eager,graph
+    python -m benchmarks.train                                   # CPU: ResNet-20 and PEP's CNN, float32, batch 128
+    python -m benchmarks.train --device cuda                     # bf16, channels-last: batch 512 and batch 128
+    python -m benchmarks.train --device cuda --networks resnet32 --batches 128 --engines eager,graph
 
 `bare` is what nobody trains with: forward, cross-entropy, backward, fused SGD on one batch that never changes: no
 data, no augmentation, no metrics. `ours` is the loop as users run it, on random images: order, crop and flip,
@@ -13,10 +13,8 @@ cancels. On a CPU that others use too, CPU seconds are compared (`--clock cpu`),
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -28,8 +26,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
-
+from benchmarks.side_by_side import options, wait
 from calibrant.data import Data, Part
 from calibrant.nn import build
 from calibrant.training.loop import Loop
@@ -126,8 +123,7 @@ def bare(setting: Setting, engine: str) -> Callable[[], tuple[int, float]]:
         start = _now(setting)
         for _ in range(setting.steps):
             replay()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
+        wait(setting.device)
         return setting.batch * setting.steps, _now(setting) - start
 
     return run
@@ -137,8 +133,7 @@ CLOCK = time.perf_counter
 
 
 def _now(setting: Setting) -> float:
-    if setting.device == "cuda":
-        torch.cuda.synchronize()
+    wait(setting.device)
     return CLOCK()
 
 
@@ -172,18 +167,19 @@ def measure(setting: Setting, engines: Sequence[str], rounds: int) -> dict[str, 
     return {**setting.__dict__, "rounds": rounds, "images_per_second": found, "ratios": ratios}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
-    parser.add_argument("--networks", default=None, help="comma-separated")
-    parser.add_argument("--batches", default=None, help="comma-separated")
-    parser.add_argument("--engines", default=None, help="comma-separated: eager, graph, compile, compile+graph")
-    parser.add_argument("--steps", type=int, default=None)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall")
-    parser.add_argument("--float32", action="store_true")
-    parser.add_argument("--out", type=Path, help="also write the figures as JSON")
-    a = parser.parse_args(argv)
+def main() -> None:
+    a = options(
+        __doc__,
+        device="cpu",
+        networks="",
+        batches="",
+        engines="",
+        steps=0,
+        rounds=7,
+        clock="wall",
+        float32=False,
+        out="",
+    )
     cuda = a.device == "cuda"
     torch.backends.cudnn.benchmark = cuda  # for both sides
     if a.clock == "cpu":
@@ -203,9 +199,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name, ratio in result["ratios"].items():
             print(f"  {name:<28} {ratio:.3f}")
     if a.out:
-        a.out.write_text(json.dumps(results, indent=1) + "\n")
-    return 0
+        Path(a.out).write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main()

@@ -58,8 +58,8 @@ SHAPES = {
     ("backward", "nchw", 3): Shape(8, 8, 2, 2),
     ("backward", "nchw", 5): Shape(8, 56, 1, 4),
 }
-"""By layout and number of taps: the fastest of `benchmarks/smoothing.py --tune` on an H200 (one is cut as two, and four
-as five)."""
+"""By layout and number of taps: the fastest of a search on an H200 (`benchmarks/smoothing.py --tune`, commit 0bc5413;
+one is cut as two, and four as five)."""
 
 
 def fits(x: Tensor, taps: Sequence[float]) -> bool:
