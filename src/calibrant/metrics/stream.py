@@ -156,9 +156,10 @@ def _moments(column: Column, scores: Scores) -> Tensor:
     if scores.log_p_label is None and column in (proper.nll, proper.brier):
         return torch.zeros(3, dtype=torch.float64)  # a top-1 file does not say
     x = column(scores)
-    finite = torch.isfinite(x)
-    x = x if bool(finite.all()) else x[finite]
-    return torch.stack([x.sum(), x.square().sum(), x.pow(3).sum()])
+    if not math.isfinite(float(x.sum())):
+        x = x[torch.isfinite(x)]
+    square = x.square()
+    return torch.stack([x.sum(), square.sum(), square @ x])
 
 
 def _sum(index: Tensor, weights: Tensor | None, size: int) -> Tensor:
