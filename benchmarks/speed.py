@@ -185,11 +185,19 @@ def line(row: Row, judged: bool) -> str:
     return f"| {row.job} | {row.ours:.3f} | {row.peer} | {theirs} | {ratio} | {row.limit or '–'} | {verdict} |"
 
 
+def busy(record: dict[str, Any]) -> bool:
+    return bool(record["load"] > record["cores"] / 2)
+
+
+def judged(record: dict[str, Any]) -> bool:
+    """Limits are of the full sizes, on cores that nobody else uses."""
+    return not (record["small"] or busy(record))
+
+
 def page(record: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {number}" for name, number in record["versions"].items())
     absent = [name for name in PACKAGES if name not in record["versions"]]
     small = " --small" if record["small"] else ""
-    busy = record["load"] > record["cores"] / 2
     lines = [
         "# Speed",
         "",
@@ -199,13 +207,17 @@ def page(record: dict[str, Any]) -> str:
         "time for two workers, who work side by side). The ratio is peer / ours unless the limit says otherwise.",
         "",
         f"{record['date']}, {record['machine']}, load {record['load']:g}"
-        + (" (others used the cores too: seconds are longer than on idle ones, and no limit is judged)" if busy else "")
+        + (
+            " (others used the cores too: seconds are longer than on idle ones, and no limit is judged)"
+            if busy(record)
+            else ""
+        )
         + f". {versions}."
         + (f" Not installed, so not raced: {', '.join(absent)}." if absent else ""),
         "",
         *(["A tenth of the items, so the limits, which are of the full sizes, are not judged.", ""] if small else []),
         *HEAD,
-        *(line(Row(**row), not (record["small"] or busy)) for row in record["rows"]),
+        *(line(Row(**row), judged(record)) for row in record["rows"]),
     ]
     return "\n".join(lines) + "\n"
 
@@ -224,7 +236,7 @@ def main() -> None:
         if a.only in name:
             for row in job(a.small, a.rounds):
                 record["rows"].append(asdict(row))
-                print(line(row, not a.small), flush=True)
+                print(line(row, judged(record)), flush=True)
     if not a.only:
         JSON.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n")
         PAGE.write_text(page(record))

@@ -94,6 +94,8 @@ def test_a_report_says_which_of_these_intervals_to_trust() -> None:
     assert "may cover less than 90%" in str(few["aurc"].method)
     line = str(caveats_line(few))
     assert "nll" in line and "aurc" in line and "auroc" not in line and "less than 90%" in line
+    assert "ks as little as 71%" in line and "as little as 71%" in str(few["ks"].method)
+    assert "may cover less than 90%" in repr(few)
     p, y = file(400, 100)
     many = calibrant.evaluate(probs=p, labels=y)
     assert "bootstrap" in str(many["auroc"].method)
@@ -119,3 +121,11 @@ def test_a_stream_has_the_same_interval() -> None:
     assert "nll" in str(caveats_line(streamed)) and caveats_line(streamed) == caveats_line(
         calibrant.evaluate(probs=p, labels=y)
     )
+
+
+@pytest.mark.parametrize("errors", [0, 4, 12, 40])
+def test_the_interval_of_ks_holds_the_walk_that_was_seen(errors: int) -> None:
+    """Accuracies end at 1, so no walk of a timid predictor on the line was long enough: the interval ended below it."""
+    p, y = file(400, errors)
+    e = calibrant.evaluate(probs=p, labels=y, metrics=["ks"])["ks"]
+    assert e.low < e.value < e.high

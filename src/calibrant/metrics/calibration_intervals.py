@@ -124,6 +124,9 @@ def interval(error: GapError, cells: Cells, low: Line, high: Line, level: float)
         least = surely_largest(cells, level)
     # fewer misses than even calibrated items would show: no population on the line, and a point at 0 would be a boast
     most = max(least, seen if bottom[0] > seen else crossing(bottom, upper, seen))
+    if error is KS and bottom.max() <= seen:  # accuracies end at 0 and 1, and no walk is long enough to be rejected
+        last = int(upper.argmax())
+        most = max(most, min(1.0, float(upper[last]) + seen - float(bottom[last])))
     if error in (ECE, ECE_MASS, KS) and cells.factor is None and cells.certain:
         return all_alike(cells, seen, tail, least, most)
     return least, most
@@ -134,14 +137,14 @@ def all_alike(cells: Cells, seen: float, tail: float, least: float, most: float)
 
     The lines then end at an accuracy of 1 (or 0) and know nothing beyond: the interval shrank to a point, or to 0 where
     calibrated items would have been wrong more often. What is left unknown: misses as rare as none in n (the exact
-    binomial bound, tail^(1/n)), and the mean confidence itself.
+    binomial bound, tail^(1/n)), which change the mean gap by up to `rare`, and the mean confidence itself.
     """
     mean = (cells.mass * cells.mean_confidence).sum()
     variance = (cells.mass * (cells.spread + (cells.mean_confidence - mean).square())).sum()
     z = math.sqrt(2) * float(torch.erfinv(torch.tensor(1 - 2 * tail, dtype=torch.float64)))
     error = z * math.sqrt(float(variance) / cells.n)
     rare = 1 - tail ** (1 / cells.n)
-    return min(least, max(0.0, seen - rare - error)), max(most, min(1.0, seen + error))
+    return min(least, max(0.0, seen - rare - error)), max(most, min(1.0, max(seen, rare - seen) + error))
 
 
 def quantiles(drawn: Tensor, share: float) -> Array:

@@ -176,6 +176,7 @@ class Caveat:
 
 
 FEW, SHORT = f"fewer than {MANY} errors or correct answers", "may cover less than 90%"
+SHORTEST = "ks", "71%"  # of 100 items, 3 of them wrong (docs/coverage_few.md)
 
 CAVEATS: tuple[Caveat, ...] = (
     Caveat(
@@ -189,8 +190,13 @@ CAVEATS: tuple[Caveat, ...] = (
         "a share of few errors moves in steps: may cover more than 99%",
     ),
     Caveat(
+        frozenset({SHORTEST[0]}),
+        lambda rare, estimate: rare < MANY,
+        f"{FEW}: {SHORT}, as little as {SHORTEST[1]}",
+    ),
+    Caveat(
         (frozenset(LEAST) - {"fpr95"})
-        | {"nll", "brier", "gap", "ece", "ece_debiased", "ece_classwise", "ece_max", "ece_over", "oe", "ks"},
+        | {"nll", "brier", "gap", "ece", "ece_debiased", "ece_classwise", "ece_max", "ece_over", "oe"},
         lambda rare, estimate: estimate.method != NEWCOMBE and rare < MANY,
         f"{FEW}: {SHORT}",
     ),
@@ -222,7 +228,8 @@ def caveat(name: str, estimate: Estimate, rare: int) -> Estimate:
     return estimate if words is None else replace(estimate, method=f"{estimate.method}; {words}")
 
 
-def caveats_line(report: Report) -> str | None:
-    """Which intervals of a report are known to be too short, for people; None where none is."""
-    names = [name for name, e in report.metrics.items() if SHORT in (e.method or "")]
-    return f"{FEW}: the intervals of {', '.join(names)} {SHORT}" if names else None
+def caveats_line(report: Report, names: Sequence[str] | None = None) -> str | None:
+    """Which intervals of a report (of these names) are known to be too short, for people; None where none is."""
+    short = [name for name in names or report if SHORT in (report[name].method or "")]
+    worst = f" ({SHORTEST[0]} as little as {SHORTEST[1]})" if SHORTEST[0] in short else ""
+    return f"{FEW}: the intervals of {', '.join(short)} {SHORT}{worst}" if short else None

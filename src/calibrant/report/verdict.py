@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from calibrant.display import Rows, headline
+from calibrant.metrics.intervals import caveats_line
 from calibrant.report.numbers import brief, items, p_value, percent, percent_pair
 from calibrant.types import Report
 
@@ -47,6 +48,8 @@ def shown(report: Report) -> tuple[str, Rows]:
     """What `repr(report)` shows: the headline, and six numbers with their intervals."""
     of = f"{items(report.n)}" + ("" if report.k is None else f", {report.k:,} classes")
     rows = [(name, brief(name, report[name])) for name in headline(report)]
+    if (caveat := caveats_line(report, headline(report))) is not None:
+        rows.append(("note", caveat))
     if report.by is not None:
         rows.append((f"by {report.by.column}", report.by._shown()[0]))
     return f"{verdict(report)} ({of})", rows
