@@ -13,9 +13,9 @@ import scipy.stats
 from calibrant import files
 from calibrant.bench import Cell, Store
 from calibrant.bench.measure import blank
-from calibrant.bench.reproduction import groups
 from calibrant.bench.run import measure
-from calibrant.bench.tables import differences, interval, lines, moments, standing, within
+from calibrant.bench.seeds import groups, interval, moments, within
+from calibrant.bench.tables import compared, lines, standing
 from calibrant.cli import run
 from calibrant.errors import CalibrantError, DivergedError, FileError, InputError
 from calibrant.metrics import METRICS
@@ -257,7 +257,7 @@ SEEDS = ((0, 0.1, 0.03), (1, 0.3, 0.05))
 
 def test_differences_are_paired_by_seed() -> None:
     a, b = [cell("a", s, v) for s, v in enumerate((0.1, 0.2, 0.3))], [cell("b", s, v) for s, v in enumerate((0.2, 0.3))]
-    [d] = differences(a, b)
+    [d] = compared("a", "b", a + b)
     assert (d.mean, d.seeds, d.error) == (pytest.approx(0.1), 2, pytest.approx(0.0, abs=1e-12))
 
 
@@ -279,7 +279,7 @@ def test_other_settings_are_another_row_and_never_further_seeds() -> None:
     ]
     [alone] = lines(cells[:2])
     assert alone.settings == "", "seed and engine do not tell rows apart"
-    [d] = differences(cells, [with_decay(cell("b", 0, 0.15), 0.0)])
+    [d] = compared("a", "b", [*cells, with_decay(cell("b", 0, 0.15), 0.0)])
     assert (d.mean, d.seeds, d.settings) == (pytest.approx(0.05), 1, "optimiser.weight_decay=0.0")
 
 

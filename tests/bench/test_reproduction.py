@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from calibrant.bench import Cell
-from calibrant.bench.reproduction import Entry, beside, gpu_minutes, groups, judged, value
+from calibrant.bench.reproduction import Entry, beside, gpu_minutes, judged
+from calibrant.bench.seeds import groups, value
 from calibrant.bench.table_text import FORMATS, scale_words, text_of
+from calibrant.bench.tables import lines
 from calibrant.cli import run
 from calibrant.papers.reported import AS_TRAINED, CLAIMS, TABLES, Claim, Pair, Source
 from calibrant.papers.reported.table import table
@@ -185,3 +187,17 @@ def test_bench_show_prints_the_papers_tables_from_the_store(capsys: pytest.Captu
         assert run(["bench", "show", wrong]) == 2
     assert run(["bench", "show", "rc", "--format", "html"]) == 2
     assert "known: latex, markdown, text" in capsys.readouterr().err
+
+
+def test_of_two_cells_of_one_seed_that_nothing_tells_apart_the_fuller_counts() -> None:
+    few, many = (
+        Cell("a/t/x", 0, "paper", key, "done", {"recipe": {"seed": 0}, **more}, {AS_TRAINED: numbers})
+        for key, more, numbers in (
+            ("b", {"tuned_on": "all"}, {"nll": 0.5}),
+            ("a", {}, {"nll": 0.4, "ece": 0.1}),
+        )
+    )
+    for cells in ([few, many], [many, few]):
+        [group] = groups(cells, ["a/t/x"])
+        assert group.runs["a/t/x"] == {0: many}
+        assert {line.metric: line.mean for line in lines(cells)} == {"nll": 0.4, "ece": 0.1}

@@ -20,7 +20,7 @@ from calibrant.bench.place import Place
 from calibrant.bench.plan import plan
 from calibrant.bench.run import measure
 from calibrant.bench.run import run as run_steps
-from calibrant.bench.tables import differences, lines, standing
+from calibrant.bench.tables import compared, lines, standing
 from calibrant.cli import run
 from calibrant.errors import FileError
 from calibrant.executors import InProcess
@@ -231,7 +231,7 @@ def test_engines_share_a_key_and_a_training(tmp_path: Path) -> None:
 def test_differences_do_not_mix_scales() -> None:
     a = [made("a", 0, 0.1), replace(made("a", 0, 0.5), scale="2of9")]
     b = [made("b", 0, 0.3), replace(made("b", 0, 0.6), scale="2of9")]
-    assert [(d.scale, pytest.approx(d.mean)) for d in differences(a, b)] == [("paper", 0.2), ("2of9", 0.1)]
+    assert [(d.scale, pytest.approx(d.mean)) for d in compared("a", "b", a + b)] == [("paper", 0.2), ("2of9", 0.1)]
 
 
 def test_ten_thousand_cells_have_a_status_in_seconds(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from calibrant.bench.place import Place, Placed
+from calibrant.bench.pooled import BATCH
 from calibrant.bench.store import BOTH, KEY_LENGTH
 from calibrant.data import Batches, Data, data_root
 from calibrant.ensembles.single import predict
@@ -26,8 +27,6 @@ from calibrant.training.recipe import Recipe, digest
 from calibrant.training.run import make_fabric
 from calibrant.training.settings import plain
 from calibrant.types import Split
-
-BATCH = 500
 
 
 @dataclass(frozen=True)

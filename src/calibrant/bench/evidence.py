@@ -13,9 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calibrant.bench.reproduction import PAPER, Group, differences, groups, mean
+from calibrant.bench.seeds import FEWEST_SEEDS, PAPER, Group, differences, groups, mean, moments
 from calibrant.bench.store import Cell
-from calibrant.bench.tables import FEWEST_SEEDS, moments
 from calibrant.bench.verdict import interval, p_value, pool
 from calibrant.metrics.compare import holm
 from calibrant.papers import AS_TRAINED

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.data import Batches, Data
+from calibrant.data import Batches, Data, Part
 from calibrant.ensembles import Ensemble, assemble
 from calibrant.ensembles.ensemble import LogMean
 from calibrant.ensembles.ingredients import Ingredients
@@ -30,6 +30,11 @@ OPTIONS = ("members", "sigma", "p", "where", "distribution", "search", "epochs")
 CURVE = ("nll", "accuracy", "ece", "auroc")
 
 BATCH = 500
+
+
+def batches(part: Part, trained: Trained, device: torch.device) -> Batches:
+    """Items as the network of a run takes them."""
+    return Batches(part, BATCH, device=device, mean=trained.mean, std=trained.std)
 
 
 def checkpoints_wanted(ensemble: Choice, epochs: int) -> int:
@@ -54,8 +59,8 @@ def pooled(
             raise unknown(f"option of ensemble {ensemble.name!r}", key, OPTIONS)
     folder = chosen(run)
 
-    def batches(split: Split) -> Batches:
-        return Batches(data[split], BATCH, device=device, mean=trained.mean, std=trained.std)
+    def of(split: Split) -> Batches:
+        return batches(data[split], trained, device)
 
     options = {k: v for k, v in ensemble.options.items() if k != "epochs"}
     made = assemble(
@@ -64,9 +69,9 @@ def pooled(
             list(members),
             **options,
             seed=seed,
-            held_out=lambda: batches(Split.CALIBRATION),
+            held_out=lambda: of(Split.CALIBRATION),
             checkpoints=lambda: list(kept_weights(folder).values()),
-            training=lambda: (x for x, _, _ in batches(Split.TRAIN)),
+            training=lambda: (x for x, _, _ in of(Split.TRAIN)),
             class_axis=-1,  # of every network that was trained here
         ),
     )

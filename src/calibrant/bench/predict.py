@@ -20,9 +20,9 @@ from typing import Any
 import torch
 
 from calibrant.bench import by_level, shifted, video
-from calibrant.bench.pooled import checkpoints_wanted, pooled, size_curve
+from calibrant.bench.pooled import batches, checkpoints_wanted, pooled, size_curve
 from calibrant.bench.store import BOTH
-from calibrant.data import Batches, Data, load
+from calibrant.data import Data, load
 from calibrant.ensembles import DeepEnsemble
 from calibrant.ensembles.single import predict as predict_with
 from calibrant.errors import InputError
@@ -34,7 +34,6 @@ from calibrant.training.run_folder import load as load_run
 from calibrant.training.settings import Choice, plain
 from calibrant.types import Predictions, Split, jsonable
 
-BATCH = 500
 FEATURED, OWN, SHIFTED = "featured", "own", "shifted"
 RECORD = "said.json"
 
@@ -105,17 +104,15 @@ def predict(
             if ensemble is None:
                 p = _asked(network, other, split, trained, device)
             else:
-                batches = Batches(other[split], BATCH, device=device, mean=trained.mean, std=trained.std)
-                p = made.predict(batches, split=split, device=device, classes=data.classes, class_axis=-1)
+                items = batches(other[split], trained, device)
+                p = made.predict(items, split=split, device=device, classes=data.classes, class_axis=-1)
             write(out / f"{name}-{split.value}.npz", p)
     hashed.write(out / RECORD, jsonable(said))
 
 
 def _own(made: Any, trained: Trained, data: Data, device: torch.device, out: Path) -> dict[str, list[float | None]]:
     """An ensemble's pooled predictions; of the test set what each further member adds (SS Fig. 3)."""
-    calibration, test = (
-        Batches(data[split], BATCH, device=device, mean=trained.mean, std=trained.std) for split in BOTH
-    )
+    calibration, test = (batches(data[split], trained, device) for split in BOTH)
     options: dict[str, Any] = {"device": device, "classes": data.classes, "class_axis": -1}
     write(out / f"{OWN}-calibration.npz", made.predict(calibration, split=Split.CALIBRATION, **options))
     p, curve = size_curve(made, test, data)
@@ -126,8 +123,7 @@ def _own(made: Any, trained: Trained, data: Data, device: torch.device, out: Pat
 def _asked(
     network: Any, data: Data, split: Split, trained: Trained, device: torch.device, **options: Any
 ) -> Predictions:
-    batches = Batches(data[split], BATCH, device=device, mean=trained.mean, std=trained.std)
-    return predict_with(network, batches, device=device, split=split, **options)
+    return predict_with(network, batches(data[split], trained, device), device=device, split=split, **options)
 
 
 def _same_task(names: tuple[str, ...], data: Data, root: Any) -> Mapping[str, Data]:

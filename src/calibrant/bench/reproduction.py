@@ -6,43 +6,13 @@ says in what. What a cell's notes say about it (schedule ours, 3 members instead
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from calibrant.bench.seeds import PAPER, Group, Mean, differences, groups, mean
 from calibrant.bench.store import Cell
-from calibrant.bench.tables import differing, fullest_last, interval, moments, told_by, within
 from calibrant.bench.verdict import Verdict, judge, pool
 from calibrant.papers.reported import Claim, Column, Number, Pair, Row, Source, Table
-
-PAPER = "paper"
-"""The scale of a cell that has the epochs, the network and the data of its row."""
-SMOKE = "smoke"
-"""Shows that a row runs, on stand-ins; never beside a paper's number."""
-EXTRAS = "extras/"
-Runs = Mapping[str, Mapping[int, Cell]]
-"""Experiment → seed → cell."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """Cells that may stand side by side: one scale, and one set of settings that some other cells do not have."""
-
-    scale: str
-    settings: str
-    runs: Runs
-
-
-@dataclass(frozen=True)
-class Mean:
-    """A number over seeds; `of` says what its interval is of."""
-
-    value: float
-    low: float | None
-    high: float | None
-    of: str
-    seeds: int
 
 
 @dataclass(frozen=True)
@@ -72,75 +42,6 @@ class Judged:
     means: tuple[Mean | None, Mean | None]  # method, baseline
     caveats: tuple[str, ...]
     cells: tuple[Cell, ...]
-
-
-def value(cell: Cell, source: Source, metric: str) -> float | None:
-    """A number of a cell: `measured` of the variant, or of `extras/curve/nll/1` what the extras hold there."""
-    if metric == "error":
-        accuracy = value(cell, source, "accuracy")
-        return None if accuracy is None else 1 - accuracy
-    if metric == "temperature":
-        found = cell.extras.get(source.variant)
-        return found if isinstance(found, float) else None
-    if source.variant.startswith(EXTRAS):
-        return _at(cell.extras, source.variant.removeprefix(EXTRAS).split("/"))
-    return cell.measured.get(source.variant, {}).get(metric)
-
-
-def _at(extras: Any, path: Sequence[str]) -> float | None:
-    """What lies at a path of keys and indices; of an estimate its value."""
-    for step in path:
-        extras = extras[int(step)] if isinstance(extras, list) and int(step) < len(extras) else _key(extras, step)
-    found = _key(extras, "value") if isinstance(extras, Mapping) else extras
-    return float(found) if isinstance(found, int | float) else None
-
-
-def _key(of: Any, name: str) -> Any:
-    return of.get(name) if isinstance(of, Mapping) else None
-
-
-def groups(cells: Iterable[Cell], experiments: Iterable[str]) -> list[Group]:
-    """The experiments' finished cells, by scale and by the settings in which cells of one experiment differ."""
-    wanted = set(experiments)
-    by_scale: dict[str, dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
-    for cell in cells:
-        if cell.counts and cell.experiment in wanted and cell.scale != SMOKE:
-            by_scale[cell.scale][cell.experiment].append(cell)
-    found: dict[tuple[str, str], dict[str, dict[int, Cell]]] = defaultdict(lambda: defaultdict(dict))
-    for scale, rows in by_scale.items():
-        keys = sorted({key for these in rows.values() for key in differing(these)})
-        for name, these in rows.items():
-            for cell in fullest_last(these):
-                found[scale, told_by(cell, keys)][name][cell.seed] = cell
-    order = sorted(found, key=lambda g: (g[0] != PAPER, g))
-    return [Group(scale, settings, found[scale, settings]) for scale, settings in order]
-
-
-def differences(group: Group, method: Source, baseline: Source, metric: str) -> list[float]:
-    """Method minus baseline, of the seeds that both have."""
-    ours, base = (group.runs.get(s.experiment, {}) for s in (method, baseline))
-    out = []
-    for seed in sorted(ours.keys() & base.keys()):
-        a, b = value(ours[seed], method, metric), value(base[seed], baseline, metric)
-        if a is not None and b is not None:
-            out.append(a - b)
-    return out
-
-
-def mean(group: Group, source: Source, metric: str) -> Mean | None:
-    """A number over the seeds of a group."""
-    cells = [(c, value(c, source, metric)) for c in group.runs.get(source.experiment, {}).values()]
-    known = [(c, v) for c, v in cells if v is not None]
-    if not known:
-        return None
-    bounds = []
-    for cell, v in known:
-        low, high = cell.intervals.get(source.variant, {}).get(metric, (None, None))
-        if low is not None and high is not None:
-            bounds.append((low - v, high - v))
-    values = [v for _, v in known]
-    low, high, of = interval(values, bounds, within(metric), known[0][0].resampled)
-    return Mean(moments(values)[0], low, high, of, len(values))
 
 
 def beside(table: Table, cells: Sequence[Cell]) -> list[Entry]:

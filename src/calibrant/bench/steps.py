@@ -147,24 +147,29 @@ class Measure(Placed):
         return tuple(step.key for step in self.before)
 
     def done(self) -> bool:
-        return self.measured() and all(e.name in self._there()["rows"] for e in self.rows)
+        found = self._there()
+        return found.get("status") == "done" and all(e.name in found["rows"] for e in self.rows)
 
     def measured(self) -> bool:
         """Whether the numbers are there, for these rows or for others."""
-        return self.damage is None and self._there().get("status") == "done"
+        return self._there().get("status") == "done"
+
+    def _there(self) -> dict[str, Any]:
+        return {} if self.damage is not None or not self._file.is_file() else hashed.read(self._file)
 
     @property
     def damage(self) -> FileError | None:
         """What is wrong with the cell's file, if it was edited or damaged: it is nobody's cell, and stays as it is."""
         try:
-            self._there()
+            if self._file.is_file():
+                hashed.read(self._file)
         except FileError as error:
             return error
         return None
 
-    def _there(self) -> dict[str, Any]:
-        path = self.place.store.path(self.experiment.key(self.seed, self.scale))
-        return hashed.read(path) if path.is_file() else {}
+    @property
+    def _file(self) -> Path:
+        return self.place.store.path(self.experiment.key(self.seed, self.scale))
 
     def run(self, deadline: float | None) -> None:
         if self.damage is not None:

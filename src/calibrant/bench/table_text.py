@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from calibrant.bench.reproduction import PAPER, Entry, Group
+from calibrant.bench.reproduction import Entry
+from calibrant.bench.seeds import PAPER, Group
 from calibrant.bench.verdict import Verdict
 from calibrant.papers.reported import Column, Number, Table
 from calibrant.report import numbers

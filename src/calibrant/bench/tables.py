@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,10 +9,11 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+from calibrant.bench.seeds import PAPER, Group, differences, differing, groups, mean, moments, told_by
 from calibrant.bench.store import Cell, Store
-from calibrant.metrics import METRICS
 from calibrant.papers import Experiment, Scale
 from calibrant.papers.experiment import OF_NO_METHOD, flat
+from calibrant.papers.reported import Source
 from calibrant.types import jsonable
 
 
@@ -40,109 +40,29 @@ class Line:
     settings: str  # what tells these cells from others of the same experiment and scale; mostly nothing
 
 
-NOT_A_METHOD = ("seed", "engine", "precision", "calibrators", "metrics")
-"""Settings in which the seeds of one row may differ and still be put together: the last two only add numbers."""
-
-
-def differing(cells: Sequence[Cell]) -> list[str]:
-    """Settings in which cells differ. One that only some of them know came with a later version, and is none."""
-    found = [dict(flat(c.settings)) for c in cells]
-    known = set(found[0]).intersection(*found) if found else set()
-    told = [k for k in known if k.split(".")[-1] not in NOT_A_METHOD and any(f[k] != found[0][k] for f in found)]
-    return sorted(told)
-
-
-def told_by(cell: Cell, keys: Sequence[str]) -> str:
-    """`optimiser.weight_decay=0.0`, for the keys that `differing` found."""
-    own = dict(flat(cell.settings)) if keys else {}
-    return ", ".join(f"{k.removeprefix('recipe.')}={json.dumps(own[k])}" for k in keys if k in own)
-
-
-def fullest_last(cells: Iterable[Cell]) -> list[Cell]:
-    """So that a mapping by seed keeps, of several cells that nothing tells apart, the one with the most numbers."""
-    return sorted(cells, key=lambda cell: sum(map(len, cell.measured.values())))
-
-
-def lines(cells: Iterable[Cell], *, only_reported: bool = False) -> list[Line]:
+def lines(cells: Iterable[Cell]) -> list[Line]:
     """Over the seeds of each (experiment, scale, settings, variant, metric): trainings of other settings, such as
     another weight decay, are other rows, never further seeds of one."""
-    rows: dict[tuple[str, str], list[Cell]] = defaultdict(list)
+    rows: dict[str, list[Cell]] = defaultdict(list)
     for cell in cells:
-        if cell.counts:
-            rows[cell.experiment, cell.scale].append(cell)
-    out: list[Line] = []
-    for these in rows.values():
-        keys, groups = differing(these), dict[str, dict[int, Cell]]()
-        for cell in these:
-            groups.setdefault(told_by(cell, keys), {})
-        for cell in fullest_last(these):
-            groups[told_by(cell, keys)][cell.seed] = cell
-        for settings, by_seed in groups.items():
-            out += _lines([by_seed[seed] for seed in sorted(by_seed)], settings)
-    return [line for line in out if line.reported is not None or not only_reported]
+        rows[cell.experiment].append(cell)
+    apart = [(name, group) for name, these in rows.items() for group in groups(these, [name], smoke=True)]
+    return [line for name, group in apart for line in _lines(group, name)]
 
 
-def _lines(cells: Sequence[Cell], settings: str) -> Iterator[Line]:
-    """The lines of cells that are seeds of one training."""
-    first = cells[0]
-    for variant, metric in dict.fromkeys((v, m) for c in cells for v, row in c.measured.items() for m in row):
-        each = [(c, value) for c in cells if (value := c.measured.get(variant, {}).get(metric)) is not None]
-        if not each:
-            continue
-        ends = [(value, c.intervals.get(variant, {}).get(metric, (None, None))) for c, value in each]
-        bounds = [(low - v, high - v) for v, (low, high) in ends if low is not None and high is not None]
-        values = [value for _, value in each]
-        reported = first.reported.get(variant, {}).get(metric) if first.scale == "paper" else None
-        about = (*moments(values), *interval(values, bounds, within(metric), first.resampled), len(values))
-        yield Line(first.experiment, variant, metric, reported, *about, first.scale, settings)
+def _lines(group: Group, name: str) -> Iterator[Line]:
+    cells = list(group.runs[name].values())
+    for variant, metric in measured(cells):
+        values = [v for c in cells if (v := c.measured.get(variant, {}).get(metric)) is not None]
+        if (m := mean(group, Source(name, variant), metric)) is not None:
+            reported = cells[0].reported.get(variant, {}).get(metric) if group.scale == PAPER else None
+            about = (reported, m.value, moments(values)[1], m.low, m.high, m.of, m.seeds)
+            yield Line(name, variant, metric, *about, group.scale, group.settings)
 
 
-FEWEST_SEEDS = 3
-"""Below it, seeds say nothing about a method."""
-
-
-def within(metric: str) -> tuple[float, float]:
-    """The values that a metric can have; any number for what is not in the table of metrics."""
-    if metric not in METRICS:
-        return -math.inf, math.inf
-    known = METRICS[metric]
-    return -1.0 if known.better == "zero" else 0.0, 1.0 if known.percent else math.inf
-
-
-def interval(
-    values: Sequence[float],
-    items: Sequence[tuple[float, float]],
-    ends: tuple[float, float] = (-math.inf, math.inf),
-    unit: str = "items",
-) -> tuple[float | None, float | None, str]:
-    """95% of the mean over seeds, and what it is of: half-widths of seeds and of items added in squares.
-
-    The seeds share their test items, so averaging over seeds does not shrink the items' part. Nothing beyond `ends`.
-    """
-    mean, deviation = moments(values)
-    spread = 0.0 if deviation is None else student(len(values) - 1) * deviation / math.sqrt(len(values))
-    if len(items) == len(values):
-        below, above = (math.fsum(side) / len(items) for side in zip(*items, strict=True))
-        of = unit if deviation is None else f"seeds and {unit}"
-    elif len(values) >= FEWEST_SEEDS:
-        below, above, of = 0.0, 0.0, "seeds"
-    else:
-        return None, None, "nothing"
-    return max(mean - math.hypot(spread, below), ends[0]), min(mean + math.hypot(spread, above), ends[1]), of
-
-
-def student(freedom: int) -> float:
-    """The 97.5% point of Student's t."""
-    from scipy.stats import t
-
-    return float(t.ppf(0.975, freedom))
-
-
-def moments(values: Sequence[float]) -> tuple[float, float | None]:
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, None
-    return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
+def measured(cells: Iterable[Cell]) -> list[tuple[str, str]]:
+    """Variants and metrics, in the order of the cells."""
+    return list(dict.fromkeys((v, m) for c in cells for v, row in c.measured.items() for m in row))
 
 
 @dataclass(frozen=True)
@@ -223,22 +143,14 @@ class Difference:
     settings: str
 
 
-def differences(a: Sequence[Cell], b: Sequence[Cell]) -> list[Difference]:
-    """Paired by scale, seed, and what tells trainings of one row apart: claims about methods need seeds, not items."""
+def compared(a: str, b: str, cells: Iterable[Cell]) -> list[Difference]:
+    """Of two experiments, paired by scale, seed, and what tells trainings of one row apart: claims about methods need
+    seeds, not items."""
     out = []
-    for scale in dict.fromkeys(c.scale for c in a):
-        sides = [[c for c in side if c.scale == scale and c.counts] for side in (a, b)]
-        keys = sorted({k for side in sides for k in differing(side)})
-        first, second = ({(told_by(c, keys), c.seed): c for c in fullest_last(side)} for side in sides)
-        pairs: dict[tuple[str, str, str], list[float]] = defaultdict(list)
-        for settings, seed in sorted(first.keys() & second.keys()):
-            for variant, row in first[settings, seed].measured.items():
-                other = second[settings, seed].measured.get(variant, {})
-                for metric, value in row.items():
-                    if value is not None and other.get(metric) is not None:
-                        pairs[settings, variant, metric].append(float(other[metric] or 0.0) - value)
-        for (settings, variant, metric), found in pairs.items():
-            mean, deviation = moments(found)
-            error = None if deviation is None else deviation / math.sqrt(len(found))
-            out.append(Difference(scale, variant, metric, mean, error, len(found), settings))
+    for group in groups(cells, {a, b}, smoke=True):
+        for variant, metric in measured(group.runs.get(a, {}).values()):
+            if each := differences(group, Source(b, variant), Source(a, variant), metric):
+                middle, deviation = moments(each)
+                error = None if deviation is None else deviation / math.sqrt(len(each))
+                out.append(Difference(group.scale, variant, metric, middle, error, len(each), group.settings))
     return out

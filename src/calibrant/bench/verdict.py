@@ -28,7 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from calibrant.bench.tables import FEWEST_SEEDS, moments
+from calibrant.bench.seeds import FEWEST_SEEDS, half_width, moments
 
 Word = Literal["reproduced", "direction only", "not reproduced", "inconclusive", "single run", "other scale", "not run"]
 WORDS: tuple[Word, ...] = Word.__args__  # type: ignore[attr-defined]
@@ -80,12 +80,9 @@ def pool(methods: Sequence[Sequence[float]]) -> Spread | None:
 
 def interval(each: Sequence[float], pooled: Spread | None = None) -> tuple[float | None, float | None]:
     """95% of the mean difference over seeds; (None, None) for one seed."""
-    from scipy.stats import t
-
     if (spread := _spread(each, pooled)) is None:
         return None, None
-    mean = moments(each)[0]
-    half = float(t.ppf(0.975, spread.freedom)) * math.sqrt(spread.variance / len(each))
+    mean, half = moments(each)[0], half_width(spread.variance, spread.freedom, len(each))
     return mean - half, mean + half
 
 

@@ -203,16 +203,16 @@ def compare(
     asked = _scale(scale, epochs)
     scales = {n: e.scale_name(asked) for n in (a, b) for e in _experiments(n) if asked is not None}
     with readable(results) as store:
-        sides = [[c for c in store.cells(n) if c.scale == scales.get(n, c.scale)] for n in (a, b)]
-        _compare(a, b, sides, f"{f' at scale {asked}' if asked else ''} under {results}", as_json)
+        cells = [c for n in (a, b) for c in store.cells(n) if c.scale == scales.get(n, c.scale)]
+        _compare(a, b, cells, f"{f' at scale {asked}' if asked else ''} under {results}", as_json)
 
 
-def _compare(a: str, b: str, sides: list[list[Cell]], where: str, as_json: bool) -> None:
-    from calibrant.bench.tables import differences
+def _compare(a: str, b: str, cells: list[Cell], where: str, as_json: bool) -> None:
+    from calibrant.bench.tables import compared
     from calibrant.report.comparison import signed
     from calibrant.report.numbers import metric_of
 
-    rows = differences(*sides)
+    rows = compared(a.strip("/"), b.strip("/"), cells)
     if not rows:
         raise InputError(f"{a} and {b} have no seed in common{where}")
     if as_json:
