@@ -9,11 +9,25 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.hurried import few_replicates
+
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 # a busy machine is no bug, and a failure must come back when the test is run again
 settings.register_profile("calibrant", deadline=None, derandomize=True)
 settings.load_profile("calibrant")
+
+
+SHOWN = ("cli", "report", "training")
+"""Folders whose tests look at what is shown, written and refused: rough intervals will do there."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        if request.path.parent.name in SHOWN:
+            few_replicates(monkeypatch)
+        yield
 
 
 @pytest.fixture(autouse=True)

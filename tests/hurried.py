@@ -1,4 +1,4 @@
-"""Pages are run to see that they run: what they compare by the clock, they compare in less time."""
+"""Less work by the clock and by chance, for tests that look at what is shown, written and refused, not at numbers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,23 @@ from functools import partialmethod
 
 import pytest
 
-from calibrant.cli import audit_advice
-from calibrant.posthoc.auto import Auto
-
 
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The automatic choice and an audit's advice try a few calibrators only, unless a budget is given."""
+    """An audit's advice and the automatic choice try a few calibrators only, and intervals are rough."""
+    from calibrant.cli import audit_advice
+    from calibrant.posthoc.auto import Auto
+
     monkeypatch.setattr(audit_advice, "BUDGET", 0.2)
     monkeypatch.setattr(Auto, "__init__", partialmethod(Auto.__init__, budget=0.5))
+    few_replicates(monkeypatch)
+
+
+def few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals from 100 replicates, wherever no number of them is given."""
+    from calibrant.metrics.conventions import Resampling
+    from calibrant.metrics.evaluate import evaluate
+
+    assert Resampling.__init__.__defaults__ is not None and evaluate.__kwdefaults__ is not None
+    seed, _, level = Resampling.__init__.__defaults__
+    monkeypatch.setattr(Resampling.__init__, "__defaults__", (seed, 100, level))
+    monkeypatch.setitem(evaluate.__kwdefaults__, "replicates", 100)

@@ -8,24 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 
-from calibrant.bench import Cell, measure, shifted, video
+from calibrant.bench import Cell, shifted, video
 from calibrant.bench.place import Place
 from calibrant.bench.reproduction import beside
 from calibrant.bench.run import run
 from calibrant.bench.shifted import Asked
 from calibrant.bench.tables import lines
 from calibrant.executors import InProcess
-from calibrant.metrics.evaluate import evaluate
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment
 from calibrant.papers.reported import TABLES
 from calibrant.training import How
 from tests.bench.stand_ins import factory, publish, stand_in
+from tests.hurried import few_replicates
 
 EXPERIMENTS = [e for paper in PAPERS.values() for e in paper.experiments]
 NAMES = list(dict.fromkeys(f"{e.paper}/{e.table}" for e in EXPERIMENTS))
@@ -74,7 +73,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Tables share their trainings; intervals are drawn a few times, for here nobody reads them."""
     few = replace(shifted.RESAMPLING, replicates=40)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(measure, "evaluate", partial(evaluate, replicates=40))
+        few_replicates(monkeypatch)
         for module in (shifted, video):
             monkeypatch.setattr(module, "RESAMPLING", few)
         yield tmp_path_factory.mktemp("every_table")
