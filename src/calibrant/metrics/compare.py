@@ -12,8 +12,6 @@ from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
-import torch
-
 from calibrant.display import Rows, Shown, headline
 from calibrant.errors import InputError, no_member, unknown
 from calibrant.files.data_frame import given
@@ -176,68 +174,49 @@ def differences(
     resampling: Resampling,
 ) -> tuple[Difference, ...]:
     """One row per metric, Holm's correction and verdict included."""
-    points = {m.name: (point(m, panels[0]), point(m, panels[1])) for m in metrics}
-    rare = min(rarer(p) for p in panels)
-    few = {m.name: too_few(m.name, rare, drawn=True) for m in metrics}
-    known = [m for m in metrics if all(e.value is not None for e in points[m.name])]
-    drawn = [m for m in known if few[m.name] is None and not _is_error(m)]
-    turn = turned(panels)  # b against a mirrors a against b: the data say whose noise is drawn first
-    noise = PairedNoise(panels[::-1] if turn else panels, resampling)
-    enough = units(panels[0].scores)[1] >= 2
-    (on_a, reps_a), (on_b, reps_b) = (
-        bootstrap(noise.panels, drawn, resampling.replicates, resampling.seed)[:: -1 if turn else 1]
-        if drawn and enough
-        else (({}, {}), ({}, {}))
-    )
-    # n units that all agree can do so by chance: no bootstrap of theirs shows more than a sign test would
-    least = 2.0 ** (1 - units(panels[0].scores)[1])
-    rows, found = [], {}
+    rare, count = min(rarer(p) for p in panels), units(panels[0].scores)[1]
+    rows = []
     for m in metrics:
-        a, b = points[m.name]
+        a, b = (point(m, p) for p in panels)
         row = Difference(m.name, a.value, b.value, reason=a.reason or b.reason)
         if a.value is not None and b.value is not None:
             change = abs(b.value) - abs(a.value) if m.better == "zero" else b.value - a.value
-            reason = few[m.name] if enough else "one item: no interval"
-            row = Difference(m.name, a.value, b.value, change, reason=reason)
-            if reason is None:
-                values = (a.value, b.value)
-                if _is_error(m):
-                    asked = (both[::-1], values[::-1]) if turn else (both, values)
-                    error = _of_errors(m, asked[0], noise, asked[1], resampling.level)
-                    result = error.mirrored() if turn else error
-                else:
-                    result = _drawn(m, panels, values, (on_a, on_b), (reps_a, reps_b), resampling.level)
-                found[m.name] = paired.agreed(result, least, resampling.level)
+            reason = "one item: no interval" if count < 2 else too_few(m.name, rare, drawn=True)
+            row = replace(row, difference=change, reason=reason)
         rows.append(row)
+    values = {r.metric: (r.a, r.b) for r in rows if r.a is not None and r.b is not None and r.reason is None}
+    found = tested(both, panels, values, resampling)
     adjusted = holm({name: result.p for name, result in found.items()})
     return tuple(_judged(row, found.get(row.metric), adjusted.get(row.metric), resampling.level) for row in rows)
 
 
-def _is_error(m: Metric) -> bool:
-    """Whether its plug-in value is biased by noise, so that no bootstrap around it covers."""
-    return m.compute is ece_classwise or estimated(m) is not None
-
-
-def _of_errors(
-    m: Metric, both: tuple[Predictions, Predictions], noise: PairedNoise, values: tuple[float, float], level: float
-) -> paired.Paired:
-    error = estimated(m)
-    if error is None:
-        return paired.classwise(both, noise.panels, values, level)
-    return paired.calibration(error, noise, values, level)
-
-
-def _drawn(
-    m: Metric,
+def tested(
+    both: tuple[Predictions, Predictions],
     panels: tuple[Panel, Panel],
-    values: tuple[float, float],
-    on_cells: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]],
-    replicates: tuple[Mapping[str, torch.Tensor], Mapping[str, torch.Tensor]],
-    level: float,
-) -> paired.Paired:
-    # what merging ranks into cells changed is taken off the replicates
-    a, b = (r[m.name] + (v - float(on[m.name])) for r, v, on in zip(replicates, values, on_cells, strict=True))
-    return paired.smooth(m, panels, values, (a, b), level)
+    values: Mapping[str, tuple[float, float]],
+    resampling: Resampling,
+) -> dict[str, paired.Paired]:
+    """Interval and p of the difference of each metric, from its two values."""
+    if turned(panels):  # b against a mirrors a against b: the data say whose noise is drawn first
+        other = tested(both[::-1], panels[::-1], {name: (b, a) for name, (a, b) in values.items()}, resampling)
+        return {name: result.mirrored() for name, result in other.items()}
+    noise, level = PairedNoise(panels, resampling), resampling.level
+    smooth = [m for m in map(METRICS.__getitem__, values) if estimated(m) is None and m.compute is not ece_classwise]
+    drawn = bootstrap(panels, smooth, resampling.replicates, resampling.seed) if smooth else []
+    # n units that all agree can do so by chance: no bootstrap of theirs shows more than a sign test would
+    least = 2.0 ** (1 - units(panels[0].scores)[1])
+    out = {}
+    for name, pair in values.items():
+        m, error = METRICS[name], estimated(METRICS[name])
+        if error is not None:
+            result = paired.calibration(error, noise, pair, level)
+        elif m.compute is ece_classwise:
+            result = paired.classwise(both, panels, pair, level)
+        else:  # what merging ranks into cells changed is taken off the replicates
+            a, b = (r[name] + (v - float(on[name])) for v, (on, r) in zip(pair, drawn, strict=True))
+            result = paired.smooth(m, panels, pair, (a, b), level)
+        out[name] = paired.agreed(result, least, level)
+    return out
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:
