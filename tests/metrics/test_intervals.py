@@ -16,7 +16,7 @@ from calibrant.metrics import METRICS
 from calibrant.metrics.bca import acceleration, bca, design_effect, influence
 from calibrant.metrics.bootstrap import bootstrap, draw, merged
 from calibrant.metrics.calibration_cells import _few
-from calibrant.metrics.intervals import CAVEATS
+from calibrant.metrics.intervals import CAVEATS, SHORT
 from calibrant.metrics.table import Panel
 
 CALIBRATION = [n for n, m in METRICS.items() if m.family == "calibration" and n != "gap"]
@@ -124,6 +124,8 @@ def test_the_coverage_table_has_a_row_for_every_metric_and_caveats_explain_the_r
             if mark in cells:
                 said = [r.words for r in CAVEATS if name in r.metrics and words in r.words]
                 assert said, f"{name} has a {mark} in {page} and no caveat says so"
+    least = min((float(x) for _, cells in rows for x in re.findall(r"([\d.]+) ⚠", cells)), default=100.0)
+    assert least >= float(re.search(r"\((\d+)% at the worst\)", SHORT)[1])  # type: ignore[index]
 
 
 def test_certain_and_right_throughout() -> None:
