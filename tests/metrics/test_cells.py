@@ -13,11 +13,14 @@ from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.bca import bca_of_mean
 from calibrant.metrics.bootstrap import CELLS, draws, merge
+from calibrant.metrics.calibration import GapError
 from calibrant.metrics.calibration_cells import cells
 from calibrant.metrics.calibration_intervals import calibration_test
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.refinement import Runs, auroc
-from calibrant.metrics.table import Panel
+from calibrant.metrics.stream import state
+from calibrant.metrics.stream_report import report
+from calibrant.metrics.table import Metric, Panel
 
 RANKED = [n for n, m in METRICS.items() if m.family == "refinement"]
 
@@ -107,3 +110,22 @@ def test_one_group_has_no_test() -> None:
     p = sample(50)
     report = calibrant.evaluate(p.logits, p.labels, group=[0] * 50)
     assert report.extras["calibration_test"]["p"] is None
+
+
+def test_a_new_error_is_one_line_and_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Value against a loop over bins; interval, difference, groups and stream come with it."""
+    error = GapError(vector=lambda delta, cells: cells.mean_confidence * delta)
+    monkeypatch.setitem(METRICS, "weighted", Metric("weighted", "weighted", "calibration", "low", error))
+    p = sample(3000)
+    scores = reduce(p)
+    conf, hit = scores.confidence.numpy(), scores.correct.numpy()
+    bins = np.clip(np.ceil(conf * 15) - 1, 0, 14)
+    wanted = sum(conf[bins == b].mean() * abs((conf - hit)[bins == b].sum()) / 3000 for b in set(bins))
+    found = calibrant.evaluate(p, metrics=["weighted"])["weighted"]
+    assert found.value == pytest.approx(wanted, rel=1e-9) and found.low < wanted < found.high
+    grouped = calibrant.evaluate(p.logits, p.labels, metrics=["weighted"], group=np.arange(3000) % 50)["weighted"]
+    assert grouped.value == found.value and grouped.low < wanted < grouped.high
+    change = calibrant.compare(p.logits, 1.5 * p.logits, p.labels, metrics=["weighted"])["weighted"]
+    assert change.low < change.difference < change.high and change.method
+    streamed = report(state(scores), metrics=["weighted"], resampling=Resampling())["weighted"]
+    assert (streamed.value, streamed.low, streamed.high) == pytest.approx((wanted, found.low, found.high), rel=1e-6)
