@@ -121,7 +121,7 @@ def scored(fitted: FittedMap, p: Predictions, rows: Tensor | None = None) -> Sco
     """The scores of the mapped items (`rows`: of these). A map that only changes logits works on a chunk at a time."""
     if p.logits is None or type(fitted).predictions is not FittedMap.predictions:
         return reduce(fitted.predictions(p if rows is None else p.take(rows)), classwise=False)
-    return reduce(replace(p, predicted=None, confidence=None), classwise=False, through=fitted, rows=rows)
+    return reduce(replace(p, predicted=None, confidence=None), classwise=False, through=fitted.apply, rows=rows)
 
 
 def loss_of(scores: Scores, n: int) -> Tensor:

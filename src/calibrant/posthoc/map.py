@@ -94,22 +94,23 @@ class FittedMap(Shown):
             raise MapError("pass a map either logits or probs=")
         if probs is not None:
             logits = log_probabilities(as_tensor(probs, "probs"))
-            return self._apply(logits)
+            return self.apply(logits)
         z = logits if isinstance(logits, Tensor) else as_tensor(logits, "logits")
         if z.ndim > 1 and z.shape[-1] > 1 and look_like_probabilities(z, binary=False):
             warn(
                 "these logits look like probabilities, which a map would change wrongly; if they are, call map(probs=…)"
             )
-        return self._apply(z)
+        return self.apply(z)
 
-    def _apply(self, z: Tensor) -> Tensor:
+    def apply(self, z: Tensor) -> Tensor:
+        """`map(logits)` without the doubt whether they are logits, which is said where they are read."""
         return self.to(z.device).transform(self.columns(z).double())
 
     def predictions(self, p: Predictions) -> Predictions:
         """The same items after the map. Top-label maps override this to set `predicted`/`confidence`."""
         if p.logits is None:
             raise MapError(f"{self.method} needs logits or probabilities, but {p.source or 'this set'} is top-1 only")
-        return self.mapped(p, self._apply(p.logits))
+        return self.mapped(p, self.apply(p.logits))
 
     def mapped(
         self, p: Predictions, logits: Tensor | None, predicted: Tensor | None = None, confidence: Tensor | None = None
@@ -254,7 +255,7 @@ class Chain(FittedMap):
 
     def transform(self, logits: Tensor) -> Tensor:
         for each in self.maps:
-            logits = each._apply(logits)
+            logits = each.apply(logits)
         return logits
 
     def settings(self) -> dict[str, Any]:
