@@ -52,7 +52,7 @@ def test_corruptions_are_measured_of_the_network_its_ensemble_and_after_a_calibr
     dropout = Choice("dropout", {"members": 3})
     asked = replace(PLAIN, shifts=("corruptions",), ensembles=(dropout,))
     cell = measure(asked, 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs", QUIET)
-    sets = ["corruptions", *(f"intensity_{s}" for s in range(1, 6))]
+    sets = ["corruptions", "corruptions_15", *(f"intensity_{s}" for s in range(1, 6))]
     variants = ["", "+temperature", "+dropout", "+dropout+temperature"]
     clean = {AS_TRAINED, "temperature", "dropout", "dropout+temperature"}
     assert set(cell.measured) == clean | {f"{s}{v}" for s in sets for v in variants}

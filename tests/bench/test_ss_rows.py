@@ -14,7 +14,7 @@ from calibrant.papers import experiments
 ROWS = {
     "table_b1": 32, "table_b2": 16, "figure_b2": 5, "figure_a1": 10, "figure_b1": 7, "table_c1": 16, "table_c2": 16,
     "training": 18, "figure_f1": 10, "section_c3": 4, "figure_e1": 4, "table2": 2, "table_e1": 42,
-    "table_e2": 8, "table_e3": 6, "table_e4": 4, "figure9": 4,
+    "table_e2": 8, "table_e3": 6, "table_e4": 4, "figure9": 12,
 }  # fmt: skip
 
 
