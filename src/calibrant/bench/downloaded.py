@@ -90,9 +90,8 @@ class Downloaded(Placed):
 
     def _file(self) -> Path:
         root, name = data_root(self.place.how.root), f"weights/{self.published.weights}.npz"
-        if root is None or not (root / name).is_file():
-            raise FileError(
-                f"the network {self.published.weights} is not there: put its weights at {root or 'DATA'}/{name}, "
-                "DATA being the folder that CALIBRANT_DATA or --data-root names"
-            )
+        if root is None:
+            raise FileError(f"no data folder is named; set CALIBRANT_DATA or --data-root to one that has {name}")
+        if not (root / name).is_file():
+            raise FileError(f"{root / name} is not there; put the published weights into this file of the data folder")
         return root / name
