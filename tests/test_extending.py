@@ -201,10 +201,10 @@ ADDED: dict[str, Addition] = {
     ),
     "datasets": Addition(
         "data/dots.py",
-        "import torch\n\nfrom calibrant.data.records import DatasetSpec, Layout, Raw, numbered_classes\n"
+        "import torch\n\nfrom calibrant.data.records import DatasetSpec, Layout, Part, Raw, numbered_classes\n"
         "from calibrant.types import Split\n\n\ndef read_dots(root):\n"
         "    y = torch.arange(60) % 2\n    x = (y * 200).to(torch.uint8)[:, None, None, None].expand(60, 1, 8, 8)\n"
-        "    return Raw({Split.TRAIN: (x.clone(), y)})\n\n\n"
+        "    return Raw({Split.TRAIN: Part.of(x.clone(), y, Split.TRAIN)})\n\n\n"
         'DOTS = DatasetSpec(name="dots", title="bright and dark", layouts=(Layout((), read_dots, "made"),),\n'
         "    classes=numbered_classes(2), shape=(1, 8, 8), mean=(0.4,), std=(0.4,),\n"
         '    sizes={"validation": 10, "calibration": 10, "test": 10})\n',

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from calibrant.data import load
-from calibrant.data.records import Raw
-from calibrant.data.splits import split_parts, stratify
+from calibrant.data.records import Part
+from calibrant.data.splits import cut, stratify
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.types import Split
 
@@ -69,14 +69,14 @@ def test_a_seed_decides_and_the_global_generator_is_left_alone() -> None:
     assert not torch.equal(one, other)
 
 
-def raw(n: int = 100) -> Raw:
-    x = torch.arange(n).reshape(n, 1, 1, 1).to(torch.uint8)
-    return Raw({Split.TRAIN: (x, torch.arange(n) % 4), Split.TEST: (x[:20], torch.arange(20) % 4)})
+def official(n: int = 100) -> dict[Split, Part]:
+    x, y = torch.arange(n).reshape(n, 1, 1, 1).to(torch.uint8), torch.arange(n) % 4
+    return {Split.TRAIN: Part.of(x, y, Split.TRAIN), Split.TEST: Part.of(x[:20], y[:20], Split.TEST)}
 
 
 def test_official_test_stays_test() -> None:
     for seed in (0, 1):
-        parts = split_parts(raw(), {"validation": 10, "calibration": 0.2}, seed)
+        parts = cut(official(), {"validation": 10, "calibration": 0.2}, seed)
         assert parts[Split.TEST].index.tolist() == list(range(20))
         assert {name: part.n for name, part in parts.items()} == {
             Split.TRAIN: 70, Split.VALIDATION: 10, Split.CALIBRATION: 20, Split.TEST: 20,
@@ -86,18 +86,18 @@ def test_official_test_stays_test() -> None:
 
 
 def test_sizes_cap_and_drop() -> None:
-    parts = split_parts(raw(), {"train": 12, "validation": 0, "test": 8}, 0)
+    parts = cut(official(), {"train": 12, "validation": 0, "test": 8}, 0)
     assert {name: part.n for name, part in parts.items()} == {Split.TRAIN: 12, Split.TEST: 8}
 
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(InputError, match="do not fit into 100"):
-        split_parts(raw(), {"validation": 80, "calibration": 40}, 0)
+        cut(official(), {"validation": 80, "calibration": 40}, 0)
     with pytest.raises(UnknownNameError, match="did you mean 'validation'"):
         load("digits", sizes={"validaton": 3})
     with pytest.raises(UnknownNameError, match="did you mean 'digits'"):
         load("digit")
     with pytest.raises(InputError, match="validation part must be"):
-        split_parts(raw(), {"validation": -1}, 0)
+        cut(official(), {"validation": -1}, 0)
     with pytest.raises(InputError, match="no validation part"):
         load("digits", sizes={"validation": 0})["validation"]

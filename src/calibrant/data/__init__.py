@@ -25,7 +25,7 @@ from calibrant.data.label_maps import mark_parts
 from calibrant.data.mnist import FASHION_MNIST, MNIST
 from calibrant.data.news20 import NEWS20
 from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered_classes
-from calibrant.data.splits import cut, split_parts
+from calibrant.data.splits import cut
 from calibrant.data.subsets import class_numbers, restricted, scaled, split_name
 from calibrant.data.svhn import SVHN
 from calibrant.data.torch_dataset import Given, imported, parts_of
@@ -87,14 +87,14 @@ def load(
     raw = _find(spec, root)
     classes, usual = raw.classes or spec.classes, dict(spec.sizes)
     if chosen is not None:
-        if raw.lazy:
+        if any(part.items is not None for part in raw.parts.values()):
             raise InputError(f"{name_or_dataset}: to choose classes of a folder, pass a folder that holds only them")
         numbers = class_numbers(chosen, classes, name)
         whole, raw = raw, restricted(raw, numbers, classes)
         classes = raw.classes or ()
-        kept = {s: len(y) / max(1, len(whole.parts[s][1])) for s, (_, y) in raw.parts.items()}
-        usual = scaled(usual, kept.get(Split.TRAIN, 1.0))
-    splits = mark_parts(split_parts(raw, {**usual, **(sizes or {})}, seed), ignore_index, name)
+        if Split.TRAIN in raw.parts:
+            usual = scaled(usual, raw.parts[Split.TRAIN].n / max(1, whole.parts[Split.TRAIN].n))
+    splits = mark_parts(cut(raw.parts, {**usual, **(sizes or {})}, seed), ignore_index, name)
     return Data(name_or_dataset, splits, classes, spec.shape, spec.mean, spec.std)
 
 
@@ -179,10 +179,9 @@ def _folder(folder: Path, seed: int, sizes: Mapping[str, Size], shape: Sequence[
     return Data(folder.name, cut(official, _wanted_sizes(official, sizes), seed), classes, tuple(shape), *moments)
 
 
-def _wanted_sizes(official: Mapping[Split, Part], sizes: Mapping[str, Size]) -> dict[Split, Size]:
+def _wanted_sizes(official: Mapping[Split, Part], sizes: Mapping[str, Size]) -> dict[str, Size]:
     """The default sizes of missing parts, and the sizes that were asked for."""
-    wanted = {Split(name): size for name, size in {**OWN_SIZES, **sizes}.items()}
-    return {s: n for s, n in wanted.items() if s not in official or s.value in sizes}
+    return {**{name: size for name, size in OWN_SIZES.items() if Split(name) not in official}, **sizes}
 
 
 def _own(

@@ -13,9 +13,8 @@ from zipfile import ZipFile
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from calibrant.data.records import DatasetSpec, Layout, Raw
+from calibrant.data.records import DatasetSpec, Layout, Part, Raw
 from calibrant.errors import FileError
 from calibrant.files.paths import readable
 from calibrant.types import Split
@@ -28,10 +27,10 @@ FOLDERS = {Split.TRAIN: "train", Split.VALIDATION: "val", Split.TEST: "test"}
 def read_camvid(root: Path) -> Raw:
     path = root / ZIP
     with readable(path, "this zip"), ZipFile(path) as archive:
-        return Raw({split: frames(archive, folder, path) for split, folder in FOLDERS.items()})
+        return Raw({split: frames(archive, folder, path, split) for split, folder in FOLDERS.items()})
 
 
-def frames(archive: ZipFile, folder: str, path: Path) -> tuple[Tensor, Tensor]:
+def frames(archive: ZipFile, folder: str, path: Path, split: Split) -> Part:
     """Images uint8 [N, 3, H, W] and labels long [N, H, W] of one folder."""
     names = sorted(name for name in archive.namelist() if name.startswith(f"{folder}/") and not name.endswith("/"))
     held = set(archive.namelist())
@@ -45,7 +44,7 @@ def frames(archive: ZipFile, folder: str, path: Path) -> tuple[Tensor, Tensor]:
     if not images:
         raise FileError(f"{path}: has no frames under {folder}/")
     y = np.stack(labels).astype(np.int64)
-    return torch.from_numpy(np.stack(images)), torch.from_numpy(np.where(y == UNLABELLED, -1, y))
+    return Part.of(torch.from_numpy(np.stack(images)), torch.from_numpy(np.where(y == UNLABELLED, -1, y)), split)
 
 
 def _pixels(archive: ZipFile, name: str, mode: str) -> NDArray[np.uint8]:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from calibrant.data.image_arrays import read_arrays
-from calibrant.data.records import HELD_OUT, DatasetSpec, Layout, Raw, numbered_classes, one_reader
+from calibrant.data.records import HELD_OUT, DatasetSpec, Layout, Part, Raw, numbered_classes, one_reader
 from calibrant.errors import FileError
 from calibrant.files.paths import existing, readable, visible
 from calibrant.types import Split
@@ -97,7 +97,7 @@ def read_mosaics(root: Path, folder: str) -> Raw:
         y = torch.from_numpy(labels[f"y_{key}"].astype(np.int64))
         if x.shape[0] != y.shape[0]:
             raise FileError(f"{root / folder}: {x.shape[0]} {key} images but {y.shape[0]} labels; fetch it again")
-        parts[split] = (x, y)
+        parts[split] = Part.of(x, y, split)
     names = tuple(str(name) for name in labels["classes"]) if "classes" in labels else None
     return Raw(parts, names)
 

@@ -11,17 +11,17 @@ labels are those of the test set.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from calibrant.data.cifar import CIFAR10, CIFAR100
 from calibrant.data.corruption_folder import CorruptionFolder
-from calibrant.data.image_arrays import read_arrays, to_images
-from calibrant.data.records import Layout, Raw
+from calibrant.data.image_arrays import read_set
+from calibrant.data.records import Layout, Part, Raw
 from calibrant.errors import FileError, unknown
 from calibrant.files.npz import read_npy
 from calibrant.files.paths import visible
@@ -58,32 +58,21 @@ def _published(name: str, root: Path, kind: str) -> Path:
     return folder
 
 
-def _test_part(x: NDArray[np.generic], y: NDArray[np.generic], path: Path) -> Raw:
-    if x.ndim != 4 or x.shape[0] != y.shape[0]:
-        raise FileError(f"{path}: images {x.shape} and labels {y.shape} do not belong together")
-    return Raw({Split.TEST: (to_images(x), torch.from_numpy(y.astype(np.int64)))})
-
-
-def read_10_1(root: Path) -> Raw:
-    return _test_part(read_npy(root / V6[0]), read_npy(root / V6[1]), root / V6[0])
-
-
-def read_10_2(root: Path) -> Raw:
-    held = read_arrays(root / TEST_2, ("images", "labels"), only=("images", "labels"))  # the others are pickled
-    return _test_part(held["images"], held["labels"], root / TEST_2)
+def read_test(root: Path, file: str) -> Raw:
+    return Raw({Split.TEST: Part.of(*read_set(root / file, len(CIFAR10.classes)), Split.TEST)})
 
 
 CIFAR10_1 = replace(
     CIFAR10,
     name="cifar10_1",
     title="CIFAR-10.1, a new test set of 2,000 images for CIFAR-10's classes",
-    layouts=(Layout(V6, read_10_1, "github.com/modestyachts/CIFAR-10.1, folder datasets"),),
+    layouts=(Layout(V6, partial(read_test, file=V6[0]), "github.com/modestyachts/CIFAR-10.1, folder datasets"),),
     sizes={},
 )
 CIFAR10_2 = replace(
     CIFAR10,
     name="cifar10_2",
     title="CIFAR-10.2, another new test set of 2,000 images",
-    layouts=(Layout((TEST_2,), read_10_2, "github.com/modestyachts/cifar-10.2"),),
+    layouts=(Layout((TEST_2,), partial(read_test, file=TEST_2), "github.com/modestyachts/cifar-10.2"),),
     sizes={},
 )

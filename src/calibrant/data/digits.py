@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from calibrant.data.records import DatasetSpec, Layout, Raw, numbered_classes
+from calibrant.data.records import DatasetSpec, Layout, Part, Raw, numbered_classes
 from calibrant.types import Split
 
 
@@ -17,7 +17,7 @@ def read_digits(root: Path) -> Raw:
     """Grey levels 0 … 16 become 0 … 255. There is no official test set: all items are split."""
     images, labels = _bundled()
     x = np.rint(images * (255 / 16)).astype(np.uint8)[:, None]
-    return Raw({Split.TRAIN: (torch.from_numpy(x), torch.from_numpy(labels.astype(np.int64)))})
+    return Raw({Split.TRAIN: Part.of(torch.from_numpy(x), torch.from_numpy(labels), Split.TRAIN)})
 
 
 @cache

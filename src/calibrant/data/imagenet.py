@@ -18,13 +18,11 @@ def read_imagenet(root: Path) -> Raw:
     inner = {Split.TEST: root / "imagenet" / "val"}
     if (root / "imagenet" / "train").is_dir():
         inner[Split.TRAIN] = root / "imagenet" / "train"
-    parts, classes = read_folders(root / "imagenet", inner, SHAPE)
-    return Raw({}, classes, parts)
+    return Raw(*read_folders(root / "imagenet", inner, SHAPE))
 
 
 def read_imagenet_v2(root: Path) -> Raw:
-    parts, classes = read_folders(root / V2, {Split.TEST: root / V2}, SHAPE)
-    return Raw({}, classes, parts)
+    return Raw(*read_folders(root / V2, {Split.TEST: root / V2}, SHAPE))
 
 
 IMAGENET = DatasetSpec(

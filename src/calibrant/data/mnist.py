@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant.data.image_arrays import read_arrays, to_images
-from calibrant.data.records import HELD_OUT, DatasetSpec, Layout, Raw, numbered_classes
+from calibrant.data.records import HELD_OUT, DatasetSpec, Layout, Part, Raw, numbered_classes
 from calibrant.errors import FileError
 from calibrant.files.paths import readable
 from calibrant.types import Split
@@ -42,7 +42,7 @@ def _read_npz(root: Path, file: str) -> Raw:
     held = read_arrays(root / file, ("x_train", "y_train", "x_test", "y_test"))
     parts = {}
     for split, key in ((Split.TRAIN, "train"), (Split.TEST, "test")):
-        parts[split] = (to_images(held[f"x_{key}"]), torch.from_numpy(held[f"y_{key}"].astype(np.int64)))
+        parts[split] = Part.of(to_images(held[f"x_{key}"]), torch.from_numpy(held[f"y_{key}"]), split)
     return Raw(parts)
 
 
@@ -50,7 +50,7 @@ def _read_idx_files(root: Path, folder: str, suffix: str) -> Raw:
     parts = {}
     for split, names in IDX_FILES.items():
         x, y = (read_idx(root / folder / f"{name}{suffix}") for name in names)
-        parts[split] = (x.unsqueeze(1), y.long())
+        parts[split] = Part.of(x.unsqueeze(1), y, split)
     return Raw(parts)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.records import DatasetSpec, Layout, Raw, numbered_classes
+from calibrant.data.records import DatasetSpec, Layout, Part, Raw, numbered_classes
 from calibrant.errors import FileError
 from calibrant.files.paths import readable
 from calibrant.types import Split
@@ -41,7 +41,7 @@ def read_news(root: Path) -> Raw:
         except KeyError as error:
             raise FileError(f"{root / FILE}: line {number} has no usable {error}") from error
     known = vocabulary(texts["train"])
-    parts = {Split(name): (encode(texts[name], known), torch.tensor(labels[name])) for name in ("train", "test")}
+    parts = {s: Part.of(encode(texts[s], known), torch.tensor(labels[s]), s) for s in (Split.TRAIN, Split.TEST)}
     return Raw(parts, tuple(groups[label] for label in sorted(groups)))
 
 

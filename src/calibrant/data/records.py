@@ -77,14 +77,10 @@ class Data:
 
 @dataclass(frozen=True, eq=False)
 class Raw:
-    """What a reader returns: (x, y) of each official part, and the names of the classes if the files have them.
+    """What a reader returns: the official parts, and the names of the classes if the files have them."""
 
-    Parts that do not fit in memory are `lazy` instead.
-    """
-
-    parts: Mapping[Split, tuple[Tensor, Tensor]]
+    parts: Mapping[Split, Part]
     classes: tuple[str, ...] | None = None
-    lazy: Mapping[Split, Part] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,7 +101,7 @@ def one_reader(
         parts = {}
         for split, names in files.items():
             pairs = [read(root / folder / name) for name in names]
-            parts[split] = (torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]))
+            parts[split] = Part.of(torch.cat([x for x, _ in pairs]), torch.cat([y for _, y in pairs]), split)
         return Raw(parts)
 
     return Layout(tuple(f"{folder}/{name}" for names in files.values() for name in names), read_all, source)

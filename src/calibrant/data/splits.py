@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from calibrant.data.records import Part, Raw, Size
+from calibrant.data.records import Part, Size
 from calibrant.errors import InputError
 from calibrant.types import Split
 
@@ -46,22 +46,16 @@ def apportion(left: Tensor, size: int) -> Tensor:
     return counts
 
 
-def split_parts(raw: Raw, sizes: Mapping[str, Size], seed: int) -> dict[Split, Part]:
-    """Official parts plus those cut from the training part. A size for `train` or an official part limits it."""
-    wanted = {Split(name): size for name, size in sizes.items()}
-    official = {**raw.lazy, **{name: Part.of(x, y, name) for name, (x, y) in raw.parts.items()}}
-    return cut(official, wanted, seed)
-
-
-def cut(official: Mapping[Split, Part], wanted: Mapping[Split, Size], seed: int) -> dict[Split, Part]:
+def cut(official: Mapping[Split, Part], sizes: Mapping[str, Size], seed: int) -> dict[Split, Part]:
     """The official parts, limited to the wanted sizes; missing parts are cut from the training part."""
+    wanted = {Split(name): size for name, size in sizes.items()}
     out: dict[Split, Part] = {}
     if Split.TRAIN in official:
         pool = official[Split.TRAIN]
-        sizes = {s: _count(wanted.get(s, 0), pool.n, s) for s in CUT_ORDER if s not in official}
-        rest = max(0, pool.n - sum(sizes.values()))
-        sizes[Split.TRAIN] = min(rest, _count(wanted.get(Split.TRAIN, rest), pool.n, Split.TRAIN))
-        for name, chosen in stratify(_strata(pool), sizes, seed).items():
+        counts = {s: _count(wanted.get(s, 0), pool.n, s) for s in CUT_ORDER if s not in official}
+        rest = max(0, pool.n - sum(counts.values()))
+        counts[Split.TRAIN] = min(rest, _count(wanted.get(Split.TRAIN, rest), pool.n, Split.TRAIN))
+        for name, chosen in stratify(_strata(pool), counts, seed).items():
             if chosen.numel():
                 out[name] = pool.take(chosen, name)
     for name, part in official.items():

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from calibrant.data.records import Raw, Size
+from calibrant.data.records import Part, Raw, Size
 from calibrant.errors import InputError, unknown
 
 _SUBSET = re.compile(r"^(?P<name>[^\[\]]+)\[(?P<chosen>[^\[\]]*)\]$")
@@ -47,12 +47,12 @@ def restricted(raw: Raw, numbers: Sequence[int], classes: Sequence[str]) -> Raw:
     new = torch.full((len(classes),), -1, dtype=torch.long)
     new[list(numbers)] = torch.arange(len(numbers))
     parts = {}
-    for split, (x, y) in raw.parts.items():
-        if y.ndim != 1:
+    for split, part in raw.parts.items():
+        if part.y.ndim != 1:
             raise InputError("choosing classes needs one label per item, not maps of labels")
-        label = new[y.long()]
+        label = new[part.y]
         keep = label >= 0
-        parts[split] = (x[keep], label[keep])
+        parts[split] = Part.of(part.x[keep], label[keep], split)
     return Raw(parts, tuple(classes[i] for i in numbers))
 
 
