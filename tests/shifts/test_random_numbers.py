@@ -9,9 +9,9 @@ import pytest
 import torch
 from scipy import stats
 
-from calibrant.shifts.frost import PANES, panes
 from calibrant.shifts.noise import poisson
 from calibrant.shifts.random_numbers import GAMMA, draws, item_numbers, mix_
+from calibrant.shifts.weather import PANES, panes
 
 CPU = torch.device("cpu")
 

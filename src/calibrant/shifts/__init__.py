@@ -8,13 +8,11 @@ in any batch and on any device, so results never depend on the batch size (`rand
 from torch import Tensor
 
 from calibrant.errors import suggest_names, unknown
-from calibrant.shifts.blur import DefocusBlur, GaussianBlur, MotionBlur, ZoomBlur
+from calibrant.shifts.blur import DefocusBlur, GaussianBlur, GlassBlur, MotionBlur, ZoomBlur
 from calibrant.shifts.colour import Brightness, Contrast, Saturate
 from calibrant.shifts.corruption import SEVERITIES, Corruption
 from calibrant.shifts.elastic import ElasticTransform
 from calibrant.shifts.frequency import FrequencyNoise, accuracy_against_frequency
-from calibrant.shifts.frost import Frost
-from calibrant.shifts.glass import GlassBlur
 from calibrant.shifts.jpeg import JpegCompression
 from calibrant.shifts.noise import GaussianNoise, ImpulseNoise, ShotNoise, SpeckleNoise
 from calibrant.shifts.perturbation import Perturbation
@@ -31,7 +29,7 @@ from calibrant.shifts.sequences import (
 )
 from calibrant.shifts.spatter import Spatter
 from calibrant.shifts.warp import Rotate, Scale, Shear, Tilt, Translate, ZoomBlurSequence
-from calibrant.shifts.weather import Fog, Snow
+from calibrant.shifts.weather import Fog, Frost, Snow
 
 SHIFTS: dict[str, type[Corruption]] = {
     "gaussian_noise": GaussianNoise,
