@@ -41,6 +41,9 @@ ROLES: dict[str, tuple[str, ...]] = {
 """Role → the names that are accepted for it. We write the first."""
 
 
+PER_ITEM = ("predicted", "ids", "group")
+"""Roles whose texts are a column of a table; other lists are about the whole table."""
+
 SHOWN = 20
 """Names that an error lists."""
 
@@ -224,6 +227,18 @@ class Content:
     lists: Mapping[str, tuple[str, ...]]
     texts: Mapping[str, str]
     others: Any = None  # an Arrow table
+
+    @property
+    def rows(self) -> dict[str, tuple[str, ...]]:
+        """The lists with one text per item, by the name of their column."""
+        return {ROLES[role][-1]: self.lists[role] for role in PER_ITEM if role in self.lists}
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What applies to the whole table besides its split; lists as JSON."""
+        texts = {role: text for role, text in self.texts.items() if role != "split"}
+        lists = {role: list(texts) for role, texts in self.lists.items() if role not in PER_ITEM}
+        return texts | {role: json.dumps(entries, ensure_ascii=False) for role, entries in lists.items()}
 
     def beside(self, written: Collection[str]) -> dict[str, Any]:
         """The other columns, except those whose name is written already."""

@@ -7,7 +7,6 @@ What applies to the whole file (provenance, classes as a JSON list) is written i
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
@@ -136,26 +135,26 @@ def _number(cell: str, at: str, column: str) -> float:
 
 
 def write(path: Path, content: Content) -> None:
-    blocks, header, lists = [], [], dict(content.lists)
-    others = content.beside(())
-    named = class_columns("logit", lists.get("classes", ()), list(others))
-    classes = lists.pop("classes") if named else None
+    blocks, header, about = [], [], content.about
+    classes = content.lists.get("classes", ())
+    if class_columns("logit", classes, list(content.beside(()))):
+        about.pop("classes")
+    else:
+        classes = ()
     for role, tensor in content.tensors.items():
         if tensor.ndim > 2 or (role == "logits" and tensor.ndim != 2):
             raise FileError(f"a .csv cannot hold {role} of shape {tuple(tensor.shape)}; write .npz or .parquet")
         name = ROLES.get(role, (role,))[-1]
-        of = classes if role in ("logits", "sets") else None
+        of = classes if role in ("logits", "sets") else ()
         header += [name] if tensor.ndim == 1 else [f"{name}_{j}" for j in of or range(tensor.shape[1])]
         blocks.append(tensor.reshape(len(tensor), -1).tolist())
     n = len(blocks[0])
-    for role in [r for r in ("predicted", "ids", "group") if r in lists]:
-        header.append(ROLES[role][-1])
-        blocks.append([[text] for text in lists.pop(role)])
+    for name, texts in content.rows.items():
+        header.append(name)
+        blocks.append([[text] for text in texts])
     header.append("split")
     blocks.append([[content.texts["split"]]] * n)
-    once = {k: v for k, v in content.texts.items() if k != "split"}
-    once |= {name: json.dumps(list(values), ensure_ascii=False) for name, values in lists.items()}
-    for name, text in once.items():
+    for name, text in about.items():
         header.append(name)
         blocks.append([[text], *[[""]] * (n - 1)])
     for name, column in content.beside(header).items():

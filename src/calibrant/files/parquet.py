@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.errors import FileError
-from calibrant.files.arrays import ROLES, Arrays, Content
+from calibrant.files.arrays import Arrays, Content
 from calibrant.files.columns import class_meta, is_score, stacked, stems
 from calibrant.files.npz import numpy
 from calibrant.files.paths import readable, visible
@@ -106,15 +105,12 @@ def write(path: Path, content: Content) -> None:
     fields: dict[str, Any] = {
         "label" if role == "labels" else role: _column(t, role) for role, t in content.tensors.items()
     }
-    lists = dict(content.lists)
-    for role in [r for r in ("predicted", "ids", "group") if r in lists]:
-        fields[ROLES[role][-1]] = pa.array(lists.pop(role))
+    fields |= {name: pa.array(texts) for name, texts in content.rows.items()}
     n = len(next(iter(fields.values())))
     fields["split"] = pa.array([content.texts["split"]] * n).dictionary_encode()
     fields |= content.beside(fields)
-    meta = {k: v for k, v in content.texts.items() if k != "split"}
-    meta |= {name: json.dumps(list(values), ensure_ascii=False) for name, values in lists.items()}
-    pq.write_table(pa.table(fields).replace_schema_metadata({f"calibrant.{k}": v for k, v in meta.items()}), path)
+    meta = {f"calibrant.{name}": text for name, text in content.about.items()}
+    pq.write_table(pa.table(fields).replace_schema_metadata(meta), path)
 
 
 def _column(tensor: Any, role: str) -> Any:
