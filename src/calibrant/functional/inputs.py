@@ -56,23 +56,12 @@ def predictions(
     names = known_classes(classes, labels, given)
     if names is None and given is None:
         names = named_apart(labels, predicted)
-    y = as_tensor(numbered(labels, names, "label", where), "labels", where)
-    if predicted is not None:
-        predicted = numbered(predicted, names, "predicted", where)
     beside = {"ids": ids, "features": features, "group": group, "predicted": predicted, "confidence": confidence}
-    scores = None if given is None else floating(as_tensor(given, name, where))
-    scores = None if scores is None else classes_last(scores, class_axis, name, where)
-    scores, y, beside = flatten(scores, y, beside, ignore_index, where)
+    scores, y, beside = _items(given, labels, beside, name, names, class_axis, ignore_index, where)
     binary = False
     if scores is not None:
-        scores, binary = _binary(scores, name, where, y)
-        _shape(scores, name, where)
-        if name == "probs":
-            scores, raw = log_probabilities(scores, where), False
-        else:
-            _finite_logits(scores, where)
-            if doubt and raw and look_like_probabilities(scores, binary):
-                warn_of_probabilities(where)
+        scores, binary = _logits(scores, y, name, where, doubt and raw)
+        raw = raw and name == "logits"
     elif predicted is None or confidence is None:
         raise InputError(f"{where}no scores; pass logits, or probs, or predicted and confidence together")
     k = None if scores is None else int(scores.shape[-1])
@@ -105,6 +94,26 @@ def _check_given(logits: Any, labels: Any, probs: Any, where: str) -> None:
         raise InputError(f"{where}no labels; pass one class per item{table}")
     if logits is not None and probs is not None:
         raise InputError(f"{where}both logits and probs were given; pass exactly one of them")
+
+
+def _items(
+    given: Any,
+    labels: Any,
+    beside: dict[str, Any],
+    name: str,
+    names: Sequence[str] | None,
+    class_axis: int,
+    ignore_index: int | None,
+    where: str,
+) -> tuple[Tensor | None, Tensor, dict[str, Any]]:
+    """Scores, labels and the columns beside them as numbers, one row per item."""
+    y = as_tensor(numbered(labels, names, "label", where), "labels", where)
+    if beside["predicted"] is not None:
+        beside = {**beside, "predicted": numbered(beside["predicted"], names, "predicted", where)}
+    scores = None
+    if given is not None:
+        scores = classes_last(floating(as_tensor(given, name, where)), class_axis, name, where)
+    return flatten(scores, y, beside, ignore_index, where)
 
 
 def _count(scores: Tensor | None, y: Tensor, where: str) -> int:
@@ -163,6 +172,18 @@ def as_split(split: Split | str, where: str = "") -> Split:
     except ValueError as error:
         names = ", ".join(s.value for s in Split)
         raise InputError(f"{where}unknown split {str(split)!r}; use one of {names}") from error
+
+
+def _logits(scores: Tensor, y: Tensor, name: str, where: str, doubted: bool) -> tuple[Tensor, bool]:
+    """Logits of all classes, and whether the scores were one column; `doubted` logits may turn out probabilities."""
+    scores, binary = _binary(scores, name, where, y)
+    _shape(scores, name, where)
+    if name == "probs":
+        return log_probabilities(scores, where), binary
+    _finite_logits(scores, where)
+    if doubted and look_like_probabilities(scores, binary):
+        warn_of_probabilities(where)
+    return scores, binary
 
 
 def _row(bad: Tensor) -> int:

@@ -94,9 +94,7 @@ def reduce(
         if through is not None:  # in place, because fresh pages of memory take longer than the map
             z = through(room[: len(y)].copy_(z) if z.ndim == 2 else z)
         if z.ndim == 3:
-            if len(z) > 1:
-                spread.append(disagreement(z, y))
-            z = pool(z)
+            z = _pooled(z, y, spread)
         found = _chunk(z, y, cells, room[: len(y)])
         predicted[at] = found[0]
         for column, values in zip(columns, found[1:], strict=True):
@@ -152,6 +150,13 @@ def merge(parts: Sequence[Scores]) -> Scores:
     members = [p.members for p in parts if p.members is not None]
     columns: dict[str, Any] = {name: cat(name) for name in names}
     return replace(first, **columns, classwise=whole, members=_join(members) if members else None)
+
+
+def _pooled(members: Tensor, y: Tensor, spread: list[Disagreement]) -> Tensor:
+    """One prediction of the members [M, n, K]; if there are several, how they differ is added to `spread`."""
+    if len(members) > 1:
+        spread.append(disagreement(members, y))
+    return pool(members)
 
 
 def _chunk(z: Tensor, y: Tensor, cells: Cells | None, e: Tensor) -> tuple[Tensor, ...]:
