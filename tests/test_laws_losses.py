@@ -153,17 +153,21 @@ def test_a_loss_is_a_scalar_and_labels_are_one_hot_targets(name: str, logits: Te
     assert float(loss(logits, torch.full((N,), -100))) == 0.0
 
 
-@pytest.mark.parametrize("name", LOSSES)
-@pytest.mark.parametrize("weights", [None, WEIGHTS])
-def test_a_compiled_loss_is_one_graph(name: str, weights: Any, logits: Tensor, q: Tensor) -> None:
-    loss = LOSSES[name](weight=weights)
-    torch._dynamo.reset()  # the cases before this one are other graphs of the same line
-    compiled = torch.compile(lambda z, t: loss(z, t), fullgraph=True, backend="aot_eager")
+def test_compiled_losses_are_one_graph(logits: Tensor, q: Tensor) -> None:
+    """All of them together: compiling takes longer than what is compiled."""
+    torch._dynamo.reset()
+    losses = [make(weight=weights) for make in LOSSES.values() for weights in (None, WEIGHTS)]
+
+    def each(z: Tensor, target: Tensor) -> Tensor:
+        return torch.stack([loss(z, target) for loss in losses])
+
+    compiled = torch.compile(each, fullgraph=True, backend="aot_eager")
     for target in (q, torch.tensor([0, 1, 2, 3, 4, 3, -100])):
         z = logits.clone().requires_grad_()
-        torch.testing.assert_close(compiled(z, target), loss(z, target))
-        grads = [torch.autograd.grad(f(z, target), z)[0] for f in (compiled, loss)]
-        torch.testing.assert_close(*grads)
+        values = [f(z, target) for f in (compiled, each)]
+        torch.testing.assert_close(*values)
+        factors = torch.arange(1.0, len(losses) + 1, dtype=torch.float64)
+        torch.testing.assert_close(*(torch.autograd.grad(value @ factors, z)[0] for value in values))
 
 
 def test_a_loss_says_what_it_cannot_take(logits: Tensor) -> None:

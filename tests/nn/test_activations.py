@@ -16,11 +16,9 @@ from calibrant.nn.activations import bounded, relu6, unrelu6
 X = 4 * torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [("resnet20", {}), ("vgg16", {"head": "gap", "preact": True}), ("resnet29v2", {})]
-)
-def test_every_relu_is_replaced_and_the_network_is_that_built_with_relu6(name: str, options: dict[str, object]) -> None:
-    model, wanted = (build(name, classes=10, seed=3, **options, **o).eval() for o in ({}, {"act": nn.ReLU6}))
+@pytest.mark.parametrize("name", ["resnet20", "resnet29v2"])
+def test_every_relu_is_replaced_and_the_network_is_that_built_with_relu6(name: str) -> None:
+    model, wanted = (build(name, classes=10, seed=3, **options).eval() for options in ({}, {"act": nn.ReLU6}))
     made = relu6(model)
     relus = [n for n, m in model.named_modules() if isinstance(m, nn.ReLU)]
     assert bounded(made) == relus and relus and not bounded(model)

@@ -54,8 +54,8 @@ def test_blurpool_has_the_right_gradient_and_other_dimensions() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "places"),
     [
-        ("resnet18", {}, 6),  # three blocks, each with its shortcut
-        ("preact_resnet18", {}, 6),
+        ("resnet20", {"shortcut": "conv"}, 4),  # two blocks, each with its shortcut
+        ("resnet29v2", {}, 4),
         ("resnet20", {}, 2),  # option A's shortcut slices: no layer to anti-alias
         ("vgg16", {"preact": True, "head": "gap"}, 5),
     ],

@@ -24,7 +24,7 @@ PUBLISHED = [
     ("cifar100", "resnet20", "conv", "chenyaofo", 0.6883),
     ("cifar100", "resnet32", "conv", "chenyaofo", 0.7016),
 ]
-ITEMS = 128
+ITEMS = 32
 
 
 @pytest.mark.parametrize(("data", "network", "shortcut", "author", "accuracy"), PUBLISHED)
@@ -44,8 +44,9 @@ def test_published_networks_answer_as_published(
     np.testing.assert_allclose(logits, stored["logits"][:ITEMS], atol=2e-4)
 
 
-@pytest.mark.parametrize("suffix", [".npz", ".safetensors", ".pt", ".pth"])
-@pytest.mark.parametrize("classifier", ["linear.", "fc.", "head.fc."])
+@pytest.mark.parametrize(
+    ("suffix", "classifier"), [(".npz", "linear."), (".safetensors", "fc."), (".pt", "head.fc."), (".pth", "linear.")]
+)
 def test_kinds_of_files_and_names(tmp_path: Path, suffix: str, classifier: str) -> None:
     """`linear` is akamaster's, `fc` torchvision's; BatchNorm counters may be missing; DataParallel adds "module."."""
     source = build("resnet20", classes=4, seed=1)
