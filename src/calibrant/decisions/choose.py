@@ -71,25 +71,27 @@ def decide(
     goals = {"accuracy": accuracy, "accept": accept, "threshold": threshold, "risk": risk}
     goals |= {"set_coverage": set_coverage, "costs": costs}
     given = {"loss": loss, "method": method, "randomised": randomised or None, "penalty": penalty, "k_reg": k_reg}
-    goal = one_goal(goals, given | {"actions": actions, "guarantee": guarantee, "by": by})
-    sure = None if guarantee is None else probability("guarantee", guarantee)
+    given |= {"actions": actions, "guarantee": guarantee, "by": by}
+    goal = one_goal(goals, given)
+    given["guarantee"] = None if guarantee is None else probability("guarantee", guarantee)
     mapped, reused = behind_map(p, map, allow_reuse)
-    rule: Rule
-    if set_coverage is not None:
-        ties: dict[str, Any] = {"randomised": randomised, "penalty": penalty, "k_reg": k_reg}
-        rule = choose_sets(mapped, set_coverage, method=method or "lac", guarantee=sure, by=by, **ties)
-    elif costs is not None:
-        rule = choose_costs(mapped, costs, actions)
-    else:
-        task = Accepting(mapped, reduce(mapped, classwise=False), 1 - (GUARANTEE if sure is None else sure), by)
-        if accept is not None:
-            rule = task.surest(accept)
-        elif threshold is not None:
-            rule = task.given(float(threshold))
-        else:
-            rule = task.keeping(1 - accuracy if accuracy is not None else risk or 0.0, loss)
+    rule = chosen(mapped, goal, goals[goal], {name: value for name, value in given.items() if value is not None})
     settings = {goal: None if goal == "costs" else goals[goal]}
     return replace(rule, map=map, record=replace(rule.record, **_record(p, settings), reuse=reused))
+
+
+def chosen(p: Predictions, goal: str, value: Any, given: Mapping[str, Any]) -> Rule:
+    """The rule for a goal and the settings given with it, both checked, from predictions behind the map."""
+    if goal == "set_coverage":
+        return choose_sets(p, value, **given)
+    if goal == "costs":
+        return choose_costs(p, value, given.get("actions"))
+    task = Accepting(p, reduce(p, classwise=False), 1 - given.get("guarantee", GUARANTEE), given.get("by"))
+    if goal == "accept":
+        return task.surest(value)
+    if goal == "threshold":
+        return task.given(float(value))
+    return task.keeping(1 - value if goal == "accuracy" else value, given.get("loss"))
 
 
 def one_goal(goals: Mapping[str, Any], given: Mapping[str, Any]) -> str:

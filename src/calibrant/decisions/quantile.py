@@ -31,12 +31,12 @@ def choose_sets(
     p: Predictions,
     coverage: float,
     *,
-    method: str,
-    guarantee: float | None,
-    by: str | None,
-    randomised: bool,
-    penalty: float | None,
-    k_reg: int | None,
+    method: str = "lac",
+    guarantee: float | None = None,
+    by: str | None = None,
+    randomised: bool = False,
+    penalty: float | None = None,
+    k_reg: int | None = None,
 ) -> PredictionSets:
     """The quantiles of predictions that the map has been applied to."""
     from scipy.special import betaincinv
