@@ -30,14 +30,13 @@ def edges(bins: int) -> Tensor:
 
 
 def tie_runs(sorted_values: Tensor, within: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Run id of each position and the length of each run, for values sorted already (up, where `within` > 0)."""
+    """Run id of each position, and where each run starts, for values sorted already (up, where `within` > 0)."""
     new = torch.ones_like(sorted_values, dtype=torch.bool)
     if within:  # −inf − (−inf) is NaN, which exceeds nothing: a tie, as it should be
         new[1:] = sorted_values[1:] - sorted_values[:-1] > within
     else:
         new[1:] = sorted_values[1:] != sorted_values[:-1]
-    run = torch.cumsum(new, 0) - 1
-    return run, torch.bincount(run)
+    return torch.cumsum(new, 0) - 1, new.nonzero()[:, 0]
 
 
 ROUNDING = 8 * float(np.finfo(np.float64).eps)
@@ -71,9 +70,9 @@ def equal_mass(confidence: Tensor, bins: int, order: Tensor | None = None) -> Te
         values, order = torch.sort(values)
     else:
         values = values[order]
-    run, length = tie_runs(values)
-    end = torch.cumsum(length, 0)
-    middle = end.double() - length.double() / 2  # item i covers [i, i+1) of the ranks
+    run, start = tie_runs(values)
+    end = torch.cat([start[1:], start.new_tensor([len(values)])])
+    middle = (start + end).double() / 2  # item i covers [i, i+1) of the ranks
     which = (middle * bins / len(values)).floor().long().clamp_(0, bins - 1)
     index = torch.empty_like(order)
     index[order] = which[run]
@@ -133,9 +132,10 @@ def group_sums(group: Tensor, groups: int, index: Tensor, bins: int, values: Ten
 def bin_sums(index: Tensor, bins: int, confidence: Tensor, correct: Tensor, weights: Tensor | None = None) -> BinSums:
     """Sums per bin; `weights` is [B, N] (a bootstrap's counts) or None for one plain replicate."""
     if weights is None:
-        sums = [torch.bincount(index, w, minlength=bins) for w in (None, confidence.double(), correct.double())]
-        # a handful of numbers: what follows is faster on the CPU than its launches on a device
-        return BinSums(*torch.stack([s.double()[None] for s in sums]).cpu())
+        # wrong and right items of a bin; a handful of numbers, for which the CPU is faster than launches on a device
+        items = torch.bincount(2 * index + correct, minlength=2 * bins).cpu().view(bins, 2).double()
+        sure = torch.bincount(index, confidence.double(), minlength=bins).cpu()
+        return BinSums(items.sum(1)[None], sure[None], items[:, 1][None])
     member = torch.nn.functional.one_hot(index, bins).double()
     columns = torch.cat([member, member * confidence.double()[:, None], member * correct.double()[:, None]], 1)
     count, conf, hit = torch.split(weights.double() @ columns, bins, 1)

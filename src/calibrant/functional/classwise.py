@@ -38,8 +38,8 @@ class Cells:
     def __init__(self, k: int, bins: int, device: torch.device) -> None:
         self.k, self.bins, self.n = k, bins, 0
         self.sum = torch.zeros(k, dtype=torch.float64, device=device)
-        zeros = torch.zeros(k * bins, dtype=torch.float64, device=device)
-        self.count, self.conf, self.hit = zeros, zeros.clone(), zeros.clone()
+        self.conf = torch.zeros(k * bins, dtype=torch.float64, device=device)
+        self.items = torch.zeros(2 * k * bins, dtype=torch.long, device=device)  # of entries; of labels
         self.entries: list[tuple[Tensor, Tensor]] = []
         self.truths: list[tuple[Tensor, Tensor]] = []
         self.pending = 0
@@ -51,34 +51,35 @@ class Cells:
         self.sum.index_add_(0, a, scale)
         self.entries.append((a, scale))
         # the rest of a row sums to 1 − p_max: only rows where that exceeds 1/B can hold another large entry
-        rows = (1 - scale > 1 / self.bins).nonzero()[:, 0]
-        if len(rows):
-            part, factor = (e, scale) if 2 * len(rows) > len(e) else (e[rows], scale[rows])
-            flat = _where_above(part, 1 / (factor * self.bins))
-            self.entries.append((flat % self.k, part.reshape(-1)[flat] * factor[flat // self.k]))
-            self.pending += len(flat)
+        part, factor = e, scale
+        if not e.is_cuda:  # there a look at all rows is quicker than the wait for which
+            rows = (1 - scale > 1 / self.bins).nonzero()[:, 0]
+            if 2 * len(rows) <= len(e):
+                part, factor = e[rows], scale[rows]
+        flat = _where_above(part, 1 / (factor * self.bins))
+        self.entries.append((flat % self.k, part.reshape(-1)[flat] * factor[flat // self.k]))
         self.truths.append((y, p_label))
-        self.pending += len(a)
+        self.pending += len(flat) + len(a)
         if self.pending > _FLUSH:
             self._flush()
 
     def _flush(self) -> None:
         size = self.k * self.bins
-        which, p = (torch.cat(c) for c in zip(*self.entries, strict=True))
-        key = which * self.bins + equal_width(p, self.bins)
-        self.count += torch.bincount(key, minlength=size)
-        self.conf += torch.bincount(key, p, minlength=size)
-        y, p_label = (torch.cat(c) for c in zip(*self.truths, strict=True))
-        self.hit += torch.bincount(y * self.bins + equal_width(p_label, self.bins), minlength=size)
+        which, p = (torch.cat(c) for c in zip(*self.entries, *self.truths, strict=True))
+        key, said = which * self.bins + equal_width(p, self.bins), sum(len(c) for c, _ in self.entries)
+        self.conf += torch.bincount(key[:said], p[:said], minlength=size)
+        key[said:] += size
+        self.items += torch.bincount(key, minlength=2 * size)
         self.entries, self.truths, self.pending = [], [], 0
 
     def total(self) -> Classwise:
         if self.pending:
             self._flush()
-        count, conf, hit = (t.reshape(self.k, self.bins).clone() for t in (self.count, self.conf, self.hit))
+        count, hit = self.items.cpu().double().view(2, self.k, self.bins)
+        conf = self.conf.cpu().view(self.k, self.bins).clone()
         count[:, 0] = self.n - count[:, 1:].sum(1)
-        conf[:, 0] = self.sum - conf[:, 1:].sum(1)
-        return Classwise(count.cpu(), conf.cpu(), hit.cpu())
+        conf[:, 0] = self.sum.cpu() - conf[:, 1:].sum(1)
+        return Classwise(count, conf, hit)
 
 
 def _where_above(e: Tensor, least: Tensor) -> Tensor:

@@ -87,8 +87,8 @@ class Identity:
 def ece_identity(scores: Scores, refinement: float | None = None, bins: BinSums | None = None) -> Identity:
     """`refinement` is the AUROC, if it is known already: only that needs a sort."""
     sums = bins or event_bins(scores)
-    right = int(scores.correct.sum())
-    wrong, n = scores.n - right, scores.n
+    right, n = scores.right, scores.n
+    wrong = n - right
     ece = float(sums.gap.abs().sum())
     alpha, gamma = float(scores.confidence.mean()), (right**2 + wrong**2) / (2 * n**2)
     held = sums.count[0] > 0

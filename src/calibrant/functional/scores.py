@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,11 @@ class Scores:
     @property
     def n(self) -> int:
         return int(self.labels.shape[0])
+
+    @cached_property
+    def right(self) -> int:
+        """Correct items."""
+        return int(self.correct.sum())
 
 
 def reduce(

@@ -20,7 +20,7 @@ from calibrant.metrics import METRICS, paired
 from calibrant.metrics.bootstrap import bootstrap, units
 from calibrant.metrics.calibration import ece_classwise, estimated
 from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
-from calibrant.metrics.evaluate import choose, point, whole
+from calibrant.metrics.evaluate import choose, points, whole
 from calibrant.metrics.intervals import rarer, too_few
 from calibrant.metrics.paired_noise import PairedNoise, turned
 from calibrant.metrics.table import Metric, Panel
@@ -176,8 +176,9 @@ def differences(
     """One row per metric, Holm's correction and verdict included."""
     rare, count = min(rarer(p) for p in panels), units(panels[0].scores)[1]
     rows = []
+    first, second = (points(metrics, p) for p in panels)
     for m in metrics:
-        a, b = (point(m, p) for p in panels)
+        a, b = first[m.name], second[m.name]
         row = Difference(m.name, a.value, b.value, reason=a.reason or b.reason)
         if a.value is not None and b.value is not None:
             change = abs(b.value) - abs(a.value) if m.better == "zero" else b.value - a.value

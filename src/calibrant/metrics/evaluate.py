@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+import torch
+
 from calibrant.errors import InputError, SplitError, unknown
 from calibrant.files.data_frame import given
 from calibrant.functional.class_names import listed
@@ -105,7 +107,7 @@ def evaluate_scores(
     """The report of Scores already reduced; `resampling=None` gives values without intervals."""
     chosen = choose(metrics)
     panel = Panel(scores)
-    estimates = {m.name: point(m, panel) for m in chosen}
+    estimates = points(chosen, panel)
     interval = None
     if resampling is not None:
         estimates = with_intervals(panel, chosen, estimates, resampling)
@@ -140,15 +142,18 @@ def choose(names: Sequence[str] | None) -> list[Metric]:
     return [METRICS[name] for name in names]
 
 
-def point(metric: Metric, panel: Panel) -> Estimate:
-    """The value alone; what does not exist is None with the reason."""
-    reason = metric.missing(panel)
-    if reason is not None:
-        return Estimate(None, reason=reason)
-    value = float(metric(panel))
-    if not math.isfinite(value):
-        return Estimate(None, reason=f"not finite ({value})")
-    return Estimate(value)
+def points(metrics: Sequence[Metric], panel: Panel) -> dict[str, Estimate]:
+    """The values alone, fetched from a device at once; what does not exist is None with the reason."""
+    missing = {m.name: m.missing(panel) for m in metrics}
+    found = {m.name: m(panel) for m in metrics if missing[m.name] is None}
+    there = {name: value for name, value in found.items() if not value.is_cpu}
+    home = dict(zip(there, torch.cat(list(there.values())).tolist(), strict=True)) if there else {}
+    out = {}
+    for name, reason in missing.items():
+        value = math.nan if reason else home[name] if name in home else float(found[name])
+        fine = math.isfinite(value)
+        out[name] = Estimate(value) if fine else Estimate(None, reason=reason or f"not finite ({value})")
+    return out
 
 
 def refuse_reuse(p: Predictions, allow_reuse: bool) -> bool:

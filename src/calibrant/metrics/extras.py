@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant.functional.decomposition import ece_identity, murphy_brier, murphy_nll
 from calibrant.functional.pooling import Disagreement
 from calibrant.functional.probabilities import FLOOR
-from calibrant.functional.ranking import accuracy_coverage, auroc
+from calibrant.functional.ranking import accuracy_coverage
 from calibrant.metrics.calibration_intervals import calibration_test
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.table import Panel
@@ -31,7 +31,7 @@ def extras(panel: Panel, resampling: Resampling | None = None, *, whole: bool = 
             "murphy_nll": asdict(murphy_nll(scores, panel.width)),
         }
     if whole and scores.about == "top label":  # both are about being right, not about class 1
-        out["ece_identity"] = asdict(ece_identity(scores, float(auroc(*panel.runs)), panel.width))
+        out["ece_identity"] = asdict(ece_identity(scores, float(panel.runs.auroc), panel.width))
         out["accuracy_at_coverage"] = accuracy_at_coverage(panel)
     if resampling is not None:
         out["calibration_test"] = calibration_test(panel.cells("width"), resampling)
@@ -44,10 +44,10 @@ def extras(panel: Panel, resampling: Resampling | None = None, *, whole: bool = 
 
 def accuracy_at_coverage(panel: Panel) -> list[dict[str, float]]:
     """Accuracy of the most confident items at each coverage, ties accepted whole (so coverage may exceed it)."""
-    coverage, accuracy = (t[0] for t in accuracy_coverage(*panel.runs))
-    wanted = coverage.new_tensor(COVERAGES)
-    at = torch.searchsorted(coverage, wanted - 1e-12).clamp_max(len(coverage) - 1)
-    rows = zip(COVERAGES, coverage[at].tolist(), accuracy[at].tolist(), strict=True)
+    curve = torch.cat(accuracy_coverage(*panel.runs))
+    wanted = curve.new_tensor(COVERAGES)
+    at = torch.searchsorted(curve[0], wanted - 1e-12).clamp_max(curve.shape[1] - 1)
+    rows = zip(COVERAGES, *curve[:, at].tolist(), strict=True)
     return [{"wanted": w, "coverage": c, "accuracy": a} for w, c, a in rows]
 
 
@@ -60,8 +60,9 @@ def impossible_labels(log_p_label: Tensor | None) -> dict[str, float] | None:
         return None
     never = log_p_label <= math.log(FLOOR) + 1e-6
     count = int(never.sum())
-    part = float(-log_p_label[never].sum() / len(log_p_label))
-    return {"items": float(count), "nll": part} if count else None
+    if not count:
+        return None
+    return {"items": float(count), "nll": float(-log_p_label[never].sum() / len(log_p_label))}
 
 
 def ensemble_numbers(d: Disagreement) -> dict[str, float]:

@@ -26,6 +26,11 @@ class Runs:
         yield from (self.good, self.bad)
 
     @cached_property
+    def auroc(self) -> Tensor:
+        """Shared by AUROC and the identity of ECE."""
+        return ranking.auroc(self.good, self.bad)
+
+    @cached_property
     def aurc(self) -> Tensor:
         """Shared by AURC and its excess: the harmonic numbers are most of their cost."""
         return ranking.aurc(self.good, self.bad)
@@ -42,7 +47,7 @@ class Ranked:
 
 
 def auroc(runs: Runs) -> Tensor:
-    return ranking.auroc(*runs)
+    return runs.auroc
 
 
 def aupr_success(runs: Runs) -> Tensor:

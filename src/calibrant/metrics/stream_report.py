@@ -24,7 +24,7 @@ from calibrant.functional import ranking
 from calibrant.metrics import refinement
 from calibrant.metrics.calibration_intervals import calibration_test
 from calibrant.metrics.conventions import Resampling, conventions
-from calibrant.metrics.evaluate import choose, point
+from calibrant.metrics.evaluate import choose, points
 from calibrant.metrics.intervals import with_intervals
 from calibrant.metrics.refinement import Runs
 from calibrant.metrics.stream import NoItemsError, StreamPanel, StreamState
@@ -110,7 +110,7 @@ def bounds_line(found: Report) -> str | None:
 def streamed(metric: Metric, p: StreamPanel) -> Estimate:
     """The value, or why it does not exist."""
     try:
-        return point(metric, p)
+        return points([metric], p)[metric.name]
     except NoItemsError:
         return Estimate(None, reason="not available from a stream")
 

@@ -54,7 +54,7 @@ class Panel:
     @property
     def right(self) -> int:
         """Correct items."""
-        return int(self.scores.correct.sum())
+        return self.scores.right
 
     @property
     def impossible(self) -> str | None:

@@ -25,7 +25,7 @@ from calibrant.errors import InputError
 from calibrant.functional.inputs import predictions
 from calibrant.functional.probabilities import look_like_probabilities, warn_of_probabilities
 from calibrant.functional.scores import Classwise, Scores, reduce
-from calibrant.metrics.evaluate import choose, point
+from calibrant.metrics.evaluate import choose, points
 from calibrant.metrics.stream import MEANS, RUNGS, StreamPanel, StreamState, state
 from calibrant.metrics.stream_report import streamed
 from calibrant.metrics.table import Panel
@@ -91,7 +91,7 @@ class CalibrationPanel(Metric):
         """Name → value over everything seen, in all processes."""
         if self.exact:
             panel = Panel(self._scores())
-            values = {m.name: point(m, panel).value for m in choose(self.metrics)}
+            values = {name: e.value for name, e in points(choose(self.metrics), panel).items()}
         else:
             panel = StreamPanel(self._state())
             values = {m.name: streamed(m, panel).value for m in choose(self.metrics)}
