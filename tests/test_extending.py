@@ -281,7 +281,7 @@ def test_every_family_has_an_addition() -> None:
 
 def test_a_method_is_one_file_and_one_line(tmp_path: Path) -> None:
     package = tmp_path / "src" / "calibrant"
-    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(PACKAGE, package)
     for addition in ADDED.values():
         addition.add(package)
     uses = {family: (a.name, a.use) for family, a in ADDED.items()}
