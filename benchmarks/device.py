@@ -1,9 +1,11 @@
 """What the panel, its intervals and the fits cost on a CUDA device, and how far they are from those of the CPU.
 
-    python -m benchmarks.device [--device cuda] [--rounds 5] [--json OUT]
+    python -m benchmarks.device [--device cuda] [--rounds 5] [--json OUT] [--profile]
 
 One line per job: the median of the rounds after a warm-up, in milliseconds, the limit, and the largest absolute
-difference between the CPU's numbers and the device's. `--device cpu --small` checks the script itself.
+difference between the CPU's numbers and the device's. `--profile` adds where the panel and the fit of a temperature
+spend the device's time, and how often they launch a kernel or wait for one. `--device cpu --small` checks the script
+itself.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +47,7 @@ def apart(a: Report, b: Report) -> float:
 
 
 def main() -> None:
-    a = options(__doc__, device="cuda", rounds=5, small=False, json="")
+    a = options(__doc__, device="cuda", rounds=5, small=False, json="", profile=False)
     rows: list[dict[str, Any]] = []
 
     def row(job: str, ms: float, limit: float | None, difference: float | None, note: str = "") -> None:
@@ -77,9 +80,26 @@ def main() -> None:
                 expected, cpu = timed(lambda here=here, y=y: calibrant.evaluate(here, y), clock=time.perf_counter)
                 row(f"with intervals, {n:,} × {k:,}", ms, 500, apart(expected, found), f"CPU {1e3 * cpu:.0f} ms")
     temperatures(*wide, a.device, a.rounds, row)
+    if a.profile:
+        for n, k in (wide, long):
+            there, labels = (t.to(a.device) for t in data(n, k))
+            where(f"point panel, {n:,} × {k:,}", partial(calibrant.evaluate, there, labels, intervals=False))
+        there, labels = (t.to(a.device) for t in data(*wide))
+        where("fit('temperature')", partial(calibrant.fit, "temperature", there, labels))
     linear(*((2000, 20) if a.small else (50_000, 100)), a.device, row)
     if a.json:
         Path(a.json).write_text(json.dumps({"device": name, "torch": torch.__version__, "rows": rows}, indent=2) + "\n")
+
+
+def where(job: str, call: Call) -> None:
+    """Print where the time of a call goes."""
+    with torch.profiler.profile() as seen:
+        call()
+    found = seen.key_averages()
+    launched, waited = (sum(e.count for e in found if word in e.key) for word in ("LaunchKernel", "Synchronize"))
+    on = "device" if any(e.self_device_time_total for e in found) else "cpu"
+    print(f"{job}: {launched} launches, {waited} waits")
+    print(found.table(sort_by=f"self_{on}_time_total", row_limit=15, max_name_column_width=60))
 
 
 def temperatures(n: int, k: int, device: str, rounds: int, row: Callable[..., None]) -> None:

@@ -28,6 +28,10 @@ from calibrant.types import Predictions
 
 __all__ = ["Classwise", "Scores", "merge", "positive_class", "reduce"]
 
+CPU = torch.device("cpu")
+COLUMNS = ("labels", "predicted", "correct", "confidence", "log_error", "log_p_label", "brier", "group")
+"""What `Scores` holds of each item."""
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -56,6 +60,12 @@ class Scores:
         """Correct items."""
         return int(self.correct.sum())
 
+    def take(self, rows: Tensor) -> Scores:
+        """Of these items alone; sums over all items are left out."""
+        held = {name: c for name in COLUMNS if (c := getattr(self, name)) is not None}
+        columns: dict[str, Any] = {name: c[rows] for name, c in held.items()}
+        return replace(self, **columns, classwise=None, members=None)
+
 
 def reduce(
     predictions: Predictions,
@@ -64,20 +74,20 @@ def reduce(
     chunk: int | None = None,
     classwise: bool = True,
     through: Callable[[Tensor], Tensor] | None = None,
-    stay: bool = False,
+    home: torch.device = CPU,
     rows: Tensor | None = None,
 ) -> Scores:
     """Scores of predictions; members are pooled (mean probability) inside each chunk.
 
     `classwise=False` leaves out the sums in (class, bin) cells, a third of the work. `through` is a map of the logits,
-    applied to each chunk. The scores are moved to the CPU, unless `stay` keeps them on the device. `rows` are the items
-    that are wanted: their logits are gathered a chunk at a time, so that no copy of them is held.
+    applied to each chunk. The scores are moved to the device `home`. `rows` are the items that are wanted: their logits
+    are gathered a chunk at a time, so that no copy of them is held.
     """
     logits = predictions.logits
     if rows is not None:
         predictions = replace(predictions, logits=None, ids=None, features=None).take(rows)
     if logits is None:
-        return _top1(predictions, bins)
+        return _top1(predictions, bins, home)
     labels, wanted = predictions.labels.to(logits.device), None if rows is None else rows.to(logits.device)
     k, n = int(logits.shape[-1]), predictions.n
     chunks = row_chunks(logits[..., :n, :], chunk)
@@ -99,7 +109,6 @@ def reduce(
         predicted[at] = found[0]
         for column, values in zip(columns, found[1:], strict=True):
             column[at] = values
-    home = logits.device if stay else torch.device("cpu")
     confidence, log_error, log_p_label, brier = columns.to(home)
     labels, predicted = labels.to(home), predicted.to(home)
     scores = Scores(
@@ -146,9 +155,8 @@ def merge(parts: Sequence[Scores]) -> Scores:
         for part in parts[1:]:
             assert part.classwise is not None
             whole = whole + part.classwise
-    names = ("labels", "predicted", "correct", "confidence", "log_error", "log_p_label", "brier", "group")
     members = [p.members for p in parts if p.members is not None]
-    columns: dict[str, Any] = {name: cat(name) for name in names}
+    columns: dict[str, Any] = {name: cat(name) for name in COLUMNS}
     return replace(first, **columns, classwise=whole, members=_join(members) if members else None)
 
 
@@ -224,10 +232,10 @@ def _explicit(scores: Scores, predictions: Predictions) -> Scores:
     )
 
 
-def _top1(predictions: Predictions, bins: int) -> Scores:
+def _top1(predictions: Predictions, bins: int, home: torch.device) -> Scores:
     assert predictions.predicted is not None and predictions.confidence is not None
-    predicted, confidence = predictions.predicted.cpu(), predictions.confidence.cpu().double()
-    labels = predictions.labels.cpu()
+    predicted, confidence = predictions.predicted.to(home), predictions.confidence.to(home).double()
+    labels = predictions.labels.to(home)
     return Scores(
         labels=labels,
         predicted=predicted,
@@ -238,5 +246,5 @@ def _top1(predictions: Predictions, bins: int) -> Scores:
         brier=None,
         k=None,
         bins=bins,
-        group=None if predictions.group is None else predictions.group.cpu(),
+        group=None if predictions.group is None else predictions.group.to(home),
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -201,11 +200,8 @@ def coarse(panel: Panel) -> tuple[Tensor, Panel]:
     """(order, the panel of the same items sorted by confidence, its runs merged into ≤ CELLS cells)."""
     ranking, scores = panel.ranking, panel.scores
     order = ranking.positions
-    columns = ("labels", "predicted", "correct", "confidence", "log_error", "log_p_label", "brier")
-    moved: dict[str, Any] = {c: None if getattr(scores, c) is None else getattr(scores, c)[order] for c in columns}
-    # the ranking of a sorted panel needs no order; group and classwise are not needed for weights
     cell = merged(ranking, CELLS)
-    out = Panel(replace(scores, **moved, group=None))
+    out = Panel(replace(scores.take(order), group=None))  # weights of items need no groups, a sorted panel no order
     out.ranking = Ranking(None, cell, int(cell[-1]) + 1)
     out.width_index, out.mass_index = panel.width_index[order], panel.mass_index[order]
     return order, out

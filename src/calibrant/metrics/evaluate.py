@@ -12,7 +12,7 @@ import torch
 from calibrant.errors import InputError, SplitError, unknown
 from calibrant.files.data_frame import given
 from calibrant.functional.class_names import listed
-from calibrant.functional.scores import Scores, positive_class, reduce
+from calibrant.functional.scores import CPU, Scores, positive_class, reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.bootstrap import units
 from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
@@ -66,8 +66,8 @@ def evaluate(
     p = given(**arrays)
     reused = refuse_reuse(p, allow_reuse)
     classwise = metrics is None or "ece_classwise" in metrics
-    # groups are drawn on the CPU
-    scores = reduce(p, whole("bins", bins, 1), classwise=classwise, stay=p.group is None)
+    home = CPU if p.logits is None or p.group is not None else p.logits.device  # groups are drawn on the CPU
+    scores = reduce(p, whole("bins", bins, 1), classwise=classwise, home=home)
     if about not in ("top", "positive"):
         raise InputError(f"about={about!r} is unknown; use 'top' or 'positive'")
     if about == "positive":

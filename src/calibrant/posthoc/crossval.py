@@ -16,7 +16,7 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.ranking import rank
-from calibrant.functional.scores import Scores, reduce
+from calibrant.functional.scores import CPU, Scores, reduce
 from calibrant.posthoc.calibrator import Calibrator, Composition
 from calibrant.posthoc.map import FittedMap, promises_label
 from calibrant.posthoc.toplabel import least
@@ -61,12 +61,14 @@ class Folds:
         # nothing is reported from here, so neither a hash nor ids are needed
         self.p = replace(p, origin=p.origin or "cross-validation", ids=None)
         self.of_item = folds_of(p, count, seed)
-        self.items = [(self.of_item == f).nonzero()[:, 0] for f in range(count)]
+        self.home = CPU if p.logits is None else p.logits.device  # scores stay there until all folds are summed up
+        self.items = [(self.of_item == f).nonzero()[:, 0].to(self.home) for f in range(count)]
         self._refits: dict[Calibrator, list[FittedMap]] = {}
 
     @cached_property
     def before(self) -> list[Scores]:
-        return [reduce(self.p, classwise=False, rows=at) for at in self.items]
+        whole = reduce(self.p, classwise=False, home=self.home)
+        return [whole.take(at) for at in self.items]
 
     @cached_property
     def identity(self) -> HeldOut:
@@ -89,7 +91,7 @@ def held_out(calibrator: Calibrator, folds: Folds, fitted: FittedMap | None = No
     p, count = folds.p, len(folds.items)
     degrees, changed, bounds, after = 0.0, 0, [], []
     for refit, at, before in zip(folds.refits(calibrator, fitted), folds.items, folds.before, strict=True):
-        after.append(scored(refit, p, at))
+        after.append(scored(refit, p, at, folds.home))
         degrees += refit.degrees / count
         if promises_label(refit) and p.members == 1:
             changed += int((after[-1].predicted != before.predicted).sum())
@@ -102,8 +104,8 @@ def held_out(calibrator: Calibrator, folds: Folds, fitted: FittedMap | None = No
 def _held_out(folds: Folds, scores: Sequence[Scores]) -> HeldOut:
     """The figures of each fold's scores."""
     n = folds.p.n
-    loss = torch.full((n,), torch.nan, dtype=torch.float64)
-    influence = torch.zeros(n, dtype=torch.float64)
+    loss = torch.full((n,), torch.nan, dtype=torch.float64, device=folds.home)
+    influence = torch.zeros_like(loss)
     areas: list[tuple[float, int]] = []
     for at, before, after in zip(folds.items, folds.before, scores, strict=True):
         loss[at] = torch.where(torch.isinf(loss_of(before, n)), torch.nan, loss_of(after, n))
@@ -114,14 +116,15 @@ def _held_out(folds: Folds, scores: Sequence[Scores]) -> HeldOut:
     weight = sum(n for _, n in areas)
     auroc = sum(a * n for a, n in areas) / weight if weight else None
     influence *= n / weight if weight else 0.0
-    return HeldOut(loss, influence, auroc)
+    return HeldOut(loss.cpu(), influence.cpu(), auroc)
 
 
-def scored(fitted: FittedMap, p: Predictions, rows: Tensor | None = None) -> Scores:
+def scored(fitted: FittedMap, p: Predictions, rows: Tensor | None = None, home: torch.device = CPU) -> Scores:
     """The scores of the mapped items (`rows`: of these). A map that only changes logits works on a chunk at a time."""
     if p.logits is None or type(fitted).predictions is not FittedMap.predictions:
-        return reduce(fitted.predictions(p if rows is None else p.take(rows)), classwise=False)
-    return reduce(replace(p, predicted=None, confidence=None), classwise=False, through=fitted.apply, rows=rows)
+        return reduce(fitted.predictions(p if rows is None else p.take(rows)), classwise=False, home=home)
+    logits_alone = replace(p, predicted=None, confidence=None)
+    return reduce(logits_alone, classwise=False, through=fitted.apply, rows=rows, home=home)
 
 
 def loss_of(scores: Scores, n: int) -> Tensor:
@@ -163,21 +166,17 @@ def auroc_influence(scores: Scores) -> tuple[float, Tensor] | None:
     For a correct item, (share of errors ranked below it − AUROC)/π; for an error the mirror image.
     Differences of influences give paired errors even where a map changes which items are correct.
     """
-    right = scores.correct
-    good = int(right.sum())
-    bad = scores.n - good
+    good, bad = scores.right, scores.n - scores.right
     if not good or not bad:
         return None
     ranking = rank(scores.log_error)  # most confident first
-    hit = right[ranking.order].double()
-    in_run = torch.zeros(ranking.runs, 2, dtype=torch.float64).index_add_(
-        0, ranking.run, torch.stack([hit, 1 - hit], 1)
-    )
+    hit = scores.correct[ranking.order].double()
+    in_run = hit.new_zeros(ranking.runs, 2).index_add_(0, ranking.run, torch.stack([hit, 1 - hit], 1))
     above = torch.cumsum(in_run, 0) - in_run / 2  # mid-rank: half of the item's own run
     errors_below = (bad - above[:, 1])[ranking.run] / bad
     correct_above = above[:, 0][ranking.run] / good
     area = float((errors_below * hit).sum() / good)
-    influence = torch.empty(scores.n, dtype=torch.float64)
+    influence = torch.empty_like(hit)
     influence[ranking.order] = torch.where(
         hit > 0, (errors_below - area) * scores.n / good, (correct_above - area) * scores.n / bad
     )
