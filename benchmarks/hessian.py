@@ -5,6 +5,7 @@
 
 The truth is a long Lanczos run (1e-9, in the network's own precision). Counted are the products until an estimate is
 within 1e-3 of it; for Lanczos and PyHessian also where their own rules stop, how wrong they are there, and the seconds.
+PyHessian computes without TF32, as we do. Lanczos stops by the tolerance of `calibrant probe`.
 Batches are CIFAR's training images (CALIBRANT_DATA), cropped and flipped. Without --weights the network is trained here
 for --steps steps. FOLDER holds PyHessian (`pip install --no-deps --target FOLDER pyhessian`).
 """
@@ -24,9 +25,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.side_by_side import options, timed
+from calibrant.cli.probe_hessian import TOLERANCE
 from calibrant.data import data_root, load
 from calibrant.data.batches import Augment, Batches
-from calibrant.diagnostics.curvature import Curvature
+from calibrant.diagnostics.curvature import Curvature, full_precision
 from calibrant.functional.krylov import Eigenpairs, lanczos, power_iteration
 from calibrant.nn import build, load_weights
 
@@ -63,7 +65,7 @@ def first_close(found: Eigenpairs, truth: float) -> int | None:
     return next((n for n, value in enumerate(found.history, 1) if abs(value - truth) <= CLOSE * abs(truth)), None)
 
 
-def pyhessian(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, int, float]:
+def pyhessian(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> tuple[float, int, float]:
     """Its estimate, its products and its seconds, as it comes: 100 iterations at most, 1e-3 between two of them."""
     theirs: Any = import_module("pyhessian.hessian")  # the package has a class of this name
     products, own = 0, theirs.hessian_vector_product
@@ -73,12 +75,15 @@ def pyhessian(model: nn.Module, x: Tensor, y: Tensor) -> tuple[float, int, float
         products += 1
         return own(*arguments)
 
+    def run() -> float:
+        return float(theirs.hessian(model, F.cross_entropy, data=(x, y), cuda=x.is_cuda).eigenvalues()[0][0])
+
+    torch.manual_seed(seed)
     theirs.hessian_vector_product = counting
     try:
-        start = time.perf_counter()
-        found = theirs.hessian(model, F.cross_entropy, data=(x, y), cuda=x.is_cuda)
-        value = float(found.eigenvalues()[0][0])
-        return value, products, time.perf_counter() - start
+        with full_precision():
+            value, took = timed(run, x.device.type, time.perf_counter)
+        return value, products, took
     finally:
         theirs.hessian_vector_product = own
         model.zero_grad()
@@ -94,12 +99,12 @@ def row(model: nn.Module, x: Tensor, y: Tensor, seed: int, peer: bool, most: int
     truth = float(long.values[0])
     power = power_iteration(matrix, 1, start(), tol=1e-6, most=most)
     fresh = Curvature(model, [(x, y)])
-    stopped, took = timed(lambda: lanczos(fresh, 1, start(), tol=CLOSE), x.device.type, time.perf_counter)
+    stopped, took = timed(lambda: lanczos(fresh, 1, start(), tol=TOLERANCE), x.device.type, time.perf_counter)
     out: dict[str, Any] = {"truth": truth, "lanczos": first_close(long, truth), "power": first_close(power, truth)}
     out |= {"lanczos_stops": stopped.products, "lanczos_error": abs(float(stopped.values[0]) / truth - 1)}
     out["seconds"] = took
     if peer:
-        value, products, took = pyhessian(model, x, y)
+        value, products, took = pyhessian(model, x, y, seed)
         out |= {"pyhessian_stops": products, "pyhessian_error": abs(value / truth - 1), "pyhessian_seconds": took}
     return out
 

@@ -85,7 +85,7 @@ def test_the_hessian_is_that_of_the_training_loss(
         load_run(runs[1]).members[0], found.batches, loss=found.loss, weight_decay=found.weight_decay
     ).largest
     said = probed[1]["hessian"]["models"][1]  # type: ignore[index]
-    assert said["largest"] == pytest.approx(largest.tolist(), rel=1e-5)
+    assert said["largest"] == pytest.approx(largest.tolist(), rel=1e-3)
     assert said["trace"]["low"] < said["trace"]["value"] < said["trace"]["high"]
     x, q = found.batches[0]
     p = torch.softmax(load_run(runs[1]).members[0](x), -1).detach()

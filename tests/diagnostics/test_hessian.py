@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.data import DataLoader, TensorDataset
 
+from calibrant.cli.probe_hessian import TOLERANCE
 from calibrant.diagnostics import hessian_density, hessian_spectrum, hessian_trace
 from calibrant.diagnostics.curvature import Curvature
 from calibrant.errors import InputError
@@ -89,6 +90,22 @@ def test_each_mini_batch_has_its_own_top_eigenvalues_and_vectors(weight_decay: f
         residual = (dense @ u - u * found.eigenvalues[i]).norm(dim=0)
         torch.testing.assert_close(residual, found.residuals[i], atol=1e-8, rtol=1e-5)
         assert ((found.eigenvalues[i][:, None] - torch.linalg.eigvalsh(dense)).abs().amin(1) <= residual + 1e-12).all()
+
+
+def test_the_tolerance_of_the_probe_gives_largest_eigenvalues_to_1e_3() -> None:
+    for seed in range(12):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = nn.Sequential(nn.Linear(5, 12), nn.Tanh(), nn.Linear(12, 8), nn.GELU(), nn.Linear(8, 3)).double()
+        optimiser = torch.optim.Adam(model.parameters(), 0.01)
+        for _ in range(20 * seed):
+            optimiser.zero_grad()
+            F.cross_entropy(model(X), Y).backward()
+            optimiser.step()
+        truth = torch.linalg.eigvalsh(dense_hessian(model, X, Y)).flip(0)
+        found = hessian_spectrum(model, (X, Y), k=3, tol=TOLERANCE, seed=seed)
+        assert (found.eigenvalues[0] - truth[:3]).abs().max() < 1e-3 * truth.abs().max()
+        assert found.products < hessian_spectrum(model, (X, Y), k=3, seed=seed).products
 
 
 def test_products_are_the_dense_hessian_gauss_newton_and_fisher() -> None:

@@ -128,7 +128,7 @@ class Curvature:
             reference(),
             sdpa_kernel(SDPBackend.MATH),
             _differentiable(self._thetas),
-            _full_precision(),  # last: inside it, torch refuses to read its older flags, which `member` does
+            full_precision(),  # last: inside it, torch refuses to read its older flags, which `member` does
         ):
             yield network
 
@@ -270,7 +270,7 @@ def _differentiable(thetas: Sequence[Tensor]) -> Iterator[None]:
 
 
 @contextmanager
-def _full_precision() -> Iterator[None]:
+def full_precision() -> Iterator[None]:
     """Without TF32: its three digits would hide all but the largest eigenvalues."""
     backends: Any = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
     before = [b.fp32_precision for b in backends]
