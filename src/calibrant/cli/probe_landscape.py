@@ -33,9 +33,9 @@ def landscape(request: Request) -> Probed:
     count = min(request.options["batches"], BATCHES)
     if through and (len(through) != 2 or len(request.models) > 1):
         raise InputError("--through takes two checkpoints (runs of the same network) and one model: A --through B,C")
-    others = [resolve(name).members[0].state_dict() for name in through or ()]
+    others = [resolve(name).members[:1] for name in through or ()]
     settings: dict[str, Any] = {"grid": points, "masks": masks, "batches": count, "batch": batch_size(request)}
-    settings |= {"through": [digest({k: v.tolist() for k, v in o.items()}) for o in others] or None}
+    settings |= {"through": [network_hash(each) for each in others] or None}
     settings |= {"items": items_hash(request.data[Split.TRAIN])}
 
     def measure(model: Reference) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -44,7 +44,7 @@ def landscape(request: Request) -> Probed:
         options: dict[str, Any] = {"points": points, "loss": held.loss, "masks": masks if dropouts(network) else 0}
         said = "random, filter-normalised directions"
         if others:
-            plane = plane_through(network, *others)
+            plane = plane_through(network, *(each.state_dict() for (each,) in others))
             x, y = zip(*plane.marks, strict=True)
             options |= {
                 "plane": plane,

@@ -64,6 +64,8 @@ class Curvature:
         self._thetas = list(self.parameters.values())
         self._sizes = [p.numel() for p in self._thetas]
         self._read = [moved(unpack(batch)[:3], self.device) for batch in self.batches]
+        drops = self.dropout and bool(dropouts(self.model))
+        self._masked = MCDropout(self.model, self.mask + 1) if drops else None
         self.items = sum(len(y) for _, _, y in self._read)
         if self.items == 0:
             raise InputError("no items to take the curvature of; pass at least one batch")
@@ -121,8 +123,7 @@ class Curvature:
     @contextmanager
     def _passes(self) -> Iterator[Callable[..., Any]]:
         """The network as it is differentiated: plain operations, which have second derivatives, in full precision."""
-        drops = self.dropout and bool(dropouts(self.model))
-        member = MCDropout(self.model, self.mask + 1).member(self.mask) if drops else evaluating(self.model)
+        member = evaluating(self.model) if self._masked is None else self._masked.member(self.mask)
         with (
             member as network,
             reference(),

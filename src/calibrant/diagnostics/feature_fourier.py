@@ -68,13 +68,13 @@ def feature_fourier(
     One pass; with `dropout`, dropout layers are active, as in the paper. `layers` as for `feature_variance`.
     """
     chosen = layers_of(model, layers)
-    drops = dropout and bool(dropouts(model))
+    masked = MCDropout(model, 1, seed=seed) if dropout and dropouts(model) else None
     where = next(model.parameters()).device
     rows: dict[str, list[Tensor]] = {}
     sizes: dict[str, tuple[int, int]] = {}
     for batch in several(batches):
         args, kwargs, _, _ = moved(unpack(batch), where)
-        with MCDropout(model, 1, seed=seed).member(0) if drops else evaluating(model) as network:
+        with evaluating(model) if masked is None else masked.member(0) as network:
             found = maps(model, network, args, kwargs, chosen)
         for name, z in found.items():
             sizes[name] = (z.shape[2], z.shape[3])

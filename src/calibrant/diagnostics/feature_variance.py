@@ -63,8 +63,9 @@ def feature_variance(
     `layers` are names of modules; by default the network's building blocks.
     """
     positive("passes", passes)
-    chosen, drops = layers_of(model, layers), bool(dropouts(model))
-    if drops and passes < 2:
+    chosen = layers_of(model, layers)
+    masked = MCDropout(model, passes, seed=seed) if dropouts(model) else None
+    if masked is not None and passes < 2:
         raise InputError(f"passes={passes}; a standard deviation over passes needs at least 2")
     sizes: dict[str, tuple[int, int]] = {}
     data: dict[str, list[Tensor]] = {}
@@ -74,9 +75,8 @@ def feature_variance(
         args, kwargs, _, _ = moved(unpack(batch), where)
         mean: dict[str, Tensor] = {}
         squares: dict[str, Tensor] = {}
-        for j in range(passes if drops else 1):
-            member = MCDropout(model, passes, seed=seed).member(j) if drops else evaluating(model)
-            with member as network:
+        for j in range(1 if masked is None else passes):
+            with evaluating(model) if masked is None else masked.member(j) as network:
                 found = maps(model, network, args, kwargs, chosen)
             for name, z in found.items():
                 if j == 0:
@@ -86,10 +86,10 @@ def feature_variance(
                 off = z - mean[name]  # Welford: sums of squares would cancel
                 mean[name] += off / (j + 1)
                 squares[name] += off * (z - mean[name])
-        if drops:
+        if masked is not None:
             for name, total in squares.items():
                 of_model.setdefault(name, []).append((total / (passes - 1)).sqrt().double().mean((1, 2, 3)).cpu())
     if not data:
         raise InputError("there are no batches to look at; pass at least one")
     stacked = [torch.stack([torch.cat(rows) for rows in kind.values()]) for kind in (data, of_model) if kind]
-    return FeatureVariance(tuple(data), tuple(sizes.values()), stacked[0], stacked[1] if drops else None)
+    return FeatureVariance(tuple(data), tuple(sizes.values()), stacked[0], stacked[1] if masked is not None else None)

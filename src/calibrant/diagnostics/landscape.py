@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from calibrant.attacks.store import tensors_hash
 from calibrant.diagnostics.curvature import Loss, several
 from calibrant.ensembles.dropout import MCDropout, dropouts
-from calibrant.ensembles.ensemble import evaluating, positive
+from calibrant.ensembles.ensemble import Network, evaluating, positive
 from calibrant.ensembles.inputs import moved, unpack
 from calibrant.errors import InputError
 from calibrant.files import hashed
@@ -122,6 +122,7 @@ def loss_landscape(
     if masks and not dropouts(model):
         raise InputError(f"{type(model).__name__} has no dropout, so masks={masks} would all be alike; use masks=0")
     plane = random_plane(model, seed) if plane is None else plane
+    masked = MCDropout(model, masks) if masks else None
     pairs = [moved(unpack(batch)[:3], next(model.parameters()).device) for batch in several(batches)]
     if not pairs:
         raise InputError("there are no batches to take the loss of; pass at least one")
@@ -132,18 +133,20 @@ def loss_landscape(
         each = torch.full((max(masks, 1), points, points, len(pairs)), torch.nan, dtype=torch.float64)
     for i in progress(range(points)):
         if bool(torch.isnan(each[:, i]).any()):
-            for j, mask in ((j, mask) for j in range(points) for mask in range(max(masks, 1))):
+            for j in range(points):
                 with displaced(model, plane, float(across[j]), float(up[i])):
-                    each[mask, i, j] = _losses(model, pairs, loss, mask if masks else None)
+                    for mask, at in enumerate(each[:, i, j]):
+                        member = evaluating(model) if masked is None else masked.member(mask)
+                        at.copy_(_losses(member, pairs, loss))
             if store is not None:
                 hashed.write_tensors(Path(store), {"each": each}, {"key": key})
     return Landscape(across, up, each, plane.marks)
 
 
 @torch.no_grad()
-def _losses(model: nn.Module, pairs: list[Any], loss: Loss, mask: int | None) -> Tensor:
+def _losses(member: AbstractContextManager[Network], pairs: list[Any], loss: Loss) -> Tensor:
     """Of each batch; infinite where it is not a number, so that the row counts as done."""
-    with evaluating(model) if mask is None else MCDropout(model, mask + 1).member(mask) as network:
+    with member as network:
         found = []
         for args, kwargs, y in pairs:
             raw = logits_of(network(*args, **kwargs))
