@@ -95,10 +95,10 @@ def test_adaptive_targets_learn_from_the_validation(trained: Any, data: TensorDa
     targets = calibrant.targets.AdaLS(classes=3, alpha=1.0)
     net = Net(targets)
     _, callback = trained(net, targets=targets, method=None)
-    assert targets.soft.trajectory.shape == (3, 1)  # the start, and one step per epoch
+    assert targets.trajectory.shape == (3, 1)  # the start, and one step per epoch
     again = calibrant.targets.AdaLS(classes=3, alpha=1.0)
     Calibration(3, targets=again).load_state_dict(callback.state_dict())
-    assert torch.equal(again.soft.trajectory, targets.soft.trajectory)
+    assert torch.equal(again.trajectory, targets.trajectory)
 
 
 def test_the_panel_alone_in_a_module() -> None:

@@ -60,7 +60,7 @@ def test_ar_adals_is_algorithm_1() -> None:
     for number, epoch in enumerate(epochs):
         target.observe(number, epoch)
     path = algorithm_1(epochs, level, 3, 0.3, 1 / Z + 1e-3)
-    torch.testing.assert_close(target.soft.trajectory, torch.tensor(path, dtype=torch.float64), rtol=1e-6, atol=0)
+    torch.testing.assert_close(target.trajectory, torch.tensor(path, dtype=torch.float64), rtol=1e-6, atol=0)
     assert min(path[-1]) == 1 / Z + 1e-3  # the clip was reached
 
     labels = torch.tensor([3, 0, 1, 2])
@@ -78,16 +78,16 @@ def test_adals_is_algorithm_1_with_one_level() -> None:
     for number, epoch in enumerate(epochs):
         target.observe(number, epoch)
     path = algorithm_1(epochs, [0] * 60, 1, 0.05, 1 / Z + 1e-3)
-    torch.testing.assert_close(target.soft.trajectory, torch.tensor(path, dtype=torch.float64), rtol=1e-6, atol=0)
+    torch.testing.assert_close(target.trajectory, torch.tensor(path, dtype=torch.float64), rtol=1e-6, atol=0)
 
 
 def test_no_step_without_alpha_and_no_gap_above_one() -> None:
     still = AdaLS(classes=Z, alpha=0.0)
     still.observe(0, validation(0))
-    assert still.soft.trajectory.tolist() == [[1.0], [1.0]]
+    assert still.trajectory.tolist() == [[1.0], [1.0]]
     shy = AdaLS(classes=Z, alpha=1.0)
     shy.observe(0, predictions(torch.zeros(8, Z), torch.zeros(8, dtype=torch.long)))  # right, at confidence 1/4
-    assert shy.soft.trajectory[-1].item() == 1.0
+    assert shy.trajectory[-1].item() == 1.0
 
 
 def test_eq_4_inverts_eq_2() -> None:
@@ -104,8 +104,8 @@ def test_members_are_pooled_before_the_gap() -> None:
     alone.observe(0, predictions(logits[0], labels))
     together.observe(0, predictions(logits, labels))
     mean = torch.softmax(logits.double(), -1).mean(0).max(-1).values.mean().item()
-    assert together.soft.trajectory[-1].item() == pytest.approx(1 - 0.1 * mean)
-    assert alone.soft.trajectory[-1].item() < together.soft.trajectory[-1].item()
+    assert together.trajectory[-1].item() == pytest.approx(1 - 0.1 * mean)
+    assert alone.trajectory[-1].item() < together.trajectory[-1].item()
 
 
 @pytest.mark.parametrize("given", [None, Levels(torch.tensor([0, 1, 0]), torch.arange(60) % 2)])
@@ -117,7 +117,7 @@ def test_state_round_trip(given: Levels | None) -> None:
         target.observe(0, validation(0))
     again = make()
     again.load({key: value.clone() for key, value in target.state().items()})
-    assert torch.equal(again.soft.trajectory, target.soft.trajectory)
+    assert torch.equal(again.trajectory, target.trajectory)
     if given is not None:
         target.observe(1, validation(1))
         again.observe(1, validation(1))

@@ -103,32 +103,47 @@ def rate_after(alpha: Rate, finished: int) -> float:
     return [value for start, value in alpha if start <= finished][-1]
 
 
-class SoftLabels:
-    """p̃_r of R levels and its path over the epochs: the state that both policies share."""
+@dataclass(eq=False)
+class AdaLS:
+    """Label smoothing whose ε follows the validation gap (AR §4.1): AR-AdaLS with R = 1. α = 0 stays one-hot."""
 
-    def __init__(self, classes: int, alpha: Rate, levels: int) -> None:
-        check_classes(classes)
+    classes: int
+    alpha: Rate = 0.05
+    trajectory: Tensor = field(init=False, repr=False)  # p̃_r: one row per epoch and one column per level
+    _epsilon: Tensor = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._start(1)
+
+    def _start(self, levels: int) -> None:
+        check_classes(self.classes)
         if isinstance(levels, bool) or not isinstance(levels, int) or levels < 1:
             raise InputError(f"levels must be a whole number, 1 or more, got {levels!r}")
-        check_rate(alpha)
-        self.classes, self.alpha = classes, alpha
-        self.trajectory = torch.ones(1, levels, dtype=torch.float64)  # one-hot at the start
-        self._epsilon: Tensor
-        self._set(self.trajectory)
+        check_rate(self.alpha)
+        self._set(torch.ones(1, levels, dtype=torch.float64))  # one-hot
 
-    def learn(self, gap: Tensor) -> None:
-        alpha = rate_after(self.alpha, len(self.trajectory) - 1)  # its first row is the start
-        following = step(self.trajectory[-1], gap, alpha, self.classes)
-        self._set(torch.cat([self.trajectory, following[None]]))
+    def __call__(self, labels: Tensor, index: Tensor | None = None) -> Tensor:
+        return soft_labels(labels, self.classes, self._epsilon_on(labels.device)[:1].expand(labels.shape))
 
-    def epsilon(self, device: torch.device) -> Tensor:
-        self._epsilon = self._epsilon.to(device)
-        return self._epsilon
+    def observe(self, epoch: int, validation: Predictions) -> None:
+        self._learn(validation, torch.zeros(validation.n, dtype=torch.long))
 
-    def _set(self, trajectory: Tensor) -> None:
-        self.trajectory = trajectory.double().cpu()
-        # level −1 (no training item) reads the last entry, NaN: the loop stops at that loss and names its items
-        self._epsilon = torch.cat([smoothing_of(self.trajectory[-1], self.classes).float(), torch.tensor([math.nan])])
+    def wants(self, epoch: int) -> bool:
+        return False
+
+    def refresh(self, levels: Any) -> None:
+        raise InputError("adals has one level for all items; use ar_adals for levels")
+
+    def state(self) -> Mapping[str, Any]:
+        return {"trajectory": self.trajectory}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        if "trajectory" not in state:
+            raise InputError(f"this state is of another policy: it holds {sorted(state)}, and no trajectory")
+        then, now = state["trajectory"].shape[1], self.trajectory.shape[1]
+        if then != now:
+            raise InputError(f"this state is of {then} levels, and the policy has {now}; make it with levels={then}")
+        self._set(state["trajectory"])
 
     def record(self) -> dict[str, Any]:
         """The path of p̃_r and ε_r: one row per epoch (the first is the start), one column per level."""
@@ -140,69 +155,38 @@ class SoftLabels:
             "epsilon": smoothing_of(self.trajectory, self.classes).abs().tolist(),  # −0.0 is 0.0
         }
 
-    def state(self) -> dict[str, Any]:
-        return {"trajectory": self.trajectory}
+    def _learn(self, validation: Predictions, level: Tensor) -> None:
+        gap = gaps(validation, level, self.trajectory.shape[1], self.classes)
+        alpha = rate_after(self.alpha, len(self.trajectory) - 1)  # its first row is the start
+        following = step(self.trajectory[-1], gap, alpha, self.classes)
+        self._set(torch.cat([self.trajectory, following[None]]))
 
-    def load(self, state: Mapping[str, Any]) -> None:
-        if "trajectory" not in state:
-            raise InputError(f"this state is of another policy: it holds {sorted(state)}, and no trajectory")
-        then, now = state["trajectory"].shape[1], self.trajectory.shape[1]
-        if then != now:
-            raise InputError(f"this state is of {then} levels, and the policy has {now}; make it with levels={then}")
-        self._set(state["trajectory"])
+    def _set(self, trajectory: Tensor) -> None:
+        self.trajectory = trajectory.double().cpu()
+        # level −1 (no training item) reads the last entry, NaN: the loop stops at that loss and names its items
+        self._epsilon = torch.cat([smoothing_of(self.trajectory[-1], self.classes).float(), torch.tensor([math.nan])])
 
-
-@dataclass(eq=False)
-class AdaLS:
-    """Label smoothing whose ε follows the validation gap (AR §4.1): AR-AdaLS with R = 1. α = 0 stays one-hot."""
-
-    classes: int
-    alpha: Rate = 0.05
-    soft: SoftLabels = field(init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        self.soft = SoftLabels(self.classes, self.alpha, 1)
-
-    def __call__(self, labels: Tensor, index: Tensor | None = None) -> Tensor:
-        return soft_labels(labels, self.classes, self.soft.epsilon(labels.device)[:1].expand(labels.shape))
-
-    def observe(self, epoch: int, validation: Predictions) -> None:
-        self.soft.learn(gaps(validation, torch.zeros(validation.n, dtype=torch.long), 1, self.classes))
-
-    def wants(self, epoch: int) -> bool:
-        return False
-
-    def refresh(self, levels: Any) -> None:
-        raise InputError("adals has one level for all items; use ar_adals for levels")
-
-    def state(self) -> Mapping[str, Any]:
-        return self.soft.state()
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        self.soft.load(state)
-
-    def record(self) -> dict[str, Any]:
-        return self.soft.record()
+    def _epsilon_on(self, device: torch.device) -> Tensor:
+        self._epsilon = self._epsilon.to(device)
+        return self._epsilon
 
 
 @dataclass(eq=False)
-class ArAdaLS:
+class ArAdaLS(AdaLS):
     """One ε for each level of adversarial robustness (AR Algorithm 1), R = 10 in the paper.
 
     It wants levels until it has some, then new ones after each epoch of `refresh_after`. `ruler` names the attack that
     measures the distances; whoever passes the levels runs it, the policy itself attacks nothing.
     """
 
-    classes: int
     alpha: Rate = 0.005
     levels: int = 10
     refresh_after: tuple[int, ...] = ()  # number of finished epochs: (65, 130) for WRN-28-10 in the paper
     ruler: Literal["ddn", "cw"] = "ddn"
     given: Levels | None = None
-    soft: SoftLabels = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.soft = SoftLabels(self.classes, self.alpha, self.levels)
+        self._start(self.levels)
         # checked here, because it is used only after a whole training of the network that is attacked
         if self.ruler not in RULERS:
             raise unknown("ruler", str(self.ruler), RULERS)
@@ -212,7 +196,7 @@ class ArAdaLS:
         if self.given is not None:
             self.refresh(self.given)
 
-    def __call__(self, labels: Tensor, index: Tensor) -> Tensor:
+    def __call__(self, labels: Tensor, index: Tensor) -> Tensor:  # type: ignore[override]  # levels are by item
         known = self._levels()
         if known.train.device != index.device:
             self.given = known = Levels(known.train.to(index.device), known.validation)
@@ -220,10 +204,10 @@ class ArAdaLS:
             for end in (int(index.max()), int(index.min())):
                 if not 0 <= end < len(known.train):
                     raise InputError(f"item {end} has no level: the levels are of items 0 … {len(known.train) - 1}")
-        return soft_labels(labels, self.classes, self.soft.epsilon(labels.device)[known.train[index]])
+        return soft_labels(labels, self.classes, self._epsilon_on(labels.device)[known.train[index]])
 
     def observe(self, epoch: int, validation: Predictions) -> None:
-        self.soft.learn(gaps(validation, self._levels().validation, self.levels, self.classes))
+        self._learn(validation, self._levels().validation)
 
     def wants(self, epoch: int) -> bool:
         return self.given is None or epoch in self.refresh_after
@@ -247,17 +231,16 @@ class ArAdaLS:
         self.given = Levels(*checked)
 
     def state(self) -> Mapping[str, Any]:
-        known = (
-            {} if self.given is None else {"train": self.given.train.cpu(), "validation": self.given.validation.cpu()}
-        )
-        return {**self.soft.state(), **known}
+        if self.given is None:
+            return super().state()
+        return {**super().state(), "train": self.given.train.cpu(), "validation": self.given.validation.cpu()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        self.soft.load(state)
+        super().load(state)
         self.given = Levels(state["train"], state["validation"]) if "train" in state else None
 
     def record(self) -> dict[str, Any]:
-        return {**self.soft.record(), "ruler": self.ruler, "refresh_after": list(self.refresh_after)}
+        return {**super().record(), "ruler": self.ruler, "refresh_after": list(self.refresh_after)}
 
     def _levels(self) -> Levels:
         if self.given is None:
