@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.attacks import ATTACKS, DDN, Bounds
+from calibrant.attacks import ATTACKS, Bounds
 from calibrant.attacks.attack import Attack
 from calibrant.attacks.gradients import PixelModel
 from calibrant.attacks.loop import Loop
-from calibrant.attacks.task import Seen, State, Task
+from calibrant.attacks.task import State, Task
 
 ITEMS = 16
 
@@ -46,22 +46,3 @@ def test_a_step_stays_on_its_device_and_keeps_its_shapes(attack: Attack, targete
     for name, values in after.items():
         kept = before[name]
         assert (values.shape, values.dtype, values.device) == (kept.shape, kept.dtype, kept.device), name
-
-
-class Asking(DDN):
-    def step(self, task: Task, state: State, seen: Seen) -> State:
-        held: State = super().step(task, state, seen)
-        return held if bool(seen.success.any()) else {**held, "epsilon": state["epsilon"]}
-
-
-class Mixing(DDN):
-    def step(self, task: Task, state: State, seen: Seen) -> State:
-        held: State = super().step(task, state, seen)
-        return {**held, "epsilon": held["epsilon"] * torch.ones(ITEMS)}
-
-
-def test_a_step_that_waits_or_mixes_devices_is_caught() -> None:
-    with pytest.raises(RuntimeError, match="meta"):
-        stepped(Asking(), targeted=False)
-    with pytest.raises(RuntimeError, match="device"):
-        stepped(Mixing(), targeted=False)

@@ -38,7 +38,7 @@ class Replayed:
 
 @pytest.mark.parametrize("attack", [DeepFool, DDN, CarliniWagner])
 def test_buffers_change_nothing(attack: type[DDN], victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings = {"iterations": 30} if attack is CarliniWagner else {}
+    settings = {"iterations": 12} if attack is CarliniWagner else {}
     plain = attack(bounds=victim.bounds, batch=32, **settings).run(victim.model, victim.x)
     monkeypatch.setattr(loop_module, "RecordedStep", Replayed)
     monkeypatch.setattr(loop_module, "SMALLEST_GRAPH", 8)

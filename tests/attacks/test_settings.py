@@ -16,38 +16,28 @@ from calibrant.errors import CalibrantError, InputError
 from tests.attacks.conftest import Victim
 
 NUMERIC = [
-    (name, field.name)
+    (name, field.name, str(field.type).partition(" | ")[0])
     for name, attack in ATTACKS.items()
     for field in fields(attack)
     if str(field.type).partition(" | ")[0] in ("int", "float", "bool")
 ]
+KINDS = {"int": "a whole number", "float": "a number", "bool": "True or False"}
 NO_NUMBERS = ["a", b"1", [1], {}, 1j, object(), math.nan, -math.inf, 10**400, torch.tensor([1.0, 2.0]), np.zeros(2)]
+ALSO_WRONG = {"int": [True, 1.5, 2.0], "float": [True], "bool": [1, 0.0]}
 
 
 def test_every_attack_has_numbers() -> None:
-    assert {name for name, _ in NUMERIC} == set(ATTACKS) and ("pgd", "epsilon") in NUMERIC
+    assert {name for name, *_ in NUMERIC} == set(ATTACKS) and ("pgd", "epsilon", "float") in NUMERIC
 
 
-@pytest.mark.parametrize(("name", "setting"), NUMERIC)
-def test_what_is_no_number_is_named(name: str, setting: str) -> None:
+@pytest.mark.parametrize("name", ATTACKS)
+def test_what_is_no_number_is_named(name: str) -> None:
     make: Any = ATTACKS[name]
-    for value in NO_NUMBERS:
-        with pytest.raises(InputError, match=setting) as error:
+    wrong = [(s, kind, value) for n, s, kind in NUMERIC if n == name for value in [*NO_NUMBERS, *ALSO_WRONG[kind]]]
+    for setting, kind, value in wrong:
+        with pytest.raises(InputError, match=f"{setting}=.* (must be {KINDS[kind]}|is not one of)") as error:
             make(**{setting: value})
         assert "\n" not in str(error.value) and len(str(error.value)) < 200
-
-
-@pytest.mark.parametrize("value", [True, 1.5, 2.0])
-def test_iterations_are_counted(value: Any) -> None:
-    with pytest.raises(InputError, match=f"iterations={value} must be a whole number"):
-        DDN(iterations=value)
-
-
-@pytest.mark.parametrize("value", [1, "no", None])
-def test_a_switch_is_true_or_false(value: Any) -> None:
-    """A text is true whatever it says."""
-    with pytest.raises(InputError, match="random_start=.* must be True or False"):
-        PGD(random_start=value)
 
 
 def test_numbers_of_other_libraries_are_numbers() -> None:
@@ -92,13 +82,18 @@ def test_an_engine_that_is_no_name(victim: Victim) -> None:
         FGSM(engine=None, bounds=victim.bounds).run(victim.model, victim.x)  # type: ignore[arg-type]
 
 
+def test_a_batch_of_none_and_constants_of_other_channels(victim: Victim) -> None:
+    with pytest.raises(InputError, match="batch must be at least 1, got 0"):
+        FGSM(bounds=victim.bounds, batch=0).run(victim.model, victim.x)
+    with pytest.raises(InputError, match="mean has 2 entries"):
+        FGSM(bounds=Bounds(mean=(0.1, 0.2), std=(1.0, 1.0))).run(victim.model, victim.x)
+
+
 @pytest.mark.parametrize("kind", [torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.int16, np.uint16, list])
 def test_labels_are_whole_numbers_of_any_kind(kind: Any, victim: Victim) -> None:
-    attack, y = DDN(bounds=victim.bounds), victim.y[:8]
+    attack, y = FGSM(bounds=victim.bounds), victim.y[:8]
     given: Any = y.to(kind) if isinstance(kind, torch.dtype) else y.tolist() if kind is list else y.numpy().astype(kind)
-    assert torch.equal(
-        attack.run(victim.model, victim.x[:8], given).distance, attack.run(victim.model, victim.x[:8], y).distance
-    )
+    assert torch.equal(attack(victim.model, victim.x[:8], given), attack(victim.model, victim.x[:8], y))
     assert assess(victim.model, attack, victim.x[:8], given) == assess(victim.model, attack, victim.x[:8], y)
     with pytest.raises(InputError, match="8 whole numbers"):
         attack.run(victim.model, victim.x[:8], labels=y.to(torch.complex64))
@@ -138,6 +133,7 @@ def test_half_precision_has_few_digits_and_white_is_still_white(dtype: torch.dty
         (CarliniWagner, {"lr": 0.0}, "lr=0.0 must be positive"),
         (CarliniWagner, {"kappa": -1.0}, "kappa=-1.0 must be 0 or more"),
         (CarliniWagner, {"initial_c": 0.0}, "initial_c=0.0 must be positive"),
+        (PGD, {"alpha": -1.0}, "alpha=-1.0, the size of a step, must be positive"),
         (DDN, {"gamma": 1.0}, "gamma=1.0 must be below 1"),
         (DDN, {"alpha": -2.0}, "alpha=-2.0 must be positive"),
         (DeepFool, {"candidates": 0}, "candidates=0 must be 1 or more"),
