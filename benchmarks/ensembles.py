@@ -1,21 +1,18 @@
 """PEP and MC dropout against the naive loop, in one process on the same work: ratios, not seconds.
 
-    python -m benchmarks.ensembles [--device cuda] [--items 5000] [--batch 512] [--network resnet18] [--json]
+    python -m benchmarks.ensembles [--device cuda] [--items 5000] [--batch 512] [--network resnet18]
     python -m benchmarks.ensembles --weights cifar10_resnet20_akamaster          PEP on published weights
 
 naive PEP: golden section over σ, a deep copy of the model for every member, fp32 (PEP §3.1's own search).
 naive MC dropout: the whole network again for every member, fp32, with the same masks.
 Both sides are timed in turns after a warm-up; medians, and the spread of the ratio over rounds. On a CPU, processor
-seconds count (others may use the machine too), on a GPU the wall's. A part that fails is reported, and the rest runs.
+seconds count (others may use the machine too), on a GPU the wall's.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import json
-import time
-import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from statistics import median
@@ -221,27 +218,12 @@ def parts(args: argparse.Namespace) -> dict[str, Callable[[], Row]]:
 
 def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    args = options(__doc__, device=device, items=0, batch=0, network="", weights="", only="", rounds=3, json=False)
-    rows: dict[str, Row] = {}
+    args = options(__doc__, device=device, items=0, batch=0, network="", weights="", only="", rounds=3)
     for name, part in parts(args).items():
-        start = time.perf_counter()
-        try:
-            rows[name] = part()
-        except Exception as error:  # reported, and the other parts still run
-            rows[name] = {"failed": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()}
-        rows[name]["took_s"] = time.perf_counter() - start
-        if not args.json:
-            say(name, rows[name])
-    if args.json:
-        print(json.dumps(rows, indent=2, ensure_ascii=False))
-    if any("failed" in row for row in rows.values()):
-        raise SystemExit(1)
+        say(name, part())
 
 
 def say(name: str, row: Row) -> None:
-    if "failed" in row:
-        print(f"{name}: FAILED\n{row['traceback']}", flush=True)
-        return
     met = "met" if row["ratio"] >= row["target"] else "MISSED"
     line = f"{name}: naive {row['naive_ms']:.4g} ms, ours {row['ours_ms']:.4g} ms, ratio {row['ratio']:.3g}"
     print(f"{line} ({row['lowest']:.3g}–{row['highest']:.3g}), target {row['target']}: {met}", flush=True)

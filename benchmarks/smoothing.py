@@ -1,6 +1,6 @@
 """Smoothing on a GPU: share of a plain copy's bandwidth, and what it adds to a network's step. Ratios, one process.
 
-    python -m benchmarks.smoothing [--json]           # every kernel, layout and precision; ResNet-18 with and without
+    python -m benchmarks.smoothing           # every kernel, layout and precision; ResNet-18 with and without
     python -m benchmarks.smoothing --steps            # the network alone
 
 Forward moves two streams (read, write), backward three; the copy of the same map (two streams) runs in turns with them.
@@ -9,12 +9,8 @@ Forward moves two streams (read, write), backward three; the copy of the same ma
 from __future__ import annotations
 
 import itertools
-import json
-import multiprocessing
-import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from statistics import median
 from typing import Any
@@ -69,22 +65,6 @@ def _calls(case: Case, size: tuple[int, ...]) -> tuple[Callable[[], Any], Callab
         lambda: smooth(x, taps, "tanh", 10.0, padding),
         lambda: smooth_backward(x, g, taps, "tanh", 10.0, padding),
     )
-
-
-def _compile(case: Case) -> float:
-    """In a process of its own: what it compiles is found on disk by the one that measures."""
-    start = time.perf_counter()
-    _, forward, backward = _calls(case, (2, 64, 16, 16))
-    forward()
-    backward()
-    torch.cuda.synchronize()
-    return time.perf_counter() - start
-
-
-def compile_ahead(processes: int) -> None:
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        times = list(pool.map(_compile, sorted(cases(), key=lambda case: -len(case[0]))))
-    print(f"compiled {len(times)} pairs, {sum(times):.0f} s in all, by {processes} processes", file=sys.stderr)
 
 
 def shares(case: Case, size: tuple[int, ...]) -> dict[str, float]:
@@ -203,31 +183,20 @@ def _host(without: Callable[[], Any], with_: Callable[[], Any], repeats: int = 6
 
 
 def main() -> None:
-    args = options(__doc__, steps=False, json=False, size="256,64,112,112", batch=512, processes=12)
+    args = options(__doc__, steps=False, size="256,64,112,112", batch=512)
     size = tuple(map(int, args.size.split(",")))
-    start = time.perf_counter()
-    if not args.steps:
-        compile_ahead(args.processes)
-    result: dict[str, Any] = {}
-
-    def keep(section: str, name: str, row: dict[str, Any]) -> None:
-        """Said as soon as it is known."""
-        result.setdefault(section, {})[name] = row
-        numbers = all(isinstance(v, float) for v in row.values())
-        said = "  ".join(f"{k} {v:.3f}" for k, v in row.items()) if numbers else json.dumps(row)
-        print(f"{section:10s}{name:46s}{said}", file=sys.stderr if args.json else sys.stdout, flush=True)
-
     for case in () if args.steps else cases():
-        keep("bandwidth", " ".join(map(str, case)), shares(case, size))
+        say(" ".join(map(str, case)), shares(case, size))
     if not args.steps:
-        keep("bandwidth", "(1, 1) channels_last bf16 plain path", {"forward_share": eager(size)})
+        say("(1, 1) channels_last bf16 plain path", {"forward_share": eager(size)})
     for times in (1, 2):  # at a small batch an eager step waits for Python, at a large one for the device
         for how in ("eager", "trainer"):
-            keep("network", f"{how}, batch {times * args.batch}", overhead(times * args.batch, how))
-    keep("network", f"captured in a graph, batch {args.batch}", overhead(args.batch, "captured"))
-    print(f"done after {time.perf_counter() - start:.0f} s", file=sys.stderr)
-    if args.json:
-        print(json.dumps(result, indent=1))
+            say(f"network, {how}, batch {times * args.batch}", overhead(times * args.batch, how))
+    say(f"network, captured in a graph, batch {args.batch}", overhead(args.batch, "captured"))
+
+
+def say(name: str, row: dict[str, float]) -> None:
+    print(f"{name:46s}{'  '.join(f'{k} {v:.3f}' for k, v in row.items())}", flush=True)
 
 
 if __name__ == "__main__":

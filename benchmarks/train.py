@@ -13,14 +13,12 @@ cancels. On a CPU that others use too, CPU seconds are compared (`--clock cpu`),
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -178,7 +176,6 @@ def main() -> None:
         rounds=7,
         clock="wall",
         float32=False,
-        out="",
     )
     cuda = a.device == "cuda"
     torch.backends.cudnn.benchmark = cuda  # for both sides
@@ -188,18 +185,14 @@ def main() -> None:
     engines = (a.engines or ("eager,graph" if cuda else "eager")).split(",")
     names = (a.networks or ("resnet18" if cuda else "resnet20,cifar_cnn")).split(",")
     base = Setting("", 0, 0, a.device, cuda and not a.float32, cuda)
-    results = []
     for name, batch in product(names, batches):
         setting = replace(base, network=name, batch=batch, steps=a.steps or (200 if cuda else 6))
         result = measure(setting, engines, a.rounds)
-        results.append(result)
         print(f"\n{setting.network}, batch {batch}, {setting.steps} steps, {a.device}, {a.clock} clock")
         for name, rate in result["images_per_second"].items():
             print(f"  {name:<20} {rate:>12,.0f} images/s")
         for name, ratio in result["ratios"].items():
             print(f"  {name:<28} {ratio:.3f}")
-    if a.out:
-        Path(a.out).write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":

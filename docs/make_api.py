@@ -124,7 +124,6 @@ MEASURED = {
     "coverage_shift.md": "… under shift",
     "race.md": "The race of calibrators",
     "race_auto.md": "What choosing costs",
-    "scaling.md": "Speed of the linear maps",
 }
 """Pages that long benchmarks write: in the navigation, under Evidence, when they are there."""
 

@@ -31,10 +31,13 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
+    """Connected once, so that tests share the cluster's processes, which take seconds to import torch."""
     from ray.cluster_utils import Cluster
 
     made = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+    ray.init(made.address, log_to_driver=False)
     yield made
+    assert ray.is_initialized(), "a connection that was there before is left alone"
     ray.shutdown()
     made.shutdown()
 

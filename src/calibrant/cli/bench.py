@@ -16,11 +16,12 @@ from calibrant.cli.bench_move import merge, pack, unpack
 from calibrant.cli.bench_plan import print_plan
 from calibrant.cli.bench_show import Json, Results, readable, report, say_cells, show
 from calibrant.cli.console import block_json, say
-from calibrant.errors import InputError
+from calibrant.errors import FailedError, InputError
 from calibrant.types import SCHEMA
 
 if TYPE_CHECKING:
     from calibrant.bench.store import Cell
+    from calibrant.executors import Outcome
 
 bench = typer.Typer(help="Measure the papers' tables again, one cell at a time, and compare.", no_args_is_help=True)
 
@@ -62,8 +63,6 @@ def run(
     """Measure every cell that is not in the store yet."""
     from calibrant.bench.place import Place
     from calibrant.bench.run import run as run_steps
-    from calibrant.errors import FailedError
-    from calibrant.executors import Outcome
     from calibrant.files.atomic import check_place
     from calibrant.training.run import How
     from calibrant.training.settings import setting, typed
@@ -97,12 +96,17 @@ def run(
         _json({"cells": [c.to_dict() for c in made.cells]})
     else:
         say_cells(list(made.cells))
-    failed = [o for o in made.open if o.ending == "failed"]
+    _say_open(made.open)
+
+
+def _say_open(steps: Sequence[Outcome]) -> None:
+    """What did not get done; a step that failed is an error, one that had no time is not."""
+    failed = [o for o in steps if o.ending == "failed"]
     if failed:
         more = f" (and {len(failed) - 1} more steps failed)" if len(failed) > 1 else ""
         raise FailedError(f"{failed[0].step.name} failed: {failed[0].why}{more}")
-    if made.open:
-        say(f"{len(made.open)} steps are still to be done: the same command goes on with them", err=True)
+    if steps:
+        say(f"{len(steps)} steps are still to be done: the same command goes on with them", err=True)
 
 
 RESERVE = 40.0

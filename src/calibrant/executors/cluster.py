@@ -27,6 +27,7 @@ class RayCluster:
         except ImportError as error:
             raise MissingDependencyError("--ray needs Ray; install it with `pip install 'calibrant[ray]'`") from error
         self._ray: Any = ray
+        self._connected_here = not ray.is_initialized()
         try:
             _check_reachable(address)
             quiet = {"log_to_driver": False, "include_dashboard": False} if address == LOCAL else {}
@@ -68,7 +69,8 @@ class RayCluster:
     def close(self) -> None:
         for reference in self._running:
             self._ray.cancel(reference, force=True)
-        self._ray.shutdown()
+        if self._connected_here:  # else a program's own connection, which it goes on with
+            self._ray.shutdown()
 
 
 def _check_reachable(address: str) -> None:
