@@ -62,8 +62,9 @@ def test_a_rate_given_is_that_of_the_chosen_ones(net: Net) -> None:
     net.head[1] = nn.Dropout(1.0)  # switched on, every logit would be the last bias
     members = MCDropout(net, members=3, p=0.4, where="body").members(X)
     assert not torch.allclose(members, net.head[2].bias.expand_as(members))
-    with pytest.raises(InputError, match="must be a number"):
-        MCDropout(net, p=1.0, where="body")
+    for p in (1.0, "a"):
+        with pytest.raises(InputError, match=f"p={p!r} must be a number"):
+            MCDropout(net, p=p, where="body")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("where", ["bod", "body.3", ["body", "tail"]])

@@ -7,30 +7,12 @@ import torch
 from torch import nn
 
 from calibrant.ensembles.deep import DeepEnsemble
-from calibrant.ensembles.dropout import MCDropout, dropouts, functional_dropouts, insert
+from calibrant.ensembles.dropout import MCDropout, dropouts, insert
 from calibrant.ensembles.swa import SWA, average, recalibrate
 from calibrant.ensembles.swag import SWAG
 from calibrant.errors import InputError
 
 X = torch.randn(40, 6, generator=torch.Generator().manual_seed(0))
-
-
-class Functional(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.inside = nn.Dropout(0.5)
-        self.head = nn.Linear(6, 3)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(nn.functional.dropout(self.inside(x), 0.5, self.training))
-
-
-def test_dropout_activates_masks_and_nothing_else() -> None:
-    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3), nn.BatchNorm1d(3)).train()
-    running = model[2].running_mean.clone()
-    members = MCDropout(model, members=3).members(X)
-    assert not torch.equal(members[0], members[1])
-    assert torch.equal(running, model[2].running_mean)
 
 
 def test_rate_override_is_used_and_undone() -> None:
@@ -39,11 +21,6 @@ def test_rate_override_is_used_and_undone() -> None:
     silent = (dropped == 0).all(-1).double().mean().item()
     assert silent == pytest.approx(0.9**6, abs=0.12)
     assert model[0].p == 0.1
-
-
-def test_functional_dropout_is_counted_as_out_of_reach() -> None:
-    assert functional_dropouts(Functional(), X) == 1
-    assert functional_dropouts(nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)), X) == 0
 
 
 def test_a_model_without_dropout_is_told_how_to_get_some() -> None:

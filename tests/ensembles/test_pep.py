@@ -14,7 +14,7 @@ from torch import nn
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.sigma import sigma_curve
 from calibrant.ensembles.storage import load, save
-from calibrant.errors import InputError, MapError, SplitError
+from calibrant.errors import InputError, MapError
 
 
 def weights(model: nn.Module) -> list[torch.Tensor]:
@@ -60,15 +60,13 @@ def test_both_searches_find_the_same_sigma_and_improve_held_out_likelihood(overf
 
 
 def test_the_search_and_the_predictor_have_their_own_numbers_of_members(overfitted) -> None:
-    pep = PEP.fit(overfitted.model, overfitted.calibration, members=7, search_members=4)
-    assert pep.certificate is not None
-    assert pep.size == len(pep.members(overfitted.test[0][:2])) == 7 and pep.certificate.members == 4
-    assert {len(point.members) for point in pep.certificate.curve if point.sigma} == {4}
-
-
-def test_the_default_predicts_with_twenty_and_is_the_same_predictor_from_its_sigma(overfitted) -> None:
-    pep, x = PEP.fit(overfitted.model, overfitted.calibration), overfitted.test[0][:8]
-    assert pep.size == 20 and pep.certificate is not None and pep.certificate.members == 5
+    """By default five and twenty; and the predictor is that of its σ."""
+    x = overfitted.test[0][:8]
+    for given, members, searched in (({"members": 7, "search_members": 4}, 7, 4), ({}, 20, 5)):
+        pep = PEP.fit(overfitted.model, overfitted.calibration, **given)
+        assert pep.certificate is not None and pep.certificate.members == searched
+        assert {len(point.members) for point in pep.certificate.curve if point.sigma} == {searched}
+        assert pep.size == len(pep.members(x)) == members
     assert torch.equal(PEP(overfitted.model, pep.sigma)(x), pep(x))
 
 
@@ -215,32 +213,36 @@ def test_antithetic_members_mirror_each_other() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "says"),
+    ("change", "says"),
     [
-        ({"model": nn.ReLU()}, InputError, "no parameter matches"),
-        ({"sigma": -1.0}, InputError, "sigma"),
-        ({"sigma": math.nan}, InputError, "sigma"),
-        ({"members": 0}, InputError, "members"),
-        ({"distribution": "cauchy"}, InputError, "cauchy"),
-        ({"where": "biases"}, InputError, "biases"),
+        ({"model": nn.ReLU()}, "no parameter matches"),
+        ({"model": nn.LayerNorm(12)}, "where='auto'; the model's layers with parameters: LayerNorm"),
+        ({"sigma": -1.0}, "sigma"),
+        ({"sigma": math.nan}, "sigma"),
+        ({"sigma": "0.1"}, "sigma='0.1'"),
+        ({"sigma": None}, "sigma=None"),
+        ({"members": 0}, "members"),
+        ({"distribution": "cauchy"}, "cauchy"),
+        ({"where": "biases"}, "biases"),
     ],
 )
-def test_bad_settings_are_named(change: dict, error: type[Exception], says: str) -> None:
-    with pytest.raises(error, match=says):
+def test_bad_settings_are_named(change: dict, says: str) -> None:
+    with pytest.raises(InputError, match=says):
         PEP(**{"model": nn.Linear(2, 2), "sigma": 0.1} | change)
 
 
-def test_bad_calibration_data_is_named(overfitted) -> None:
-    class Marked(list):
-        split = "test"
-
-    with pytest.raises(SplitError, match="test"):
-        PEP.fit(overfitted.model, Marked([overfitted.calibration]))
-    with pytest.raises(InputError, match="shape"):
-        PEP.fit(overfitted.model[:2], overfitted.calibration)
-    x, y = overfitted.calibration
-    with pytest.raises(InputError, match="classes"):
-        PEP.fit(overfitted.model, (x, y + 5))
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"members": 2.5}, "members=2.5 must be a whole number"),
+        ({"range": 5e-3}, "range=0.005 must be two numbers"),
+        ({"range": (1e-3, math.inf)}, "must be two numbers"),
+        ({"iterations": 0}, "iterations=0"),
+    ],
+)
+def test_settings_of_the_search_are_named(change: dict, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        PEP.fit(nn.Linear(2, 2), (torch.ones(4, 2), torch.zeros(4, dtype=torch.long)), **change)
 
 
 def test_a_probe_that_explodes_is_rejected_and_counted(overfitted) -> None:
@@ -289,13 +291,3 @@ def test_the_search_looks_beyond_a_range_whose_start_gains_nothing() -> None:
 
     first, _ = module.first_guess(Fake(), 5e-5, 5e-3, 0.32)  # type: ignore[arg-type]
     assert first == pytest.approx(0.1, rel=0.3)
-
-
-def test_noise_below_the_resolution_of_half_precision_is_said(overfitted) -> None:
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)).to(torch.bfloat16)
-    nn.init.constant_(model[1].weight, 100.0)
-    from calibrant.ensembles.perturbation import resolution, select
-
-    with pytest.warns(UserWarning, match="only 0% of the bfloat16 weights change"):
-        PEP(model, 0.01, where="weights")
-    assert resolution(select(model, "weights"), 0.01) == 0.0
