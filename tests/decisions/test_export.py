@@ -60,13 +60,13 @@ def test_attached_to_a_model(goal: str, method: str | None) -> None:
 def test_onnx(goal: str, method: str | None, tmp_path: Path) -> None:
     for name in ("onnx", "onnxscript", "onnxruntime"):
         pytest.importorskip(name, reason=f"{name} is not installed; pip install 'calibrant[onnx]' to run this")
-    from calibrant.decisions.attach import run_rule_onnx
+    from calibrant.posthoc.onnx_export import run_graph
 
     rule = chosen(goal, method)
     rule.save(tmp_path / "rule")
     assert run(["export", str(tmp_path / "rule"), "-o", str(tmp_path / "rule.onnx")]) == 0
     z = sample(200, 4)[0]
-    found = run_rule_onnx(tmp_path / "rule.onnx", z)
+    found = run_graph(tmp_path / "rule.onnx", z)
     wrong = [(a != b).double().mean() for a, b in zip(found, outputs(rule, z), strict=True)]
     assert max(wrong) <= 0.005
 

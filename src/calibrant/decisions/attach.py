@@ -8,6 +8,7 @@ takes logits alone, so a rule by group and randomised sets, which need more than
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -19,8 +20,7 @@ from torch import Tensor, nn
 from calibrant.decisions.conformal import PredictionSets, alone, scores
 from calibrant.decisions.costs import LeastCost
 from calibrant.decisions.rule import Rule
-from calibrant.errors import InputError, MapError, RefusedError
-from calibrant.files import atomic
+from calibrant.errors import InputError, MapError
 from calibrant.functional.model_output import logits_of
 from calibrant.functional.segmentation import classes_back, classes_last
 from calibrant.posthoc.attach import Exact, layer
@@ -120,35 +120,22 @@ def write_rule_onnx(path: str | PathLike[str], rule: Rule) -> Path:
     """Map and rule as one ONNX file: input `x`, the logits [N, K]; kept only if onnxruntime decides as eager does.
 
     Where logits moved by 1e-5 of their size are decided otherwise, either answer counts."""
-    from calibrant.posthoc.onnx_export import need_onnx, quiet
+    from calibrant.posthoc.onnx_export import need_onnx, write_graph
 
     need_onnx()
     if rule.record.k is None:
         raise MapError("a rule that was chosen on a top-1 set does not know its number of classes; choose it on logits")
-    module = Deciding(rule).eval()
+    module = Decided(nn.Identity(), rule, None).eval()
     example = 3 * torch.randn(64, rule.record.k, generator=torch.Generator().manual_seed(64))
-    with quiet(), torch.no_grad():
-        program = torch.onnx.export(
-            module,
-            (example,),
-            dynamo=True,
-            dynamic_shapes=({0: torch.export.Dim("batch", min=1)},),
-            input_names=["x"],
-            output_names=names(rule),
-            verbose=False,
-        )
-    assert program is not None
-    with atomic.file(path) as temporary:
-        program.save(str(temporary), external_data=False)
-        wrong = disagreeing(module, example, run_rule_onnx(temporary, example))
-        if wrong:
-            raise RefusedError(
-                f"{path} was not written: onnxruntime decides {wrong} of 64 items differently from eager mode"
-            )
-    return Path(path)
+
+    def fault(found: Sequence[Tensor]) -> str:
+        wrong = disagreeing(module, example, found)
+        return f"onnxruntime decides {wrong} of 64 items differently from eager mode" if wrong else ""
+
+    return write_graph(path, module, example, names(rule), fault)
 
 
-def disagreeing(module: Deciding, x: Tensor, found: tuple[Tensor, ...]) -> int:
+def disagreeing(module: nn.Module, x: Tensor, found: Sequence[Tensor]) -> int:
     """Items that no draw of the moved logits decides like this."""
     from calibrant.posthoc.onnx_export import DRAWS, TOLERANCE
 
@@ -160,14 +147,3 @@ def disagreeing(module: Deciding, x: Tensor, found: tuple[Tensor, ...]) -> int:
             same = [(a == b).reshape(len(x), -1).all(1) for a, b in zip(found, eager, strict=True)]
             agreed |= torch.stack(same).all(0)
     return int((~agreed).sum())
-
-
-def run_rule_onnx(path: str | PathLike[str], x: Tensor) -> tuple[Tensor, ...]:
-    """Outputs of a rule's ONNX file, by onnxruntime on the CPU."""
-    from calibrant.posthoc.onnx_export import need_onnx
-
-    need_onnx()
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return tuple(torch.from_numpy(out) for out in session.run(None, {"x": x.detach().cpu().numpy()}))

@@ -11,12 +11,11 @@ from __future__ import annotations
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -73,6 +72,21 @@ def _inputs(example: Example) -> dict[str, Tensor]:
 
 
 def _write(path: str | PathLike[str], module: Calibrated, example: Example) -> Path:
+    def fault(found: Sequence[Tensor]) -> str:
+        gap = disagreement(module, example, found[0])
+        return "" if gap <= TOLERANCE else f"onnxruntime's probabilities differ from eager by {gap:.2g} on the example"
+
+    return write_graph(path, module, example, ["logits"], fault)
+
+
+def write_graph(
+    path: str | PathLike[str],
+    module: nn.Module,
+    example: Example,
+    outputs: Sequence[str],
+    fault: Callable[[Sequence[Tensor]], str],
+) -> Path:
+    """The module as an ONNX file, unless `fault` finds something wrong with what onnxruntime gives for the example."""
     need_onnx()
     inputs, batch = _inputs(example), torch.export.Dim("batch", min=1)
     with quiet(), torch.no_grad():
@@ -82,17 +96,14 @@ def _write(path: str | PathLike[str], module: Calibrated, example: Example) -> P
             dynamo=True,
             dynamic_shapes=(({0: batch},) * len(inputs),),
             input_names=list(inputs),
-            output_names=["logits"],
+            output_names=outputs,
             verbose=False,
         )
     assert program is not None
     with atomic.file(path) as temporary:
         program.save(str(temporary), external_data=False)
-        gap = disagreement(module, example, run_onnx(temporary, example))
-        if not gap <= TOLERANCE:
-            raise RefusedError(
-                f"{path} was not written: onnxruntime's probabilities differ from eager by {gap:.2g} on the example"
-            )
+        if said := fault(run_graph(temporary, example)):
+            raise RefusedError(f"{path} was not written: {said}")
     return Path(path)
 
 
@@ -125,14 +136,19 @@ def disagreement(module: Calibrated, example: Example, logits: Tensor) -> float:
 
 
 def run_onnx(path: str | PathLike[str], x: Example) -> Tensor:
-    """Output of an ONNX file, by onnxruntime on the CPU; several inputs come as a dict."""
+    """The logits of an ONNX file, by onnxruntime on the CPU; several inputs come as a dict."""
+    return run_graph(path, x)[0]
+
+
+def run_graph(path: str | PathLike[str], x: Example) -> list[Tensor]:
+    """Every output of an ONNX file."""
     need_onnx()
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     inputs = {session.get_inputs()[0].name: x} if isinstance(x, Tensor) else x
-    out: Any = session.run(None, {name: t.detach().cpu().numpy() for name, t in inputs.items()})[0]
-    return torch.from_numpy(out)
+    found = session.run(None, {name: t.detach().cpu().numpy() for name, t in inputs.items()})
+    return [torch.from_numpy(out) for out in found]
 
 
 def need_onnx() -> None:
