@@ -20,11 +20,11 @@ from calibrant.cli.audit_inputs import Audited, Options, audited
 from calibrant.cli.audit_show import page, show
 from calibrant.cli.console import block_json, say
 from calibrant.cli.options import Everything, Html, Intervals, Json
+from calibrant.display import HEADLINE
 from calibrant.errors import InputError
 from calibrant.files import atomic, outputs
 from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import choose, plan
-from calibrant.report.explain import HEADLINE
 
 
 def audit(

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.cli.audit_inputs import Audited, Options
+from calibrant.display import HEADLINE
 from calibrant.errors import CalibrantWarning, InputError
 from calibrant.metrics.subgroups import Subgroups, subgroups
-from calibrant.report.explain import HEADLINE
 from calibrant.types import Report
 
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import calibrant.provenance as provenance
 from calibrant.cli.audit_inputs import FEWEST, Audited, Options
+from calibrant.display import HEADLINE
 from calibrant.metrics.intervals import caveats_line
 from calibrant.metrics.stream_report import bounds_line
-from calibrant.report.explain import HEADLINE
 from calibrant.types import Report
 
 if TYPE_CHECKING:
