@@ -33,7 +33,7 @@ def forest(
     """One panel per metric (each has its own scale), one row per report."""
     present = [n for n in names if any(n in r and r[n].value is not None for r in reports.values())]
     if axes is None:
-        axes = side_by_side(len(present), 1.75 * len(present) + 1.0, 0.38 * len(reports) + 0.95)
+        axes = side_by_side(len(present), len(reports))
     for i, (ax, name) in enumerate(zip(axes, present, strict=False)):
         better = METRICS[name].better
         ax.set_title(f"{SHORT.get(name, name)}\n{BETTER[better]}", fontsize=8.5, color=COLOURS["muted"])

@@ -95,7 +95,7 @@ def before_after(
 ) -> Sequence[Axes]:
     """Two reliability diagrams side by side on the same axes."""
     if axes is None:
-        axes = side_by_side(2, 7.2, 3.23)
+        axes = side_by_side(2, 6, width=3.1)
     for ax, data, title in zip(axes, (before, after), ("before", "after"), strict=True):
         reliability(data, ax=ax)
         ax.set_title(title, fontsize=10, color=COLOURS["muted"])

@@ -34,12 +34,12 @@ def new_axes(width: float = 4.6, height: float = 3.2) -> Axes:
     return dress(figure.add_subplot())
 
 
-def side_by_side(columns: int, width: float, height: float) -> Sequence[Axes]:
-    """A row of axes on a figure of their own."""
+def side_by_side(columns: int, rows: int, width: float = 1.75) -> Sequence[Axes]:
+    """Axes of this width beside each other on a figure of their own, as high as this many rows of dots need."""
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    figure = Figure(figsize=(width, height), layout=ConstrainedLayoutEngine(wspace=0.09))
+    figure = Figure(figsize=(width * columns + 1.0, 0.38 * rows + 0.95), layout=ConstrainedLayoutEngine(wspace=0.09))
     return [dress(ax) for ax in np.ravel(figure.subplots(1, max(columns, 1)))]
 
 
