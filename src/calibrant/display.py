@@ -1,10 +1,12 @@
 """What an object shows of itself: a headline and a small table, as text in a shell and as HTML in a notebook.
 
-A class that inherits from `Shown` writes `_shown`; both forms come from it.
+A class that inherits from `Shown` writes `_shown`; both forms come from it. Columns that line up (`aligned`) and names
+short enough to stand over one (`short_names`) are for every table.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from html import escape
 from itertools import zip_longest
@@ -57,3 +59,27 @@ def aligned(rows: Rows, *, numbers: bool = False) -> list[str]:
         cells = zip(row, widths, strict=False)
         lines.append("  ".join(t.rjust(w) if numbers and i else t.ljust(w) for i, (t, w) in enumerate(cells)).rstrip())
     return lines
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """['run/a/test.npz', 'run/b/test.npz'] → ['a/test.npz', 'b/test.npz']; equal ones are numbered.
+
+    Of module:factory@WEIGHTS the weights are left out where the factories tell them apart.
+    """
+    names = [escaped(name) for name in names]
+    heads = [head if ":" in head else name for name in names for head in [name.partition("@")[0]]]
+    if len(set(heads)) == len(set(names)):  # module:factory@WEIGHTS
+        names = heads
+    parts = [[part for part in name.replace("\\", "/").split("/") if part] or [name] for name in names]
+    distinct = len(set(names))
+    short = list(names)
+    for depth in range(1, max(map(len, parts), default=1) + 1):
+        short = ["/".join(p[-depth:]) for p in parts]
+        if len(set(short)) == distinct:
+            break
+    seen: Counter[str] = Counter()
+    out = []
+    for name in short:
+        seen[name] += 1
+        out.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return out

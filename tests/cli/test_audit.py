@@ -16,11 +16,11 @@ import torch
 
 from calibrant import files
 from calibrant.cli import audit_advice, audit_inputs, run
+from calibrant.display import HEADLINE
 from calibrant.functional.inputs import predictions
 from calibrant.metrics.evaluate import evaluate
 from calibrant.posthoc.advise import Advice, advise, halves
 from calibrant.report import numbers
-from calibrant.report.explain import HEADLINE
 
 
 def write(path: Path, n: int = 400, seed: int = 0, sharpness: float = 3.0, split: str = "test") -> Path:

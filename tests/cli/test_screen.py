@@ -13,8 +13,8 @@ import pytest
 
 from calibrant import files, predictions
 from calibrant.cli import run
+from calibrant.display import HEADLINE
 from calibrant.metrics import METRICS
-from calibrant.report.explain import HEADLINE
 
 Said = Callable[..., str]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from calibrant.report.names import short_names
+from calibrant.display import short_names
 
 
 @pytest.mark.parametrize(

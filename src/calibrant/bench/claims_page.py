@@ -13,7 +13,7 @@ from calibrant.bench.table_text import difference, of_group
 from calibrant.provenance import provenance
 from calibrant.report import page
 from calibrant.report.numbers import metric_of
-from calibrant.report.plots.differences import Difference, differences
+from calibrant.report.plots.forest import Difference, differences
 from calibrant.report.plots.svg import to_svg
 
 COLOUR = {

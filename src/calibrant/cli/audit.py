@@ -16,15 +16,15 @@ import typer
 
 import calibrant.provenance as provenance
 from calibrant.cli import gate
-from calibrant.cli.audit_inputs import Audited, Options, audited
+from calibrant.cli.audit_inputs import Audited, Options, audited, grouped
 from calibrant.cli.audit_show import page, show
 from calibrant.cli.console import block_json, say
 from calibrant.cli.options import Everything, Html, Intervals, Json
+from calibrant.display import HEADLINE
 from calibrant.errors import InputError
 from calibrant.files import atomic, outputs
 from calibrant.metrics import METRICS
 from calibrant.metrics.evaluate import choose, plan
-from calibrant.report.explain import HEADLINE
 
 
 def audit(
@@ -61,18 +61,7 @@ def audit(
         raise InputError("--plan needs intervals; leave out --no-intervals")
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]
     outputs.check((html, outputs.PAGE), inputs=[*preds, calibration, o.reading.labels, rule])
-    paths = o.reading.each(preds)
-    found = [audited(path, reading, o) for path, reading in paths]
-    if by is not None:
-        from calibrant.cli.audit_groups import grouped
-
-        found = [replace(a, by=grouped(a, path, by, o)) for a, (path, _) in zip(found, paths, strict=True)]
-    if width is not None:
-        found = [replace(a, plan={"width": width, "items": plan(a.report, width)}) for a in found]
-    if rule is not None:
-        from calibrant.cli.audit_rule import judged
-
-        found = [replace(a, rule=j) for a, j in zip(found, judged(rule, found, o.allow_reuse), strict=True)]
+    found = _found(preds, by, width, rule, o)
     compared = comparisons(found, computed, o) if not as_json or html is not None else []
     told = None
     if calibration is not None or advise or html is not None:
@@ -92,6 +81,21 @@ def audit(
     passed = gate.check(gates, [a.report for a in found])
     if passed and not as_json:
         say(passed)
+
+
+def _found(preds: Sequence[Path], by: str | None, width: float | None, rule: Path | None, o: Options) -> list[Audited]:
+    """Every input read and judged, with what else was asked for."""
+    paths = o.reading.each(preds)
+    found = [audited(path, reading, o) for path, reading in paths]
+    if by is not None:
+        found = [replace(a, by=grouped(a, path, by, o)) for a, (path, _) in zip(found, paths, strict=True)]
+    if width is not None:
+        found = [replace(a, plan={"width": width, "items": plan(a.report, width)}) for a in found]
+    if rule is not None:
+        from calibrant.cli.audit_rule import judged
+
+        found = [replace(a, rule=j) for a, j in zip(found, judged(rule, found, o.allow_reuse), strict=True)]
+    return found
 
 
 def comparisons(found: Sequence[Audited], metrics: Sequence[str], o: Options) -> list[Any]:

@@ -46,9 +46,7 @@ def before_and_after(advice: Advice | None, o: Options) -> dict[str, Any]:
     from calibrant.report import html
 
     named = {"before": (advice.before, f"before {advice.chosen}"), "after": (advice.after, f"after {advice.chosen}")}
-    settings: dict[str, Any] = {"bins": o.bins, "intervals": o.intervals, "seed": o.seed, "about": o.event}
-    settings |= {"metrics": o.names, "allow_reuse": o.allow_reuse}
-    return {side: html.Audit.of(p, evaluate(p, **settings), name) for side, (p, name) in named.items()}
+    return {side: html.Audit.of(p, evaluate(p, **o.judging), name) for side, (p, name) in named.items()}
 
 
 def show_advice(console: Any, advice: Advice) -> None:

@@ -14,18 +14,19 @@ import typer
 from calibrant import files
 from calibrant.cli.options import Bins, BootstrapSeed, Metrics, metric_names
 from calibrant.cli.reading import Reading
+from calibrant.display import HEADLINE
 from calibrant.errors import CalibrantWarning, InputError
 from calibrant.files import parquet
 from calibrant.functional.probabilities import FLOOR
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.evaluate import About, evaluate, whole
+from calibrant.metrics.evaluate import evaluate, whole
+from calibrant.metrics.subgroups import Subgroups, subgroups
 from calibrant.types import Predictions, Report
 
 if TYPE_CHECKING:
     from calibrant.decisions.judge import Judgement
     from calibrant.executors import Pool
     from calibrant.functional.binning import BinSums
-    from calibrant.metrics.subgroups import Subgroups
 
 ROWS_IN_MEMORY = 1_000_000
 NUMBERS_IN_MEMORY = 1 << 27
@@ -70,8 +71,16 @@ class Options:
         return metric_names(self.metrics)
 
     @property
-    def event(self) -> About:
-        return "positive" if self.about == "positive" else "top"
+    def judging(self) -> dict[str, Any]:
+        """The settings of `evaluate`."""
+        return {
+            "bins": self.bins,
+            "metrics": self.names,
+            "intervals": self.intervals,
+            "seed": self.seed,
+            "about": self.about,
+            "allow_reuse": self.allow_reuse,
+        }
 
 
 @dataclass(frozen=True)
@@ -116,16 +125,7 @@ def audited(path: Path, reading: Reading, o: Options) -> Audited:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", CalibrantWarning)
         p = reading.read(path)
-    report = evaluate(
-        p,
-        bins=o.bins,
-        metrics=o.names,
-        intervals=o.intervals,
-        seed=o.seed,
-        about=o.event,
-        allow_reuse=o.allow_reuse,
-    )
-    return Audited(report, p, warnings=tuple(str(each.message) for each in said), reading=reading)
+    return Audited(evaluate(p, **o.judging), p, warnings=tuple(str(each.message) for each in said), reading=reading)
 
 
 def streams(path: Path, reading: Reading, o: Options) -> bool:
@@ -143,6 +143,20 @@ def streams(path: Path, reading: Reading, o: Options) -> bool:
     found = parquet.parts(path)
     rows = sum(sum(parquet.group_rows(part)) for part in found)
     return rows > ROWS_IN_MEMORY or rows * parquet.width(found[0]) > NUMBERS_IN_MEMORY
+
+
+def grouped(each: Audited, path: Path, column: str, o: Options) -> Subgroups:
+    """The audited items by a column of their own file."""
+    if each.predictions is None:
+        raise InputError(
+            f"{path}: --by needs the items in memory, and this was streamed; audit fewer rows, or leave out --stream"
+        )
+    with warnings.catch_warnings():  # the first reading said them
+        warnings.simplefilter("ignore", CalibrantWarning)
+        found = each.reading.read(path, group_key=column)
+    assert found.group is not None and found.group_names is not None
+    judging = o.judging | {"metrics": list(dict.fromkeys([*(o.names or HEADLINE), "gap"]))}
+    return subgroups(each.predictions, found.group, found.group_names, column, **judging)
 
 
 def _streamed(path: Path, reading: Reading, o: Options) -> Audited:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import calibrant.provenance as provenance
 from calibrant.cli.audit_inputs import FEWEST, Audited, Options
+from calibrant.display import HEADLINE
 from calibrant.metrics.intervals import caveats_line
 from calibrant.metrics.stream_report import bounds_line
-from calibrant.report.explain import HEADLINE
 from calibrant.types import Report
 
 if TYPE_CHECKING:
+    from calibrant.metrics.subgroups import Subgroups
     from calibrant.posthoc.advise import Advice
 
 
@@ -64,10 +65,10 @@ def show(
         for note in each.notes:
             console.say(f"note: {note}")
         console.print()
-        if each.by is not None or each.plan is not None:
-            from calibrant.cli.audit_groups import show_groups
-
-            show_groups(console, each, shown)
+        if each.by is not None:
+            _show_groups(console, each.by, shown)
+        if each.plan is not None:
+            _show_plan(console, each.report, each.plan, shown)
     if len(found) > 1:
         console.print(terminal.side_by_side([a.report for a in found], shown))
         console.print()
@@ -90,6 +91,32 @@ def show(
         console.say(why)
         if command is not None:
             console.say(f"next: {as_read(command, each)}")
+
+
+def _show_groups(console: Any, found: Subgroups, shown: Sequence[str]) -> None:
+    """Four metrics fit 80 columns beside a name; JSON and the report have the others."""
+    from calibrant.report import groups, terminal
+
+    worst = None if found.worst is None else found.worst.name
+    names = [n for n in shown if n in found.parts[0].report and n not in ("nll", "brier")] or list(shown)
+    console.print(terminal.records_table(groups.rows(found, names[:4], groups.narrow), chosen=worst, style="bold red"))
+    console.say(groups.EACH, "dim")
+    console.say(groups.sentence(found), "bold")
+    console.print()
+
+
+def _show_plan(console: Any, report: Report, found: dict[str, Any], shown: Sequence[str]) -> None:
+    from calibrant.report import terminal
+
+    width = found["width"]
+    rows = []
+    for name in shown:
+        e, n = report[name], found["items"][name]
+        now = None if e.low is None or e.high is None else f"{e.high - e.low:.4f}"
+        rows.append({"metric": name, "width now": now, f"items for {width:g}": None if n is None else f"{n:,}"})
+    console.print(terminal.records_table(rows))
+    console.say(f"items for a 95% interval of that width, if new ones are like these {report.n:,}", "dim")
+    console.print()
 
 
 def as_read(command: str, each: Audited) -> str:

@@ -12,9 +12,10 @@ import calibrant.provenance as provenance
 from calibrant.cli.console import block_json
 from calibrant.cli.options import Bins, BootstrapSeed, Everything, Json, Metrics, metric_names
 from calibrant.cli.reading import Reading
+from calibrant.display import HEADLINE
 from calibrant.errors import InputError
 from calibrant.metrics.compare import CAUTION, Comparison, compare_all
-from calibrant.report.explain import HEADLINE
+from calibrant.report.comparison import sentence
 
 
 def compare(
@@ -57,17 +58,3 @@ def _show(found: list[Comparison], shown: Sequence[str] | None) -> None:
             console.say(hidden, "dim")
         console.print()
     console.print(CAUTION, style="dim", highlight=False)
-
-
-def sentence(comparison: Comparison, shown: Sequence[str] | None = None) -> str:
-    """The verdict in words, over all metrics or those that are shown."""
-    groups = {
-        word: [row.metric for row in comparison.rows if row.verdict == word and (shown is None or row.metric in shown)]
-        for word in ("better", "worse", "within noise")
-    }
-    parts = [f"{word} in {', '.join(names)}" for word, names in groups.items() if names and word != "within noise"]
-    if not parts:
-        return f"{comparison.b}: within noise of {comparison.a} in every metric"
-    noise = groups["within noise"]
-    rest = f"; within noise in {noise[0] if len(noise) == 1 else f'{len(noise)} others'}" if noise else ""
-    return f"{comparison.b}: {'; '.join(parts)}{rest} (verdicts by p after Holm's correction)"

@@ -17,17 +17,16 @@ from typing import Annotated, Any
 import typer
 
 from calibrant import files
-from calibrant.cli.compare import sentence
 from calibrant.cli.console import block_json
 from calibrant.cli.options import Json
+from calibrant.display import HEADLINE
 from calibrant.files import atomic, outputs
-from calibrant.metrics import METRICS
 from calibrant.metrics.compare import Comparison, compare
 from calibrant.metrics.evaluate import evaluate
 from calibrant.posthoc.fit import fit
 from calibrant.posthoc.map import FittedMap
 from calibrant.posthoc.storage import save
-from calibrant.report.explain import ARROW, HEADLINE
+from calibrant.report.comparison import sentence
 from calibrant.types import SCHEMA, Predictions, Report
 
 TRAININGS = {
@@ -141,10 +140,10 @@ def _show(found: Sequence[Trained], difference: str, out: Path) -> None:
     from rich.table import Table
 
     from calibrant.cli.layout import Console
-    from calibrant.report import verdict
+    from calibrant.report import terminal, verdict
 
     console = Console(highlight=False)
-    console.print("", joint([row for t in found for row in t.rows()]), sep="\n")
+    console.print("", terminal.joint_table([row for t in found for row in t.rows()]), sep="\n")
     first = found[0]
     sentences = Table.grid(padding=(0, 2))
     for t in found:
@@ -154,35 +153,6 @@ def _show(found: Sequence[Trained], difference: str, out: Path) -> None:
     console.print()
     console.say(f"the report, for a browser:  {out / 'report.html'}")
     console.say(f"the same by hand:           calibrant audit {out / 'test.npz'}")
-
-
-def joint(rows: Sequence[tuple[str, Report]]) -> Any:
-    """Predictors as rows, metrics as columns, the best of each column in bold."""
-    from rich.table import Table
-
-    from calibrant.report import numbers
-
-    table = Table(box=None, padding=(0, 1, 0, 0))  # eighty columns hold the longest name
-    table.add_column("predictor", overflow="fold")
-    for name in HEADLINE:
-        table.add_column(f"{name} {ARROW[METRICS[name].better]}", justify="right", style="default")
-    best = {name: min(_cost(name, r) for _, r in rows) for name in HEADLINE}
-    for called, report in rows:
-        cells = [
-            f"[bold]{numbers.value(n, report[n].value)}[/bold]"
-            if _cost(n, report) == best[n]
-            else numbers.value(n, report[n].value)
-            for n in HEADLINE
-        ]
-        table.add_row(called, *cells)
-    return table
-
-
-def _cost(name: str, report: Report) -> float:
-    value = report[name].value
-    if value is None:
-        return float("inf")
-    return {"high": -value, "low": value, "zero": abs(value)}[METRICS[name].better]
 
 
 @contextmanager

@@ -42,7 +42,7 @@ def write(
 
 
 def _title(request: Request) -> str:
-    from calibrant.report.names import short_names
+    from calibrant.display import short_names
 
     names = short_names([model.name for model in request.models])
     return (

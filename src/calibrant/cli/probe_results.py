@@ -82,7 +82,7 @@ def narrow_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
 
 def results(request: Request, what: str, settings: Mapping[str, Any], measure: Measure) -> list[Result]:
     """Each model's result: read if it is there, else measured and written."""
-    from calibrant.report.names import short_names
+    from calibrant.display import short_names
     from calibrant.report.probes import Result
     from calibrant.training.distances import network_hash
     from calibrant.training.recipe import digest

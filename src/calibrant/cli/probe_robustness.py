@@ -10,9 +10,9 @@ from calibrant.cli.probe_request import Request
 from calibrant.cli.probe_results import Probed, narrow_table
 from calibrant.diagnostics.levels import calibration_by_level
 from calibrant.diagnostics.stability import Of
+from calibrant.display import short_names
 from calibrant.errors import InputError, unknown
 from calibrant.report import robustness as section
-from calibrant.report.names import short_names
 from calibrant.training import distances
 from calibrant.types import Split
 

@@ -37,11 +37,11 @@ class Both:
     page: Path
 
     def show(self) -> None:
-        from calibrant.cli.demo import joint
         from calibrant.cli.layout import Console
+        from calibrant.report import terminal
 
         console = Console(highlight=False)
-        console.print("", joint(self.rows), sep="\n")
+        console.print("", terminal.joint_table(self.rows), sep="\n")
         for line in self.record["says"]:
             console.say(line)
         console.print()

@@ -1,11 +1,12 @@
-"""A paired comparison as rows of text, from the result of `calibrant.compare` or a dict of the same form."""
+"""A paired comparison in words and as rows of text, from the result of `calibrant.compare` or a dict of its form."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from calibrant.metrics.compare import Comparison
 from calibrant.report import numbers
 
 DASH = numbers.DASH
@@ -28,6 +29,20 @@ def rows(comparison: Any) -> list[Row]:
 def names(comparison: Any) -> tuple[str, str]:
     """The names of what is compared, (a, b), if it has names."""
     return str(field(comparison, "a") or "A"), str(field(comparison, "b") or "B")
+
+
+def sentence(comparison: Comparison, shown: Sequence[str] | None = None) -> str:
+    """The verdict in words, over all metrics or those that are shown."""
+    groups = {
+        word: [row.metric for row in comparison.rows if row.verdict == word and (shown is None or row.metric in shown)]
+        for word in ("better", "worse", "within noise")
+    }
+    parts = [f"{word} in {', '.join(names)}" for word, names in groups.items() if names and word != "within noise"]
+    if not parts:
+        return f"{comparison.b}: within noise of {comparison.a} in every metric"
+    noise = groups["within noise"]
+    rest = f"; within noise in {noise[0] if len(noise) == 1 else f'{len(noise)} others'}" if noise else ""
+    return f"{comparison.b}: {'; '.join(parts)}{rest} (verdicts by p after Holm's correction)"
 
 
 def field(record: Any, name: str) -> Any:

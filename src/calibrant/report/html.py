@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from calibrant.display import headline
-from calibrant.errors import InputError
+from calibrant.display import HEADLINE, headline, short_names
+from calibrant.errors import InputError, escaped
 from calibrant.files import outputs
 from calibrant.files.atomic import write_text
 from calibrant.functional.binning import BinSums
@@ -23,14 +23,12 @@ from calibrant.metrics import METRICS
 from calibrant.provenance import provenance
 from calibrant.report import comparison as paired
 from calibrant.report import numbers, page
-from calibrant.report.explain import BETTER, FAMILY, HEADLINE, MEANING
+from calibrant.report.explain import ARROW, BETTER, FAMILY, MEANING
 from calibrant.report.groups import group_panel
-from calibrant.report.markdown import markdown
-from calibrant.report.names import short_names
 from calibrant.report.panels import Panel, drawn
-from calibrant.report.sections import Section, overview_figures, section
+from calibrant.report.sections import overview_figures, section
 from calibrant.report.steps import advice as advised
-from calibrant.report.verdict import verdict
+from calibrant.report.verdict import judge, verdict
 from calibrant.types import Predictions, Report
 
 
@@ -95,7 +93,7 @@ def render(
             style=Markup(page.read("report.css")),
             script=Markup(script),
             script_hash=page.script_hash(script),
-            markdown=escape(markdown(named)),  # names in it are escaped; its lines are ours
+            markdown=escape(_markdown(named)),  # names in it are escaped; its lines are ours
             data=Markup(page.json_for_html(data)),
             METRICS=METRICS,
             MEANING=MEANING,
@@ -166,4 +164,26 @@ def _conventions(conventions: Mapping[str, Any]) -> list[tuple[str, str]]:
     return out
 
 
-__all__ = ["Audit", "Section", "render", "write"]
+def _markdown(audits: Sequence[Audit]) -> str:
+    """What the page's button copies, for an issue or a chat: a verdict each, then one table with a column for each."""
+    verdicts = [(a.name, judge(a.report)) for a in audits]
+    lines = [f"**{_plain(name)}**: {v.sentence}. {v.reason}".rstrip() for name, v in verdicts]
+    head = ["metric", *(_plain(a.name) for a in audits)]
+    rows = [
+        [f"{METRICS[name].title} {ARROW[METRICS[name].better]}", *(_cell(a, name) for a in audits)]
+        for name in HEADLINE
+        if any(name in a.report for a in audits)
+    ]
+    rule = ["---", *("---:" for _ in audits)]
+    table = [f"| {' | '.join(row)} |" for row in (head, rule, *rows)]
+    n = ", ".join(numbers.items(a.report.n) for a in audits)
+    return "\n".join(["\n\n".join(lines), "", *table, "", f"{n}; in brackets, 95% intervals.", ""])
+
+
+def _cell(audit: Audit, name: str) -> str:
+    return numbers.brief(name, audit.report[name]) if name in audit.report else numbers.DASH
+
+
+def _plain(name: str) -> str:
+    """A name that ends no cell and starts no markup."""
+    return "".join(f"\\{c}" if c in "\\`*_[]<>|#" else c for c in escaped(name))

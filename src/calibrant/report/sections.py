@@ -11,7 +11,7 @@ from calibrant.functional.binomial import wilson
 from calibrant.metrics.stream_report import bounds_line
 from calibrant.report import plots
 from calibrant.report.classes import ClassTable, Mistake, class_table, mistakes
-from calibrant.report.details import Detail, details
+from calibrant.report.explain import Detail, details
 from calibrant.report.numbers import percent
 from calibrant.report.operating import OperatingPoints, effective_share, operating_points
 from calibrant.report.plots.style import SERIES

@@ -9,6 +9,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from calibrant.display import HEADLINE, short_names
 from calibrant.errors import escaped
 from calibrant.metrics import METRICS
 from calibrant.report import numbers
@@ -16,7 +17,6 @@ from calibrant.report.comparison import field
 from calibrant.report.comparison import names as comparison_names
 from calibrant.report.comparison import rows as comparison_rows
 from calibrant.report.explain import ARROW
-from calibrant.report.names import short_names
 from calibrant.report.numbers import cell
 from calibrant.report.verdict import judge
 from calibrant.types import Report
@@ -101,6 +101,31 @@ def compare_table(comparison: Any, names: Sequence[str] | None = None) -> Table:
             Text(row.verdict, style=VERDICT_COLOUR.get(row.verdict.split(" ")[0], "")),
         )
     return table
+
+
+def joint_table(rows: Sequence[tuple[str, Report]]) -> Table:
+    """Predictors as rows, metrics as columns, the best of each column in bold."""
+    table = Table(box=None, padding=(0, 1, 0, 0))  # eighty columns hold the longest name
+    table.add_column("predictor", overflow="fold")
+    for name in HEADLINE:
+        table.add_column(f"{name} {ARROW[METRICS[name].better]}", justify="right", style="default")
+    best = {name: min(_cost(name, r) for _, r in rows) for name in HEADLINE}
+    for called, report in rows:
+        cells = [
+            f"[bold]{numbers.value(n, report[n].value)}[/bold]"
+            if _cost(n, report) == best[n]
+            else numbers.value(n, report[n].value)
+            for n in HEADLINE
+        ]
+        table.add_row(called, *cells)
+    return table
+
+
+def _cost(name: str, report: Report) -> float:
+    value = report[name].value
+    if value is None:
+        return float("inf")
+    return {"high": -value, "low": value, "zero": abs(value)}[METRICS[name].better]
 
 
 def records_table(records: Sequence[dict[str, Any]], chosen: str | None = None, style: str = "bold green") -> Table:

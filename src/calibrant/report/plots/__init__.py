@@ -5,10 +5,16 @@ They use matplotlib's object-oriented interface only (no pyplot, no global state
 """
 
 from calibrant.report.plots.coverage import accuracy_coverage, risk_coverage, set_sizes
-from calibrant.report.plots.forest import before_after, forest
+from calibrant.report.plots.forest import forest
 from calibrant.report.plots.levels import epsilon_path, level_accuracy, level_error
 from calibrant.report.plots.pep import overfitting_curves, overfitting_scatter, sigma_errors, sigma_likelihood
-from calibrant.report.plots.reliability import confidence_density, confidence_histogram, reliability, reliability_figure
+from calibrant.report.plots.reliability import (
+    before_after,
+    confidence_density,
+    confidence_histogram,
+    reliability,
+    reliability_figure,
+)
 from calibrant.report.plots.style import new_axes
 
 __all__ = [

@@ -7,6 +7,7 @@ overlap, the better a threshold works. Each curve is normalised separately, so t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from calibrant.functional.binning import BinSums
 from calibrant.functional.binomial import clopper_pearson, wilson
 from calibrant.functional.decomposition import event_bins
 from calibrant.functional.scores import Scores
-from calibrant.report.plots.style import COLOURS, dress, legend, new_axes, percent_axis, shown
+from calibrant.report.plots.style import COLOURS, dress, legend, new_axes, percent_axis, shown, side_by_side
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,6 +88,19 @@ def reliability_figure(data: Scores | BinSums, *, effective: float = 1.0) -> Axe
     bottom.set_xlabel("confidence: how sure it says it is")
     assert not isinstance(top, np.ndarray)
     return top  # type: ignore[no-any-return]
+
+
+def before_after(
+    before: Scores | BinSums, after: Scores | BinSums, *, axes: Sequence[Axes] | None = None
+) -> Sequence[Axes]:
+    """Two reliability diagrams side by side on the same axes."""
+    if axes is None:
+        axes = side_by_side(2, 6, width=3.1)
+    for ax, data, title in zip(axes, (before, after), ("before", "after"), strict=True):
+        reliability(data, ax=ax)
+        ax.set_title(title, fontsize=10, color=COLOURS["muted"])
+    axes[1].set_ylabel("")
+    return axes
 
 
 def _tip(left: float, right: float, n: float, conf: float, acc: float, low: float, high: float) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,6 +32,15 @@ def new_axes(width: float = 4.6, height: float = 3.2) -> Axes:
 
     figure = Figure(figsize=(width, height), layout="constrained")
     return dress(figure.add_subplot())
+
+
+def side_by_side(columns: int, rows: int, width: float = 1.75) -> Sequence[Axes]:
+    """Axes of this width beside each other on a figure of their own, as high as this many rows of dots need."""
+    from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
+
+    figure = Figure(figsize=(width * columns + 1.0, 0.38 * rows + 0.95), layout=ConstrainedLayoutEngine(wspace=0.09))
+    return [dress(ax) for ax in np.ravel(figure.subplots(1, max(columns, 1)))]
 
 
 def dress(ax: Axes) -> Axes:
