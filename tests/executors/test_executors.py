@@ -16,6 +16,7 @@ import pytest
 
 from calibrant.errors import InputError
 from calibrant.executors import InProcess, LocalProcesses, Outcome, OutOfTime, Pool, execute, mps, schedule
+from tests.killed import ENDED, begin, run_killed
 
 
 def wait_for(condition: Callable[[], bool], seconds: float = 300.0) -> None:
@@ -212,8 +213,8 @@ def call(folder: Path, pool: str, quick: int) -> subprocess.Popen[str]:
 
 
 def test_two_commands_share_the_work_and_nothing_is_done_twice(tmp_path: Path) -> None:
-    two = [call(tmp_path, "here", 6) for _ in range(2)]
-    assert [p.communicate(timeout=200)[0].split() != [] and p.returncode for p in two] == [0, 0]
+    two = [begin(COMMAND, str(tmp_path), "here", "6") for _ in range(2)]
+    assert [heard.recv() for _, heard in two] == [ENDED, ENDED]
     assert [Note(tmp_path, f"s{i}").runs() for i in range(6)] == [1] * 6
 
 
@@ -282,11 +283,15 @@ def test_a_busy_step_is_not_asked_for_without_pause(tmp_path: Path, monkeypatch:
 
 
 LEFT = """
-import os, signal
+import os, signal, sys, tempfile
+from pathlib import Path
 from calibrant.executors import mps
+folder = Path(sys.argv[1])
+os.environ["PATH"] = f"{folder}{os.pathsep}{os.environ['PATH']}"
+tempfile.tempdir = str(folder)
 mps.serves = lambda environment: True
 with mps.daemon() as environment:
-    print(environment[mps.PIPE], flush=True)
+    (folder / "pipe").write_text(environment[mps.PIPE])
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -298,12 +303,11 @@ def test_a_service_that_a_killed_command_has_left_is_ended_by_the_next(
     control.write_text(CONTROL.format(log=log, code=0))
     control.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr("tempfile.tempdir", None)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr(mps, "serves", lambda environment: True)
-    killed = subprocess.run([sys.executable, "-c", LEFT], stdout=subprocess.PIPE, text=True)
-    pipe = killed.stdout.strip()
-    assert killed.returncode == -9 and pipe and Path(pipe).is_dir(), "its folder is left, and so would be its service"
+    run_killed(LEFT, str(tmp_path))
+    pipe = (tmp_path / "pipe").read_text()
+    assert Path(pipe).is_dir(), "its folder is left, and so would be its service"
     with mps.daemon() as first, mps.daemon() as second:
         said = [line.split() for line in log.read_text().splitlines()]
         started = [first[mps.PIPE], second[mps.PIPE]]
