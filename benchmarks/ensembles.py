@@ -100,7 +100,7 @@ def published(name: str, items: int, device: str) -> tuple[nn.Module, Tensor, Te
     from calibrant.data import data_root, load
     from calibrant.data.batches import Batches
     from calibrant.nn import load_weights
-    from calibrant.papers.pep import AUTHORS
+    from calibrant.papers.networks import AUTHORS
     from calibrant.types import Split
 
     data_name, network, author = name.split("_")

@@ -74,8 +74,9 @@ def measured(
     """The cell of finished trainings (several: a pool), with what their predict steps left; logits go into the store.
 
     `reference` is the folder of what the reference network said."""
-    for run in runs:
-        keep_logits(run, store)
+    if experiment.published is None:  # what others published stays with them
+        for run in runs:
+            keep_logits(run, store)
     run = runs[0]
     each = [
         _trained(experiment.at(s, scale), run) for s, run in zip(experiment.seeds_of(seed, scale), runs, strict=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from calibrant.bench.networks import STAR, over_networks
 from calibrant.bench.store import Cell
 from calibrant.metrics import METRICS
 from calibrant.papers.experiment import flat
@@ -97,9 +98,11 @@ def _key(of: Any, name: str) -> Any:
 def groups(cells: Iterable[Cell], experiments: Iterable[str], *, smoke: bool = False) -> list[Group]:
     """The experiments' finished cells, by scale and by the settings in which cells of one experiment differ."""
     wanted = set(experiments)
+    counted = [cell for cell in cells if cell.counts]
+    of_others = [cell for name in wanted if STAR in name for cell in over_networks(counted, name)]
     by_scale: dict[str, dict[str, list[Cell]]] = defaultdict(lambda: defaultdict(list))
-    for cell in cells:
-        if cell.counts and cell.experiment in wanted and (smoke or cell.scale != SMOKE):
+    for cell in (*counted, *of_others):
+        if cell.experiment in wanted and (smoke or cell.scale != SMOKE):
             by_scale[cell.scale][cell.experiment].append(cell)
     found: dict[tuple[str, str], dict[str, dict[int, Cell]]] = defaultdict(lambda: defaultdict(dict))
     for scale, rows in by_scale.items():

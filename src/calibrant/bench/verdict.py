@@ -11,6 +11,10 @@ without a verdict. Let r be the difference that the paper reports, and [low, hig
 
 Where a paper says only which of two is better, r is 0 and its sign is known: then nothing is "direction only".
 
+A network that others trained is a unit like a seed: each counts once, with the mean over the halvings of its test set,
+which are no units. What a paper says of networks in general is judged on those too; what it says of its own networks
+is *other scale* there.
+
 The interval is Student's t over the seeds' differences. Three seeds say little about a variance, so below 5 seeds the
 variance is pooled over the methods of the block, which share a baseline, with 4(n − k)/(k + 3) degrees of freedom for n
 differences of k methods (methods that share a baseline's runs are correlated by a half, so they count less than

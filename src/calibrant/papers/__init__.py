@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
 from calibrant.errors import suggest_names, unknown
 from calibrant.papers import ar, ds, pep, rc, scorecard, ss
 from calibrant.papers.experiment import AS_TRAINED, SCALES, Experiment, Paper, Scale
@@ -11,12 +13,12 @@ PAPERS: dict[str, Paper] = {p.PAPER.name: p.PAPER for p in (pep, ss, ar, rc, ds,
 
 
 def experiments(pattern: str) -> list[Experiment]:
-    """`PAPER`, `PAPER/TABLE` or `PAPER/TABLE/ROW`: every experiment under it."""
+    """`PAPER`, `PAPER/TABLE` or `PAPER/TABLE/ROW`, with stars for any letters: every experiment under it."""
     paper, *rest = pattern.strip("/").split("/")
     if paper not in PAPERS:
         raise unknown("paper", paper, PAPERS)
     everything = PAPERS[paper].experiments
-    found = [e for e in everything if [e.table, e.row][: len(rest)] == rest]
+    found = [e for e in everything if len(rest) <= 2 and all(map(fnmatchcase, (e.table, e.row), rest))]
     if not found:
         names = {"/".join(e.name.split("/")[: len(rest) + 1]) for e in everything}
         raise unknown("experiment", pattern, names)

@@ -1,7 +1,7 @@
 """Which cells say what a method does to a network: every method beside the plain network of the same data and schedule.
 
-A block is one network on one data set. Its baseline is cross-entropy as trained; a method is another training, an
-ensemble, or a map. What a method asks of its user is in `METHODS`.
+A block is one network on one data set, or several networks that others trained on it. Its baseline is cross-entropy
+as trained; a method is another training, an ensemble, or a map. What a method asks of its user is in `METHODS`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from calibrant.papers import ds, pep, rc, scorecard, ss
+from calibrant.papers import ds, experiments, pep, rc, scorecard, ss
 from calibrant.papers.reported import AS_TRAINED, Source
 from calibrant.posthoc import CALIBRATORS, CONFIDENCES
 
@@ -68,7 +68,7 @@ class Entry:
 @dataclass(frozen=True)
 class Block:
     """One network on one data set; `foreign` is the data set that it should tell from its own, `caveat` what its seeds
-    are where they are not trainings."""
+    are where they are not trainings of one network."""
 
     where: str
     entries: tuple[Entry, ...]
@@ -90,6 +90,9 @@ NETWORKS = {
 PEP_ROWS = dict(
     zip(pep.ROWS, ("MNIST, MLP", "MNIST, CNN", "Fashion, CNN", "CIFAR-10, CNN", "CIFAR-100, CNN"), strict=True)
 )
+
+
+OF_OTHERS = "seeds are networks that others trained"
 
 
 def blocks() -> Iterator[Block]:
@@ -122,11 +125,12 @@ def blocks() -> Iterator[Block]:
         dropout = Entry("dropout", Source(f"{base}_dropout", "dropout"), Source(base))
         same = _variants(base, "temperature", "pep", "swa")
         yield Block(where, (*same, dropout, *_rows(base, {"deep_ensemble": f"{base}_deep"})))
-    for name in pep.NETWORKS:
-        data, network, owner = name.split("_")
-        entries = _variants(f"pep/networks/{name}", "temperature", "pep")
-        where = f"{DATA[data]}, {owner}'s {network.replace('resnet', 'ResNet-')}"
-        yield Block(where, tuple(entries), caveat="one training by others; seeds are halvings of its test set")
+    for data in ("cifar10", "cifar100"):
+        asked = {"scorecard": tuple(CALIBRATORS), "pep": ("pep",), "ds": tuple(CONFIDENCES)}
+        for paper, names in asked.items():
+            base = f"{paper}/networks/{data}_*"
+            where = f"{DATA[data]}, {len(experiments(base))} networks of others"
+            yield Block(where, tuple(_variants(base, *names)), caveat=OF_OTHERS)
 
 
 def _scorecard(data: str) -> Iterator[Entry]:

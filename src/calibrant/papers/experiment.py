@@ -43,6 +43,13 @@ class Published:
 
 
 @dataclass(frozen=True)
+class Said:
+    """What such a network said of the whole test set: a file of the data folder's `logits/`, without its weights."""
+
+    logits: str
+
+
+@dataclass(frozen=True)
 class Experiment:
     """`reported` holds the paper's numbers as fractions: variant (`as_trained` or a calibrator) → metric → value.
 
@@ -69,7 +76,7 @@ class Experiment:
     original: Recipe | None = None  # the row's own recipe, where settings were changed
     reference: Recipe | None = None
     block: int | None = None
-    published: Published | None = None
+    published: Published | Said | None = None
     unprinted: tuple[str, ...] = ()  # settings of the recipe that the paper does not print: any value is the row's
 
     @property

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from calibrant.papers.experiment import Experiment, Paper, Published
+from calibrant.papers.experiment import Experiment, Paper
+from calibrant.papers.networks import NETWORKS, published
 from calibrant.papers.reported import said_of
-from calibrant.training.recipe import DataSettings, Recipe
 from calibrant.training.recipes import RECIPES
 from calibrant.training.settings import Choice
 
@@ -26,16 +26,6 @@ READINGS: dict[str, dict[str, Any]] = {
 """Where the paper's network leaves a choice that decides whether dropout trains: the reading with the lowest NLL of MC
 dropout on held-out data."""
 ROWS = ("mnist_mlp", "mnist_cnn", "fashion_cnn", "cifar10_cnn", "cifar100_cnn")
-AUTHORS: dict[str, tuple[dict[str, Any], tuple[float, ...], tuple[float, ...]]] = {
-    "akamaster": ({"shortcut": "A"}, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-    "chenyaofo": ({"shortcut": "conv"}, (0.5070, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761)),
-}
-"""Who published networks → options of our network of that name, and the mean and deviation of their training code."""
-NETWORKS = (
-    *(f"cifar10_resnet{depth}_akamaster" for depth in (20, 32, 44, 56)),
-    *(f"cifar100_resnet{depth}_chenyaofo" for depth in (20, 32)),
-)
-"""Data, network and author: files of the data folder's `weights/`."""
 
 
 def experiment(row: str) -> Experiment:
@@ -84,21 +74,10 @@ def five_classes(network: str) -> Experiment:
     )
 
 
-def published(name: str) -> Experiment:
-    """Some of these networks were selected on the test set by their authors, which favours the baseline."""
-    data, network, author = name.split("_")
-    options, mean, std = AUTHORS[author]
-    return Experiment(
-        paper="pep",
-        table="networks",
-        row=name,
-        recipe=Recipe(Choice(network, options), name=f"pep/{name}", data=DataSettings(data), epochs=1),  # the fewest
-        seeds=5,
-        ensembles=(Choice("pep", {"members": 20}),),
-        calibrators=("temperature",),
-        published=Published(name, mean, std),
-        note="network trained by others; fitted on one half of test",
-    )
+def of_others(name: str) -> Experiment:
+    """Table 1's question, asked of a network that others trained."""
+    ensembles = (Choice("pep", {"members": 20}),)
+    return published("pep", name, seeds=5, ensembles=ensembles, calibrators=("temperature",))
 
 
 PAPER = Paper(
@@ -108,6 +87,6 @@ PAPER = Paper(
         *(made(row) for made in (experiment, deep, dropout) for row in ROWS),
         five_classes("cifar_cnn"),
         five_classes("wide_resnet28_10"),
-        *(published(name) for name in NETWORKS),
+        *(of_others(name) for name in NETWORKS),
     ),
 )

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from calibrant.papers.experiment import Experiment, Paper
+from calibrant.papers.networks import SAID, said
 from calibrant.posthoc import CALIBRATORS, CONFIDENCES
 from calibrant.training.recipe import Recipe
 from calibrant.training.recipes import RECIPES
@@ -98,8 +99,13 @@ def _changed(plain: Recipe, name: str, change: Mapping[str, Any]) -> Recipe:
     return replace(plain, name=name, about=f"{plain.about}; {name}", **change) if change else plain
 
 
+def of_others(name: str) -> Experiment:
+    """Every map on a network that others trained."""
+    return said("scorecard", name, seeds=2, calibrators=tuple(CALIBRATORS))
+
+
 PAPER = Paper(
     "scorecard",
-    "The scorecard: every method on one network",
-    tuple(experiment(data, row) for data in SHIFTS for row in METHODS),
+    "The scorecard: every method on one network, and every map on networks of others",
+    (*(experiment(data, row) for data in SHIFTS for row in METHODS), *(of_others(name) for name in SAID)),
 )

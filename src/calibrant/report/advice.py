@@ -4,8 +4,8 @@ Each row of `evidence.json` is a method on one network against that network as i
 they are counted over networks. A method is *recommended* if the NLL is better beyond noise on at least two networks and
 worse on none, and AUROC is not worse on more networks than it is better: calibration that spoils the ranking of errors
 is no gain. Anyone can scale, so what a method's NLL is compared with is the plain network after temperature scaling;
-the method is scaled too where that was measured, and neither is where nothing scaled was. Only trainings count: splits
-of one test set are shown, not counted.
+the method is scaled too where that was measured, and neither is where nothing scaled was. Networks that others trained
+on one data set are one row: there a network is what a seed is elsewhere, and splits of a test set are neither.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FEWEST_NETWORKS = 2
 
 @dataclass(frozen=True)
 class Tally:
-    """One metric of a method over networks, of which `judged` have seeds enough."""
+    """One metric of a method over networks (a group of others' networks counts once), `judged` with seeds enough."""
 
     better: int
     worse: int
@@ -44,7 +44,7 @@ class Option:
     trainings: int
     passes: int
     change: float  # of NLL, the median over networks, relative to the plain network
-    full: bool  # whether some network that counts was trained by its full schedule
+    full: bool  # whether some network was trained by its full schedule
     nll: Tally
     ece: Tally
     auroc: Tally
@@ -105,10 +105,10 @@ def rows(method: str, source: Mapping[str, Any] | None = None) -> list[Mapping[s
 
 
 def _option(name: str, method: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Option:
-    nll = [(row, row["values"][_nll(name, row["values"])]) for row in found]
-    ece, auroc = ([(row, row["values"][c]) for row in found if c in row["values"]] for c in ("ece", "auroc"))
-    change = median(v["mean"] / v["baseline"] for _, v in nll)
-    full = any(row["scale"] == "paper" and not row["caveat"] for row in found)
+    nll = [row["values"][_nll(name, row["values"])] for row in found]
+    ece, auroc = ([row["values"][c] for row in found if c in row["values"]] for c in ("ece", "auroc"))
+    change = median(v["mean"] / v["baseline"] for v in nll)
+    full = any(row["scale"] == "paper" for row in found)
     about = (name, method["title"], method["trainings"], method["passes"], change, full)
     return Option(*about, _tally(nll), _tally(ece), _tally(auroc))
 
@@ -119,8 +119,8 @@ def _nll(name: str, values: Mapping[str, Any]) -> str:
     return next(c for c in columns if c in values)
 
 
-def _tally(found: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Tally:
-    words = Counter(v["word"] for row, v in found if not row["caveat"])
+def _tally(found: Sequence[Mapping[str, Any]]) -> Tally:
+    words = Counter(v["word"] for v in found)
     return Tally(words["better"], words["worse"], words.total() - words["few seeds"], len(found))
 
 

@@ -129,6 +129,9 @@ OOD = table(
 
 TABLES = (TABLE1, TABLE2, TABLE3, TABLE4, TABLE5, OOD)
 
+OTHERS = "CIFAR-10 and CIFAR-100, six networks of others"
+SCALED = {"": "", "+temperature": ", after temperature scaling"}
+
 CLAIMS = (
     Claim(
         "ar/unrobust",
@@ -144,6 +147,38 @@ CLAIMS = (
                 "ece",
                 1,
             ),
+            *(
+                Pair(
+                    f"{OTHERS}{after}: least robust tenth − most robust tenth",
+                    Source("ar/networks/*", f"level_0{variant}"),
+                    Source("ar/networks/*", f"level_9{variant}"),
+                    "ece",
+                    1,
+                )
+                for variant, after in SCALED.items()
+            ),
+        ),
+    ),
+    Claim(
+        "ar/control",
+        "§4, footnote 1; the control is ours",
+        "Robustness tells more about calibration than confidence does: of two equally confident images, the one "
+        "that is attacked more easily is calibrated worse.",
+        "Note, predicted confidence is not a good indicator for splitting the training dataset as the model can easily "
+        "overfit to the training data and their predicted confidence are all close to 100%.",
+        tuple(
+            Pair(
+                f"{OTHERS}{after}: {says}",
+                Source("ar/networks/*", f"{method}{variant}"),
+                Source("ar/networks/*", f"{base}{variant}"),
+                metric,
+                1,
+            )
+            for variant, after in SCALED.items()
+            for method, base, metric, says in (
+                ("less_robust", "more_robust", "gap", "of equal confidence, less robust − more robust"),
+                ("level_0", "confidence_0", "ece", "least robust tenth − least confident tenth"),
+            )
         ),
     ),
     Claim(
