@@ -14,11 +14,13 @@ import numpy as np
 import torch
 from torch.utils.data import TensorDataset
 
+from calibrant.data import load
 from calibrant.papers import Experiment
-from calibrant.papers.experiment import SMOKE_SIZES, Published
+from calibrant.papers.experiment import SMOKE_SIZES, Published, Said
 from calibrant.training.recipe import Recipe
 from calibrant.training.run_folder import network_of
 from calibrant.training.settings import Choice
+from calibrant.types import Split
 
 FOREIGN, SAME_TASK = "ood:noise_gaussian", "digits"
 TEXTS, FRAMES = (f"{__name__}:{made}" for made in ("texts", "frames"))
@@ -58,18 +60,28 @@ def stand_in(e: Experiment) -> Experiment:
     reference = None if e.reference is None else _small(e.reference)
     # where a network drops and where smoothing goes are places of the paper's network
     ensembles = tuple(Choice(c.name, {k: v for k, v in c.options.items() if k != "where"}) for c in e.ensembles)
-    published = None if e.published is None else Published(e.published.weights, (0.5,), (1.0,))
+    published = e.published
+    if isinstance(published, Published):
+        published = Published(published.weights, (0.5,), (1.0,))
     same = {"shifts": shifts, "reference": reference, "ensembles": ensembles, "published": published}
     return replace(e, recipe=_small(e.recipe), original=e.recipe, **same)
 
 
-def publish(e: Experiment, root: Path) -> None:
-    """Weights of a network that nobody trained, where those of a published one are looked for."""
-    if e.published is not None:
+def publish(e: Experiment, root: Path, moved: int = 0) -> None:
+    """What nobody trained, where a published network's weights or predictions are looked for; labels may be `moved`."""
+    if isinstance(e.published, Said):
+        test = load("digits", sizes=SMOKE_SIZES)[Split.TEST]
+        logits = torch.randn(test.n, 10, generator=torch.Generator().manual_seed(0))
+        arrays = {"logits": logits.numpy(), "labels": test.y.roll(moved).numpy()}
+        file = root / "logits" / f"{e.published.logits}.npz"
+    elif e.published is not None:
         network = network_of(e.recipe, 10, (1, 8, 8), seed=0)
-        (root / "weights").mkdir(parents=True, exist_ok=True)
-        weights = {name: value.numpy() for name, value in network.state_dict().items()}
-        np.savez(root / "weights" / f"{e.published.weights}.npz", **weights)  # type: ignore[arg-type]
+        arrays = {name: value.numpy() for name, value in network.state_dict().items()}
+        file = root / "weights" / f"{e.published.weights}.npz"
+    else:
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def factory(e: Experiment) -> str:

@@ -66,3 +66,20 @@ def test_weights_that_are_not_there_are_named_with_their_place(tmp_path: Path) -
     with pytest.raises(FileError, match=r"weights/cifar10_resnet20_akamaster\.npz is not there; put"):
         measure(stand_in(ROWS[0]), 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs", how)
     assert not (tmp_path / "results").exists(), "missing data is no failed run"
+
+
+def test_published_predictions_are_halved_like_a_network_and_checked_against_the_labels(tmp_path: Path) -> None:
+    made = stand_in(experiments("scorecard/networks/cifar10_lenet5_netcal")[0])
+    publish(made, tmp_path)
+    place = Place(tmp_path / "results", tmp_path / "runs", How("cpu", root=tmp_path, quiet=True))
+    step = trained(made, 1, "smoke", place)
+    step.run(None)
+    whole, data = files.read(tmp_path / "logits" / "cifar10_lenet5_netcal.npz"), step.data()
+    parts = torch.randperm(whole.n, generator=torch.Generator().manual_seed(1)).tensor_split(2)
+    for split, items in zip((Split.CALIBRATION, Split.TEST), parts, strict=True):
+        said = files.read(step.folder / f"{split.value}.npz")
+        assert said.logits is not None and whole.logits is not None
+        assert torch.equal(said.logits, whole.logits[items]) and torch.equal(said.labels, data[split].y)
+    publish(made, tmp_path, moved=1)
+    with pytest.raises(FileError, match="labels of .* are not those of the test set of digits"):
+        trained(made, 2, "smoke", place).run(None)

@@ -151,16 +151,24 @@ def test_what_a_method_has_to_beat_is_the_scaled_network() -> None:
         assert found["temperature"].nll.better == 1, "which itself has to beat the plain network"
 
 
-def test_splits_of_a_test_set_do_not_count_and_shortened_trainings_are_said() -> None:
+def test_shortened_trainings_are_said() -> None:
     given = source(a=[("better", "open"), ("better", "open")])
     for row in given["rows"]:  # type: ignore[attr-defined]
         row["scale"] = "20of200"
     [option] = advice.options(advice.Situation(True, 1), given)
     assert advice.sentence(advice.Situation(True, 1), [option]) == "Use a (seen on shortened trainings)."
-    for row in given["rows"]:  # type: ignore[attr-defined]
-        row["caveat"] = "splits of one test set"
-    [option] = advice.options(advice.Situation(True, 1), given)
-    assert option.nll == advice.Tally(0, 0, 0, 2) and not option.recommended
+
+
+def test_networks_of_others_are_units_and_halvings_are_none() -> None:
+    def halving(network: str, seed: int, nll: float) -> Cell:
+        cell = made(f"pep/networks/cifar10_{network}_akamaster", seed, 1.0, 0.9)
+        return replace(cell, measured={**cell.measured, "pep": {"nll": nll, "auroc": 0.9, "ece": 0.05}})
+
+    cells = [halving("resnet20", s, 0.8 + 0.001 * s) for s in range(5)]
+    assert {r.values["nll"].word for r in evidence(cells)} == {"few seeds"}
+    cells += [halving(f"resnet{depth}", 0, 0.801) for depth in (32, 44, 56)]
+    [row] = evidence(cells)
+    assert row.seeds == 4 and row.values["nll"].word == "better" and row.caveat
 
 
 def test_what_ships_is_what_the_cells_say() -> None:
