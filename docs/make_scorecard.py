@@ -43,12 +43,14 @@ def page(source: Mapping[str, Any]) -> str:
         f"of the same data and schedule, by seed; and on {groups} groups of networks that others trained, each group "
         "counted once, by network: splits of a test set are no seeds. `calibrant advise` prints this page's answer, "
         "`calibrant advise METHOD` what one method did network by network, with every caveat. Made by `python -m "
-        "docs.make_scorecard`.",
+        "docs.make_scorecard`. How each map does file by file, beside maps of other libraries: [a race](race.md).",
         "",
     ]
     for situation in advice.situations():
         found = advice.options(situation, source)
         lines += [f"## {situation.says}", "", f"**{advice.sentence(situation, found)}**", ""]
+        if situation.retrain:
+            lines += ["Methods that train nothing and are not recommended are in the tables above.", ""]
         lines += _table(
             (
                 "method",
@@ -59,7 +61,7 @@ def page(source: Mapping[str, Any]) -> str:
                 "ECE better / worse",
                 "AUROC better / worse",
             ),
-            [_option(o) for o in found],
+            [_option(o) for o in advice.shown(situation, found)],
         )
     lines += [
         "## Calibration against refinement",

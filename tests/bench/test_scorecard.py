@@ -206,7 +206,7 @@ def test_the_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(not o["trainings"] and o["passes"] == 1 for o in situation["options"]) and shown["rows"]
     assert run(["advise", "swa"]) == 0
     assert "SWA" in (said := capsys.readouterr().out) and max(map(len, said.splitlines())) <= 80
-    assert run(["advise", "venn_abers"]) == 0 and "not measured yet" in capsys.readouterr().out
+    assert run(["advise", "snapshot"]) == 0 and "not measured yet" in capsys.readouterr().out
     for wrong, why in (
         (["advise", "sva"], "did you mean 'swa'"),
         (["advise", "--passes", "0"], "--passes 0"),

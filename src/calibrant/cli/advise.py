@@ -49,8 +49,9 @@ def advise(
     for s, options in found:
         say(f"{s.says}.")
         say(advice.sentence(s, options))
-        _print([HEAD, *(_line(o) for o in options)])
+        _print([HEAD, *(_line(o) for o in advice.shown(s, options))])
         say()
+    say("Others that train nothing: --no-retrain.")
     say("* recommended. train: networks trained from the start; pass: forward passes.")
     say("NLL: median change, against the plain network after temperature scaling; then")
     say("networks where it is better / worse beyond noise / measured with enough seeds.")

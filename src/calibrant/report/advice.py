@@ -96,6 +96,11 @@ def options(situation: Situation, source: Mapping[str, Any] | None = None) -> li
     return sorted(found, key=lambda o: (not o.recommended, not o.nll.judged, o.change))
 
 
+def shown(situation: Situation, found: Sequence[Option]) -> list[Option]:
+    """What a table of the situation shows: where one may train, the methods without training only if recommended."""
+    return [o for o in found if o.trainings or o.recommended or not situation.retrain]
+
+
 def rows(method: str, source: Mapping[str, Any] | None = None) -> list[Mapping[str, Any]]:
     """The evidence of one method, network by network."""
     source = source or shipped()

@@ -129,7 +129,7 @@ OOD = table(
 
 TABLES = (TABLE1, TABLE2, TABLE3, TABLE4, TABLE5, OOD)
 
-OTHERS = "CIFAR-10 and CIFAR-100, six networks of others"
+OTHERS = "CIFAR-10 and CIFAR-100, networks of others"
 SCALED = {"": "", "+temperature": ", after temperature scaling"}
 
 CLAIMS = (

@@ -157,7 +157,7 @@ CLAIMS = (
             *pairs(TABLE4, ["ece", "auroc"]),
             *(
                 Pair(
-                    f"six networks of others: ConfidNet − {against}",
+                    f"CIFAR-10 and CIFAR-100, networks of others: ConfidNet − {against}",
                     Source("ds/networks/*", "confidnet"),
                     Source("ds/networks/*", variant),
                     metric,
