@@ -2,7 +2,8 @@
 
 A row is a method on one network: for each column the baseline's mean, the difference over seeds, its 95% interval
 and p-value (`verdict.interval`: below 5 seeds the variance is pooled over the methods that share the baseline), and
-Holm's correction over those methods. `calibrant advise` reads the rows that ship with the package, and the scorecard's
+Holm's correction over those methods. Networks that others trained are a row per data set, and each of them is what a
+seed is elsewhere (`bench.networks`). `calibrant advise` reads the rows that ship with the package, and the scorecard's
 page shows them; both are made by `python -m docs.make_scorecard`.
 """
 
