@@ -152,10 +152,11 @@ CLAIMS = (
                     f"{OTHERS}{after}: least robust tenth − most robust tenth",
                     Source("ar/networks/*", f"level_0{variant}"),
                     Source("ar/networks/*", f"level_9{variant}"),
-                    "ece",
+                    metric,
                     1,
                 )
                 for variant, after in SCALED.items()
+                for metric in ("ece", "ece_debiased")
             ),
         ),
     ),
@@ -177,7 +178,7 @@ CLAIMS = (
             for variant, after in SCALED.items()
             for method, base, metric, says in (
                 ("less_robust", "more_robust", "gap", "of equal confidence, less robust − more robust"),
-                ("level_0", "confidence_0", "ece", "least robust tenth − least confident tenth"),
+                ("level_0", "confidence_0", "ece_debiased", "least robust tenth − least confident tenth"),
             )
         ),
     ),
