@@ -86,8 +86,25 @@ def page(source: Mapping[str, Any]) -> str:
         lines += _table(heads, shown)
     _, _, rule = (evidence.__doc__ or "").partition("\n\n")
     _, _, judged = (advice.__doc__ or "").partition("\n\n")
+    notes = (RESULTS / "notes" / "scorecard.md").read_text("utf-8").strip()
     stars = "A star marks what is beyond noise; a schedule such as `20of200` is 20 of the paper's 200 epochs."
-    return "\n".join([*lines, "## How it is judged", "", rule, "", judged.strip(), "", stars, ""])
+    return "\n".join(
+        [
+            *lines,
+            "## Remarks of those who ran it",
+            "",
+            notes,
+            "",
+            "## How it is judged",
+            "",
+            rule,
+            "",
+            judged.strip(),
+            "",
+            stars,
+            "",
+        ]
+    )
 
 
 def _option(o: advice.Option) -> tuple[str, ...]:

@@ -112,7 +112,9 @@ def of_others(name: str) -> Experiment:
     """§3.1 asked of a network that others trained, on a seeded part of its test set: attacks take minutes."""
     row = published("ar", name, test=2 * ATTACKED, calibrators=("temperature",), shifts=("levels",))
     metrics = (*row.metrics, "ece_debiased")  # of 200 items the plain one is mostly noise where confidences spread
-    return replace(row, metrics=metrics, note=f"{row.note}; {ATTACKED} test images in ten levels; ruler DDN instead of CW")
+    return replace(
+        row, metrics=metrics, note=f"{row.note}; {ATTACKED} test images in ten levels; ruler DDN instead of CW"
+    )
 
 
 def table5(method: str) -> Experiment:
