@@ -3,8 +3,8 @@
     pep/networks/cifar10_*      an experiment's name with a star: its units are the rows that it fits
 
 A unit's numbers are the means over the halvings of its test set. Halvings measure a network better, but are no further
-trainings: however many there are, a network is one unit. Their interval is Student's t, as over seeds. A sign test needs
-more networks than there are: nine that all agree have p = 0.07 after Holm's correction over nineteen maps.
+trainings: however many there are, a network is one unit. Their interval is Student's t, as over seeds. A sign test
+needs more networks than there are: nine that all agree have p = 0.07 after Holm's correction over nineteen maps.
 """
 
 from __future__ import annotations
