@@ -6,7 +6,7 @@ right: (1, 1) averages a point with its right and lower neighbours, as an averag
 each time; ours never changes the size.)
 
 The blur is linear: its derivative is its transpose, whose derivative is the blur again. So autograd keeps no map for
-it, every order of derivative exists, and no more than one map is alive beside the result.
+it, and every order of derivative exists.
 """
 
 from __future__ import annotations
@@ -71,13 +71,16 @@ def blur(x: Tensor, taps: Sequence[float], padding: Padding = "replicate", axes:
     """Average over the last `axes` axes of [N, C, …]; same size, any order of differentiation."""
     check_map(x.shape, len(taps), axes)
     check_values(x)
-    return x if len(taps) == 1 else blurred(x, taps, padding, axes)
+    return blurred(x, taps, padding, axes)
 
 
 def blurred(x: Tensor, taps: Sequence[float], padding: Padding, axes: int, *, transposed: bool = False) -> Tensor:
     """`blur` of a map that was checked, or its transpose."""
-    rule = _Blur if torch.compiler.is_compiling() else _BlurForward  # Dynamo takes no function with a jvp
-    out: Tensor = rule.apply(x, Taps(taps), padding, axes, transposed)  # type: ignore[no-untyped-call]
+    if len(taps) == 1:
+        return x
+    if torch.compiler.is_compiling():  # Dynamo takes no function with a jvp; it has a backward of its own
+        return _Blur.forward(x, tuple(taps), padding, axes, transposed)
+    out: Tensor = _Blur.apply(x, Taps(taps), padding, axes, transposed)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -88,7 +91,10 @@ class _Blur(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, taps: tuple[float, ...], padding: Padding, axes: int, transposed: bool) -> Tensor:
-        return averaged(x, taps, padding, axes, transposed=transposed)
+        along = _transposed_along if transposed else _along
+        for axis in range(x.ndim - axes, x.ndim):
+            x = along(x, taps, axis, padding)
+        return x
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -99,30 +105,10 @@ class _Blur(torch.autograd.Function):
         taps, padding, axes, transposed = ctx.settings
         return blurred(gradient, taps, padding, axes, transposed=not transposed), None, None, None, None
 
-
-class _BlurForward(_Blur):
-    """The same with a derivative in forward mode: of what is linear, itself."""
-
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
         taps, padding, axes, transposed = ctx.settings
         return blurred(tangent, taps, padding, axes, transposed=transposed)
-
-
-def averaged(
-    x: Tensor, taps: Sequence[float], padding: Padding, axes: int, *, transposed: bool = False, owned: bool = False
-) -> Tensor:
-    """The values of `blur` without autograd, in two maps at the most; `owned`: x itself may be one of them."""
-    along = _transposed_along if transposed else _along
-    spare: Tensor | None = None
-    for axis in range(x.ndim - axes, x.ndim):
-        out = along(x, taps, axis, padding, spare)
-        x, spare, owned = out, x if owned else None, True
-    return x
-
-
-def _scaled(x: Tensor, weight: float, into: Tensor | None) -> Tensor:
-    return x * weight if into is None else into.copy_(x).mul_(weight)
 
 
 def _pieces(x: Tensor, axis: int, shift: int, padding: Padding) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -136,10 +122,10 @@ def _pieces(x: Tensor, axis: int, shift: int, padding: Padding) -> tuple[Tensor,
     return here, there, strip, x.narrow(axis, n - 1 - size if shift > 0 else 1, size)
 
 
-def _along(x: Tensor, taps: Sequence[float], axis: int, padding: Padding, into: Tensor | None) -> Tensor:
+def _along(x: Tensor, taps: Sequence[float], axis: int, padding: Padding) -> Tensor:
     """One axis: Σ_i k_i x[p + i − left], the border as `padding` says."""
     left = reach(len(taps))[0]
-    out = _scaled(x, taps[left], into)
+    out = x * taps[left]
     for i, weight in enumerate(taps):
         if i == left or weight == 0:
             continue
@@ -153,10 +139,10 @@ def _along(x: Tensor, taps: Sequence[float], axis: int, padding: Padding, into: 
     return out
 
 
-def _transposed_along(g: Tensor, taps: Sequence[float], axis: int, padding: Padding, into: Tensor | None) -> Tensor:
+def _transposed_along(g: Tensor, taps: Sequence[float], axis: int, padding: Padding) -> Tensor:
     """The transpose of `_along`: what each point gave away comes back to it."""
     left = reach(len(taps))[0]
-    out = _scaled(g, taps[left], into)
+    out = g * taps[left]
     for i, weight in enumerate(taps):
         if i == left or weight == 0:
             continue
