@@ -50,7 +50,7 @@ class DDN(Attack):
         return task.margin(logits)
 
     def begin(self, task: Task) -> State:
-        return {"point": task.origin.clone(), "epsilon": torch.zeros_like(task.clearance, dtype=task.origin.dtype)}
+        return {"epsilon": torch.zeros_like(task.clearance, dtype=task.origin.dtype)}
 
     def step(self, task: Task, state: State, seen: Seen) -> State:
         wave = (1 + torch.cos(state["t"] * (math.pi / self.iterations))) / 2

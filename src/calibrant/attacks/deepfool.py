@@ -42,7 +42,7 @@ class DeepFool(Attack):
         return task.leads(logits, self.candidates)
 
     def begin(self, task: Task) -> State:
-        return {"point": task.origin.clone(), "delta": torch.zeros_like(task.origin)}
+        return {"delta": torch.zeros_like(task.origin)}
 
     def step(self, task: Task, state: State, seen: Seen) -> State:
         gradient = seen.gradient if seen.gradient.ndim > task.origin.ndim else seen.gradient[None]

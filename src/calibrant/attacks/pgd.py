@@ -56,10 +56,7 @@ class PGD(Attack):
         return task.odds(logits) if self.maximise == "loss" else task.confidence(logits)
 
     def begin(self, task: Task) -> State:
-        start = task.origin
-        if self.random_start:
-            start = task.bounds.clip(start + self.offset(task.origin))
-        return {"point": start.clone()}
+        return {"point": task.bounds.clip(task.origin + self.offset(task.origin))} if self.random_start else {}
 
     def step(self, task: Task, state: State, seen: Seen) -> State:
         alpha = self.alpha if self.alpha is not None else 2.5 * self.epsilon / self.iterations
