@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant.ensembles import MCDropout
 from calibrant.nn import build
@@ -22,10 +22,19 @@ def looped(ensemble: MCDropout, x: Tensor) -> Tensor:
     return torch.stack(out)
 
 
+class Wide(nn.Module):
+    """Logits in float32 whatever the precision before."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z.float()
+
+
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("together", [None, 1])
-def test_members_are_those_of_the_plain_loop(half: bool, together: int | None) -> None:
-    model = build("resnet18", classes=10, dropout=0.3).cuda().eval().to(memory_format=torch.channels_last)
+@pytest.mark.parametrize("wide", [False, True])
+def test_members_are_those_of_the_plain_loop(half: bool, together: int | None, wide: bool) -> None:
+    network = build("resnet18", classes=10, dropout=0.3).to(memory_format=torch.channels_last)
+    model = nn.Sequential(network, *([Wide()] if wide else [])).cuda().eval()
     x = torch.randn(32, 3, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
     x = x.to(memory_format=torch.channels_last)
     ensemble = MCDropout(model, 20, together=together)

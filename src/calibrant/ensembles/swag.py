@@ -95,12 +95,13 @@ class SWAG(Ensemble):
         along = torch.randn(rank, generator=g, dtype=torch.float64)
         out = {}
         for name, mean in self.model.named_parameters():
-            own = torch.randn(mean.shape, generator=g, dtype=torch.float64).to(mean.device)
-            step = own * self.variance[name].sqrt() / math.sqrt(2)
+            variance = self.variance[name]  # where the network was fitted, which may have moved since
+            own = torch.randn(mean.shape, generator=g, dtype=torch.float64).to(variance.device)
+            step = own * variance.sqrt() / math.sqrt(2)
             if rank > 1:
-                low = torch.tensordot(along.to(mean.device), self.deviations[name], 1)
+                low = torch.tensordot(along.to(variance.device), self.deviations[name], 1)
                 step = step + low / math.sqrt(2 * (rank - 1))
-            out[name] = (mean.detach().double() + self.scale * step).to(mean.dtype)
+            out[name] = (mean.detach().double() + (self.scale * step).to(mean.device)).to(mean.dtype)
         return out
 
     def _statistics(self, j: int) -> None:
