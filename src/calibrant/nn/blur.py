@@ -91,9 +91,8 @@ class _Blur(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, taps: tuple[float, ...], padding: Padding, axes: int, transposed: bool) -> Tensor:
-        along = _transposed_along if transposed else _along
         for axis in range(x.ndim - axes, x.ndim):
-            x = along(x, taps, axis, padding)
+            x = _along(x, taps, axis, padding, transposed)
         return x
 
     @staticmethod
@@ -122,35 +121,22 @@ def _pieces(x: Tensor, axis: int, shift: int, padding: Padding) -> tuple[Tensor,
     return here, there, strip, x.narrow(axis, n - 1 - size if shift > 0 else 1, size)
 
 
-def _along(x: Tensor, taps: Sequence[float], axis: int, padding: Padding) -> Tensor:
-    """One axis: Σ_i k_i x[p + i − left], the border as `padding` says."""
+def _along(x: Tensor, taps: Sequence[float], axis: int, padding: Padding, transposed: bool) -> Tensor:
+    """One axis: Σ_i k_i x[p + i − left], the border as `padding` says; transposed, what each point gave away comes back
+    to it."""
     left = reach(len(taps))[0]
     out = x * taps[left]
+    near, far = (1, 0) if transposed else (0, 1)
     for i, weight in enumerate(taps):
         if i == left or weight == 0:
             continue
-        here, _, strip, _ = _pieces(out, axis, i - left, padding)
-        _, there, _, stand_in = _pieces(x, axis, i - left, padding)
-        here.add_(there, alpha=weight)
-        if padding == "replicate":
-            strip.add_(stand_in.expand_as(strip), alpha=weight)
-        elif padding == "reflect":
-            strip.add_(torch.flip(stand_in, (axis,)), alpha=weight)
-    return out
-
-
-def _transposed_along(g: Tensor, taps: Sequence[float], axis: int, padding: Padding) -> Tensor:
-    """The transpose of `_along`: what each point gave away comes back to it."""
-    left = reach(len(taps))[0]
-    out = g * taps[left]
-    for i, weight in enumerate(taps):
-        if i == left or weight == 0:
-            continue
-        _, there, _, stand_in = _pieces(out, axis, i - left, padding)
-        here, _, strip, _ = _pieces(g, axis, i - left, padding)
-        there.add_(here, alpha=weight)
-        if padding == "replicate":
-            stand_in.add_(strip.sum(axis, keepdim=True), alpha=weight)
-        elif padding == "reflect":
-            stand_in.add_(torch.flip(strip, (axis,)), alpha=weight)
+        into, of = (_pieces(t, axis, i - left, padding) for t in (out, x))
+        into[near].add_(of[far], alpha=weight)
+        border = of[2 + far]
+        if padding == "reflect":
+            border = torch.flip(border, (axis,))
+        elif transposed:
+            border = border.sum(axis, keepdim=True)
+        if padding != "zero":
+            into[2 + near].add_(border, alpha=weight)
     return out
