@@ -55,9 +55,9 @@ class Attack(ABC):
         settings.settle(self)  # an attack that checks ranges does so after this
 
     @property
-    @abstractmethod
     def steps(self) -> int:
-        """Steps that an item may take at most."""
+        """Steps that an item may take at most: one, unless the attack has `iterations`."""
+        return int(getattr(self, "iterations", 1))
 
     def begin(self, task: Task) -> State:
         """Whatever the attack remembers of each item; `point`, if it does not begin at the input."""

@@ -42,10 +42,6 @@ class DDN(Attack):
         if self.gamma >= 1:
             raise InputError(f"gamma={self.gamma} must be below 1")
 
-    @property
-    def steps(self) -> int:
-        return self.iterations
-
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         return task.margin(logits)
 

@@ -29,10 +29,6 @@ class FGSM(Attack):
         super().__post_init__()
         at_least(self, epsilon=0)
 
-    @property
-    def steps(self) -> int:
-        return 1
-
     def perturbation(self, gradient: Tensor) -> Tensor:
         """The whole step."""
         return self.epsilon * gradient.sign()

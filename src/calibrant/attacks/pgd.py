@@ -48,10 +48,6 @@ class PGD(Attack):
         if self.alpha is not None and not self.alpha > 0:
             raise InputError(f"alpha={self.alpha}, the size of a step, must be positive")
 
-    @property
-    def steps(self) -> int:
-        return self.iterations
-
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         return task.odds(logits) if self.maximise == "loss" else task.confidence(logits)
 
