@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.ensembles import MCDropout
+from calibrant.ensembles.dropout_graph import free_memory
 from calibrant.nn import build
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -45,6 +46,13 @@ def test_members_are_those_of_the_plain_loop(half: bool, together: int | None, w
     tolerance = 5e-2 if half else 5e-3
     torch.testing.assert_close(got.float(), expected.float(), atol=tolerance * float(expected.abs().max()), rtol=0)
     assert float((expected[0] - expected[1]).abs().max()) > 2 * tolerance * float(expected.abs().max())  # other masks
+
+
+def test_memory_that_was_freed_is_free() -> None:
+    held = torch.empty(2**28, device="cuda")
+    before = free_memory(held.device)
+    del held
+    assert free_memory(torch.device("cuda")) > before + 2**29
 
 
 def test_a_smoothed_network_keeps_its_fused_kernel() -> None:

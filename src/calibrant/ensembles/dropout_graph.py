@@ -188,7 +188,9 @@ def together(members: int, widest: int, free: int) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0]
+    """Bytes: what the device has left, and what PyTorch keeps of it for tensors to come, as after a training."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def agrees(a: Tensor, b: Tensor, *, half: bool = False) -> bool:
