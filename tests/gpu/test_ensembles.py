@@ -40,24 +40,25 @@ def test_members_and_predictions_are_the_cpus(name: str) -> None:
     torch.testing.assert_close(pooled.logits.double().softmax(-1), mean, atol=1e-5, rtol=0)
     with torch.autocast("cuda", dtype=torch.bfloat16):
         half = ensemble.members(x().cuda())
-    torch.testing.assert_close(half.float(), there.float(), atol=0.1, rtol=0.1)
+    if name != "dropout":  # a mask of other numbers may be another one
+        torch.testing.assert_close(half.float(), there.float(), atol=0.1, rtol=0.1)
     assert torch.equal(rng, torch.cuda.get_rng_state())
 
 
 @pytest.mark.parametrize("autocast", [None, torch.float16])
 def test_sigma_is_found_from_batches_on_the_cpu(autocast: torch.dtype | None) -> None:
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 3)).cuda()
-    images, labels = torch.randn(40, 1, 8, 8), torch.arange(40) % 3
+    images, labels = torch.randn(40, 1, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3
     before = [p.clone() for p in model.parameters()]
     pep = PEP.fit(model.eval(), [(images[:25], labels[:25]), (images[25:], labels[25:])], autocast=autocast)
     assert pep.certificate is not None and pep.certificate.nll <= pep.certificate.nll_at_zero
-    assert pep.sigma > 0 and pep.certificate.curve[-1].gain_error is not None
+    assert pep.certificate.rejected == 0 and pep.certificate.curve[-1].gain_error is not None
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
 
 def test_predictions_of_a_network_that_is_moved_for_them() -> None:
     model = build("resnet20", classes=4).eval()
-    images, labels = torch.randn(6, 3, 32, 32), torch.arange(6) % 4
+    images, labels = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 4
     loader = [(images[:4], labels[:4], torch.arange(4)), (images[4:], labels[4:], torch.arange(4, 6))]
     here = calibrant.predict(model, loader, features=True)
     there = calibrant.predict(model, loader, features=True, device="cuda")
