@@ -451,15 +451,6 @@ def test_a_damaged_record_of_levels_is_one_line(run: Path, tmp_path: Path, capsy
     assert "levels.json is not valid JSON" in capsys.readouterr().err
 
 
-def test_a_run_that_was_begun_with_a_refresh_too_late_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    late = small("targets.refresh_after=[9]")
-    with monkeypatch.context() as before:
-        before.setattr("calibrant.training.levels._check_refreshes", lambda recipe: None)
-        train(late, tmp_path / "old", QUIET)
-    train(late, tmp_path / "old", QUIET)
-    assert "after 9 levels would not be recomputed" in refused(late, tmp_path / "new", QUIET)
-
-
 def test_a_callers_own_parts_are_not_cut_by_a_recipe(tmp_path: Path) -> None:
     part = load_data("digits")["train"]
     mine = TensorDataset(part.x[:200], part.y[:200])

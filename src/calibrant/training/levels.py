@@ -70,14 +70,13 @@ def levels_of(train: Distances, validation: Distances, data: Data, count: int) -
 # -- checks before anything is written -----------------------------------------------------------------------------
 
 
-def check(recipe: Recipe, how: How, data: Data, *, started: bool = False) -> None:
+def check(recipe: Recipe, how: How, data: Data) -> None:
     """Refuse what cannot work, before anything is written or trained."""
     if not wanted(recipe):
         if how.levels is not None:
             raise InputError(f"--levels is for targets that need robustness levels, not {recipe.targets.name!r}")
         return
-    if not started:
-        _check_refreshes(recipe)
+    _check_refreshes(recipe)
     count = option(recipe, "levels")
     for split in PARTS:
         if count > data[split].n:

@@ -109,7 +109,7 @@ def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> Training
     started = checkpoint.exists(folder / "checkpoint")
     with enough_threads(loaded.shape, recipe.batch, fabric.device, recorded_threads(folder) if started else None):
         loop = _loop(recipe, folder, how, loaded, fabric)  # a mistake raises here, before anything is written
-        levels.check(recipe, how, loaded, started=started)
+        levels.check(recipe, how, loaded)
         if note:
             loop.progress.say(f"note: {note}")
         if fabric.is_global_zero:
