@@ -27,8 +27,9 @@ from calibrant.training import load as load_run
 from calibrant.training.epochs import kept_top_logits
 from calibrant.training.evaluate import summary
 from calibrant.training.loop import Loop
+from calibrant.training.networks import networks
 from calibrant.training.randomness import generator, stream
-from calibrant.training.run import make_fabric, networks
+from calibrant.training.run import make_fabric
 from calibrant.types import Split
 
 QUIET = How(device="cpu", quiet=True)

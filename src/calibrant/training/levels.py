@@ -28,7 +28,7 @@ from calibrant.files import atomic, hashed
 from calibrant.targets import TARGETS, Levels
 from calibrant.training import checkpoint, distances
 from calibrant.training.distances import FOLDER, Distances
-from calibrant.training.own_network import Own
+from calibrant.training.networks import Own
 from calibrant.training.recipe import Recipe, read
 from calibrant.training.run_folder import load
 from calibrant.training.settings import Choice
