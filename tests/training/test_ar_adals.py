@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from calibrant.cli import run as cli
 from calibrant.data import load as load_data
 from calibrant.errors import FileError, InputError
 from calibrant.functional.pooling import pool
-from calibrant.targets import ArAdaLS, Levels
+from calibrant.targets import Levels
 from calibrant.training import How, Recipe, distances, load, read, train
 from calibrant.training.checkpoint import latest
 from calibrant.training.levels import levels_of, vanilla
@@ -215,8 +216,6 @@ def test_validation_levels_missing(run: Path, tmp_path: Path) -> None:
     assert "validation.safetensors is missing" in said and "--split validation" in said
     no_validation = "data.sizes={train=60, validation=0, calibration=20, test=40}"
     assert "has no validation part" in refused(small(no_validation), tmp_path / "s", QUIET)
-    with pytest.raises(InputError, match="has none of validation"):
-        ArAdaLS(classes=10, levels=2).refresh(Levels(torch.tensor([0, 1]), torch.tensor([], dtype=torch.long)))
 
 
 def test_robustness_of_another_split_or_data_set(run: Path, tmp_path: Path) -> None:
@@ -248,24 +247,19 @@ def test_the_record_names_the_ruler_that_measured(run: Path, tmp_path: Path) -> 
         assert json.loads((tmp_path / "b" / name).read_text())["ruler"] == "ddn"
 
 
-def test_levels_of_training_and_validation_are_of_one_network(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changed", "says"), [({"network": "another"}, "two networks"), ({"edition": 8}, "two editions of ddn")]
+)
+def test_levels_of_both_parts_are_of_one_network_and_edition(
+    changed: dict[str, Any], says: str, run: Path, tmp_path: Path
+) -> None:
     mixed = tmp_path / "mixed"
     mixed.mkdir()
-    for split, network in (("train", "a"), ("validation", "b")):
+    for split, change in (("train", {}), ("validation", changed)):
         found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
-        distances.write(mixed / f"{split}.safetensors", replace(found, network=network))
+        distances.write(mixed / f"{split}.safetensors", replace(found, **change))
     said = refused(small(), tmp_path / "r", replace(QUIET, levels=mixed))
-    assert "are of two networks" in said and "--split train,validation" in said and not (tmp_path / "r").exists()
-
-
-def test_levels_of_training_and_validation_are_of_one_edition_of_the_ruler(run: Path, tmp_path: Path) -> None:
-    mixed = tmp_path / "mixed"
-    mixed.mkdir()
-    for split, edition in (("train", 7), ("validation", 8)):
-        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
-        distances.write(mixed / f"{split}.safetensors", replace(found, edition=edition))
-    said = refused(small(), tmp_path / "r", replace(QUIET, levels=mixed))
-    assert "are of two editions of ddn" in said and not (tmp_path / "r").exists()
+    assert f"are of {says}" in said and "--split train,validation" in said and not (tmp_path / "r").exists()
 
 
 def test_what_an_earlier_edition_of_the_ruler_measured_is_measured_again(run: Path, tmp_path: Path) -> None:
