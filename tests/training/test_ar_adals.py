@@ -389,7 +389,7 @@ def test_a_record_of_levels_is_never_followed(
     assert "was started with other levels (from ../../one/vanilla" in capsys.readouterr().err
 
 
-def test_a_place_that_takes_no_files_is_said_before_anything_is_done(
+def test_distances_of_a_read_only_run_are_kept_by_the_run_that_asks(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allowed = os.access
@@ -406,14 +406,14 @@ def test_a_place_that_takes_no_files_is_said_before_anything_is_done(
     assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "kept"), *words]) == 0
     assert (tmp_path / "kept" / "report.html").is_file(), "audited, with distances of its own keeping"
     assert (tmp_path / "kept" / "robustness" / "vanilla" / "ddn" / "test.safetensors").is_file()
-    for split in ("train", "validation"):  # of another edition: they would be measured again
-        path, stale = closed / "robustness" / "ddn" / f"{split}.safetensors", tmp_path / f"{split}.safetensors"
-        distances.write(stale, replace(distances.read(path), edition=0))
-        shutil.copy(stale, path)
-    assert "ddn distances of" in refused(small(), tmp_path / "r", replace(QUIET, levels=closed))
-    said = refused(small("targets.ruler=cw"), tmp_path / "r", replace(QUIET, levels=closed))
-    assert "cw distances of" in said and f"calibrant probe {closed} --ruler cw --split train,validation -o" in said
-    assert not (tmp_path / "r").exists()
+    assert not (tmp_path / "kept" / "robustness" / "vanilla" / "ddn" / "train.safetensors").is_file(), "they are there"
+    stale, path = tmp_path / "train.safetensors", closed / "robustness" / "ddn" / "train.safetensors"
+    distances.write(stale, replace(distances.read(path), edition=0))
+    shutil.copy(stale, path)
+    train(small("epochs=1"), tmp_path / "again", replace(QUIET, levels=closed))
+    again = tmp_path / "again" / "robustness" / "vanilla" / "ddn" / "train.safetensors"
+    first = distances.read(run / "vanilla" / "robustness" / "ddn" / "train.safetensors")
+    assert torch.equal(distances.read(again).distance, first.distance)
 
 
 def test_levels_of_a_run_that_is_called_vanilla_are_not_taken_for_the_runs_own_twin(

@@ -27,7 +27,7 @@ from calibrant.attacks.store import EDITION, weights_hash
 from calibrant.data import Batches, Data
 from calibrant.data.records import Part
 from calibrant.errors import FileError, InputError, unknown
-from calibrant.files import hashed
+from calibrant.files import atomic, hashed
 from calibrant.files.paths import visible
 from calibrant.functional.pooling import pool
 from calibrant.training.environment import enough_threads
@@ -108,6 +108,16 @@ def measured(
     write(path, out)
     _remove_chunks(path)
     return out
+
+
+def place(
+    members: Sequence[nn.Module], data: Data, splits: Sequence[Split], beside: Path, own: Path, *, ruler: str
+) -> Path:
+    """Distances are kept beside the attacked network. Where they are missing and it is read-only, they are kept in
+    `own`, by the run that asks for them."""
+    if atomic.takes_files(beside / ruler) or not missing(members, data, splits, beside, ruler=ruler):
+        return beside
+    return own
 
 
 def missing(
