@@ -155,7 +155,7 @@ def test_tokeniser() -> None:
     assert encode([["a", "c", "b", "a"], []], known, length=3).tolist() == [[2, 1, 3], [0, 0, 0]]
 
 
-def test_text_network_learns_from_tokens() -> None:
+def test_the_text_network_reads_tokens_with_eight_layers() -> None:
     from calibrant.nn import build
 
     model = build("text_cnn", classes=3, in_channels=20, size=(1, 1), vocabulary=50)
