@@ -58,7 +58,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], head: Mapping[str, 
     """Tensors and a header of JSON in one safetensors file, with a hash over both."""
     from safetensors.torch import save
 
-    held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    held = copied(tensors)
     text = json.dumps(dict(head), allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     return atomic.write_bytes(path, save(held, metadata={HEAD: text, KEY: tensors_hash(held, text)}))
@@ -80,6 +80,14 @@ def read_tensors(path: Path, again: str) -> tuple[dict[str, Tensor], dict[str, A
         return held, json.loads(text or "{}")
     except (SafetensorError, OSError, ValueError) as error:
         raise FileError(f"{path} was truncated or edited ({error}); {again}") from error
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, as safetensors takes them: it refuses tensors that share memory or are not dense."""
+    import torch
+
+    dense = torch.contiguous_format
+    return {name: t.detach().to("cpu", copy=True).contiguous(memory_format=dense) for name, t in tensors.items()}
 
 
 def tensors_hash(named: Mapping[str, Tensor], head: str = "") -> str:
