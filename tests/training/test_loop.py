@@ -127,7 +127,7 @@ def test_epochs_keep_the_top_logits_of_the_training_part(tmp_path: Path, members
 def test_a_damaged_file_of_an_epoch_is_named(tmp_path: Path) -> None:
     (tmp_path / "epochs").mkdir()
     (tmp_path / "epochs" / "train-00001.npz").write_bytes(b"PK")
-    with pytest.raises(FileError, match=r"train-00001.npz is damaged"):
+    with pytest.raises(FileError, match=r"train-00001.npz: not a complete .npz archive"):
         kept_top_logits(tmp_path)
 
 

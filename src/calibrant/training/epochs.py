@@ -7,7 +7,6 @@ RUN/epochs/weights-00012.safetensors      weights, members as `member.0.…`, fo
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant.errors import FileError
-from calibrant.files import atomic, hashed, write
+from calibrant.files import atomic, hashed, npz, write
 from calibrant.files.paths import visible
 from calibrant.types import Predictions
 
@@ -56,11 +54,8 @@ def kept_top_logits(run: str | Path) -> dict[int, TopLogits]:
     """Epoch → the training part after it; empty without `--keep-epochs`."""
     out = {}
     for path in visible(run, "epochs/train-*.npz"):
-        try:
-            with np.load(path, allow_pickle=False) as held:
-                arrays = {k: torch.from_numpy(held[k]) for k in ("predicted", "largest_logit", "labels", "index")}
-        except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-            raise FileError(f"{path} is damaged; delete it, or train again with --keep-epochs") from error
+        held = npz.read(path)
+        arrays = {k: torch.from_numpy(held.load(k)) for k in ("predicted", "largest_logit", "labels", "index")}
         whole = {k: v if k == "largest_logit" else v.long() for k, v in arrays.items()}
         out[int(path.stem.removeprefix("train-"))] = TopLogits(**whole)
     return out
