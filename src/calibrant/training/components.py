@@ -39,11 +39,11 @@ MEDIAN_FREQUENCY = "median_frequency"
 ATTACK_ITERATIONS = 10
 """Default for an attack in training (AR A.1)."""
 
-LOOP_OPTIONS = {"reduction": "none", "ignore_index": -100}
-"""What the loop passes to a loss: it reduces by itself, over all processes."""
+RUN_OPTIONS = ("bounds", "engine", "batch", "reduced")
+"""Options of an attack that the run sets, not the recipe."""
 
-NOT_IN_RECIPES = (*LOOP_OPTIONS, "bounds", "engine", "batch", "reduced")
-"""Options of a loss or of an attack that the run sets, not the recipe."""
+LOOP_OPTIONS = {"reduction": "none", "ignore_index": -100}
+"""Options of a loss that the loop sets, not the recipe: it reduces by itself, over all processes."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def make(table: Mapping[str, Callable[..., Any]], choice: Choice, key: str, know
     target = table[choice.name]
     parameters = inspect.signature(target).parameters
     names = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    settable = [n for n in names if n not in NOT_IN_RECIPES]
+    settable = [n for n in names if n not in (RUN_OPTIONS if table is ATTACKS else LOOP_OPTIONS)]
     if table is LOSSES:
         settable = [CLASS_WEIGHTS if n == "weight" else n for n in settable]
     for option in choice.options:

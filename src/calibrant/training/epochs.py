@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.files import atomic, hashed, npz, write
-from calibrant.files.paths import visible
+from calibrant.files.paths import readable, visible
 from calibrant.types import Predictions
 
 
@@ -54,8 +54,9 @@ def kept_top_logits(run: str | Path) -> dict[int, TopLogits]:
     """Epoch → the training part after it; empty without `--keep-epochs`."""
     out = {}
     for path in visible(run, "epochs/train-*.npz"):
-        held = npz.read(path)
-        arrays = {k: torch.from_numpy(held.load(k)) for k in ("predicted", "largest_logit", "labels", "index")}
+        with readable(path, "this epoch"):
+            held = npz.read(path)
+            arrays = {k: torch.from_numpy(held.load(k)) for k in ("predicted", "largest_logit", "labels", "index")}
         whole = {k: v if k == "largest_logit" else v.long() for k, v in arrays.items()}
         out[int(path.stem.removeprefix("train-"))] = TopLogits(**whole)
     return out
