@@ -119,6 +119,7 @@ def test_processes_side_by_side_measure_the_same(paper: Path, capsys: pytest.Cap
     second = json.loads(capsys.readouterr().out)["cells"]
     assert [c["numbers"] for c in first] == [c["numbers"] for c in second] and len(first) == 2
     assert [c["environment"]["threads"] for c in first] == [c["environment"]["threads"] for c in second] == [1, 1]
+    assert [c["extras"]["parallel"] for c in (*first, *second)] == [1, 1, 2, 2]
     store = Store(Path("beside"))
     assert all(store.logits(c["extras"]["run"], "epochs").is_file() for c in second)
 
