@@ -19,11 +19,10 @@ from calibrant.bench.downloaded import Downloaded
 from calibrant.bench.measure import measured, measured_again
 from calibrant.bench.place import Place, Placed
 from calibrant.bench.predict import RECORD, SHIFTED, checkpoints, predict, predictors, wanted
-from calibrant.bench.store import KEY_LENGTH, Cell
+from calibrant.bench.store import KEY_LENGTH, Cell, read_body
 from calibrant.bench.train import Train
 from calibrant.errors import FileError
 from calibrant.executors import Step
-from calibrant.files import hashed
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.papers.experiment import EDITIONS
 from calibrant.training.recipe import digest
@@ -155,14 +154,14 @@ class Measure(Placed):
         return self._there().get("status") == "done"
 
     def _there(self) -> dict[str, Any]:
-        return {} if self.damage is not None or not self._file.is_file() else hashed.read(self._file)
+        return {} if self.damage is not None or not self._file.is_file() else read_body(self._file)
 
     @property
     def damage(self) -> FileError | None:
-        """What is wrong with the cell's file, if it was edited or damaged: it is nobody's cell, and stays as it is."""
+        """What is wrong with the cell's file, if it was edited, damaged or of another version: it stays as it is."""
         try:
             if self._file.is_file():
-                hashed.read(self._file)
+                read_body(self._file)
         except FileError as error:
             return error
         return None
