@@ -89,6 +89,8 @@ def measured(
         variants, more = _video(words[AS_TRAINED].pop("video")), dict[str, Any]()
     else:
         variants, more = _variants(experiment, *_predictors(experiment, scale, runs, folders), folders, reference)
+    if words:
+        more["predict_seconds"] = sum(found.pop("seconds", 0.0) for found in words.values())
     for name, found in words.items():
         for attack, row in found.pop("attacks", {}).items():
             variants[_joined_name(f"attack_{attack}", name)] = {m: Estimate(v) for m, v in row.items()}

@@ -22,7 +22,6 @@ from typing import Any
 from calibrant.executors import mps
 from calibrant.executors.step import Outcome, Step, attempt
 
-
 PATIENCE = 10
 """Seconds for an idle process to end."""
 
