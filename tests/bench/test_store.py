@@ -322,10 +322,15 @@ def test_a_training_that_was_cut_off_goes_on_from_a_parcel(tmp_path: Path, capsy
 
     measure(EXPERIMENT, 1, 2, store, tmp_path / "runs", QUIET)
     name = long.key()[:12]
+    large = tmp_path / "runs" / ("f" * 12) / "checkpoint"
+    large.mkdir(parents=True)
+    with (large / "00001.safetensors").open("wb") as weights:
+        weights.truncate(40 << 20)  # more than two parcels
     with pytest.raises(KeyboardInterrupt):
         train(long, tmp_path / "runs" / name, replace(QUIET, listen=listen))
     out, words = str(tmp_path / "out"), ["--results", str(tmp_path / "home"), "--runs", str(tmp_path / "there")]
     assert run(["bench", "pack", "-o", out, "--results", str(store.root), "--runs", str(tmp_path / "runs")]) == 0
+    assert "no room for 1: runs/ffffffffffff" in capsys.readouterr().out
     assert run(["bench", "unpack", out, *words]) == 0
     assert "1 training to go on with" in capsys.readouterr().out
     assert [p.name for p in (tmp_path / "there").iterdir()] == [name], "what is measured does not travel again"
