@@ -5,7 +5,7 @@
     FOLDER/DATA-SPLIT.npz        of another data set, or of the training items (`train-train`)
     FOLDER/shifted/              logits under corruptions and of foreign items (`shifted`)
     FOLDER/levels.json           of each test item, its level of adversarial robustness (`by_level`)
-    FOLDER/said.json             what is worth recording: sizes and σ, metrics by ensemble size, attacks, videos, seconds
+    FOLDER/said.json             what is worth recording: seconds, sizes and σ, metrics by size, attacks, videos
 
 Rows that ask the same of a network share the folder, whatever ensembles and calibrators they have besides. Of a video,
 network, ensembles and stream are one folder. Networks predict in float32, however they were trained.
