@@ -204,6 +204,7 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
         lambda: list(store.cells()),
         lambda: store.write(made("rc/table1/row", 0, 0.1)),
         lambda: run_steps([EXPERIMENT], [0], 1, place, InProcess()),
+        lambda: parcel.merge(Store(tmp_path / "other"), store),
     ):
         with pytest.raises(FileError, match="earlier version"):
             use()

@@ -175,6 +175,8 @@ def test_processes_on_one_gpu_share_it_by_a_service_of_their_own(
     monkeypatch.setattr(mps, "serves", lambda environment: serves)
     if theirs:
         monkeypatch.setenv(mps.PIPE, theirs)
+    list(execute([Where(tmp_path, "beside", gpu=False)], LocalProcesses(1, beside=1, cuda=True)))
+    assert not log.exists(), "nothing has wanted the device yet"
     step = Where(tmp_path, "where")
     with nullcontext() if shared else pytest.warns(CalibrantWarning, match="use the GPU in turns"):
         assert [o.ending for o in execute([step], LocalProcesses(1, cuda=True))] == ["done"]

@@ -52,6 +52,7 @@ class Merged:
 def merge(source: Store, target: Store) -> Merged:
     """Copy what `source` has into `target`. Of a cell that both have measured, what `target` has stays, and
     rows and numbers that it lacks are added; done beats failed."""
+    target.check_version()
     new = known = 0
     damaged = []
     for path in visible(source.root / FOLDER, "*.json"):

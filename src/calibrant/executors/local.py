@@ -72,7 +72,7 @@ class LocalProcesses:
         return next(fitting, None)
 
     def start(self, step: Step, deadline: float | None) -> None:
-        if self._cuda:  # once, before the first process begins
+        if self._cuda and step.gpu:  # once, before the first process that uses the device begins
             self._cuda = False
             self._environment |= self._shared.enter_context(mps.daemon())
         worker = self._free(step)
