@@ -17,8 +17,8 @@ from torch.utils.data import TensorDataset
 from calibrant.data import load
 from calibrant.papers import Experiment
 from calibrant.papers.experiment import SMOKE_SIZES, Published, Said
+from calibrant.training.networks import network_of
 from calibrant.training.recipe import Recipe
-from calibrant.training.run_folder import network_of
 from calibrant.training.settings import Choice
 from calibrant.types import Split
 

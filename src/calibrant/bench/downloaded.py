@@ -25,6 +25,7 @@ from calibrant.files import hashed, read, write
 from calibrant.nn import load_weights
 from calibrant.papers.experiment import Published, Said
 from calibrant.training import checkpoint, run_folder
+from calibrant.training.networks import network_of
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.run import make_fabric
 from calibrant.training.settings import plain
@@ -91,7 +92,7 @@ class Downloaded(Placed):
 
     def _asked(self, file: Path, data: Data, device: torch.device) -> dict[Split, Predictions]:
         """What the network says of both halves; its weights become the folder's checkpoint."""
-        network = load_weights(run_folder.network_of(self.recipe, data.k, data.shape), file).eval()
+        network = load_weights(network_of(self.recipe, data.k, data.shape), file).eval()
         tensors = {f"member.0.model.{name}": value for name, value in network.state_dict().items()}
         checkpoint.save(self.folder / "checkpoint", checkpoint.Checkpoint(0, tensors, {"recipe": self.recipe.key()}))
         network.to(device)
