@@ -13,8 +13,10 @@ from calibrant.bench.networks import over_networks
 from calibrant.bench.reproduction import judged
 from calibrant.bench.store import Cell
 from calibrant.bench.verdict import interval
+from calibrant.errors import InputError
 from calibrant.files import hashed
 from calibrant.functional.inputs import predictions
+from calibrant.papers import experiments
 from calibrant.papers.reported import Claim, Pair, Source
 
 ROWS = ("cifar10_resnet20_akamaster", "cifar10_resnet32_akamaster", "cifar10_resnet44_akamaster")
@@ -43,6 +45,16 @@ def test_a_network_is_one_unit_however_often_its_test_set_was_halved() -> None:
     assert [c.measured["as_trained"]["nll"] for c in found] == [1.5, 2.5, 3.5]
     assert all("auroc" not in c.measured["pep"] for c in found), "a number that is missing has no mean"
     assert not list(over_networks(CELLS, "pep/networks/cifar100_*"))
+
+
+def test_stars_stand_for_any_letters_of_a_row() -> None:
+    assert [e.row for e in experiments("pep/networks/cifar100_*")] == [
+        "cifar100_resnet20_chenyaofo",
+        "cifar100_resnet32_chenyaofo",
+    ]
+    assert experiments("pep/networks/*") == experiments("pep/networks")
+    with pytest.raises(InputError, match="pep/networks/svhn_"):
+        experiments("pep/networks/svhn_*")
 
 
 def test_a_claim_about_networks_is_judged_over_networks() -> None:

@@ -141,6 +141,13 @@ def test_a_method_is_recommended_if_it_helps_twice_and_harms_nowhere() -> None:
     assert "Nothing" in advice.sentence(advice.Situation(True, 1), [o for o in found.values() if not o.recommended])
 
 
+def test_where_one_may_train_maps_are_shown_only_if_recommended() -> None:
+    given = source(map=[("open", "open")], trained=[("open", "open")])
+    for train, names in ((True, ["trained"]), (False, ["map"])):
+        situation = advice.Situation(train, None)
+        assert [o.name for o in advice.shown(situation, advice.options(situation, given))] == names
+
+
 def test_what_a_method_has_to_beat_is_the_scaled_network() -> None:
     for columns, change in ((("nll_rival",), 0.3), (("nll_rival", "nll_scaled"), 0.2)):
         given = source(a=[("better", "open"), ("better", "open")], temperature=[("better", "open")])
