@@ -25,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.side_by_side import options, timed
-from calibrant.cli.probe_hessian import TOLERANCE
+from calibrant.cli.probes.hessian import TOLERANCE
 from calibrant.data import data_root, load
 from calibrant.data.batches import Augment, Batches
 from calibrant.diagnostics.curvature import Curvature, full_precision

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from calibrant.attacks import FGSM, Bounds, assess
 from calibrant.cli import run
-from calibrant.cli.probe import PROBES
-from calibrant.cli.probe_objective import objective
-from calibrant.cli.probe_request import Request
+from calibrant.cli.probes import PROBES
+from calibrant.cli.probes.objective import objective
+from calibrant.cli.probes.request import Request
 from calibrant.data import Batches, load
 from calibrant.diagnostics import hessian_spectrum, sample_hardness
 from calibrant.ensembles.reference import resolve
@@ -131,7 +131,7 @@ def test_what_is_finished_is_not_redone(
 ) -> None:
     out = probed[0]
     stamps = {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")}
-    import calibrant.cli.probe_features as module
+    import calibrant.cli.probes.features as module
 
     monkeypatch.setattr(module, "feature_variance", lambda *a, **k: pytest.fail("measured twice"))
     words = ["probe", *runs, "--what", "variance", "-o", str(out), *SMALL, "--device", "cpu", "--json"]

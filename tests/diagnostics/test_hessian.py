@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.data import DataLoader, TensorDataset
 
-from calibrant.cli.probe_hessian import TOLERANCE
+from calibrant.cli.probes.hessian import TOLERANCE
 from calibrant.diagnostics import hessian_density, hessian_spectrum, hessian_trace
 from calibrant.diagnostics.curvature import Curvature
 from calibrant.errors import InputError

@@ -1,13 +1,43 @@
-"""How much does dropout make the loss fluctuate, and what do ensembles take away? (SS D.3, Fig. D.3a)."""
+"""The probe `sharpness`: how much dropout makes the loss fluctuate, by ensemble size (SS D.3, Fig. D.3a)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
+from calibrant.cli.probes.request import Request
+from calibrant.cli.probes.results import Measured, Probed, Result, side_by_side
+from calibrant.cli.probes.wording import plain, with_interval
+from calibrant.diagnostics.sharpness import PASSES, SIZES, loss_sharpness
+from calibrant.ensembles.dropout import dropouts
+from calibrant.ensembles.reference import Reference
+from calibrant.errors import NotApplicableError
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.lines import Curve, curves, plain_log
-from calibrant.report.probes import Result, plain, with_interval
+from calibrant.types import Split
+
+
+def sharpness(request: Request) -> Probed:
+    train = Split.TRAIN.value
+    without = [model.name for model in request.models if not dropouts(model.members[0])]
+    if without:
+        raise NotApplicableError(f"{without[0]} has no dropout, so its loss does not fluctuate; probe the others")
+
+    def measure(model: Reference) -> Measured:
+        found = loss_sharpness(request.network(model), request.few(model, train), passes=PASSES)
+        rows = [
+            {
+                "size": size,
+                "variance": found.variance(size),
+                "predicted_variance": found.predicted_variance(size),
+                "expected_sharpness": found.expected(size),
+            }
+            for size in SIZES
+        ]
+        return {"items": found.log_p.shape[1], "passes": PASSES, "sizes": rows}, {"log_p": found.log_p}
+
+    return side_by_side(request, "sharpness", {"items": request.few_hash(train)}, measure, panel)
+
 
 HEAD = ("network, ensemble of", "V[L]", "by Eq. 27", "expected sharpness", "√(V[L] / 2π)")
 

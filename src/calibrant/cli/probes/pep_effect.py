@@ -1,19 +1,64 @@
-"""What does PEP do to single items (PEP Fig. 2c)? Does it gain more the more a network is overfitted (Fig. 3)?"""
+"""The probe `pep_effect`: what PEP does to every item, and what curvature predicts (PEP Fig. 2c, Eq. 15 and 20)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from calibrant.diagnostics.overfitting import Epoch
+from calibrant.cli.probes.request import Request
+from calibrant.cli.probes.results import Measured, Probed, Result, side_by_side
+from calibrant.cli.probes.wording import SEEDS, compared, plain, with_interval
+from calibrant.diagnostics import pep_effect as by_curvature
+from calibrant.diagnostics import pep_items
+from calibrant.ensembles.pep import MEMBERS, PEP
+from calibrant.ensembles.reference import Reference
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.lines import histogram, plain_log
-from calibrant.report.plots.pep import overfitting_curves, overfitting_scatter, rank_correlation
 from calibrant.report.plots.style import COLOURS, legend
-from calibrant.report.probes import SEEDS, Result, compared, plain, with_interval
+from calibrant.training.distances import items_hash
+from calibrant.types import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+LOW, PROBES, NAMED = 0.1, 16, 20
+
+
+def pep_effect(request: Request) -> Probed:
+    split, sigma = request.splits[0], request.options["sigma"]
+    members = request.options["members"] or MEMBERS
+
+    def measure(model: Reference) -> Measured:
+        network = request.network(model)
+        if sigma is None:
+            pep = PEP.fit(network, request.batches(model, "validation"), members=members, progress=request.progress)
+        else:
+            pep = PEP(network, sigma, members)
+        found = pep_items(pep, request.batches(model, split))
+        few = [(x, y) for x, y, _ in request.few(model, split)]
+        curvature = by_curvature(network, few, probes=PROBES)
+        gain, error = curvature.predict(pep.sigma), curvature.standard_error(pep.sigma)
+        record = {
+            "split": split,
+            "items": len(found.labels),
+            "members": members,
+            "sigma": pep.sigma,
+            "effect": found.effect(),
+            "predicted": Estimate(gain, gain - 2 * error, gain + 2 * error, method="± 2 standard errors over probes"),
+            "curvature_items": curvature.items,
+            "corrected": len(found.corrected),
+            "spoiled": len(found.spoiled),
+            "largest_corrected": found.corrected[:NAMED].tolist(),
+            "largest_spoiled": found.spoiled[:NAMED].tolist(),
+            "share_of_low": found.share_of_low(LOW),
+        }
+        return record, dict(vars(found))
+
+    settings = {"split": split, "items": items_hash(request.part(split)), "sigma": sigma, "members": members}
+    settings["fitted_on"] = None if sigma is not None else items_hash(request.data["validation"])
+    return side_by_side(request, "pep_effect", settings, measure, panel)
+
 
 HEAD = ("network", "σ", "mean gain", "gain by curvature", "corrected", "spoiled", "share of the lowest tenth")
 EXAMPLES = 3
@@ -77,51 +122,3 @@ def _members(r: Result, place: int) -> Axes:
 def _example(r: Result, place: int) -> str:
     before, after = (float(r.arrays[k][place].exp()) for k in ("baseline", "pooled"))
     return f"{r.name}, item {place}: PEP corrects the answer; p(true) goes from {before:.2f} to {after:.2f}."
-
-
-ALONG = (
-    "network",
-    "overfitting, last epoch",
-    "PEP effect, last epoch",
-    "σ*, last epoch",
-    "ρ(overfitting, effect)",
-)
-
-
-def overfitting_panel(found: Sequence[Result]) -> Panel:
-    epochs = {r.name: [Epoch(**row) for row in r.record["epochs"]] for r in found}
-    figures, rows = [], []
-    for name, each in epochs.items():
-        said = f"{name}: NLL over the epochs. Where the network's rises and PEP's does not, PEP takes overfitting back."
-        figures.append(Figure(overfitting_curves([each]), said))
-        last, rho = each[-1], _rho(each)
-        cells = [plain(v) for v in (last.overfitting, last.effect, last.sigma)]
-        rows.append((name, *cells, plain(rho, 2)))
-    caption = "One point per epoch: PEP's gain should grow with overfitting. " + " ".join(
-        f"{name}: {_words(each)}" for name, each in epochs.items()
-    )
-    figures.append(Figure(overfitting_scatter(epochs), caption))
-    record = found[0].record
-    train, validation, test = record["items"]
-    return Panel(
-        "Does PEP gain more from a network the more it is overfitted?",
-        "Overfitting is the NLL on test less that on training items; the effect is the NLL that PEP takes away.",
-        figures,
-        [Table("PEP's effect along the training", ALONG, rows)],
-        [
-            f"{train} training items, {test} items of {record['split']}, {record['members']} members; σ* is found on "
-            f"{validation} validation items for every epoch anew.",
-            "ρ is Spearman's over epochs. Epochs of one training depend on each other, so it has no interval.",
-        ],
-    )
-
-
-def _rho(epochs: Sequence[Epoch]) -> float | None:
-    return rank_correlation([e.overfitting for e in epochs], [e.effect for e in epochs])
-
-
-def _words(epochs: Sequence[Epoch]) -> str:
-    rho = _rho(epochs)
-    if rho is None:
-        return "overfitting or PEP's gain is the same at every epoch."
-    return f"ρ = {plain(rho, 2)} over {len(epochs)} epochs, without an interval."

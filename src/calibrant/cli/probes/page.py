@@ -6,24 +6,23 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import calibrant.provenance as provenance
+from calibrant.cli.probes.request import Request
+from calibrant.cli.probes.results import Probed
+from calibrant.display import short_names
 from calibrant.files import atomic
+from calibrant.metrics.evaluate import evaluate
+from calibrant.report import html as page
+from calibrant.report.plots.style import figure_of
 from calibrant.types import jsonable
-
-if TYPE_CHECKING:
-    from calibrant.cli.probe_request import Request
-    from calibrant.cli.probe_results import Probed
 
 
 def write(
     out: Path | None, html: Path | None, request: Request, record: Mapping[str, Any], found: Mapping[str, Probed]
 ) -> Path:
     """The page (at `html`, else in the folder), and in the folder the numbers and the figures. Returns the page."""
-    import calibrant.provenance as provenance
-    from calibrant.metrics.evaluate import evaluate
-    from calibrant.report import html as page
-
     place = html if html is not None else (out or Path()) / "report.html"
     place.parent.mkdir(parents=True, exist_ok=True)
     audited = list({id(p): p for each in found.values() for p in each.audited}.values())
@@ -42,8 +41,6 @@ def write(
 
 
 def _title(request: Request) -> str:
-    from calibrant.display import short_names
-
     names = short_names([model.name for model in request.models])
     return (
         f"Why can {' and '.join(names)} be trusted, or not?" if len(names) < 3 else "Why can they be trusted, or not?"
@@ -51,8 +48,6 @@ def _title(request: Request) -> str:
 
 
 def _figures(folder: Path, probed: Probed) -> None:
-    from calibrant.report.plots.style import figure_of
-
     for i, figure in enumerate((f for panel in probed.panels for f in panel.figures), 1):
         folder.mkdir(exist_ok=True)
         drawn = io.BytesIO()

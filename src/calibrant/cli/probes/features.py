@@ -1,22 +1,74 @@
-"""How much do feature maps vary, which frequencies do they hold, how alike are neighbours? (SS Fig. 5, 6b and D.1)."""
+"""The probes `variance`, `fourier` and `neighbours`: what feature maps hold, by depth (SS Fig. 5, 6b, D.1)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from calibrant.cli.probes.request import Request
+from calibrant.cli.probes.results import Measured, Probed, Result, side_by_side
+from calibrant.cli.probes.wording import SEEDS, compared, over, with_interval
+from calibrant.diagnostics import feature_fourier, feature_neighbours, feature_variance
 from calibrant.diagnostics.feature_fourier import HIGH, FeatureFourier
 from calibrant.diagnostics.feature_neighbours import FeatureNeighbours
 from calibrant.diagnostics.feature_variance import FeatureVariance
+from calibrant.ensembles.reference import Reference
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.lines import Curve, by_depth, curves
-from calibrant.report.probes import SEEDS, Result, compared, over, with_interval
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+def variance(request: Request) -> Probed:
+    split, passes, layers = request.splits[0], request.options["passes"], request.options["layers"]
+
+    def measure(model: Reference) -> Measured:
+        found = feature_variance(request.network(model), request.few(model, split), layers=layers, passes=passes)
+        arrays = {"data": found.data} | ({} if found.model is None else {"model": found.model})
+        record = {"split": split, "items": found.data.shape[1], "passes": 1 if found.model is None else passes}
+        record |= {"layers": list(found.layers), "sizes": [list(size) for size in found.sizes]}
+        return record | {kind: t.mean(1).tolist() for kind, t in arrays.items()}, arrays
+
+    settings = {"split": request.few_hash(split), "passes": passes, "layers": layers}
+    return side_by_side(request, "variance", settings, measure, variance_panel)
+
+
+def fourier(request: Request) -> Probed:
+    split, layers, dropout = request.splits[0], request.options["layers"], request.options["dropout"]
+
+    def measure(model: Reference) -> Measured:
+        few = request.few(model, split)
+        found = feature_fourier(request.network(model), few, layers=layers, dropout=dropout)
+        return _by_layer(split, found.sizes, found.log_amplitude, "log_amplitude", "amplitude")
+
+    settings = {"split": request.few_hash(split), "dropout": dropout, "layers": layers}
+    return side_by_side(request, "fourier", settings, measure, fourier_panel)
+
+
+def neighbours(request: Request) -> Probed:
+    split, layers = request.splits[0], request.options["layers"]
+
+    def measure(model: Reference) -> Measured:
+        found = feature_neighbours(request.network(model), request.few(model, split), layers=layers)
+        return _by_layer(split, found.sizes, found.covariance, "covariance", "covariance")
+
+    settings = {"split": request.few_hash(split), "layers": layers}
+    return side_by_side(request, "neighbours", settings, measure, neighbours_panel)
+
+
+def _by_layer(
+    split: str, sizes: dict[str, tuple[int, int]], values: dict[str, Tensor], key: str, name: str
+) -> Measured:
+    """Means over items for JSON, and each layer's array."""
+    record: dict[str, Any] = {"split": split, "items": len(next(iter(values.values()))), "layers": list(values)}
+    record |= {"sizes": [list(sizes[layer]) for layer in values]}
+    record |= {key: {layer: each.mean(0).tolist() for layer, each in values.items()}}
+    return record, {f"{name}.{layer}": each for layer, each in values.items()}
+
 
 SHOWN = 4
 

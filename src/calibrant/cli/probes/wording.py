@@ -1,18 +1,14 @@
-"""Sections of `calibrant probe`: networks side by side, and under each figure what to see and what is beyond noise.
-
-One file per probe; each makes a `Panel` from what was measured of every network. The first network is the one that the
-others are compared with.
-"""
+"""Networks side by side in words, each against the first: what is beyond noise, with intervals."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
+from calibrant.cli.probes.results import Result
 from calibrant.diagnostics.levels import student
 from calibrant.diagnostics.paired import paired_difference
 from calibrant.types import Estimate
@@ -21,15 +17,6 @@ SEEDS = (
     "Noise is that of the items or mini-batches, paired, for these networks; a claim about the methods behind them "
     "needs several seeds."
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Result:
-    """What a probe measured of one network: numbers, and arrays by name."""
-
-    name: str
-    record: dict[str, Any]
-    arrays: dict[str, Tensor]
 
 
 def compared(found: Sequence[Result], values: Sequence[Tensor], what: str) -> str:

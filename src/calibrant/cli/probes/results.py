@@ -10,26 +10,35 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from torch import Tensor
 
 from calibrant.cli.console import say
+from calibrant.cli.probes.request import Request
+from calibrant.display import short_names
+from calibrant.ensembles.reference import Reference
 from calibrant.files import atomic, hashed
-from calibrant.types import jsonable
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from calibrant.cli.probe_request import Request
-    from calibrant.ensembles.reference import Reference
-    from calibrant.report.panels import Panel
-    from calibrant.report.probes import Result
-    from calibrant.types import Predictions
+from calibrant.report.panels import Panel
+from calibrant.report.terminal import records_table
+from calibrant.training.distances import network_hash
+from calibrant.training.recipe import digest
+from calibrant.types import Predictions, jsonable
 
 EDITION = 1
 """Raised when a probe of the same settings would find other numbers."""
 
-Measure = Callable[["Reference"], tuple[dict[str, Any], dict[str, "Tensor"]]]
-"""A model → numbers for JSON, and arrays."""
+Measured = tuple[dict[str, Any], dict[str, Tensor]]
+"""Numbers for JSON, and arrays, of one model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """What a probe measured of one network: numbers, and arrays by name."""
+
+    name: str
+    record: dict[str, Any]
+    arrays: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -47,14 +56,16 @@ def side_by_side(
     request: Request,
     what: str,
     settings: Mapping[str, Any],
-    measure: Measure,
+    measure: Callable[[Reference], Measured],
     panel: Callable[[Sequence[Result]], Panel],
 ) -> Probed:
     """Each model measured (or read, where it was before), and the section that compares them."""
-    from calibrant.cli.probe_results import results
-
     request.rehearse()
-    found = results(request, what, settings, measure)
+    names = short_names([model.name for model in request.models])
+    found = [
+        Result(name, *_kept(request, what, settings, measure, model))
+        for name, model in zip(names, request.models, strict=True)
+    ]
     section = panel(found)
     record = {
         "settings": {k: v for k, v in settings.items() if v is not None},
@@ -62,6 +73,27 @@ def side_by_side(
         "says": [section.lead, *(figure.caption for figure in section.figures)],
     }
     return Probed(record, shown_of(what, section), [section], results=found)
+
+
+def _kept(
+    request: Request,
+    what: str,
+    settings: Mapping[str, Any],
+    measure: Callable[[Reference], Measured],
+    model: Reference,
+) -> Measured:
+    """One model's result: read if it is there, else measured and written."""
+    own = {**settings, "fed": [model.mean, model.std], "edition": EDITION, "recipe": model.recipe}
+    own["network"] = network_hash(model.members)
+    path = request.place(what) / f"{digest(jsonable(own))[:16]}.safetensors"
+    if not path.is_file():
+        atomic.check_place(path.parent, "keep the results in with -o")
+        if request.progress:
+            say(f"{what}: {model.name}", err=True)
+        record, tensors = measure(model)
+        hashed.write_tensors(path, tensors, {"model": model.name, "record": jsonable(record)})
+    arrays, head = hashed.read_tensors(path, "delete it, and it is measured again")
+    return head["record"], arrays
 
 
 def shown_of(what: str, section: Panel) -> list[Any]:
@@ -73,32 +105,6 @@ def shown_of(what: str, section: Panel) -> list[Any]:
 
 def narrow_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
     """An interval stands whole below its value: side by side, seven columns do not fit a terminal."""
-    from calibrant.report.terminal import records_table
-
     short = [name.replace(" ", "\n", 1) for name in head]
     cells = [[cell.replace(" [", "\n[") for cell in row] for row in rows]
     return records_table([dict(zip(short, row, strict=True)) for row in cells])
-
-
-def results(request: Request, what: str, settings: Mapping[str, Any], measure: Measure) -> list[Result]:
-    """Each model's result: read if it is there, else measured and written."""
-    from calibrant.display import short_names
-    from calibrant.report.probes import Result
-    from calibrant.training.distances import network_hash
-    from calibrant.training.recipe import digest
-
-    names = short_names([model.name for model in request.models])
-    out = []
-    for name, model in zip(names, request.models, strict=True):
-        own = {**settings, "fed": [model.mean, model.std], "edition": EDITION, "recipe": model.recipe}
-        own["network"] = network_hash(model.members)
-        path = request.place(what) / f"{digest(jsonable(own))[:16]}.safetensors"
-        if not path.is_file():
-            atomic.check_place(path.parent, "keep the results in with -o")
-            if request.progress:
-                say(f"{what}: {model.name}", err=True)
-            record, tensors = measure(model)
-            hashed.write_tensors(path, tensors, {"model": model.name, "record": jsonable(record)})
-        arrays, head = hashed.read_tensors(path, "delete it, and it is measured again")
-        out.append(Result(name, head["record"], arrays))
-    return out

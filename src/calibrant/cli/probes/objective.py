@@ -15,7 +15,7 @@ from calibrant.errors import NotApplicableError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from calibrant.cli.probe_request import Request
+    from calibrant.cli.probes.request import Request
     from calibrant.diagnostics.curvature import Loss
     from calibrant.ensembles.reference import Reference
     from calibrant.training.recipe import Recipe

@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 from calibrant.attacks import RULERS, median_distance
 from calibrant.attacks import levels as cut
-from calibrant.cli.probe_request import Request
-from calibrant.cli.probe_results import Probed, narrow_table
+from calibrant.cli.probes.request import Request
+from calibrant.cli.probes.results import Probed, narrow_table
 from calibrant.diagnostics.levels import calibration_by_level
 from calibrant.diagnostics.stability import Of
 from calibrant.display import short_names

@@ -1,14 +1,35 @@
-"""Does a network behave like an ensemble of the first one? One verdict from three probes (SS §2.2, App. D)."""
+"""The probe `signs`: does a network behave like an ensemble of the first one? One verdict from three probes.
+
+SS §2.2, App. D.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from calibrant.cli.probes.features import fourier, fourier_of, variance, variance_of
+from calibrant.cli.probes.hessian import hessian
+from calibrant.cli.probes.request import Request
+from calibrant.cli.probes.results import Probed, Result, shown_of
+from calibrant.cli.probes.wording import SEEDS, signed
 from calibrant.diagnostics.ensemble_signs import SIGNS, EnsembleSigns, ensemble_signs
 from calibrant.errors import NotApplicableError
 from calibrant.report.panels import Panel, Table
-from calibrant.report.probes import SEEDS, Result, signed
-from calibrant.report.probes.features import fourier_of, variance_of
+
+
+def signs(request: Request) -> Probed:
+    """From the numbers of `variance`, `fourier` and `hessian`, which are measured unless they are kept already."""
+    if len(request.models) < 2:
+        raise NotApplicableError("signs compares networks with the first one; pass two or more")
+    parts = [each(request).results for each in (variance, fourier, hessian)]
+    found, reference = signs_of(*parts), parts[0][0].name
+    section = panel(reference, found)
+    models = [
+        {"name": model.name, "verdict": each.verdict, **{n: d.estimate for n, d in each.differences.items()}}
+        for model, each in zip(request.models[1:], found.values(), strict=True)
+    ]
+    record = {"reference": request.models[0].name, "models": models, "says": [section.lead]}
+    return Probed(record, shown_of("signs", section), [section])
 
 
 def signs_of(
