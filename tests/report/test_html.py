@@ -17,12 +17,16 @@ from calibrant.errors import FileError, InputError
 from calibrant.functional import reduce
 from calibrant.functional.decomposition import event_bins
 from calibrant.functional.scores import positive_class
+from calibrant.metrics.compare import Comparison, Difference, compare
 from calibrant.metrics.evaluate import evaluate
+from calibrant.posthoc.advise import Advice, Tried
+from calibrant.report import numbers
 from calibrant.report.html import Audit, render, write
 from calibrant.report.page import json_for_html
 from calibrant.types import Predictions
 
 EVIL = "<script>alert(1)</script>"
+P = predictions([[2.0, 0.0, 1.0], [0.0, 1.0, 3.0], [1.0, 0.0, 0.0], [0.0, 2.0, 0.0]], [0, 2, 1, 1])
 
 
 class Page(HTMLParser):
@@ -99,14 +103,10 @@ def test_text_of_users_stays_text(audit: Callable[..., Audit]) -> None:
     names = [EVIL, "</script><b>", '"onload="x', "a&b", "\u2028", "{{ 7 * 7 }}"]
     found = audit(name=EVIL, n=300, classes=names, ids=[f"{EVIL}{i}" for i in range(300)])
     found = replace(found, report=replace(found.report, file=EVIL))
-    rows = [{"metric": EVIL, "difference": 0.1, "low": 0, "high": 1, "p": 0.5, "verdict": EVIL}]
-    text = render(
-        [found, found],
-        command=EVIL,
-        title=EVIL,
-        comparison={"a": EVIL, "b": EVIL, "rows": rows},
-        advice={"sentence": EVIL, "rows": [{EVIL: EVIL}], "command": EVIL, "chosen": EVIL},
-    )
+    advice = Advice(EVIL, EVIL, EVIL, (Tried(EVIL, evaluate(P, intervals=False), None, (EVIL,)),), command=EVIL)
+    difference = Difference("ece", 0.1, 0.2, 0.1, 0.0, 1.0, 0.5, 0.5, verdict=EVIL)
+    compared = Comparison(EVIL, EVIL, 300, (difference,))
+    text = render([found, found], command=EVIL, title=EVIL, comparisons=[compared], advice=advice)
     page = Page(text)
     assert "<script>alert" not in text
     assert len([t for t, _ in page.tags if t == "script"]) == 2
@@ -194,19 +194,15 @@ def test_positive_class_says_so() -> None:
 
 
 def test_side_by_side_with_the_paired_comparison(audit: Callable[..., Audit]) -> None:
-    rows = [{"metric": "ece", "difference": -0.012, "low": -0.02, "high": -0.004, "p": 0.0003, "verdict": "better"}]
-    advice = {
-        "sentence": "Temperature it is.",
-        "chosen": "temperature",
-        "rows": [
-            {"method": "temperature", "nll": {"before": 0.5, "after": 0.25}},
-            {"method": "none", "nll": {"before": 0.5}},
-        ],
-    }
+    better = Difference("ece", 0.03, 0.018, -0.012, -0.02, -0.004, 0.0003, 0.0003, verdict="better")
+    compared = Comparison("a.npz", "b.npz", 2000, (better,))
     a, b = audit(name="a.npz"), audit(name="b.npz", sharpness=1.0)
-    text = render([a, b], command="x", comparison={"a": "a.npz", "b": "b.npz", "rows": rows}, advice=advice, after=b)
-    page = Page(text)
-    for part in ("Side by side", "−1.20 pp", "better", "Temperature it is.", "nll after", "0.2500", "before and after"):
+    change = compare(P, P, metrics=("nll", "ece", "auroc"), replicates=20)
+    tried = (Tried("none", a.report, None), Tried("temperature", b.report, change))
+    advice = Advice("Temperature it is.", "temperature", "judged on half", tried)
+    page = Page(text := render([a, b], command="x", comparisons=[compared], advice=advice, after=b))
+    nll = numbers.value("nll", b.report["nll"].value)
+    for part in ("Side by side", "−1.20 pp", "Temperature it is.", f"{nll} within noise", "before and after"):
         assert part in page.text, part
     assert text.count('<tr class="chosen">') == 1
 
@@ -240,11 +236,10 @@ def test_specialists_find_the_decompositions(make: Callable[..., Predictions]) -
 
 
 def test_one_file_before_and_after_starts_with_its_verdict(audit: Callable[..., Audit]) -> None:
-    rows = [
-        {"metric": "ece", "difference": -0.1, "low": -0.2, "high": -0.05, "p": 0.3, "p_holm": 0.6, "verdict": "better"}
-    ]
+    better = Difference("ece", 0.2, 0.1, -0.1, -0.2, -0.05, 0.3, 0.6, verdict="better")
     before, after = audit(), audit(sharpness=1.0)
-    text = Page(render([before], command="x", after=after, comparison={"a": "raw", "b": "calm", "rows": rows})).text
+    compared = Comparison("raw", "calm", 2000, (better,))
+    text = Page(render([before], command="x", after=after, comparisons=[compared])).text
     assert text.index("says") < text.index("What to do next") < text.index("Is the difference real?")
     assert "verdict on calm" in text
     assert "0.60" in text  # Holm's p is what the verdict was made with

@@ -52,6 +52,7 @@ def before_and_after(advice: Advice | None, o: Options) -> dict[str, Any]:
 def show_advice(console: Any, advice: Advice) -> None:
     """The table side by side, and the recommendation."""
     from calibrant.report import terminal
+    from calibrant.report.panels import Table
 
     rows = [
         {"": row["method"].replace("+", " + ")}
@@ -59,7 +60,8 @@ def show_advice(console: Any, advice: Advice) -> None:
         | {"verdict": row.get("nll verdict")}
         for row in advice.rows
     ]
-    console.print(terminal.records_table(rows, chosen=advice.chosen.replace("+", " + ")))
+    chosen = next((i for i, row in enumerate(advice.rows) if row["method"] == advice.chosen), None)
+    console.print(terminal.text_table(Table.of("", rows, chosen)))
     console.say(advice.how, "dim")
     console.say(advice.sentence, "bold")
     console.print()

@@ -19,8 +19,8 @@ from calibrant.cli.probes.request import Request
 from calibrant.display import short_names
 from calibrant.ensembles.reference import Reference
 from calibrant.files import atomic, hashed
-from calibrant.report.panels import Panel
-from calibrant.report.terminal import records_table
+from calibrant.report.panels import Panel, Table
+from calibrant.report.terminal import text_table
 from calibrant.training.distances import network_hash
 from calibrant.training.recipe import digest
 from calibrant.types import Predictions, jsonable
@@ -107,4 +107,4 @@ def narrow_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
     """An interval stands whole below its value: side by side, seven columns do not fit a terminal."""
     short = [name.replace(" ", "\n", 1) for name in head]
     cells = [[cell.replace(" [", "\n[") for cell in row] for row in rows]
-    return records_table([dict(zip(short, row, strict=True)) for row in cells])
+    return text_table(Table("", short, cells))
