@@ -264,7 +264,7 @@ def test_bad_sets_of_ones_own(
     [
         (["--suite", "corruption"], "did you mean 'corruptions'"),
         (["--types", "fogg"], "did you mean 'fog'"),
-        (["--types", ","], "--types is empty"),
+        (["--types", ","], "types is empty"),
         (["--severities", "0,3"], "severities lie in 1 … 5"),
         (["--severities", "high"], "whole numbers"),
         (["--subset", "18"], "subset of corruptions"),
