@@ -98,9 +98,10 @@ def _fitting(
     found: Setting, models: Sequence[str], inputs: Inputs, split: str, class_axis: int
 ) -> tuple[Setting, dict[str, Any]]:
     """The models and data, checked against each other, and how the models are run."""
-    from calibrant.cli.predict_answers import agree, known_classes, on_blank_items
+    from calibrant.cli.answers import agree, known_classes, on_blank_items
     from calibrant.data.label_maps import IGNORED
     from calibrant.functional.inputs import as_split
+    from calibrant.functional.model_output import both_classes
 
     part = found.data[as_split(split)]
     if part.items is None:  # the frames as they are, which a data set's own constants need not be
@@ -108,7 +109,7 @@ def _fitting(
     check_channels(inputs.moments, found.data, part)
     known = known_classes(found.first, found.data, found.name, part.y)
     answers = on_blank_items(models, found.found, found.data, as_split(split), class_axis)
-    agree(answers, found.name, known, part.y)
+    agree({text: both_classes(z) for text, z in answers.items()}, found.name, known, part.y)
     options = {"device": found.device, "split": split, "classes": known, "progress": sys.stderr.isatty()}
     return found, {**options, "class_axis": class_axis, "ignore_index": IGNORED if part.y.ndim > 1 else None}
 

@@ -97,23 +97,12 @@ class Request:
 
     def rehearse(self) -> None:
         """Refuse a network that cannot read this data, or answers with other classes, before anything is computed."""
-        from calibrant.functional.model_output import logits_of
-        from calibrant.training.compatibility import blank_logits
-        from calibrant.types import Split
+        from calibrant.cli.answers import agree, on_blank_items
+        from calibrant.functional.inputs import as_split
 
-        for model in (*self.models, *self.runs):
-            for network in model.members:
-                logits = logits_of(blank_logits(model.name, self.data, Split(self.splits[0]), network))
-                if logits.ndim != 2:
-                    raise InputError(
-                        f"{model.name} returns shape {tuple(logits.shape)} for two items of {self.data.name}; "
-                        "probe a network that returns [N, K]"
-                    )
-                if (k := logits.shape[1]) != self.data.k:
-                    raise InputError(
-                        f"{model.name} has {k} classes and {self.data.name} has {self.data.k}; "
-                        "pass data with the same classes"
-                    )
+        every, split = (*self.models, *self.runs), as_split(self.splits[0])
+        answers = on_blank_items([model.name for model in every], every, self.data, split, -1)
+        agree(answers, self.data.name, self.data.classes, self.data[split].y)
 
     def network(self, model: Reference) -> nn.Module:
         """The first member, where it is to be computed."""

@@ -1,4 +1,4 @@
-"""Checks the shape of the models' output on blank items against the data, before `calibrant predict` runs anything."""
+"""Checks the shape of the models' output on blank items against the data, before `predict` or `probe` runs anything."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def on_blank_items(
     model: Sequence[str], found: Sequence[Reference], loaded: Data, split: Split, class_axis: int
 ) -> dict[str, Tensor]:
     """Model → its output on blank items, classes last; empty if items differ in size, which is not known beforehand."""
-    from calibrant.functional.model_output import both_classes, logits_of
+    from calibrant.functional.model_output import logits_of
     from calibrant.functional.segmentation import classes_last
     from calibrant.training.compatibility import blank_logits
 
     return {
-        text: both_classes(classes_last(logits_of(said), class_axis, f"{text}: logits"))
+        text: classes_last(logits_of(said), class_axis, f"{text}: logits")
         for text, reference in zip(model, found if loaded.shape else (), strict=False)
         for said in [blank_logits(text, loaded, split, reference.members[0])]
     }
