@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import block_json, say
-from calibrant.cli.ensemble_options import Ensembling, kept
+from calibrant.cli.ensemble_options import Ensembling, Smoothing, kept
 from calibrant.cli.model_data import Inputs, Setting, check_channels, inputs_of, opened_model
 from calibrant.cli.options import ClassAxis, Device, Json, Models
-from calibrant.cli.predict_stream import Smoothing
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
