@@ -20,7 +20,6 @@ from calibrant.files.atomic import write_text
 from calibrant.functional.binning import BinSums
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS
-from calibrant.provenance import provenance
 from calibrant.report import comparison as paired
 from calibrant.report import numbers, page
 from calibrant.report.explain import ARROW, BETTER, FAMILY, MEANING
@@ -66,7 +65,7 @@ def render(
 ) -> str:
     """The whole page. `after` is `before` (else the first audit) recalibrated, on the same items; `panels` are further
     sections, from verbs that know more than the predictions."""
-    from markupsafe import Markup, escape
+    from markupsafe import escape
 
     if not audits:
         raise InputError("a report needs at least one set of predictions")
@@ -75,41 +74,31 @@ def render(
     named = [replace(a, name=called.get(a.name, a.name)) for a in audits]
     change = None if after is None else _same_items(before or audits[0], after)
     sections = [section(i, a, change if i == 0 else None) for i, a in enumerate(named)]
-    script = page.read("report.js")
-    data = {s.key: s.points for s in sections if s.points is not None}
-    text: str = (
-        page.environment()
-        .get_template("report.html")
-        .render(
-            title=title or _title(named),
-            sections=sections,
-            several=len(sections) > 1,
-            figures=overview_figures(sections) if len(sections) > 1 else {},
-            comparisons=[replace(c, a=called.get(c.a, c.a), b=called.get(c.b, c.b)) for c in comparisons],
-            compared=paired.rows,
-            advice=advice,
-            tried=None if advice is None else _tried(advice),
-            room=None if advice is None else _room(advice),
-            change=None if change is None else [a.report for a in change],
-            after=None if after is None else verdict(after.report),
-            panels=drawn(panels),
-            conventions=_conventions(audits[0].report.conventions),
-            command=command,
-            made=provenance(),
-            style=Markup(page.read("report.css")),
-            script=Markup(script),
-            script_hash=page.script_hash(script),
-            markdown=escape(_markdown(named)),  # names in it are escaped; its lines are ours
-            data=Markup(page.json_for_html(data)),
-            METRICS=METRICS,
-            MEANING=MEANING,
-            BETTER=BETTER,
-            FAMILY=FAMILY,
-            HEADLINE=HEADLINE,
-            numbers=numbers,
-        )
+    return page.render(
+        "report.html",
+        command,
+        {s.key: s.points for s in sections if s.points is not None},
+        title=title or _title(named),
+        sections=sections,
+        several=len(sections) > 1,
+        figures=overview_figures(sections) if len(sections) > 1 else {},
+        comparisons=[replace(c, a=called.get(c.a, c.a), b=called.get(c.b, c.b)) for c in comparisons],
+        compared=paired.rows,
+        advice=advice,
+        tried=None if advice is None else _tried(advice),
+        room=None if advice is None else _room(advice),
+        change=None if change is None else [a.report for a in change],
+        after=None if after is None else verdict(after.report),
+        panels=drawn(panels),
+        conventions=_conventions(audits[0].report.conventions),
+        markdown=escape(_markdown(named)),  # names in it are escaped; its lines are ours
+        METRICS=METRICS,
+        MEANING=MEANING,
+        BETTER=BETTER,
+        FAMILY=FAMILY,
+        HEADLINE=HEADLINE,
+        numbers=numbers,
     )
-    return text.lstrip()
 
 
 def write(path: str | os.PathLike[str], audits: Sequence[Audit], *, command: str, **options: Any) -> Path:
