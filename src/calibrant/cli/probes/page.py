@@ -48,8 +48,11 @@ def _title(request: Request) -> str:
 
 
 def _figures(folder: Path, probed: Probed) -> None:
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
     for i, figure in enumerate((f for panel in probed.panels for f in panel.figures), 1):
         folder.mkdir(exist_ok=True)
-        drawn = io.BytesIO()
-        figure_of(figure.axes).savefig(drawn, format="svg", metadata={"Date": None})
-        atomic.write_bytes(folder / f"figure-{i}.svg", drawn.getvalue())
+        drawn = io.StringIO()
+        canvas: Any = FigureCanvasSVG(figure_of(figure.axes))
+        canvas.print_svg(drawn, metadata={"Date": None})  # `savefig` draws twice
+        atomic.write_text(folder / f"figure-{i}.svg", drawn.getvalue())
