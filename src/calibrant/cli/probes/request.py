@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import say
-from calibrant.cli.model_data import Inputs, data_name, device_of, fed, say_notes
+from calibrant.cli.model_data import Inputs, data_name, device_of, fed, model_data, say_notes
 from calibrant.cli.options import separated
 from calibrant.errors import InputError
 from calibrant.files import atomic
@@ -155,8 +155,6 @@ def resolved(
     options: dict[str, Any],
 ) -> Request:
     """From the command line's options, and the probes that were asked for: models, data and places, all checked."""
-    from calibrant.data import load
-    from calibrant.data.label_maps import check_one_label_each
     from calibrant.ensembles.reference import resolve
     from calibrant.functional.inputs import as_split
 
@@ -171,9 +169,7 @@ def resolved(
     store = out if out is not None else Path(models[0]) if Path(models[0]).is_dir() else None
     if store is None:
         raise InputError(f"{models[0]} is not a run; pass a folder for the results with -o")
-    seed, sizes = (first.data_seed, first.sizes) if name == first.data else (0, None)
-    loaded = load(name, root=inputs.data_root, seed=seed, sizes=sizes, shape=first.shape)
-    check_one_label_each(loaded.splits, name)
+    loaded = model_data(name, first, inputs.data_root, None)
     _check_once([*models, *runs])
     if "robustness" in names:
         _check_store(store, first, loaded, splits, str(options["ruler"]), limit)
