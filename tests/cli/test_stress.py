@@ -285,8 +285,6 @@ def test_bad_sets_of_ones_own(
         (["--mean", "0.1,0.2"], "mean has 2 values for images of 1 channel;"),
         (["--ensemble", "peep"], "did you mean 'pep'"),
         (["--ensemble", "temporal"], "test items are not a stream"),
-        (["--sigma", "0.1"], "--sigma is a setting of --ensemble pep"),
-        (["--ensemble", "pep", "--p", "0.1"], "--p is a setting of --ensemble dropout"),
         (["--members", "3"], "--members is a setting of --ensemble"),
     ],
 )
