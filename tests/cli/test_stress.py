@@ -311,16 +311,6 @@ def test_a_cell_cut_short_is_named(
     assert cell.read_bytes() == (stressed / "cells" / cell.name).read_bytes()
 
 
-def test_a_folder_of_something_else_is_left_alone(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.tex").write_text("mine")
-    assert run(["stress", str(trained), "-o", str(tmp_path / "out"), *FEW]) == 2
-    assert "thesis.tex and is not a stress run" in capsys.readouterr().err
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["thesis.tex"]
-
-
 def test_text_is_no_image(
     trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
