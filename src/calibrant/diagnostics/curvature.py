@@ -69,6 +69,8 @@ class Curvature:
         self.items = sum(len(y) for _, _, y in self._read)
         if self.items == 0:
             raise InputError("no items to take the curvature of; pass at least one batch")
+        if torch.finfo(self.dtype).bits < 32:
+            raise InputError(f"{self.dtype} keeps too few digits for curvature; pass model.float()")
 
     @property
     def size(self) -> int:
@@ -83,14 +85,34 @@ class Curvature:
         return self._thetas[0].dtype
 
     def __matmul__(self, v: Tensor) -> Tensor:
+        return self._split_if_large(lambda: self._times(v))
+
+    def gradient(self) -> Tensor:
+        """∇L of the loss without λ: the largest eigenvectors of trained networks are near it (Gur-Ari et al. 2018)."""
+        return self._split_if_large(self._slope)
+
+    def _split_if_large(self, compute: Callable[[], Tensor]) -> Tensor:
         while True:
             try:
-                return self._times(v)
+                return compute()
             except (RuntimeError, MemoryError) as error:
                 largest = min(self.chunk or self.items, max(len(y) for _, _, y in self._read))
                 if not out_of_memory(error) or largest == 1:
                     raise
                 self._built, self.chunk = None, -(-largest // 2)
+
+    def _slope(self) -> Tensor:
+        total = torch.zeros(self.size, dtype=self.dtype, device=self.device)
+        with self._passes() as network:
+            for args, kwargs, y in self._chunks():
+                with torch.enable_grad():
+                    found = _gradient(_scalar(self.loss(class_logits(network, args, kwargs), y)), self._thetas)
+                total += self._flat(found) * (len(y) / self.items)
+        return total
+
+    def _flat(self, found: Sequence[Tensor | None]) -> Tensor:
+        each = zip(found, self._thetas, strict=True)
+        return torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for t, p in each])
 
     def _times(self, v: Tensor) -> Tensor:
         parts = [c.view_as(p) for c, p in zip(torch.split(v, self._sizes), self._thetas, strict=True)]
@@ -103,8 +125,7 @@ class Curvature:
                     self._built = product
                 with _twice_differentiable():
                     found = product(parts)
-                flat = [torch.zeros_like(p) if t is None else t for t, p in zip(found, self._thetas, strict=True)]
-                total = total + torch.cat([t.reshape(-1) for t in flat]) * (len(y) / self.items)
+                total = total + self._flat(found) * (len(y) / self.items)
         return total
 
     def _chunks(self) -> Iterator[tuple[Any, Any, Tensor]]:
@@ -116,8 +137,7 @@ class Curvature:
 
     def _build(self, network: Callable[..., Any], args: Any, kwargs: Any, y: Tensor) -> Product:
         with torch.enable_grad():
-            raw = logits_of(network(*args, **kwargs))
-            logits = both_classes(raw) if raw.ndim < 3 else raw
+            logits = class_logits(network, args, kwargs)
             return KINDS[self.kind](logits, lambda z: _scalar(self.loss(z, y)), self._thetas)
 
     @contextmanager
@@ -212,6 +232,12 @@ def _gradient(output: Tensor, inputs: Sequence[Tensor], along: Tensor | None = N
         ours = (n for n in _graph([output]) if isinstance(n, torch.autograd.function.BackwardCFunction))
         raise _no_second(", ".join(sorted({type(node).__name__.removesuffix("Backward") for node in ours})))
     return found
+
+
+def class_logits(network: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
+    """Of a batch, those of a binary network as two classes."""
+    raw = logits_of(network(*args, **kwargs))
+    return both_classes(raw) if raw.ndim < 3 else raw
 
 
 def _scalar(loss: Tensor) -> Tensor:
