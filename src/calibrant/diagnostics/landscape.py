@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.attacks.store import tensors_hash
 from calibrant.diagnostics.curvature import Loss, class_logits, several
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import Network, evaluating, positive
@@ -178,7 +177,7 @@ def _key(model: nn.Module, plane: Plane, pairs: list[Any], settings: Any) -> str
 
     inputs = {f"{i}": t for i, t in enumerate(tree_leaves(pairs)) if isinstance(t, Tensor)}
     named = [dict(model.state_dict()), plane.u, plane.v, inputs]
-    return tensors_hash(
+    return hashed.tensors_hash(
         {f"{i}.{n}": t.detach().cpu() for i, held in enumerate(named) for n, t in held.items()}, str(settings)
     )
 
