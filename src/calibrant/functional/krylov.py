@@ -190,7 +190,7 @@ def _orthogonal(w: Tensor, vectors: Tensor) -> tuple[Tensor, Tensor]:
 def _inner(vectors: Tensor, w: Tensor) -> Tensor:
     """Each row times w, in float64: on the CPU, a float32 sum of 11 million terms is wrong in the fourth digit."""
     total = torch.zeros(len(vectors), dtype=torch.float64, device=w.device)
-    columns = max(1, BLOCK // len(vectors)) if len(vectors) else len(w)
+    columns = BLOCK // max(len(vectors), 1)
     for rows, part in zip(torch.split(vectors, columns, 1), torch.split(w, columns), strict=True):
         total += rows.double() @ part.double()
     return total
