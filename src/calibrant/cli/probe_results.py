@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from calibrant.report.probes import Result
     from calibrant.types import Predictions
 
-EDITION = 1
+EDITION = 2
 """Raised when a probe of the same settings would find other numbers."""
 
 Measure = Callable[["Reference"], tuple[dict[str, Any], dict[str, "Tensor"]]]
