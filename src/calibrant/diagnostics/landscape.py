@@ -11,7 +11,7 @@ every mask is a landscape of its own (SS Fig. C.2: the same plane, and the loss 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from calibrant.diagnostics.curvature import Loss, class_logits, several
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import Network, evaluating, positive
 from calibrant.ensembles.inputs import moved, unpack
+from calibrant.ensembles.perturbation import rewritten
 from calibrant.errors import InputError
 from calibrant.files import hashed
 
@@ -156,16 +157,15 @@ def displaced(model: nn.Module, plane: Plane, a: float, b: float) -> Iterator[No
     """Inside, the network stands at (a, b); afterwards it is what it was, bit for bit."""
     held = dict(model.named_parameters()) | dict(model.named_buffers())
     moved_ones = [(held[name].data, u, plane.v[name], name) for name, u in plane.u.items()]
-    before = [t.clone() for t, *_ in moved_ones]
-    try:
+
+    def move(_: Sequence[Tensor]) -> None:
         for t, u, v, name in moved_ones:
             t.add_(u, alpha=a).add_(v, alpha=b)
             if name.endswith("running_var"):  # a line through two variances leaves what a variance can be
                 t.clamp_min_(0)
+
+    with rewritten([t for t, *_ in moved_ones], move):
         yield
-    finally:
-        for (t, *_), was in zip(moved_ones, before, strict=True):
-            t.copy_(was)
 
 
 def _dot(a: State, b: State) -> float:
