@@ -122,15 +122,15 @@ def _epochs(found: Sequence[Result], part: str) -> Figure:
     for i, r in enumerate(found):
         epochs: list[dict[str, Any]] = r.record["optimal_ece"].get(part, [])
         x = [e["epoch"] for e in epochs]
-        drawn.append(Curve(f"{r.name}, optimal", x, [e["optimal_ece"] for e in epochs], colour=i))
-        drawn.append(Curve(f"{r.name}, as it is", x, [e["ece"] for e in epochs], dashed=True, colour=i))
+        drawn.append(Curve(r.name, x, [e["optimal_ece"] for e in epochs], colour=i))
+        drawn.append(Curve("", x, [e["ece"] for e in epochs], dashed=True, colour=i))
     ax = curves(drawn, "epoch", f"ECE on {part}", percent=True, marks=False)
     ax.locator_params(axis="x", integer=True)
     oracle = any(e["oracle"] for r in found for e in r.record["optimal_ece"].get(part, []))
     said = "Where the optimal ECE rises, training spoils what a temperature could have used."
     return Figure(
         ax,
-        f"ECE on {part} over the epochs, as it is and with the best temperature. {said}"
+        f"ECE on {part} over the epochs: dashed as it is, solid with the best temperature. {said}"
         + (" The temperature is an oracle choice." if oracle else ""),
     )
 

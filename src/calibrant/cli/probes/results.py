@@ -25,7 +25,7 @@ from calibrant.training.distances import network_hash
 from calibrant.training.recipe import digest
 from calibrant.types import Predictions, jsonable
 
-EDITION = 1
+EDITION = 2
 """Raised when a probe of the same settings would find other numbers."""
 
 Measured = tuple[dict[str, Any], dict[str, Tensor]]
