@@ -13,7 +13,7 @@ from calibrant.bench.networks import over_networks
 from calibrant.bench.reproduction import judged
 from calibrant.bench.store import Cell
 from calibrant.bench.verdict import interval
-from calibrant.errors import InputError
+from calibrant.errors import UnknownNameError
 from calibrant.files import hashed
 from calibrant.functional.inputs import predictions
 from calibrant.papers import experiments
@@ -53,7 +53,7 @@ def test_stars_stand_for_any_letters_of_a_row() -> None:
         "cifar100_resnet32_chenyaofo",
     ]
     assert experiments("pep/networks/*") == experiments("pep/networks")
-    with pytest.raises(InputError, match="pep/networks/svhn_"):
+    with pytest.raises(UnknownNameError, match="svhn_"):
         experiments("pep/networks/svhn_*")
 
 
