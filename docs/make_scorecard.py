@@ -136,7 +136,8 @@ def draw(source: Mapping[str, Any]) -> Figure:
         nll, auroc = row["values"]["nll"], row["values"].get("auroc")
         if auroc and "few seeds" not in (nll["word"], auroc["word"]):
             point = (100 * auroc["mean"], 100 * nll["mean"] / nll["baseline"])
-            at.setdefault(source["methods"][row["method"]]["title"], []).append(point)
+            title = source["methods"][row["method"]]["title"]
+            at.setdefault("other maps" if title.endswith(" map") else title, []).append(point)
     for i, (title, points) in enumerate(at.items()):
         look = {"color": COLOURS[SERIES[i % len(SERIES)]], "marker": MARKERS[i // len(SERIES) % len(MARKERS)]}
         ax.scatter(*zip(*points, strict=True), s=34, alpha=0.85, label=title, linewidths=0, **look)
