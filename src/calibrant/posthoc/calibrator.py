@@ -14,11 +14,11 @@ from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-import torch
 from torch import Tensor
 
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.pooling import pool
+from calibrant.functional.scores import CPU
 from calibrant.posthoc.map import Chain, FitRecord, FittedMap, Pool
 from calibrant.posthoc.overlap import sketch
 from calibrant.types import Predictions, Split
@@ -66,10 +66,11 @@ class Calibrator:
                 f"{self.name} needs logits or probabilities, but {p.source or 'this set'} holds only "
                 f"predicted and confidence; use one of auto, {', '.join(of_top1())}"
             )
-        home = torch.device("cpu")  # maps live on the CPU, wherever they were solved
+        if p.logits is not None:
+            p = replace(p, labels=p.labels.to(p.logits.device))
         if p.logits is None or p.logits.ndim == 2 or self.takes_members:
-            return self.solve(p).to(home)
-        fitted = self.solve(replace(p, logits=pool(p.logits))).to(home)
+            return self.solve(p).to(CPU)  # maps live there, wherever they were solved
+        fitted = self.solve(replace(p, logits=pool(p.logits))).to(CPU)
         return Chain((Pool(), fitted), record=fitted.record)
 
     def refits(self, p: Predictions, fold: Tensor, fitted: FittedMap | None = None) -> Iterator[FittedMap]:
