@@ -138,8 +138,7 @@ def design_effect(values: Tensor, group: Tensor) -> float:
     items = float(centred.square().sum())
     if items == 0:  # nothing varies: only the number of groups is known
         return len(values) / (int(group.max()) + 1)
-    sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, centred)
-    return float(sums.square().sum()) / items
+    return float(summed(centred, group).square().sum()) / items
 
 
 def normal_quantile(probability: float) -> float:

@@ -23,8 +23,8 @@ from calibrant.errors import InputError
 from calibrant.functional.binning import BinSums
 from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
-from calibrant.metrics import METRICS, stream
-from calibrant.metrics.bca import UNMOVED, acceleration, bca, slope, wilson
+from calibrant.metrics import METRICS, bca, stream
+from calibrant.metrics.bca import UNMOVED, acceleration, slope, wilson
 from calibrant.metrics.blocks import block_length, few_blocks, missed
 from calibrant.metrics.bootstrap import draw
 from calibrant.metrics.calibration import ECE
@@ -223,17 +223,15 @@ def interval(
             low, high = min(low, lowest), max(high, highest)
         said = f"{INVERSION}, widened for {count} {unit}" if few else INVERSION
         return Estimate(e.value, low, high, method=said)
-    drawn = draw(count, resampling.replicates, torch.Generator().manual_seed(resampling.seed)).double()
-    replicates = value(drawn)
-    replicates = replicates[torch.isfinite(replicates)]
-    if len(replicates) < 0.9 * resampling.replicates:
+    drawn = value(draw(count, resampling.replicates, torch.Generator().manual_seed(resampling.seed)))
+    if int(torch.isfinite(drawn).sum()) < 0.9 * resampling.replicates:
         return Estimate(e.value, reason=f"too few {unit} for an interval")
-    if float(replicates.max() - replicates.min()) <= 1e-15:
-        return Estimate(e.value, reason=UNMOVED)
-    low, high = bca(e.value, replicates, acceleration(slope(value, count), None), resampling.level)
-    low, high = max(0.0, e.value - more * (e.value - low)), e.value + more * (high - e.value)
-    high = high if name in UNBOUNDED else min(high, 1.0)
-    return Estimate(e.value, low, high, method=f"BCa bootstrap over {unit}")
+    accelerated = acceleration(slope(value, count), None)
+    found = bca.interval(e, e.value, drawn, accelerated, resampling.level, f"BCa bootstrap over {unit}")
+    if found.low is None or found.high is None:
+        return found
+    low, high = max(0.0, e.value - more * (e.value - found.low)), e.value + more * (found.high - e.value)
+    return replace(found, low=low, high=high if name in UNBOUNDED else min(high, 1.0))
 
 
 def _student(name: str, e: Estimate, value: Value, count: int, level: float, unit: str, more: float) -> Estimate:
