@@ -21,10 +21,11 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.binning import BinSums
+from calibrant.functional.binomial import wilson
 from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics import METRICS, bca, stream
-from calibrant.metrics.bca import UNMOVED, acceleration, slope, wilson
+from calibrant.metrics.bca import UNMOVED, acceleration, normal_quantile, slope
 from calibrant.metrics.blocks import block_length, few_blocks, missed
 from calibrant.metrics.bootstrap import draw
 from calibrant.metrics.calibration import ECE
@@ -212,7 +213,8 @@ def interval(
     if name != "ece" and count < FEW:
         return _student(name, e, value, count, resampling.level, unit, more)
     if name == "accuracy":
-        low, high = wilson(e.value, _effective(units, e.value) / more**2, resampling.level)
+        n = _effective(units, e.value) / more**2
+        low, high = map(float, wilson(e.value * n, n, resampling.level))
         return Estimate(e.value, low, high, method=f"Wilson, pixels counted by the design effect of {unit}")
     if name == "ece":
         few = count < FEW
@@ -263,11 +265,9 @@ def _together(cells: Cells, level: float) -> tuple[float, float]:
     The inversion scales the gaps that are seen. Of a stretch of easy frames these are small and cancel, though every
     gap may be large, and of one sign, elsewhere in the video: an upper end along them alone is too low.
     """
-    from scipy.stats import norm
-
     assert cells.factor is not None
     most = cells.factor[:, cells.factor.square().sum(0).argmax()]
-    steps = float(norm.ppf((1 + level) / 2)) * torch.linspace(-1, 1, 201, dtype=torch.float64)
+    steps = normal_quantile((1 + level) / 2) * torch.linspace(-1, 1, 201, dtype=torch.float64)
     gaps = cells.mass * cells.gap
     moved = (gaps - steps[:, None] * most).abs().sum(1)
     return float(moved.min()), min(1.0, float(moved.max()))
