@@ -40,6 +40,10 @@ class Spread:
     most: float
 
 
+class NoItemsError(Exception):
+    """A metric asked for items, which a stream does not keep."""
+
+
 class Panel:
     """What metrics share of one Scores under one set of weights."""
 
