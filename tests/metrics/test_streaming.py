@@ -125,7 +125,7 @@ def test_states_of_different_classes_do_not_join() -> None:
 
 
 def test_intervals_agree_with_those_in_memory() -> None:
-    s = scores(20_000, scale=4.0)
+    s = scores(6_000, scale=4.0)
     resampling = Resampling(seed=0, replicates=400)
     streamed = report(state(s), resampling=resampling)
     rng = np.random.default_rng(1)
