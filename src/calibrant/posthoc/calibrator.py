@@ -90,8 +90,7 @@ class Calibrator:
     def _check_type(self, setting: str, value: Any, kinds: tuple[Any, ...]) -> None:
         if value is None and NoneType in kinds:
             return
-        words = tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
-        if words:
+        if words := _words(kinds):
             known = " or ".join(map(repr, words))
             self.require(isinstance(value, str) and value in words, setting, f"is unknown; use {known}")
         elif float in kinds or int in kinds:
@@ -116,14 +115,14 @@ def _kinds(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
     return {name: get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,) for name, hint in hints}
 
 
+def _words(kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
+
+
 def choices(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
     """The settings that are one of several words, with those words; None where it is allowed."""
-    words = {
-        name: tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
-        + ((None,) if NoneType in kinds else ())
-        for name, kinds in _kinds(calibrator).items()
-    }
-    return {name: found for name, found in words.items() if set(found) - {None}}
+    found = {name: (_words(kinds), (None,) if NoneType in kinds else ()) for name, kinds in _kinds(calibrator).items()}
+    return {name: words + none for name, (words, none) in found.items() if words}
 
 
 @dataclass(frozen=True)
