@@ -28,9 +28,10 @@ from benchmarks.side_by_side import options, wait
 from calibrant.data import Data, Part
 from calibrant.nn import build
 from calibrant.training.loop import Loop
+from calibrant.training.networks import networks
 from calibrant.training.recipe import Recipe
 from calibrant.training.recipes import RECIPES
-from calibrant.training.run import How, make_fabric, networks
+from calibrant.training.run import How, make_fabric
 from calibrant.types import Split
 
 

@@ -104,6 +104,17 @@ def test_deterministic_and_more_members_never_change_the_first(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", MAKE)
+def test_under_the_callers_autocast_members_and_the_network_keep_their_own_weights(name: str) -> None:
+    """Autocast keeps the casts of weights that a pass has used."""
+    model = network().eval()
+    plain = MAKE[name](model, 3).members(x())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        own = model(x())
+        torch.testing.assert_close(MAKE[name](model, 3).members(x()).float(), plain.float(), atol=0.05, rtol=0.05)
+        assert torch.equal(model(x()), own)
+
+
+@pytest.mark.parametrize("name", MAKE)
 @pytest.mark.parametrize("members", [1, 4])
 def test_call_is_the_log_of_the_mean_probability(name: str, members: int) -> None:
     ensemble = MAKE[name](network().eval(), members)

@@ -99,7 +99,7 @@ def test_a_larger_budget_never_lowers_success(name: str, victim: Victim) -> None
 def test_more_steps_never_lower_success_and_all_succeed(name: str, victim: Victim) -> None:
     rates = [
         make(name, victim.bounds, iterations=n).run(victim.model, victim.x).success.float().mean().item()
-        for n in (2, 8, 50)
+        for n in (2, 8, 30)
     ]
     assert rates == sorted(rates) and rates[-1] == 1.0
 
@@ -178,8 +178,9 @@ def test_bad_input(victim: Victim) -> None:
             return 0 * x.flatten(1)[:, :3] + torch.tensor([2.0, 1.0, 0.0])
 
     for name in ATTACKS:
+        few = {"iterations": 2} if name == "cw" else {}
         with pytest.raises(InputError, match="constant logits"):
-            make(name, victim.bounds).run(Constant(), victim.x[:4])
+            make(name, victim.bounds, **few).run(Constant(), victim.x[:4])
     with pytest.raises(InputError, match="without a gradient"):
         attack(bounds=victim.bounds).run(lambda x: torch.ones(len(x), 3) * torch.arange(3), victim.x)
     with pytest.raises(InputError, match="10 classes"):
@@ -197,6 +198,6 @@ def test_bad_input(victim: Victim) -> None:
             return torch.where(z < 9, z, z * torch.nan)
 
     with pytest.raises(InputError, match="zero or NaN everywhere"):
-        make("cw", victim.bounds).run(Lost(), victim.x[:4])
+        make("cw", victim.bounds, iterations=2).run(Lost(), victim.x[:4])
     with pytest.raises(InputError, match="CUDA"):
         attack(bounds=victim.bounds, engine="graph").run(victim.model, victim.x)

@@ -84,7 +84,7 @@ def test_kappa_is_the_margin_of_what_is_returned() -> None:
 def test_kappa_holds_towards_targets(victim: Victim) -> None:
     """A network of several layers; the targets include the item's own class."""
     kappa = 5.0
-    x, attack = victim.x[:12], CarliniWagner(kappa=kappa, bounds=victim.bounds, iterations=60)
+    x, attack = victim.x[:6], CarliniWagner(kappa=kappa, bounds=victim.bounds, iterations=60)
     own = victim.model(x).argmax(-1)
     for targets in ((own + 1) % 10, own):
         result = attack.run(victim.model, x, targets=targets)
@@ -100,7 +100,7 @@ def test_a_success_that_is_not_confident_enough_does_not_count() -> None:
     torch.nn.init.eye_(model.weight)
     torch.nn.init.zeros_(model.bias)
     model.bias.data[0] = 0.1
-    far = CarliniWagner(kappa=100.0, iterations=20).run(model, x)  # in the unit box the margin is 0.9 at most
+    far = CarliniWagner(kappa=100.0, iterations=5).run(model, x)  # in the unit box the margin is 0.9 at most
     assert not bool(far.success.any()) and bool(far.distance.isinf().all())
     assert bool(CarliniWagner(kappa=0.5, iterations=50).run(model, x).success.all())
 

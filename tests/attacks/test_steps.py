@@ -53,14 +53,6 @@ def test_fgsm_is_the_textbook_point_also_where_a_smaller_budget_would_succeed() 
     assert result.adversarial.item() == 1.0 and not result.success.item()
 
 
-def test_the_search_takes_less_of_a_budget_that_goes_past_the_other_class() -> None:
-    """Eighths of one step by 1 are tried, the longest first."""
-    for epsilon, reached in ((1.0, 0.375), (0.4, 0.4), (0.2, math.inf)):
-        result = FGSM(epsilon=epsilon, search=True).run(Window(), torch.zeros(1, 1))
-        assert result.distance.item() == pytest.approx(reached)
-        assert result.adversarial.item() == pytest.approx(min(epsilon, reached))
-
-
 def test_pgd_climbs_the_confidence_of_any_other_class(victim: Victim) -> None:
     """Stutz 2020: x ← Π(x + α·sign ∇ max_{k ≠ y} log p_k), by hand from the same start."""
     attack = PGD(bounds=victim.bounds, epsilon=0.05, iterations=4, maximise="confidence", random_start=False)
@@ -132,7 +124,7 @@ def test_frequency_fgsm_is_fgsm_in_its_band_only(victim: Victim) -> None:
 def test_the_cheap_ruler_ranks_as_cw_does(victim: Victim) -> None:
     from scipy.stats import spearmanr
 
-    cw, ddn = (attack(bounds=victim.bounds).run(victim.model, victim.x[:40]) for attack in (CarliniWagner, DDN))
+    cw, ddn = (attack(bounds=victim.bounds).run(victim.model, victim.x[:24]) for attack in (CarliniWagner, DDN))
     assert spearmanr(cw.distance, ddn.distance).statistic >= 0.97
     assert bool(cw.success.all()) and bool(ddn.success.all())
     assert cw.calls.float().mean() >= 10 * ddn.calls.float().mean()

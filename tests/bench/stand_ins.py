@@ -16,8 +16,8 @@ from torch.utils.data import TensorDataset
 
 from calibrant.papers import Experiment
 from calibrant.papers.experiment import SMOKE_SIZES, Published
+from calibrant.training.networks import network_of
 from calibrant.training.recipe import Recipe
-from calibrant.training.run_folder import network_of
 from calibrant.training.settings import Choice
 
 FOREIGN, SAME_TASK = "ood:noise_gaussian", "digits"

@@ -18,7 +18,7 @@ from calibrant.data import load
 from calibrant.errors import FileError
 from calibrant.papers import experiments
 from calibrant.training import How
-from calibrant.training.run_folder import network_of
+from calibrant.training.networks import network_of
 from calibrant.types import Split
 from tests.bench.stand_ins import publish, stand_in
 

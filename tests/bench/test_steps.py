@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.bench import Store
+from calibrant.bench import Cell, Store
 from calibrant.bench import train as train_module
 from calibrant.bench.place import Place
 from calibrant.bench.run import graph
@@ -111,6 +111,20 @@ def test_what_fails_is_reported_and_the_rest_goes_on(paper: Path, capsys: pytest
     assert cells == {"test/t1/plain": "done", "test/t1/wild": "failed"}, "data that is not there is no failed run"
 
 
+def test_a_failure_that_cannot_be_filed_does_not_end_the_rest(paper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = Store.write
+
+    def full(store: Store, cell: Cell) -> Path:
+        if cell.status == "failed":
+            raise OSError(28, "No space left on device")
+        return whole(store, cell)
+
+    monkeypatch.setattr(Store, "write", full)
+    words = ["bench", "run", "test", "--seeds", "1", "--epochs", "2", "--device", "cpu", "--data-root", str(paper)]
+    assert run(words) == 1
+    assert [c.experiment for c in Store(Path("results")).cells()] == ["test/t1/plain"]
+
+
 def test_processes_side_by_side_measure_the_same(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "run", "test/t1/plain", "--epochs", "2", "--device", "cpu", "--json"]
     assert run(words) == 0
@@ -119,6 +133,7 @@ def test_processes_side_by_side_measure_the_same(paper: Path, capsys: pytest.Cap
     second = json.loads(capsys.readouterr().out)["cells"]
     assert [c["numbers"] for c in first] == [c["numbers"] for c in second] and len(first) == 2
     assert [c["environment"]["threads"] for c in first] == [c["environment"]["threads"] for c in second] == [1, 1]
+    assert [c["extras"]["parallel"] for c in (*first, *second)] == [1, 1, 2, 2]
     store = Store(Path("beside"))
     assert all(store.logits(c["extras"]["run"], "epochs").is_file() for c in second)
 

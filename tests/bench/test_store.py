@@ -20,10 +20,12 @@ from calibrant.bench.place import Place
 from calibrant.bench.plan import plan
 from calibrant.bench.run import measure
 from calibrant.bench.run import run as run_steps
+from calibrant.bench.store import SCHEMA, text
 from calibrant.bench.tables import compared, lines, standing
 from calibrant.cli import run
 from calibrant.errors import FileError
 from calibrant.executors import InProcess
+from calibrant.files import hashed
 from calibrant.papers import AS_TRAINED, PAPERS, Experiment, experiments
 from calibrant.training import How, train
 from calibrant.training import read as recipe
@@ -147,6 +149,12 @@ def test_an_edited_cell_stops_neither_plan_compare_merge_nor_run(
     [failed] = found.open
     assert failed.ending == "failed" and bad.name in failed.why and "if you delete it" in failed.why
     assert [(c.experiment[-5:], c.seed) for c in found.cells] == [("igits", 1), ("other", 0), ("other", 1)]
+    newer = place.store.path(made[1].key(0, 1))
+    known = newer.read_bytes()
+    hashed.write(newer, {**hashed.read(newer), "schema": SCHEMA + 1}, text)
+    [_, other] = run_steps(made, [0, 1], 1, place, InProcess()).open
+    assert other.ending == "failed" and f"{newer.name} has schema {SCHEMA + 1}" in other.why
+    newer.write_bytes(known)
     tolerant = Store(place.results, lambda error: None)
     costs = plan(made, tolerant.cells(), 2, 1, place)
     assert [(c.done, c.trainings) for c in costs] == [(1, 0), (2, 0)]
@@ -191,8 +199,16 @@ def test_a_store_of_another_version_is_refused(tmp_path: Path) -> None:
     old = tmp_path / "rc" / "table1" / "row" / "paper-0-abc.json"
     old.parent.mkdir(parents=True)
     old.write_text("{}")
-    with pytest.raises(FileError, match="earlier version"):
-        list(Store(tmp_path).cells())
+    store, place = Store(tmp_path), Place(tmp_path, tmp_path / "runs", QUIET)
+    for use in (
+        lambda: list(store.cells()),
+        lambda: store.write(made("rc/table1/row", 0, 0.1)),
+        lambda: run_steps([EXPERIMENT], [0], 1, place, InProcess()),
+        lambda: parcel.merge(Store(tmp_path / "other"), store),
+    ):
+        with pytest.raises(FileError, match="earlier version"):
+            use()
+    assert not place.runs.exists(), "before anything is trained"
 
 
 def test_any_number_of_epochs_is_a_scale(
@@ -307,10 +323,15 @@ def test_a_training_that_was_cut_off_goes_on_from_a_parcel(tmp_path: Path, capsy
 
     measure(EXPERIMENT, 1, 2, store, tmp_path / "runs", QUIET)
     name = long.key()[:12]
+    large = tmp_path / "runs" / ("f" * 12) / "checkpoint"
+    large.mkdir(parents=True)
+    with (large / "00001.safetensors").open("wb") as weights:
+        weights.truncate(40 << 20)  # more than two parcels
     with pytest.raises(KeyboardInterrupt):
         train(long, tmp_path / "runs" / name, replace(QUIET, listen=listen))
     out, words = str(tmp_path / "out"), ["--results", str(tmp_path / "home"), "--runs", str(tmp_path / "there")]
     assert run(["bench", "pack", "-o", out, "--results", str(store.root), "--runs", str(tmp_path / "runs")]) == 0
+    assert "no room for 1: runs/ffffffffffff" in capsys.readouterr().out
     assert run(["bench", "unpack", out, *words]) == 0
     assert "1 training to go on with" in capsys.readouterr().out
     assert [p.name for p in (tmp_path / "there").iterdir()] == [name], "what is measured does not travel again"

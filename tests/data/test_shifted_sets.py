@@ -105,15 +105,6 @@ def test_one_set_as_npz_or_as_a_pair_of_npy(tmp_path: Path) -> None:
             read_set(tmp_path / name, 3)
 
 
-def test_cifar10_2_may_hold_objects_beside_its_arrays(tmp_path: Path) -> None:
-    """Its keywords are an object array, which is never unpickled."""
-    folder = tmp_path / "cifar-10.2"
-    folder.mkdir()
-    x, y = np.zeros((3, 32, 32, 3), np.uint8), np.arange(3)
-    np.savez(folder / "cifar102_test.npz", images=x, labels=y, keywords=np.array([["a"], 2], dtype=object))
-    assert load("cifar10_2", root=tmp_path)["test"].n == 3
-
-
 def test_foreign_images_of_ones_own_need_no_labels(tmp_path: Path) -> None:
     from PIL import Image
 

@@ -46,6 +46,14 @@ def test_the_loss_at_each_point_is_that_of_the_moved_network() -> None:
     torch.testing.assert_close(found.rise(), torch.stack(near).mean(0))
 
 
+def test_a_callers_autocast_does_not_hide_that_weights_have_moved() -> None:
+    """It keeps casts of weights."""
+    plain = loss_landscape(network(), BATCHES, points=3)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = loss_landscape(network(), BATCHES, points=3)
+    torch.testing.assert_close(found.each, plain.each, atol=0.02, rtol=0.02)
+
+
 def test_directions_are_as_long_as_the_filters() -> None:
     model = build("resnet20", classes=10, in_channels=3, size=(32, 32))
     plane = random_plane(model)

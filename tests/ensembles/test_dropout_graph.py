@@ -202,6 +202,21 @@ def test_the_members_of_a_graph_are_those_of_the_plain_loop(how: Any, asked: int
     assert torch.equal(x, X) and not torch.equal(got[0], got[1])
 
 
+def compares_each_item_with_one_of_the_others(n: Net, x: Tensor) -> Tensor:
+    h = n.drop(n.features(x))
+    return n.head((h - h.flip(0)).mean((2, 3)))
+
+
+def test_a_network_whose_stacked_members_would_mix_is_run_whole() -> None:
+    how = compares_each_item_with_one_of_the_others
+    expected = looped(MCDropout(network(how), members=5), X)
+    assert torch.equal(MCDropout(network(how), members=5).members(X), expected)
+    stacked = MCDropout(network(how), members=5, together=4)
+    with pytest.warns(CalibrantWarning, match="its graph gives other numbers"):
+        assert torch.equal(stacked.members(X), expected)
+    assert torch.equal(stacked.members(X), expected)
+
+
 @pytest.mark.parametrize("how", WHOLE, ids=lambda f: f.__name__)
 def test_what_has_no_graph_is_run_whole_and_said_once(how: Any) -> None:
     ours, theirs, x = network(how), network(how), X.clone()
@@ -254,9 +269,14 @@ def test_somebodys_hooks_see_every_member() -> None:
     assert len(heard) == 4
 
 
+def gives_wide_logits(n: Net, x: Tensor) -> Tensor:
+    return adds_in_place_to_what_members_share(n, x).float()
+
+
 @pytest.mark.parametrize("asked", [None, 3])
-def test_under_autocast_too(asked: int | None) -> None:
-    ensemble = MCDropout(network(adds_in_place_to_what_members_share), members=4, together=asked)
+@pytest.mark.parametrize("how", [adds_in_place_to_what_members_share, gives_wide_logits])
+def test_under_autocast_too(how: Any, asked: int | None) -> None:
+    ensemble = MCDropout(network(how), members=4, together=asked)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         torch.testing.assert_close(ensemble.members(X), looped(ensemble, X), atol=0, rtol=1e-2 if asked else 0)
 

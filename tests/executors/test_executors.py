@@ -9,12 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import pytest
 
-from calibrant.errors import InputError
+from calibrant.errors import CalibrantWarning, InputError
 from calibrant.executors import InProcess, LocalProcesses, Outcome, OutOfTime, Pool, execute, mps, schedule
 from tests.killed import ENDED, begin, run_killed
 
@@ -173,8 +175,11 @@ def test_processes_on_one_gpu_share_it_by_a_service_of_their_own(
     monkeypatch.setattr(mps, "serves", lambda environment: serves)
     if theirs:
         monkeypatch.setenv(mps.PIPE, theirs)
+    list(execute([Where(tmp_path, "beside", gpu=False)], LocalProcesses(1, beside=1, cuda=True)))
+    assert not log.exists(), "nothing has wanted the device yet"
     step = Where(tmp_path, "where")
-    assert [o.ending for o in execute([step], LocalProcesses(1, cuda=True))] == ["done"]
+    with nullcontext() if shared else pytest.warns(CalibrantWarning, match="use the GPU in turns"):
+        assert [o.ending for o in execute([step], LocalProcesses(1, cuda=True))] == ["done"]
     found = (tmp_path / "where").read_text()
     if theirs:
         assert found == theirs and not log.exists(), "a service that the user has set up is used as it is"
@@ -253,6 +258,22 @@ def test_a_process_whose_step_failed_runs_no_other(tmp_path: Path) -> None:
     assert [o.ending for o in execute(steps, LocalProcesses(1))] == ["done", "done", "failed", "done"]
     first, second, third, last = (_log(tmp_path, i) for i in range(4))
     assert first == second == third != last
+
+
+@dataclass(frozen=True)
+class Leaving(Note):
+    """Says when its process ends by itself: one that is killed does not get so far."""
+
+    def run(self, deadline: float | None) -> None:
+        Finalize(None, (self.folder / f"{self.key} ended").touch, exitpriority=0)
+        super().run(deadline)
+
+
+def test_no_process_is_killed_that_is_not_at_work(tmp_path: Path) -> None:
+    """Killed in the middle of something, it may take others along that share its device."""
+    steps = [Leaving(tmp_path, "failed", how="fails"), Leaving(tmp_path, "done")]
+    assert {o.ending for o in execute(steps, LocalProcesses(2))} == {"failed", "done"}
+    assert all((tmp_path / f"{step.key} ended").exists() for step in steps)
 
 
 def test_a_busy_step_is_not_asked_for_without_pause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

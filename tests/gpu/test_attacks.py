@@ -1,12 +1,18 @@
-"""Attacks on a CUDA device: the recorded loop in half precision finds what the eager one finds in float32."""
+"""Attacks on a CUDA device: the recorded loop in half precision finds what the eager one finds in float32; inputs on
+the CPU, ensembles and a caller's autocast are as good there as anywhere."""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 import torch
 from torch import nn
 
-from calibrant.attacks import DDN, CarliniWagner, DeepFool, robustness
+from calibrant.attacks import ATTACKS, DDN, PGD, Attack, CarliniWagner, DeepFool, assess, robustness
+from calibrant.data.batches import Batches
+from calibrant.data.records import Part
+from calibrant.ensembles import PEP, MCDropout
 from calibrant.nn import build
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -47,10 +53,9 @@ def labels(network: nn.Module, x: torch.Tensor, parts: list[torch.Tensor]) -> to
     return found
 
 
-@pytest.mark.parametrize("attack", [DDN, CarliniWagner, DeepFool])
-@pytest.mark.parametrize("tf32", [True, False])
+@pytest.mark.parametrize(("attack", "tf32"), [(DDN, True), (DDN, False), (CarliniWagner, True), (DeepFool, True)])
 def test_a_success_holds_in_other_batches(
-    tf32: bool, attack: type[DDN], network: nn.Module, monkeypatch: pytest.MonkeyPatch
+    attack: type[DDN], tf32: bool, network: nn.Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in batches that the attack never saw, and without the TF32 that it was found with."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", tf32)
@@ -109,6 +114,53 @@ def test_finished_items_leave_the_batch(network: nn.Module) -> None:
         assert int(result.calls.min()) < int(result.calls.max())
     both = small.success & whole.success
     assert 0.97 < float((small.distance / whole.distance)[both].median()) < 1.03
+
+
+BUDGETED = [made for made in ATTACKS.values() if not made.nearest]
+
+
+@pytest.mark.parametrize("engine", ["eager", "graph"])
+@pytest.mark.parametrize("attack", BUDGETED)
+def test_a_budget_is_spent_as_on_the_cpu(attack: type[Attack], engine: str, network: nn.Module) -> None:
+    """A sign may turn where a gradient is almost zero."""
+    x, steps = images(16), {"iterations": 4} if attack is PGD else {}
+    there = attack(epsilon=0.03, engine=engine, **steps)(network, x).cpu()  # type: ignore[call-arg, arg-type]
+    here = attack(epsilon=0.03, **steps)(copy.deepcopy(network).cpu(), x.cpu())  # type: ignore[call-arg]
+    assert ((there - here).abs() < 1e-3).float().mean() > 0.9
+
+
+def test_inputs_may_come_from_the_cpu(network: nn.Module) -> None:
+    x = images(40)
+    y = labels(network, x, [torch.arange(40)]).cpu()
+    part = Part((255 * x).byte().cpu(), y, torch.arange(40))
+    exact = part.x.float() / 255
+    found = [robustness(network, given, "ddn", chunk=17) for given in (exact, exact.cuda(), Batches(part, 16))]
+    found.append(robustness(network, Batches(part, 16, device="cuda"), "ddn"))
+    for distance in found:
+        assert not distance.is_cuda and bool(torch.isfinite(distance).float().mean() > 0.97)
+        assert float((distance / found[0]).nanmedian()) == pytest.approx(1, abs=0.02)
+    strength = assess(network, DDN(), exact, y.to(torch.uint16))
+    assert strength.accuracy > 0.9 and strength.success_rate > 0.9
+
+
+def test_a_callers_autocast_does_not_decide_what_is_a_success(network: nn.Module) -> None:
+    x = images(64)
+    plain = DDN().run(network, x)
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        inside = DDN().run(network, x)
+    both = plain.success & inside.success
+    assert both.float().mean() > 0.97
+    assert float((inside.distance / plain.distance)[both].median()) == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("kind", ["pep", "dropout"])
+def test_ensembles_are_attacked_through_their_pool(kind: str, network: nn.Module) -> None:
+    dropping = nn.Sequential(network, nn.Dropout(0.2), nn.Linear(4, 4)).cuda().eval()
+    predictor = PEP(network, 0.01, members=3) if kind == "pep" else MCDropout(dropping, members=3)
+    x = images(10).cpu()
+    result = DDN(batch=4).run(predictor, x)
+    own, moved = (predictor(z).argmax(-1) for z in (x.cuda(), result.adversarial))
+    assert result.success.float().mean() > 0.8 and bool((own != moved)[result.success].all())
 
 
 def test_everything_is_left_as_found(network: nn.Module) -> None:

@@ -6,9 +6,10 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from calibrant.ensembles import MCDropout
+from calibrant.ensembles.dropout_graph import free_memory
 from calibrant.nn import build
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -22,10 +23,19 @@ def looped(ensemble: MCDropout, x: Tensor) -> Tensor:
     return torch.stack(out)
 
 
+class Wide(nn.Module):
+    """Logits in float32 whatever the precision before."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z.float()
+
+
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("together", [None, 1])
-def test_members_are_those_of_the_plain_loop(half: bool, together: int | None) -> None:
-    model = build("resnet18", classes=10, dropout=0.3).cuda().eval().to(memory_format=torch.channels_last)
+@pytest.mark.parametrize("wide", [False, True])
+def test_members_are_those_of_the_plain_loop(half: bool, together: int | None, wide: bool) -> None:
+    network = build("resnet18", classes=10, dropout=0.3).to(memory_format=torch.channels_last)
+    model = nn.Sequential(network, *([Wide()] if wide else [])).cuda().eval()
     x = torch.randn(32, 3, 32, 32, generator=torch.Generator().manual_seed(0)).cuda()
     x = x.to(memory_format=torch.channels_last)
     ensemble = MCDropout(model, 20, together=together)
@@ -36,6 +46,13 @@ def test_members_are_those_of_the_plain_loop(half: bool, together: int | None) -
     tolerance = 5e-2 if half else 5e-3
     torch.testing.assert_close(got.float(), expected.float(), atol=tolerance * float(expected.abs().max()), rtol=0)
     assert float((expected[0] - expected[1]).abs().max()) > 2 * tolerance * float(expected.abs().max())  # other masks
+
+
+def test_memory_that_was_freed_is_free() -> None:
+    held = torch.empty(2**28, device="cuda")
+    before = free_memory(held.device)
+    del held
+    assert free_memory(torch.device("cuda")) > before + 2**29
 
 
 def test_a_smoothed_network_keeps_its_fused_kernel() -> None:

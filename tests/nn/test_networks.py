@@ -321,7 +321,8 @@ def dropouts(model: nn.Module) -> list[str]:
 
 
 def test_vgg_drops_once_a_stage_or_behind_every_convolution() -> None:
-    at = {where: build("vgg16", classes=3, head="gap", dropout=0.3, dropout_at=where) for where in DROPOUT_AT}
+    with _Unfilled():
+        at = {where: build("vgg16", classes=3, head="gap", dropout=0.3, dropout_at=where) for where in DROPOUT_AT}
     assert dropouts(at["stages"]) == ["stages.0.2", "stages.1.2", "stages.2.3", "stages.3.3", "stages.4.3"]
     stages, convolutions = at["convolutions"].stages, dropouts(at["convolutions"])
     assert convolutions == [f"stages.{i}.{j}.3" for i, depth in enumerate((2, 2, 3, 3, 3)) for j in range(depth)]
@@ -335,12 +336,16 @@ def test_vgg_drops_once_a_stage_or_behind_every_convolution() -> None:
 def test_vggs_global_heads_have_something_to_pool_without_the_last_pool() -> None:
     x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     outputs: dict[bool, list[Tensor]] = {True: [], False: []}
-    for last in outputs:
-        for head in ("gap", "max", "median"):
-            outputs[last].append(build("vgg16", classes=3, head=head, last_pool=last).eval()(x).detach())
+    with torch.no_grad():
+        for last in outputs:
+            model = build("vgg16", classes=3, head="gap", last_pool=last).eval()
+            z = model.maps(x)
+            for kind in ("gap", "max", "median"):
+                model.head.kind = kind
+                outputs[last].append(model.head(z))
     assert all(torch.equal(outputs[True][0], other) for other in outputs[True][1:])  # a map of one point
     assert all(not torch.allclose(outputs[False][0], other) for other in outputs[False][1:])  # of 2 × 2
-    assert build("vgg16", classes=3, head="gap", last_pool=False, size=16).eval()(x[..., :16, :16]).shape == (2, 3)
+    assert model(x[..., :16, :16]).shape == (2, 3)
     with pytest.raises(InputError, match="four pools; it needs 16×16"):
         build("vgg16", classes=3, head="gap", last_pool=False, size=15)
 

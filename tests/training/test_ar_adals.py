@@ -7,6 +7,7 @@ import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from calibrant.cli import run as cli
 from calibrant.data import load as load_data
 from calibrant.errors import FileError, InputError
 from calibrant.functional.pooling import pool
-from calibrant.targets import ArAdaLS, Levels
+from calibrant.targets import Levels
 from calibrant.training import How, Recipe, distances, load, read, train
 from calibrant.training.checkpoint import latest
 from calibrant.training.levels import levels_of, vanilla
@@ -215,8 +216,6 @@ def test_validation_levels_missing(run: Path, tmp_path: Path) -> None:
     assert "validation.safetensors is missing" in said and "--split validation" in said
     no_validation = "data.sizes={train=60, validation=0, calibration=20, test=40}"
     assert "has no validation part" in refused(small(no_validation), tmp_path / "s", QUIET)
-    with pytest.raises(InputError, match="has none of validation"):
-        ArAdaLS(classes=10, levels=2).refresh(Levels(torch.tensor([0, 1]), torch.tensor([], dtype=torch.long)))
 
 
 def test_robustness_of_another_split_or_data_set(run: Path, tmp_path: Path) -> None:
@@ -248,24 +247,19 @@ def test_the_record_names_the_ruler_that_measured(run: Path, tmp_path: Path) -> 
         assert json.loads((tmp_path / "b" / name).read_text())["ruler"] == "ddn"
 
 
-def test_levels_of_training_and_validation_are_of_one_network(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changed", "says"), [({"network": "another"}, "two networks"), ({"edition": 8}, "two editions of ddn")]
+)
+def test_levels_of_both_parts_are_of_one_network_and_edition(
+    changed: dict[str, Any], says: str, run: Path, tmp_path: Path
+) -> None:
     mixed = tmp_path / "mixed"
     mixed.mkdir()
-    for split, network in (("train", "a"), ("validation", "b")):
+    for split, change in (("train", {}), ("validation", changed)):
         found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
-        distances.write(mixed / f"{split}.safetensors", replace(found, network=network))
+        distances.write(mixed / f"{split}.safetensors", replace(found, **change))
     said = refused(small(), tmp_path / "r", replace(QUIET, levels=mixed))
-    assert "are of two networks" in said and "--split train,validation" in said and not (tmp_path / "r").exists()
-
-
-def test_levels_of_training_and_validation_are_of_one_edition_of_the_ruler(run: Path, tmp_path: Path) -> None:
-    mixed = tmp_path / "mixed"
-    mixed.mkdir()
-    for split, edition in (("train", 7), ("validation", 8)):
-        found = distances.read(run / "vanilla" / "robustness" / "ddn" / f"{split}.safetensors")
-        distances.write(mixed / f"{split}.safetensors", replace(found, edition=edition))
-    said = refused(small(), tmp_path / "r", replace(QUIET, levels=mixed))
-    assert "are of two editions of ddn" in said and not (tmp_path / "r").exists()
+    assert f"are of {says}" in said and "--split train,validation" in said and not (tmp_path / "r").exists()
 
 
 def test_what_an_earlier_edition_of_the_ruler_measured_is_measured_again(run: Path, tmp_path: Path) -> None:
@@ -395,7 +389,7 @@ def test_a_record_of_levels_is_never_followed(
     assert "was started with other levels (from ../../one/vanilla" in capsys.readouterr().err
 
 
-def test_a_place_that_takes_no_files_is_said_before_anything_is_done(
+def test_distances_of_a_read_only_run_are_kept_by_the_run_that_asks(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     allowed = os.access
@@ -412,14 +406,14 @@ def test_a_place_that_takes_no_files_is_said_before_anything_is_done(
     assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "kept"), *words]) == 0
     assert (tmp_path / "kept" / "report.html").is_file(), "audited, with distances of its own keeping"
     assert (tmp_path / "kept" / "robustness" / "vanilla" / "ddn" / "test.safetensors").is_file()
-    for split in ("train", "validation"):  # of another edition: they would be measured again
-        path, stale = closed / "robustness" / "ddn" / f"{split}.safetensors", tmp_path / f"{split}.safetensors"
-        distances.write(stale, replace(distances.read(path), edition=0))
-        shutil.copy(stale, path)
-    assert "ddn distances of" in refused(small(), tmp_path / "r", replace(QUIET, levels=closed))
-    said = refused(small("targets.ruler=cw"), tmp_path / "r", replace(QUIET, levels=closed))
-    assert "cw distances of" in said and f"calibrant probe {closed} --ruler cw --split train,validation -o" in said
-    assert not (tmp_path / "r").exists()
+    assert not (tmp_path / "kept" / "robustness" / "vanilla" / "ddn" / "train.safetensors").is_file(), "they are there"
+    stale, path = tmp_path / "train.safetensors", closed / "robustness" / "ddn" / "train.safetensors"
+    distances.write(stale, replace(distances.read(path), edition=0))
+    shutil.copy(stale, path)
+    train(small("epochs=1"), tmp_path / "again", replace(QUIET, levels=closed))
+    again = tmp_path / "again" / "robustness" / "vanilla" / "ddn" / "train.safetensors"
+    first = distances.read(run / "vanilla" / "robustness" / "ddn" / "train.safetensors")
+    assert torch.equal(distances.read(again).distance, first.distance)
 
 
 def test_levels_of_a_run_that_is_called_vanilla_are_not_taken_for_the_runs_own_twin(
@@ -449,15 +443,6 @@ def test_a_damaged_record_of_levels_is_one_line(run: Path, tmp_path: Path, capsy
     words = [w for s in SMALL for w in ("--set", s)] + ["--device", "cpu"]
     assert cli(["train", "ar-adals/digits", "-o", str(tmp_path / "r"), *words]) == 2
     assert "levels.json is not valid JSON" in capsys.readouterr().err
-
-
-def test_a_run_that_was_begun_with_a_refresh_too_late_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    late = small("targets.refresh_after=[9]")
-    with monkeypatch.context() as before:
-        before.setattr("calibrant.training.levels._check_refreshes", lambda recipe: None)
-        train(late, tmp_path / "old", QUIET)
-    train(late, tmp_path / "old", QUIET)
-    assert "after 9 levels would not be recomputed" in refused(late, tmp_path / "new", QUIET)
 
 
 def test_a_callers_own_parts_are_not_cut_by_a_recipe(tmp_path: Path) -> None:

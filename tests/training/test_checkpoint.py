@@ -8,10 +8,12 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from calibrant.errors import FileError
 from calibrant.training import checkpoint
 from calibrant.training.checkpoint import Checkpoint, latest, save
+from calibrant.training.epochs import keep_weights, kept_weights
 
 
 def sample(epoch: int) -> Checkpoint:
@@ -36,6 +38,10 @@ def test_tensors_may_share_memory_and_lie_anyhow(tmp_path: Path) -> None:
     save(tmp_path, Checkpoint(1, {"a": w, "b": w, "t": w[0, 0].T}, {}))
     found = latest(tmp_path, pytest.fail)
     assert found is not None and torch.equal(found.tensors["b"], w) and torch.equal(found.tensors["t"], w[0, 0].T)
+    tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    tied[1].weight = tied[0].weight
+    keep_weights(tmp_path, 1, [tied])
+    assert torch.equal(kept_weights(tmp_path)[1]["1.weight"], tied[0].weight)
 
 
 def test_none_where_there_never_was_one(tmp_path: Path) -> None:

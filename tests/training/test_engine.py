@@ -11,9 +11,11 @@ import torch
 from torch import nn
 
 from calibrant.files import hashed
-from calibrant.losses import PENALTIES
+from calibrant.losses import LOSSES, PENALTIES
+from calibrant.protocols import Stateful
 from calibrant.training import How, read, train
-from calibrant.training.step import LONG, CompiledOr, engine_of
+from calibrant.training.optimiser import Optimiser, make
+from calibrant.training.step import LONG, CompiledOr, Member, Step, averaged, engine_of
 
 RECIPE = read("digits/cross_entropy", ["engine=auto", "epochs=2", "network.hidden=[8]"])
 
@@ -37,6 +39,24 @@ def test_a_penalty_with_a_history_runs_eagerly_and_says_so() -> None:
     ranking = PENALTIES["ranking"](weight=1.0, items=10)
     assert engine_of(RECIPE, "cuda", 1, (ranking,), LONG)[0] == "eager"
     assert "keeps a history" in engine_of(RECIPE, "cuda", 1, (ranking,), LONG)[1]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_step_can_be_captured(loss: str) -> None:
+    """On the device `meta`, where tensors have no numbers: reading one, or a tensor of the host, fails there as it does
+    while a CUDA graph is recorded."""
+    device = torch.device("meta")
+    x, q = torch.empty(8, 6, device=device), torch.empty(8, 5, device=device)
+    y = torch.empty(8, dtype=torch.long, device=device)
+    for penalty in (made() for made in PENALTIES.values()):
+        if isinstance(penalty, Stateful):  # these are refused
+            continue
+        for weight in (None, (1.0, 2.0, 3.0, 4.0, 5.0)):
+            network = nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Dropout(0.3), nn.Linear(4, 5)).to(device)
+            member = Member(network, make(Optimiser("adam"), network), network, averaged(network))
+            step = Step(member, LOSSES[loss](reduction="none", weight=weight), (penalty,), ema=0.9)
+            found, hits = step(x, q, y, y, 8)
+            assert found.device == hits.device == device
 
 
 def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,27 +8,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.data import TensorDataset
 
 import calibrant
 from calibrant import files
 from calibrant.data import Batches, load
 from calibrant.errors import DivergedError, FileError, InputError
-from calibrant.functional import pool
 from calibrant.nn.surgery import smoothed
 from calibrant.targets import Levels
 from calibrant.training import How, Recipe, checkpoint, read, train
 from calibrant.training import load as load_run
 from calibrant.training.epochs import kept_top_logits
 from calibrant.training.evaluate import summary
-from calibrant.training.loop import Loop
+from calibrant.training.networks import networks
 from calibrant.training.randomness import generator, stream
-from calibrant.training.run import make_fabric, networks
 from calibrant.types import Split
 
 QUIET = How(device="cpu", quiet=True)
@@ -131,21 +127,8 @@ def test_epochs_keep_the_top_logits_of_the_training_part(tmp_path: Path, members
 def test_a_damaged_file_of_an_epoch_is_named(tmp_path: Path) -> None:
     (tmp_path / "epochs").mkdir()
     (tmp_path / "epochs" / "train-00001.npz").write_bytes(b"PK")
-    with pytest.raises(FileError, match=r"train-00001.npz is damaged"):
+    with pytest.raises(FileError, match=r"train-00001.npz: not a complete .npz archive"):
         kept_top_logits(tmp_path)
-
-
-def test_a_policy_observes_the_pooled_validation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[int, calibrant.Predictions]] = []
-    from calibrant.targets import AdaLS
-
-    observe = AdaLS.observe
-    monkeypatch.setattr(AdaLS, "observe", lambda self, e, p: (seen.append((e, p)), observe(self, e, p))[1])
-    train(small("members=2", "targets={name='adals', alpha=0.5}"), tmp_path / "run", replace(QUIET, keep_epochs=True))
-    assert [e for e, _ in seen] == [1, 2]
-    members = files.read(tmp_path / "run" / "epochs" / "validation-00002.npz")
-    assert members.logits is not None and seen[1][1].logits is not None
-    torch.testing.assert_close(seen[1][1].logits, pool(members.logits))
 
 
 def test_refreshes_are_asked_for_and_handed_in(tmp_path: Path) -> None:
@@ -209,18 +192,7 @@ def _stop_after(save: Any, epoch: int) -> Any:
     return stopping
 
 
-def test_a_users_own_data_set(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(200, 5)).astype(np.float32), rng.integers(0, 3, 200)
-    x[np.arange(200), y] += 4
-    own = load(TensorDataset(torch.tensor(x), torch.tensor(y)))
-    result = train(small("epochs=40", "optimiser.lr=0.02"), tmp_path / "run", QUIET, data=own)
-    assert result["metrics"]["test"]["accuracy"] > 0.8
-
-
 def test_asking_for_what_cannot_be_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="needs a CUDA device"):
-        train(small("engine=graph"), tmp_path / "a", QUIET)
     with pytest.raises(InputError, match="unknown device 'tpu'"):
         train(small(), tmp_path / "b", replace(QUIET, device="tpu"))
     if not torch.cuda.is_available():
@@ -236,10 +208,11 @@ def test_asking_for_what_cannot_be_is_an_error(tmp_path: Path) -> None:
 
 
 def test_bfloat16_on_the_cpu_trains(tmp_path: Path) -> None:
-    result = train(small("precision=bfloat16", "epochs=10"), tmp_path / "run", QUIET)
-    assert result["metrics"]["test"]["accuracy"] > 0.85
-    p = files.read(tmp_path / "run" / "test.npz")
-    assert p.logits is not None and p.logits.dtype == torch.float32
+    train(small("precision=bfloat16"), tmp_path / "run", QUIET)
+    train(small(), tmp_path / "float32", QUIET)
+    rounded, whole = (files.read(tmp_path / name / "test.npz").logits for name in ("run", "float32"))
+    assert rounded is not None and whole is not None and rounded.dtype == torch.float32
+    assert 0 < (rounded - whole).abs().mean() < 0.2 * whole.std()
 
 
 def test_every_family_composes(tmp_path: Path) -> None:
@@ -251,13 +224,6 @@ def test_every_family_composes(tmp_path: Path) -> None:
 def test_streams_do_not_meet() -> None:
     seeds = {stream(s, p, m, e) for s in range(3) for p in ("order", "layers") for m in range(3) for e in range(20)}
     assert len(seeds) == 3 * 2 * 3 * 20 and all(0 <= s < 2**63 for s in seeds)
-
-
-def test_the_loop_stands_alone_without_a_folder() -> None:
-    recipe, data = small(), load("digits")
-    loop = Loop(recipe, data, make_fabric(recipe, QUIET), networks(recipe, data))
-    rows = loop.run()
-    assert len(rows) == 2 and loop.predict(Split.TEST).n == data["test"].n
 
 
 def test_a_smoothed_network_trains_and_comes_back_smoothed(tmp_path: Path) -> None:

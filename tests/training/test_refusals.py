@@ -16,7 +16,7 @@ from calibrant.errors import CalibrantError, DivergedError, InputError
 from calibrant.training import How, Recipe, read, select, train
 from calibrant.training import load as load_run
 from calibrant.training.components import components, known_of
-from calibrant.training.run import networks
+from calibrant.training.networks import networks
 from calibrant.types import Split
 
 QUIET = How(device="cpu", quiet=True)

@@ -10,6 +10,7 @@ import pytest
 from calibrant.errors import InputError
 from calibrant.training import How, load, read, select, train
 from calibrant.training.selection import best
+from calibrant.types import Split
 
 QUIET = How(device="cpu", quiet=True)
 GRID = "selection={grid={'targets.epsilon'=[0.0, 0.3]}, criterion='ece', split='%s'}"
@@ -45,9 +46,9 @@ def test_a_search_that_was_stopped_goes_on(tmp_path: Path) -> None:
         select(recipe("test"), tmp_path / "b", QUIET)  # type: ignore[arg-type]
 
 
-def test_a_choice_on_test_is_an_oracles(tmp_path: Path) -> None:
-    record = select(recipe("test"), tmp_path / "run", QUIET)  # type: ignore[arg-type]
-    assert record["oracle"] and record["chosen"] == record["oracle_choice"]
+def test_a_choice_on_test_is_an_oracles() -> None:
+    chosen = recipe("test").selection  # type: ignore[attr-defined]
+    assert chosen.oracle and chosen.split == Split.TEST
 
 
 def test_directions_and_absent_values() -> None:

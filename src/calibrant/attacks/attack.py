@@ -2,8 +2,8 @@
 
 An attack moves away from the predictor's own prediction (AR §3: f(x + δ) ≠ f(x)) or from a given label, or, targeted,
 towards one. This file owns the bounds, what counts as a success, which point is kept and the count of gradient
-evaluations. A new attack writes `begin`, the state of each item, and `step`, from what it saw at a point to the next
-point. The state of an item is its own, so its result does not depend on the other items of the batch.
+evaluations. A new attack writes `step`, from what it saw at a point to the next point, and `begin` if it remembers
+anything of an item. The state of an item is its own, so its result does not depend on the other items of the batch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Attack(ABC):
 
     bounds: Bounds = BOX
     batch: int | None = None  # items attacked at once; None: what suits the device
-    engine: Literal["auto", "eager", "graph", "compile"] = "auto"  # on CUDA; `compile` is recorded as a graph too
+    engine: Literal["auto", "eager", "graph"] = "auto"  # on CUDA
     reduced: bool | None = None  # gradients in half precision; None: on CUDA, for minimum-norm attacks on networks
     norm: ClassVar[float] = 2.0
     nearest: ClassVar[bool] = True  # looks for the nearest success; else the attack spends a budget
@@ -55,13 +55,13 @@ class Attack(ABC):
         settings.settle(self)  # an attack that checks ranges does so after this
 
     @property
-    @abstractmethod
     def steps(self) -> int:
-        """Steps that an item may take at most."""
+        """Steps that an item may take at most: one, unless the attack has `iterations`."""
+        return int(getattr(self, "iterations", 1))
 
-    @abstractmethod
     def begin(self, task: Task) -> State:
-        """`point` (where to look first), and whatever the attack remembers of each item."""
+        """Whatever the attack remembers of each item; `point`, if it does not begin at the input."""
+        return {}
 
     @abstractmethod
     def step(self, task: Task, state: State, seen: Seen) -> State:
@@ -100,8 +100,7 @@ class Attack(ABC):
             model = PixelModel(predictor, self.bounds, dtype)
             network = isinstance(predictor, nn.Module)
             half = (device.type == "cuda" and self.nearest and network) if self.reduced is None else self.reduced
-            stepped = torch.compile(predictor) if self.engine == "compile" and network else predictor
-            loops = [Loop(self, PixelModel(stepped, self.bounds, dtype, half=half), device)]
+            loops = [Loop(self, PixelModel(predictor, self.bounds, dtype, half=half), device)]
             if half and self.nearest:  # once more for items that half precision loses
                 loops.append(Loop(self, model, device))
 

@@ -66,7 +66,7 @@ class CarliniWagner(Attack):
         zero = torch.zeros_like(task.clearance, dtype=w.dtype)
         count = torch.zeros_like(task.reference)
         return {
-            "point": task.origin.clone(), "w": w, "start": w.clone(),
+            "w": w, "start": w.clone(),
             "m": torch.zeros_like(w), "v": torch.zeros_like(w), "iteration": count, "search": count.clone(),
             "c": zero, "low": zero.clone(), "high": zero + torch.inf, "found": count > 0,
             "rate": zero + 1, "lowest": zero + torch.inf, "checked": zero + torch.inf,

@@ -42,15 +42,11 @@ class DDN(Attack):
         if self.gamma >= 1:
             raise InputError(f"gamma={self.gamma} must be below 1")
 
-    @property
-    def steps(self) -> int:
-        return self.iterations
-
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         return task.margin(logits)
 
     def begin(self, task: Task) -> State:
-        return {"point": task.origin.clone(), "epsilon": torch.zeros_like(task.clearance, dtype=task.origin.dtype)}
+        return {"epsilon": torch.zeros_like(task.clearance, dtype=task.origin.dtype)}
 
     def step(self, task: Task, state: State, seen: Seen) -> State:
         wave = (1 + torch.cos(state["t"] * (math.pi / self.iterations))) / 2

@@ -33,16 +33,12 @@ class DeepFool(Attack):
         super().__post_init__()
         at_least(self, iterations=1, candidates=1, overshoot=0)
 
-    @property
-    def steps(self) -> int:
-        return self.iterations
-
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         """h_k of the candidates, [J, N]; towards a target there is one boundary, the target's own."""
         return task.leads(logits, self.candidates)
 
     def begin(self, task: Task) -> State:
-        return {"point": task.origin.clone(), "delta": torch.zeros_like(task.origin)}
+        return {"delta": torch.zeros_like(task.origin)}
 
     def step(self, task: Task, state: State, seen: Seen) -> State:
         gradient = seen.gradient if seen.gradient.ndim > task.origin.ndim else seen.gradient[None]

@@ -31,7 +31,7 @@ WORTH_RECORDING = 8
 WARM_STEPS = 3
 """Eager steps before recording: libraries choose algorithms and allocate workspaces in them."""
 RESULTS = ("best", "point", "calls", "moved")
-ENGINES = ("auto", "eager", "graph", "compile")
+ENGINES = ("auto", "eager", "graph")
 
 
 class Loop:
@@ -70,6 +70,7 @@ class Loop:
             "t": torch.zeros(n, dtype=torch.long, device=self.device),
             "calls": torch.zeros(n, dtype=torch.long, device=self.device),
             "moved": torch.zeros(n, dtype=torch.bool, device=self.device),
+            "point": task.origin.clone(),
             **self.attack.begin(task),
             "done": done.clone(),
         }
@@ -132,10 +133,10 @@ class Loop:
         asked = self.attack.engine
         if asked not in ENGINES:
             raise unknown("engine", str(asked), ENGINES)
-        if asked in ("graph", "compile") and self.device.type != "cuda":
-            raise InputError(f"engine {asked!r} needs a CUDA device, not {self.device}; use engine='eager'")
+        if asked == "graph" and self.device.type != "cuda":
+            raise InputError(f"engine 'graph' needs a CUDA device, not {self.device}; use engine='eager'")
         possible = self.device.type == "cuda" and not self.model.members and self.attack.steps >= WORTH_RECORDING
-        return asked in ("graph", "compile") or (asked == "auto" and possible)
+        return asked == "graph" or (asked == "auto" and possible)
 
 
 class RecordedStep:
@@ -152,7 +153,7 @@ class RecordedStep:
         torch.cuda.current_stream(device).wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(self.graph):
+            with torch.cuda.graph(self.graph, stream=side):  # by default that of the current device
                 for name, values in step(self.buffers).items():
                     if values is not self.buffers[name]:
                         self.buffers[name].copy_(values)

@@ -22,8 +22,9 @@ DEPTH = 4
 def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
     """Eval mode and frozen parameters inside; modes, flags and global generators are restored afterwards.
 
-    In eval mode BatchNorm keeps its statistics. cuDNN does not benchmark its algorithms inside: batches shrink as items
-    finish, and it would benchmark every new size.
+    In eval mode BatchNorm keeps its statistics. The caller's autocast is off: an attack itself decides what it computes
+    in half precision. cuDNN does not benchmark its algorithms inside: batches shrink as items finish, and it would
+    benchmark every new size.
     """
     cudnn = torch.backends.cudnn
     benchmark = cudnn.benchmark
@@ -33,6 +34,7 @@ def untouched(predictor: Any, device: torch.device) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.random.fork_rng(devices=cuda))
         stack.enter_context(evaluation(*networks))
+        stack.enter_context(torch.autocast(device.type, enabled=False))
         stack.enter_context(torch.inference_mode(False))  # the caller's inference mode would forbid gradients
         try:
             cudnn.benchmark = False

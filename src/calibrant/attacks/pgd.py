@@ -48,18 +48,11 @@ class PGD(Attack):
         if self.alpha is not None and not self.alpha > 0:
             raise InputError(f"alpha={self.alpha}, the size of a step, must be positive")
 
-    @property
-    def steps(self) -> int:
-        return self.iterations
-
     def objective(self, task: Task, state: State, logits: Tensor) -> Tensor:
         return task.odds(logits) if self.maximise == "loss" else task.confidence(logits)
 
     def begin(self, task: Task) -> State:
-        start = task.origin
-        if self.random_start:
-            start = task.bounds.clip(start + self.offset(task.origin))
-        return {"point": start.clone()}
+        return {"point": task.bounds.clip(task.origin + self.offset(task.origin))} if self.random_start else {}
 
     def step(self, task: Task, state: State, seen: Seen) -> State:
         alpha = self.alpha if self.alpha is not None else 2.5 * self.epsilon / self.iterations

@@ -29,10 +29,11 @@ from calibrant.attacks.cw import CarliniWagner
 from calibrant.attacks.ddn import DDN
 from calibrant.attacks.networks import home
 from calibrant.attacks.settings import whole
-from calibrant.attacks.store import Store, open_store, tensor_hash, weights_hash
+from calibrant.attacks.store import Store, open_store, weights_hash
 from calibrant.data.batches import Batches
 from calibrant.data.torch_dataset import as_item
 from calibrant.errors import InputError, NoGradientError, unknown
+from calibrant.files.hashed import tensor_hash
 from calibrant.functional.tensors import as_tensor
 from calibrant.types import Split, jsonable
 

@@ -25,6 +25,7 @@ from calibrant.attacks.networks import contents, modules
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, hashed, safetensors
 from calibrant.files.arrays import Content
+from calibrant.files.hashed import tensor_hash
 from calibrant.files.paths import visible
 from calibrant.nn.antialias import blurpooled
 from calibrant.nn.surgery import smoothed
@@ -157,21 +158,6 @@ def _tensors(values: Iterable[Any]) -> list[Tensor]:
     """The tensors among the values, and in mappings among them."""
     parts = [each for value in values for each in (value.values() if isinstance(value, Mapping) else (value,))]
     return [each for each in parts if isinstance(each, Tensor)]
-
-
-def tensor_hash(tensor: Tensor) -> str:
-    plain = tensor.detach().cpu().contiguous()
-    digest = hashlib.sha256(f"{tuple(plain.shape)}{plain.dtype}".encode())
-    digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
-
-
-def tensors_hash(named: Mapping[str, Tensor], head: str = "") -> str:
-    """Hash of named tensors and of a text about them."""
-    digest = hashlib.sha256(head.encode())
-    for name in sorted(named):
-        digest.update(f"{name}{tensor_hash(named[name])}".encode())
-    return digest.hexdigest()
 
 
 def _difference(then: Any, now: Any) -> tuple[str, str]:

@@ -23,6 +23,7 @@ from calibrant.files import hashed, write
 from calibrant.nn import load_weights
 from calibrant.papers.experiment import Published
 from calibrant.training import checkpoint, run_folder
+from calibrant.training.networks import network_of
 from calibrant.training.recipe import Recipe, digest
 from calibrant.training.run import make_fabric
 from calibrant.training.settings import plain
@@ -75,7 +76,7 @@ class Downloaded(Placed):
 
     def run(self, deadline: float | None) -> None:
         file, data = self._file(), self.data()
-        network = load_weights(run_folder.network_of(self.recipe, data.k, data.shape), file).eval()
+        network = load_weights(network_of(self.recipe, data.k, data.shape), file).eval()
         fabric = make_fabric(self.recipe, self.place.how)
         run_folder.describe(self.folder, self.recipe, data, fabric)
         tensors = {f"member.0.model.{name}": value for name, value in network.state_dict().items()}

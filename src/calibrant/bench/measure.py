@@ -19,6 +19,7 @@ from calibrant.bench import by_level, shifted
 from calibrant.bench.pooled import curve
 from calibrant.bench.predict import FEATURED, OWN, SHIFTED, predicted, said, split_of
 from calibrant.bench.store import BOTH, LOGITS, Cell, Store
+from calibrant.bench.train import PARALLEL
 from calibrant.diagnostics.stability import variance_over_runs
 from calibrant.files import atomic, hashed
 from calibrant.files import read as read_predictions
@@ -81,11 +82,15 @@ def measured(
         _trained(experiment.at(s, scale), run) for s, run in zip(experiment.seeds_of(seed, scale), runs, strict=True)
     ]
     extras = {**each[0], "train_seconds": sum(e["train_seconds"] for e in each)}
+    if (run / PARALLEL).is_file():
+        extras |= hashed.read(run / PARALLEL)
     words = {name: said(each[0]) for name, each in folders.items() if len(runs) == 1}
     if experiment.block is not None:
         variants, more = _video(words[AS_TRAINED].pop("video")), dict[str, Any]()
     else:
         variants, more = _variants(experiment, *_predictors(experiment, scale, runs, folders), folders, reference)
+    if words:
+        more["predict_seconds"] = sum(found.pop("seconds", 0.0) for found in words.values())
     for name, found in words.items():
         for attack, row in found.pop("attacks", {}).items():
             variants[_joined_name(f"attack_{attack}", name)] = {m: Estimate(v) for m, v in row.items()}
@@ -110,7 +115,7 @@ def measured_again(experiment: Experiment, seed: int, scale: Scale, known: Cell,
     """The cell of a training whose logits are in the store; `known`, another cell of it, says how it was trained."""
     calibration, test = (read_predictions(store.logits(known.extras["run"], s.value)) for s in BOTH)
     variants, more = _variants(experiment, {AS_TRAINED: (calibration, test)}, {})
-    own = {k: v for k, v in known.extras.items() if k in (*OF_TRAINING, "run")}
+    own = {k: v for k, v in known.extras.items() if k in (*OF_TRAINING, "parallel", "run")}
     return replace(
         blank(experiment, seed, scale, command),
         status="done",

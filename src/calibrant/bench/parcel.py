@@ -31,6 +31,8 @@ ENTRY = re.compile(
 MIB = 1 << 20
 HEAD = 256
 """Bytes that an entry takes in an archive besides its content and its name, and a generous margin."""
+SHRINK = 2
+"""Weights hardly get smaller in an archive; nothing of a training gets smaller than a half."""
 TRIES = 20
 """How often a training that goes on meanwhile is copied again."""
 
@@ -50,6 +52,7 @@ class Merged:
 def merge(source: Store, target: Store) -> Merged:
     """Copy what `source` has into `target`. Of a cell that both have measured, what `target` has stays, and
     rows and numbers that it lacks are added; done beats failed."""
+    target.check_version()
     new = known = 0
     damaged = []
     for path in visible(source.root / FOLDER, "*.json"):
@@ -117,11 +120,23 @@ Unit = dict[str, Path]
 """What travels together, or not at all: name in the archive → file."""
 
 
-def trainings(runs: Path, store: Store, held: Path) -> list[Unit]:
-    """Copies, in `held`, of the trainings in a folder that have a checkpoint, and no predictions in the store."""
+def trainings(runs: Path, store: Store, held: Path, most: int) -> tuple[list[Unit], list[str]]:
+    """Copies, in `held`, of the trainings in a folder that have a checkpoint, and no predictions in the store; and
+    those that cannot fit into an archive of `most` bytes, which would take minutes to copy and compress."""
     begun = [p.parent for p in visible(runs, "*/checkpoint")]
-    copies = [_copied(run, held / RUNS / run.name) for run in begun if not store.logits(run.name, "test").is_file()]
-    return [{p.relative_to(held).as_posix(): p for p in found} for found in copies if found]
+    begun = [run for run in begun if not store.logits(run.name, "test").is_file()]
+    small = [run for run in begun if _size(run) <= SHRINK * most]
+    copies = [_copied(run, held / RUNS / run.name) for run in small]
+    units = [{p.relative_to(held).as_posix(): p for p in found} for found in copies if found]
+    return units, [f"{RUNS}/{run.name}" for run in begun if run not in small]
+
+
+def _size(run: Path) -> int:
+    total = 0
+    for path in visible(run, "**/*"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
 
 
 def _copied(run: Path, to: Path) -> list[Path]:
@@ -140,10 +155,12 @@ def _copied(run: Path, to: Path) -> list[Path]:
 def pack(store: Store, out: Path, max_files: int = 8, max_mib: float = 16.0, runs: Path | None = None) -> Packed:
     """Cells, trainings not measured yet, then logits, into at most `max_files` archives of at most `max_mib` each."""
     with TemporaryDirectory() as held:
-        begun = [] if runs is None else trainings(runs, store, Path(held))
+        most = int(max_mib * MIB)
+        begun, large = ([], []) if runs is None else trainings(runs, store, Path(held), most)
         cells, arrays = visible(store.root / FOLDER, "*.json"), visible(store.root / LOGITS, "*.npz")
         own = [[{p.relative_to(store.root).as_posix(): p} for p in part] for part in (cells, arrays)]
-        return _packed([*own[0], *begun, *own[1]], store, out, max_files, int(max_mib * MIB))
+        made = _packed([*own[0], *begun, *own[1]], store, out, max_files, most)
+        return replace(made, left=(*large, *made.left))
 
 
 def _packed(units: Sequence[Unit], store: Store, out: Path, max_files: int, most: int) -> Packed:

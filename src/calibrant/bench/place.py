@@ -25,6 +25,7 @@ class Place:
     runs: Path
     how: How = How()  # noqa: RUF009
     command: str = ""
+    beside: int = 1  # steps at a time on one GPU
 
     @property
     def store(self) -> Store:

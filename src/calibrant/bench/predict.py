@@ -5,7 +5,7 @@
     FOLDER/DATA-SPLIT.npz        of another data set, or of the training items (`train-train`)
     FOLDER/shifted/              logits under corruptions and of foreign items (`shifted`)
     FOLDER/levels.json           of each test item, its level of adversarial robustness (`by_level`)
-    FOLDER/said.json             what is worth recording: sizes and σ, metrics by ensemble size, attacks, videos
+    FOLDER/said.json             what is worth recording: seconds, sizes and σ, metrics by size, attacks, videos
 
 Rows that ask the same of a network share the folder, whatever ensembles and calibrators they have besides. Of a video,
 network, ensembles and stream are one folder. Networks predict in float32, however they were trained.
@@ -13,6 +13,7 @@ network, ensembles and stream are one folder. Networks predict in float32, howev
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,7 @@ def predict(
     root: Any,
 ) -> None:
     """Everything that the experiment asks of a predictor, into the folder `out`; its record is written last."""
+    start = time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     trained, said = load_run(run), dict[str, Any]()
     members = [m.to(device) for m in trained.members]
@@ -107,7 +109,7 @@ def predict(
                 items = batches(other[split], trained, device)
                 p = made.predict(items, split=split, device=device, classes=data.classes, class_axis=-1)
             write(out / f"{name}-{split.value}.npz", p)
-    hashed.write(out / RECORD, jsonable(said))
+    hashed.write(out / RECORD, jsonable({**said, "seconds": time.perf_counter() - start}))
 
 
 def _own(made: Any, trained: Trained, data: Data, device: torch.device, out: Path) -> dict[str, list[float | None]]:

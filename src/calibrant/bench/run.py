@@ -7,6 +7,7 @@ filed as failed, with the reason, and tried again when it is asked for again. Da
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,7 @@ def run(
     say: Callable[[Outcome], None] = lambda outcome: None,
 ) -> Ran:
     """Measure every cell that is not in the store; `seeds` None: as many as in the paper."""
+    place.store.check_version()
     for e in experiments:
         check(e)
     cells = [(e, seed) for e in experiments for seed in (range(e.seeds) if seeds is None else seeds)]
@@ -67,7 +69,8 @@ def run(
         if outcome.ending != "done":
             left.append(outcome)
         if outcome.ending == "failed" and not isinstance(outcome.error, FileError):
-            _file_failure(outcome, [s for s in steps if isinstance(s, Measure)], place)
+            with suppress(OSError):  # on a full disk it has been told, and the rest goes on
+                _file_failure(outcome, [s for s in steps if isinstance(s, Measure)], place)
     store = Store(place.results, lambda error: None)  # a damaged cell is a step that failed, and was told
     found = [store.find(e, seed, scale) for e, seed in cells]
     return Ran(tuple(c for c in found if c is not None), tuple(left))

@@ -19,11 +19,10 @@ from calibrant.bench.downloaded import Downloaded
 from calibrant.bench.measure import measured, measured_again
 from calibrant.bench.place import Place, Placed
 from calibrant.bench.predict import RECORD, SHIFTED, checkpoints, predict, predictors, wanted
-from calibrant.bench.store import KEY_LENGTH, Cell
+from calibrant.bench.store import KEY_LENGTH, Cell, read_body
 from calibrant.bench.train import Train
 from calibrant.errors import FileError
 from calibrant.executors import Step
-from calibrant.files import hashed
 from calibrant.papers import AS_TRAINED, Experiment, Scale
 from calibrant.papers.experiment import EDITIONS
 from calibrant.training.recipe import digest
@@ -147,29 +146,24 @@ class Measure(Placed):
         return tuple(step.key for step in self.before)
 
     def done(self) -> bool:
-        found = self._there()
+        found, _ = self._there()
         return found.get("status") == "done" and all(e.name in found["rows"] for e in self.rows)
 
     def measured(self) -> bool:
         """Whether the numbers are there, for these rows or for others."""
-        return self._there().get("status") == "done"
-
-    def _there(self) -> dict[str, Any]:
-        return {} if self.damage is not None or not self._file.is_file() else hashed.read(self._file)
+        return self._there()[0].get("status") == "done"
 
     @property
     def damage(self) -> FileError | None:
-        """What is wrong with the cell's file, if it was edited or damaged: it is nobody's cell, and stays as it is."""
-        try:
-            if self._file.is_file():
-                hashed.read(self._file)
-        except FileError as error:
-            return error
-        return None
+        """What is wrong with the cell's file, if it was edited, damaged or of another version: it stays as it is."""
+        return self._there()[1]
 
-    @property
-    def _file(self) -> Path:
-        return self.place.store.path(self.experiment.key(self.seed, self.scale))
+    def _there(self) -> tuple[dict[str, Any], FileError | None]:
+        file = self.place.store.path(self.experiment.key(self.seed, self.scale))
+        try:
+            return read_body(file) if file.is_file() else {}, None
+        except FileError as error:
+            return {}, error
 
     def run(self, deadline: float | None) -> None:
         if self.damage is not None:

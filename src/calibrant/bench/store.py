@@ -118,7 +118,7 @@ class Store:
 
     def existing(self) -> Store:
         """Itself, if there is a store."""
-        self._check_version()
+        self.check_version()
         if not (self.root / FOLDER).is_dir():
             raise FileError(
                 f"{self.root} is not a store of results: it has no folder {FOLDER!r}; measure some cells with "
@@ -146,10 +146,11 @@ class Store:
     def write(self, cell: Cell) -> Path:
         """File a cell. What is measured stays as it is, whatever comes later, a failure too; only what it lacks, rows
         and numbers, is added."""
+        self.check_version()
         path = self.path(cell.key)
         body = jsonable({"schema": SCHEMA, "rows": {cell.experiment: [cell.scale, cell.note]}, **_body(cell)})
         with locks.alone_in(self.root / FOLDER, wait=True):
-            there = hashed.read(path) if path.is_file() else {}
+            there = read_body(path) if path.is_file() else {}
             if there.get("status") == "done":
                 body = _completed(there, body)
             hashed.write(path, {**body, "rows": {**there.get("rows", {}), **body["rows"]}}, text)
@@ -182,14 +183,15 @@ class Store:
         """Every cell of a paper, a table or a row, in the order of their names; by default all. Without `numbers` and
         extras, which are most of a file, they are read in half of the time."""
         reported = {e.name: e.reported for paper in PAPERS.values() for e in paper.experiments}
-        self._check_version()
+        self.check_version()
         found: list[Cell] = []
         with _collecting_later():
             for path in visible(self.root / FOLDER, "*.json"):
                 found += self._intact(path, reported, under, numbers)
         yield from sorted(found, key=lambda c: (c.experiment, c.scale, c.seed, c.key))
 
-    def _check_version(self) -> None:
+    def check_version(self) -> None:
+        """Refuse a folder of an earlier version."""
         if not (self.root / FOLDER).is_dir() and visible(self.root, "*/*/*/*-*-*.json"):
             raise FileError(
                 f"{self.root} is of an earlier version, with a file for each row; use that version to read it"
@@ -237,13 +239,19 @@ LONG = re.compile(rb'^ "(numbers|extras)": \{\n(?:  .*\n)+ \}', re.MULTILINE)
 """The long tables of a file, as `text` writes them."""
 
 
-def _rows(path: Path, reported: Mapping[str, Any], under: str = "", all_of_it: bool = True) -> Iterator[Cell]:
-    """A cell for each row of a file that is `under` a name; what is not a cell is an error naming the file."""
-    body = hashed.read(path, part=lambda data: data if all_of_it else LONG.sub(rb' "\1": {}', data))
+def read_body(path: Path, part: Callable[[bytes], bytes] = lambda data: data) -> dict[str, Any]:
+    """A file of this version as it is written; an edited one, or another version's, is an error."""
+    body = hashed.read(path, part=part)
     if body.get("schema") != SCHEMA:
         raise FileError(
             f"{path} has schema {body.get('schema')}, this version reads {SCHEMA}; use the version that wrote it"
         )
+    return body
+
+
+def _rows(path: Path, reported: Mapping[str, Any], under: str = "", all_of_it: bool = True) -> Iterator[Cell]:
+    """A cell for each row of a file that is `under` a name; what is not a cell is an error naming the file."""
+    body = read_body(path, lambda data: data if all_of_it else LONG.sub(rb' "\1": {}', data))
     try:
         rows, numbers = body.pop("rows"), body.pop("numbers")
         body.pop("schema")

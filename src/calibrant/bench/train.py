@@ -15,6 +15,7 @@ from calibrant.bench import pace, video
 from calibrant.bench.place import Place, Placed
 from calibrant.data import Data
 from calibrant.executors import OutOfTime, Step
+from calibrant.files import hashed
 from calibrant.files.paths import visible
 from calibrant.training import distances, levels
 from calibrant.training.recipe import Recipe
@@ -25,6 +26,8 @@ from calibrant.types import Split
 
 CHECKPOINT_EVERY = 5
 """Epochs between checkpoints where a training may be cut off."""
+PARALLEL = "parallel.json"
+"""Says how many steps shared the GPU with a training, itself included."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,7 @@ class Train(Placed):
             train(self.recipe, self.folder, how, data)
         else:
             select(self.recipe, self.folder, how, data)
+        hashed.write(self.folder / PARALLEL, {"parallel": self.place.beside})
 
 
 def attacked_before(recipe: Recipe) -> bool:

@@ -76,7 +76,8 @@ def run(
     check_place(results, "keep the cells in with --results")
     check_place(runs, "keep the trainings in with --runs")
     words = f"calibrant bench run {' '.join(what)} {'--epochs' if epochs else '--scale'} {size}"
-    place = Place(results.absolute(), runs.absolute(), how, " ".join([words, *(f"--set {s}" for s in settings or ())]))
+    words = " ".join([words, *(f"--set {s}" for s in settings or ())])
+    place = Place(results.absolute(), runs.absolute(), how, words, parallel)
 
     def tell(outcome: Outcome) -> None:
         say(f"[{time.time() - start:6.0f} s] {outcome.step.name}: {_ending(outcome)}", err=True)

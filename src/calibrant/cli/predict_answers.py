@@ -22,7 +22,7 @@ def on_blank_items(
     """Model → its output on blank items, classes last; empty if items differ in size, which is not known beforehand."""
     from calibrant.functional.model_output import both_classes, logits_of
     from calibrant.functional.segmentation import classes_last
-    from calibrant.training.compatibility import blank_logits
+    from calibrant.training.networks import blank_logits
 
     return {
         text: both_classes(classes_last(logits_of(said), class_axis, f"{text}: logits"))

@@ -98,7 +98,7 @@ class Request:
     def rehearse(self) -> None:
         """Refuse a network that cannot read this data, or answers with other classes, before anything is computed."""
         from calibrant.functional.model_output import logits_of
-        from calibrant.training.compatibility import blank_logits
+        from calibrant.training.networks import blank_logits
         from calibrant.types import Split
 
         for model in (*self.models, *self.runs):

@@ -86,7 +86,7 @@ def train(
 
 def _typed_network(said: dict[str, Any]) -> str | None:
     """The network's name, if it is code of the user's that stands on the command line."""
-    from calibrant.training.own_network import is_own
+    from calibrant.training.networks import is_own
     from calibrant.training.settings import typed
 
     network = typed(said, "network")

@@ -100,18 +100,17 @@ def _judged(name: str, run: Path, test: Predictions) -> list[tuple[str, Report]]
 
 
 def _by_level(tests: dict[str, Predictions], twin: Path, out: Path, recipe: Recipe, how: How) -> tuple[list[Any], str]:
-    """The twin keeps its distances on test as it keeps the others; where it is read-only, the run does."""
+    """The twin keeps its distances on test as it keeps the others."""
     from calibrant.attacks import levels as cut
     from calibrant.diagnostics.levels import calibration_by_level
-    from calibrant.files import atomic
     from calibrant.training import distances, levels
     from calibrant.training.run import data_of, make_fabric
     from calibrant.training.run_folder import load
 
     ruler = str(levels.option(recipe, "ruler"))
-    members, data, store = load(twin).members, data_of(recipe, how), twin / distances.FOLDER
-    if not atomic.takes_files(store / ruler) and distances.missing(members, data, [Split.TEST], store, ruler=ruler):
-        store = out / distances.FOLDER / levels.VANILLA
+    members, data = load(twin).members, data_of(recipe, how)
+    beside, own = twin / distances.FOLDER, out / distances.FOLDER / levels.VANILLA
+    store = distances.place(members, data, [Split.TEST], beside, own, ruler=ruler)
     measured = distances.measured(
         members,
         data,

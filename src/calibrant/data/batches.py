@@ -90,9 +90,10 @@ class Batches:
             if self.augment is not None:
                 down, right, flip = (shift[span] for shift in shifts)
                 edges = self._edges(store)
-                x = self._crop(store, rows, down, right, flip, *edges)
+                x = _crop(store, rows, down, right, flip, *edges, channels_last=self.channels_last)
                 if y.ndim == 3:
-                    y = _crop_labels(y, self.augment.crop_padding, *_grid(down, right, flip, *edges))
+                    padded = F.pad(y[:, None], [self.augment.crop_padding] * 4, value=IGNORED)
+                    y = _crop(padded, torch.arange(len(y), device=y.device), down, right, flip, *edges)[:, 0]
             else:
                 x = store[rows]
             yield self._normalised(x), y, index[span]
@@ -129,19 +130,6 @@ class Batches:
         assert self.augment is not None
         height, width = store.shape[1:3] if self.channels_last else store.shape[2:4]
         return height - 2 * self.augment.crop_padding, width - 2 * self.augment.crop_padding
-
-    def _crop(
-        self, store: Tensor, items: Tensor, down: Tensor, right: Tensor, flip: Tensor, height: int, width: int
-    ) -> Tensor:
-        """Every window of every image is a view of the store; one gather takes whole windows, three times faster on a
-        CPU than a gather of single pixels."""
-        first = 1 if self.channels_last else 2
-        windows = store.unfold(first, height, 1).unfold(first + 1, width, 1)
-        if self.channels_last:  # [N, down, right, C, H, W] → channels last in memory again
-            x = windows.permute(0, 1, 2, 4, 5, 3)[items, down, right]
-        else:
-            x = windows.permute(0, 2, 3, 1, 4, 5)[items, down, right]
-        return torch.where((flip == 1)[:, None, None, None], x.flip(2 if self.channels_last else 3), x)
 
     def _normalised(self, x: Tensor) -> Tensor:
         """(x/255 − mean)/std for bytes, (x − mean)/std for floats; tokens unchanged. Shape [N, C, …]."""
@@ -183,18 +171,25 @@ def normalisation(part: Part, mean: Sequence[float] | None, std: Sequence[float]
     return ", ".join(parts) or "as they are"
 
 
-def _grid(down: Tensor, right: Tensor, flip: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Rows [B, H] and columns [B, W] of the padded image that each crop takes, columns reversed where it is flipped."""
-    row = torch.arange(height, device=down.device)
-    column = torch.arange(width, device=down.device)
-    sideways = torch.where(flip[:, None] == 1, width - 1 - column, column)
-    return down[:, None] + row, right[:, None] + sideways
-
-
-def _crop_labels(y: Tensor, padding: int, rows: Tensor, columns: Tensor) -> Tensor:
-    padded = F.pad(y, [padding] * 4, value=IGNORED)
-    item = torch.arange(y.shape[0], device=y.device)
-    return padded[item[:, None, None], rows[:, :, None], columns[:, None, :]]
+def _crop(
+    store: Tensor,
+    items: Tensor,
+    down: Tensor,
+    right: Tensor,
+    flip: Tensor,
+    height: int,
+    width: int,
+    channels_last: bool = False,
+) -> Tensor:
+    """Every window of every image is a view of the store; one gather takes whole windows, three times faster on a CPU
+    than a gather of single pixels."""
+    first = 1 if channels_last else 2
+    windows = store.unfold(first, height, 1).unfold(first + 1, width, 1)
+    if channels_last:  # [N, down, right, C, H, W] → channels last in memory again
+        x = windows.permute(0, 1, 2, 4, 5, 3)[items, down, right]
+    else:
+        x = windows.permute(0, 2, 3, 1, 4, 5)[items, down, right]
+    return torch.where((flip == 1)[:, None, None, None], x.flip(2 if channels_last else 3), x)
 
 
 def _stack(items: list[Any]) -> Tensor:

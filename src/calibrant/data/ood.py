@@ -73,7 +73,7 @@ def ood_images(
     if len(shape) != 3:
         raise InputError(f"foreign images are for classifiers of images [C, H, W], not of {tuple(shape)}")
     if name in GENERATED:
-        return GENERATED[name](name, tuple(shape), n, seed)
+        return OODImages(name, *GENERATED[name](tuple(shape), n, seed))
     if Path(name).suffix in (".npz", ".npy"):
         return OODImages(name, *fit_shape(read_images(Path(name))[:n], shape))
     if Path(name).is_dir():
@@ -125,19 +125,19 @@ def as_bytes(x: Tensor) -> Tensor:
     return (x.clamp(0, 1) * 255).round().to(torch.uint8)
 
 
-def _uniform(name: str, shape: tuple[int, ...], n: int, seed: int) -> OODImages:
+def _uniform(shape: tuple[int, ...], n: int, seed: int) -> tuple[Tensor, str]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randint(256, (n, *shape), generator=generator, dtype=torch.int16).to(torch.uint8)
-    return OODImages(name, x, "every byte uniform")
+    return x, "every byte uniform"
 
 
-def _gaussian(name: str, shape: tuple[int, ...], n: int, seed: int) -> OODImages:
+def _gaussian(shape: tuple[int, ...], n: int, seed: int) -> tuple[Tensor, str]:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn((n, *shape), generator=generator) * 0.25 + 0.5
-    return OODImages(name, as_bytes(x), "mean 0.5, deviation 0.25 of full scale, clipped")
+    return as_bytes(x), "mean 0.5, deviation 0.25 of full scale, clipped"
 
 
-def _photographs(name: str, shape: tuple[int, ...], n: int, seed: int) -> OODImages:
+def _photographs(shape: tuple[int, ...], n: int, seed: int) -> tuple[Tensor, str]:
     """Random square crops, a third to all of the height, of the two photographs that come with scikit-learn."""
     from sklearn.datasets import load_sample_images
 
@@ -151,10 +151,10 @@ def _photographs(name: str, shape: tuple[int, ...], n: int, seed: int) -> OODIma
         top = int(torch.randint(height - side + 1, (1,), generator=generator))
         left = int(torch.randint(width - side + 1, (1,), generator=generator))
         out.append(fit_shape(picture[None, :, top : top + side, left : left + side], shape)[0])
-    return OODImages(name, torch.cat(out), "square crops of two photographs (scikit-learn's), scaled to fit")
+    return torch.cat(out), "square crops of two photographs (scikit-learn's), scaled to fit"
 
 
-GENERATED: dict[str, Callable[[str, tuple[int, ...], int, int], OODImages]] = {
+GENERATED: dict[str, Callable[[tuple[int, ...], int, int], tuple[Tensor, str]]] = {
     "photographs": _photographs,
     "noise_uniform": _uniform,
     "noise_gaussian": _gaussian,

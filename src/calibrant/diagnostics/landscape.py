@@ -11,7 +11,7 @@ every mask is a landscape of its own (SS Fig. C.2: the same plane, and the loss 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.attacks.store import tensors_hash
 from calibrant.diagnostics.curvature import Loss, several
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import Network, evaluating, positive
 from calibrant.ensembles.inputs import moved, unpack
+from calibrant.ensembles.perturbation import rewritten
 from calibrant.errors import InputError
 from calibrant.files import hashed
 from calibrant.functional.model_output import both_classes, logits_of
@@ -159,16 +159,15 @@ def displaced(model: nn.Module, plane: Plane, a: float, b: float) -> Iterator[No
     """Inside, the network stands at (a, b); afterwards it is what it was, bit for bit."""
     held = dict(model.named_parameters()) | dict(model.named_buffers())
     moved_ones = [(held[name].data, u, plane.v[name], name) for name, u in plane.u.items()]
-    before = [t.clone() for t, *_ in moved_ones]
-    try:
+
+    def move(_: Sequence[Tensor]) -> None:
         for t, u, v, name in moved_ones:
             t.add_(u, alpha=a).add_(v, alpha=b)
             if name.endswith("running_var"):  # a line through two variances leaves what a variance can be
                 t.clamp_min_(0)
+
+    with rewritten([t for t, *_ in moved_ones], move):
         yield
-    finally:
-        for (t, *_), was in zip(moved_ones, before, strict=True):
-            t.copy_(was)
 
 
 def _dot(a: State, b: State) -> float:
@@ -180,7 +179,7 @@ def _key(model: nn.Module, plane: Plane, pairs: list[Any], settings: Any) -> str
 
     inputs = {f"{i}": t for i, t in enumerate(tree_leaves(pairs)) if isinstance(t, Tensor)}
     named = [dict(model.state_dict()), plane.u, plane.v, inputs]
-    return tensors_hash(
+    return hashed.tensors_hash(
         {f"{i}.{n}": t.detach().cpu() for i, held in enumerate(named) for n, t in held.items()}, str(settings)
     )
 

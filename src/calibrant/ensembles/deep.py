@@ -5,13 +5,12 @@ Members may differ in architecture; only the number of classes must agree.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
 
-from calibrant.ensembles.ensemble import Ensemble, Network, evaluating, module
+from calibrant.ensembles.ensemble import Ensemble, module
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import InputError
 
@@ -40,12 +39,3 @@ class DeepEnsemble(Ensemble):
         if count > found:
             raise InputError(f"{count} members were asked for, and this model has {found}")
         return cls(given.models[:count])
-
-    @property
-    def size(self) -> int:
-        return len(self.models)
-
-    @contextmanager
-    def member(self, j: int) -> Iterator[Network]:
-        with evaluating(self.models[j]) as network:
-            yield network

@@ -165,8 +165,7 @@ class MCDropout(Ensemble):
             except NoGraph as why:
                 self._run_whole(why)
             known[len(x)] = split
-        wrong = split is not None and split.trusted.get(False) is False  # not even one by one
-        return None if wrong else split
+        return None if split is None or False in split.trusted.values() else split
 
     def _trusted(
         self,
@@ -177,11 +176,12 @@ class MCDropout(Ensemble):
         grouped: Callable[[Sequence[int]], Tensor],
     ) -> int:
         """How many members to stack; none where the graph does not give the logits that the network gives."""
-        for size in (split.group(x, self.count, self.together), 1):
-            if (size > 1) not in split.trusted:
-                split.trusted[size > 1] = agrees(whole(size // 2)[0], grouped(seeds[:size])[size // 2])
-            if split.trusted[size > 1]:
-                return size
+        size = split.group(x, self.count, self.together)
+        if (size > 1) not in split.trusted:
+            half = split.half or torch.is_autocast_enabled(x.device.type)  # its logits may be wider
+            split.trusted[size > 1] = agrees(whole(size // 2)[0], grouped(seeds[:size])[size // 2], half=half)
+        if split.trusted[size > 1]:
+            return size
         self._run_whole("its graph gives other numbers than its code")
         return 0
 

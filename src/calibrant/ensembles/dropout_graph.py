@@ -31,6 +31,8 @@ from calibrant.ensembles.network_graph import (
     written,
 )
 
+HALVES = (torch.float16, torch.bfloat16)
+
 SATURATED = 512 * 2**20
 """Bytes of the largest activation beyond which a larger batch gains nothing: the bound on a group."""
 
@@ -69,6 +71,7 @@ class Split:
         self.last_use = {i: n for part in (self.shared_part, self.member_part) for n in part for i in n.all_input_nodes}
         one = all(len(item_axes(t)) == 1 for n in self.member_part for t in tensors(n))
         self.stackable = one and self._axis(self.output) == 0  # each tensor has one axis of items, the logits' is first
+        self.half = any(t.dtype in HALVES for n in self.member_part for t in tensors(n))
         self.trusted: dict[bool, bool] = {}  # stacked or one by one: are the logits those of the network itself?
         self._known: dict[tuple[Node, int], Any] = {}
 
@@ -185,12 +188,13 @@ def together(members: int, widest: int, free: int) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0]
+    """Bytes: what the device has left, and what PyTorch keeps of it for tensors to come, as after a training."""
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
 
 
-def agrees(a: Tensor, b: Tensor) -> bool:
-    """The same logits up to the rounding of their precision."""
-    half = a.dtype in (torch.float16, torch.bfloat16)
+def agrees(a: Tensor, b: Tensor, *, half: bool = False) -> bool:
+    """The same logits up to rounding; `half`: they were computed in half precision, whatever theirs is."""
     # convolutions on CUDA are in TF32 unless told otherwise
     tolerance = 5e-2 if half else 1e-2 if a.is_cuda else 1e-4
     largest = float(a.nan_to_num(0.0, 0.0, 0.0).abs().max())  # a logit may be −inf

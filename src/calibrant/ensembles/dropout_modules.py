@@ -9,7 +9,7 @@ the `dropout_p` of `F.scaled_dot_product_attention`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,11 +122,11 @@ def _unfused(found: Iterable[nn.Module]) -> Iterator[None]:
     An `nn.TransformerEncoderLayer` in eval mode goes through one fused kernel, past its own dropout modules. cuDNN's
     recurrent kernels keep a state of their own for the masks.
     """
-    fused, cudnn = torch.backends.mha.get_fastpath_enabled(), torch.backends.cudnn.enabled
+    fused = torch.backends.mha.get_fastpath_enabled()
     recurrent = any(isinstance(m, nn.RNNBase) for m in found)
     try:
         torch.backends.mha.set_fastpath_enabled(False)
-        with torch.backends.cudnn.flags(enabled=cudnn and not recurrent) if recurrent else ExitStack():
+        with torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fused)

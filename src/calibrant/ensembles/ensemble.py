@@ -40,7 +40,8 @@ TOGETHER = 2**24
 
 
 class Ensemble(Shown):
-    """Abstract: a method writes `size` and `member`. Calling pools; `members(x)` is [M, N, K].
+    """Networks side by side; a method with one network writes `size` and `member`. Calling pools; `members(x)` is
+    [M, N, K].
 
     `class_axis` says where the networks' classes are, in calls and in `predict`. By default it is the last of two axes
     and 1 of four and more ([N, K, H, W]); three axes could be either, so it must be said. A network may state its own
@@ -50,14 +51,14 @@ class Ensemble(Shown):
 
     @property
     def size(self) -> int:
-        raise TypeError(f"{type(self).__name__} must define size")
+        return len(self.networks)
 
     def member(self, j: int) -> AbstractContextManager[Network]:
         """The j-th network, valid inside the `with`; the model is as before afterwards.
 
         A plain callable, not the module: nobody may switch its mode while it is a member.
         """
-        raise TypeError(f"{type(self).__name__} must define member")
+        return evaluating(self.networks[j])
 
     @classmethod
     def build(cls, given: Ingredients) -> Ensemble:
@@ -195,9 +196,6 @@ class LogMean:
 
     def add(self, logits: Tensor) -> None:
         log_p = torch.log_softmax(logits.double(), -1)
-        if self.sum is not None and self.sum.shape != log_p.shape:
-            sizes = f"{tuple(self.sum.shape)} and {tuple(log_p.shape)}"
-            raise InputError(f"members give outputs of the shapes {sizes}; they must agree on the classes")
         self.sum = log_p if self.sum is None else torch.logaddexp(self.sum, log_p)
         self.count += 1
 

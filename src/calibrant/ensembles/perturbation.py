@@ -92,18 +92,21 @@ def perturbed(
     # `.data` has a version of its own: a graph that was made before may still be differentiated afterwards
     targets = [p.data for p in parameters.values()]
     settings: dict[str, Any] = {"seed": seed, "member": member, "distribution": distribution, "antithetic": antithetic}
-    with restored(targets) as originals:
-        with torch.no_grad():
-            perturb_(targets, originals, sigma, **settings)
+    with rewritten(targets, lambda originals: perturb_(targets, originals, sigma, **settings)):
         yield
 
 
 @contextmanager
-def restored(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Inside, with copies at hand, these may be written to; afterwards they are what they were, bit for bit."""
+def rewritten(tensors: Sequence[Tensor], write: Callable[[Sequence[Tensor]], None]) -> Iterator[None]:
+    """Inside, the tensors are what `write` made of copies of them; afterwards what they were, bit for bit.
+
+    The caller's autocast keeps casts of weights, which would be those of another member."""
     originals = [t.clone() for t in tensors]
     try:
-        yield originals
+        with torch.no_grad():
+            write(originals)
+        torch.clear_autocast_cache()
+        yield
     finally:
         try:
             _restore(tensors, originals)
@@ -116,6 +119,7 @@ def _restore(tensors: Sequence[Tensor], originals: Sequence[Tensor]) -> None:
     with torch.no_grad():
         for tensor, original in zip(tensors, originals, strict=True):
             tensor.copy_(original)
+    torch.clear_autocast_cache()
 
 
 def drowned(parameters: Mapping[str, nn.Parameter], sigma: float) -> str | None:

@@ -56,7 +56,7 @@ class Curve:
         labels = torch.cat([y.reshape(-1) for _, y in batches])
         self.kept = counted(labels, ignore_index).nonzero()[:, 0]  # of the rows that a pass gives
         self.labels = labels[self.kept]
-        pixels = torch.tensor([y[0].numel() for _, y in batches for _ in y], device=labels.device)
+        pixels = torch.cat([torch.full((len(y),), y[:1].numel(), device=labels.device) for _, y in batches])
         self.image = torch.arange(len(pixels), device=labels.device).repeat_interleave(pixels)[self.kept]
         self.seen: dict[float, SigmaPoint] = {}
         self.passes = self.rejected = 0

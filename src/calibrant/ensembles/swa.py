@@ -7,15 +7,14 @@ data (`recalibrate`); a model without BatchNorm needs no data.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.ensembles.ensemble import Ensemble, Network, evaluating, module
+from calibrant.ensembles.ensemble import Ensemble, evaluating, module
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import InputError
 
@@ -94,12 +93,3 @@ class SWA(Ensemble):
     @classmethod
     def build(cls, given: Ingredients) -> SWA:
         return cls.fit(given.network("swa"), given.weights("swa"), given.batches())
-
-    @property
-    def size(self) -> int:
-        return 1
-
-    @contextmanager
-    def member(self, j: int) -> Iterator[Network]:
-        with evaluating(self.model) as network:
-            yield network

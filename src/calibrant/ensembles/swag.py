@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from calibrant.ensembles.ensemble import Ensemble, Network, evaluating
 from calibrant.ensembles.ingredients import Ingredients
-from calibrant.ensembles.perturbation import restored
+from calibrant.ensembles.perturbation import rewritten
 from calibrant.ensembles.swa import SWA, has_batchnorm, recalibrate
 from calibrant.errors import InputError
 from calibrant.functional.noise import member_seed
@@ -75,12 +75,15 @@ class SWAG(Ensemble):
 
     @contextmanager
     def member(self, j: int) -> Iterator[Network]:
-        parameters = dict(self.model.named_parameters())
-        with restored([*(p.data for p in parameters.values()), *self.model.buffers()]):
-            if self.scale > 0:
-                with torch.no_grad():
-                    for name, value in self._draw(j).items():
-                        parameters[name].copy_(value)
+        parameters = {name: p.data for name, p in self.model.named_parameters()}
+
+        def draw(_: Sequence[Tensor]) -> None:
+            for name, value in self._draw(j).items():
+                parameters[name].copy_(value)
+
+        drawn = rewritten([*parameters.values(), *self.model.buffers()], draw)
+        with drawn if self.scale else nullcontext():
+            if self.scale:
                 self._statistics(j)
             with evaluating(self.model) as network:
                 yield network
@@ -92,12 +95,13 @@ class SWAG(Ensemble):
         along = torch.randn(rank, generator=g, dtype=torch.float64)
         out = {}
         for name, mean in self.model.named_parameters():
-            own = torch.randn(mean.shape, generator=g, dtype=torch.float64).to(mean.device)
-            step = own * self.variance[name].sqrt() / math.sqrt(2)
+            variance = self.variance[name]  # where the network was fitted, which may have moved since
+            own = torch.randn(mean.shape, generator=g, dtype=torch.float64).to(variance.device)
+            step = own * variance.sqrt() / math.sqrt(2)
             if rank > 1:
-                low = torch.tensordot(along.to(mean.device), self.deviations[name], 1)
+                low = torch.tensordot(along.to(variance.device), self.deviations[name], 1)
                 step = step + low / math.sqrt(2 * (rank - 1))
-            out[name] = (mean.detach().double() + self.scale * step).to(mean.dtype)
+            out[name] = (mean.detach().double() + (self.scale * step).to(mean.device)).to(mean.dtype)
         return out
 
     def _statistics(self, j: int) -> None:

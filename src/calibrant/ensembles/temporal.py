@@ -214,10 +214,6 @@ class TemporalSmoothing(Ensemble):
         models = getattr(self.predictor, "models", None)
         return models[0] if models else getattr(self.predictor, "model", self.predictor)
 
-    @property
-    def size(self) -> int:
-        return 1
-
     @contextmanager
     def member(self, j: int) -> Iterator[Network]:
         """Batch after batch of one stream, from a clean start."""

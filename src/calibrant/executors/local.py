@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import multiprocessing as mp
 import os
+import signal
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,9 @@ from typing import Any
 
 from calibrant.executors import mps
 from calibrant.executors.step import Outcome, Step, attempt
+
+PATIENCE = 10
+"""Seconds for an idle process to end."""
 
 
 class InProcess:
@@ -68,7 +72,7 @@ class LocalProcesses:
         return next(fitting, None)
 
     def start(self, step: Step, deadline: float | None) -> None:
-        if self._cuda:  # once, before the first process begins
+        if self._cuda and step.gpu:  # once, before the first process that uses the device begins
             self._cuda = False
             self._environment |= self._shared.enter_context(mps.daemon())
         worker = self._free(step)
@@ -87,13 +91,15 @@ class LocalProcesses:
             except (EOFError, OSError):
                 outcome = Outcome(step, "lost")
             worker.step = None
-            if outcome.ending in ("lost", "failed"):  # after a failure, its context of the device may be broken
+            if outcome.ending in ("lost", "failed"):  # then it has ended, or is about to
                 worker.end()
                 self._workers[self._workers.index(worker)] = self._worker(gpu=worker.gpu)
             out.append(outcome)
         return out
 
     def close(self) -> None:
+        for worker in self._workers:
+            worker.hang_up()
         for worker in self._workers:
             worker.end()
         self._shared.close()
@@ -132,9 +138,18 @@ class _Worker:
         with suppress(OSError):  # it has died since its last step, which `wait` finds out
             self.connection.send((step, deadline))
 
-    def end(self) -> None:
+    def hang_up(self) -> None:
+        """An idle process then ends by itself."""
         if self._process is not None:
             self.connection.close()
+
+    def end(self) -> None:
+        """A process that is killed in the middle of its work on a shared device may take the others' along, so only
+        one that is busy, or does not end by itself, is."""
+        if self._process is not None:
+            self.hang_up()
+            if self.step is None:
+                self._process.join(PATIENCE)
             self._process.terminate()
             self._process.join()
             self._process = None
@@ -150,6 +165,7 @@ def _serve(connection: Connection, threads: int, environment: Mapping[str, str])
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends its processes
     os.environ.update(environment)
     import torch
 
@@ -161,6 +177,8 @@ def _serve(connection: Connection, threads: int, environment: Mapping[str, str])
             return
         outcome = attempt(step, deadline)
         connection.send(outcome)
+        if outcome.ending == "failed":  # its context of the device may be broken
+            return
         del step, outcome
         gc.collect()  # networks and recorded graphs are full of cycles, and hold the device's memory
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

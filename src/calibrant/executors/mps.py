@@ -16,12 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 
+from calibrant.errors import warn
 from calibrant.files import locks
 from calibrant.files.paths import visible
 
 CONTROL = "nvidia-cuda-mps-control"
 PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
 SECONDS = 60
+IN_TURNS = "processes side by side use the GPU in turns, which is slower"
 
 
 def serves(environment: Mapping[str, str]) -> bool:
@@ -38,8 +40,12 @@ def daemon() -> Iterator[dict[str, str]]:
     """The environment in which processes share the device. Without the tool, or where the user has set a daemon up,
     nothing is done."""
     control = shutil.which(CONTROL)
-    if control is None or PIPE in os.environ:
+    if PIPE in os.environ:
         yield {name: os.environ[name] for name in (PIPE, LOG) if name in os.environ}
+        return
+    if control is None:
+        warn(f"there is no {CONTROL} here: {IN_TURNS}")
+        yield {}
         return
     own = Path(gettempdir(), f"calibrant-mps-{os.getuid()}")  # a short name: sockets have at most 107 letters
     own.mkdir(mode=0o700, exist_ok=True)
@@ -57,6 +63,8 @@ def daemon() -> Iterator[dict[str, str]]:
         Path(path).mkdir()
     try:
         works = _asked(control, "-d", environment=environment) and serves({**os.environ, **environment})
+        if not works:
+            warn(f"NVIDIA's Multi-Process Service does not work here: {IN_TURNS}")
         yield environment if works else {}
     finally:
         _end(control, folder)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KEY = "sha256"
+HEAD = "calibrant"  # in the metadata of a file of tensors; files of 0.2 with weights have none
 BLANK = b"0" * 64
 
 
@@ -57,28 +58,54 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], head: Mapping[str, 
     """Tensors and a header of JSON in one safetensors file, with a hash over both."""
     from safetensors.torch import save
 
-    held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    held = copied(tensors)
     text = json.dumps(dict(head), allow_nan=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    return atomic.write_bytes(
-        path, save(held, metadata={"head": text, KEY: _hash(save(held) + text.encode()).decode()})
-    )
+    return atomic.write_bytes(path, save(held, metadata={HEAD: text, KEY: tensors_hash(held, text)}))
 
 
 def read_tensors(path: Path, again: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """(tensors, header), checked against the hash; `again` is the remedy for a damaged file."""
     from safetensors import SafetensorError, safe_open
-    from safetensors.torch import save
 
+    existing(path)
     try:
         with safe_open(str(path), framework="pt") as stored:
             held = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a dict
             metadata = dict(stored.metadata() or {})
-        if _hash(save(held) + metadata["head"].encode()).decode() != metadata[KEY]:
+        text = metadata.get(HEAD, "")
+        own = tensors_hash(held, text)
+        if metadata.get(KEY, own) != own:  # version 0.1 wrote none
             raise ValueError("its hash does not match")
-        return held, json.loads(metadata["head"])
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
+        return held, json.loads(text or "{}")
+    except (SafetensorError, OSError, ValueError) as error:
         raise FileError(f"{path} was truncated or edited ({error}); {again}") from error
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """On the CPU, as safetensors takes them: it refuses tensors that share memory or are not dense."""
+    import torch
+
+    dense = torch.contiguous_format
+    return {name: t.detach().to("cpu", copy=True).contiguous(memory_format=dense) for name, t in tensors.items()}
+
+
+def tensors_hash(named: Mapping[str, Tensor], head: str = "") -> str:
+    """Hash of named tensors and of a text about them."""
+    digest = hashlib.sha256(head.encode())
+    for name in sorted(named):
+        digest.update(f"{name}{tensor_hash(named[name])}".encode())
+    return digest.hexdigest()
+
+
+def tensor_hash(tensor: Tensor) -> str:
+    """Hash of a tensor's shape, type and numbers, wherever it lies in memory."""
+    import torch
+
+    plain = tensor.detach().cpu().contiguous()
+    digest = hashlib.sha256(f"{tuple(plain.shape)}{plain.dtype}".encode())
+    digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def table(path: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.errors import MapError
-from calibrant.files import atomic, outputs
+from calibrant.files import atomic, hashed, outputs
 from calibrant.files.paths import readable
 from calibrant.types import json_text, jsonable
 
@@ -45,7 +45,7 @@ def write(layout: Layout, folder: str | PathLike[str], body: Mapping[str, Any], 
 
     import calibrant
 
-    data = to_bytes({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+    data = to_bytes(hashed.copied(tensors))
     header = jsonable(
         {
             "format": f"calibrant {layout.name}",

@@ -21,7 +21,7 @@ from calibrant.display import HEADLINE
 from calibrant.ensembles.inputs import unpack
 from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
-from calibrant.files import atomic
+from calibrant.files import atomic, hashed
 from calibrant.functional.inputs import predictions
 from calibrant.functional.model_output import logits_of
 from calibrant.metrics.torchmetrics_adapter import CalibrationPanel
@@ -99,7 +99,7 @@ class Calibration(L.Callback):
         folder.mkdir(parents=True, exist_ok=True)
         fit(self.method, found).save(folder / "map")
         with atomic.file(folder / "weights.safetensors") as temporary:
-            save_file({name: t.detach().cpu().clone() for name, t in pl_module.state_dict().items()}, temporary)
+            save_file(hashed.copied(pl_module.state_dict()), temporary)
 
     def state_dict(self) -> dict[str, Any]:
         """What Lightning's checkpoint keeps: the state of adaptive targets."""

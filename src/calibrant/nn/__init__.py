@@ -27,15 +27,10 @@ from calibrant.nn.weights import load_weights
 
 @dataclass(frozen=True)
 class Network:
-    """An entry of `MODELS`: what it is, and what makes it."""
+    """An entry of `MODELS`: what it is, and what makes it of (classes, in_channels, size, layers, **options)."""
 
     title: str
     make: Callable[..., nn.Module]
-
-    def __call__(
-        self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers, **options: Any
-    ) -> nn.Module:
-        return self.make(classes, in_channels, size, layers, **options)
 
 
 MODELS: dict[str, Network] = {
@@ -113,7 +108,7 @@ def build(
     layers = Layers(**noted)
     try:
         with seeded(seed):
-            model = MODELS[name](classes, in_channels, edges, layers, **options)
+            model = MODELS[name].make(classes, in_channels, edges, layers, **options)
     except CalibrantError:
         raise
     except (TypeError, ValueError, RuntimeError) as error:

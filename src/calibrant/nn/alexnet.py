@@ -7,12 +7,12 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
-from calibrant.nn.blocks import Layers
+from calibrant.nn.blocks import Classifier, Layers
 
 SMALL, LEAST = 63, 15
 
 
-class AlexNet(nn.Module):
+class AlexNet(Classifier):
     """Five convolutions, three dense layers; dropout is part of it (`head_dropout`)."""
 
     def __init__(
@@ -40,8 +40,4 @@ class AlexNet(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         out: Tensor = self.dense(self.convolutions(x).flatten(1))
-        return out
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc(self.features(x))
         return out

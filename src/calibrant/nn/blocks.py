@@ -56,6 +56,19 @@ def he(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
+class Classifier(nn.Module):
+    """Abstract: `features(x)`, then the linear layer `fc`."""
+
+    fc: nn.Module
+
+    def features(self, x: Tensor) -> Tensor:
+        raise TypeError(f"{type(self).__name__} must define features")
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.features(x))
+        return out
+
+
 class PadShortcut(nn.Module):
     """Option A (He 2016a): every second pixel, new channels filled with zeros; no parameters."""
 

@@ -6,7 +6,7 @@ right: (1, 1) averages a point with its right and lower neighbours, as an averag
 each time; ours never changes the size.)
 
 The blur is linear: its derivative is its transpose, whose derivative is the blur again. So autograd keeps no map for
-it, every order of derivative exists, and no more than one map is alive beside the result.
+it, and every order of derivative exists.
 """
 
 from __future__ import annotations
@@ -71,13 +71,16 @@ def blur(x: Tensor, taps: Sequence[float], padding: Padding = "replicate", axes:
     """Average over the last `axes` axes of [N, C, …]; same size, any order of differentiation."""
     check_map(x.shape, len(taps), axes)
     check_values(x)
-    return x if len(taps) == 1 else blurred(x, taps, padding, axes)
+    return blurred(x, taps, padding, axes)
 
 
 def blurred(x: Tensor, taps: Sequence[float], padding: Padding, axes: int, *, transposed: bool = False) -> Tensor:
     """`blur` of a map that was checked, or its transpose."""
-    rule = _Blur if torch.compiler.is_compiling() else _BlurForward  # Dynamo takes no function with a jvp
-    out: Tensor = rule.apply(x, Taps(taps), padding, axes, transposed)  # type: ignore[no-untyped-call]
+    if len(taps) == 1:
+        return x
+    if torch.compiler.is_compiling():  # Dynamo takes no function with a jvp; it has a backward of its own
+        return _Blur.forward(x, tuple(taps), padding, axes, transposed)
+    out: Tensor = _Blur.apply(x, Taps(taps), padding, axes, transposed)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -88,7 +91,9 @@ class _Blur(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, taps: tuple[float, ...], padding: Padding, axes: int, transposed: bool) -> Tensor:
-        return averaged(x, taps, padding, axes, transposed=transposed)
+        for axis in range(x.ndim - axes, x.ndim):
+            x = _along(x, taps, axis, padding, transposed)
+        return x
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -99,30 +104,10 @@ class _Blur(torch.autograd.Function):
         taps, padding, axes, transposed = ctx.settings
         return blurred(gradient, taps, padding, axes, transposed=not transposed), None, None, None, None
 
-
-class _BlurForward(_Blur):
-    """The same with a derivative in forward mode: of what is linear, itself."""
-
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
         taps, padding, axes, transposed = ctx.settings
         return blurred(tangent, taps, padding, axes, transposed=transposed)
-
-
-def averaged(
-    x: Tensor, taps: Sequence[float], padding: Padding, axes: int, *, transposed: bool = False, owned: bool = False
-) -> Tensor:
-    """The values of `blur` without autograd, in two maps at the most; `owned`: x itself may be one of them."""
-    along = _transposed_along if transposed else _along
-    spare: Tensor | None = None
-    for axis in range(x.ndim - axes, x.ndim):
-        out = along(x, taps, axis, padding, spare)
-        x, spare, owned = out, x if owned else None, True
-    return x
-
-
-def _scaled(x: Tensor, weight: float, into: Tensor | None) -> Tensor:
-    return x * weight if into is None else into.copy_(x).mul_(weight)
 
 
 def _pieces(x: Tensor, axis: int, shift: int, padding: Padding) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -136,35 +121,22 @@ def _pieces(x: Tensor, axis: int, shift: int, padding: Padding) -> tuple[Tensor,
     return here, there, strip, x.narrow(axis, n - 1 - size if shift > 0 else 1, size)
 
 
-def _along(x: Tensor, taps: Sequence[float], axis: int, padding: Padding, into: Tensor | None) -> Tensor:
-    """One axis: Σ_i k_i x[p + i − left], the border as `padding` says."""
+def _along(x: Tensor, taps: Sequence[float], axis: int, padding: Padding, transposed: bool) -> Tensor:
+    """One axis: Σ_i k_i x[p + i − left], the border as `padding` says; transposed, what each point gave away comes back
+    to it."""
     left = reach(len(taps))[0]
-    out = _scaled(x, taps[left], into)
+    out = x * taps[left]
+    near, far = (1, 0) if transposed else (0, 1)
     for i, weight in enumerate(taps):
         if i == left or weight == 0:
             continue
-        here, _, strip, _ = _pieces(out, axis, i - left, padding)
-        _, there, _, stand_in = _pieces(x, axis, i - left, padding)
-        here.add_(there, alpha=weight)
-        if padding == "replicate":
-            strip.add_(stand_in.expand_as(strip), alpha=weight)
-        elif padding == "reflect":
-            strip.add_(torch.flip(stand_in, (axis,)), alpha=weight)
-    return out
-
-
-def _transposed_along(g: Tensor, taps: Sequence[float], axis: int, padding: Padding, into: Tensor | None) -> Tensor:
-    """The transpose of `_along`: what each point gave away comes back to it."""
-    left = reach(len(taps))[0]
-    out = _scaled(g, taps[left], into)
-    for i, weight in enumerate(taps):
-        if i == left or weight == 0:
-            continue
-        _, there, _, stand_in = _pieces(out, axis, i - left, padding)
-        here, _, strip, _ = _pieces(g, axis, i - left, padding)
-        there.add_(here, alpha=weight)
-        if padding == "replicate":
-            stand_in.add_(strip.sum(axis, keepdim=True), alpha=weight)
-        elif padding == "reflect":
-            stand_in.add_(torch.flip(strip, (axis,)), alpha=weight)
+        into, of = (_pieces(t, axis, i - left, padding) for t in (out, x))
+        into[near].add_(of[far], alpha=weight)
+        border = of[2 + far]
+        if padding == "reflect":
+            border = torch.flip(border, (axis,))
+        elif transposed:
+            border = border.sum(axis, keepdim=True)
+        if padding != "zero":
+            into[2 + near].add_(border, alpha=weight)
     return out

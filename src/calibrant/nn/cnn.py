@@ -17,10 +17,10 @@ from functools import partial
 from torch import Tensor, nn
 
 from calibrant.errors import InputError
-from calibrant.nn.blocks import Layers
+from calibrant.nn.blocks import Classifier, Layers
 
 
-class CNN(nn.Module):
+class CNN(Classifier):
     """`stages`: kernels of each convolution, grouped; every group ends with a max-pool over `window` (1: none)."""
 
     def __init__(
@@ -63,10 +63,6 @@ class CNN(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         out: Tensor = self.dense(self.convolutions(x).flatten(1))
-        return out
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc(self.features(x))
         return out
 
 

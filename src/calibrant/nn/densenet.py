@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import unknown
 from calibrant.nn.blocks import Layers, conv, he
-from calibrant.nn.heads import Head
+from calibrant.nn.heads import Head, Headed
 from calibrant.nn.resnet import STEMS
 
 GROWTH = 32
@@ -32,7 +32,7 @@ class Dense(nn.Module):
         return torch.cat([x, self.grow(self.narrow(x))], 1)
 
 
-class DenseNet(nn.Module):
+class DenseNet(Headed):
     def __init__(
         self,
         depths: Sequence[int],
@@ -66,11 +66,8 @@ class DenseNet(nn.Module):
         self.head = Head(head, channels, classes, size=(height, width), hidden=hidden)
         he(self)
 
-    def features(self, x: Tensor) -> Tensor:
-        return self.head.embed(self.body(x))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head.fc(self.features(x))
+    def maps(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x)
         return out
 
 

@@ -15,6 +15,24 @@ from calibrant.errors import unknown
 HEADS = ("gap", "mlp", "max", "median")
 
 
+class Headed(nn.Module):
+    """Abstract: a network that ends in a `Head`, which turns its last map into features and logits."""
+
+    head: Head
+
+    def maps(self, x: Tensor) -> Tensor:
+        """The last feature map."""
+        raise TypeError(f"{type(self).__name__} must define maps")
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.head.embed(self.maps(x))
+
+    def forward(self, x: Tensor) -> Tensor:
+        # through `features`, so that what surgery puts before the pooling is in both
+        out: Tensor = self.head.fc(self.features(x))
+        return out
+
+
 class Head(nn.Module):
     """`size`: height and width of the feature map, needed by the MLP alone."""
 

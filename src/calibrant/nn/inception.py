@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.nn.blocks import Layers, he
-from calibrant.nn.heads import Head
+from calibrant.nn.heads import Head, Headed
 
 LEAST = 75
 Edge = int | tuple[int, int]
@@ -84,7 +84,7 @@ def chain(inputs: int, rows: Sequence[Row], layers: Layers) -> nn.Sequential:
     return out
 
 
-class Inception(nn.Module):
+class Inception(Headed):
     def __init__(
         self, classes: int, in_channels: int, size: tuple[int, int], layers: Layers, *, head: str = "gap"
     ) -> None:
@@ -120,8 +120,9 @@ class Inception(nn.Module):
         self.head = Head(head, Wide.outputs, classes)
         he(self)
 
-    def features(self, x: Tensor) -> Tensor:
-        return self.head.embed(self.body(x))
+    def maps(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x)
+        return out
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.head.fc(self.drop(self.features(x)))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from calibrant.nn.blocks import Layers
+from calibrant.nn.blocks import Classifier, Layers
 
 
-class MLP(nn.Module):
+class MLP(Classifier):
     """Takes images of any shape and flattens them."""
 
     def __init__(
@@ -33,8 +33,4 @@ class MLP(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         out: Tensor = self.body(x.flatten(1))
-        return out
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.fc(self.features(x))
         return out

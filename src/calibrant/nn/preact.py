@@ -10,83 +10,77 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import ClassVar
 
 from torch import Tensor, nn
 
 from calibrant.nn.blocks import Layers, conv, he
-from calibrant.nn.heads import Head
+from calibrant.nn.heads import Head, Headed
 
 
-class PreBasic(nn.Module):
-    """norm, act, 3×3, norm, act, dropout, 3×3; the shortcut reads the first activation where it has to change shape."""
+class PreBlock(nn.Module):
+    """Abstract: norm, act and convolution, for each of `kernels`; the shortcut reads the first activation where it has
+    to change shape."""
+
+    kernels: ClassVar[tuple[int, ...]]
+    strided: ClassVar[int] = 1  # the convolution that subsamples
+    keras: ClassVar[bool] = False  # biases, and a shortcut that reads the input as it is
 
     def __init__(self, inputs: int, width: int, outputs: int, stride: int, layers: Layers, first: bool) -> None:
         super().__init__()
-        self.bn1, self.act1, self.conv1 = layers.norm(inputs), layers.act(), conv(inputs, width, 3, stride)
-        self.bn2, self.act2, self.drop = layers.norm(width), layers.act(), layers.drop()
-        self.conv2 = conv(width, outputs, 3)
+        channels, last = inputs, len(self.kernels)
+        for i, kernel in enumerate(self.kernels, 1):
+            active = i == 1 and first  # the stem ends in a norm and an activation
+            setattr(self, f"bn{i}", nn.Identity() if active else layers.norm(channels))
+            setattr(self, f"act{i}", nn.Identity() if active else layers.act())
+            if i == last:
+                self.drop = layers.drop()
+            made, channels = channels, outputs if i == last else width
+            step = stride if i == self.strided else 1
+            setattr(self, f"conv{i}", conv(made, channels, kernel, step, bias=self.keras))
         self.reshapes = stride != 1 or inputs != outputs
-        self.downsample = conv(inputs, outputs, 1, stride) if self.reshapes else nn.Identity()
+        self.downsample = conv(inputs, outputs, 1, stride, bias=self.keras) if self.reshapes else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        active = self.act1(self.bn1(x))
-        y = self.conv1(active)
-        y = self.conv2(self.drop(self.act2(self.bn2(y))))
-        out: Tensor = y + self.downsample(active if self.reshapes else x)
+        last = len(self.kernels)
+        y = active = self._active(1, x)
+        for i in range(1, last):
+            y = self._active(i + 1, getattr(self, f"conv{i}")(y))
+        y = getattr(self, f"conv{last}")(self.drop(y))
+        out: Tensor = y + self.downsample(active if self.reshapes and not self.keras else x)
+        return out
+
+    def _active(self, i: int, z: Tensor) -> Tensor:
+        out: Tensor = getattr(self, f"act{i}")(getattr(self, f"bn{i}")(z))
         return out
 
 
-class PreBottleneck(nn.Module):
-    """norm, act, 1×1, norm, act, 3×3, norm, act, dropout, 1×1; the shortcut reads the input as it is."""
+class PreBasic(PreBlock):
+    """3×3, 3×3."""
 
-    def __init__(self, inputs: int, width: int, outputs: int, stride: int, layers: Layers, first: bool) -> None:
-        super().__init__()
-        self.bn1 = nn.Identity() if first else layers.norm(inputs)
-        self.act1 = nn.Identity() if first else layers.act()
-        self.conv1 = conv(inputs, width, 1, stride, bias=True)
-        self.bn2, self.act2, self.conv2 = layers.norm(width), layers.act(), conv(width, width, 3, bias=True)
-        self.bn3, self.act3, self.drop = layers.norm(width), layers.act(), layers.drop()
-        self.conv3 = conv(width, outputs, 1, bias=True)
-        same = stride == 1 and inputs == outputs
-        self.downsample = nn.Identity() if same else conv(inputs, outputs, 1, stride, bias=True)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.conv1(self.act1(self.bn1(x)))
-        y = self.conv2(self.act2(self.bn2(y)))
-        y = self.conv3(self.drop(self.act3(self.bn3(y))))
-        out: Tensor = y + self.downsample(x)
-        return out
+    kernels = (3, 3)
 
 
-class PreWide(nn.Module):
-    """ResNet-50's bottleneck with the activation first; the shortcut as in `PreBasic`, the stride on the 3×3."""
+class PreBottleneck(PreBlock):
+    """1×1, 3×3, 1×1, as in Keras's example."""
 
-    def __init__(self, inputs: int, width: int, outputs: int, stride: int, layers: Layers, first: bool) -> None:
-        super().__init__()
-        self.bn1, self.act1, self.conv1 = layers.norm(inputs), layers.act(), conv(inputs, width, 1)
-        self.bn2, self.act2, self.conv2 = layers.norm(width), layers.act(), conv(width, width, 3, stride)
-        self.bn3, self.act3, self.drop = layers.norm(width), layers.act(), layers.drop()
-        self.conv3 = conv(width, outputs, 1)
-        self.reshapes = stride != 1 or inputs != outputs
-        self.downsample = conv(inputs, outputs, 1, stride) if self.reshapes else nn.Identity()
-
-    def forward(self, x: Tensor) -> Tensor:
-        active = self.act1(self.bn1(x))
-        y = self.conv2(self.act2(self.bn2(self.conv1(active))))
-        y = self.conv3(self.drop(self.act3(self.bn3(y))))
-        out: Tensor = y + self.downsample(active if self.reshapes else x)
-        return out
+    kernels = (1, 3, 1)
+    keras = True
 
 
-Block = type[PreBasic] | type[PreBottleneck] | type[PreWide]
+class PreWide(PreBlock):
+    """ResNet-50's bottleneck with the activation first: the stride on the 3×3."""
+
+    kernels = (1, 3, 1)
+    strided = 2
 
 
-class PreResNet(nn.Module):
+class PreResNet(Headed):
     """stem → stages → norm, act → head. With `PreBottleneck` the stem ends in a norm and an activation of its own."""
 
     def __init__(
         self,
-        block: Block,
+        block: type[PreBlock],
         depths: Sequence[int],
         widths: Sequence[tuple[int, int]],
         stem: int,
@@ -118,11 +112,8 @@ class PreResNet(nn.Module):
         self.head = Head(head, inputs, classes, size=(height, width), hidden=hidden)
         he(self)
 
-    def features(self, x: Tensor) -> Tensor:
-        return self.head.embed(self.act(self.bn(self.stages(self.stem(self.conv1(x))))))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head.fc(self.features(x))
+    def maps(self, x: Tensor) -> Tensor:
+        out: Tensor = self.act(self.bn(self.stages(self.stem(self.conv1(x)))))
         return out
 
 

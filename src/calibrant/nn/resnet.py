@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from calibrant.errors import unknown
 from calibrant.nn.blocks import Basic, Bottleneck, Layers, conv, he
-from calibrant.nn.heads import Head
+from calibrant.nn.heads import Head, Headed
 
 STEMS = ("cifar", "imagenet")
 
 
-class ResNet(nn.Module):
+class ResNet(Headed):
     """stem → stages (each ended by `layers.stage_end`) → head."""
 
     def __init__(
@@ -58,19 +58,10 @@ class ResNet(nn.Module):
         he(self)
 
     def maps(self, x: Tensor) -> Tensor:
-        """The last feature map."""
         x = self.maxpool(self.act1(self.bn1(self.conv1(x))))
         for i in range(1, self.stages + 1):
             x = getattr(self, f"end{i}")(getattr(self, f"layer{i}")(x))
         return x
-
-    def features(self, x: Tensor) -> Tensor:
-        return self.head.embed(self.maps(x))
-
-    def forward(self, x: Tensor) -> Tensor:
-        # through `features`, so that what surgery puts before the pooling is in both
-        out: Tensor = self.head.fc(self.features(x))
-        return out
 
 
 def _after_stem(edge: int, stem: str) -> int:

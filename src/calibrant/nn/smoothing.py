@@ -15,14 +15,10 @@ from typing import Any, Literal, SupportsFloat
 
 import torch
 from torch import Tensor, nn
-from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
-from torch._C._functorch import is_legacy_batchedtensor
-from torch._ops import _len_torch_dispatch_stack_pre_dispatch
-from torch.autograd import forward_ad
 from torch.fx import Proxy, wrap
 
 from calibrant.errors import InputError, MissingDependencyError
-from calibrant.nn.blur import PADDINGS, Padding, Taps, averaged, blur, blurred, check_map, check_values, kernel_of
+from calibrant.nn.blur import PADDINGS, Padding, blur, blurred, check_map, check_values, kernel_of
 
 Upper = Literal["tanh", "relu6", "constant", "none", "identity"]
 TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0, "identity": 1.0}
@@ -33,7 +29,6 @@ TAU = {"tanh": 10.0, "relu6": 6.0, "constant": 5.0, "none": 1.0, "identity": 1.0
 
 wrap("blur")
 wrap("prob")  # symbolic tracing (torch.fx) writes them into its graph as they are
-aten = torch.ops.aten  # autograd's own kernels, which can write where they are told
 _references = 0  # open `reference()` scopes. A plain number: torch.compile guards it, and cannot read a ContextVar
 
 
@@ -56,126 +51,18 @@ def prob(z: Tensor, upper: Upper = "tanh", tau: float | None = None) -> Tensor:
         tau = TAU[upper]
     elif type(tau) not in (float, int) or not 0 < tau < math.inf:  # plain numbers cost nothing, compiled or not
         tau = _positive(tau)
-    return _plain(z, upper, tau, (1.0,), "zero", 0)
-
-
-def _plain(z: Tensor, upper: Upper, tau: float, taps: tuple[float, ...], padding: Padding, axes: int) -> Tensor:
-    check_values(z)
-    rule = _Smooth if torch.compiler.is_compiling() else _SmoothForward  # Dynamo takes no function with a jvp
-    out: Tensor = rule.apply(z, upper, tau, Taps(taps), padding, axes)  # type: ignore[no-untyped-call]
-    return out
-
-
-class _Smooth(torch.autograd.Function):
-    """Blur ∘ Prob. Autograd keeps z alone and computes Prob's slope again when it needs it."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(z: Tensor, upper: Upper, tau: float, taps: tuple[float, ...], padding: Padding, axes: int) -> Tensor:
-        recorded = _recorded()
-        p = _recorded_bounded(z, upper, tau) if recorded else _bounded(z, upper, tau)
-        return p if len(taps) == 1 else averaged(p, taps, padding, axes, owned=not recorded)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        z, *ctx.settings = inputs
-        ctx.save_for_backward(z)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
-        (z,), (upper, tau, taps, padding, axes) = ctx.saved_tensors, ctx.settings
-        blurs = len(taps) > 1
-        if _observed(gradient):
-            if blurs:
-                gradient = blurred(gradient, taps, padding, axes, transposed=True)
-            return _slope(z, upper, tau) * gradient, None, None, None, None, None
-        if blurs:
-            gradient = averaged(gradient, taps, padding, axes, transposed=True)
-        out = _times_slope(gradient, z, upper, tau, owned=blurs)  # what came in belongs to others
-        return out, None, None, None, None, None
-
-
-class _SmoothForward(_Smooth):
-    """The same with a derivative in forward mode: `torch.func.hessian` and forward-over-reverse products need it."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        _Smooth.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(inputs[0])
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: Tensor, *_: Any) -> Tensor:
-        (z,), (upper, tau, taps, padding, axes) = ctx.saved_tensors, ctx.settings
-        moved = tangent * _slope(z, upper, tau)
-        return moved if len(taps) == 1 else blurred(moved, taps, padding, axes)
-
-
-def _recorded() -> bool:
-    """Whether operations are recorded (compile, export, make_fx), to be run and differentiated one by one later: then
-    none may overwrite what autograd saved for another."""
-    return (
-        torch.compiler.is_compiling()  # first: Dynamo sees the constant, and does not ask what it cannot follow
-        or _len_torch_dispatch_stack() > 0
-        or _len_torch_dispatch_stack_pre_dispatch() > 0  # type: ignore[no-untyped-call]
-    )
-
-
-def _observed(gradient: Tensor) -> bool:
-    """Whether this gradient is itself differentiated, batched or recorded, or has a class of its own."""
-    return (
-        torch.is_grad_enabled()
-        or _recorded()
-        or type(gradient) is not Tensor
-        or _are_functorch_transforms_active()
-        or is_legacy_batchedtensor(gradient)  # is_grads_batched, and Jacobians with vectorize
-        or forward_ad._current_level >= 0
-    )
-
-
-def _recorded_bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:
-    """Prob's values by operations that autograd can follow; a compiler will fuse them."""
-    if upper == "tanh":
-        return torch.tanh(z.relu() / tau) * tau
-    return z.relu() / tau if upper == "constant" else _bounded(z, upper, tau)
+    return _bounded(z, upper, tau)
 
 
 def _bounded(z: Tensor, upper: Upper, tau: float) -> Tensor:
-    """Prob's values in one new map."""
+    check_values(z)
     if upper == "tanh":
-        return z.relu().div_(tau).tanh_().mul_(tau)  # ReLU and tanh commute (Eq. 41)
+        return torch.tanh(z.relu() / tau) * tau  # ReLU and tanh commute (Eq. 41)
     if upper == "relu6":
         return z.clamp(0, tau)
     if upper == "identity":
-        return z.clone()
-    return z.relu().div_(tau) if upper == "constant" else z.relu()
-
-
-def _slope(z: Tensor, upper: Upper, tau: float) -> Tensor:
-    """Prob's derivative, itself differentiable; at the bends that of torch's own relu and clamp."""
-    if upper == "tanh":
-        t = torch.tanh(z / tau)
-        return (1 - t * t) * (z > 0)
-    if upper == "relu6":
-        return ((z >= 0) & (z <= tau)).to(z.dtype)
-    if upper == "identity":
-        return torch.ones((), dtype=z.dtype, device=z.device)
-    return (z > 0).to(z.dtype) / (tau if upper == "constant" else 1.0)
-
-
-def _times_slope(gradient: Tensor, z: Tensor, upper: Upper, tau: float, *, owned: bool) -> Tensor:
-    """gradient · slope, in the gradient itself where that is ours, with one new map at the most."""
-    if upper == "identity":
-        return gradient if owned else gradient.clone()
-    if upper == "relu6":
-        inside = z.clamp(0, tau).eq_(z)
-        return gradient.mul_(inside) if owned else inside.mul_(gradient)
-    if upper == "tanh":
-        t = (z / tau).tanh_()
-        gradient, owned = aten.tanh_backward.grad_input(gradient, t, grad_input=gradient if owned else t), True
-    into = gradient if owned and gradient.stride() == z.stride() else torch.empty_like(z)
-    aten.threshold_backward.grad_input(gradient, z, 0, grad_input=into)  # 0 where z ≤ 0, by no mask in memory
-    return into.div_(tau) if upper == "constant" else into
+        return z
+    return z.relu() / tau if upper == "constant" else z.relu()
 
 
 def _positive(tau: Any) -> float:
@@ -284,4 +171,4 @@ class Smooth(nn.Module):
             if out is not None:
                 return out
         check_map(z.shape, len(b.taps), b.axes)
-        return _plain(z, p.upper, p.tau, b.taps, b.padding, b.axes)
+        return blurred(_bounded(z, p.upper, p.tau), b.taps, b.padding, b.axes)

@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from calibrant.nn.blocks import Layers, he
+from calibrant.nn.blocks import Classifier, Layers, he
 
 PAD = 0
 
 
-class TextCNN(nn.Module):
+class TextCNN(Classifier):
     """Takes long [N, L]; token 0 is padding."""
 
     def __init__(
@@ -47,10 +47,6 @@ class TextCNN(nn.Module):
         self.fc = nn.Linear(channels, classes)
         he(self)
 
-    def features(self, tokens: Tensor) -> Tensor:
-        out: Tensor = self.dense(self.body(self.embedding(tokens).transpose(1, 2)).amax(2))
-        return out
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        out: Tensor = self.fc(self.features(tokens))
+    def features(self, x: Tensor) -> Tensor:
+        out: Tensor = self.dense(self.body(self.embedding(x).transpose(1, 2)).amax(2))
         return out

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError, unknown
 from calibrant.nn.blocks import Layers, conv, he
-from calibrant.nn.heads import Head
+from calibrant.nn.heads import Head, Headed
 
 WIDTHS = (64, 128, 256, 512, 512)
 DROPOUT_AT = ("stages", "convolutions")
@@ -36,7 +36,7 @@ class Spread(nn.AdaptiveAvgPool2d):
         return z.expand(-1, -1, self.edge, self.edge) if z.shape[-2:] == (1, 1) else super().forward(z)
 
 
-class VGG(nn.Module):
+class VGG(Headed):
     def __init__(
         self,
         depths: Sequence[int],
@@ -92,11 +92,8 @@ class VGG(nn.Module):
         self.head = Head(head, inputs, classes, size=(height, width), hidden=hidden, dropout=head_dropout)
         he(self)
 
-    def features(self, x: Tensor) -> Tensor:
-        return self.head.embed(self.spread(self.last(self.stages(x))))
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head.fc(self.features(x))
+    def maps(self, x: Tensor) -> Tensor:
+        out: Tensor = self.spread(self.last(self.stages(x)))
         return out
 
 

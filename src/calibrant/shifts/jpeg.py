@@ -104,12 +104,7 @@ def halved(x: Tensor) -> Tensor:
     x = F.pad(x, (0, -w % 16, 0, h % 2), mode="replicate") if h % 2 or w % 16 else x
     pairs = x[:, :, ::2] + x[:, :, 1::2]
     total = pairs[..., ::2] + pairs[..., 1::2]
-    return total.add_(halving_bias(total.shape[3], x.device)).mul_(0.25).floor_()
-
-
-@functools.lru_cache(maxsize=32)
-def halving_bias(n: int, device: torch.device) -> Tensor:
-    return torch.tensor([1.0, 2.0], device=device).repeat(n // 2 + 1)[:n]
+    return total.add_(torch.arange(total.shape[3], device=x.device) % 2 + 1).mul_(0.25).floor_()
 
 
 def doubled(x: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as serialise
@@ -97,12 +96,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write the checkpoint and remove all but the last two. Returns the path of the JSON."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = folder / f"{checkpoint.epoch:05d}"
-    # safetensors refuses tensors that share memory or are not dense
-    tensors = {
-        name: t.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
-        for name, t in checkpoint.tensors.items()
-    }
-    content = serialise(tensors)
+    content = serialise(hashed.copied(checkpoint.tensors))
     atomic.write_bytes(stem.with_suffix(".safetensors"), content)
     sha256 = hashlib.sha256(content).hexdigest()
     body = {"schema": SCHEMA, "epoch": checkpoint.epoch, "tensors_sha256": sha256, "plain": checkpoint.plain}

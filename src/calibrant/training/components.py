@@ -99,11 +99,11 @@ def components(recipe: Recipe, known: Mapping[str, Any]) -> Components:
 def make(table: Mapping[str, Callable[..., Any]], choice: Choice, key: str, known: Mapping[str, Any]) -> Any:
     """What `choice` names, built with its options and what the run knows."""
     if choice.name not in table:
-        raise unknown(key.split(".")[0], choice.name, table)
+        raise unknown(next(word for word in reversed(key.split(".")) if not word.isdigit()), choice.name, table)
     target = table[choice.name]
     parameters = inspect.signature(target).parameters
     names = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    settable = [n for n in names if n not in LOOP_OPTIONS]
+    settable = [n for n in names if n not in (RUN_OPTIONS if table is ATTACKS else LOOP_OPTIONS)]
     if table is LOSSES:
         settable = [CLASS_WEIGHTS if n == "weight" else n for n in settable]
     for option in choice.options:
@@ -146,17 +146,7 @@ class Adversary:
 def adversary(table: Mapping[str, Any] | str, epsilon: float, data: Data, key: str) -> Adversary:
     """The attack that the recipe's table describes."""
     options: dict[str, Any] = {"name": table} if isinstance(table, str) else dict(table)
-    name = options.pop("name", "pgd")
-    if name not in ATTACKS:
-        raise unknown("attack", str(name), ATTACKS)
-    known = [p for p in inspect.signature(ATTACKS[name]).parameters if p not in RUN_OPTIONS]
-    for option in options:
-        if option not in known:
-            raise unknown("key", f"{key}.attack.{option}", [f"{key}.attack.{n}" for n in known])
-    defaults = {"epsilon": epsilon, "iterations": ATTACK_ITERATIONS, "maximise": "confidence"}
-    options |= {k: v for k, v in defaults.items() if k in known and k not in options}
-    try:
-        made = ATTACKS[name](bounds=Bounds(mean=data.mean, std=data.std), engine="eager", **options)
-    except TypeError as error:
-        raise InputError(f"{key}.attack {name!r} cannot be made with {options}: {error}") from error
-    return Adversary(made)
+    choice = Choice(str(options.pop("name", "pgd")), options)
+    known = {"bounds": Bounds(mean=data.mean, std=data.std), "engine": "eager"}
+    usual = {"epsilon": epsilon, "iterations": ATTACK_ITERATIONS, "maximise": "confidence"}
+    return Adversary(make(ATTACKS, choice, f"{key}.attack", {**known, **usual}))

@@ -11,8 +11,6 @@ earlier edition of the rulers are measured again, because distances of two editi
 from __future__ import annotations
 
 import hashlib
-import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,11 +23,11 @@ from torch import Tensor, nn
 from calibrant.attacks import RULERS, robustness
 from calibrant.attacks.bounds import ROUNDING
 from calibrant.attacks.networks import home
-from calibrant.attacks.store import EDITION, tensor_hash, tensors_hash, weights_hash
+from calibrant.attacks.store import EDITION, weights_hash
 from calibrant.data import Batches, Data
 from calibrant.data.records import Part
 from calibrant.errors import FileError, InputError, unknown
-from calibrant.files import atomic
+from calibrant.files import atomic, hashed
 from calibrant.files.paths import visible
 from calibrant.functional.pooling import pool
 from calibrant.training.environment import enough_threads
@@ -107,10 +105,19 @@ def measured(
     with enough_threads(data.shape, 64, device):
         distance = _attacked(_one(members), part, data, ruler, chunks, torch.device(device), progress)
     out = Distances(distance.double().cpu(), part.index.cpu(), data.name, name, items, weights, ruler)
-    path.parent.mkdir(parents=True, exist_ok=True)
     write(path, out)
     _remove_chunks(path)
     return out
+
+
+def place(
+    members: Sequence[nn.Module], data: Data, splits: Sequence[Split], beside: Path, own: Path, *, ruler: str
+) -> Path:
+    """Distances are kept beside the attacked network. Where they are missing and it is read-only, they are kept in
+    `own`, by the run that asks for them."""
+    if atomic.takes_files(beside / ruler) or not missing(members, data, splits, beside, ruler=ruler):
+        return beside
+    return own
 
 
 def missing(
@@ -181,41 +188,27 @@ def check_attackable(data: Data, split: Split) -> None:
 
 
 def write(path: Path, found: Distances) -> Path:
-    from safetensors.torch import save
-
     head = {"schema": SCHEMA, "data": found.data, "split": found.split.value, "items": found.items}
     head |= {"network": found.network, "ruler": found.ruler, "edition": found.edition}
-    tensors = {"distance": found.distance.contiguous(), "index": found.index.contiguous()}
-    text = json.dumps(head)
-    return atomic.write_bytes(path, save(tensors, metadata={"calibrant": text, "sha256": tensors_hash(tensors, text)}))
+    return hashed.write_tensors(path, {"distance": found.distance, "index": found.index}, head)
 
 
 def read(path: Path) -> Distances:
     """Distances from their file; anything else is an error that names the file."""
-    from safetensors import SafetensorError, safe_open
-
     if not path.is_file():
         split = path.stem
         raise FileError(f"{path} is missing; measure it with `calibrant probe RUN/ --what robustness --split {split}`")
-    if not os.access(path, os.R_OK):
-        raise FileError(f"no permission to read {path}")
+    held, head = hashed.read_tensors(path, "delete it")
     try:
-        with safe_open(str(path), framework="pt") as stored:
-            metadata = dict(stored.metadata() or {})
-            head = json.loads(metadata["calibrant"])
-            distance, index = stored.get_tensor("distance"), stored.get_tensor("index")
-        own = tensors_hash({"distance": distance, "index": index}, metadata["calibrant"])
-        if metadata.get("sha256", own) != own:  # version 0.1 wrote none
-            raise ValueError("it was edited: its hash does not match")
         names = {k: head[k] for k in ("data", "items", "network", "ruler", "edition")}
-        return Distances(distance, index, split=Split(head["split"]), **names)
-    except (SafetensorError, KeyError, ValueError, TypeError) as error:
-        raise FileError(f"{path} is not a file of robustness, or was truncated ({error}); delete it") from error
+        return Distances(held["distance"], held["index"], split=Split(head["split"]), **names)
+    except (KeyError, ValueError, TypeError) as error:
+        raise FileError(f"{path} is not a file of robustness ({error}); delete it") from error
 
 
 def items_hash(part: Part) -> str:
     """sha256 over inputs, labels and places."""
-    return hashlib.sha256("".join(tensor_hash(t) for t in (part.x, part.y, part.index)).encode()).hexdigest()
+    return hashlib.sha256("".join(hashed.tensor_hash(t) for t in (part.x, part.y, part.index)).encode()).hexdigest()
 
 
 class Pooled(nn.Module):

@@ -7,7 +7,6 @@ RUN/epochs/weights-00012.safetensors      weights, members as `member.0.…`, fo
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant.attacks.store import tensors_hash
-from calibrant.errors import FileError
-from calibrant.files import atomic, write
-from calibrant.files.paths import visible
+from calibrant.files import atomic, hashed, npz, write
+from calibrant.files.paths import readable, visible
 from calibrant.types import Predictions
 
 
@@ -57,11 +54,9 @@ def kept_top_logits(run: str | Path) -> dict[int, TopLogits]:
     """Epoch → the training part after it; empty without `--keep-epochs`."""
     out = {}
     for path in visible(run, "epochs/train-*.npz"):
-        try:
-            with np.load(path, allow_pickle=False) as held:
-                arrays = {k: torch.from_numpy(held[k]) for k in ("predicted", "largest_logit", "labels", "index")}
-        except (OSError, ValueError, KeyError, EOFError, TypeError, zipfile.BadZipFile) as error:
-            raise FileError(f"{path} is damaged; delete it, or train again with --keep-epochs") from error
+        with readable(path, "this epoch"):
+            held = npz.read(path)
+            arrays = {k: torch.from_numpy(held.load(k)) for k in ("predicted", "largest_logit", "labels", "index")}
         whole = {k: v if k == "largest_logit" else v.long() for k, v in arrays.items()}
         out[int(path.stem.removeprefix("train-"))] = TopLogits(**whole)
     return out
@@ -69,32 +64,16 @@ def kept_top_logits(run: str | Path) -> dict[int, TopLogits]:
 
 def keep_weights(run: Path, epoch: int, members: Sequence[nn.Module]) -> Path:
     """Write every member's weights after `epoch`, in one atomic step."""
-    from safetensors.torch import save
-
-    tensors = {
-        f"member.{m}.{name}": value.detach().cpu().contiguous()
-        for m, network in enumerate(members)
-        for name, value in network.state_dict().items()
-    }
-    path = run / "epochs" / f"weights-{epoch:05d}.safetensors"
-    return atomic.write_bytes(path, save(tensors, metadata={"sha256": tensors_hash(tensors)}))
+    tensors = {f"member.{m}.{k}": v for m, network in enumerate(members) for k, v in network.state_dict().items()}
+    return hashed.write_tensors(run / "epochs" / f"weights-{epoch:05d}.safetensors", tensors, {})
 
 
 def kept_weights(run: str | Path, member: int = 0) -> dict[int, dict[str, Tensor]]:
     """{epoch: state dict} of one member, in order; empty if none were kept."""
-    from safetensors import SafetensorError, safe_open
-
     prefix = f"member.{member}."
     out = {}
     for path in visible(run, "epochs/weights-*.safetensors"):
-        try:
-            with safe_open(str(path), framework="pt") as stored:
-                held = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a dict
-                claimed = (stored.metadata() or {}).get("sha256")  # version 0.1 wrote none
-        except (SafetensorError, OSError) as error:
-            raise FileError(f"{path} is truncated or not safetensors; delete it, or train again") from error
-        if claimed is not None and claimed != tensors_hash(held):
-            raise FileError(f"{path} was edited: its hash does not match; delete it, or train again")
+        held, _ = hashed.read_tensors(path, "delete it, or train again")
         epoch = int(path.stem.removeprefix("weights-"))
         out[epoch] = {k.removeprefix(prefix): v for k, v in held.items() if k.startswith(prefix)}
     return out

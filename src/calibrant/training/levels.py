@@ -24,11 +24,11 @@ from torch import nn
 from calibrant.attacks import levels as cut
 from calibrant.data import Data
 from calibrant.errors import CalibrantError, FileError, InputError, escaped
-from calibrant.files import atomic, hashed
+from calibrant.files import hashed
 from calibrant.targets import TARGETS, Levels
 from calibrant.training import checkpoint, distances
 from calibrant.training.distances import FOLDER, Distances
-from calibrant.training.own_network import Own
+from calibrant.training.networks import Own
 from calibrant.training.recipe import Recipe, read
 from calibrant.training.run_folder import load
 from calibrant.training.settings import Choice
@@ -70,14 +70,13 @@ def levels_of(train: Distances, validation: Distances, data: Data, count: int) -
 # -- checks before anything is written -----------------------------------------------------------------------------
 
 
-def check(recipe: Recipe, how: How, data: Data, *, started: bool = False) -> None:
+def check(recipe: Recipe, how: How, data: Data) -> None:
     """Refuse what cannot work, before anything is written or trained."""
     if not wanted(recipe):
         if how.levels is not None:
             raise InputError(f"--levels is for targets that need robustness levels, not {recipe.targets.name!r}")
         return
-    if not started:
-        _check_refreshes(recipe)
+    _check_refreshes(recipe)
     count = option(recipe, "levels")
     for split in PARTS:
         if count > data[split].n:
@@ -86,7 +85,7 @@ def check(recipe: Recipe, how: How, data: Data, *, started: bool = False) -> Non
         if how.refresh is None:  # these items will be attacked, after a whole training
             distances.check_attackable(data, split)
     if how.levels is not None:
-        _check_given(Path(how.levels), recipe, data, how.network)
+        _check_given(Path(how.levels), recipe, data)
 
 
 def _check_refreshes(recipe: Recipe) -> None:
@@ -102,27 +101,19 @@ def _check_refreshes(recipe: Recipe) -> None:
         )
 
 
-def _check_given(folder: Path, recipe: Recipe, data: Data, network: Own | None) -> None:
+def _check_given(folder: Path, recipe: Recipe, data: Data) -> None:
     """Refuse levels of other items."""
     if not folder.is_dir():
         raise FileError(f"--levels {folder} is neither a run nor a folder of robustness")
-    run, ruler = attacked_run(folder), str(option(recipe, "ruler"))
+    run = attacked_run(folder)
     if run is None:
-        _read(folder, data, ruler)
+        _read(folder, data, str(option(recipe, "ruler")))
         return
     theirs, ours = read(run / "recipe.json").data, recipe.data
     if theirs != ours:
         raise InputError(
             f"--levels {run} was trained on {_words(theirs)}, but this recipe trains on {_words(ours)}: "
             "levels must be of the same items"
-        )
-    store = run / FOLDER
-    writable = atomic.takes_files(store / ruler)
-    if not writable and distances.missing(load(run, network).members, data, PARTS, store, ruler=ruler):
-        raise FileError(
-            f"the {ruler} distances of --levels {run} are not measured yet, and there is no permission to write them "
-            f"there; run `calibrant probe {run} --ruler {ruler} --split train,validation -o FOLDER`, then use "
-            f"--levels FOLDER/{FOLDER}/{ruler}"
         )
 
 
@@ -211,7 +202,9 @@ class LevelSource:
         if run is None:
             assert given is not None
             return _read(given, self.data, self.ruler), given
-        return self._measured(load(run, self.how.network).members, run / FOLDER, quiet=self.how.quiet), run
+        members, own = load(run, self.how.network).members, self.folder / FOLDER / VANILLA
+        store = distances.place(members, self.data, PARTS, run / FOLDER, own, ruler=self.ruler)
+        return self._measured(members, store, quiet=self.how.quiet), run
 
     def _twin(self) -> Path:
         from calibrant.training.run import train

@@ -166,28 +166,25 @@ def read(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
     """A recipe by name, from a TOML file, or from a run's `recipe.json`, with `key=value` settings on top."""
     from calibrant.training.recipes import RECIPES
 
-    text = str(source)
+    text, typed = str(source), dict(map(setting, settings))
     if text in RECIPES:
-        table = RECIPES[text].plain()
-    elif text.endswith((".toml", ".json")):
+        return RECIPES[text].with_settings(typed)
+    if text.endswith((".toml", ".json")):
         table = _toml(Path(text)) if text.endswith(".toml") else hashed.read(Path(text))
-    elif Path(text).is_dir() and (Path(text) / "recipe.json").is_file():
+    elif (Path(text) / "recipe.json").is_file():
         table = hashed.read(Path(text) / "recipe.json")
     else:
         raise unknown("recipe", text, RECIPES)
     if not table:
         raise FileError(f"{text} is empty; a recipe needs at least a network, or a base to change")
-    where = f"{text}: " if text not in RECIPES else ""
-    if text.endswith(".toml") and isinstance(table.get("base"), str):  # a run's own recipe.json is complete
-        base = read(table.pop("base")).plain()
-        for key, value in _flat(table):
-            base = assign(base, key, value)
-        table = base
     try:
-        recipe = build(Recipe, table)
+        if text.endswith(".toml") and isinstance(table.get("base"), str):  # a run's own recipe.json is complete
+            recipe = read(table.pop("base")).with_settings(dict(_flat(table)))
+        else:
+            recipe = build(Recipe, table)
     except (InputError, KeyError) as error:
-        raise type(error)(f"{where}{error}") from None
-    return recipe.with_settings(dict(setting(s) for s in settings))
+        raise type(error)(f"{text}: {error}") from None
+    return recipe.with_settings(typed)
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from calibrant.data import Data, stored_name
 from calibrant.data import load as load_data
@@ -25,14 +24,12 @@ from calibrant.data.torch_dataset import Given as OwnData
 from calibrant.errors import InputError
 from calibrant.files import hashed, write
 from calibrant.training import checkpoint, levels, run_folder
-from calibrant.training.compatibility import check_compatible
 from calibrant.training.environment import enough_threads, recorded_threads
 from calibrant.training.epochs import keep_top_logits, keep_validation, keep_weights
 from calibrant.training.evaluate import summary
 from calibrant.training.loop import Loop, Refresh
-from calibrant.training.own_network import Own, maker, with_own
+from calibrant.training.networks import Own, check_compatible, networks, with_own
 from calibrant.training.progress import Progress, TensorBoard
-from calibrant.training.randomness import stream
 from calibrant.training.recipe import Recipe, read
 from calibrant.training.result import TrainingResult
 from calibrant.types import SCHEMA, Predictions, Split, jsonable
@@ -109,7 +106,7 @@ def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> Training
     started = checkpoint.exists(folder / "checkpoint")
     with enough_threads(loaded.shape, recipe.batch, fabric.device, recorded_threads(folder) if started else None):
         loop = _loop(recipe, folder, how, loaded, fabric)  # a mistake raises here, before anything is written
-        levels.check(recipe, how, loaded, started=started)
+        levels.check(recipe, how, loaded)
         if note:
             loop.progress.say(f"note: {note}")
         if fabric.is_global_zero:
@@ -207,13 +204,6 @@ def _train_and_record(loop: Loop, folder: Path) -> TrainingResult:
         hashed.write(folder / "metrics.json", jsonable(metrics))
     fabric.barrier()
     return TrainingResult(metrics, p, folder)
-
-
-def networks(recipe: Recipe, data: Data, given: Own | None = None) -> list[nn.Module]:
-    """Freshly initialised members, each from its own random stream; or the user's own (`given`)."""
-    own = maker(recipe.network.name, given, "the recipe", f"--set network.name={recipe.network.name}, or network=…")
-    seeds = [stream(recipe.seed, "weights", m) for m in range(recipe.members)]
-    return [run_folder.network_of(recipe, len(data.classes), data.shape, own=own, seed=seed) for seed in seeds]
 
 
 def make_fabric(recipe: Recipe, how: How) -> Fabric:

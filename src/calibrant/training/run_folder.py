@@ -5,7 +5,7 @@ A run is data that may come from anyone. Its records carry hashes, and nothing i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +17,10 @@ from calibrant.data import Data
 from calibrant.errors import FileError, InputError
 from calibrant.files import atomic, hashed, locks, outputs
 from calibrant.files.paths import check_links, inside, visible
-from calibrant.nn import build as build_network
 from calibrant.provenance import command
 from calibrant.training import checkpoint
 from calibrant.training.environment import environment
-from calibrant.training.own_network import Own, copied, maker
+from calibrant.training.networks import Own, copied, maker, network_of
 from calibrant.training.recipe import Recipe, read
 from calibrant.training.settings import build
 from calibrant.types import SCHEMA, Split, jsonable
@@ -96,14 +95,6 @@ def load(run: str | Path, network: Own | None = None) -> Trained:
         members.append(member.eval())
     note = "; ".join(text for text in notes if text)
     return Trained(tuple(members), recipe, found.epoch, about.classes, about.shape, about.mean, about.std, note)
-
-
-def network_of(recipe: Recipe, classes: int, shape: Sequence[int], **options: Any) -> nn.Module:
-    """The recipe's network for inputs of this shape: [C, H, W] images, [D] features or [L] tokens."""
-    size = (shape[1], shape[2]) if len(shape) == 3 else (1, 1)
-    return build_network(
-        recipe.network.name, classes=classes, in_channels=shape[0], size=size, **options, **recipe.network.options
-    )
 
 
 def check_records(folder: Path) -> str:

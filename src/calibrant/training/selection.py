@@ -15,7 +15,7 @@ from typing import Any
 from calibrant.errors import InputError
 from calibrant.files import atomic, hashed
 from calibrant.metrics import METRICS
-from calibrant.training import checkpoint, levels, run_folder
+from calibrant.training import levels, run_folder
 from calibrant.training.components import components, known_of
 from calibrant.training.progress import TensorBoard
 from calibrant.training.recipe import Recipe, digest, read
@@ -45,9 +45,9 @@ def _search(recipe: Recipe, folder: Path, how: How, data: Given | None, say: Cal
     assert recipe.selection is not None
     loaded = data_of(recipe, how, data)  # once for all points, before anything is written
     grid, s = recipe.points(), recipe.selection
-    for settings, each in grid:  # find a mistake in any point before the first one trains
+    for _, each in grid:  # find a mistake in any point before the first one trains
         components(each, {**known_of(loaded), **how.handed})
-        levels.check(each, how, loaded, started=checkpoint.exists(_point(folder, settings) / "checkpoint"))
+        levels.check(each, how, loaded)
     _prepare(folder, recipe, say)
     points: list[Point] = []
     for settings, each in grid:

@@ -110,13 +110,6 @@ def _plan(
     return (triton.cdiv(groups, lanes),), integers, (0.0,) * (MAX_TAPS - k), constants
 
 
-def cut(key: tuple[str, str, int], shape: Shape) -> None:
-    """Another cut for the launches to come: for tuning."""
-    SHAPES[key] = shape
-    _plan.cache_clear()
-    _held.clear()
-
-
 Held = tuple[Any, int, Any, Any, tuple[Any, ...]]  # Triton's launcher, grid, function, its data, what follows addresses
 
 

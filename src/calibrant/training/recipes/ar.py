@@ -16,7 +16,9 @@ items, hence five levels and a larger α.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from calibrant.training.optimiser import Optimiser, Schedule
 from calibrant.training.recipe import AugmentSettings, DataSettings, Recipe
@@ -30,7 +32,7 @@ CCAT = Choice("ccat", {"epsilon": 0.01, "attack": PGD})
 
 RESNET29 = Recipe(
     name="ar/cifar10_resnet29",
-    about="AR A.1, ResNet-29 v2 on cifar10, cross-entropy",
+    about="AR A.1, ResNet-29 v2 on cifar10",
     data=DataSettings("cifar10", sizes=HELD_OUT),
     network=Choice("resnet29v2"),
     augment=AugmentSettings(4, True),
@@ -41,22 +43,6 @@ RESNET29 = Recipe(
     channels_last=True,
 )
 
-METHODS: dict[str, tuple[str, dict[str, object]]] = {
-    "smoothing": ("label smoothing, ε = 0.02", {"targets": Choice("smoothing", {"epsilon": 0.02})}),
-    "adals": ("AdaLS, α = 0.05", {"targets": Choice("adals", {"alpha": 0.05})}),
-    "ar_adals": (
-        "AR-AdaLS, α = 0.005, R = 10",
-        {"targets": Choice("ar_adals", {"alpha": 0.005, "levels": LEVELS})},
-    ),
-    "mixup": ("mixup, β = 0.2", {"transforms": (Choice("mixup", {"alpha": 0.2}),)}),
-    "ccat": ("CCAT, PGD within 0.01", {"transforms": (CCAT,)}),
-    "deep": ("deep ensemble of 5", {"members": 5}),
-    "ar_adals_of_ensemble": (
-        "AR-AdaLS of Ensemble, 5 members in lock-step",
-        {"targets": Choice("ar_adals", {"alpha": 0.005, "levels": LEVELS}), "members": 5},
-    ),
-}
-
 WRN = replace(
     RESNET29,
     optimiser=Optimiser("sgd", lr=0.1, momentum=0.9, nesterov=True, weight_decay=2e-4),
@@ -64,6 +50,36 @@ WRN = replace(
     network=Choice("wide_resnet28_10"),
     batch=128,
 )
+
+EVERY = ("smoothing", "adals", "ar_adals", "mixup", "ccat", "deep", "ar_adals_of_ensemble")
+
+
+def methods(
+    plain: Recipe, epsilon: float, alpha: float, levels: Choice, members: int, names: Sequence[str] = EVERY
+) -> tuple[Recipe, ...]:
+    """The plain recipe and those of the methods that the paper compares it with, with their settings for its data."""
+    changes: dict[str, tuple[str, dict[str, Any]]] = {
+        "smoothing": (f"label smoothing, ε = {epsilon}", {"targets": Choice("smoothing", {"epsilon": epsilon})}),
+        "adals": (f"AdaLS, α = {alpha}", {"targets": Choice("adals", {"alpha": alpha})}),
+        "ar_adals": (f"AR-AdaLS, R = {LEVELS}", {"targets": levels}),
+        "mixup": ("mixup, β = 0.2", {"transforms": (Choice("mixup", {"alpha": 0.2}),)}),
+        "ccat": ("CCAT, PGD within 0.01", {"transforms": (CCAT,)}),
+        "deep": (f"deep ensemble of {members}", {"members": members}),
+        "ar_adals_of_ensemble": (
+            f"AR-AdaLS of Ensemble, {members} members in lock-step",
+            {"targets": levels, "members": members},
+        ),
+    }
+    made = (
+        replace(plain, name=f"{plain.name}_{name}", about=f"{plain.about}; {about}", **change)
+        for name in names
+        for about, change in [changes[name]]
+    )
+    return (plain, *made)
+
+
+def _ar_adals(**options: object) -> Choice:
+    return Choice("ar_adals", {"levels": LEVELS, **options})
 
 
 def _wrn(data: str, epsilon: float) -> tuple[Recipe, ...]:
@@ -73,20 +89,7 @@ def _wrn(data: str, epsilon: float) -> tuple[Recipe, ...]:
         about=f"AR A.1–A.2, WRN-28-10 on {data}; schedule after edward2",
         data=DataSettings(data, sizes=HELD_OUT),
     )
-    targets = {
-        "smoothing": Choice("smoothing", {"epsilon": epsilon}),
-        "adals": Choice("adals", {"alpha": 0.005}),
-        "ar_adals": Choice("ar_adals", {"alpha": 0.005, "levels": LEVELS, "refresh_after": (65, 130)}),
-    }
-    changed = [
-        replace(plain, name=f"{plain.name}_{k}", about=f"{plain.about}; {k}", targets=t) for k, t in targets.items()
-    ]
-    mixed = replace(
-        plain, name=f"{plain.name}_mixup", about=f"{plain.about}; mixup", transforms=(Choice("mixup", {"alpha": 0.2}),)
-    )
-    ccat = replace(plain, name=f"{plain.name}_ccat", about=f"{plain.about}; CCAT, PGD within 0.01", transforms=(CCAT,))
-    deep = replace(plain, name=f"{plain.name}_deep", about=f"{plain.about}; ensemble of 4", members=4)
-    return (plain, *changed, mixed, ccat, deep)
+    return methods(plain, epsilon, 0.005, _ar_adals(alpha=0.005, refresh_after=(65, 130)), 4, EVERY[:-1])
 
 
 def _imagenet() -> tuple[Recipe, ...]:
@@ -104,24 +107,13 @@ def _imagenet() -> tuple[Recipe, ...]:
         epochs=90,
         batch=256,
     )
-    adaptive = Choice("ar_adals", {"alpha": ((0, 0.001), (60, 0.05)), "levels": LEVELS})
-    changes: dict[str, dict[str, object]] = {
-        "smoothing": {"targets": Choice("smoothing", {"epsilon": 0.02})},
-        "adals": {"targets": Choice("adals", {"alpha": 0.03})},
-        "ar_adals": {"targets": adaptive},
-        "ar_adals_of_ensemble": {"targets": adaptive, "members": 5},
-    }
-    named = {key: {"name": f"{plain.name}_{key}", "about": f"{plain.about}; {key}"} for key in changes}
-    return (plain, *(replace(plain, **named[key], **change) for key, change in changes.items()))  # type: ignore[arg-type]
+    levels = _ar_adals(alpha=((0, 0.001), (60, 0.05)))
+    return methods(plain, 0.02, 0.03, levels, 5, ("smoothing", "adals", "ar_adals", "ar_adals_of_ensemble"))
 
 
 PAPER = (
     *_imagenet(),
-    RESNET29,
-    *(
-        replace(RESNET29, name=f"{RESNET29.name}_{key}", about=f"AR A.1, ResNet-29 v2 on cifar10, {about}", **changes)  # type: ignore[arg-type]
-        for key, (about, changes) in METHODS.items()
-    ),
+    *methods(RESNET29, 0.02, 0.05, _ar_adals(alpha=0.005), 5),
     *_wrn("cifar10", 0.02),
     *_wrn("cifar100", 0.07),
 )
