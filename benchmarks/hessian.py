@@ -1,23 +1,27 @@
-"""Hessian products and time to the largest eigenvalue: our Lanczos against power iteration, ours and PyHessian's own.
+"""Hessian products and time to the largest eigenvalue: Lanczos against power iteration, ours and PyHessian's own.
 
-    python -m benchmarks.hessian [--network resnet18] [--weights cifar10_resnet20_akamaster] [--batch 128] [--batches 3]
-                                 [--device cuda] [--most 400] [--peers FOLDER] [--json]
+    python -m benchmarks.hessian [--network resnet18] [--classes 10] [--weights cifar10_resnet20_akamaster]
+                                 [--steps 2000] [--batch 128] [--batches 3] [--spectrum 100] [--device cuda]
+                                 [--peers FOLDER] [--json]
 
-The truth is a long Lanczos run (1e-9, in the network's own precision). Counted are the products until an estimate is
-within 1e-3 of it; for Lanczos and PyHessian also where their own rules stop, how wrong they are there, and the seconds.
-PyHessian computes without TF32, as we do. Lanczos stops by the tolerance of `calibrant probe`.
+The truth is a long Lanczos run (1e-9, in the network's own precision). Of each method: the products until an estimate
+is within 1e-3 of it, and the seconds that these take, the graph of the batch included. Then where the rules of
+`calibrant probe` and of PyHessian stop, and how wrong they are there. PyHessian computes without TF32, as we do.
 Batches are CIFAR's training images (CALIBRANT_DATA), cropped and flipped. Without --weights the network is trained here
-for --steps steps. FOLDER holds PyHessian (`pip install --no-deps --target FOLDER pyhessian`).
+for --steps steps.
+--spectrum N: the largest eigenvalues of N mini-batches, and the memory that they take beside the network.
+FOLDER holds PyHessian (`pip install --no-deps --target FOLDER pyhessian`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import sys
 import time
+from collections.abc import Iterator
 from importlib import import_module
+from itertools import islice
 from typing import Any
 
 import torch
@@ -25,9 +29,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.side_by_side import options, timed
-from calibrant.cli.probe_hessian import TOLERANCE
+from calibrant.cli.probes.hessian import TOLERANCE
 from calibrant.data import data_root, load
 from calibrant.data.batches import Augment, Batches
+from calibrant.diagnostics import hessian_spectrum
 from calibrant.diagnostics.curvature import Curvature, full_precision
 from calibrant.functional.krylov import Eigenpairs, lanczos, power_iteration
 from calibrant.nn import build, load_weights
@@ -35,29 +40,47 @@ from calibrant.nn import build, load_weights
 CLOSE = 1e-3
 
 
-def images(classes: int, batch: int, count: int, device: torch.device) -> list[tuple[Tensor, Tensor]]:
+def images(classes: int, batch: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """Augmented batches, epoch after epoch."""
     rng = torch.Generator().manual_seed(0)
     data = load(f"cifar{classes}")
     mean_std: Any = {"mean": data.mean, "std": data.std}
     stream = Batches(data["train"], batch, device=device, generator=rng, shuffle=True, augment=Augment(), **mean_std)
-    return [(x, y) for (x, y, _), _ in zip(stream, range(count), strict=False)]
+    while True:
+        for x, y, _ in stream:
+            yield x, y
 
 
 def network(args: argparse.Namespace, device: torch.device) -> nn.Module:
     options: dict[str, Any] = {"classes": args.classes, "in_channels": 3, "size": (32, 32)}
     if args.weights:
-        options["shortcut"] = "A"
-        return load_weights(build(args.network, **options), data_root(None) / "weights" / f"{args.weights}.npz").to(
-            device
-        )
+        options["shortcut"] = "A" if "akamaster" in args.weights else "conv"
+        model = build(args.network, **options)
+        return load_weights(model, data_root(None) / "weights" / f"{args.weights}.npz").to(device)
     torch.manual_seed(0)
     model = build(args.network, **options).to(device).train()
     optimiser = torch.optim.SGD(model.parameters(), 0.05, 0.9, weight_decay=5e-4)
-    for x, y in images(args.classes, 128, args.steps, device):
+    for x, y in islice(images(args.classes, 128, device), args.steps):
         optimiser.zero_grad()
         F.cross_entropy(model(x), y).backward()
         optimiser.step()
     return model
+
+
+def near_gradient(matrix: Curvature, rng: torch.Generator, **how: Any) -> Eigenpairs:
+    """As `hessian_spectrum` does it."""
+    return lanczos(matrix, 1, rng, near=matrix.gradient(), **how)
+
+
+def from_random(matrix: Curvature, rng: torch.Generator, **how: Any) -> Eigenpairs:
+    return lanczos(matrix, 1, rng, **how)
+
+
+def by_power(matrix: Curvature, rng: torch.Generator, **how: Any) -> Eigenpairs:
+    return power_iteration(matrix, 1, rng, **how)
+
+
+METHODS = {"lanczos": near_gradient, "lanczos from random": from_random, "power iteration": by_power}
 
 
 def first_close(found: Eigenpairs, truth: float) -> int | None:
@@ -82,7 +105,7 @@ def pyhessian(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> tuple[float,
     theirs.hessian_vector_product = counting
     try:
         with full_precision():
-            value, took = timed(run, x.device.type, time.perf_counter)
+            value, took = timed(run, x.device.type)
         return value, products, took
     finally:
         theirs.hessian_vector_product = own
@@ -90,43 +113,62 @@ def pyhessian(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> tuple[float,
 
 
 def row(model: nn.Module, x: Tensor, y: Tensor, seed: int, peer: bool, most: int) -> dict[str, Any]:
-    matrix = Curvature(model, [(x, y)])
+    def found(name: str, **how: Any) -> Eigenpairs:
+        return METHODS[name](Curvature(model, [(x, y)]), torch.Generator().manual_seed(seed), **how)
 
-    def start() -> torch.Generator:
-        return torch.Generator().manual_seed(seed)
-
-    long = lanczos(matrix, 1, start(), tol=1e-9, most=most)
-    truth = float(long.values[0])
-    power = power_iteration(matrix, 1, start(), tol=1e-6, most=most)
-    fresh = Curvature(model, [(x, y)])
-    stopped, took = timed(lambda: lanczos(fresh, 1, start(), tol=TOLERANCE), x.device.type, time.perf_counter)
-    out: dict[str, Any] = {"truth": truth, "lanczos": first_close(long, truth), "power": first_close(power, truth)}
-    out |= {"lanczos_stops": stopped.products, "lanczos_error": abs(float(stopped.values[0]) / truth - 1)}
-    out["seconds"] = took
+    truth = float(found("lanczos", tol=1e-9, most=most).values[0])
+    out: dict[str, Any] = {"truth": truth}
+    for name in METHODS:
+        n = first_close(found(name, tol=1e-6, most=most), truth)
+        if n is not None:
+            _, took = timed(lambda name=name, n=n: found(name, tol=0.0, most=n), x.device.type)  # type: ignore[misc]
+            out[name] = {"products": n, "seconds": round(took, 3)}
+    stopped, took = timed(lambda: found("lanczos", tol=TOLERANCE), x.device.type)
+    out["lanczos stops"] = stop(stopped.products, float(stopped.values[0]), truth, took)
     if peer:
         value, products, took = pyhessian(model, x, y, seed)
-        out |= {"pyhessian_stops": products, "pyhessian_error": abs(value / truth - 1), "pyhessian_seconds": took}
+        out["PyHessian stops"] = stop(products, value, truth, took)
+    return out
+
+
+def stop(products: int, value: float, truth: float, took: float) -> dict[str, float]:
+    return {"products": products, "error": abs(value / truth - 1), "seconds": round(took, 3)}
+
+
+def whole_spectrum(model: nn.Module, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    """Seconds and products over many mini-batches; on CUDA the memory beside what was there."""
+    seen = list(islice(images(args.classes, args.batch, device), args.spectrum))
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+    found, took = timed(lambda: hessian_spectrum(model, seen, tol=TOLERANCE), device.type, time.perf_counter)
+    out = {"batches": len(seen), "seconds": round(took, 1), "products": int(found.products.sum())}
+    if device.type == "cuda":
+        vectors = 21 * sum(p.numel() * p.element_size() for p in model.parameters())
+        out |= {"peak MB": (torch.cuda.max_memory_allocated() - before) // 2**20, "of it vectors": vectors // 2**20}
     return out
 
 
 def main() -> None:
     args = options(
-        __doc__, network="resnet18", weights="", classes=10, batch=128, batches=3, steps=100, device="cpu", most=400,
-        peers="", json=False,
+        __doc__, network="resnet18", weights="", classes=10, batch=128, batches=3, spectrum=0, steps=100, device="cpu",
+        most=400, peers="", json=False,
     )  # fmt: skip
     device = torch.device(args.device)
     if args.peers:
         sys.path.append(args.peers)
     model = network(args, device).eval()
-    rows = []
-    for i, (x, y) in enumerate(images(args.classes, args.batch, args.batches, device)):
-        rows.append(row(model, x, y, i, bool(args.peers), args.most))
-        print(json.dumps(rows[-1]), flush=True)
+    if args.spectrum:
+        print(json.dumps({"spectrum": whole_spectrum(model, args, device)}), flush=True)
+    ratios = []
+    for i, (x, y) in enumerate(islice(images(args.classes, args.batch, device), args.batches)):
+        found = row(model, x, y, i, bool(args.peers), args.most)
+        print(json.dumps(found), flush=True)
+        if "power iteration" in found:  # which may stand still before it is close
+            ratios.append(found["power iteration"]["products"] / found["lanczos"]["products"])
     if not args.json:
-        both = [r["power"] / r["lanczos"] for r in rows if r["power"]]
-        said = f"median {statistics.median(both):.1f}, " if both else ""
-        missed = f"power iteration stood still before that in {len(rows) - len(both)} of {len(rows)} batches"
-        print(f"products to {CLOSE:g} of the truth, power iteration / Lanczos: {said}{missed}")
+        said = ", ".join(f"{ratio:.1f}" for ratio in ratios)
+        print(f"products to {CLOSE:g} of the truth, power iteration / Lanczos: {said}; {args.batches} batches")
 
 
 if __name__ == "__main__":

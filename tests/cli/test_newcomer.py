@@ -114,8 +114,6 @@ def test_a_gate_that_passes_says_so(said: Said) -> None:
     np.savez("x.npz", logits=Z, labels=Y)
     code, out, _ = said("audit", "x.npz", *QUICK, "--fail-if", "nll > 9")
     assert code == 0 and "gate 'nll > 9' passes in x.npz: nll.value is " in out
-    code, _, err = said("audit", "x.npz", *QUICK, "--fail-if", "nll > 0")
-    assert code == 3 and "fails" in err
 
 
 def test_usage_errors_say_where_the_help_is(said: Said) -> None:

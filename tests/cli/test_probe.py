@@ -250,8 +250,8 @@ def test_a_network_without_parameters_has_a_distance(models: Path, capsys: pytes
 
 def test_a_model_is_attacked_on_what_it_is_fed(runs: list[str], tmp_path: Path) -> None:
     """A model that knows its own mean and std is normalised by them, when it predicts and when it is attacked."""
-    from calibrant.cli.probe_request import Request
-    from calibrant.cli.probe_robustness import robustness as probe
+    from calibrant.cli.probes.request import Request
+    from calibrant.cli.probes.robustness import robustness as probe
     from calibrant.ensembles.reference import Reference
 
     members, data = load_run(runs[0]).members, load("digits")

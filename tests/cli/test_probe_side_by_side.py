@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from calibrant.attacks import FGSM, Bounds, assess
 from calibrant.cli import run
-from calibrant.cli.probe import PROBES
-from calibrant.cli.probe_objective import objective
-from calibrant.cli.probe_request import Request
+from calibrant.cli.probes import PROBES
+from calibrant.cli.probes.objective import objective
+from calibrant.cli.probes.request import Request
 from calibrant.data import Batches, load
 from calibrant.diagnostics import hessian_spectrum, sample_hardness
 from calibrant.ensembles.reference import resolve
@@ -24,6 +24,8 @@ from calibrant.metrics.evaluate import evaluate
 from calibrant.training import How, read, train
 from calibrant.training import load as load_run
 
+SIZES = {"train": 300, "validation": 60, "calibration": 60, "test": 60}
+FEW = "data.sizes={" + ", ".join(f"{part}={n}" for part, n in SIZES.items()) + "}"
 CNN = "network={name='cifar_cnn', dropout=0.2}"
 ALL = "hessian,hardness,variance,fourier,neighbours,sharpness,signs,pep_effect,overfitting,landscape,attack"
 SMALL = ["--batches", "2", "--batch", "16", "--limit", "24", "--passes", "3", "--members", "4", "--sigma", "0.05"]
@@ -35,7 +37,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Two losses on digits, with their epochs."""
     root = tmp_path_factory.mktemp("side")
     for loss in ("cross_entropy", "focal"):
-        settings = ["epochs=2", CNN, f"loss={loss}", "optimiser.weight_decay=0.01"]
+        settings = ["epochs=2", FEW, CNN, f"loss={loss}", "optimiser.weight_decay=0.01"]
         how = How("cpu", quiet=True, keep_epochs=True, keep_weights=2)
         train(read("digits/cross_entropy", settings), root / loss, how)
     return [str(root / "cross_entropy"), str(root / "focal")]
@@ -76,7 +78,7 @@ def test_the_hessian_is_that_of_the_training_loss(
     runs: list[str], probed: tuple[Path, dict[str, dict[str, object]]]
 ) -> None:
     """Focal with weight decay, on the items that every model sees."""
-    model, data = resolve(runs[1]), load("digits")
+    model, data = resolve(runs[1]), load("digits", sizes=SIZES)
     options = {"batch": 16, "batches": 2}
     request = Request((model,), data, ("test",), None, torch.device("cpu"), Path(), options)
     found = objective(request, model, 2)
@@ -100,7 +102,7 @@ def test_each_probe_is_its_function(runs: list[str], probed: tuple[Path, dict[st
     assert hard["never"] == found.never and hard["correlation"]["value"] == found.rank_correlation().value
     assert [e["epoch"] for e in hard["optimal_ece"]["test"]] == [1, 2] and hard["optimal_ece"]["test"][0]["oracle"]
     assert not hard["optimal_ece"]["validation"][0]["oracle"]
-    data = load("digits")
+    data = load("digits", sizes=SIZES)
     members = load_run(runs[0]).members
     part = data["test"].take(torch.arange(24), data["test"].split)
     ((x, y, _),) = Batches(part, 24, mean=data.mean, std=data.std)
@@ -131,7 +133,7 @@ def test_what_is_finished_is_not_redone(
 ) -> None:
     out = probed[0]
     stamps = {p: p.stat().st_mtime_ns for p in out.rglob("*.safetensors")}
-    import calibrant.cli.probe_features as module
+    import calibrant.cli.probes.features as module
 
     monkeypatch.setattr(module, "feature_variance", lambda *a, **k: pytest.fail("measured twice"))
     words = ["probe", *runs, "--what", "variance", "-o", str(out), *SMALL, "--device", "cpu", "--json"]
@@ -157,7 +159,7 @@ def test_signs_need_two_networks(runs: list[str], tmp_path: Path, capsys: pytest
 
 
 def test_a_plane_through_three_runs(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    train(read("digits/cross_entropy", ["epochs=1", CNN, "seed=1"]), tmp_path / "third", How("cpu", quiet=True))
+    train(read("digits/cross_entropy", ["epochs=1", FEW, CNN, "seed=1"]), tmp_path / "third", How("cpu", quiet=True))
     words = ["probe", runs[0], "--what", "landscape", "--through", f"{runs[1]},{tmp_path / 'third'}", "--grid", "3"]
     assert run([*words, "-o", str(tmp_path / "out"), "--batch", "16", "--device", "cpu", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["landscape"]["models"][0]

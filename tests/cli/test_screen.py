@@ -105,16 +105,3 @@ def test_apply_says_what_it_did_in_one_line(said: Said) -> None:
     said("decide", "run/calibration.npz", "--accept", "0.8", "-o", "rule")
     text = said("apply", "rule", "run/test.npz", "-o", "ruled.npz")
     assert text.startswith("ruled.npz: 300 items, ") and "% accepted" in text and text.count("\n") == 1
-
-
-def test_the_next_command_keeps_the_names_of_columns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    z = 6 * rng.normal(size=(400, 3))
-    np.savez("p.npz", scores=z, truth=rng.integers(0, 3, 400))
-    assert run(["audit", "p.npz", "--logits-key", "scores", "--labels-key", "truth"]) == 0
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("next: "))
-    command = line.removeprefix("next: calibrant ").split()
-    assert run(command) == 0, line

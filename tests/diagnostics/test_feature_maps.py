@@ -44,10 +44,10 @@ def test_data_uncertainty_is_averaged_over_channels_of_one_pass() -> None:
 
 def test_smoothing_layers_are_seen_and_reduce_the_variance() -> None:
     model = build("resnet18", classes=10, in_channels=3, size=(32, 32), dropout=0.3)
-    images = torch.randn(4, 3, 32, 32, generator=RNG), torch.zeros(4, dtype=torch.long)
+    images = torch.randn(2, 3, 32, 32, generator=RNG), torch.zeros(2, dtype=torch.long)
     state, modes = torch.get_rng_state(), [m.training for m in model.modules()]
-    plain = feature_variance(model, images, passes=3)
-    smooth = feature_variance(calibrant.smooth(model), images, passes=3)
+    plain = feature_variance(model, images, passes=2)
+    smooth = feature_variance(calibrant.smooth(model), images, passes=2)
     assert [name for name in plain.layers if "layer" in name] == [f"layer{i}.{j}" for i in (1, 2, 3, 4) for j in (0, 1)]
     ends = dict(zip(smooth.layers, smooth.model.mean(1).tolist(), strict=True))
     first = next(name for name in ends if name.startswith(("before", "after")))

@@ -77,7 +77,7 @@ def test_naive_covariance_over_items_whatever_the_batches() -> None:
 
 def test_the_spread_over_items_covers_the_correlation() -> None:
     """95% intervals from `correlation` over 200 draws of 100 items, AR(1) along one axis: r(1) = (ρ + 0)/2."""
-    from calibrant.report.probes import over
+    from calibrant.cli.probes.wording import over
 
     rho, hits = 0.6, 0
     for seed in range(200):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.diagnostics.fisher_trace import fisher_trace
 from calibrant.diagnostics.pep_effect import pep_effect
 from calibrant.functional.trace import exact, hutchinson
 
@@ -80,9 +79,10 @@ def test_the_measured_gain_follows_the_prediction_for_small_sigma() -> None:
     assert large / small == pytest.approx(4, rel=0.05)  # B_σ grows as σ²
 
 
-def test_stochastic_fisher_covers_the_exact_one() -> None:
-    model = tiny()
-    parameters, batches = dict(model.named_parameters()), [(X, Y)]
-    truth = fisher_trace(model, parameters, batches, 0, G).value
-    found = fisher_trace(model, parameters, batches, 400, torch.Generator().manual_seed(3))
-    assert abs(found.value - truth) < 4 * found.standard_error
+def test_both_traces_by_probes_cover_the_exact_ones() -> None:
+    truth = pep_effect(tiny(), [(X[:4], Y[:4]), (X[4:], Y[4:])], where="all", probes=0)
+    found = pep_effect(tiny(), (X, Y), where="all", probes=400, seed=3)
+    for name in ("laplacian", "fisher"):
+        by_probes, exactly = getattr(found, name), getattr(truth, name)
+        assert abs(by_probes.value - exactly.value) < 4 * by_probes.standard_error
+    assert found.items == truth.items == 9

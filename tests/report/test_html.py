@@ -17,12 +17,16 @@ from calibrant.errors import FileError, InputError
 from calibrant.functional import reduce
 from calibrant.functional.decomposition import event_bins
 from calibrant.functional.scores import positive_class
+from calibrant.metrics.compare import Comparison, Difference, compare
 from calibrant.metrics.evaluate import evaluate
+from calibrant.posthoc.advise import Advice, Tried
+from calibrant.report import numbers
 from calibrant.report.html import Audit, render, write
 from calibrant.report.page import json_for_html
 from calibrant.types import Predictions
 
 EVIL = "<script>alert(1)</script>"
+P = predictions([[2.0, 0.0, 1.0], [0.0, 1.0, 3.0], [1.0, 0.0, 0.0], [0.0, 2.0, 0.0]], [0, 2, 1, 1])
 
 
 class Page(HTMLParser):
@@ -54,8 +58,8 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
-def test_nothing_is_loaded_from_anywhere(audit: Callable[..., Audit]) -> None:
-    text = render([audit(classes=list("abcdef"))], command="calibrant audit toy.npz")
+def test_nothing_is_loaded_from_anywhere_and_no_element_id_stands_twice(audit: Callable[..., Audit]) -> None:
+    text = render([audit(classes=list("abcdef")), audit(seed=2)], command="calibrant audit toy.npz")
     page = Page(text)
     for tag, attributes in page.tags:
         assert tag not in ("img", "iframe", "object", "embed", "base", "form"), tag
@@ -67,17 +71,15 @@ def test_nothing_is_loaded_from_anywhere(audit: Callable[..., Audit]) -> None:
     (policy,) = [a["content"] for t, a in page.tags if t == "meta" and a.get("http-equiv") == "Content-Security-Policy"]
     assert policy is not None and policy.startswith("default-src 'none'")
     assert "unsafe-eval" not in policy and "script-src 'sha256-" in policy
-
-
-def test_no_element_id_twice(audit: Callable[..., Audit]) -> None:
-    ids = [a["id"] for _, a in Page(render([audit(seed=1), audit(seed=2)], command="x")).tags if a.get("id")]
+    ids = [a["id"] for _, a in page.tags if a.get("id")]
     clips = [i for i in ids if i is not None and re.fullmatch(r"[pmC].*", i)]
     own = [i for i in ids if i not in clips]
     assert len(own) == len(set(own))
 
 
-def test_what_it_says(audit: Callable[..., Audit]) -> None:
-    found = audit(name="mine.npz", classes=["ant", "bee", "cat", "dog", "elk", "fox"], ids=range(2000))
+def test_what_it_says(make: Callable[..., Predictions]) -> None:
+    p = make(classes=["ant", "bee", "cat", "dog", "elk", "fox"], ids=range(2000))
+    found = Audit.of(p, evaluate(p, replicates=20), "mine.npz")
     page = Page(render([found], command="calibrant audit mine.npz --html r.html"))
     for part in (
         "Can you trust mine.npz?",
@@ -89,6 +91,10 @@ def test_what_it_says(audit: Callable[..., Audit]) -> None:
         "What to do next",
         "sum over classes",
         "Decide on an accuracy before you look at this table",
+        "Brier score, decomposed",
+        "ECE from confidence and AUROC",
+        "bins underconfident",
+        "Test of calibration",
     ):
         assert part in page.text, part
     for name in found.report:
@@ -99,14 +105,10 @@ def test_text_of_users_stays_text(audit: Callable[..., Audit]) -> None:
     names = [EVIL, "</script><b>", '"onload="x', "a&b", "\u2028", "{{ 7 * 7 }}"]
     found = audit(name=EVIL, n=300, classes=names, ids=[f"{EVIL}{i}" for i in range(300)])
     found = replace(found, report=replace(found.report, file=EVIL))
-    rows = [{"metric": EVIL, "difference": 0.1, "low": 0, "high": 1, "p": 0.5, "verdict": EVIL}]
-    text = render(
-        [found, found],
-        command=EVIL,
-        title=EVIL,
-        comparison={"a": EVIL, "b": EVIL, "rows": rows},
-        advice={"sentence": EVIL, "rows": [{EVIL: EVIL}], "command": EVIL, "chosen": EVIL},
-    )
+    advice = Advice(EVIL, EVIL, EVIL, (Tried(EVIL, evaluate(P, intervals=False), None, (EVIL,)),), command=EVIL)
+    difference = Difference("ece", 0.1, 0.2, 0.1, 0.0, 1.0, 0.5, 0.5, verdict=EVIL)
+    compared = Comparison(EVIL, EVIL, 300, (difference,))
+    text = render([found, found], command=EVIL, title=EVIL, comparisons=[compared], advice=advice)
     page = Page(text)
     assert "<script>alert" not in text
     assert len([t for t, _ in page.tags if t == "script"]) == 2
@@ -138,17 +140,16 @@ def test_a_thousand_classes_and_many_items_stay_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "p",
+    ("p", "bins"),
     [
-        predictions([[2.0, 0.0, 1.0]], [1]),
-        predictions([[2.0, 0.0]] * 5, [0] * 5),
-        predictions([[2.0, 0.0]] * 5, [1] * 5),
-        predictions(predicted=[1, 0], confidence=[1.0, 0.0], labels=[1, 1]),
-        predictions([[1e4, -1e4], [float("-inf"), 0.0]], [0, 1]),
+        (predictions([[2.0, 0.0, 1.0]], [1]), 1),
+        (predictions([[2.0, 0.0]] * 5, [0] * 5), 15),
+        (predictions([[2.0, 0.0]] * 5, [1] * 5), 1),
+        (predictions(predicted=[1, 0], confidence=[1.0, 0.0], labels=[1, 1]), 15),
+        (predictions([[1e4, -1e4], [float("-inf"), 0.0]], [0, 1]), 15),
     ],
     ids=["N=1", "all right", "all wrong", "confidence 0 and 1", "saturated"],
 )
-@pytest.mark.parametrize("bins", [1, 15])
 def test_extremes(p: Predictions, bins: int) -> None:
     text = render([Audit.of(p, evaluate(p, bins=bins))], command="x")
     assert "nan" not in Page(text).text.lower().replace("finance", "")
@@ -176,11 +177,10 @@ def test_the_bounds_of_a_stream_are_a_sentence(audit: Callable[..., Audit]) -> N
 
 def test_notes_about_a_file_stand_before_its_verdict_as_text(audit: Callable[..., Audit]) -> None:
     doubted = replace(audit(), notes=("every row of <b>these</b> logits sums to 1",))
-    text = render([doubted], command="x")
-    assert "Every row of &lt;b&gt;these&lt;/b&gt; logits sums to 1." in text
-    assert text.index("sums to 1.") < text.index('<p class="verdict">')
-    both = render([audit(), doubted], command="x")
-    assert both.count("sums to 1.") == 1 and "doubt" not in render([audit()], command="x").split("</style>")[1]
+    text = render([audit(), doubted], command="x")
+    assert text.count("Every row of &lt;b&gt;these&lt;/b&gt; logits sums to 1.") == 1
+    before, after = text.split("sums to 1.")
+    assert before.count('<p class="verdict">') == after.count('<p class="verdict">') == 1, "it stands before its own"
 
 
 def test_positive_class_says_so() -> None:
@@ -194,19 +194,15 @@ def test_positive_class_says_so() -> None:
 
 
 def test_side_by_side_with_the_paired_comparison(audit: Callable[..., Audit]) -> None:
-    rows = [{"metric": "ece", "difference": -0.012, "low": -0.02, "high": -0.004, "p": 0.0003, "verdict": "better"}]
-    advice = {
-        "sentence": "Temperature it is.",
-        "chosen": "temperature",
-        "rows": [
-            {"method": "temperature", "nll": {"before": 0.5, "after": 0.25}},
-            {"method": "none", "nll": {"before": 0.5}},
-        ],
-    }
+    better = Difference("ece", 0.03, 0.018, -0.012, -0.02, -0.004, 0.0003, 0.0003, verdict="better")
+    compared = Comparison("a.npz", "b.npz", 2000, (better,))
     a, b = audit(name="a.npz"), audit(name="b.npz", sharpness=1.0)
-    text = render([a, b], command="x", comparison={"a": "a.npz", "b": "b.npz", "rows": rows}, advice=advice, after=b)
-    page = Page(text)
-    for part in ("Side by side", "−1.20 pp", "better", "Temperature it is.", "nll after", "0.2500", "before and after"):
+    change = compare(P, P, metrics=("nll", "ece", "auroc"), replicates=20)
+    tried = (Tried("none", a.report, None), Tried("temperature", b.report, change))
+    advice = Advice("Temperature it is.", "temperature", "judged on half", tried)
+    page = Page(text := render([a, b], command="x", comparisons=[compared], advice=advice, after=b))
+    nll = numbers.value("nll", b.report["nll"].value)
+    for part in ("Side by side", "−1.20 pp", "Temperature it is.", f"{nll} within noise", "before and after"):
         assert part in page.text, part
     assert text.count('<tr class="chosen">') == 1
 
@@ -227,24 +223,11 @@ def test_the_same_input_gives_the_same_page(audit: Callable[..., Audit], monkeyp
     assert "1970-01-01" in first
 
 
-def test_specialists_find_the_decompositions(make: Callable[..., Predictions]) -> None:
-    p = make(n=300)
-    page = Page(render([Audit.of(p, evaluate(p, replicates=20))], command="x"))
-    for part in (
-        "Brier score, decomposed",
-        "ECE from confidence and AUROC",
-        "bins underconfident",
-        "Test of calibration",
-    ):
-        assert part in page.text, part
-
-
 def test_one_file_before_and_after_starts_with_its_verdict(audit: Callable[..., Audit]) -> None:
-    rows = [
-        {"metric": "ece", "difference": -0.1, "low": -0.2, "high": -0.05, "p": 0.3, "p_holm": 0.6, "verdict": "better"}
-    ]
+    better = Difference("ece", 0.2, 0.1, -0.1, -0.2, -0.05, 0.3, 0.6, verdict="better")
     before, after = audit(), audit(sharpness=1.0)
-    text = Page(render([before], command="x", after=after, comparison={"a": "raw", "b": "calm", "rows": rows})).text
+    compared = Comparison("raw", "calm", 2000, (better,))
+    text = Page(render([before], command="x", after=after, comparisons=[compared])).text
     assert text.index("says") < text.index("What to do next") < text.index("Is the difference real?")
     assert "verdict on calm" in text
     assert "0.60" in text  # Holm's p is what the verdict was made with

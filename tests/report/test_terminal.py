@@ -6,9 +6,11 @@ from rich.console import Console, RenderableType
 
 from calibrant import predictions
 from calibrant.metrics import METRICS
+from calibrant.metrics.compare import Comparison, Difference
 from calibrant.metrics.evaluate import evaluate
 from calibrant.report import numbers, terminal
 from calibrant.report.explain import MEANING
+from calibrant.report.panels import Table
 from calibrant.report.steps import next_steps
 
 
@@ -43,11 +45,11 @@ def test_side_by_side_has_a_column_per_file() -> None:
 
 
 def test_comparison_in_words() -> None:
-    rows = [
-        {"metric": "ece", "difference": -0.012, "low": -0.02, "high": -0.004, "p": 0.0003, "verdict": "better"},
-        {"metric": "nll", "difference": None, "low": None, "high": None, "p": None, "verdict": "within noise"},
-    ]
-    text = shown(terminal.compare_table({"rows": rows}))
+    rows = (
+        Difference("ece", 0.03, 0.018, -0.012, -0.02, -0.004, 0.0003, 0.0003, verdict="better"),
+        Difference("nll", None, None, verdict="within noise"),
+    )
+    text = shown(terminal.compare_table(Comparison("a", "b", 100, rows)))
     assert "−1.20 pp" in text
     assert "−2.00 pp … −0.40 pp" in text
     assert "< 0.001" in text
@@ -59,7 +61,7 @@ def test_records_of_any_columns() -> None:
         {"method": "temperature", "nll": 0.25, "ok": True},
         {"method": "isotonic", "nll": None, "why": ["a", "b"]},
     ]
-    text = shown(terminal.records_table(records, chosen="temperature"))
+    text = shown(terminal.text_table(Table.of("", records, chosen=0)))
     for part in ("temperature", "0.2500", "yes", "isotonic", "a, b"):
         assert part in text
 
@@ -73,7 +75,8 @@ def test_a_column_named_after_a_metric_has_its_unit() -> None:
     """Percent for shares, plain numbers for NLL and Brier, in every table."""
     ece = {"value": 0.0123, "low": 0.01, "high": 0.02}
     record = {"method": "x", "nll": 0.25, "ece": ece, "ece after": 0.5, "room_ece": 0.004, "brier": 0.125, "auroc": 0.9}
-    text = shown(terminal.records_table([record | {"variance_of_confidence": 0.0625, "gap": -0.01, "items": 3.0}]))
+    records = [record | {"variance_of_confidence": 0.0625, "gap": -0.01, "items": 3.0}]
+    text = shown(terminal.text_table(Table.of("", records)))
     for part in ("0.2500", "1.23% [1.00, 2.00]", "50.00%", "0.40%", "0.1250", "90.00%", "0.0625", "−1.00%"):
         assert part in text
     assert "3.0" not in text

@@ -10,7 +10,6 @@ from calibrant.bench.claims import Summary
 from calibrant.bench.reproduction import gpu_minutes
 from calibrant.bench.store import Cell
 from calibrant.bench.table_text import difference, of_group
-from calibrant.provenance import provenance
 from calibrant.report import page
 from calibrant.report.numbers import metric_of
 from calibrant.report.plots.forest import Difference, differences
@@ -31,34 +30,24 @@ COLOUR = {
 
 def render(cells: Sequence[Cell], *, command: str) -> str:
     """The whole page."""
-    from markupsafe import Markup
-
     found = claims.summaries(cells)
     used = {c.key: c for s in found for c in s.cells}.values()
-    script = page.read("report.js")
-    text: str = (
-        page.environment()
-        .get_template("claims.html")
-        .render(
-            title="Do the five papers hold?",
-            papers=claims.by_paper(found),
-            words=Counter(s.word for s in found),
-            claims=len(found),
-            cells=len(used),
-            minutes=gpu_minutes(used),
-            figures={s.claim.name: figure(s) for s in found},
-            rows=claims.rows,
-            head=claims.HEAD,
-            colour=COLOUR,
-            rule=[p.splitlines() for p in (verdict.__doc__ or "").replace("*", "").strip().split("\n\n")],
-            command=command,
-            made=provenance(),
-            style=Markup(page.read("report.css")),
-            script=Markup(script),
-            script_hash=page.script_hash(script),
-        )
+    return page.render(
+        "claims.html",
+        command,
+        {},
+        title="Do the five papers hold?",
+        papers=claims.by_paper(found),
+        words=Counter(s.word for s in found),
+        claims=len(found),
+        cells=len(used),
+        minutes=gpu_minutes(used),
+        figures={s.claim.name: figure(s) for s in found},
+        rows=claims.rows,
+        head=claims.HEAD,
+        colour=COLOUR,
+        rule=[p.splitlines() for p in (verdict.__doc__ or "").replace("*", "").strip().split("\n\n")],
     )
-    return text.lstrip()
 
 
 def figure(summary: Summary) -> str:

@@ -86,10 +86,11 @@ def app(asked: str | None = None) -> typer.Typer:
 def load(verb: str) -> Any:
     """The verb's function, or its group of commands."""
     name = "list_" if verb == "list" else verb  # `list` is Python's own
-    gc.disable()  # modules stay, and looking for garbage among them takes a tenth of the time that torch needs
+    gc.disable()  # modules stay; looking for garbage among them takes a tenth of the time that torch needs, or a page
     try:
         return getattr(import_module(f"calibrant.cli.{name}"), name)
     finally:
+        gc.freeze()
         gc.enable()
 
 

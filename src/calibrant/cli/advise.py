@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.console import block_json, say
+from calibrant.cli.console import block, block_json, say
+from calibrant.display import aligned
 from calibrant.errors import InputError
 from calibrant.report import advice
 from calibrant.types import SCHEMA
@@ -50,7 +51,7 @@ def advise(
     for s, options in found:
         say(f"{s.says}.")
         say(advice.sentence(s, options))
-        _print([HEAD, *(_line(o) for o in options)])
+        block("\n".join(aligned([HEAD, *(_line(o) for o in options)])))
         say()
     say("* recommended. train: networks trained from the start; pass: forward passes.")
     say("NLL: median change, against the plain network after temperature scaling; then")
@@ -69,7 +70,7 @@ def _one(method: str, as_json: bool) -> None:
         say("not measured yet")
         return
     head = ("network", "seeds", *(title for title, *_ in COLUMNS))
-    _print([head, *((row["where"], str(row["seeds"]), *cells_of(row["values"])) for row in rows)])
+    block("\n".join(aligned([head, *((row["where"], str(row["seeds"]), *cells_of(row["values"])) for row in rows)])))
     for row in rows:
         if row["scale"] != "paper":
             say(f"{row['where']}: schedule {row['scale']}, not the full one")
@@ -97,9 +98,3 @@ def _line(o: advice.Option) -> tuple[str, ...]:
     change = f"{100 * o.change:+.0f}%".replace("-", "−")
     tallies = (f"{t.better}/{t.worse}/{t.judged}" if t.judged else "–" for t in (o.nll, o.ece, o.auroc))
     return ("*" if o.recommended else "", o.title, str(o.trainings), str(o.passes), change, *tallies)
-
-
-def _print(lines: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
-    for line in lines:
-        say("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())

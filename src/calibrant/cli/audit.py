@@ -16,7 +16,7 @@ import typer
 
 import calibrant.provenance as provenance
 from calibrant.cli import gate
-from calibrant.cli.audit_inputs import Audited, Options, audited, grouped
+from calibrant.cli.audit_inputs import Audited, Options, audited, grouped, ruled
 from calibrant.cli.audit_show import page, show
 from calibrant.cli.console import block_json, say
 from calibrant.cli.options import Everything, Html, Intervals, Json
@@ -92,9 +92,10 @@ def _found(preds: Sequence[Path], by: str | None, width: float | None, rule: Pat
     if width is not None:
         found = [replace(a, plan={"width": width, "items": plan(a.report, width)}) for a in found]
     if rule is not None:
-        from calibrant.cli.audit_rule import judged
+        from calibrant.decisions.storage import load_rule
 
-        found = [replace(a, rule=j) for a, j in zip(found, judged(rule, found, o.allow_reuse), strict=True)]
+        chosen = load_rule(rule)
+        found = [replace(a, rule=ruled(a, chosen, o)) for a in found]
     return found
 
 

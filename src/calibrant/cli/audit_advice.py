@@ -17,25 +17,26 @@ BUDGET = 5.0
 
 def advice_for(found: Sequence[Audited], calibration: Path | None, asked: bool, o: Options) -> Advice | None:
     """Advice on one file. If an option asked for it, what stands in the way is an error; else it is left out."""
-    insists = calibration is not None or asked
-    if len(found) != 1:
-        if insists:
-            raise InputError(f"--calibration and --advise are about one file, not {len(found)}")
+    if (why := _obstacle(found, calibration)) is not None:
+        if asked or calibration is not None:
+            raise InputError(why)
         return None
-    p = found[0].predictions
-    if p is None or p.logits is None:
-        if insists:
-            why = "was streamed" if p is None else "holds only predicted and confidence"
-            raise InputError(f"{found[0].report.file}: no advice, because it {why}; pass logits that fit into memory")
-        return None
-    if calibration is None and p.n < FEWEST:
-        if insists:
-            raise InputError(f"{found[0].report.file}: {p.n} items are too few to split; pass --calibration FILE")
-        return None
-    held = None
-    if calibration is not None:
-        held = replace(found[0].reading, labels=None).read(calibration)
+    p, reading = found[0].predictions, found[0].reading
+    assert p is not None
+    held = None if calibration is None else replace(reading, labels=None).read(calibration)
     return advise(p, held, seed=o.seed, budget=BUDGET, allow_reuse=o.allow_reuse)
+
+
+def _obstacle(found: Sequence[Audited], calibration: Path | None) -> str | None:
+    if len(found) != 1:
+        return f"--calibration and --advise are about one file, not {len(found)}"
+    p, file = found[0].predictions, found[0].report.file
+    if p is None or p.logits is None:
+        why = "was streamed" if p is None else "holds only predicted and confidence"
+        return f"{file}: no advice, because it {why}; pass logits that fit into memory"
+    if calibration is None and p.n < FEWEST:
+        return f"{file}: {p.n} items are too few to split; pass --calibration FILE"
+    return None
 
 
 def before_and_after(advice: Advice | None, o: Options) -> dict[str, Any]:
@@ -52,6 +53,7 @@ def before_and_after(advice: Advice | None, o: Options) -> dict[str, Any]:
 def show_advice(console: Any, advice: Advice) -> None:
     """The table side by side, and the recommendation."""
     from calibrant.report import terminal
+    from calibrant.report.panels import Table
 
     rows = [
         {"": row["method"].replace("+", " + ")}
@@ -59,7 +61,8 @@ def show_advice(console: Any, advice: Advice) -> None:
         | {"verdict": row.get("nll verdict")}
         for row in advice.rows
     ]
-    console.print(terminal.records_table(rows, chosen=advice.chosen.replace("+", " + ")))
+    chosen = next((i for i, row in enumerate(advice.rows) if row["method"] == advice.chosen), None)
+    console.print(terminal.text_table(Table.of("", rows, chosen)))
     console.say(advice.how, "dim")
     console.say(advice.sentence, "bold")
     console.print()

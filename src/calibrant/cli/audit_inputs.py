@@ -25,6 +25,7 @@ from calibrant.types import Predictions, Report
 
 if TYPE_CHECKING:
     from calibrant.decisions.judge import Judgement
+    from calibrant.decisions.rule import Rule
     from calibrant.executors import Pool
     from calibrant.functional.binning import BinSums
 
@@ -157,6 +158,15 @@ def grouped(each: Audited, path: Path, column: str, o: Options) -> Subgroups:
     assert found.group is not None and found.group_names is not None
     judging = o.judging | {"metrics": list(dict.fromkeys([*(o.names or HEADLINE), "gap"]))}
     return subgroups(each.predictions, found.group, found.group_names, column, **judging)
+
+
+def ruled(each: Audited, rule: Rule, o: Options) -> Judgement:
+    """What a rule does to the audited items."""
+    from calibrant.decisions.judge import judge
+
+    if each.predictions is None:
+        raise InputError(f"{each.report.file}: a rule is judged on items in memory, and this was streamed")
+    return judge(rule, each.predictions, allow_reuse=o.allow_reuse)
 
 
 def _streamed(path: Path, reading: Reading, o: Options) -> Audited:

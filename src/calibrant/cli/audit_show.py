@@ -15,6 +15,7 @@ from calibrant.metrics.stream_report import bounds_line
 from calibrant.types import Report
 
 if TYPE_CHECKING:
+    from calibrant.decisions.judge import Judgement
     from calibrant.metrics.subgroups import Subgroups
     from calibrant.posthoc.advise import Advice
 
@@ -34,13 +35,13 @@ def page(found: Sequence[Audited], compared: Sequence[Any], told: Advice | None,
     file = [a.report.file if len(found) > 1 else None for a in found]
     panels = [group_panel(a.by, f, o.names or HEADLINE) for a, f in zip(found, file, strict=True) if a.by is not None]
     if any(a.rule is not None for a in found):
-        from calibrant.cli.audit_rule import rule_panel
+        from calibrant.report import rule
 
-        panels += [rule_panel(a.rule, a.report.file) for a in found if a.rule is not None]
+        panels += [rule.panel(a.rule, a.report.file) for a in found if a.rule is not None]
     return html.render(
         parts,
         command=provenance.command(),
-        comparison=list(compared) or None,
+        comparisons=compared,
         advice=told,
         panels=panels,
         **before_and_after(told, o),
@@ -77,9 +78,7 @@ def show(
         console.print()
     for each in found:
         if each.rule is not None:
-            from calibrant.cli.audit_rule import show_rule
-
-            show_rule(console, each.rule)
+            _show_rule(console, each.rule)
     if told is not None:
         from calibrant.cli.audit_advice import show_advice
 
@@ -97,16 +96,27 @@ def _show_groups(console: Any, found: Subgroups, shown: Sequence[str]) -> None:
     """Four metrics fit 80 columns beside a name; JSON and the report have the others."""
     from calibrant.report import groups, terminal
 
-    worst = None if found.worst is None else found.worst.name
     names = [n for n in shown if n in found.parts[0].report and n not in ("nll", "brier")] or list(shown)
-    console.print(terminal.records_table(groups.rows(found, names[:4], groups.narrow), chosen=worst, style="bold red"))
+    console.print(terminal.text_table(groups.table(found, names[:4], groups.narrow)))
     console.say(groups.EACH, "dim")
     console.say(groups.sentence(found), "bold")
     console.print()
 
 
+def _show_rule(console: Any, judgement: Judgement) -> None:
+    from calibrant.report import rule, terminal
+
+    console.say(f"rule  {judgement.sentence}")
+    if judgement.reused:
+        console.say(rule.REUSED, style="bold red")
+    for table in rule.tables(judgement):
+        console.print(terminal.text_table(table))
+    console.print()
+
+
 def _show_plan(console: Any, report: Report, found: dict[str, Any], shown: Sequence[str]) -> None:
     from calibrant.report import terminal
+    from calibrant.report.panels import Table
 
     width = found["width"]
     rows = []
@@ -114,7 +124,7 @@ def _show_plan(console: Any, report: Report, found: dict[str, Any], shown: Seque
         e, n = report[name], found["items"][name]
         now = None if e.low is None or e.high is None else f"{e.high - e.low:.4f}"
         rows.append({"metric": name, "width now": now, f"items for {width:g}": None if n is None else f"{n:,}"})
-    console.print(terminal.records_table(rows))
+    console.print(terminal.text_table(Table.of("", rows)))
     console.say(f"items for a 95% interval of that width, if new ones are like these {report.n:,}", "dim")
     console.print()
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.bench_move import merge, pack, unpack
-from calibrant.cli.bench_plan import print_plan
-from calibrant.cli.bench_show import Json, Results, readable, report, say_cells, show
+from calibrant.cli.bench_show import Results, readable, report, say_cells, say_plan, show
 from calibrant.cli.console import block_json, say
+from calibrant.cli.options import DataRoot, Device, Json
 from calibrant.errors import FailedError, InputError
 from calibrant.types import SCHEMA
 
@@ -48,8 +48,8 @@ def run(
     results: Results = Path("results"),
     runs: Runs = Path("runs"),
     settings: Settings = None,
-    data_root: Annotated[Path | None, typer.Option(help="folder of the data; by default CALIBRANT_DATA")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda")] = "auto",
+    data_root: DataRoot = None,
+    device: Device = "auto",
     parallel: Annotated[int, typer.Option(help="processes side by side on one machine", min=1)] = 1,
     ray: Annotated[
         str | None, typer.Option(help="a Ray cluster: its address, or local; a GPU takes --parallel steps at a time")
@@ -192,7 +192,7 @@ def cost(
 
     size = _scale(scale, epochs) or "paper"
     asked = _asked(what, dict(setting(s) for s in settings or ()))
-    print_plan(asked, _seeds(seeds, size), size, Place(results, runs), as_json)
+    say_plan(asked, _seeds(seeds, size), size, Place(results, runs), as_json)
 
 
 @bench.command()
@@ -205,8 +205,10 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """B − A, paired by seed."""
+    from calibrant.papers import experiments
+
     asked = _scale(scale, epochs)
-    scales = {n: e.scale_name(asked) for n in (a, b) for e in _experiments(n) if asked is not None}
+    scales = {n: e.scale_name(asked) for n in (a, b) if n and asked is not None for e in experiments(n)}
     with readable(results) as store:
         cells = [c for n in (a, b) for c in store.cells(n) if c.scale == scales.get(n, c.scale)]
         _compare(a, b, cells, f"{f' at scale {asked}' if asked else ''} under {results}", as_json)
@@ -244,13 +246,6 @@ def _asked(what: Sequence[str], overrides: Mapping[str, Any]) -> list[Any]:
 
     rows = {e.name: e for name in what for e in experiments(name)}
     return [e.changed(overrides) if overrides else e for e in rows.values()]
-
-
-def _experiments(what: str) -> list[Any]:
-    """Those under a name; a name that no paper has is an error: there is nothing to measure under it."""
-    from calibrant.papers import experiments
-
-    return experiments(what) if what else []
 
 
 def _seeds(asked: int | None, scale: str | int) -> int | None:

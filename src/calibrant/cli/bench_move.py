@@ -8,8 +8,9 @@ from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.bench_show import Json, Results
+from calibrant.cli.bench_show import Results
 from calibrant.cli.console import block_json, say
+from calibrant.cli.options import Json
 from calibrant.errors import FailedError
 from calibrant.types import SCHEMA
 

@@ -1,4 +1,4 @@
-"""`calibrant bench show|report`: the papers' tables and claims beside what we measured, with verdicts."""
+"""`calibrant bench show|report|plan`: the papers' tables and claims beside what we measured, and what is left to do."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import block, block_json, say
+from calibrant.cli.options import Json
 from calibrant.errors import FailedError, FileError, InputError, unknown
 from calibrant.types import SCHEMA
 
 if TYPE_CHECKING:
+    from calibrant.bench.place import Place
+    from calibrant.bench.plan import Cost
     from calibrant.bench.reproduction import Entry
     from calibrant.bench.store import Cell, Store
+    from calibrant.papers import Experiment
     from calibrant.papers.reported import Table
 
 Results = Annotated[Path, typer.Option(help="folder of the cells")]
-Json = Annotated[bool, typer.Option("--json", help="print JSON to stdout")]
 WHAT = "PAPER, PAPER/TABLE or PAPER/TABLE/ROW; by default everything measured"
 
 
@@ -202,3 +205,31 @@ def say_cells(cells: Sequence[Cell]) -> None:
     for cell in cells:
         if cell.status == "failed":
             say(f"{cell.experiment} seed {cell.seed} failed: {cell.error}")
+
+
+def say_plan(asked: Sequence[Experiment], seeds: int | None, scale: str | int, place: Place, as_json: bool) -> None:
+    """Trainings and GPU minutes of every row that is not measured, from the paces of the store."""
+    from calibrant.bench.plan import plan
+
+    with readable(place.results) as store:
+        _say_plan(plan(asked, store.cells(), seeds, scale, place), as_json)
+
+
+def _say_plan(costs: Sequence[Cost], as_json: bool) -> None:
+    from calibrant.bench.plan import GPUS, wall
+
+    total = sum(c.total or 0.0 for c in costs)
+    if as_json:
+        rows = [asdict(c) for c in costs]
+        block_json({"schema": SCHEMA, "rows": rows, "gpu_minutes": total, "wall": {g: wall(costs, g) for g in GPUS}})
+        return
+    wide = max(len(c.experiment) for c in costs)
+    say(f"{'':<{wide}}  done  to train  epochs  GPU minutes")
+    for c in costs:
+        minutes = "unknown" if c.total is None else f"{c.total:.1f}"
+        say(f"{c.experiment:<{wide}}  {c.done:>4}  {c.trainings:>8}  {c.epochs:>6}  {minutes:>11}  {c.pace}")
+    trainings = sum(c.trainings for c in costs)
+    unknown = sum(c.unpaced for c in costs)
+    left = f", {unknown} of them without a measured pace and not counted" if unknown else ""
+    times = ", ".join(f"{wall(costs, g):.0f} on {g}" for g in GPUS)
+    say(f"{trainings} trainings{left}: {total:.0f} GPU minutes. Minutes to wait by number of GPUs: {times}")

@@ -89,7 +89,7 @@ def demo(
             out / "report.html",
             [html.Audit.of(t.test, t.audited, t.name) for t in found],
             after=html.Audit.of(first.after, first.again, called[1]),
-            comparison=comparison,
+            comparisons=[comparison],
             command=f"calibrant demo -o {out} --seed {seed}",
         )
     if as_json:

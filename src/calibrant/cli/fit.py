@@ -89,11 +89,13 @@ def described(fitted: FittedMap, out: Path | None = None) -> dict[str, Any]:
 def show(fitted: FittedMap, out: Path | None, preds: Path, everything: bool, reading: Reading) -> None:
     """What was fitted, and the command that applies it to the partner of these files."""
     from calibrant.report import terminal
+    from calibrant.report.panels import Table
 
     console, r = Console(), fitted.record
     if r.ranking:
         best = [row for i, row in enumerate(r.ranking) if everything or i < SHOWN or row["status"] == "chosen"]
-        console.print(terminal.records_table([ranked(row) for row in best], chosen="chosen"))
+        chosen = next((i for i, row in enumerate(best) if row["status"] == "chosen"), None)
+        console.print(terminal.text_table(Table.of("", [ranked(row) for row in best], chosen)))
         if len(best) < len(r.ranking):
             console.say(f"{len(r.ranking) - len(best)} more candidates: --all", "dim")
         if r.cut:

@@ -7,15 +7,16 @@ entry: the first line of its docstring. `docs/methods.md` is made from the same 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.console import block_json, say
+from calibrant.cli.console import block, block_json, say
 from calibrant.cli.options import Json
+from calibrant.display import aligned
 from calibrant.errors import unknown
 from calibrant.types import SCHEMA
 
@@ -90,7 +91,7 @@ def list_(
             counts = [{"name": name, "count": int(count), "summary": what} for name, count, what in lines]
             block_json({"schema": SCHEMA, "families": counts})
         else:
-            _print(lines, ("family", "entries", "what they are"))
+            block("\n".join(aligned([("family", "entries", "what they are"), *lines])))
         return
     entries = rows(family)
     if as_json:
@@ -99,12 +100,4 @@ def list_(
     elif not entries:
         say(f"{family}: not in this version yet")
     else:
-        _print(entries, ("name", "what it is"))
-
-
-def _print(lines: Sequence[tuple[str, ...]], head: tuple[str, ...]) -> None:
-    """Aligned columns; plain text, so that it can be cut and grepped."""
-    widths = [max(len(line[i]) for line in (head, *lines)) for i in range(len(head) - 1)]
-    for line in (head, *lines):
-        cells = (cell.rjust(w) if cell.isdigit() else cell.ljust(w) for cell, w in zip(line, widths, strict=False))
-        say("  ".join((*cells, line[-1])))
+        block("\n".join(aligned([("name", "what it is"), *entries])))

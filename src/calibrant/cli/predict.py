@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from calibrant.cli.console import block_json, say
-from calibrant.cli.ensemble_options import Ensembling, kept
+from calibrant.cli.ensemble_options import Ensembling, Smoothing, kept
 from calibrant.cli.model_data import Inputs, Setting, check_channels, inputs_of, opened_model
 from calibrant.cli.options import ClassAxis, Device, Json, Models
-from calibrant.cli.predict_stream import Smoothing
 from calibrant.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,9 +97,10 @@ def _fitting(
     found: Setting, models: Sequence[str], inputs: Inputs, split: str, class_axis: int
 ) -> tuple[Setting, dict[str, Any]]:
     """The models and data, checked against each other, and how the models are run."""
-    from calibrant.cli.predict_answers import agree, known_classes, on_blank_items
+    from calibrant.cli.answers import agree, known_classes, on_blank_items
     from calibrant.data.label_maps import IGNORED
     from calibrant.functional.inputs import as_split
+    from calibrant.functional.model_output import both_classes
 
     part = found.data[as_split(split)]
     if part.items is None:  # the frames as they are, which a data set's own constants need not be
@@ -108,7 +108,7 @@ def _fitting(
     check_channels(inputs.moments, found.data, part)
     known = known_classes(found.first, found.data, found.name, part.y)
     answers = on_blank_items(models, found.found, found.data, as_split(split), class_axis)
-    agree(answers, found.name, known, part.y)
+    agree({text: both_classes(z) for text, z in answers.items()}, found.name, known, part.y)
     options = {"device": found.device, "split": split, "classes": known, "progress": sys.stderr.isatty()}
     return found, {**options, "class_axis": class_axis, "ignore_index": IGNORED if part.y.ndim > 1 else None}
 

@@ -35,9 +35,9 @@ def page(
     sets = [] if alone is None else [replace(alone, source="the network alone")]
     sets.append(replace(predicted, source=name))
     audits = [html.Audit.of(p, evaluate(p), p.source) for p in sets]
-    comparison = compare(sets[0], sets[1]) if alone is not None else None
+    comparisons = [compare(sets[0], sets[1])] if alone is not None else []
     panels = [_sigma(made, held_out, maps)] if isinstance(made, PEP) else []
-    return html.render(audits, command=provenance.command(), comparison=comparison, panels=panels)
+    return html.render(audits, command=provenance.command(), comparisons=comparisons, panels=panels)
 
 
 def _sigma(pep: PEP, held_out: Callable[[], Iterable[Any]], maps: Mapping[str, Any]) -> Panel:

@@ -3,9 +3,7 @@
     DIR/probe.json             every number, DIR/report.html the page, DIR/WHAT/figure-1.svg … its figures
     DIR/WHAT/KEY.safetensors   what was measured of each model; it is read, not measured, the next time
 
-Each probe is a line of `PROBES`: a module of `calibrant.cli` whose function of the probe's name takes a `Request` and
-returns what to print, the JSON record and sections of the report. Without -o, results are kept with the run and no page
-is written.
+Without -o, results are kept with the run and no page is written.
 """
 
 from __future__ import annotations
@@ -20,30 +18,15 @@ import typer
 from calibrant.cli.console import block_json
 from calibrant.cli.model_data import Inputs, inputs_of
 from calibrant.cli.options import Device, Html, Json, separated
-from calibrant.cli.probe_request import Settings, resolved
+from calibrant.cli.probes import PROBES
+from calibrant.cli.probes.request import Settings, resolved
 from calibrant.errors import InputError, NotApplicableError, unknown
 from calibrant.files import atomic, outputs
 from calibrant.types import SCHEMA
 
 if TYPE_CHECKING:
-    from calibrant.cli.probe_request import Request
-    from calibrant.cli.probe_results import Probed
-
-PROBES: dict[str, str] = {
-    "hessian": "probe_hessian",
-    "landscape": "probe_landscape",
-    "sharpness": "probe_sharpness",
-    "hardness": "probe_hardness",
-    "variance": "probe_features",
-    "fourier": "probe_features",
-    "neighbours": "probe_features",
-    "signs": "probe_signs",
-    "pep_effect": "probe_pep_effect",
-    "overfitting": "probe_overfitting",
-    "attack": "probe_attack",
-    "robustness": "probe_robustness",
-}
-"""What can be asked for → the module of `calibrant.cli` that answers."""
+    from calibrant.cli.probes.request import Request
+    from calibrant.cli.probes.results import Probed
 
 
 def probe(
@@ -84,7 +67,7 @@ def probe(
     record: dict[str, Any] = {"schema": SCHEMA, "inputs": fed}
     record |= {name: found[name].record if name in found else {"refused": refused[name]} for name in names}
     if out is not None or html is not None:
-        from calibrant.cli.probe_page import write
+        from calibrant.cli.probes.page import write
 
         html = write(out, html, request, record, found)
     if as_json:
@@ -114,7 +97,7 @@ def _answers(request: Request, names: Sequence[str]) -> tuple[dict[str, Probed],
     refused: dict[str, str] = {}
     for name in names:
         try:
-            found[name] = getattr(import_module(f"calibrant.cli.{PROBES[name]}"), name)(request)
+            found[name] = getattr(import_module(f"calibrant.cli.probes.{PROBES[name]}"), name)(request)
         except NotApplicableError as error:
             if len(refused) + 1 == len(names):
                 raise

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from calibrant.cli.ensemble_options import Ensembling
 from calibrant.cli.model_data import Inputs, Setting, is_arrays, opened_model
 from calibrant.cli.options import separated
 from calibrant.errors import FileError, InputError, unknown
@@ -46,50 +45,14 @@ class Suite:
 
     def chosen(self) -> Choice:
         """What was asked for, checked by name before anything is loaded."""
-        from calibrant.diagnostics.stress import Choice
-        from calibrant.diagnostics.stress.cells import chosen_suites
-        from calibrant.shifts import PERTURBATIONS, SHIFTS, SUBSETS
-        from calibrant.shifts.frequency import FREQUENCIES
+        from calibrant.report.stress_run import chosen
+        from calibrant.shifts import SUBSETS
 
-        suites, natural = chosen_suites(self.suite), tuple(self.natural or ())
-        if natural and "natural" not in suites:
-            suites = (*suites, "natural")
-        if suites == ("natural",) and not natural:
-            raise InputError("--suite natural needs a set: --natural NAME, FILE.npz or FOLDER")
         if self.subset not in SUBSETS:
             raise unknown("subset of corruptions", self.subset, SUBSETS)
-        types = SUBSETS[self.subset] if self.types is None else tuple(separated(self.types))
-        if not types:
-            raise InputError("--types is empty; pass names of corruptions, separated by commas, or leave it out")
-        for name in types if self.corruptions is None else ():
-            if name not in SHIFTS:
-                raise unknown("corruption", name, SHIFTS)
-        if self.types is None and self.corruptions is not None:
-            types = ()  # those of the files
-        sequences = tuple(PERTURBATIONS)[:10]
-        return Choice(suites, types, levels(self.severities), sequences, len(FREQUENCIES), natural=natural)
-
-
-@dataclass(frozen=True)
-class Ensembled:
-    """The options that make an ensemble, as in `calibrant predict`."""
-
-    name: str | None = None
-    given: Mapping[str, Any] = field(default_factory=dict)
-    seed: int = 0
-    fit_on: str = "calibration"
-
-    def plain(self) -> dict[str, Any] | None:
-        return None if self.name is None else vars(self)
-
-
-def ensembled(name: str | None, given: Ensembling, seed: int, fit_on: str) -> Ensembled:
-    """The options as they belong together; one that would change nothing is refused, as in `calibrant predict`."""
-    if name == "temporal":
-        raise InputError(
-            "--ensemble temporal averages the frames of a stream, and test items are not a stream; drop it"
-        )
-    return Ensembled(name, given.of(name), seed, fit_on)
+        made_here = self.corruptions is None
+        types = tuple(separated(self.types)) if self.types is not None else SUBSETS[self.subset] if made_here else None
+        return chosen(self.suite, types, levels(self.severities), self.natural or (), made_here=made_here)
 
 
 def opened(models: Sequence[str], data: str | None, inputs: Inputs, device: str) -> Setting:
@@ -122,18 +85,15 @@ def _names(setting: Setting) -> tuple[str, ...]:
     return setting.first.classes or setting.data.classes
 
 
-def subject_of(setting: Setting, made: Ensembled, batch: int) -> Subject:
+def subject_of(setting: Setting, ensemble: str | None, given: dict[str, Any], fit_on: str, batch: int) -> Subject:
     """The predictor: one network, several pooled, or the ensemble that is asked for."""
     from calibrant.cli.predict import assembled
     from calibrant.diagnostics.stress import Subject
     from calibrant.ensembles.deep import DeepEnsemble
 
     predictor: Any = setting.networks[0]
-    if made.name is not None:
-        given = {**made.given, "seed": made.seed}
-        predictor = assembled(
-            made.name, setting.networks, setting.first.name, given, setting.batches(batch), made.fit_on
-        )
+    if ensemble is not None:
+        predictor = assembled(ensemble, setting.networks, setting.first.name, given, setting.batches(batch), fit_on)
     elif len(setting.networks) > 1:
         predictor = DeepEnsemble(setting.networks)
     return Subject(predictor, setting.mean, setting.std, device=setting.device)
@@ -141,18 +101,14 @@ def subject_of(setting: Setting, made: Ensembled, batch: int) -> Subject:
 
 def levels(text: str) -> tuple[int, ...]:
     try:
-        found = tuple(sorted({int(word) for word in text.split(",")}))
+        return tuple(int(word) for word in text.split(","))
     except ValueError:
         raise InputError(f"--severities {text!r} is not whole numbers separated by commas, e.g. 1,3,5") from None
-    if not found or found[0] < 1 or found[-1] > 5:
-        raise InputError(f"--severities {text!r}: severities lie in 1 … 5")
-    return found
 
 
 def material_of(
     setting: Setting,
-    corruptions: Path | None,
-    choice: Choice,
+    suite: Suite,
     split: str,
     calibration: str | None,
     *,
@@ -173,9 +129,9 @@ def material_of(
         part,
         shape,
         None if calibration is None else images_only(setting.data[calibration], setting.name),
-        None if corruptions is None else corruption_folder(corruptions, _names(setting), tuple(shape)),
+        None if suite.corruptions is None else corruption_folder(suite.corruptions, _names(setting), tuple(shape)),
         lambda name: ood_images(name, shape, n=limit or part.n, root=root, seed=seed),
-        {name: shifted_part(name, setting, root) for name in choice.natural},
+        {name: shifted_part(name, setting, root) for name in suite.natural or ()},
         seed,
         batch,
         limit=limit,

@@ -96,15 +96,12 @@ def _typed_network(said: dict[str, Any]) -> str | None:
 
 def table(metrics: dict[str, dict[str, Any]]) -> str:
     """Splits as rows, the six main metrics as columns, shares in percent as in every other table."""
-    from calibrant.display import headline
+    from calibrant.display import aligned, headline
     from calibrant.report import numbers
 
     names = headline(next(iter(metrics.values())))
-    lines = ["split".ljust(12) + "n".rjust(7) + "".join(n.rjust(10) for n in names)]
-    for split, row in metrics.items():
-        cells = (numbers.value(n, row[n]).rjust(10) for n in names)
-        lines.append(split.ljust(12) + f"{row['n']:7d}" + "".join(cells))
-    return "\n".join(lines)
+    rows = [[split, str(row["n"]), *(numbers.value(n, row[n]) for n in names)] for split, row in metrics.items()]
+    return "\n".join(aligned([["split", "n", *names], *rows], numbers=True))
 
 
 def choice(record: dict[str, Any]) -> str:

@@ -74,7 +74,7 @@ def audited(out: Path, recipe: Recipe, how: How) -> Both | None:
     page = html.write(
         out / "report.html",
         [html.Audit.of(p, reports[name], name) for name, p in tests.items()],
-        comparison=compare(tests["vanilla"], tests["AR-AdaLS"], names=("vanilla", "AR-AdaLS")),
+        comparisons=[compare(tests["vanilla"], tests["AR-AdaLS"], names=("vanilla", "AR-AdaLS"))],
         command=provenance.command(),
         panels=[section.levels_panel(found, ruler=ruler, attacked="the vanilla network", targets=targets)],
     )

@@ -15,8 +15,7 @@ every operation needs a forward derivative. Here the graph of a batch is built o
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,6 +27,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
+from calibrant.diagnostics.curvature_products import KINDS, Product, gradient, twice_differentiable
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import evaluating
 from calibrant.ensembles.inputs import moved, unpack
@@ -38,7 +38,6 @@ from calibrant.nn.smoothing import reference
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(logits, targets) → the mean loss, or one loss per item."""
-Product = Callable[[Sequence[Tensor]], Sequence[Tensor | None]]
 
 
 @dataclass(eq=False)
@@ -69,6 +68,8 @@ class Curvature:
         self.items = sum(len(y) for _, _, y in self._read)
         if self.items == 0:
             raise InputError("no items to take the curvature of; pass at least one batch")
+        if torch.finfo(self.dtype).bits < 32:
+            raise InputError(f"{self.dtype} keeps too few digits for curvature; pass model.float()")
 
     @property
     def size(self) -> int:
@@ -83,14 +84,34 @@ class Curvature:
         return self._thetas[0].dtype
 
     def __matmul__(self, v: Tensor) -> Tensor:
+        return self._split_if_large(lambda: self._times(v))
+
+    def gradient(self) -> Tensor:
+        """∇L of the loss without λ: the largest eigenvectors of trained networks are near it (Gur-Ari et al. 2018)."""
+        return self._split_if_large(self._slope)
+
+    def _split_if_large(self, compute: Callable[[], Tensor]) -> Tensor:
         while True:
             try:
-                return self._times(v)
+                return compute()
             except (RuntimeError, MemoryError) as error:
                 largest = min(self.chunk or self.items, max(len(y) for _, _, y in self._read))
                 if not out_of_memory(error) or largest == 1:
                     raise
                 self._built, self.chunk = None, -(-largest // 2)
+
+    def _slope(self) -> Tensor:
+        total = torch.zeros(self.size, dtype=self.dtype, device=self.device)
+        with self._passes() as network:
+            for args, kwargs, y in self._chunks():
+                with torch.enable_grad():
+                    found = gradient(_scalar(self.loss(class_logits(network, args, kwargs), y)), self._thetas)
+                total += self._flat(found) * (len(y) / self.items)
+        return total
+
+    def _flat(self, found: Sequence[Tensor | None]) -> Tensor:
+        each = zip(found, self._thetas, strict=True)
+        return torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for t, p in each])
 
     def _times(self, v: Tensor) -> Tensor:
         parts = [c.view_as(p) for c, p in zip(torch.split(v, self._sizes), self._thetas, strict=True)]
@@ -101,10 +122,9 @@ class Curvature:
                 product = self._built or self._build(network, args, kwargs, y)
                 if len(chunks) == 1:  # the graph is kept: the next product needs no forward pass
                     self._built = product
-                with _twice_differentiable():
+                with twice_differentiable():
                     found = product(parts)
-                flat = [torch.zeros_like(p) if t is None else t for t, p in zip(found, self._thetas, strict=True)]
-                total = total + torch.cat([t.reshape(-1) for t in flat]) * (len(y) / self.items)
+                total = total + self._flat(found) * (len(y) / self.items)
         return total
 
     def _chunks(self) -> Iterator[tuple[Any, Any, Tensor]]:
@@ -116,8 +136,7 @@ class Curvature:
 
     def _build(self, network: Callable[..., Any], args: Any, kwargs: Any, y: Tensor) -> Product:
         with torch.enable_grad():
-            raw = logits_of(network(*args, **kwargs))
-            logits = both_classes(raw) if raw.ndim < 3 else raw
+            logits = class_logits(network, args, kwargs)
             return KINDS[self.kind](logits, lambda z: _scalar(self.loss(z, y)), self._thetas)
 
     @contextmanager
@@ -141,77 +160,10 @@ def several(batches: Any) -> Iterator[Any]:
         yield from [batches] if one else batches
 
 
-def hessian(logits: Tensor, loss: Callable[[Tensor], Tensor], thetas: Sequence[Tensor]) -> Product:
-    gradient = _gradient(loss(logits), thetas, create_graph=True)
-    slopes = [(g, i) for i, g in enumerate(gradient) if g is not None and g.requires_grad]
-    if not slopes:
-        raise InputError("the gradient of the loss does not depend on the parameters: it has no second derivative")
-
-    def product(v: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        outputs, places = zip(*slopes, strict=True)
-        return torch.autograd.grad(outputs, thetas, [v[i] for i in places], retain_graph=True, allow_unused=True)
-
-    return product
-
-
-def gauss_newton(logits: Tensor, loss: Callable[[Tensor], Tensor], thetas: Sequence[Tensor]) -> Product:
-    with torch.enable_grad():
-        at = logits.detach().requires_grad_(True)
-        slope: Tensor = _gradient(loss(at), [at], create_graph=True)[0]
-
-    def curved(push: Tensor) -> Tensor:
-        if not slope.requires_grad:
-            return torch.zeros_like(push)
-        out: Tensor = torch.autograd.grad(slope, at, push, retain_graph=True)[0]
-        return out
-
-    return _between(logits, thetas, curved)
-
-
-def fisher(logits: Tensor, loss: Callable[[Tensor], Tensor], thetas: Sequence[Tensor]) -> Product:
-    at = logits.detach().requires_grad_(True)
-    slope: Tensor = _gradient(loss(at), [at])[0] * len(logits)  # of each item's own loss
-
-    def outer(push: Tensor) -> Tensor:
-        along = (slope * push).reshape(len(push), -1).sum(1) / len(push)
-        return slope * along.reshape(-1, *[1] * (push.ndim - 1))
-
-    return _between(logits, thetas, outer)
-
-
-KINDS: dict[str, Callable[[Tensor, Callable[[Tensor], Tensor], Sequence[Tensor]], Product]] = {
-    "hessian": hessian,
-    "gauss_newton": gauss_newton,
-    "fisher": fisher,
-}
-"""Name → (logits, mean loss of logits, parameters) → products for one pass."""
-
-
-def _between(logits: Tensor, thetas: Sequence[Tensor], middle: Callable[[Tensor], Tensor]) -> Product:
-    """v ↦ Jᵀ M J v. J v is the derivative of Jᵀu with respect to u: two backward passes, so that any model works."""
-    u = torch.zeros_like(logits, requires_grad=True)
-    pulled = [(g, i) for i, g in enumerate(_gradient(logits, thetas, u, create_graph=True)) if g is not None]
-
-    def product(v: Sequence[Tensor]) -> Sequence[Tensor | None]:
-        outputs, places = zip(*pulled, strict=True)
-        (push,) = torch.autograd.grad(outputs, u, [v[i] for i in places], retain_graph=True)
-        return torch.autograd.grad(logits, thetas, middle(push), retain_graph=True, allow_unused=True)
-
-    return product
-
-
-def _gradient(output: Tensor, inputs: Sequence[Tensor], along: Tensor | None = None, **options: Any) -> Any:
-    if not output.requires_grad:
-        raise InputError(
-            "the loss does not depend on the parameters through differentiable operations; return logits that were "
-            "not detached, and a loss without argmax or rounding"
-        )
-    found = torch.autograd.grad(output, inputs, along, allow_unused=True, **options)
-    # `once_differentiable` leaves a node that no backward pass visits: the derivative would silently lack its part
-    if any(type(node).__name__ == "Error" for node in _graph(found)):
-        ours = (n for n in _graph([output]) if isinstance(n, torch.autograd.function.BackwardCFunction))
-        raise _no_second(", ".join(sorted({type(node).__name__.removesuffix("Backward") for node in ours})))
-    return found
+def class_logits(network: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
+    """Of a batch, those of a binary network as two classes."""
+    raw = logits_of(network(*args, **kwargs))
+    return both_classes(raw) if raw.ndim < 3 else raw
 
 
 def _scalar(loss: Tensor) -> Tensor:
@@ -224,37 +176,6 @@ def _scalar(loss: Tensor) -> Tensor:
 
 def _rows(where: slice, value: Any) -> Any:
     return value[where] if isinstance(value, Tensor) and value.ndim else value
-
-
-@contextmanager
-def _twice_differentiable() -> Iterator[None]:
-    """An operation without a second derivative, by its name."""
-    try:
-        yield
-    except RuntimeError as error:
-        named = re.search(r"derivative for '?([\w:.]+)'? is not|through ([\w:.]+) but", str(error))
-        if named is None:
-            raise
-        raise _no_second(named[1] or named[2]) from error
-
-
-def _no_second(name: str) -> InputError:
-    return InputError(
-        f"{name} has no second derivative; replace it by operations of PyTorch, or for calibrant's smoothing layers "
-        "compute `with calibrant.reference():`"
-    )
-
-
-def _graph(outputs: Iterable[Tensor | None]) -> Iterator[Any]:
-    """Every node behind these tensors."""
-    seen: set[Any] = {None}
-    ahead: list[Any] = [t.grad_fn for t in outputs if t is not None]
-    while ahead:
-        node = ahead.pop()
-        if node not in seen:
-            seen.add(node)
-            ahead += [before for before, _ in node.next_functions]
-            yield node
 
 
 @contextmanager

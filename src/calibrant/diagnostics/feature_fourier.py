@@ -16,12 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.diagnostics.curvature import several
-from calibrant.diagnostics.feature_maps import layers_of, maps, stage_ends
-from calibrant.ensembles.dropout import MCDropout, dropouts
-from calibrant.ensembles.ensemble import evaluating
-from calibrant.ensembles.inputs import moved, unpack
-from calibrant.errors import InputError
+from calibrant.diagnostics.feature_maps import layers_of, passes, stage_ends
+from calibrant.ensembles.dropout import dropouts
 
 HIGH = 0.3
 """In units of π. SS §2.2: MC dropout adds noise at these frequencies and above."""
@@ -67,20 +63,13 @@ def feature_fourier(
 
     One pass; with `dropout`, dropout layers are active, as in the paper. `layers` as for `feature_variance`.
     """
-    chosen = layers_of(model, layers)
-    masked = MCDropout(model, 1, seed=seed) if dropout and dropouts(model) else None
-    where = next(model.parameters()).device
     rows: dict[str, list[Tensor]] = {}
     sizes: dict[str, tuple[int, int]] = {}
-    for batch in several(batches):
-        args, kwargs, _, _ = moved(unpack(batch), where)
-        with evaluating(model) if masked is None else masked.member(0) as network:
-            found = maps(model, network, args, kwargs, chosen)
+    masks = 1 if dropout and dropouts(model) else 0
+    for _, found in passes(model, batches, layers_of(model, layers), masks=masks, seed=seed):
         for name, z in found.items():
             sizes[name] = (z.shape[2], z.shape[3])
             rows.setdefault(name, []).append(_diagonal(spectrum(z)).cpu())
-    if not rows:
-        raise InputError("there are no batches to look at; pass at least one")
     return FeatureFourier({name: torch.cat(each) for name, each in rows.items()}, sizes)
 
 

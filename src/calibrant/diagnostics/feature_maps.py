@@ -7,17 +7,20 @@ If another layer hands the very same map on, that one is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.errors import NotApplicableError, unknown
+from calibrant.diagnostics.curvature import several
+from calibrant.ensembles.dropout import MCDropout
+from calibrant.ensembles.ensemble import evaluating
+from calibrant.ensembles.inputs import moved, unpack
+from calibrant.errors import InputError, NotApplicableError, unknown
+from calibrant.nn.evaluation import device_of
 from calibrant.nn.surgery import smoothed
-
-Seen = Callable[[str, Tensor], None]
 
 
 def layers_of(model: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.Module]:
@@ -41,15 +44,15 @@ def _blocks(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 @contextmanager
-def watching(layers: dict[str, nn.Module], seen: Seen) -> Iterator[None]:
-    """Inside, `seen(name, map)` is called for every map that one of the layers gives."""
+def _watching(layers: dict[str, nn.Module], found: dict[str, Tensor]) -> Iterator[None]:
+    """Inside, the first map that each layer gives enters `found`."""
     last: list[Any] = [None]
 
     def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def see(_: nn.Module, __: Any, output: Any) -> None:
             if isinstance(output, Tensor) and output.ndim == 4 and output.shape[2:].numel() > 1:
                 if output is not last[0]:
-                    seen(name, output.detach())
+                    found.setdefault(name, output.detach())
                 last[0] = output
 
         return see
@@ -62,18 +65,31 @@ def watching(layers: dict[str, nn.Module], seen: Seen) -> Iterator[None]:
             handle.remove()
 
 
-@torch.no_grad()
-def maps(model: nn.Module, network: Callable[..., Any], args: Any, kwargs: Any, layers: dict[str, nn.Module]) -> Any:
-    """{layer: map} of one pass of `network`, which runs `model`'s layers. A layer that is used twice counts once."""
-    found: dict[str, Tensor] = {}
-    with watching(layers, found.setdefault):  # type: ignore[arg-type]
-        network(*args, **kwargs)
-    if not found:
-        raise NotApplicableError(
-            f"{type(model).__name__} has no feature maps [N, C, H, W] at these layers; variance and Fourier analysis "
-            "are for convolutional networks"
-        )
-    return found
+def passes(
+    model: nn.Module, batches: Iterable[Any], layers: dict[str, nn.Module], *, masks: int = 0, seed: int = 0
+) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """(number of the pass, {layer: map}) of every batch: once without dropout, or once per mask.
+
+    A layer that is used twice counts once. Maps are float32 at least, whatever the network computes in.
+    """
+    masked = MCDropout(model, masks, seed=seed) if masks else None
+    empty = True
+    for batch in several(batches):
+        empty = False
+        args, kwargs, *_ = moved(unpack(batch), device_of([model]))
+        for j in range(masks or 1):
+            found: dict[str, Tensor] = {}
+            member = evaluating(model) if masked is None else masked.member(j)
+            with torch.no_grad(), member as network, _watching(layers, found):
+                network(*args, **kwargs)
+            if not found:
+                raise NotApplicableError(
+                    f"{type(model).__name__} has no feature maps [N, C, H, W] at these layers; variance and Fourier "
+                    "analysis are for convolutional networks"
+                )
+            yield j, {name: z.to(torch.promote_types(z.dtype, torch.float32)) for name, z in found.items()}
+    if empty:
+        raise InputError("there are no batches to look at; pass at least one")
 
 
 def stage_ends(sizes: dict[str, tuple[int, int]]) -> list[str]:

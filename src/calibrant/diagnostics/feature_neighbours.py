@@ -10,7 +10,7 @@ points around the one in the middle; here every point takes part, along both axe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.diagnostics.curvature import several
-from calibrant.diagnostics.feature_maps import layers_of, maps, stage_ends
-from calibrant.ensembles.ensemble import evaluating, positive
-from calibrant.ensembles.inputs import moved, unpack
+from calibrant.diagnostics.feature_maps import layers_of, passes, stage_ends
+from calibrant.ensembles.ensemble import positive
 from calibrant.errors import InputError
 
 
@@ -57,27 +56,19 @@ def feature_neighbours(
     Goes through the batches twice: for the means, then for the products. `layers` as for `feature_variance`.
     """
     positive("radius", radius)
-    chosen, where = layers_of(model, layers), next(model.parameters(), torch.zeros(0)).device
-    pairs = [moved(unpack(batch), where) for batch in several(batches)]
-    if sum(len(y) for _, _, y, _ in pairs) < 2:
-        raise InputError("a covariance over items needs at least 2; pass more")
-
-    def passes() -> Iterator[dict[str, Tensor]]:
-        for args, kwargs, *_ in pairs:
-            with evaluating(model) as network:
-                found = maps(model, network, args, kwargs, chosen)
-            yield {name: z.double() for name, z in found.items()}
-
+    chosen, twice = layers_of(model, layers), list(several(batches))
     total: dict[str, Tensor] = {}
     items = 0
-    for found in passes():
+    for _, found in passes(model, twice, chosen):
         items += len(next(iter(found.values())))
         for name, z in found.items():
-            total[name] = total.get(name, torch.zeros_like(z[0])) + z.sum(0)
+            total[name] = total.get(name, 0) + z.double().sum(0)
+    if items < 2:
+        raise InputError("a covariance over items needs at least 2; pass more")
     rows: dict[str, list[Tensor]] = {}
-    for found in passes():
+    for _, found in passes(model, twice, chosen):
         for name, z in found.items():
-            rows.setdefault(name, []).append(_products(z - total[name] / items, radius).cpu())
+            rows.setdefault(name, []).append(_products(z.double() - total[name] / items, radius).cpu())
     sizes = {name: (t.shape[1], t.shape[2]) for name, t in total.items()}
     return FeatureNeighbours({name: torch.cat(each) for name, each in rows.items()}, sizes)
 

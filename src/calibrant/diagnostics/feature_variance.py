@@ -15,11 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.diagnostics.curvature import several
-from calibrant.diagnostics.feature_maps import layers_of, maps, stage_ends
-from calibrant.ensembles.dropout import MCDropout, dropouts
-from calibrant.ensembles.ensemble import evaluating, positive
-from calibrant.ensembles.inputs import moved, unpack
+from calibrant.diagnostics.feature_maps import layers_of, stage_ends
+from calibrant.diagnostics.feature_maps import passes as each_pass
+from calibrant.ensembles.dropout import dropouts
+from calibrant.ensembles.ensemble import positive
 from calibrant.errors import InputError
 
 
@@ -63,33 +62,25 @@ def feature_variance(
     `layers` are names of modules; by default the network's building blocks.
     """
     positive("passes", passes)
-    chosen = layers_of(model, layers)
-    masked = MCDropout(model, passes, seed=seed) if dropouts(model) else None
-    if masked is not None and passes < 2:
+    masks = passes if dropouts(model) else 0
+    if masks == 1:
         raise InputError(f"passes={passes}; a standard deviation over passes needs at least 2")
     sizes: dict[str, tuple[int, int]] = {}
     data: dict[str, list[Tensor]] = {}
     of_model: dict[str, list[Tensor]] = {}
-    where = next(model.parameters()).device
-    for batch in several(batches):
-        args, kwargs, _, _ = moved(unpack(batch), where)
-        mean: dict[str, Tensor] = {}
-        squares: dict[str, Tensor] = {}
-        for j in range(1 if masked is None else passes):
-            with evaluating(model) if masked is None else masked.member(j) as network:
-                found = maps(model, network, args, kwargs, chosen)
-            for name, z in found.items():
-                if j == 0:
-                    sizes[name] = (z.shape[2], z.shape[3])
-                    data.setdefault(name, []).append(z.double().flatten(2).std(2).mean(1).cpu())
-                    mean[name], squares[name] = torch.zeros_like(z), torch.zeros_like(z)
-                off = z - mean[name]  # Welford: sums of squares would cancel
-                mean[name] += off / (j + 1)
-                squares[name] += off * (z - mean[name])
-        if masked is not None:
-            for name, total in squares.items():
-                of_model.setdefault(name, []).append((total / (passes - 1)).sqrt().double().mean((1, 2, 3)).cpu())
-    if not data:
-        raise InputError("there are no batches to look at; pass at least one")
+    mean: dict[str, Tensor] = {}
+    squares: dict[str, Tensor] = {}
+    for j, found in each_pass(model, batches, layers_of(model, layers), masks=masks, seed=seed):
+        for name, z in found.items():
+            if j == 0:
+                sizes[name] = (z.shape[2], z.shape[3])
+                data.setdefault(name, []).append(z.double().flatten(2).std(2).mean(1).cpu())
+                mean[name], squares[name] = torch.zeros_like(z), torch.zeros_like(z)
+            off = z - mean[name]  # Welford: sums of squares would cancel
+            mean[name] += off / (j + 1)
+            squares[name] += off * (z - mean[name])
+            if j == masks - 1:
+                deviation = (squares[name] / j).sqrt()
+                of_model.setdefault(name, []).append(deviation.double().mean((1, 2, 3)).cpu())
     stacked = [torch.stack([torch.cat(rows) for rows in kind.values()]) for kind in (data, of_model) if kind]
-    return FeatureVariance(tuple(data), tuple(sizes.values()), stacked[0], stacked[1] if masked is not None else None)
+    return FeatureVariance(tuple(data), tuple(sizes.values()), stacked[0], stacked[1] if masks else None)

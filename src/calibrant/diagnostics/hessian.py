@@ -72,7 +72,7 @@ def hessian_spectrum(
         matrix = Curvature(model, [batch], loss, kind, select(model, where), weight_decay, dropout, i, chunk)
         rng = torch.Generator().manual_seed(seed + i)
         if method == "lanczos":
-            pairs = lanczos(matrix, k, rng, tol=TOLERANCE if tol is None else tol, most=most)
+            pairs = lanczos(matrix, k, rng, near=matrix.gradient(), tol=TOLERANCE if tol is None else tol, most=most)
         else:
             pairs = power_iteration(matrix, k, rng, tol=1e-3 if tol is None else tol, most=min(most, 100))
         found.append(replace(pairs, vectors=pairs.vectors.cpu() if vectors else pairs.vectors[:0]))

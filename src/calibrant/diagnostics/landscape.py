@@ -21,14 +21,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.diagnostics.curvature import Loss, several
+from calibrant.diagnostics.curvature import Loss, class_logits, several
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import Network, evaluating, positive
 from calibrant.ensembles.inputs import moved, unpack
 from calibrant.ensembles.perturbation import rewritten
 from calibrant.errors import InputError
 from calibrant.files import hashed
-from calibrant.functional.model_output import both_classes, logits_of
 
 State = Mapping[str, Tensor]
 
@@ -149,8 +148,7 @@ def _losses(member: AbstractContextManager[Network], pairs: list[Any], loss: Los
     with member as network:
         found = []
         for args, kwargs, y in pairs:
-            raw = logits_of(network(*args, **kwargs))
-            found.append(loss(both_classes(raw) if raw.ndim < 3 else raw, y).mean())
+            found.append(loss(class_logits(network, args, kwargs), y).mean())
     return torch.nan_to_num(torch.stack(found).double().cpu(), nan=torch.inf)
 
 

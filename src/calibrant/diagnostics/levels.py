@@ -19,6 +19,8 @@ from torch import Tensor
 from calibrant.attacks.measures import median_distance
 from calibrant.diagnostics.stability import Of, variance_over_runs
 from calibrant.errors import InputError
+from calibrant.functional.pooling import pool
+from calibrant.functional.scores import reduce
 from calibrant.functional.tensors import as_tensor
 from calibrant.metrics.conventions import BINS
 from calibrant.metrics.evaluate import evaluate
@@ -151,15 +153,9 @@ def student(
 
 def _measured(p: Predictions, bins: int, intervals: bool) -> dict[str, Estimate]:
     report = evaluate(p, bins=bins, metrics=METRICS, intervals=intervals, allow_reuse=True)
-    scale = _confidence(p)
+    scale = reduce(p, classwise=False).confidence
     mean = student(scale.tolist(), "Student's t over items") if intervals else Estimate(float(scale.mean()))
     return {**{m: report[m] for m in METRICS}, "confidence": mean}
-
-
-def _confidence(p: Predictions) -> Tensor:
-    from calibrant.functional.scores import reduce
-
-    return reduce(p, classwise=False).confidence
 
 
 def _over_runs(found: Sequence[Estimate], within: tuple[float, float] = (0.0, 1.0)) -> Estimate:
@@ -169,8 +165,6 @@ def _over_runs(found: Sequence[Estimate], within: tuple[float, float] = (0.0, 1.
 
 
 def _spread(runs: Sequence[Predictions], of: Of) -> Tensor:
-    from calibrant.functional.pooling import pool
-
     pooled = []
     for run in runs:
         if run.logits is None:

@@ -49,14 +49,20 @@ def optimal_ece(predictions: Mapping[int, Predictions], *, bins: int = BINS) -> 
         if p.logits is None:
             raise InputError(f"epoch {epoch}: these predictions have no logits, so no temperature can be tried")
         logits = (pool(p.logits) if p.logits.ndim == 3 else p.logits).double()
-        left = [_ece(logits / t, p.labels, bins) for t in TEMPERATURES]
+        left = _eces(logits, p.labels.to(logits.device), bins)
         best = min(range(len(left)), key=left.__getitem__)
         own = left[len(left) // 2]
         rows.append(EpochECE(epoch, own, left[best], float(TEMPERATURES[best]), p.split is Split.TEST))
     return rows
 
 
-def _ece(logits: Tensor, labels: Tensor, bins: int) -> float:
-    confidence, predicted = torch.softmax(logits, -1).max(-1)
-    sums = bin_sums(equal_width(confidence, bins), bins, confidence, predicted == labels)
-    return float(sums.gap.abs().sum())
+def _eces(logits: Tensor, labels: Tensor, bins: int) -> list[float]:
+    """The ECE at each temperature, none of which changes the predicted class."""
+    top, predicted = logits.max(-1)
+    below, correct = logits - top[:, None], predicted == labels
+    out = []
+    for t in TEMPERATURES.tolist():
+        confidence = 1 / (below / t).exp().sum(-1)
+        sums = bin_sums(equal_width(confidence, bins), bins, confidence, correct)
+        out.append(float(sums.gap.abs().sum()))
+    return out

@@ -17,8 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from calibrant.diagnostics.curvature import Curvature
-from calibrant.diagnostics.fisher_trace import Batches, fisher_trace
+from calibrant.diagnostics.curvature import Curvature, several
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.perturbation import Where, select
 from calibrant.ensembles.sigma import sigma_curve
@@ -45,7 +44,7 @@ class PEPEffect:
 
 def pep_effect(
     model: nn.Module,
-    batches: Batches | tuple[Tensor, Tensor],
+    batches: Sequence[tuple[Tensor, Tensor]] | tuple[Tensor, Tensor],
     *,
     where: Where = "auto",
     probes: int = 32,
@@ -55,17 +54,18 @@ def pep_effect(
 ) -> PEPEffect:
     """Curvature terms on `batches` ((x, y) pairs), and the measured gain at each of `sigmas`.
 
-    `probes=0` takes both traces exactly (one product a parameter, one gradient an item): small nets only.
+    `probes=0` takes both traces exactly, by one product per parameter: small nets only.
     """
-    pairs: Batches = [batches] if isinstance(batches[0], Tensor) else batches  # type: ignore[list-item, assignment]
-    chosen = select(model, where)
+    pairs = list(several(batches))
     rng = torch.Generator().manual_seed(seed)
-    hessian = Curvature(model, pairs, parameters=chosen, dropout=False)
-    of_loss = hutchinson(hessian, probes, rng) if probes else exact(hessian)
-    # the loss is −L/N
-    laplacian = Trace(-hessian.items * of_loss.value, hessian.items * of_loss.standard_error, of_loss.probes)
-    fisher = fisher_trace(model, chosen, pairs, probes, rng)
+
+    def trace(kind: str, factor: int) -> Trace:
+        matrix = Curvature(model, pairs, kind=kind, parameters=select(model, where), dropout=False)
+        mean = hutchinson(matrix, probes, rng) if probes else exact(matrix)
+        return Trace(factor * matrix.items * mean.value, matrix.items * mean.standard_error, mean.probes)
+
+    laplacian, fisher = trace("hessian", -1), trace("fisher", 1)  # the loss is −L/N
     curve = sigma_curve(PEP(model, 0.0, members, where=where, seed=seed, antithetic=True), pairs)
     zero = curve.at(0.0).log_likelihood
     gains = tuple((s, curve.at(s).log_likelihood - zero) for s in sigmas)
-    return PEPEffect(laplacian, fisher, sum(len(y) for _, y in pairs), gains)
+    return PEPEffect(laplacian, fisher, sum(len(y) for _, y, *_ in pairs), gains)

@@ -1,12 +1,11 @@
-"""A paired comparison in words and as rows of text, from the result of `calibrant.compare` or a dict of its form."""
+"""A paired comparison in words and as rows of text."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from calibrant.metrics.compare import Comparison
+from calibrant.metrics.compare import Comparison, Difference
 from calibrant.report import numbers
 
 DASH = numbers.DASH
@@ -21,14 +20,9 @@ class Row:
     verdict: str
 
 
-def rows(comparison: Any) -> list[Row]:
-    """One row per metric. The comparison has `rows` of metric, difference, low, high, p (p_holm) and verdict."""
-    return [_row(r) for r in field(comparison, "rows") or ()]
-
-
-def names(comparison: Any) -> tuple[str, str]:
-    """The names of what is compared, (a, b), if it has names."""
-    return str(field(comparison, "a") or "A"), str(field(comparison, "b") or "B")
+def rows(comparison: Comparison) -> list[Row]:
+    """One row per metric."""
+    return [_row(r) for r in comparison.rows]
 
 
 def sentence(comparison: Comparison, shown: Sequence[str] | None = None) -> str:
@@ -45,23 +39,13 @@ def sentence(comparison: Comparison, shown: Sequence[str] | None = None) -> str:
     return f"{comparison.b}: {'; '.join(parts)}{rest} (verdicts by p after Holm's correction)"
 
 
-def field(record: Any, name: str) -> Any:
-    if isinstance(record, Mapping):
-        return record.get(name)
-    return getattr(record, name, None)
-
-
-def _row(record: Any) -> Row:
-    name = str(field(record, "metric"))
-    low, high = field(record, "low"), field(record, "high")
-    corrected = field(record, "p_holm")
-    p = field(record, "p") if corrected is None else corrected  # the verdict is based on this one
+def _row(r: Difference) -> Row:
     return Row(
-        metric=name,
-        difference=signed(name, field(record, "difference")),
-        interval=DASH if low is None or high is None else f"{signed(name, low)} … {signed(name, high)}",
-        p=numbers.p_value(p).removeprefix("p = ").removeprefix("p "),
-        verdict=str(field(record, "verdict") or field(record, "reason") or DASH),
+        r.metric,
+        signed(r.metric, r.difference),
+        DASH if r.low is None or r.high is None else f"{signed(r.metric, r.low)} … {signed(r.metric, r.high)}",
+        numbers.p_value(r.p_holm).removeprefix("p = ").removeprefix("p "),  # the verdict is based on this one
+        r.verdict or r.reason or DASH,
     )
 
 

@@ -5,11 +5,10 @@ The further results of a report become small tables with a sentence each, for sp
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from calibrant.report.numbers import cell
+from calibrant.report.panels import Panel, Table
 from calibrant.types import Report
 
 MEANING: dict[str, str] = {
@@ -79,15 +78,7 @@ SHARES: dict[str, tuple[str, ...]] = {
 """Numbers in percent whose name alone does not say so."""
 
 
-@dataclass(frozen=True)
-class Detail:
-    title: str
-    words: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-def details(report: Report) -> list[Detail]:
+def details(report: Report) -> list[Panel]:
     """Every extra of the report, known or not: a mapping is one row, a list of mappings is a table.
 
     The bounds of a stream are a sentence elsewhere, beside what a stream cannot show.
@@ -95,15 +86,10 @@ def details(report: Report) -> list[Detail]:
     return [_detail(name, value) for name, value in report.extras.items() if name != "stream"]
 
 
-def _detail(name: str, value: Any) -> Detail:
+def _detail(name: str, value: Any) -> Panel:
     title, words = WORDS.get(name, (name.replace("_", " "), ""))
-    if isinstance(value, Mapping):
-        rows: Sequence[Any] = [value]
-    elif isinstance(value, (list, tuple)) and all(isinstance(row, Mapping) for row in value):
-        rows = value
-    else:
-        rows = [{"value": value}]
-    columns = tuple(dict.fromkeys(str(key) for row in rows for key in row))
-    units = {column: "coverage" if column in SHARES.get(name, ()) else column for column in columns}
-    cells = tuple(tuple(cell(row.get(column), units[column]) for column in columns) for row in rows)
-    return Detail(title, words, tuple(column.replace("_", " ") for column in columns), cells)
+    records = value if isinstance(value, (list, tuple)) else [value]
+    records = [record if isinstance(record, Mapping) else {"value": record} for record in records]
+    units = {share.replace("_", " "): "coverage" for share in SHARES.get(name, ())}
+    spaced = [{str(key).replace("_", " "): each for key, each in record.items()} for record in records]
+    return Panel(title, words, tables=[Table.of("", spaced, units=units)])

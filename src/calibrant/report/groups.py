@@ -33,9 +33,9 @@ def _says(g: Subgroup) -> str:
     return f"says {said}, is right {right}"
 
 
-def rows(found: Subgroups, names: Sequence[str], shown: Callable[[str, Estimate], str]) -> list[dict[str, str]]:
-    """One record per group; `shown` makes the cell of a metric."""
-    return [
+def table(found: Subgroups, names: Sequence[str], shown: Callable[[str, Estimate], str]) -> Table:
+    """One row per group; `shown` makes the cell of a metric."""
+    rows = [
         {
             found.column: g.name,
             "items": numbers.count(g.report.n),
@@ -44,6 +44,8 @@ def rows(found: Subgroups, names: Sequence[str], shown: Callable[[str, Estimate]
         }
         for g in found.parts
     ]
+    worst = None if found.worst is None else found.parts.index(found.worst)
+    return Table.of(f"by {found.column}", rows, worst, "worst")
 
 
 def narrow(name: str, e: Estimate) -> str:
@@ -59,12 +61,10 @@ def group_panel(found: Subgroups, file: str | None, names: Sequence[str]) -> Pan
     called = cut if len(set(cut)) == len(cut) else [g.name for g in found.parts]
     reports = {name: g.report for name, g in zip(called, found.parts, strict=True)}
     axes = plots.forest(reports, names=names, colours=["accent"])
-    table = rows(found, names, numbers.brief)
-    marked = None if found.worst is None else found.parts.index(found.worst)
     return Panel(
         f"Is it worse for some {found.column}?" + (f" ({file})" if file else ""),
         f"{text[0].upper()}{text[1:]}.",
         [Figure(axes[0], f"Each {found.column} with 95% intervals. {EACH}", wide=True)],
-        [Table(f"by {found.column}", tuple(table[0]), [tuple(row.values()) for row in table], marked, "worst")],
+        [table(found, names, numbers.brief)],
         ["p tests the difference between the gap of a group and that of all other items."],
     )

@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibrant.display import HEADLINE, headline, short_names
 from calibrant.errors import InputError, escaped
@@ -20,16 +20,18 @@ from calibrant.files.atomic import write_text
 from calibrant.functional.binning import BinSums
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS
-from calibrant.provenance import provenance
 from calibrant.report import comparison as paired
 from calibrant.report import numbers, page
 from calibrant.report.explain import ARROW, BETTER, FAMILY, MEANING
 from calibrant.report.groups import group_panel
-from calibrant.report.panels import Panel, drawn
+from calibrant.report.panels import Panel, Table, drawn
 from calibrant.report.sections import overview_figures, section
-from calibrant.report.steps import advice as advised
 from calibrant.report.verdict import judge, verdict
 from calibrant.types import Predictions, Report
+
+if TYPE_CHECKING:
+    from calibrant.metrics.compare import Comparison
+    from calibrant.posthoc.advise import Advice
 
 
 @dataclass(frozen=True)
@@ -54,16 +56,16 @@ def render(
     audits: Sequence[Audit],
     *,
     command: str,
-    comparison: Any = None,
+    comparisons: Sequence[Comparison] = (),
     before: Audit | None = None,
     after: Audit | None = None,
-    advice: Any = None,
+    advice: Advice | None = None,
     title: str | None = None,
     panels: Sequence[Panel] = (),
 ) -> str:
-    """The whole page. `comparison` is one paired comparison or several; `after` is `before` (else the first audit)
-    recalibrated, on the same items; `panels` are further sections, from verbs that know more than the predictions."""
-    from markupsafe import Markup, escape
+    """The whole page. `after` is `before` (else the first audit) recalibrated, on the same items; `panels` are further
+    sections, from verbs that know more than the predictions."""
+    from markupsafe import escape
 
     if not audits:
         raise InputError("a report needs at least one set of predictions")
@@ -72,38 +74,31 @@ def render(
     named = [replace(a, name=called.get(a.name, a.name)) for a in audits]
     change = None if after is None else _same_items(before or audits[0], after)
     sections = [section(i, a, change if i == 0 else None) for i, a in enumerate(named)]
-    script = page.read("report.js")
-    data = {s.key: s.points for s in sections if s.points is not None}
-    text: str = (
-        page.environment()
-        .get_template("report.html")
-        .render(
-            title=title or _title(named),
-            sections=sections,
-            several=len(sections) > 1,
-            figures=overview_figures(sections) if len(sections) > 1 else {},
-            comparisons=[_compared(c, called) for c in _list(comparison)],
-            advice=None if advice is None else advised(advice),
-            change=None if change is None else [a.report for a in change],
-            after=None if after is None else verdict(after.report),
-            panels=drawn(panels),
-            conventions=_conventions(audits[0].report.conventions),
-            command=command,
-            made=provenance(),
-            style=Markup(page.read("report.css")),
-            script=Markup(script),
-            script_hash=page.script_hash(script),
-            markdown=escape(_markdown(named)),  # names in it are escaped; its lines are ours
-            data=Markup(page.json_for_html(data)),
-            METRICS=METRICS,
-            MEANING=MEANING,
-            BETTER=BETTER,
-            FAMILY=FAMILY,
-            HEADLINE=HEADLINE,
-            numbers=numbers,
-        )
+    return page.render(
+        "report.html",
+        command,
+        {s.key: s.points for s in sections if s.points is not None},
+        title=title or _title(named),
+        sections=sections,
+        several=len(sections) > 1,
+        figures=overview_figures(sections) if len(sections) > 1 else {},
+        comparisons=[replace(c, a=called.get(c.a, c.a), b=called.get(c.b, c.b)) for c in comparisons],
+        compared=paired.rows,
+        advice=advice,
+        tried=None if advice is None else _tried(advice),
+        room=None if advice is None else _room(advice),
+        change=None if change is None else [a.report for a in change],
+        after=None if after is None else verdict(after.report),
+        panels=drawn(panels),
+        conventions=_conventions(audits[0].report.conventions),
+        markdown=escape(_markdown(named)),  # names in it are escaped; its lines are ours
+        METRICS=METRICS,
+        MEANING=MEANING,
+        BETTER=BETTER,
+        FAMILY=FAMILY,
+        HEADLINE=HEADLINE,
+        numbers=numbers,
     )
-    return text.lstrip()
 
 
 def write(path: str | os.PathLike[str], audits: Sequence[Audit], *, command: str, **options: Any) -> Path:
@@ -142,15 +137,16 @@ def _title(audits: Sequence[Audit]) -> str:
     return f"Can you trust {'these predictions' if len(audits) > 1 else audits[0].name}?"
 
 
-def _list(comparison: Any) -> list[Any]:
-    if comparison is None:
-        return []
-    return list(comparison) if isinstance(comparison, (list, tuple)) else [comparison]
+def _tried(advice: Advice) -> Table:
+    chosen = next((i for i, each in enumerate(advice.tried) if each.method == advice.chosen), None)
+    return Table.of("", advice.rows, chosen)
 
 
-def _compared(comparison: Any, called: Mapping[str, str]) -> dict[str, Any]:
-    a, b = (called.get(name, name) for name in paired.names(comparison))
-    return {"a": a, "b": b, "rows": paired.rows(comparison)}
+def _room(advice: Advice) -> Table | None:
+    if advice.room is None:
+        return None
+    rows = [row.to_dict() for row in advice.room.rows]
+    return Table.of("", [{name.replace("_", " "): each for name, each in row.items()} for row in rows])
 
 
 def _conventions(conventions: Mapping[str, Any]) -> list[tuple[str, str]]:

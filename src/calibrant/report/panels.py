@@ -6,15 +6,19 @@ figures; the page escapes the text and draws the figures in its own colours, so 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from calibrant.errors import InputError
-from calibrant.report.plots.svg import to_svg
+from calibrant.report.numbers import cell
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+VERDICT = " verdict"
+"""Suffix of the keys of a record that hold the verdict on another one."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,24 @@ class Table:
     chosen: int | None = None  # the row that is marked
     mark: str = "chosen"  # or "worst"
 
+    @classmethod
+    def of(
+        cls,
+        caption: str,
+        records: Sequence[Mapping[str, Any]],
+        chosen: int | None = None,
+        mark: str = "chosen",
+        units: Mapping[str, str] | None = None,
+    ) -> Table:
+        """From records of any content: columns in order of first appearance, each in the unit of its name (or `units`).
+
+        A verdict stands in the cell that it is about: '0.2844 [0.25, 0.32] better'.
+        """
+        head = tuple(dict.fromkeys(key for record in records for key in record if not key.endswith(VERDICT)))
+        unit = {name: name for name in head} | dict(units or {})
+        rows = [tuple(_judged(record, name, unit[name]) for name in head) for record in records]
+        return cls(caption, head, rows, chosen, mark)
+
     def __post_init__(self) -> None:
         for i, row in enumerate(self.rows):
             if len(row) != len(self.head):
@@ -53,9 +75,16 @@ class Panel:
     notes: Sequence[str] = field(default=())
 
 
+def _judged(record: Mapping[str, Any], name: str, unit: str) -> str:
+    verdict = record.get(f"{name}{VERDICT}")
+    return cell(record.get(name), unit) + (f" {verdict}" if verdict else "")
+
+
 def drawn(panels: Sequence[Panel]) -> list[dict[str, Any]]:
     """For the template: the panels with their figures as SVG. Each has its own salt, because they share one page."""
     from markupsafe import Markup
+
+    from calibrant.report.plots.svg import to_svg
 
     return [
         {

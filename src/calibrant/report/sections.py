@@ -11,9 +11,10 @@ from calibrant.functional.binomial import wilson
 from calibrant.metrics.stream_report import bounds_line
 from calibrant.report import plots
 from calibrant.report.classes import ClassTable, Mistake, class_table, mistakes
-from calibrant.report.explain import Detail, details
+from calibrant.report.explain import details
 from calibrant.report.numbers import percent
 from calibrant.report.operating import OperatingPoints, effective_share, operating_points
+from calibrant.report.panels import Panel
 from calibrant.report.plots.style import SERIES
 from calibrant.report.plots.svg import to_svg
 from calibrant.report.steps import Step, next_steps
@@ -43,7 +44,7 @@ class Section:
     mistakes: list[Mistake] | None
     has_ids: bool
     steps: list[Step]
-    details: list[Detail]
+    details: list[Panel]
     missing: list[str]  # what cannot be shown, in words
 
 

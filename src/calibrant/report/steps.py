@@ -1,20 +1,14 @@
-"""What to do next, from the verdict; and the candidates of a fit as a table, whatever columns they have."""
+"""What to do next, from the verdict."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from calibrant.files.paths import calibrated, partner
-from calibrant.report.comparison import field
-from calibrant.report.numbers import cell
 from calibrant.report.verdict import judge
 from calibrant.types import Report
 
-VERDICT = " verdict"
-"""Suffix of the columns that hold the verdict on another column."""
 CALIBRATION = "CALIBRATION"
 """Placeholder in a command for predictions on held-out items, if no such file is known."""
 
@@ -24,21 +18,6 @@ class Step:
     title: str
     text: str
     command: str | None = None
-
-
-@dataclass(frozen=True)
-class Advice:
-    """Candidates that were tried: a sentence, and rows of text under `columns`; `chosen` marks one row."""
-
-    sentence: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-    chosen: int | None
-    command: str | None
-    room: tuple[tuple[str, ...], ...] = ()  # calibratability: what each family could reach at best
-    room_columns: tuple[str, ...] = ()
-    room_said: str = ""
-    how: str = ""
 
 
 def next_steps(report: Report) -> list[Step]:
@@ -109,50 +88,3 @@ def _recalibrate(report: Report, kind: str, file: str, held_out: str) -> list[St
             f"calibrant apply map {file} -o {after} && calibrant compare {file} {after}",
         ),
     ]
-
-
-def advice(record: Any) -> Advice:
-    """From an object or mapping with `rows` (records; nested before/after are flattened), and optionally `sentence`,
-    `chosen` (the first column's value of the row to mark) and `command`."""
-    flat = [_flat(row) for row in field(record, "rows") or field(record, "ranking") or ()]
-    columns = tuple(dict.fromkeys(key for row in flat for key in row if not key.endswith(VERDICT)))
-    rows = tuple(tuple(_judged(row, column) for column in columns) for row in flat)
-    picked = field(record, "chosen") or field(record, "method")
-    chosen = next(
-        (i for i, row in enumerate(flat) if picked is not None and next(iter(row.values()), None) == picked), None
-    )
-    sentence, command = field(record, "sentence"), field(record, "command")
-    room = field(record, "room")
-    best = [_flat(row.to_dict() if hasattr(row, "to_dict") else row) for row in field(room, "rows")] if room else []
-    names = tuple(dict.fromkeys(key for row in best for key in row))
-    return Advice(
-        str(sentence or ""),
-        columns,
-        rows,
-        chosen,
-        None if command is None else str(command),
-        room=tuple(tuple(cell(row.get(name), name) for name in names) for row in best),
-        room_columns=tuple(name.replace("_", " ") for name in names),
-        room_said=str(field(room, "said") or "") if room else "",
-        how=str(field(record, "how") or ""),
-    )
-
-
-def _judged(row: Mapping[str, Any], column: str) -> str:
-    """A cell and its verdict: '0.2844 [0.25, 0.32] better'."""
-    verdict = row.get(f"{column}{VERDICT}")
-    return cell(row.get(column), column) + (f" {verdict}" if verdict else "")
-
-
-def _flat(row: Any) -> dict[str, Any]:
-    """{"nll": {"before": 1, "after": 2}} → {"nll before": 1, "nll after": 2}; estimates stay whole."""
-    record = row if isinstance(row, Mapping) else vars(row)
-    out: dict[str, Any] = {}
-    for key, value in record.items():
-        if isinstance(value, Mapping) and "value" not in value:
-            out.update({f"{key} {inner}": v for inner, v in value.items()})
-        elif isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 0:
-            out[str(key)] = None
-        else:
-            out[str(key)] = value.to_dict() if hasattr(value, "to_dict") else value
-    return {str(key): value for key, value in out.items()}

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from calibrant.decisions import Rule
-from calibrant.diagnostics.stress import Folder, Material, Outcome, Subject, analyse, run
-from calibrant.diagnostics.stress.analysis import AS_IT_IS, Broken, predictions_of
-from calibrant.diagnostics.stress.cells import Cell
-from calibrant.diagnostics.stress.store import Arrays
+from calibrant.diagnostics.stress import Outcome
+from calibrant.diagnostics.stress.analysis import AS_IT_IS, Broken
 from calibrant.display import Rows, Shown, aligned
 from calibrant.errors import InputError, unknown
-from calibrant.metrics.conventions import Resampling
-from calibrant.posthoc.fit import fit
-from calibrant.posthoc.map import FittedMap
 from calibrant.report.numbers import percent, short
 from calibrant.report.plots.shift import heatmap
 from calibrant.report.stress_rule import RuleUnderShift
-from calibrant.types import SCHEMA, Estimate, Split, json_text
+from calibrant.types import SCHEMA, Estimate, json_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -79,44 +73,6 @@ class StressReport(Shown):
 
     def to_json(self, indent: int | None = 2) -> str:
         return json_text(self.to_dict(), indent)
-
-
-def judged(
-    subject: Subject,
-    material: Material,
-    plan: Sequence[Cell],
-    folder: Folder | None,
-    *,
-    calibrators: Sequence[str],
-    maps: Mapping[str, FittedMap],
-    rule: Rule | None,
-    reference: Mapping[tuple[str, int], Arrays] | None,
-    seed: int | None,
-    settings: Mapping[str, Any],
-    classes: tuple[str, ...] | None = None,
-    progress: bool = False,
-) -> StressReport:
-    """Every cell of the plan asked (or read) and judged; without a seed there are no intervals."""
-    cells = run(subject, material, plan, folder, progress=progress)
-    outcome = analyse(
-        cells,
-        raw=subject.raw,
-        classes=classes,
-        maps=calibrator_maps(cells, subject.raw, calibrators) | dict(maps) or None,
-        reference=reference,
-        resampling=None if seed is None else Resampling(seed),
-    )
-    return StressReport(outcome, settings, None if rule is None else RuleUnderShift.of(rule, cells, subject.raw))
-
-
-def calibrator_maps(cells: Mapping[Cell, Arrays], raw: bool, names: Sequence[str]) -> dict[str, FittedMap]:
-    """Each calibrator fitted on the clean calibration cell; none where there is no such cell."""
-    held = cells.get(Cell("calibration"))
-    if held is None:
-        return {}
-    data = predictions_of(held, raw, None, Split.CALIBRATION)
-    fitted = {name: fit(name, data) for name in names}
-    return {f"auto ({m.record.calibrator})" if name == "auto" else name: m for name, m in fitted.items()}
 
 
 def text(o: Outcome) -> str:

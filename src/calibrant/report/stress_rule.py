@@ -18,18 +18,18 @@ from calibrant.errors import InputError, SplitError
 from calibrant.functional.inputs import predictions
 from calibrant.report.numbers import DASH, short
 from calibrant.report.panels import Panel, Table
+from calibrant.report.rule import CALLED, COUNTED
 from calibrant.shifts.frequency import FREQUENCIES
 from calibrant.types import Predictions, Split
 
 JUDGED = ("clean", "natural", "corruption", "frequency", "perturbation")
 """Kinds of cells whose items have a label."""
 COLUMNS = {
-    "threshold": {"accepted": "items accepted", "accuracy_accepted": "accuracy of the accepted"},
-    "sets": {"coverage": "sets that hold the truth", "set_size": "classes in a set"},
-    "costs": {"cost": "cost of an item", "saved": "saved against the likeliest class"},
+    "threshold": ("accepted", "accuracy_accepted"),
+    "sets": ("coverage", "set_size"),
+    "costs": ("cost", "saved"),
 }
-"""Kind of rule → the estimates that are shown, and their titles."""
-SHARES = ("accepted", "accuracy_accepted", "coverage")
+"""Kind of rule → the estimates that are shown."""
 KEPT = {
     True: "which breaks the promise",
     False: "in line with the promise",
@@ -98,8 +98,7 @@ class RuleUnderShift:
 
     def text(self) -> str:
         """For a terminal: each type at its highest severity, and where the promise is first broken."""
-        columns = COLUMNS[self.rule.kind]
-        rows = [["rule, at the highest severity", *columns.values(), "promise broken from severity"]]
+        rows = [["rule, at the highest severity", *self._titles(), "promise broken from severity"]]
         for shift in dict.fromkeys(_name(c) for c in self.cells):
             cells = [c for c in self.cells if _name(c) == shift]
             broken = [str(c.severity) if c.kind == "corruption" else "yes" for c in cells if self.cells[c].broken]
@@ -110,7 +109,7 @@ class RuleUnderShift:
     def panel(self) -> Panel:
         """For the HTML report: every cell."""
         rows = [[_called(c), *self._row(c), "broken" if j.broken else DASH] for c, j in self.cells.items()]
-        head = ["items", *COLUMNS[self.rule.kind].values(), "promise"]
+        head = ["items", *self._titles(), "promise"]
         notes = [
             f"The rule: {self.rule.sentence}.",
             "A promise holds for items drawn like those the rule was chosen on; it counts as broken where so few hits "
@@ -131,9 +130,12 @@ class RuleUnderShift:
             },
         }
 
+    def _titles(self) -> list[str]:
+        return [CALLED[name] for name in COLUMNS[self.rule.kind]]
+
     def _row(self, cell: Cell) -> list[str]:
         estimates = self.cells[cell].estimates
-        return [short(estimates[name], name in SHARES) for name in COLUMNS[self.rule.kind]]
+        return [short(estimates[name], name not in COUNTED) for name in COLUMNS[self.rule.kind]]
 
 
 def _called(cell: Cell) -> str:

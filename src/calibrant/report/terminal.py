@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from rich.console import Group
 from rich.table import Table
@@ -13,16 +13,18 @@ from calibrant.display import HEADLINE, short_names
 from calibrant.errors import escaped
 from calibrant.metrics import METRICS
 from calibrant.report import numbers
-from calibrant.report.comparison import field
-from calibrant.report.comparison import names as comparison_names
-from calibrant.report.comparison import rows as comparison_rows
+from calibrant.report.comparison import rows
 from calibrant.report.explain import ARROW
-from calibrant.report.numbers import cell
+from calibrant.report.panels import Table as TextTable
 from calibrant.report.verdict import judge
 from calibrant.types import Report
 
+if TYPE_CHECKING:
+    from calibrant.metrics.compare import Comparison
+
 COLOUR = {"over": "red", "under": "yellow", "uneven": "yellow", "calibrated": "green", "unknown": "white"}
 VERDICT_COLOUR = {"better": "green", "worse": "red"}
+MARK = {"chosen": "bold green", "worst": "bold red"}
 
 
 def verdict_line(report: Report) -> Text:
@@ -72,7 +74,7 @@ def side_by_side(reports: Sequence[Report], names: Sequence[str]) -> Table:
     return table
 
 
-def compare_table(comparison: Any, names: Sequence[str] | None = None) -> Table:
+def compare_table(comparison: Comparison, names: Sequence[str] | None = None) -> Table:
     """The paired comparison: per metric the difference, its interval, the p-value, the verdict in words.
 
     p is corrected for all metrics of the comparison, also for those that `names` leaves out."""
@@ -84,17 +86,15 @@ def compare_table(comparison: Any, names: Sequence[str] | None = None) -> Table:
         ("p (Holm)", "right"),
         ("verdict", "left"),
     )
-    a, b = short_names(comparison_names(comparison))
-    items = field(comparison, "n")
-    title = f"{b} against {a}" + (f", {items:,} items" if items else "")
+    a, b = short_names([comparison.a, comparison.b])
+    title = f"{b} against {a}, {comparison.n:,} items"
     table.title, table.title_justify = Text(title, style="bold"), "left"
-    for row in comparison_rows(comparison):
+    for row in rows(comparison):
         if names is not None and row.metric not in names:
             continue
-        better = METRICS[row.metric].better if row.metric in METRICS else None
         table.add_row(
             Text(row.metric, style="cyan"),
-            "" if better is None else ARROW[better],
+            ARROW[METRICS[row.metric].better],
             row.difference,
             Text(row.interval),
             row.p,
@@ -128,16 +128,12 @@ def _cost(name: str, report: Report) -> float:
     return {"high": -value, "low": value, "zero": abs(value)}[METRICS[name].better]
 
 
-def records_table(records: Sequence[dict[str, Any]], chosen: str | None = None, style: str = "bold green") -> Table:
-    """Any list of flat records (candidates of a fit, a ranking): columns in order of first appearance.
-
-    A column that is named after a metric has its unit."""
-    columns = list(dict.fromkeys(key for record in records for key in record))
-    table = _table(*[(column, "left" if i == 0 else "right") for i, column in enumerate(columns)])
-    for record in records:
-        cells = [Text(escaped(cell(record.get(column), column), lines=True), overflow="fold") for column in columns]
-        picked = chosen is not None and chosen in record.values()
-        table.add_row(*cells, style=style if picked else "")
+def text_table(found: TextTable) -> Table:
+    """A table of the report, without its caption."""
+    table = _table(*[(name, "left" if i == 0 else "right") for i, name in enumerate(found.head)])
+    for i, row in enumerate(found.rows):
+        cells = [Text(escaped(cell, lines=True), overflow="fold") for cell in row]
+        table.add_row(*cells, style=MARK[found.mark] if i == found.chosen else "")
     return table
 
 

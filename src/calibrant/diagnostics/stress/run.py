@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from calibrant.diagnostics.stress.cells import Cell
 from calibrant.diagnostics.stress.material import Material, limited
 from calibrant.diagnostics.stress.store import Arrays, Folder
 from calibrant.diagnostics.stress.subject import Subject
-from calibrant.errors import CalibrantError, InputError, escaped
+from calibrant.ensembles.single import steps
+from calibrant.errors import CalibrantError, InputError
 
 
 def run(
@@ -19,7 +19,7 @@ def run(
     """The arrays of all cells: `logits`, `labels` where there are any, `member_entropy` of an ensemble."""
     out: dict[Cell, Arrays] = {}
     missing = [c for c in cells if folder is None or c.key not in folder]
-    for cell in _bar(missing, progress):
+    for cell in steps(missing, "stress", show=progress):
         arrays = _asked(subject, material, cell)
         if folder is None:
             out[cell] = arrays
@@ -78,24 +78,3 @@ def _asked(subject: Subject, material: Material, cell: Cell) -> Arrays:
     if answer.member_entropy is not None:
         arrays["member_entropy"] = answer.member_entropy
     return arrays
-
-
-def _bar(cells: Sequence[Cell], show: bool) -> Iterable[Cell]:
-    if not show:
-        yield from cells
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description:<28}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as bar:
-        task = bar.add_task("stress", total=len(cells))
-        for cell in cells:
-            bar.update(task, description=escaped(cell.title[:28]))
-            yield cell
-            bar.advance(task)

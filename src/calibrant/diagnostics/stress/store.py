@@ -98,11 +98,6 @@ class Folder:
                 found[name, severity] = self.read(key)
         return found
 
-    def text(self, key: str, name: str = "said") -> str:
-        """One text of a cell, empty where it has none."""
-        with np.load(self.file(key), allow_pickle=False) as archive:
-            return str(archive[name]) if name in archive.files else ""
-
     def record(self, content: Mapping[str, Any]) -> Path:
         text = json.dumps(jsonable(dict(content)), indent=1, ensure_ascii=False, allow_nan=False)
         return atomic.write_text(self.path / "stress.json", text + "\n")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from calibrant.diagnostics.stress.material import digest
 from calibrant.ensembles.ensemble import Ensemble, LogMean, checked, evaluating
 from calibrant.errors import InputError
 from calibrant.functional.novelty import entropy
@@ -102,15 +102,9 @@ class Subject:
 
     def fingerprint(self) -> str:
         """Content hash of every weight: another network under the same name is another subject."""
-        digest = hashlib.sha256()
         networks = getattr(self.predictor, "models", None) or [getattr(self.predictor, "model", self.predictor)]
-        for network in networks:
-            if isinstance(network, nn.Module):
-                for name, tensor in sorted(network.state_dict().items()):
-                    digest.update(name.encode())
-                    plain = tensor.detach().cpu().contiguous().reshape(-1)
-                    digest.update(memoryview(plain.view(torch.uint8).numpy()))
-        return digest.hexdigest()[:16]
+        states = [sorted(m.state_dict().items()) for m in networks if isinstance(m, nn.Module)]
+        return digest(*(part for state in states for name, t in state for part in (name, t.detach().cpu())))
 
 
 def _kept(batches: Batches) -> Batches:

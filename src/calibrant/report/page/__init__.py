@@ -10,6 +10,7 @@ from importlib.resources import files
 from typing import Any
 
 from calibrant.errors import escaped
+from calibrant.provenance import provenance
 from calibrant.types import jsonable
 
 
@@ -31,8 +32,25 @@ def json_for_html(value: Any) -> str:
     return text
 
 
+def render(template: str, command: str, data: Any, **content: Any) -> str:
+    """A page in the common frame. `data` is for the script; `command` says how to make the page again."""
+    from markupsafe import Markup
+
+    script = read("report.js")
+    framed = {
+        "style": Markup(read("report.css")),
+        "script": Markup(script),
+        "script_hash": script_hash(script),
+        "data": Markup(json_for_html(data)),
+        "made": provenance(),
+        "command": command,
+    }
+    text: str = _environment().get_template(template).render(**framed, **content)
+    return text.lstrip()
+
+
 @cache
-def environment() -> Any:
+def _environment() -> Any:
     """jinja2, everything escaped unless it is Markup, control characters too; an undefined name is an error."""
     import jinja2
     from markupsafe import Markup

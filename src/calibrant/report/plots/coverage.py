@@ -14,7 +14,7 @@ from calibrant.functional.binomial import Floats, wilson
 from calibrant.functional.ranking import accuracy_coverage as curve
 from calibrant.functional.ranking import rank, run_weights
 from calibrant.functional.scores import Scores
-from calibrant.report.plots.style import COLOURS, legend, new_axes, percent_axis, shown
+from calibrant.report.plots.style import COLOURS, DASHED, legend, line, new_axes, percent_axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,7 +38,7 @@ def risk_coverage(
     _band(ax, scores, effective, colour, label, risk=True)
     right = float(scores.correct.double().mean())
     grid = np.linspace(max(right, 1e-9), 1, 40)
-    ax.plot([0, *grid], [0, *np.maximum(1 - right / grid, 0)], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
+    ax.plot([0, *grid], [0, *np.maximum(1 - right / grid, 0)], **DASHED)
     ax.set_ylabel("error rate of what is accepted")
     return _finish(ax, label)
 
@@ -59,17 +59,9 @@ def _band(ax: Axes, scores: Scores, effective: float, colour: str, label: str | 
     low, high = wilson(accuracy * coverage * n, coverage * n)
     if risk:
         accuracy, low, high = 1 - accuracy, 1 - high, 1 - low
-    ax.fill_between(coverage, low, high, color=COLOURS[colour], alpha=0.15, linewidth=0)
     alone = len(coverage) == 1  # all confidences are equal: there is one point
-    ax.plot(
-        coverage,
-        accuracy,
-        color=COLOURS[colour],
-        linewidth=1.6,
-        label=shown(label),
-        marker="o" if alone else None,
-        clip_on=not alone,
-    )
+    style = {"marker": "o" if alone else None, "clip_on": not alone}
+    line(ax, coverage, accuracy, colour, label, low=low, high=high, **style)
     # the first few items have intervals from 0 to 1 that would hide the curve
     solid = coverage * n >= min(50.0, n)
     top, bottom = float(np.max(high[solid])), float(np.min(low[solid]))

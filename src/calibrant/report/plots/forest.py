@@ -11,7 +11,7 @@ import numpy as np
 from calibrant.display import HEADLINE
 from calibrant.metrics import METRICS
 from calibrant.report.numbers import interval, is_percent, value
-from calibrant.report.plots.style import COLOURS, SERIES, as_they_are, dress, percent_axis, side_by_side
+from calibrant.report.plots.style import COLOURS, DASHED, SERIES, as_they_are, dress, percent_axis, side_by_side
 from calibrant.types import Report
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def forest(
         better = METRICS[name].better
         ax.set_title(f"{SHORT.get(name, name)}\n{BETTER[better]}", fontsize=8.5, color=COLOURS["muted"])
         if better == "zero":
-            ax.axvline(0, color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
+            ax.axvline(0, **DASHED)
         for row, report in enumerate(reports.values()):
             e = report.metrics.get(name)
             if e is not None and e.value is not None:
@@ -88,7 +88,7 @@ def differences(found: Sequence[Difference]) -> Axes:
 def _differences(ax: Axes, metric: str, found: Sequence[Difference]) -> None:
     known = [abs(d.reported) for d in found if d.reported is not None]
     edge = BEYOND * max(known) if known else np.inf
-    ax.axvline(0, color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
+    ax.axvline(0, **DASHED)
     for y, d in enumerate(found):
         if d.reported is not None:
             ax.plot([d.reported], [y], "D", color="none", markeredgecolor=COLOURS["ink"], markersize=5)

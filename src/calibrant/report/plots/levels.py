@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from calibrant.errors import InputError
-from calibrant.report.plots.style import COLOURS, SERIES, legend, new_axes, percent_axis, scale, shown
+from calibrant.report.plots.style import COLOURS, SERIES, legend, line, new_axes, percent_axis, scale
 from calibrant.types import Estimate
 
 if TYPE_CHECKING:
@@ -47,11 +47,7 @@ def level_error(found: Sequence[ByLevel], what: Literal["ece", "variance"] = "ec
         raise InputError(f"no predictor has {what} by level; a variance needs several runs on the same items")
     ax.set_ylim(bottom=0)
     words = {"ece": "ECE of the level", "variance": "variance over runs"}
-    if what == "variance":
-        ax = _finish(ax, levels, words[what], percent=False)
-    else:
-        _finish(ax, levels, words[what])
-    return ax
+    return _finish(ax, levels, words[what], percent=what == "ece")
 
 
 def epsilon_path(epsilon: Sequence[Sequence[float]], *, ax: Axes | None = None) -> Axes:
@@ -84,8 +80,7 @@ def _line(ax: Axes, found: Sequence[Estimate], colour: str, label: str) -> None:
     value = _values(found)
     low = np.array([value[i] if e.low is None else e.low for i, e in enumerate(found)])
     high = np.array([value[i] if e.high is None else e.high for i, e in enumerate(found)])
-    ax.fill_between(at, low, high, color=COLOURS[colour], alpha=0.12, linewidth=0)
-    ax.plot(at, value, color=COLOURS[colour], linewidth=1.6, marker="o", markersize=3.5, label=shown(label))
+    line(ax, at, value, colour, label, low=low, high=high, marker="o", markersize=3.5)
 
 
 def _values(found: Sequence[Estimate]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrant.report.plots.style import COLOURS, SERIES, as_they_are, legend, new_axes, percent_axis, scale, shown
+from calibrant.report.plots.style import SERIES, as_they_are, legend, line, new_axes, outline, percent_axis, scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,13 +43,10 @@ def curves(
     """Lines with bands, one colour per network."""
     ax = new_axes(5.2, 3.4)
     for i, each in enumerate(found):
-        colour = COLOURS[SERIES[(i if each.colour is None else each.colour) % len(SERIES)]]
-        x = np.asarray(each.x, float)
-        if each.low is not None and each.high is not None:
-            ax.fill_between(x, np.asarray(each.low), np.asarray(each.high), color=colour, alpha=0.15, linewidth=0)
+        colour = SERIES[(i if each.colour is None else each.colour) % len(SERIES)]
         style: dict[str, Any] = {"dashes": (4, 3)} if each.dashed else {}
         style |= {"marker": "o", "markersize": 3.2} if marks else {}
-        ax.plot(x, np.asarray(each.y, float), color=colour, linewidth=1.5, label=shown(each.name), **style)
+        line(ax, each.x, each.y, colour, each.name, low=each.low, high=each.high, **style)
     ax.set_xlabel(xlabel)
     ax.set_ylabel(ylabel)
     if log:
@@ -84,10 +81,7 @@ def histogram(named: Sequence[tuple[str, Sequence[float]]], xlabel: str, ylabel:
     low, high = float(every.min()), float(every.max())
     edges = np.linspace(low, high if high > low else low + 1, cells + 1)
     for i, (name, values) in enumerate(named):
-        colour = COLOURS[SERIES[i % len(SERIES)]]
-        count = np.histogram(np.asarray(values, float), edges)[0]
-        ax.stairs(count, edges, fill=True, color=colour, alpha=0.16)
-        ax.stairs(count, edges, color=colour, linewidth=1.4, label=shown(name))
+        outline(ax, np.histogram(np.asarray(values, float), edges)[0], edges, SERIES[i % len(SERIES)], name)
     ax.set_xlabel(xlabel)
     ax.set_ylabel(ylabel)
     ax.set_ylim(0, None)

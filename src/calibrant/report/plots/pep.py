@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibrant.report.plots.style import COLOURS, SERIES, legend, new_axes, shown
+from calibrant.report.plots.style import COLOURS, DASHED, SERIES, legend, line, new_axes, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,13 +32,13 @@ def sigma_likelihood(points: Sequence[SigmaPoint], *, ax: Axes | None = None) ->
     members = max((len(p.members) for p in seen), default=0)
     for j in range(members):
         alone = [p for p in seen if len(p.members) == members or p.sigma == 0]
-        line = [p.members[j] if len(p.members) == members else p.members[0] for p in alone]
-        ax.plot([p.sigma for p in alone], line, color=COLOURS["muted"], linewidth=0.6, alpha=0.6)
-    ax.fill_between(sigma, mean - 2 * error, mean + 2 * error, color=COLOURS["accent"], alpha=0.15, linewidth=0)
-    ax.plot(sigma, mean, color=COLOURS["accent"], linewidth=1.6, marker="o", markersize=3, label="ensemble, L(σ)")
+        own = [p.members[j] if len(p.members) == members else p.members[0] for p in alone]
+        ax.plot([p.sigma for p in alone], own, color=COLOURS["muted"], linewidth=0.6, alpha=0.6)
+    ends = {"low": mean - 2 * error, "high": mean + 2 * error}
+    line(ax, sigma, mean, "accent", "ensemble, L(σ)", **ends, marker="o", markersize=3)
     best = int(mean.argmax())
     ax.plot(sigma[best], mean[best], "o", color=COLOURS["good"], markersize=6, label=f"σ* = {sigma[best]:.3g}")
-    ax.axhline(mean[0], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
+    ax.axhline(mean[0], **DASHED)
     # members fall off a cliff beyond σ*; what matters is near the ensemble's own curve
     low, high = float((mean - 2 * error).max() - 3 * np.ptp(mean[: best + 1]) - 0.05), float((mean + 2 * error).max())
     ax.set_ylim(max(low, float(mean.min()) - 0.05), high + 0.05 * (high - low))
@@ -54,10 +54,8 @@ def sigma_errors(points: Sequence[SigmaPoint], *, ax: Axes | None = None) -> Axe
     ax = ax or new_axes()
     seen = _finite(points)
     sigma = [p.sigma for p in seen]
-    ax.plot(
-        sigma, [p.ece or 0.0 for p in seen], color=COLOURS["bad"], marker="o", markersize=3, label="ECE, as a fraction"
-    )
-    ax.plot(sigma, [p.brier or 0.0 for p in seen], color=COLOURS["second"], marker="o", markersize=3, label="Brier")
+    line(ax, sigma, [p.ece or 0.0 for p in seen], "bad", "ECE, as a fraction", marker="o", markersize=3)
+    line(ax, sigma, [p.brier or 0.0 for p in seen], "second", "Brier", marker="o", markersize=3)
     ax.locator_params(axis="x", nbins=5)  # four decimals each: more labels touch
     ax.set_xlabel("σ of the perturbation")
     ax.set_ylabel("error of the ensemble")
@@ -87,16 +85,10 @@ def overfitting_curves(runs: Sequence[Sequence[Epoch]], *, ax: Axes | None = Non
         ("network, on its training set", "muted", "train_nll"),
     ):
         for run in runs:
-            ax.plot(
-                [e.epoch for e in run],
-                [getattr(e, value) for e in run],
-                color=COLOURS[colour],
-                linewidth=0.7,
-                alpha=0.45,
-            )
+            line(ax, [e.epoch for e in run], [getattr(e, value) for e in run], colour, linewidth=0.7, alpha=0.45)
         epochs = sorted({e.epoch for run in runs for e in run})
         mean = [np.mean([getattr(e, value) for run in runs for e in run if e.epoch == at]) for at in epochs]
-        ax.plot(epochs, mean, color=COLOURS[colour], linewidth=1.6, label=shown(name))
+        line(ax, epochs, mean, colour, name)
     ax.set_xlabel("epoch")
     ax.set_ylabel("NLL")
     legend(ax)
@@ -112,7 +104,7 @@ def overfitting_scatter(rows: Mapping[str, Sequence[Epoch]], *, of: str = "effec
         rho = rank_correlation(x, y)
         label = name if rho is None else f"{name}, ρ = {rho:.2f}"
         ax.plot(x, y, "o", color=COLOURS[SERIES[i % len(SERIES)]], markersize=3.5, alpha=0.8, label=shown(label))
-    ax.axhline(0, color=COLOURS["muted"], linewidth=0.8, dashes=(4, 3))
+    ax.axhline(0, **DASHED)
     ax.set_xlabel("overfitting: NLL on test − NLL on train")
     ax.set_ylabel("σ*" if of == "sigma" else "PEP effect: NLL gained on test")
     legend(ax)

@@ -16,7 +16,17 @@ from calibrant.functional.binning import BinSums
 from calibrant.functional.binomial import clopper_pearson, wilson
 from calibrant.functional.decomposition import event_bins
 from calibrant.functional.scores import Scores
-from calibrant.report.plots.style import COLOURS, dress, legend, new_axes, percent_axis, shown, side_by_side
+from calibrant.report.plots.style import (
+    COLOURS,
+    DASHED,
+    dress,
+    legend,
+    new_axes,
+    outline,
+    percent_axis,
+    shown,
+    side_by_side,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -47,7 +57,7 @@ def reliability(
             side = "bad" if c > a else "good"
             (bar,) = ax.bar(edge, abs(a - c), 1 / bins, bottom=min(a, c), align="edge", color=COLOURS[side], alpha=0.22)
             bar.set_gid(_tip(edge, edge + 1 / bins, size, c, a, lo, hi))
-    ax.plot([0, 1], [0, 1], color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
+    ax.plot([0, 1], [0, 1], **DASHED)
     spread = np.clip(np.vstack([acc - low, high - acc]), 0, None)
     line = {"fmt": "o-", "markersize": 4, "linewidth": 1.2, "elinewidth": 1.4, "capsize": 0}
     ax.errorbar(conf, acc, yerr=spread, color=COLOURS[colour], label=shown(label), **line)  # type: ignore[arg-type]
@@ -120,8 +130,7 @@ def confidence_density(scores: Scores, *, ax: Axes | None = None, cells: int = 4
         if not mask.any():
             continue
         share = np.histogram(conf[mask], edges)[0] / mask.sum()
-        ax.stairs(share, edges, fill=True, color=COLOURS[colour], alpha=0.18)
-        ax.stairs(share, edges, color=COLOURS[colour], linewidth=1.4, label=f"{name} ({int(mask.sum()):,})")
+        outline(ax, share, edges, colour, f"{name} ({int(mask.sum()):,})")
     ax.set_xlim(0, 1)
     ax.set_ylim(0, None)
     ax.set_xlabel("confidence")

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from calibrant.report.plots.style import (
     COLOURS,
+    DASHED,
     SERIES,
     as_they_are,
     dress,
     figure_of,
     legend,
+    line,
     new_axes,
+    outline,
     percent_axis,
-    shown,
 )
 
 if TYPE_CHECKING:
@@ -84,24 +86,14 @@ def severity_curves(
 ) -> Axes:
     """One line for each calibrator along the severity."""
     ax = ax or new_axes(4.6, 2.9)
-    for i, (name, line) in enumerate(rows.items()):
-        at = [s for s, v in line.items() if v is not None]
-        colour, dash = COLOURS[SERIES[i % len(SERIES)]], "-" if i < len(SERIES) else "--"
-        heights = [v for v in line.values() if v is not None]
+    for i, (name, row) in enumerate(rows.items()):
+        at = [s for s, v in row.items() if v is not None]
+        heights = [v for v in row.values() if v is not None]
         # the first lies broad and pale beneath: a map that changes nothing is drawn right on it
-        width, alpha = (5.0, 0.35) if i == 0 else (1.6, 1.0)
-        ax.plot(
-            at,
-            heights,
-            color=colour,
-            linestyle=dash,
-            linewidth=width,
-            alpha=alpha,
-            marker="o",
-            ms=3.5,
-            label=shown(name),
-        )
-    at = sorted({s for line in rows.values() for s in line})
+        style: dict[str, Any] = {"linewidth": 5.0, "alpha": 0.35} if i == 0 else {}
+        style["linestyle"] = "-" if i < len(SERIES) else "--"
+        line(ax, at, heights, SERIES[i % len(SERIES)], name, marker="o", markersize=3.5, **style)
+    at = sorted({s for row in rows.values() for s in row})
     ax.set_xticks(at, ["clean" if s == 0 else str(s) for s in at])
     ax.set_xlabel("severity")
     ax.set_ylabel(label)
@@ -117,11 +109,10 @@ def frequency_curve(accuracy: Mapping[float, Estimate], clean: float, *, ax: Axe
     ax = ax or new_axes(4.6, 2.7)
     known = {f: e for f, e in sorted(accuracy.items()) if e.value is not None}
     values = [float(e.value or 0) for e in known.values()]
-    ax.axhline(clean, color=COLOURS["muted"], linewidth=1, dashes=(4, 3))
-    if all(e.low is not None for e in known.values()):
-        low, high = ([float(getattr(e, end)) for e in known.values()] for end in ("low", "high"))
-        ax.fill_between(list(known), low, high, color=COLOURS["accent"], alpha=0.15, linewidth=0)
-    ax.plot(list(known), values, color=COLOURS["accent"], linewidth=1.6, marker="o", markersize=3.5)
+    ax.axhline(clean, **DASHED)
+    banded = all(e.low is not None for e in known.values())
+    low, high = ([getattr(e, end) for e in known.values()] if banded else None for end in ("low", "high"))
+    line(ax, list(known), values, "accent", low=low, high=high, marker="o", markersize=3.5)
     ax.set_xlim(0, max(accuracy) * 1.02)
     ax.set_ylim(0, 1)
     ax.set_xlabel("frequency of the noise, in units of π")
@@ -147,8 +138,7 @@ def entropy_histograms(
         first = first or ax
         for key, colour, label in (("", "good", "familiar"), (name, "bad", "foreign")):
             share = np.histogram(entropies[key], edges)[0] / max(1, len(entropies[key]))
-            ax.stairs(share, edges, fill=True, color=COLOURS[colour], alpha=0.18)
-            ax.stairs(share, edges, color=COLOURS[colour], linewidth=1.3, label=label)
+            outline(ax, share, edges, colour, label)
         ax.set_title(name.replace("_", " "), fontsize=9.5, color=COLOURS["ink"], loc="left")
         as_they_are(ax)
         ax.set_xlim(0, math.log(k))
@@ -158,6 +148,6 @@ def entropy_histograms(
         if i % columns == 0:
             ax.set_ylabel("share of items")
         if i == 0:
-            ax.legend(frameon=False, fontsize=8.5, labelcolor=COLOURS["ink"], loc="upper right")
+            legend(ax, loc="upper right")
     assert first is not None and figure_of(first) is figure
     return first

@@ -83,6 +83,25 @@ def scale(*names: str) -> Any:
     return LinearSegmentedColormap.from_list(" ".join(names), [COLOURS[name] for name in names])
 
 
+def line(
+    ax: Axes, x: Any, y: Any, colour: str, label: str | None = None, *, low: Any = None, high: Any = None, **style: Any
+) -> None:
+    """A line in a colour of the report, with its band where there is one."""
+    if low is not None:
+        ax.fill_between(x, low, high, color=COLOURS[colour], alpha=0.15, linewidth=0)
+    ax.plot(x, y, color=COLOURS[colour], label=shown(label), **{"linewidth": 1.6, **style})
+
+
+def outline(ax: Axes, heights: Any, edges: Any, colour: str, label: str | None = None) -> None:
+    """A histogram as a pale area with its outline, so that several can lie over each other."""
+    ax.stairs(heights, edges, fill=True, color=COLOURS[colour], alpha=0.18)
+    ax.stairs(heights, edges, color=COLOURS[colour], linewidth=1.4, label=shown(label))
+
+
+DASHED: Any = {"color": COLOURS["muted"], "linewidth": 1, "dashes": (4, 3)}
+"""A line to compare with: the diagonal, zero, what would be without."""
+
+
 def legend(ax: Axes, **options: Any) -> None:
     drawn = ax.legend(frameon=False, fontsize=9, labelcolor=COLOURS["ink"], **options)
     for text in drawn.get_texts():

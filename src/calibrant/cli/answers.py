@@ -1,0 +1,92 @@
+"""Checks the shape of the models' output on blank items against the data, before `predict` or `probe` runs anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from calibrant.cli.model_data import is_arrays
+from calibrant.errors import InputError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from calibrant.data import Data
+    from calibrant.ensembles.reference import Reference
+    from calibrant.types import Split
+
+
+def on_blank_items(
+    model: Sequence[str], found: Sequence[Reference], loaded: Data, split: Split, class_axis: int
+) -> dict[str, Tensor]:
+    """Model → its output on blank items, classes last; empty if items differ in size, which is not known beforehand."""
+    from calibrant.functional.model_output import logits_of
+    from calibrant.functional.segmentation import classes_last
+    from calibrant.training.networks import blank_logits
+
+    return {
+        text: classes_last(logits_of(said), class_axis, f"{text}: logits")
+        for text, reference in zip(model, found if loaded.shape else (), strict=False)
+        for said in [blank_logits(text, loaded, split, reference.members[0])]
+    }
+
+
+def known_classes(first: Reference, loaded: Data, name: str, labels: Tensor) -> Sequence[Any] | None:
+    """The class names; None where a small file or a few label maps need not show the last classes."""
+    classes = loaded.classes if first.classes is None or len(first.classes) == loaded.k else first.classes
+    short = is_arrays(name) or (labels.ndim > 1 and ":" in name)
+    return classes if first.classes is not None or not short else None
+
+
+def agree(answers: Mapping[str, Tensor], data: str, known: Sequence[Any] | None, labels: Tensor) -> None:
+    """Check that every model's output fits the labels (one class per item, or a map), and that all have the same number
+    of classes: that of the data, where it is known."""
+    for text, z in answers.items():
+        _shaped(text, z, data, labels)
+    counts = {text: int(z.shape[-1]) for text, z in answers.items()}
+    first = next(iter(counts), "")
+    if first and known is not None and len(known) != counts[first]:
+        raise InputError(
+            f"{first} has {counts[first]} classes and {data} has {len(known)}; pass data with the same classes"
+        )
+    for text, k in counts.items():
+        if k != counts[first]:
+            raise InputError(
+                f"{text} has {k} classes and {first} has {counts[first]}; members must agree on the classes"
+            )
+    if first and labels.ndim > 1:
+        from calibrant.data.label_maps import check_classes
+
+        check_classes(labels, counts[first], data, first)
+
+
+def _shaped(text: str, z: Tensor, data: str, labels: Tensor) -> None:
+    """[N, K] for labels [N], [N, H, W, K] for maps of labels [N, H, W]."""
+    found, due = tuple(z.shape[1:-1]), tuple(labels.shape[1:])
+    if z.ndim > 1 and found == due:
+        return
+    if not due:
+        remedy = "; pass label maps [N, H, W], or a network with one answer per item" if z.ndim > 2 else ""
+        raise InputError(
+            f"{text} returns shape {tuple(z.shape)} for {len(z)} items of {data}, which have one label each; "
+            f"expected [N, K]{remedy}"
+        )
+    size = _by(due)
+    if z.ndim < 3:
+        raise InputError(
+            f"{text} returns {tuple(z.shape)}, one answer per image, but the labels of {data} are maps of {size}; "
+            "use a network that classifies each pixel, or one label per image"
+        )
+    if tuple(z.shape[2:]) == due:
+        raise InputError(
+            f"{text} returns shape {tuple(z.shape)} for {len(z)} images of {data}, whose labels are maps of {size}: "
+            "expected its classes last; for [N, K, H, W] pass --class-axis 1"
+        )
+    raise InputError(
+        f"{text} returns maps of {_by(found)}, but the labels of {data} are maps of {size}; resize the network's "
+        "output or the labels to the same size (for logits [N, K, H, W] pass --class-axis 1)"
+    )
+
+
+def _by(size: Sequence[int]) -> str:
+    return " × ".join(map(str, size))

@@ -1,0 +1,223 @@
+"""What was asked of `calibrant probe`: the options as they were given, and models and data resolved."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from calibrant.cli.console import say
+from calibrant.cli.model_data import Inputs, data_name, device_of, fed, model_data, say_notes
+from calibrant.cli.options import separated
+from calibrant.errors import InputError
+from calibrant.files import atomic
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from calibrant.data import Batches, Data
+    from calibrant.data.records import Part
+    from calibrant.ensembles.reference import Reference
+    from calibrant.types import Predictions
+
+FEW = 256
+"""Items whose feature maps and curvature are looked at, unless --limit says another number."""
+BATCH = 1000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What single probes can be told."""
+
+    batches: Annotated[int, typer.Option(min=1, help="hessian, signs: how many mini-batches of the training part")] = 20
+    batch: Annotated[int | None, typer.Option(min=1, help="hessian: items of each; by default the recipe's")] = None
+    eigenvalues: Annotated[int, typer.Option(min=1, help="hessian: the largest K of each mini-batch")] = 1
+    method: Annotated[str, typer.Option(help="hessian: lanczos, or power as in the paper")] = "lanczos"
+    dropout: Annotated[bool, typer.Option(help="hessian, fourier: no dropout; in the paper it is active")] = True
+    grid: Annotated[int, typer.Option(min=3, help="landscape: points along each direction")] = 21
+    masks: Annotated[int, typer.Option(min=0, help="landscape: of dropout, each a landscape; 0: without dropout")] = 0
+    through: Annotated[str | None, typer.Option(help="landscape: two other runs, for the plane through all three")] = (
+        None
+    )
+    layers: Annotated[
+        str | None, typer.Option(help="variance, fourier, neighbours: names of layers; by default the building blocks")
+    ] = None
+    passes: Annotated[int, typer.Option(min=2, help="variance: passes with dropout")] = 10
+    sigma: Annotated[float | None, typer.Option(help="pep_effect: PEP's σ; by default fitted on validation")] = None
+    attack: Annotated[str, typer.Option(help="attack: fgsm, pgd, frequency_fgsm")] = "fgsm,pgd"
+    epsilon: Annotated[str, typer.Option(help="attack: budgets in pixels of [0, 1]")] = "0.01,0.02,0.03"
+    ensemble: Annotated[str | None, typer.Option(help="attack: dropout attacks the pool of MC dropout")] = None
+    members: Annotated[
+        int | None, typer.Option(min=1, help="attack, pep_effect, overfitting: members of the ensemble")
+    ] = None
+    ruler: Annotated[str, typer.Option(help="robustness: ddn (cheap) or cw (the paper's)")] = "ddn"
+    levels: Annotated[int, typer.Option(min=1, help="robustness: how many equally large levels")] = 10
+    variance: Annotated[str, typer.Option(help="robustness: of the true class, predicted, confidence or classes")] = (
+        "true"
+    )
+
+    def checked(self) -> dict[str, Any]:
+        """By name, lists in place of what commas separate."""
+        lists = {name: text and separated(text) for name, text in (("through", self.through), ("layers", self.layers))}
+        return {**vars(self), **lists, "attack": separated(self.attack), "epsilon": budgets(self.epsilon)}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked, resolved: networks side by side, more runs of the first one's training, data, every option."""
+
+    models: tuple[Reference, ...]  # with the mean and std that their inputs are normalised by
+    data: Data
+    splits: tuple[str, ...]
+    limit: int | None
+    device: torch.device
+    store: Path  # where what is computed is kept
+    options: dict[str, Any] = field(default_factory=dict)
+    progress: bool = False
+    runs: tuple[Reference, ...] = ()  # of the training of the first model, for the variance over runs
+    kept: Path | None = None  # where probes keep what they measured of each model; by default the store
+
+    def part(self, split: str) -> Part:
+        """The items that are probed: all of the split, or its first `limit`."""
+        import torch
+
+        whole = self.data[split]
+        if self.limit is None or self.limit >= whole.n:
+            return whole
+        return whole.take(torch.arange(self.limit), whole.split)
+
+    def place(self, what: str) -> Path:
+        """The folder of a probe's results."""
+        return (self.kept or self.store) / what
+
+    def rehearse(self) -> None:
+        """Refuse a network that cannot read this data, or answers with other classes, before anything is computed."""
+        from calibrant.cli.answers import agree, on_blank_items
+        from calibrant.functional.inputs import as_split
+
+        every, split = (*self.models, *self.runs), as_split(self.splits[0])
+        answers = on_blank_items([model.name for model in every], every, self.data, split, -1)
+        agree(answers, self.data.name, self.data.classes, self.data[split].y)
+
+    def network(self, model: Reference) -> nn.Module:
+        """The first member, where it is to be computed."""
+        return model.members[0].to(self.device)
+
+    def inputs(self, model: Reference) -> Data:
+        """The data as the model is fed it."""
+        return replace(self.data, mean=model.mean, std=model.std)
+
+    def batches(self, model: Reference, split: str, size: int = BATCH) -> Batches:
+        """The items that are probed, as the model is fed them."""
+        from calibrant.data import Batches
+
+        return Batches(self.part(split), size, device=self.device, mean=model.mean, std=model.std)
+
+    def few(self, model: Reference, split: str) -> list[Any]:
+        """The first FEW of them (or --limit), in small batches: for what needs much memory or time."""
+        return list(replace(self, limit=self.limit or FEW).batches(model, split, 64))
+
+    def few_hash(self, split: str) -> str:
+        from calibrant.training.distances import items_hash
+
+        return items_hash(replace(self, limit=self.limit or FEW).part(split))
+
+    def predictions(self, model: Reference, split: str, members: Sequence[nn.Module] | None = None) -> Predictions:
+        """What a model says about these items; several members as [M, N, K]."""
+        from calibrant.ensembles.single import predict
+
+        networks = [m.to(self.device) for m in members or model.members]
+        return predict(
+            networks if len(networks) > 1 else networks[0],
+            self.batches(model, split),
+            device=self.device,
+            split=split,
+            classes=self.data.classes,
+            source=model.name,
+        )
+
+
+def resolved(
+    names: Sequence[str],
+    models: Sequence[str],
+    runs: Sequence[str],
+    split: str,
+    limit: int | None,
+    data: str | None,
+    inputs: Inputs,
+    out: Path | None,
+    device: str,
+    options: dict[str, Any],
+) -> Request:
+    """From the command line's options, and the probes that were asked for: models, data and places, all checked."""
+    from calibrant.ensembles.reference import resolve
+    from calibrant.functional.inputs import as_split
+
+    moments = inputs.moments
+    splits = tuple(as_split(name).value for name in separated(split))
+    if not splits:
+        raise InputError("--split is empty; pass train, validation, calibration or test")
+    place = device_of(device)
+    found = tuple(resolve(model) for model in (*models, *runs))
+    first = found[0]
+    name = data_name(data, first)
+    store = out if out is not None else Path(models[0]) if Path(models[0]).is_dir() else None
+    if store is None:
+        raise InputError(f"{models[0]} is not a run; pass a folder for the results with -o")
+    loaded = model_data(name, first, inputs.data_root, None)
+    _check_once([*models, *runs])
+    if "robustness" in names:
+        _check_store(store, first, loaded, splits, str(options["ruler"]), limit)
+        _say_recipes([models[0], *runs], [first, *found[len(models) :]])
+    say_notes(found)
+    fed_by = (fed(model, loaded, name, moments) for model in found)
+    found = tuple(replace(model, mean=mean, std=std) for model, (mean, std) in zip(found, fed_by, strict=True))
+    compared, more = found[: len(models)], found[len(models) :]
+    kept = store if out is not None else store / "probe"
+    return Request(compared, loaded, splits, limit, place, store, options, sys.stderr.isatty(), runs=more, kept=kept)
+
+
+def _check_once(models: Sequence[str]) -> None:
+    """Each model may be given once."""
+    places = [str(Path(text).resolve()) if Path(text).is_dir() else text for text in models]
+    for i, place in enumerate(places):
+        if place in places[:i]:
+            raise InputError(f"{models[i]} is named twice; pass each model once")
+
+
+def _say_recipes(models: Sequence[str], found: Sequence[Reference]) -> None:
+    """For a variance over models: a note says if their recipes differ."""
+    for text, other in zip(models, found, strict=True):
+        if other.recipe != found[0].recipe:
+            said = "they differ in more than the seed"
+            say(f"note: {text} was trained with another recipe than {models[0]}: {said}", err=True)
+
+
+def budgets(text: str) -> list[float]:
+    """--epsilon: numbers in 0 … 1."""
+    try:
+        found = [float(word) for word in separated(text)]
+    except ValueError:
+        raise InputError(f"--epsilon {text!r} is not numbers separated by commas, e.g. 0.01,0.03") from None
+    if not found or not all(0 <= value <= 1 for value in found):
+        raise InputError(f"--epsilon {text!r}: budgets are of pixels, in 0 … 1")
+    return found
+
+
+def _check_store(
+    store: Path, model: Reference, data: Data, splits: Sequence[str], ruler: str, limit: int | None
+) -> None:
+    """What is to be measured needs a place, before anything is computed; what is kept already does not."""
+    from calibrant.training import distances
+    from calibrant.types import Split
+
+    folder, parts = store / distances.FOLDER, [Split(split) for split in splits if Split(split) in data.splits]
+    if atomic.takes_files(folder / ruler):
+        return
+    if distances.missing(model.members, data, parts, folder, ruler=ruler, limit=limit):
+        atomic.check_place(folder / ruler, "keep the results in with -o")  # it is made with what is kept in it

@@ -1,0 +1,74 @@
+"""The probe `robustness`: distance of each item to another prediction, cut into levels; calibration in each (AR §3)."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from calibrant.attacks import RULERS, median_distance
+from calibrant.attacks import levels as cut
+from calibrant.cli.probes.request import Request
+from calibrant.cli.probes.results import Probed, narrow_table
+from calibrant.diagnostics.levels import calibration_by_level
+from calibrant.diagnostics.stability import Of
+from calibrant.display import short_names
+from calibrant.errors import InputError, unknown
+from calibrant.report import robustness as section
+from calibrant.training import distances
+from calibrant.types import Split
+
+
+def robustness(request: Request) -> Probed:
+    """Attack the first model on every split, and cut its distances into levels: by level, each model's calibration.
+
+    The first counts as the mean of itself and its --runs. Judging every model on the levels of the first is AR Fig. 2.
+    """
+    of, ruler, count = (request.options[k] for k in ("variance", "ruler", "levels"))
+    if of not in get_args(Of):
+        raise unknown("--variance", of, get_args(Of))
+    if ruler not in RULERS:
+        raise unknown("ruler", ruler, RULERS)
+    first, names = request.models[0], short_names([model.name for model in request.models])
+    for split in request.splits:
+        if count > request.part(split).n:
+            raise InputError(f"--levels {count} of {request.part(split).n} {split} items; ask for fewer levels")
+        distances.check_attackable(request.data, Split(split))
+    request.rehearse()
+    # every forward pass before the first attack: what it refuses has then cost and left nothing
+    every = (*request.models, *request.runs)
+    said = {split: [request.predictions(model, split) for model in every] for split in request.splits}
+    record: dict[str, Any] = {"ruler": ruler, "model": first.name, "runs": 1 + len(request.runs), "splits": {}}
+    shown, panels, audited = [], [], []
+    for split in request.splits:
+        found = distances.measured(
+            first.members,
+            request.inputs(first),
+            split,
+            request.store / distances.FOLDER,
+            ruler=ruler,
+            limit=request.limit,
+            device=request.device,
+            progress=request.progress,
+        )
+        level = cut(found.distance, count)
+        each, more = said[split][: len(names)], said[split][len(names) :]
+        by_level = [
+            calibration_by_level([p, *(() if i else more)], level, distance=found.distance, of=of, name=names[i])
+            for i, p in enumerate(each)
+        ]
+        record["splits"][split] = {
+            "n": len(found.distance),
+            "median_distance": median_distance(found.distance),
+            "unmoved": found.unmoved,
+            "items_sha256": found.items,
+            "models": [{k: v for k, v in one.to_dict().items() if k != "schema"} for one in by_level],
+        }
+        far = [f"{ruler.upper()} found no other prediction for {found.describe_unmoved()}."] if found.unmoved else []
+        for one in by_level:
+            table = narrow_table(section.head(one), section.level_rows(one))
+            shown += [f"{split}: {section.lead(one)}", table, *one.notes()]
+        if len(names) > 1:
+            shown.append(f"Levels are those of {names[0]}.")
+        shown += far
+        panels.append(section.levels_panel(by_level, ruler=ruler, attacked=names[0], further=far))
+        audited += each
+    return Probed(record, shown, panels, audited)
