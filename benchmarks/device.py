@@ -2,10 +2,10 @@
 
     python -m benchmarks.device [--device cuda] [--rounds 5] [--json OUT] [--profile]
 
-One line per job: the median of the rounds after a warm-up, in milliseconds, the limit, and the largest absolute
-difference between the CPU's numbers and the device's. `--profile` adds where the panel and the fit of a temperature
-spend the device's time, and how often they launch a kernel or wait for one. `--device cpu --small` checks the script
-itself.
+One table, one row per job: the median of the rounds after a warm-up in milliseconds and its limit, the largest absolute
+difference from the CPU's numbers and its limit, and whether both are kept. `--profile` adds where the panels and the
+fit of a temperature spend the device's time, and how often they launch a kernel or wait for one. `--device cpu --small`
+checks the script itself.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,96 @@ from torch import Tensor
 
 import calibrant
 from benchmarks.metrics import data
-from benchmarks.side_by_side import Call, in_turns, options, timed
+from benchmarks.side_by_side import Call, in_turns, options, table, timed
 from calibrant.posthoc import CALIBRATORS
 from calibrant.posthoc.guard import guard
 from calibrant.posthoc.temperature import Temperature
 from calibrant.types import Report
 
+SAME, SOLVED, FITTED = 1e-9, 1e-6, 1e-4
+"""Largest differences: of values and ends of intervals; of a temperature; of a linear map's log-probabilities."""
+HEAD = ("job", "ms", "limit", "difference", "limit", "")
 
-def milliseconds(call: Call, device: str, rounds: int) -> tuple[float, Any]:
-    """(median of the rounds after one that warms up, what the first one returned)."""
-    out = call()
-    return 1e3 * statistics.median(in_turns([call], rounds, device, clock=time.perf_counter)[0]), out
+
+@dataclass(frozen=True)
+class Row:
+    """A job; limits are None where nothing is asked."""
+
+    job: str
+    ms: float
+    limit: float | None = None
+    difference: float | None = None
+    most: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        asked = [(self.ms, self.limit), (self.difference, self.most)]
+        kept = [value is not None and value <= most for value, most in asked if most is not None]
+        return "" if not kept else "met" if all(kept) else "**missed**"
+
+    def cells(self) -> tuple[str, ...]:
+        limit, most = ("" if x is None else f"≤ {x:.3g}" for x in (self.limit, self.most))
+        return self.job, f"{self.ms:.2f}", limit, "" if self.difference is None else f"{self.difference:.1e}", most
+
+
+class Bench:
+    """Jobs on one device."""
+
+    def __init__(self, device: str, rounds: int) -> None:
+        self.device, self.rounds, self.rows = device, rounds, list[Row]()
+
+    def run(self, call: Call) -> tuple[float, Any]:
+        """(median of the rounds after one that warms up, in milliseconds; what the call returns)."""
+        out = call()
+        return 1e3 * statistics.median(in_turns([call], self.rounds, self.device, clock=time.perf_counter)[0]), out
+
+    def add(self, *values: Any) -> None:
+        self.rows.append(Row(*values))
+        print("  ".join(self.rows[-1].cells()), self.rows[-1].verdict, flush=True)
+
+    def there(self, *tensors: Tensor) -> list[Tensor]:
+        return [t.to(self.device) for t in tensors]
+
+    def panels(self, z: Tensor, y: Tensor, *, intervals: bool) -> None:
+        size = f"{z.shape[0]:,} × {z.shape[1]:,}"
+        ms, _ = self.run(partial(torch.log_softmax, *self.there(z), -1))
+        self.add(f"log_softmax, {size}", ms)
+        for dtype in (torch.float32, torch.bfloat16, torch.float16):
+            here = z.to(dtype)
+            ms, found = self.run(partial(calibrant.evaluate, *self.there(here, y), intervals=False))
+            expected = calibrant.evaluate(here, y, intervals=False)
+            self.add(f"point panel, {size}, {str(dtype)[6:]}", ms, 10, apart(expected, found), SAME)
+        if intervals:
+            ms, found = self.run(partial(calibrant.evaluate, *self.there(z, y)))
+            self.add(f"panel with intervals, {size}", ms, 500, apart(calibrant.evaluate(z, y), found), SAME)
+
+    def temperature(self, z: Tensor, y: Tensor) -> None:
+        size, p = f"{z.shape[0]:,} × {z.shape[1]:,}", calibrant.predictions(z, y)
+        there = calibrant.predictions(*self.there(z, y))
+        expected = Temperature().fit(p)
+
+        def off(found: Any) -> float:
+            return abs(found.summary()["temperature"] - expected.summary()["temperature"])
+
+        ms, solved = self.run(partial(Temperature().solve, there))
+        self.add(f"temperature, solved, {size}", ms, None, off(solved), SOLVED)
+        ms, verdict = self.run(partial(guard, Temperature(), there, fitted=solved))
+        gap = abs(verdict.nll_after.value - guard(Temperature(), p).nll_after.value)
+        self.add("its guard", ms, None, gap, SOLVED)
+        ms, found = self.run(there.fingerprint)
+        self.add("content hash of the logits", ms, None, float(found != expected.record.data), 0)
+        ms, found = self.run(partial(calibrant.fit, "temperature", there))
+        self.add(f"fit('temperature'), guarded and hashed, {size}", ms, 30, off(found), SOLVED)
+
+    def linear(self, z: Tensor, y: Tensor) -> None:
+        """Vector, structured and Dirichlet scaling, without their guard: faster than the CPU."""
+        p, there = calibrant.predictions(z, y), calibrant.predictions(*self.there(z, y))
+        for name in ("vector", "structured_vector", "structured_matrix", "dirichlet"):
+            calibrator = CALIBRATORS[name](**({"lambda_": 1.0, "mu": 1.0} if name == "dirichlet" else {}))
+            ms, found = self.run(partial(calibrator.fold, there))
+            expected, cpu = timed(partial(calibrator.fold, p), clock=time.perf_counter)
+            gap = (torch.log_softmax(found(z[:500]), 1) - torch.log_softmax(expected(z[:500]), 1)).abs().max()
+            self.add(f"{name}, {z.shape[0]:,} × {z.shape[1]:,}", ms, 1e3 * cpu, float(gap), FITTED)
 
 
 def apart(a: Report, b: Report) -> float:
@@ -44,51 +123,6 @@ def apart(a: Report, b: Report) -> float:
             x, y = getattr(e, end), getattr(b[name], end)
             gaps.append(float("inf") if (x is None) != (y is None) else abs((x or 0.0) - (y or 0.0)))
     return max(gaps)
-
-
-def main() -> None:
-    a = options(__doc__, device="cuda", rounds=5, small=False, json="", profile=False)
-    rows: list[dict[str, Any]] = []
-
-    def row(job: str, ms: float, limit: float | None, difference: float | None, note: str = "") -> None:
-        rows.append({"job": job, "ms": round(ms, 3), "limit_ms": limit, "difference": difference, "note": note})
-        told = "" if difference is None else f"{difference:.1e}"
-        print(f"{job:<46} {ms:>9.2f} ms  {'' if limit is None else f'≤ {limit:g}':>8}  {told:>8}  {note}", flush=True)
-
-    name = torch.cuda.get_device_name() if a.device == "cuda" else "CPU"
-    print(f"{name}, torch {torch.__version__}, {torch.get_num_threads()} threads")
-    wide, long = ((500, 100), (2000, 10)) if a.small else ((50_000, 1_000), (1_000_000, 10))
-    for n, k in (wide, long):
-        z, y = data(n, k)
-        for dtype in (torch.float32, torch.bfloat16, torch.float16):
-            here = z.to(dtype)
-            there, labels = here.to(a.device), y.to(a.device)
-            if dtype == torch.float32:
-                ms, _ = milliseconds(lambda there=there: torch.log_softmax(there, -1), a.device, a.rounds)
-                row(f"log_softmax, {n:,} × {k:,}", ms, None, None)
-            ms, found = milliseconds(
-                lambda there=there, labels=labels: calibrant.evaluate(there, labels, intervals=False),
-                a.device,
-                a.rounds,
-            )
-            expected = calibrant.evaluate(here, y, intervals=False)
-            row(f"point panel, {n:,} × {k:,}, {str(dtype)[6:]}", ms, 10, apart(expected, found))
-            if dtype == torch.float32 and (n, k) == long:
-                ms, found = milliseconds(
-                    lambda there=there, labels=labels: calibrant.evaluate(there, labels), a.device, a.rounds
-                )
-                expected, cpu = timed(lambda here=here, y=y: calibrant.evaluate(here, y), clock=time.perf_counter)
-                row(f"with intervals, {n:,} × {k:,}", ms, 500, apart(expected, found), f"CPU {1e3 * cpu:.0f} ms")
-    temperatures(*wide, a.device, a.rounds, row)
-    if a.profile:
-        for n, k in (wide, long):
-            there, labels = (t.to(a.device) for t in data(n, k))
-            where(f"point panel, {n:,} × {k:,}", partial(calibrant.evaluate, there, labels, intervals=False))
-        there, labels = (t.to(a.device) for t in data(*wide))
-        where("fit('temperature')", partial(calibrant.fit, "temperature", there, labels))
-    linear(*((2000, 20) if a.small else (50_000, 100)), a.device, row)
-    if a.json:
-        Path(a.json).write_text(json.dumps({"device": name, "torch": torch.__version__, "rows": rows}, indent=2) + "\n")
 
 
 def where(job: str, call: Call) -> None:
@@ -102,33 +136,26 @@ def where(job: str, call: Call) -> None:
     print(found.table(sort_by=f"self_{on}_time_total", row_limit=15, max_name_column_width=60))
 
 
-def temperatures(n: int, k: int, device: str, rounds: int, row: Callable[..., None]) -> None:
-    z, y = data(n, k)
-    p = calibrant.predictions(z, y)
-    there = calibrant.predictions(z.to(device), y.to(device))
-    expected = Temperature().solve(p).summary()["temperature"]
-    ms, found = milliseconds(lambda: Temperature().solve(there), device, rounds)
-    row(f"temperature, solved, {n:,} × {k:,}", ms, None, abs(found.summary()["temperature"] - expected))
-    ms, verdict = milliseconds(lambda: guard(Temperature(), there, fitted=found), device, rounds)
-    row("its guard", ms, None, abs(verdict.nll_after.value - guard(Temperature(), p).nll_after.value))
-    ms, _ = milliseconds(there.fingerprint, device, 2)
-    row("content hash of the logits, on the device", ms, None, None)
-    ms, found = milliseconds(lambda: calibrant.fit("temperature", there.logits, there.labels), device, rounds)
-    row("fit('temperature'), guarded and hashed", ms, 30, abs(found.summary()["temperature"] - expected))
-
-
-def linear(n: int, k: int, device: str, row: Callable[..., None]) -> None:
-    """Vector, structured and Dirichlet scaling, without their guard."""
-    z, y = data(n, k)
-    p, there = calibrant.predictions(z, y), calibrant.predictions(z.to(device), y.to(device))
-    probe: Tensor = z[:500]
-    for name in ("vector", "structured_vector", "structured_matrix", "dirichlet"):
-        settings = {"lambda_": 1.0, "mu": 1.0} if name == "dirichlet" else {}
-        calibrator = CALIBRATORS[name](**settings)
-        ms, found = milliseconds(lambda c=calibrator: c.fold(there), device, 1)
-        expected, cpu = timed(lambda c=calibrator: c.fold(p), clock=time.perf_counter)
-        gap = (torch.log_softmax(found(probe), 1) - torch.log_softmax(expected(probe), 1)).abs().max()
-        row(f"{name}, {n:,} × {k:,}", ms, None, float(gap), f"CPU {1e3 * cpu:.0f} ms")
+def main() -> None:
+    a = options(__doc__, device="cuda", rounds=5, small=False, json="", profile=False)
+    began, bench = time.perf_counter(), Bench(a.device, a.rounds)
+    sizes = ((500, 100), (2000, 10), (2000, 20)) if a.small else ((50_000, 1_000), (1_000_000, 10), (50_000, 100))
+    wide, long, middle = (data(*size) for size in sizes)
+    bench.panels(*wide, intervals=False)
+    bench.panels(*long, intervals=True)
+    bench.temperature(*wide)
+    bench.linear(*middle)
+    name = torch.cuda.get_device_name() if a.device == "cuda" else "CPU"
+    print(f"\n{name}, torch {torch.__version__}, {torch.get_num_threads()} threads\n")
+    print(table(HEAD, [(*row.cells(), row.verdict) for row in bench.rows], " r r"))
+    print(f"\n{time.perf_counter() - began:.0f} s in all")
+    if a.json:
+        rows = [{**asdict(row), "verdict": row.verdict} for row in bench.rows]
+        Path(a.json).write_text(json.dumps({"device": name, "torch": torch.__version__, "rows": rows}, indent=2) + "\n")
+    if a.profile:
+        for job, sample in (("point panel, many classes", wide), ("point panel, many items", long)):
+            where(job, partial(calibrant.evaluate, *bench.there(*sample), intervals=False))
+        where("fit('temperature')", partial(calibrant.fit, "temperature", *bench.there(*wide)))
 
 
 if __name__ == "__main__":

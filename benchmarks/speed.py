@@ -136,7 +136,6 @@ def streams(small: bool, rounds: int) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         streaming.make(Path(folder), rows, k, rows // 4)
         whole = calibrant.read(folder)
-        torch.set_num_threads(2)
 
         def streamed(workers: int) -> object:
             pool = LocalProcesses(workers, threads=1) if workers > 1 else None  # it ends with the stream

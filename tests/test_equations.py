@@ -15,7 +15,6 @@ from calibrant.functional import ranking
 from calibrant.functional.decomposition import ece_identity, murphy_brier, murphy_nll
 from calibrant.functional.pooling import disagreement
 from calibrant.functional.scores import reduce
-from calibrant.metrics.bca import wilson
 from calibrant.metrics.classwise import _mad
 from calibrant.metrics.compare import holm
 
@@ -216,12 +215,6 @@ def test_ar_section_3_1_and_the_members() -> None:
     mean = calibrant.evaluate(z, y, intervals=False)
     assert mean["nll"].value == pytest.approx(sk.log_loss(y, p.mean(0), labels=range(4)), abs=1e-12)
     assert mean.extras["ensemble"]["variance"] == pytest.approx(float(d.variance.mean()), abs=1e-14)
-
-
-@pytest.mark.parametrize(("right", "n"), [(0, 5), (5, 5), (47, 50), (500, 1000)])
-def test_wilson(right: int, n: int) -> None:
-    expected = stats.binomtest(right, n).proportion_ci(method="wilson")
-    assert wilson(right / n, n, 0.95) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 @pytest.mark.parametrize(("n", "q"), [(1, 0.3), (7, 0.5), (40, 0.01), (300, 0.97)])

@@ -22,10 +22,10 @@ from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS, external_sort, stream_parquet
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.evaluate import evaluate_scores
+from calibrant.metrics.evaluate import evaluate_scores, points
 from calibrant.metrics.stream import RUNGS, StreamPanel, StreamState, floor_of, rung, state
 from calibrant.metrics.stream_parquet import Settings, stream
-from calibrant.metrics.stream_report import BOUNDS, bounds_line, report, streamed
+from calibrant.metrics.stream_report import BOUNDS, bounds_line, report
 from calibrant.metrics.table import Metric
 
 
@@ -55,7 +55,7 @@ def test_what_a_ladder_can_only_bound_has_a_bound() -> None:
 
 def test_a_metric_of_items_is_not_guessed_from_a_stream() -> None:
     wanted = Metric("spread", "spread", "calibration", "low", lambda panel: panel.scores.confidence.std()[None])
-    found = streamed(wanted, StreamPanel(state(scores(50))))
+    found = points([wanted], StreamPanel(state(scores(50))))["spread"]
     assert found.value is None and found.reason == "not available from a stream"
 
 
@@ -125,7 +125,7 @@ def test_states_of_different_classes_do_not_join() -> None:
 
 
 def test_intervals_agree_with_those_in_memory() -> None:
-    s = scores(20_000, scale=4.0)
+    s = scores(6_000, scale=4.0)
     resampling = Resampling(seed=0, replicates=400)
     streamed = report(state(s), resampling=resampling)
     rng = np.random.default_rng(1)

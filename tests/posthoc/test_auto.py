@@ -20,6 +20,7 @@ from calibrant.posthoc import _TABLE, CALIBRATORS, Chain, load
 from calibrant.posthoc.auto import Auto, Candidate, Unchanged, conclude, singles
 from calibrant.posthoc.calibrator import Calibrator
 from calibrant.posthoc.crossval import HeldOut
+from calibrant.posthoc.ets import Ets
 from calibrant.posthoc.histogram import Histogram, HistogramMass
 from calibrant.posthoc.isotonic import Isotonic
 from calibrant.posthoc.map import FittedMap
@@ -284,3 +285,18 @@ def test_auto_as_a_calibrator_and_bad_settings() -> None:
     for bad in ({"budget": 0}, {"folds": 1}, {"repeats": 0}):
         with pytest.raises(InputError, match=next(iter(bad))):
             calibrant.fit("auto", p, **bad)
+
+
+def test_rounding_does_not_choose() -> None:
+    """A candidate that falls short by rounding alone is as good, and the one with fewer parameters is taken."""
+    loss = torch.rand(200, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    done = [
+        Candidate(calibrator, [HeldOut(found, torch.zeros(200), None, degrees)])
+        for calibrator, found, degrees in (
+            (Unchanged(), loss + 1, 0.0),
+            (Ets(), loss, 4.0),
+            (Temperature(), loss + 1e-15, 1.0),
+        )
+    ]
+    p = calibrant.predictions(torch.zeros(200, 3), torch.zeros(200, dtype=torch.long))
+    assert conclude(done, p, 5).calibrator == Temperature()

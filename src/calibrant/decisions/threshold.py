@@ -166,14 +166,14 @@ def hoeffding_bentkus_p(total: Floats, count: NDArray[np.int64], risk: float) ->
 
 
 def passes(p: Floats, share: Floats, delta: float) -> NDArray[np.bool_]:
-    """[..., candidates]: the fallback procedure. What passes hands on all it holds; what fails loses it."""
-    out = np.zeros(p.shape, bool)
-    held = np.zeros(p.shape[:-1])
-    for i in range(p.shape[-1]):
-        held = held + delta * share[i]
-        out[..., i] = p[..., i] <= held
-        held = np.where(out[..., i], held, 0.0)
-    return out
+    """Of candidates, the fallback procedure. What passes hands on all it holds; what fails loses it."""
+    held = 0.0
+    out: list[bool] = []
+    for value, entering in zip(p.tolist(), (delta * share).tolist(), strict=True):
+        held += entering
+        out.append(value <= held)
+        held = held if out[-1] else 0.0
+    return np.array(out, bool)
 
 
 def needed(risk: float, delta: float) -> int:

@@ -47,8 +47,7 @@ class Cells:
     def add(self, e: Tensor, scale: Tensor, a: Tensor, y: Tensor, p_label: Tensor) -> None:
         """`e` holds exp(z − m) with the maximum, at `a`, zeroed; `scale` = p_max turns it into probabilities."""
         self.n += len(e)
-        self.sum += scale @ e
-        self.sum.index_add_(0, a, scale)
+        self.sum += scale @ e + torch.bincount(a, scale, minlength=self.k)  # few classes: `index_add_` would queue up
         self.entries.append((a, scale))
         # the rest of a row sums to 1 − p_max: only rows where that exceeds 1/B can hold another large entry
         part, factor = e, scale

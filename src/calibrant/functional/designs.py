@@ -201,7 +201,7 @@ class Shared:
         """Σ_n [ Σ_k p φ φᵀ − (Σ_k p φ)(Σ_k p φ)ᵀ ]."""
         n, j = len(p), len(self.width)
         pd = p * self.depth
-        by_row = self.segment + j * torch.arange(n)[:, None]
+        by_row = self.segment + j * torch.arange(n, device=p.device)[:, None]
         rows = [torch.bincount(by_row.flatten(), v.flatten(), minlength=n * j).to(p.dtype).view(n, j) for v in (p, pd)]
         mean = rows[1] + self.width * _beyond(rows[0])
         whole, part = rows[0].sum(0), rows[1].sum(0)

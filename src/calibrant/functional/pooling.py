@@ -20,13 +20,6 @@ def pooled(logits: Tensor) -> Tensor:
     return pool(logits) if logits.ndim == 3 else logits.double()
 
 
-def entropy(logits: Tensor) -> Tensor:
-    """−Σ p log p over the last axis, in nats; impossible classes contribute nothing."""
-    log_p = torch.log_softmax(logits.double(), -1)
-    nats: Tensor = torch.special.entr(log_p.exp()).sum(-1)
-    return nats
-
-
 @dataclass(frozen=True)
 class Disagreement:
     """Per item, over M members: entropy of the mean, mean of the entropies, their difference (mutual

@@ -1,5 +1,5 @@
 """Bootstrap replicates → an interval: bias-corrected and accelerated (BCa; Efron 1987); and those in closed form:
-the BCa interval of a mean, Wilson's of a share (1927), Newcombe's of an AUROC (2006).
+the BCa interval of a mean, Newcombe's of an AUROC (2006).
 
 The acceleration comes from the empirical influence of every item, which automatic differentiation of
 the metric by its weights gives exactly and at once.
@@ -93,16 +93,6 @@ def summed(influence: Tensor, group: Tensor | None) -> Tensor:
     return torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, influence)
 
 
-def wilson(share: float, n: float, level: float) -> tuple[float, float]:
-    """Score interval of a proportion; all correct does not give [1, 1]."""
-    z2 = normal_quantile((1 + level) / 2) ** 2
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = math.sqrt(z2 * (share * (1 - share) / n + z2 / (4 * n * n))) / (1 + z2 / n)
-    low = 0.0 if share == 0 else middle - half
-    high = 1.0 if share == 1 else middle + half
-    return max(0.0, low), min(1.0, high)
-
-
 def newcombe(auroc: float, errors: int, correct: int, level: float) -> tuple[float, float]:
     """AUROC of few errors (Newcombe 2006, method 5): the range of θ that a score test accepts.
 
@@ -138,8 +128,7 @@ def design_effect(values: Tensor, group: Tensor) -> float:
     items = float(centred.square().sum())
     if items == 0:  # nothing varies: only the number of groups is known
         return len(values) / (int(group.max()) + 1)
-    sums = torch.zeros(int(group.max()) + 1, dtype=torch.float64).index_add_(0, group, centred)
-    return float(sums.square().sum()) / items
+    return float(summed(centred, group).square().sum()) / items
 
 
 def normal_quantile(probability: float) -> float:

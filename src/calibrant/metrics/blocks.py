@@ -16,6 +16,8 @@ import math
 import torch
 from torch import Tensor
 
+from calibrant.metrics.bca import normal_quantile
+
 LONGER = 3.0
 AT_LEAST = 5
 MOST_MISSED = 0.6
@@ -76,6 +78,6 @@ def _last_significant(rho: Tensor, n: int, most: int) -> int:
 
 def few_blocks(count: int, level: float) -> float:
     """By how much Student's quantile exceeds the normal's: what an interval over `count` units is too short by."""
-    from scipy.stats import norm, t
+    from scipy.stats import t
 
-    return float(t.ppf((1 + level) / 2, count - 1) / norm.ppf((1 + level) / 2))
+    return float(t.ppf((1 + level) / 2, count - 1)) / normal_quantile((1 + level) / 2)

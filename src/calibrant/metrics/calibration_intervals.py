@@ -22,6 +22,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.functional.binomial import clopper_pearson
+from calibrant.metrics.bca import normal_quantile
 from calibrant.metrics.calibration import ECE, ECE_MASS, ECE_MAX, KS, GapError, Side
 from calibrant.metrics.calibration_cells import Cells, Noise, noise, observed_gaps, possible
 from calibrant.metrics.conventions import Resampling
@@ -100,13 +102,9 @@ def surely_largest(cells: Cells, level: float) -> float:
     The distribution of a maximum is ruled by bins with an item or two, which can say nothing."""
     tail = (1 - level) / 2 / len(cells.count)
     if cells.factor is not None:
-        bound = cells.gap.abs() - math.sqrt(2) * torch.erfinv(torch.tensor(1 - 2 * tail)) * cells.sd
+        bound = cells.gap.abs() - normal_quantile(1 - tail) * cells.sd
         return max(0.0, float(bound.max()))
-    from scipy.special import betaincinv  # loaded on use: importing calibrant must stay light
-
-    n, hits = cells.count.numpy(), (cells.count * cells.accuracy).round().numpy()
-    least = np.where(hits > 0, betaincinv(np.maximum(hits, 1), n - hits + 1, tail), 0.0)
-    most = np.where(hits < n, betaincinv(hits + 1, np.maximum(n - hits, 1), 1 - tail), 1.0)
+    least, most = clopper_pearson((cells.count * cells.accuracy).round(), cells.count, 1 - 2 * tail)
     conf = cells.mean_confidence.numpy()
     return max(0.0, float(np.maximum(conf - most, least - conf).max()))
 
@@ -141,8 +139,7 @@ def all_alike(cells: Cells, seen: float, tail: float, least: float, most: float)
     """
     mean = (cells.mass * cells.mean_confidence).sum()
     variance = (cells.mass * (cells.spread + (cells.mean_confidence - mean).square())).sum()
-    z = math.sqrt(2) * float(torch.erfinv(torch.tensor(1 - 2 * tail, dtype=torch.float64)))
-    error = z * math.sqrt(float(variance) / cells.n)
+    error = normal_quantile(1 - tail) * math.sqrt(float(variance) / cells.n)
     rare = 1 - tail ** (1 / cells.n)
     return min(least, max(0.0, seen - rare - error)), max(most, min(1.0, max(seen, rare - seen) + error))
 

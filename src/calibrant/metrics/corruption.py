@@ -14,7 +14,6 @@ with the reference's taken as given, as a published table's are: a ratio of two 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +26,7 @@ from calibrant.metrics import METRICS
 from calibrant.metrics.bca import influence
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.corruption_intervals import Aggregate, BinnedItems, Cell, Pair, estimates
+from calibrant.metrics.evaluate import points
 from calibrant.metrics.table import Panel
 from calibrant.types import SCHEMA, Estimate, jsonable
 
@@ -80,13 +80,14 @@ def corruption_report(
     """Aggregates of one predictor's Scores by (type, severity), all of the same items in the same order."""
     checked(cells, reference)
     types, severities = list(dict.fromkeys(c for c, _ in cells)), sorted({s for _, s in cells})
-    held = {key: cell_of(scores, resampling is not None) for key, scores in cells.items()}
+    panels = {key: Panel(scores) for key, scores in cells.items()}
+    held = {key: cell_of(panel, resampling is not None) for key, panel in panels.items()}
     wanted: dict[tuple[str, Any], dict[str, Aggregate]] = {("all", None): _means(held.values(), "mean_")}
     wanted |= {("severity", s): _means(cell for (_, at), cell in held.items() if at == s) for s in severities}
     wanted |= {("type", c): _means(cell for (at, _), cell in held.items() if at == c) for c in types}
     absent: dict[str, Estimate] = {}
     if reference is not None:
-        base = {key: cell_of(reference[key], resampling is not None) for key in cells}
+        base = {key: cell_of(Panel(reference[key]), resampling is not None) for key in cells}
         wanted["normalised", None] = {}
         for name, title in NORMALISED.items():
             if any(name not in cell for cell in (*held.values(), *base.values())):
@@ -106,12 +107,12 @@ def corruption_report(
     for (where, name), estimate in found.items():
         rows[where][name] = estimate
     return CorruptionReport(
-        cells={key: cell_values(scores) for key, scores in cells.items()},
+        cells={key: cell_values(panel) for key, panel in panels.items()},
         means=rows["all", None],
         by_severity={s: rows["severity", s] for s in severities},
         by_type={c: rows["type", c] for c in types},
         normalised=rows.get(("normalised", None), {}) | absent,
-        n=next(iter(cells.values())).n,
+        n=first.n,
         conventions={
             "types": types,
             "severities": severities,
@@ -140,19 +141,14 @@ def checked(cells: Mapping[Key, Scores], reference: Mapping[Key, Scores] | None)
             raise InputError(f"the reference lacks {missing[0]} ({len(missing)} cells); both need the same suite")
 
 
-def cell_values(scores: Scores) -> dict[str, float | None]:
+def cell_values(panel: Panel) -> dict[str, float | None]:
     """accuracy, NLL, ECE and AUROC of one cell; None where one does not exist."""
-    panel = Panel(scores)
-    out: dict[str, float | None] = {}
-    for name in CELL_METRICS:
-        value = float(METRICS[name](panel)) if METRICS[name].missing(panel) is None else math.nan
-        out[name] = value if math.isfinite(value) else None
-    return out
+    return {name: e.value for name, e in points([METRICS[name] for name in CELL_METRICS], panel).items()}
 
 
-def cell_of(scores: Scores, intervals: bool) -> Cell:
+def cell_of(panel: Panel, intervals: bool) -> Cell:
     """What aggregates are made of: error and NLL by item, the bins of ECE, AUROC with its influences."""
-    panel = Panel(scores)
+    scores = panel.scores
     cell: Cell = {"error": (scores.predicted != scores.labels).double()}
     if METRICS["nll"].missing(panel) is None:
         assert scores.log_p_label is not None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from calibrant.errors import InputError, SplitError, unknown
 from calibrant.files.data_frame import given
@@ -18,7 +19,7 @@ from calibrant.metrics.bootstrap import units
 from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
 from calibrant.metrics.extras import extras
 from calibrant.metrics.intervals import with_intervals
-from calibrant.metrics.table import Metric, Panel
+from calibrant.metrics.table import Metric, NoItemsError, Panel
 from calibrant.types import Estimate, Predictions, Report, Split
 
 About = Literal["top", "positive"]
@@ -144,8 +145,15 @@ def choose(names: Sequence[str] | None) -> list[Metric]:
 
 def points(metrics: Sequence[Metric], panel: Panel) -> dict[str, Estimate]:
     """The values alone, fetched from a device at once; what does not exist is None with the reason."""
-    missing = {m.name: m.missing(panel) for m in metrics}
-    found = {m.name: m(panel) for m in metrics if missing[m.name] is None}
+    missing: dict[str, str | None] = {}
+    found: dict[str, Tensor] = {}
+    for m in metrics:
+        try:
+            missing[m.name] = m.missing(panel)
+            if missing[m.name] is None:
+                found[m.name] = m(panel)
+        except NoItemsError:
+            missing[m.name] = "not available from a stream"
     there = {name: value for name, value in found.items() if not value.is_cpu}
     home = dict(zip(there, torch.cat(list(there.values())).tolist(), strict=True)) if there else {}
     out = {}

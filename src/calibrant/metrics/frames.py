@@ -21,10 +21,11 @@ from torch import Tensor
 
 from calibrant.errors import InputError
 from calibrant.functional.binning import BinSums
+from calibrant.functional.binomial import wilson
 from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
-from calibrant.metrics import METRICS, stream
-from calibrant.metrics.bca import UNMOVED, acceleration, bca, slope, wilson
+from calibrant.metrics import METRICS, bca, stream
+from calibrant.metrics.bca import UNMOVED, acceleration, normal_quantile, slope
 from calibrant.metrics.blocks import block_length, few_blocks, missed
 from calibrant.metrics.bootstrap import draw
 from calibrant.metrics.calibration import ECE
@@ -212,7 +213,8 @@ def interval(
     if name != "ece" and count < FEW:
         return _student(name, e, value, count, resampling.level, unit, more)
     if name == "accuracy":
-        low, high = wilson(e.value, _effective(units, e.value) / more**2, resampling.level)
+        n = _effective(units, e.value) / more**2
+        low, high = map(float, wilson(e.value * n, n, resampling.level))
         return Estimate(e.value, low, high, method=f"Wilson, pixels counted by the design effect of {unit}")
     if name == "ece":
         few = count < FEW
@@ -223,17 +225,15 @@ def interval(
             low, high = min(low, lowest), max(high, highest)
         said = f"{INVERSION}, widened for {count} {unit}" if few else INVERSION
         return Estimate(e.value, low, high, method=said)
-    drawn = draw(count, resampling.replicates, torch.Generator().manual_seed(resampling.seed)).double()
-    replicates = value(drawn)
-    replicates = replicates[torch.isfinite(replicates)]
-    if len(replicates) < 0.9 * resampling.replicates:
+    drawn = value(draw(count, resampling.replicates, torch.Generator().manual_seed(resampling.seed)))
+    if int(torch.isfinite(drawn).sum()) < 0.9 * resampling.replicates:
         return Estimate(e.value, reason=f"too few {unit} for an interval")
-    if float(replicates.max() - replicates.min()) <= 1e-15:
-        return Estimate(e.value, reason=UNMOVED)
-    low, high = bca(e.value, replicates, acceleration(slope(value, count), None), resampling.level)
-    low, high = max(0.0, e.value - more * (e.value - low)), e.value + more * (high - e.value)
-    high = high if name in UNBOUNDED else min(high, 1.0)
-    return Estimate(e.value, low, high, method=f"BCa bootstrap over {unit}")
+    accelerated = acceleration(slope(value, count), None)
+    found = bca.interval(e, e.value, drawn, accelerated, resampling.level, f"BCa bootstrap over {unit}")
+    if found.low is None or found.high is None:
+        return found
+    low, high = max(0.0, e.value - more * (e.value - found.low)), e.value + more * (found.high - e.value)
+    return replace(found, low=low, high=high if name in UNBOUNDED else min(high, 1.0))
 
 
 def _student(name: str, e: Estimate, value: Value, count: int, level: float, unit: str, more: float) -> Estimate:
@@ -265,11 +265,9 @@ def _together(cells: Cells, level: float) -> tuple[float, float]:
     The inversion scales the gaps that are seen. Of a stretch of easy frames these are small and cancel, though every
     gap may be large, and of one sign, elsewhere in the video: an upper end along them alone is too low.
     """
-    from scipy.stats import norm
-
     assert cells.factor is not None
     most = cells.factor[:, cells.factor.square().sum(0).argmax()]
-    steps = float(norm.ppf((1 + level) / 2)) * torch.linspace(-1, 1, 201, dtype=torch.float64)
+    steps = normal_quantile((1 + level) / 2) * torch.linspace(-1, 1, 201, dtype=torch.float64)
     gaps = cells.mass * cells.gap
     moved = (gaps - steps[:, None] * most).abs().sum(1)
     return float(moved.min()), min(1.0, float(moved.max()))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from calibrant.functional.binomial import wilson
 from calibrant.metrics.bca import (
     NEWCOMBE,
     UNMOVED,
@@ -22,7 +23,6 @@ from calibrant.metrics.bca import (
     influence,
     interval,
     newcombe,
-    wilson,
 )
 from calibrant.metrics.bootstrap import bootstrap, coarse, with_bca
 from calibrant.metrics.calibration import GapError, ece_classwise, estimated
@@ -90,7 +90,7 @@ def _accuracy(panel: Panel, point: Estimate, level: float) -> Estimate:
     if panel.group is not None:
         n /= max(1.0, design_effect((panel.scores.predicted == panel.scores.labels).double(), panel.group))
         method = "Wilson, items counted by the design effect of groups"
-    low, high = wilson(point.value, n, level)
+    low, high = map(float, wilson(point.value * n, n, level))
     return replace(point, low=low, high=high, method=method)
 
 

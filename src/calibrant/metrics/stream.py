@@ -26,7 +26,7 @@ from calibrant.metrics.calibration import Kind
 from calibrant.metrics.calibration_cells import Cells, from_sums
 from calibrant.metrics.proper import Column, Mean
 from calibrant.metrics.refinement import Runs
-from calibrant.metrics.table import WALK, Spread
+from calibrant.metrics.table import WALK, NoItemsError, Spread
 from calibrant.metrics.units import UnitPanel
 
 MANTISSA = 14
@@ -167,10 +167,6 @@ def _sum(index: Tensor, weights: Tensor | None, size: int) -> Tensor:
 
 
 _ONE = 53 * math.log(2)  # from this t on, float64 confidence is exactly 1: one run of ties
-
-
-class NoItemsError(Exception):
-    """A metric asked for items, which a stream does not keep."""
 
 
 class StreamPanel(UnitPanel):

@@ -27,7 +27,7 @@ from calibrant.metrics.conventions import Resampling, conventions
 from calibrant.metrics.evaluate import choose, points
 from calibrant.metrics.intervals import with_intervals
 from calibrant.metrics.refinement import Runs
-from calibrant.metrics.stream import NoItemsError, StreamPanel, StreamState
+from calibrant.metrics.stream import StreamPanel, StreamState
 from calibrant.metrics.table import Metric
 from calibrant.types import Estimate, Report
 
@@ -48,7 +48,7 @@ def report(
 ) -> Report:
     """`exact` holds values from the external sort; they replace the streamed ones and have bound 0."""
     chosen, panel = choose(metrics), StreamPanel(state)
-    estimates = {m.name: streamed(m, panel) for m in chosen}
+    estimates = points(chosen, panel)
     bounds = {n: BOUNDS[n](panel) if n in BOUNDS else 0.0 for n, e in estimates.items() if e.value is not None}
     for name in bounds.keys() & (exact or {}).keys():
         estimates[name], bounds[name] = replace(estimates[name], value=(exact or {})[name]), 0.0
@@ -105,14 +105,6 @@ def bounds_line(found: Report) -> str | None:
         return "streamed in one pass; every value is exact"
     told = ", ".join(f"{name} ± {bound:.1e}" for name, bound in loose.items())
     return f"streamed in one pass; exact but for {told} at most (--exact sorts on disk)"
-
-
-def streamed(metric: Metric, p: StreamPanel) -> Estimate:
-    """The value, or why it does not exist."""
-    try:
-        return points([metric], p)[metric.name]
-    except NoItemsError:
-        return Estimate(None, reason="not available from a stream")
 
 
 def ranked(of: Callable[[Runs], Tensor], p: StreamPanel) -> float:

@@ -40,6 +40,10 @@ class Spread:
     most: float
 
 
+class NoItemsError(Exception):
+    """A metric asked for items, which a stream does not keep."""
+
+
 class Panel:
     """What metrics share of one Scores under one set of weights."""
 
@@ -153,8 +157,7 @@ class Panel:
     def spread_of(self, column: Column, mean: float) -> Spread:
         values = column(self.scores)
         u = (values - mean) / self.n
-        ends = float(values.min()), float(values.max())
-        return Spread(float(u.square().sum()), float(u.pow(3).sum()), *ends)
+        return Spread(*torch.stack([u.square().sum(), u.pow(3).sum(), values.min(), values.max()]).tolist())
 
     def _sums(self, index: Tensor) -> BinSums:
         s = self.scores

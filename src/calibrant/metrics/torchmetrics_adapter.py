@@ -27,7 +27,6 @@ from calibrant.functional.probabilities import look_like_probabilities, warn_of_
 from calibrant.functional.scores import Classwise, Scores, reduce
 from calibrant.metrics.evaluate import choose, points
 from calibrant.metrics.stream import MEANS, RUNGS, StreamPanel, StreamState, state
-from calibrant.metrics.stream_report import streamed
 from calibrant.metrics.table import Panel
 
 _ITEMS = ("labels", "predicted", "confidence", "log_error", "log_p_label", "brier")
@@ -89,12 +88,8 @@ class CalibrationPanel(Metric):
 
     def compute(self) -> dict[str, float]:
         """Name → value over everything seen, in all processes."""
-        if self.exact:
-            panel = Panel(self._scores())
-            values = {name: e.value for name, e in points(choose(self.metrics), panel).items()}
-        else:
-            panel = StreamPanel(self._state())
-            values = {m.name: streamed(m, panel).value for m in choose(self.metrics)}
+        panel = Panel(self._scores()) if self.exact else StreamPanel(self._state())
+        values = {name: e.value for name, e in points(choose(self.metrics), panel).items()}
         if self._suspected:
             warn_of_probabilities()
         return {name: math.nan if found is None else found for name, found in values.items()}

@@ -47,6 +47,8 @@ PROMISING = (
     "vector",
 )
 """Tried first: on nearly every set of docs/race.md one of these has the least NLL, or ties with it."""
+ROUNDING = 1e-9
+"""Nats: two candidates that are this close are the same map, computed in another order."""
 _SMALL = 20_000  # smaller sets need no estimate of time; of larger ones a tenth, at most _PROBE, is timed first
 _PROBE = 200_000
 
@@ -245,7 +247,7 @@ def within(candidate: Candidate, other: Candidate, p: Predictions, errors: float
     if candidate is other or not bool(kept.any()):
         return True
     error = standard_error(excess[kept], None if p.group is None else p.group.cpu()[kept])
-    return float(excess[kept].mean()) <= errors * error
+    return float(excess[kept].mean()) <= max(errors * error, ROUNDING)
 
 
 def conclude(done: list[Candidate], p: Predictions, folds: int) -> Choice:

@@ -14,11 +14,11 @@ from numbers import Real
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
-import torch
 from torch import Tensor
 
 from calibrant.errors import InputError, SplitError
 from calibrant.functional.pooling import pool
+from calibrant.functional.scores import CPU
 from calibrant.posthoc.map import Chain, FitRecord, FittedMap, Pool
 from calibrant.posthoc.overlap import sketch
 from calibrant.types import Predictions, Split
@@ -66,10 +66,11 @@ class Calibrator:
                 f"{self.name} needs logits or probabilities, but {p.source or 'this set'} holds only "
                 f"predicted and confidence; use one of auto, {', '.join(of_top1())}"
             )
-        home = torch.device("cpu")  # maps live on the CPU, wherever they were solved
+        if p.logits is not None:
+            p = replace(p, labels=p.labels.to(p.logits.device))
         if p.logits is None or p.logits.ndim == 2 or self.takes_members:
-            return self.solve(p).to(home)
-        fitted = self.solve(replace(p, logits=pool(p.logits))).to(home)
+            return self.solve(p).to(CPU)  # maps live there, wherever they were solved
+        fitted = self.solve(replace(p, logits=pool(p.logits))).to(CPU)
         return Chain((Pool(), fitted), record=fitted.record)
 
     def refits(self, p: Predictions, fold: Tensor, fitted: FittedMap | None = None) -> Iterator[FittedMap]:
@@ -89,8 +90,7 @@ class Calibrator:
     def _check_type(self, setting: str, value: Any, kinds: tuple[Any, ...]) -> None:
         if value is None and NoneType in kinds:
             return
-        words = tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
-        if words:
+        if words := _words(kinds):
             known = " or ".join(map(repr, words))
             self.require(isinstance(value, str) and value in words, setting, f"is unknown; use {known}")
         elif float in kinds or int in kinds:
@@ -115,14 +115,14 @@ def _kinds(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
     return {name: get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,) for name, hint in hints}
 
 
+def _words(kinds: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
+
+
 def choices(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
     """The settings that are one of several words, with those words; None where it is allowed."""
-    words = {
-        name: tuple(word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind))
-        + ((None,) if NoneType in kinds else ())
-        for name, kinds in _kinds(calibrator).items()
-    }
-    return {name: found for name, found in words.items() if set(found) - {None}}
+    found = {name: (_words(kinds), (None,) if NoneType in kinds else ()) for name, kinds in _kinds(calibrator).items()}
+    return {name: words + none for name, (words, none) in found.items() if words}
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class Dirichlet(Calibrator):
     def solve(self, p: Predictions) -> FittedMap:
         assert p.logits is not None and issubclass(self.map, DirichletMap)
         z = p.logits.double()
-        odir = Odir(self.map.features(z), p.labels.to(z.device), 1 / float(anchor(z, p.labels)))
+        odir = Odir(self.map.features(z), p.labels, 1 / float(anchor(z, p.labels)))
         if self.lambda_ is None or self.mu is None:
             self.need(p, FOLDS, "one for each fold of its cross-validation; or give lambda_ and mu")
             found, chosen = odir.cross_validated()

@@ -60,7 +60,7 @@ class Ets(Calibrator):
         possible = torch.isfinite(z.gather(1, pick))[:, 0]  # the NLL of the others is infinite, whatever the weights
         z, pick = z[possible], pick[possible]
         parts = [torch.log_softmax(s, 1).gather(1, pick)[:, 0].exp() for s in (z / T, z)]
-        components = torch.stack([*parts, torch.full_like(parts[0], 1 / z.shape[1])], 1)
+        components = torch.stack([*parts, torch.full_like(parts[0], 1 / z.shape[1])], 1).cpu()
         w, certificate = simplex_mixture(components)
         w = (1 - LEAST) * w + LEAST * torch.tensor([1.0, 0.0, 0.0], dtype=torch.float64)
         return EtsMap(T, w, record=certified(certificate))

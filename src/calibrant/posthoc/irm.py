@@ -68,7 +68,7 @@ class Irm(Calibrator):
         self.need(p, 2, "one point has no slope")
         prob = torch.softmax(p.logits.double(), -1)
         hit = torch.zeros_like(prob, dtype=torch.bool).scatter_(1, p.labels[:, None], True)
-        steps = pava(prob.flatten().numpy(), hit.flatten().numpy())
+        steps = pava(prob.flatten().cpu().numpy(), hit.flatten().cpu().numpy())
         epsilon = 1 / (p.n + 1) if self.epsilon is None else self.epsilon
         record = certified({"blocks": len(steps.x) // 2, "pairs": prob.numel()})
         x, y = tensors(steps.x, steps.y)

@@ -69,9 +69,9 @@ class OrderPreserving(Calibrator):
         assert p.logits is not None
         z = p.logits.double()
         temperature = anchor(z, p.labels)
-        knots = torch.tensor(KNOTS, dtype=torch.float64)
+        knots = z.new_tensor(KNOTS)
         x = tempered(z, temperature, 0.0).clamp_min(2 * KNOTS[0])
-        one = torch.ones(len(knots) + 1, dtype=torch.float64)
+        one = knots.new_ones(len(knots) + 1)
         ridge = one * self.penalty * len(one) / p.n
         found = minimise(Shared(x, knots), p.labels, ridge, one, lower=one * LEAST_SLOPE)
         return OrderPreservingMap(temperature, knots, found.theta, record=certified(found.certificate()))

@@ -32,7 +32,6 @@ precisions."""
 WORTH_SAYING = 0.02
 BITS = (1 << 52) - 1  # every JSON reader can hold these integers exactly
 BLOCK = 1 << 18  # scores hashed at a time: they fit in the cache, and no copy of all is made
-SLOW = range(16, 192)  # numbers of classes for which topk is slow
 
 
 def sketch(p: Predictions) -> tuple[int, ...]:
@@ -67,7 +66,7 @@ def _hashes(p: Predictions) -> Tensor | None:
 
 
 def _mixed(logits: Tensor, labels: Tensor) -> Tensor:
-    top, classes = (found.cpu() for found in _likeliest(logits, min(3, logits.shape[-1])))
+    top, classes = (found.cpu() for found in logits.topk(min(3, logits.shape[-1]), -1))
     top = top.double()  # only three columns need it: float32 finds the same likeliest classes
     gaps = (top[:, :1] - top[:, 1:]).nan_to_num(FARTHEST, FARTHEST, FARTHEST).clamp_max(FARTHEST)
     mixed = labels.cpu().long()
@@ -76,15 +75,3 @@ def _mixed(logits: Tensor, labels: Tensor) -> Tensor:
     for gap in (gaps / STEP).round().long().unbind(1):
         mixed = scrambled(mixed) + gap
     return scrambled(mixed) & BITS
-
-
-def _likeliest(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Like `topk`. For some numbers of classes, repeated maxima take half the time."""
-    if logits.shape[-1] not in SLOW:
-        values, indices = logits.topk(count, dim=-1)
-        return values, indices
-    left, found = logits.clone(), []
-    for _ in range(count):
-        found.append(left.max(-1, keepdim=True))
-        left.scatter_(1, found[-1].indices, -torch.inf)
-    return torch.cat([f.values for f in found], 1), torch.cat([f.indices for f in found], 1)

@@ -110,7 +110,7 @@ class Spline(Calibrator):
             raise InputError(f"{self.name} with within={self.within} needs logits of more than {self.within} classes")
         high = torch.softmax(p.logits.double(), 1).topk(self.within, 1)
         hit = (high.indices == p.labels[:, None]).any(1)
-        x, y = cdf_spline(high.values.sum(1).clamp_max(1.0).numpy(), hit.numpy(), self.knots)
+        x, y = cdf_spline(high.values.sum(1).clamp_max(1.0).cpu().numpy(), hit.cpu().numpy(), self.knots)
         return SplineWithinMap(x, y, self.within, record=record)
 
 

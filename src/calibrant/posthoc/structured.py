@@ -104,7 +104,7 @@ class StructuredVector(Calibrator):
             self.need(p, FOLDS, "one for each fold of its cross-validation; or give penalty")
         z = p.logits.double()
         temperature, epsilon = anchor(z, p.labels), uniform_share(p.n)
-        x, labels = tempered(z, temperature, epsilon), p.labels.to(z.device)
+        x, labels = tempered(z, temperature, epsilon), p.labels
         n, k = x.shape
         problem = self.problem(n, k)
         if self.penalty is None:

@@ -61,7 +61,7 @@ class Vector(Calibrator):
     def solve(self, p: Predictions) -> FittedMap:
         assert p.logits is not None
         T = float(anchor(p.logits, p.labels))
-        z, y = p.logits.double() / T, p.labels.to(p.logits.device)
+        z, y = p.logits.double() / T, p.labels
         possible = torch.isfinite(z.gather(1, y[:, None])[:, 0])
         z, y = z[possible], y[possible]
         gone = torch.isneginf(z)

@@ -26,6 +26,7 @@ from calibrant.metrics.corruption_intervals import of_items
 from calibrant.metrics.entropy_divergence import Binning
 from calibrant.metrics.evaluate import evaluate
 from calibrant.metrics.ood import OODReport, of_scores
+from calibrant.metrics.table import Panel
 from calibrant.posthoc.map import FittedMap
 from calibrant.shifts import PERTURBATIONS
 from calibrant.shifts.frequency import FREQUENCIES
@@ -182,7 +183,7 @@ def calibrated(
         by_severity: dict[int, list[dict[str, float | None]]] = {}
         for (_, severity), p in {("", 0): clean, **corrupted}.items():
             mapped = p if fitted is None else fitted.predictions(p)
-            by_severity.setdefault(severity, []).append(cell_values(reduce(mapped, classwise=False)))
+            by_severity.setdefault(severity, []).append(cell_values(Panel(reduce(mapped, classwise=False))))
         out[name] = {s: _average(rows) for s, rows in sorted(by_severity.items())}
     return out
 
