@@ -22,7 +22,7 @@ from calibrant.functional.scores import Scores
 from calibrant.metrics.bca import interval
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.table import Metric, Panel
-from calibrant.metrics.units import GroupPanel, Groups, pays
+from calibrant.metrics.units import Groups, UnitPanel
 from calibrant.types import Estimate
 
 CELLS = 1024
@@ -135,12 +135,6 @@ def draw(n: int, replicates: int, generator: torch.Generator) -> Tensor:
     return drawn
 
 
-def weights(group: Tensor | None, n: int, replicates: int, seed: int) -> Iterator[Tensor]:
-    """Item weights [B, n] in chunks, `replicates` rows in all; groups are drawn whole."""
-    for drawn in counts(n if group is None else int(group.max()) + 1, n, replicates, seed):
-        yield drawn if group is None else drawn[:, group]
-
-
 def counts(units: int, held: int, replicates: int, seed: int) -> Iterator[Tensor]:
     """How often each unit was drawn, [B, units] in chunks of rows that need `held` numbers each.
 
@@ -183,17 +177,13 @@ def bootstrap(
 
 def _replicates(
     panels: Sequence[Panel], plain: Sequence[tuple[Tensor, Panel]], replicates: int, seed: int
-) -> Iterator[list[Panel]]:
+) -> Iterator[list[UnitPanel]]:
     """Chunk after chunk, each panel under the same draws."""
-    group, n, count = panels[0].scores.group, panels[0].scores.n, units(panels[0].scores)[1]
-    if group is not None and all(pays(panel, count) for _, panel in plain):
-        tables = [Groups(panel, group[order], count) for order, panel in plain]
-        for c in counts(count, max(count, CELLS), replicates, seed):
-            yield [GroupPanel(table, c) for table in tables]
-        return
-    places = _places(panels) if group is None else None  # items are drawn in an order that they decide, not the rows
-    for w in weights(group, n, replicates, seed):
-        yield [p.reweighted(w[:, which if places is None else places[which]]) for which, p in plain]
+    group, count = panels[0].scores.group, units(panels[0].scores)[1]
+    unit = _places(panels) if group is None else group  # items are drawn in an order that they decide, not the rows
+    sums = [Groups(panel, unit[order], count) for order, panel in plain]
+    for drawn in counts(count, max(count, CELLS), replicates, seed):
+        yield [UnitPanel(each, drawn) for each in sums]
 
 
 def coarse(panel: Panel) -> tuple[Tensor, Panel]:

@@ -21,9 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.functional.binning import group_sums
 from calibrant.metrics import calibration_intervals
 from calibrant.metrics.bca import UNMOVED, acceleration, interval, normal_quantile, summed
-from calibrant.metrics.bootstrap import weights
+from calibrant.metrics.bootstrap import counts
 from calibrant.metrics.calibration_cells import Cells, possible
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.table import Panel
@@ -49,10 +50,10 @@ class BinnedItems:
     def ece(self) -> float:
         return float((self.held.mass * self.held.gap).abs().sum())
 
-    def noise(self, w: Tensor) -> Tensor:
-        """What other draws of the items (weights [B, N] that sum to 1) would add to the gaps: [B, bins]."""
-        member = torch.nn.functional.one_hot(self.which, len(self.held.count)).double() * self.signed[:, None]
-        return w @ member - member.mean(0)
+    def noise(self, w: Tensor, unit: Tensor) -> Tensor:
+        """What other draws of the units (weights [B, U]) would add to the gaps, [B, bins]."""
+        sums = group_sums(unit, w.shape[1], self.which, len(self.held.count), self.signed)
+        return w @ sums - sums.sum(0) / len(unit)
 
 
 Cell = dict[str, Any]
@@ -107,9 +108,13 @@ class Aggregate:
             slopes.append(u if below is None else (u - a / b * ((below - b) / len(below))) / b)
         return torch.stack([1 / len(slopes) * u for u in slopes]).sum(0)
 
-    def replicates(self, w: Tensor) -> Tensor:
-        """Values [B] under weights [B, N] that sum to 1: of measures that are means over items."""
-        each = [w @ above if below is None else w @ above / (w @ below) for above, below in self.items]
+    def replicates(self, w: Tensor, unit: Tensor) -> Tensor:
+        """Values [B] under weights [B, U] of the units, for measures that are means over items."""
+
+        def mean(items: Tensor) -> Tensor:
+            return w @ torch.bincount(unit, items, minlength=w.shape[1])
+
+        each = [mean(above) if below is None else mean(above) / mean(below) for above, below in self.items]
         return torch.stack([1 / len(each) * e for e in each]).sum(0)
 
     def gaps(self) -> list[tuple[float, BinnedItems]]:
@@ -148,12 +153,14 @@ def estimates(
     parts: dict[Any, list[Tensor]] = {name: [] for name, a in wanted.items() if a.measure not in ("ece", "auroc")}
     cells = {id(g): g for row in binned.values() for _, g in row}
     moved: dict[int, list[Tensor]] = {key: [] for key in cells}
-    for w in weights(group, n, resampling.replicates, resampling.seed):
-        w = w / w.sum(1, keepdim=True)
+    unit = torch.arange(n) if group is None else group
+    size = torch.bincount(unit).double()
+    for drawn in counts(len(size), len(size), resampling.replicates, resampling.seed):
+        w = drawn / (drawn @ size)[:, None]  # of one item of each unit: the weights of all items sum to 1
         for name, rows in parts.items():
-            rows.append(wanted[name].replicates(w))
+            rows.append(wanted[name].replicates(w, unit))
         for key, g in cells.items():
-            moved[key].append(g.noise(w))
+            moved[key].append(g.noise(w, unit))
     noise = {key: torch.cat(rows) for key, rows in moved.items()}
     for name, a in wanted.items():
         if name in binned:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -65,13 +65,8 @@ class Sums:
     def sums(self, column: Column) -> Tensor:
         return self.columns[:, list(MEANS.values()).index(column)]
 
-    @property
-    def runs(self) -> Runs:
-        return Runs(self.ladder[:, 0], self.ladder[:, 1])
-
-    @property
-    def bin_sums(self) -> BinSums:
-        return BinSums(self.width[:, 0], self.width[:, 1], self.width[:, 2])
+    def drawn_runs(self, counts: Tensor) -> Runs:
+        return Runs(counts @ self.ladder[:, 0], counts @ self.ladder[:, 1])
 
 
 def sums(scores: Scores, predicted: Tensor, previous: Tensor | None, k: int) -> Sums:
@@ -160,6 +155,16 @@ class Frames:
         return Report(out, n, self.k, conventions(bins=self.bins, interval=said), extras=extras, percent=PERCENT)
 
 
+class FramePanel(UnitPanel):
+    """What metrics share when unit u is drawn counts[B, u] times."""
+
+    units: Sums
+
+    @cached_property
+    def width(self) -> BinSums:
+        return BinSums(*(self.counts @ self.units.width[:, i] for i in range(3)))
+
+
 def metrics(units: Sums) -> dict[str, Value]:
     """Each metric as a function of the units' weights: those of the table, and two of segmentation's own."""
     out: dict[str, Value] = {name: partial(_weighed, METRICS[name], units) for name in TABLED}
@@ -167,7 +172,7 @@ def metrics(units: Sums) -> dict[str, Value]:
 
 
 def _weighed(metric: Metric, units: Sums, w: Tensor) -> Tensor:
-    return metric(UnitPanel(units, w))
+    return metric(FramePanel(units, w))
 
 
 def _miou(units: Sums, w: Tensor) -> Tensor:

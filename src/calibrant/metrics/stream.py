@@ -92,15 +92,9 @@ class StreamState:
     def sums(self, column: Column) -> Tensor:
         return self.of(column)[:1]
 
-    @property
-    def runs(self) -> Runs:
+    def drawn_runs(self, counts: Tensor) -> Runs:
         good, bad = self.ladder[:2, None, self.used]
-        return Runs(good, bad)
-
-    @property
-    def bin_sums(self) -> BinSums:
-        count, confidence, correct, _ = self.width
-        return BinSums(count[None], confidence[None], correct[None])
+        return Runs(counts @ good, counts @ bad)
 
 
 def rung(log_error: Tensor) -> Tensor:
@@ -201,6 +195,10 @@ class StreamPanel(UnitPanel):
         square = max(second - n * mean**2, 0.0) / n**2
         cube = (third - 3 * mean * second + 3 * mean**2 * first - n * mean**3) / n**3
         return Spread(square, cube, -math.inf, math.inf)
+
+    @cached_property
+    def width(self) -> BinSums:
+        return BinSums(*(row[None] for row in self.state.width[:3]))
 
     @cached_property
     def walk(self) -> Tensor:
