@@ -11,9 +11,9 @@ from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, bootstrap
 from calibrant.metrics.bootstrap import coarse, counts, draw
+from calibrant.metrics.panel import Panel
 from calibrant.metrics.proper import Mean
 from calibrant.metrics.refinement import Ranked
-from calibrant.metrics.table import Panel
 from calibrant.metrics.units import Groups, UnitPanel
 
 DRAWN = [m for m in METRICS.values() if isinstance(m.compute, Mean | Ranked)]  # calibration errors are never drawn

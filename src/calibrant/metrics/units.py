@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch import Tensor
 
+from calibrant.metrics.panel import Panel
 from calibrant.metrics.proper import Column
 from calibrant.metrics.refinement import Runs
-from calibrant.metrics.table import Panel
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -67,7 +67,7 @@ class Groups:
         self._good, self._bad = (self._by_run(run[which], group[which], ranking.runs) for which in (hit, ~hit))
 
     def _by_run(self, run: Tensor, group: Tensor, runs: int) -> csr_array:
-        """How many of these items each group has in each run, [runs, U]. An item has one run, so the table is sparse."""
+        """How many of these items each group has in each run, [runs, U]; sparse, because an item is in one run."""
         from scipy.sparse import csr_array
 
         ones = torch.ones(len(run), dtype=torch.float64)
