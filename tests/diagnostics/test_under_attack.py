@@ -10,7 +10,7 @@ from torch import nn
 from calibrant import MCDropout
 from calibrant.attacks import FGSM, assess
 from calibrant.diagnostics import under_attack
-from calibrant.diagnostics.paired import paired_difference
+from calibrant.diagnostics.student import paired_difference
 from calibrant.errors import InputError
 
 RNG = torch.Generator().manual_seed(0)

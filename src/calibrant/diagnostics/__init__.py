@@ -1,4 +1,4 @@
-"""Diagnostics: what a network's loss surface says. They read a model; they own no training."""
+"""Diagnostics explain why a network is calibrated or not. They read a trained model and never train one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from calibrant.diagnostics.landscape import Landscape, loss_landscape
 from calibrant.diagnostics.levels import ByLevel, calibration_by_level
 from calibrant.diagnostics.optimal_ece import optimal_ece
 from calibrant.diagnostics.overfitting import overfitting
-from calibrant.diagnostics.paired import Difference, paired_difference
 from calibrant.diagnostics.pep_effect import PEPEffect, pep_effect
 from calibrant.diagnostics.pep_items import PEPItems, pep_items
 from calibrant.diagnostics.sharpness import Sharpness, loss_sharpness
 from calibrant.diagnostics.stability import variance_over_runs
+from calibrant.diagnostics.student import Difference, paired_difference
 from calibrant.diagnostics.under_attack import UnderAttack, under_attack
 from calibrant.errors import suggest_names
 

@@ -9,8 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.cli.probes.results import Result
-from calibrant.diagnostics.levels import student
-from calibrant.diagnostics.paired import paired_difference
+from calibrant.diagnostics.student import paired_difference, student
 from calibrant.types import Estimate
 
 SEEDS = (
