@@ -11,6 +11,7 @@ from calibrant.diagnostics.feature_neighbours import FeatureNeighbours, feature_
 from calibrant.diagnostics.feature_variance import FeatureVariance, feature_variance
 from calibrant.diagnostics.hardness import SampleHardness, sample_hardness
 from calibrant.diagnostics.hessian import HessianSpectrum, hessian_density, hessian_spectrum, hessian_trace
+from calibrant.diagnostics.intervals import Difference, paired_difference
 from calibrant.diagnostics.landscape import Landscape, loss_landscape
 from calibrant.diagnostics.levels import ByLevel, calibration_by_level
 from calibrant.diagnostics.optimal_ece import optimal_ece
@@ -19,7 +20,6 @@ from calibrant.diagnostics.pep_effect import PEPEffect, pep_effect
 from calibrant.diagnostics.pep_items import PEPItems, pep_items
 from calibrant.diagnostics.sharpness import Sharpness, loss_sharpness
 from calibrant.diagnostics.stability import variance_over_runs
-from calibrant.diagnostics.student import Difference, paired_difference
 from calibrant.diagnostics.under_attack import UnderAttack, under_attack
 from calibrant.errors import suggest_names
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from calibrant.diagnostics.student import Difference, paired_difference
+from calibrant.diagnostics.intervals import Difference, paired_difference
 
 SIGNS = {
     "variance": "feature maps that vary less",

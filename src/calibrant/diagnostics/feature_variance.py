@@ -26,16 +26,19 @@ from calibrant.errors import InputError
 class FeatureVariance:
     """The layers are in the order of execution; `model` is None for a network without dropout."""
 
-    layers: tuple[str, ...]
-    sizes: tuple[tuple[int, int], ...]  # of the maps
+    sizes: dict[str, tuple[int, int]]  # layer → height and width of its maps
     data: Tensor  # [layers, items]
     model: Tensor | None  # [layers, items]
 
     @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers."""
+        return tuple(self.sizes)
+
+    @property
     def ends(self) -> list[int]:
         """The indices of the layers that end a stage: a run of equally large maps."""
-        named = dict(zip(self.layers, self.sizes, strict=True))
-        return [self.layers.index(name) for name in stage_ends(named)]
+        return [self.layers.index(name) for name in stage_ends(self.sizes)]
 
     def of(self, kind: str) -> Tensor:
         """Return the "model" or the "data" uncertainty, [layers, items]."""
@@ -83,4 +86,4 @@ def feature_variance(
                 deviation = (squares[name] / j).sqrt()
                 of_model.setdefault(name, []).append(deviation.double().mean((1, 2, 3)).cpu())
     stacked = [torch.stack([torch.cat(rows) for rows in kind.values()]) for kind in (data, of_model) if kind]
-    return FeatureVariance(tuple(data), tuple(sizes.values()), stacked[0], stacked[1] if masks else None)
+    return FeatureVariance(sizes, stacked[0], stacked[1] if masks else None)

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.measures import median_distance
+from calibrant.diagnostics.intervals import student
 from calibrant.diagnostics.stability import Of, variance_over_runs
-from calibrant.diagnostics.student import student
 from calibrant.errors import InputError
 from calibrant.functional.pooling import pool
 from calibrant.functional.scores import reduce

@@ -62,8 +62,10 @@ def overfitting(
     for epoch in sorted(checkpoints):
         network.load_state_dict(checkpoints[epoch])
         pep = PEP.fit(network, parts[1], members=members, seed=seed)
-        before, after = predict(network, parts[2]), pep.predict(parts[2])
-        rows.append(Epoch(epoch, _nll(predict(network, parts[0])), _nll(before), pep.sigma, _nll(after)))
+        own = _nll(predict(network, parts[2]))
+        # with σ = 0 every member is the network, and pooling would only add rounding errors
+        pooled = _nll(pep.predict(parts[2])) if pep.sigma else own
+        rows.append(Epoch(epoch, _nll(predict(network, parts[0])), own, pep.sigma, pooled))
     return rows
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant.diagnostics.batches import each_batch
-from calibrant.diagnostics.student import UNBOUNDED, student
+from calibrant.diagnostics.intervals import UNBOUNDED, student
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.single import predict
 from calibrant.errors import InputError

@@ -1,9 +1,10 @@
-"""Means with Student's interval, and whether two networks differ beyond noise.
+"""Intervals of means and of differences: do two networks differ beyond noise?
 
     mean d ± t_{n−1} · s_d / √n,   at level 1 − 0.05/m for m comparisons (Bonferroni)
 
-Two networks are compared by the paired differences d_i = b_i − a_i of what was measured on the same items or
-mini-batches. The answer is about these two networks; a claim about the methods behind them needs several seeds.
+What was measured on the same items or mini-batches is compared by its paired differences d_i = b_i − a_i. Two numbers
+that only have intervals of their own are compared as independent ones. Either answer is about these two networks; a
+claim about the methods behind them needs several seeds.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from torch import Tensor
 
@@ -39,10 +41,9 @@ def student(
 
 @dataclass(frozen=True)
 class Difference:
-    """The mean of b − a over `n` pairs, with its interval."""
+    """How much larger one network's number is than another's, with its interval where there is one."""
 
     estimate: Estimate
-    n: int
 
     @property
     def beyond(self) -> bool:
@@ -52,11 +53,27 @@ class Difference:
 
 
 def paired_difference(a: Tensor, b: Tensor, comparisons: int = 1) -> Difference:
-    """Compare two networks by the mean of b − a, item by item; a single item gives no interval."""
+    """Return the mean of b − a, item by item; a single item has no interval."""
     if a.shape != b.shape or a.ndim != 1:
         raise InputError(
             f"{tuple(a.shape)} and {tuple(b.shape)} are not the same items; pass two vectors of one length"
         )
     d = b.double() - a.double()
     method = f"Student's t over {len(d)} pairs" + (f", Bonferroni for {comparisons}" if comparisons > 1 else "")
-    return Difference(student(d.tolist(), method, UNBOUNDED, comparisons), len(d))
+    return Difference(student(d.tolist(), method, UNBOUNDED, comparisons))
+
+
+def independent_difference(a: Estimate, b: Estimate, comparisons: int = 1) -> Difference:
+    """Return b − a from two 95% intervals that need not be symmetric (MOVER; Zou & Donner 2008).
+
+    It takes the two as independent. Where they rise and fall together, its interval is too wide, never too narrow.
+    """
+    if a.value is None or b.value is None:
+        return Difference(Estimate(None, reason=a.reason or b.reason))
+    d = b.value - a.value
+    if a.low is None or a.high is None or b.low is None or b.high is None:
+        return Difference(Estimate(d))
+    wider = NormalDist().inv_cdf(1 - 0.025 / comparisons) / NormalDist().inv_cdf(0.975)
+    low = d - wider * math.hypot(b.value - b.low, a.high - a.value)
+    high = d + wider * math.hypot(b.high - b.value, a.value - a.low)
+    return Difference(Estimate(d, low, high, method="Zou–Donner"))
