@@ -37,6 +37,7 @@ from calibrant.diagnostics import hessian_spectrum
 from calibrant.diagnostics.curvature import Curvature, full_precision
 from calibrant.functional.krylov import Eigenpairs, lanczos, power_iteration
 from calibrant.nn import build, load_weights
+from calibrant.nn.blocks import Layers
 from calibrant.nn.resnet import Basic, ResNet
 
 CLOSE = 1e-3
@@ -61,7 +62,11 @@ def network(args: argparse.Namespace, device: torch.device) -> nn.Module:
         return load_weights(model, data_root(None) / "weights" / f"{args.weights}.npz").to(device)
     torch.manual_seed(0)
     widths = [args.width * 2**i for i in range(4)]
-    model = ResNet(Basic, (2, 2, 2, 2), widths, **options) if args.width else build(args.network, **options)
+    model = (
+        ResNet(Basic, (2, 2, 2, 2), widths, layers=Layers(), **options)
+        if args.width
+        else build(args.network, **options)
+    )
     model = model.to(device).train()
     optimiser = torch.optim.SGD(model.parameters(), 0.05, 0.9, weight_decay=5e-4)
     for x, y in islice(images(args.classes, 128, device), args.steps):
@@ -93,7 +98,7 @@ def first_close(found: Eigenpairs, truth: float) -> int | None:
 
 
 def pyhessian(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> tuple[float, int, float]:
-    """Return PyHessian's estimate, products and seconds with its own settings: at most 100 iterations, tolerance 1e-3."""
+    """Return PyHessian's estimate, products and seconds by its defaults: at most 100 iterations, tolerance 1e-3."""
     theirs: Any = import_module("pyhessian.hessian")  # the package has a class of this name
     products, own = 0, theirs.hessian_vector_product
 
@@ -157,8 +162,8 @@ def whole_spectrum(model: nn.Module, args: argparse.Namespace, device: torch.dev
 
 def main() -> None:
     args = options(
-        __doc__, network="resnet18", width=0, weights="", classes=10, batch=128, batches=3, spectrum=0, steps=100, device="cpu",
-        most=400, peers="", json=False,
+        __doc__, network="resnet18", width=0, weights="", classes=10, batch=128, batches=3, spectrum=0, steps=100,
+        device="cpu", most=400, peers="", json=False,
     )  # fmt: skip
     device = torch.device(args.device)
     if args.peers:
