@@ -24,7 +24,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.side_by_side import options
+from benchmarks.side_by_side import flagged, options
 from calibrant.functional.binning import equal_width
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics import METRICS
@@ -179,8 +179,7 @@ def shown(covered: float, below: float, above: float, made: float) -> str:
     """The coverage, with a mark outside 90–99%; in brackets how often there was an interval, if not always."""
     if made < 0.1:
         return "–"
-    mark = "" if 0.90 <= covered <= 0.99 else " ⚠" if covered < 0.90 else " ↑"
-    return f"{100 * covered:.1f}{mark}" + ("" if made > 0.95 else f" ({100 * made:.0f}%)")
+    return flagged(100 * covered) + ("" if made > 0.95 else f" ({100 * made:.0f}%)")
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.coverage import World, largest_gap, truths, world
-from benchmarks.side_by_side import options
+from benchmarks.side_by_side import flagged, options
 from calibrant.functional.binning import equal_width
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
@@ -116,8 +116,7 @@ def _tally(found: Sequence[tuple[float, float, float, bool]]) -> Tally:
 
 def shown(t: Tally) -> str:
     """The coverage, with a mark outside 90–99%, and after the slash how often a difference was found."""
-    mark = "" if 0.90 <= t.inside <= 0.99 else " ⚠" if t.inside < 0.90 else " ↑"
-    return f"{100 * t.inside:.1f}{mark} / {100 * t.called:.0f}"
+    return f"{flagged(100 * t.inside)} / {100 * t.called:.0f}"
 
 
 def page(results: dict[tuple[str, int, int], dict[str, Tally]], names: Sequence[str], a: argparse.Namespace) -> str:

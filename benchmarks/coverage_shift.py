@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.side_by_side import options
+from benchmarks.side_by_side import flagged, options
 from calibrant.diagnostics.stress.analysis import steadiness
 from calibrant.functional import novelty
 from calibrant.functional.inputs import predictions
@@ -149,9 +149,7 @@ def ood_rows(n: int, signals: tuple[float, float], trials: int, replicates: int,
 def table(columns: dict[str, dict[str, float]], first: str) -> list[str]:
     lines = ["| " + " | ".join([first, *columns]) + " |", "|---" * (len(columns) + 1) + "|"]
     for name in next(iter(columns.values())):
-        shown = [row[name] for row in columns.values()]
-        marks = ["" if 90 <= v <= 99 else " ⚠" if v < 90 else " ↑" for v in shown]
-        lines.append(f"| {name} | " + " | ".join(f"{v:.1f}{m}" for v, m in zip(shown, marks, strict=True)) + " |")
+        lines.append(f"| {name} | " + " | ".join(flagged(row[name]) for row in columns.values()) + " |")
     return lines
 
 

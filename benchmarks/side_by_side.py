@@ -61,6 +61,12 @@ def ratio(over: Sequence[float], under: Sequence[float]) -> float:
     return median(a / b for a, b in zip(over, under, strict=True))
 
 
+def flagged(percent: float) -> str:
+    """A coverage of nominal 95% intervals, marked where it is below 90% or above 99%."""
+    mark = "" if 90 <= percent <= 99 else " ⚠" if percent < 90 else " ↑"
+    return f"{percent:.1f}{mark}"
+
+
 def table(head: Sequence[str], rows: Iterable[Sequence[Any]], right: str = "") -> str:
     """A Markdown table; `right` has the letter r at the place of each right-aligned column."""
     rule = ["---:" if side == "r" else "---" for side in right.ljust(len(head))]
