@@ -28,7 +28,7 @@ def stepped(attack: Attack, *, targeted: bool) -> tuple[State, State]:
     origin = torch.empty(ITEMS, 1, 8, 8, device=device)
     reference, done = (torch.empty(ITEMS, dtype=dtype, device=device) for dtype in (torch.long, torch.bool))
     task = Task(origin, reference, torch.empty(ITEMS, device=device), attack.bounds, targeted)
-    rows = loop._enter(task, done)
+    rows = loop._initial(task, done)
     return rows, loop._step(loop._step(rows, targeted), targeted)
 
 

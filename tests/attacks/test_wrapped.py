@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import calibrant
 from calibrant.attacks import DDN, Bounds, robustness
-from calibrant.attacks.store import weights_hash
+from calibrant.attacks.networks import weights_hash
 from calibrant.errors import InputError
 from tests.attacks.conftest import Victim
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from calibrant.attacks.store import weights_hash
+from calibrant.attacks.networks import weights_hash
 from calibrant.ensembles import MCDropout, assemble
 from calibrant.ensembles.ingredients import Ingredients
 from calibrant.errors import InputError
