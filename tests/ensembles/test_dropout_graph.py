@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import calibrant
 from calibrant.ensembles import dropout
 from calibrant.ensembles.dropout import MCDropout
-from calibrant.ensembles.dropout_graph import together
+from calibrant.ensembles.dropout_graph import group_size
 from calibrant.errors import CalibrantWarning
 
 X = torch.randn(5, 3, 8, 8, generator=torch.Generator().manual_seed(3))
@@ -169,7 +169,7 @@ WHOLE = {
     counts_in_python: "changes its own attributes",
     keeps_its_statistics_moving: "updates its running statistics",
     normalises_its_input_in_place: "writes to its input",
-    writes_to_a_part_of_what_members_share: "read under another name",
+    writes_to_a_part_of_what_members_share: "after members have read it",
     writes_to_out: "writes to several tensors",
     leaves_for_numpy: "numpy",
     packs_a_sequence: "depend on the values of its input",
@@ -264,7 +264,7 @@ def test_new_weights_and_settings_are_those_of_the_network() -> None:
 def test_somebodys_hooks_see_every_member() -> None:
     net, heard = network(plain), []
     net.features.register_forward_hook(lambda *_: heard.append(1))
-    with pytest.warns(CalibrantWarning, match="somebody's hooks"):
+    with pytest.warns(CalibrantWarning, match="hooks on its modules"):
         MCDropout(net, members=4).members(X)
     assert len(heard) == 4
 
@@ -353,7 +353,7 @@ def test_an_error_of_the_network_itself_is_not_hidden() -> None:
 def test_how_many_members_share_a_batch_is_bounded_by_memory(
     members: int, widest: int, free: int, expected: int
 ) -> None:
-    assert together(members, widest, free) == expected
+    assert group_size(members, widest, free) == expected
 
 
 def test_probabilities_in_place_of_logits_are_said() -> None:

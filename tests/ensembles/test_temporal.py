@@ -91,14 +91,14 @@ def test_a_constant_stream_is_left_as_it_is() -> None:
     torch.testing.assert_close(TemporalSmoothing(identity)(still), torch.log_softmax(still.double(), -1))
 
 
-def afresh(made: TemporalSmoothing, frames: torch.Tensor, **options: Any) -> torch.Tensor:
+def restarted(made: TemporalSmoothing, frames: torch.Tensor, **options: Any) -> torch.Tensor:
     """What the same settings say of these frames with nothing remembered."""
-    return made.afresh()(frames, **options)
+    return made.restarted()(frames, **options)
 
 
 def test_frame_by_frame_is_the_whole_stream_and_streams_do_not_mix() -> None:
     made = TemporalSmoothing(identity, window=3)
-    whole = {"a": afresh(made, FRAMES), "b": afresh(made, -FRAMES)}
+    whole = {"a": restarted(made, FRAMES), "b": restarted(made, -FRAMES)}
     for t in range(len(FRAMES)):
         both = made(torch.stack([FRAMES[t], -FRAMES[t]]), stream=["a", "b"])
         torch.testing.assert_close(both, torch.stack([whole["a"][t], whole["b"][t]]))
@@ -107,13 +107,13 @@ def test_frame_by_frame_is_the_whole_stream_and_streams_do_not_mix() -> None:
 def test_a_batch_of_one_streams_frames_goes_on_where_the_last_ended() -> None:
     made = TemporalSmoothing(identity, window=3)
     pieces = torch.cat([made(FRAMES[:5], stream=7), made(FRAMES[5:6], stream=7), made(FRAMES[6:], stream=7)])
-    torch.testing.assert_close(pieces, afresh(made, FRAMES))
+    torch.testing.assert_close(pieces, restarted(made, FRAMES))
 
 
 def test_frames_without_an_id_are_one_stream_until_it_is_reset() -> None:
     made = TemporalSmoothing(identity, window=3)
     pieces = torch.cat([*(made(frame[None]) for frame in FRAMES[:5]), made(FRAMES[5:])])
-    torch.testing.assert_close(pieces, afresh(made, FRAMES))
+    torch.testing.assert_close(pieces, restarted(made, FRAMES))
     assert list(made.memories) == [None] and len(made.memories[None].kept) == 4
     torch.testing.assert_close(made(FRAMES, cut=True), pieces)
     made.reset()
@@ -126,12 +126,12 @@ def test_frames_without_an_id_are_one_stream_until_it_is_reset() -> None:
 def test_a_cut_begins_anew_and_only_there() -> None:
     made = TemporalSmoothing(identity, window=3)
     cuts = [t == 5 for t in range(12)]
-    expected = torch.cat([afresh(made, FRAMES[:5]), afresh(made, FRAMES[5:])])
-    torch.testing.assert_close(afresh(made, FRAMES, cut=cuts), expected)
+    expected = torch.cat([restarted(made, FRAMES[:5]), restarted(made, FRAMES[5:])])
+    torch.testing.assert_close(restarted(made, FRAMES, cut=cuts), expected)
     made(FRAMES[:4], stream="s")
-    torch.testing.assert_close(made(FRAMES[4:8], stream="s", cut=True), afresh(made, FRAMES[4:8]))
+    torch.testing.assert_close(made(FRAMES[4:8], stream="s", cut=True), restarted(made, FRAMES[4:8]))
     made.reset("s")
-    torch.testing.assert_close(made(FRAMES, stream="s"), afresh(made, FRAMES))
+    torch.testing.assert_close(made(FRAMES, stream="s"), restarted(made, FRAMES))
 
 
 def test_a_cut_said_of_a_whole_call_is_one_for_each_of_its_streams() -> None:
@@ -139,7 +139,7 @@ def test_a_cut_said_of_a_whole_call_is_one_for_each_of_its_streams() -> None:
     made(FRAMES[:4], stream=["a", "b", "a", "b"])
     found = made(FRAMES[4:8], stream=["a", "b", "a", "b"], cut=True)
     for j in range(2):
-        torch.testing.assert_close(found[j::2], afresh(made, FRAMES[4 + j : 8 : 2]))  # each begins anew, once
+        torch.testing.assert_close(found[j::2], restarted(made, FRAMES[4 + j : 8 : 2]))  # each begins anew, once
 
 
 def test_logits_of_another_shape_are_refused_before_any_stream_remembers() -> None:
@@ -179,7 +179,7 @@ def test_a_frame_without_a_prediction_is_refused_and_does_not_linger() -> None:
     made(FRAMES[:2], stream="s")
     with pytest.raises(InputError, match="stream 's': frame 1 of this call has NaN"):
         made(torch.stack([FRAMES[2], torch.full_like(FRAMES[2], math.nan)]), stream="s")
-    torch.testing.assert_close(made(FRAMES[2:3], stream="s")[0], afresh(made, FRAMES[:3])[2])
+    torch.testing.assert_close(made(FRAMES[2:3], stream="s")[0], restarted(made, FRAMES[:3])[2])
 
 
 def test_of_an_ensemble_each_frame_takes_the_next_member() -> None:
@@ -228,11 +228,11 @@ def test_no_name_is_that_of_the_frames_without_one() -> None:
     made = TemporalSmoothing(identity)
     made(FRAMES[:6])
     for name in ("unnamed", "None", ""):
-        torch.testing.assert_close(made(FRAMES[6:], stream=name), afresh(made, FRAMES[6:]))
+        torch.testing.assert_close(made(FRAMES[6:], stream=name), restarted(made, FRAMES[6:]))
     made.reset("unnamed")
     again = copy.deepcopy(made)  # which goes on as the original would
-    torch.testing.assert_close(torch.cat([made(FRAMES[6:9]), made(FRAMES[9:])]), afresh(made, FRAMES)[6:])
-    torch.testing.assert_close(again(FRAMES[6:]), afresh(made, FRAMES)[6:])
+    torch.testing.assert_close(torch.cat([made(FRAMES[6:9]), made(FRAMES[9:])]), restarted(made, FRAMES)[6:])
+    torch.testing.assert_close(again(FRAMES[6:]), restarted(made, FRAMES)[6:])
     with pytest.raises(InputError, match=r"^the stream: frame 12 has shape \(2,\).*or give it a stream id"):
         made(FRAMES[:1, :2])
 
@@ -289,7 +289,7 @@ def test_a_refused_frame_leaves_the_stream_as_it_was() -> None:
     made(x[:3], stream="cam")
     with pytest.raises(InputError):
         made(torch.zeros(1, 3, 3, 3), stream="cam")
-    torch.testing.assert_close(made(x[3:], stream="cam")[0], afresh(made, x)[3])
+    torch.testing.assert_close(made(x[3:], stream="cam")[0], restarted(made, x)[3])
     made(torch.zeros(1, 3, 3, 3), stream="cam", cut=True)  # a new scene may have a new size
 
 
@@ -300,7 +300,7 @@ def test_a_frame_that_fails_leaves_the_stream_as_it_was_and_no_new_one() -> None
     with pytest.raises(RuntimeError):
         made(torch.zeros(2, 5), stream=["new", "cam"], cut=[False, True])
     assert list(made.memories) == ["cam"]
-    torch.testing.assert_close(made(x[3:], stream="cam")[0], afresh(made, x)[3])
+    torch.testing.assert_close(made(x[3:], stream="cam")[0], restarted(made, x)[3])
 
 
 def test_ids_may_be_an_array_and_frames_none() -> None:

@@ -311,15 +311,15 @@ def test_every_batch_of_the_calibration_data_is_looked_at() -> None:
 
 def test_the_search_says_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[tuple[float, int, int]] = []
-    from calibrant.ensembles.sigma import searching, sigma_curve
+    from calibrant.ensembles.sigma import search_progress, sigma_curve
 
     curve = sigma_curve(PEP(nn.Linear(12, 4), 0.0, members=3), (X, Y))
     curve.report = lambda *at: seen.append(at)
     curve.at(0.1)
     assert seen[:3] == [(0.1, 1, 3), (0.1, 2, 3), (0.1, 3, 3)]
-    with searching(show=True) as report:
+    with search_progress(show=True) as report:
         report(0.1, 1, 3)
     out = capsys.readouterr()
     assert out.out == ""
-    with searching(show=False) as report:
+    with search_progress(show=False) as report:
         assert report is None

@@ -115,7 +115,7 @@ def test_a_relu_by_any_name_commutes_with_prob(name: str) -> None:
 def test_what_is_no_relu_is_not_passed_over(name: str) -> None:
     """SS Eq. 41 is of ReLU: Smooth before another activation is not Smooth after it."""
     act = OTHERS[name]
-    with pytest.raises(InputError, match=rf"max_pool2d.* the {name} of what 'b' gives.*ReLU alone.*where='after b'"):
+    with pytest.raises(InputError, match=rf"max_pool2d.* the {name} of the output of 'b'.*ReLU alone.*where='after b'"):
         calibrant.smooth(Net(lambda z: F.max_pool2d(act(z), 2)))
     assert list(smoothed(calibrant.smooth(Net(nn.Sequential(Function(act), nn.MaxPool2d(2)))))) == [
         "before between.1", "after c",
@@ -133,7 +133,7 @@ class Function(nn.Module):
 
 def test_a_blur_without_prob_does_not_commute_with_relu() -> None:
     model = Net(lambda z: F.max_pool2d(F.relu(z), 2))
-    with pytest.raises(InputError, match="the relu of what 'b' gives, and a blur without Prob"):
+    with pytest.raises(InputError, match="the relu of the output of 'b', and a blur without Prob"):
         calibrant.smooth(model, prob="identity")
 
 

@@ -111,7 +111,7 @@ def test_torchscript_inside_a_network_is_seen_by_its_operations() -> None:
     assert list(smoothed(calibrant.smooth(nn.Sequential(*ahead, conv(4, 4, 2), nn.Flatten())))) == ["before 4"]
     found = list(smoothed(calibrant.smooth(nn.Sequential(*ahead, stride, nn.Flatten()))))
     assert found == ["after 2"], "it takes no layer itself, so as with a function after what gave its map"
-    with pytest.raises(InputError, match="subsamples a map that no module hands to it; make it a module"):
+    with pytest.raises(InputError, match="subsamples a map that no module returns; make it a module"):
         calibrant.smooth(nn.Sequential(*ahead, stage, nn.Flatten()))
 
 
