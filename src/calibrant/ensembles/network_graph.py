@@ -220,4 +220,5 @@ def must_copy(nodes: Sequence[Node], member: set[Node]) -> set[Node]:
 
 
 def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
+    """Return what identifies the memory of a fake tensor."""
+    return int(tensor.untyped_storage()._cdata)

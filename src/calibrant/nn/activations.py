@@ -12,7 +12,7 @@ from typing import TypeVar
 from torch import nn
 
 from calibrant.errors import InputError
-from calibrant.nn.insertion import copied
+from calibrant.nn.insertion import deep_copy
 
 Network = TypeVar("Network", bound=nn.Module)
 
@@ -37,7 +37,7 @@ def relu6(model: Network, *, inplace: bool = False) -> Network:
         raise InputError("this model has ReLU6 everywhere already; unrelu6(model) gives its ReLUs back")
     if not any(type(m) is nn.ReLU for m in model.modules()):
         raise InputError(f"{type(model).__name__} has no nn.ReLU module to bound (a functional relu is out of reach)")
-    target = model if inplace else copied(model)
+    target = model if inplace else deep_copy(model)
     made: dict[int, Bounded] = {}  # a ReLU in several places stays one module
     for parent, name, module in list(_children(target)):
         if type(module) is nn.ReLU:

@@ -42,7 +42,7 @@ def rename(key: str, source: str) -> str:
 
 
 def load_weights(model: nn.Module, path: str | Path, source: str | None = None) -> nn.Module:
-    """Load weights into `model`, in place, and return it. `source` is an entry of `KEY_NAMES`; None: the one that fits."""
+    """Load weights into `model` in place and return it. `source` is an entry of `KEY_NAMES`; default: one that fits."""
     if source is not None and source not in KEY_NAMES:
         raise unknown("source of weights", source, KEY_NAMES)
     held = read_weights(path)
