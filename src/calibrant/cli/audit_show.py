@@ -140,7 +140,7 @@ def next_line(each: Audited, advice: Advice | None, html: Path | None) -> tuple[
     """What to do next, in words, and the command to paste, without a comment, which zsh would not accept."""
     from calibrant.report.steps import CALIBRATION, next_steps
 
-    step = next_steps(each.report, told)[0]
+    step = next_steps(each.report, advice)[0]
     file = shlex.quote(each.report.file or "PREDICTIONS")
     if advice is not None and advice.command is not None:
         other = "; CALIBRATION: predictions on other items" if CALIBRATION in advice.command else ""

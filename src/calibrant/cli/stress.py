@@ -24,7 +24,8 @@ from calibrant.files import outputs
 
 if TYPE_CHECKING:
     from calibrant.cli.model_data import Setting
-    from calibrant.diagnostics.stress import Folder
+    from calibrant.decisions import Rule
+    from calibrant.diagnostics.stress import Folder, Material, Subject
     from calibrant.posthoc.map import FittedMap
     from calibrant.report.stress_report import StressReport
 
@@ -99,8 +100,6 @@ def stress(
     from calibrant.data.ood import usual_ood
     from calibrant.decisions.storage import load_rule
     from calibrant.diagnostics.stress import Folder
-    from calibrant.diagnostics.stress.run import tried
-    from calibrant.report.stress_rule import check_rule
     from calibrant.report.stress_run import completed, stressed
 
     read = [*model, inputs.data, *suite.paths, judged.reference, judged.map_, judged.rule]
@@ -118,10 +117,7 @@ def stress(
         outside, more = usual_ood(found.data, inputs.data_root)
         notes += more
     subject = subject_of(found, ensembling, fit_on=judged.calibration, batch=batch, seed=seed)
-    k = tried(subject, material, found.first.name, found.name)
-    if k != found.data.k:
-        raise InputError(f"the model has {k} classes and {found.name} has {found.data.k}: not the same task")
-    check_rule(rule, k)
+    _check_classes(subject, material, found, rule)
     report = stressed(
         subject,
         material,
@@ -138,6 +134,17 @@ def stress(
     )
     report = replace(report, outcome=replace(report.outcome, notes=(*notes, *report.outcome.notes)))
     _write_and_show(report, Folder(out), html, inputs_of(found.data, found.mean, found.std), as_json)
+
+
+def _check_classes(subject: Subject, material: Material, found: Setting, rule: Rule | None) -> None:
+    """Refuse a model with other classes than the data or the rule."""
+    from calibrant.diagnostics.stress.run import tried
+    from calibrant.report.stress_rule import check_rule
+
+    k = tried(subject, material, found.first.name, found.name)
+    if k != found.data.k:
+        raise InputError(f"the model has {k} classes and {found.name} has {found.data.k}: not the same task")
+    check_rule(rule, k)
 
 
 def _settings(
