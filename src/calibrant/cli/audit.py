@@ -22,7 +22,7 @@ from calibrant.cli.options import Everything, Html, Json
 from calibrant.display import HEADLINE
 from calibrant.files import atomic, outputs
 from calibrant.metrics import METRICS
-from calibrant.metrics.evaluate import choose
+from calibrant.metrics.evaluate import chosen_metrics
 
 
 def audit(
@@ -45,7 +45,7 @@ def audit(
     options: Options,
 ) -> None:
     """How trustworthy are these predictions, with intervals, and what to do next."""
-    computed = [m.name for m in choose(options.names)]
+    computed = [m.name for m in chosen_metrics(options.names)]
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]
     outputs.check((html, outputs.PAGE), inputs=[*preds, calibration, options.reading.labels, options.rule])
     found = [audited(path, reading, options) for path, reading in options.reading.each(preds)]

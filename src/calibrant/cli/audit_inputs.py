@@ -19,7 +19,7 @@ from calibrant.errors import CalibrantWarning, InputError
 from calibrant.files import parquet
 from calibrant.functional.probabilities import FLOOR
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.evaluate import evaluate, plan, whole
+from calibrant.metrics.evaluate import checked_count, evaluate, plan
 from calibrant.metrics.subgroups import Subgroups, subgroups
 from calibrant.types import Predictions, Report
 
@@ -72,7 +72,7 @@ class Options:
             raise InputError(f"--workers {self.workers} must be 1 or more")
         if self.ray is not None and self.workers > 1:
             raise InputError("--ray and --workers both choose who reads a stream; use one of them")
-        whole("bins", self.bins, 1)  # `evaluate` checks this too, but does not see a stream
+        checked_count("bins", self.bins, 1)  # `evaluate` checks this too, but does not see a stream
         if self.about not in ("top", "positive"):
             raise InputError(f"--about {self.about!r} is unknown; use top or positive")
 

@@ -46,10 +46,10 @@ def separated(text: str) -> list[str]:
 
 def metric_names(text: str | None) -> list[str] | None:
     """The metrics that `--metrics` names; None for the default ones."""
-    from calibrant.metrics.evaluate import choose
+    from calibrant.metrics.evaluate import chosen_metrics
 
     names = None if text is None else separated(text)
-    if not choose(names):
+    if not chosen_metrics(names):
         raise InputError("--metrics is empty; pass names of `calibrant list metrics`, separated by commas")
     return names
 
