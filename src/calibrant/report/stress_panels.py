@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from calibrant.diagnostics.stress.analysis import AS_IT_IS, TOLERANCE, Outcome
+from calibrant.diagnostics.stress.analysis import NO_CALIBRATOR, TOLERANCE, Outcome
 from calibrant.report.numbers import DASH, percent, short
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots.shift import entropy_histograms, frequency_curve, severity_curves
@@ -113,7 +113,7 @@ def _calibrators(o: Outcome) -> Panel:
 
 
 def _called(calibrator: str) -> str:
-    return "no map" if calibrator == AS_IT_IS else calibrator
+    return "no map" if calibrator == NO_CALIBRATOR else calibrator
 
 
 def _rows(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from calibrant.diagnostics.stress import Outcome
-from calibrant.diagnostics.stress.analysis import AS_IT_IS, Broken
+from calibrant.diagnostics.stress.analysis import NO_CALIBRATOR, Broken
 from calibrant.display import Rows, Shown, aligned
 from calibrant.errors import InputError, unknown
 from calibrant.report.numbers import percent, short
@@ -133,5 +133,5 @@ def _calibrated(calibrators: Mapping[str, Mapping[int, Mapping[str, float | None
     severities = list(next(iter(calibrators.values())))
     rows = [["ECE with", *("clean" if s == 0 else f"severity {s}" for s in severities)]]
     for name, by in calibrators.items():
-        rows.append(["no map" if name == AS_IT_IS else name, *(percent(by[s]["ece"]) for s in severities)])
+        rows.append(["no map" if name == NO_CALIBRATOR else name, *(percent(by[s]["ece"]) for s in severities)])
     return ["", *aligned(rows, numbers=True), ""]

@@ -57,7 +57,8 @@ def _said(first: str, other: str, what: str, difference: Difference) -> str:
 
 
 def signed(value: float) -> str:
-    return f"{value:+.3g}".replace("-", "\N{MINUS SIGN}")
+    """Return a difference with its sign; 0 has none."""
+    return f"{value:+.3g}".replace("-", "\N{MINUS SIGN}") if value else "0"
 
 
 def plain(value: float | None, digits: int = 3) -> str:
