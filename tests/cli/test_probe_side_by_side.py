@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -147,7 +148,28 @@ def test_what_is_finished_is_not_redone(
     victim.write_bytes(held)
 
 
-def test_a_killed_probe_leaves_a_folder_that_goes_on() -> None:
+def test_an_interrupted_probe_goes_on_with_the_network_that_it_lost(
+    runs: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import calibrant.cli.probes.fourier as module
+
+    measure, calls = module.feature_fourier, []
+
+    def stopped_at_the_second(*args: Any, **how: Any) -> object:
+        calls.append(args[0])
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return measure(*args, **how)
+
+    monkeypatch.setattr(module, "feature_fourier", stopped_at_the_second)
+    words = ["probe", *runs, "--what", "fourier", "-o", str(tmp_path / "out"), *SMALL, "--device", "cpu"]
+    assert run(words) == 130 and not (tmp_path / "out" / "probe.json").exists()
+    assert len(list((tmp_path / "out" / "fourier").iterdir())) == 1
+    assert run(words) == 0
+    assert len(calls) == 3 and (tmp_path / "out" / "report.html").is_file()
+
+
+def test_every_probe_has_a_folder_that_an_output_may_hold() -> None:
     assert all(re.fullmatch(outputs.PROBED, what) for what in PROBES)
 
 
