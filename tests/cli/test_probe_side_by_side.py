@@ -35,7 +35,7 @@ SMALL += ["--grid", "5", "--masks", "2"]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Two losses on digits, with their epochs."""
+    """Two runs with different losses on digits, with their epochs kept."""
     root = tmp_path_factory.mktemp("side")
     for loss in ("cross_entropy", "focal"):
         settings = ["epochs=2", FEW, CNN, f"loss={loss}", "optimiser.weight_decay=0.01"]
@@ -81,7 +81,7 @@ def test_the_hessian_is_that_of_the_training_loss(
     options = {"batch": 16, "batches": 2}
     request = Request((model,), data, ("test",), None, torch.device("cpu"), Path(), options)
     found = objective(request, model, 2)
-    assert found.weight_decay == 0.01 and "focal" in found.said
+    assert found.weight_decay == 0.01 and "focal" in found.description
     largest = hessian_spectrum(
         load_run(runs[1]).members[0], found.batches, loss=found.loss, weight_decay=found.weight_decay
     ).largest
@@ -124,7 +124,7 @@ def test_each_probe_is_its_function(runs: list[str], probed: tuple[Path, dict[st
     assert variance["items"] == 24 and max(variance["model"]) > 0
 
 
-def test_what_is_finished_is_not_redone(
+def test_finished_results_are_not_measured_again(
     runs: list[str],
     probed: tuple[Path, dict[str, dict[str, object]]],
     monkeypatch: pytest.MonkeyPatch,
@@ -198,7 +198,9 @@ def test_without_a_folder_results_stay_with_the_run(runs: list[str], capsys: pyt
     assert run(["predict", runs[0], "-o", str(Path(runs[0]).parent / "p.npz"), "--device", "cpu"]) == 0
 
 
-def test_what_does_not_apply_is_said_and_the_rest_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_probes_that_do_not_apply_are_reported_and_the_others_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = ["epochs=1", "network={name='mlp', hidden=[8], batch_norm=false}"]
     train(read("digits/cross_entropy", settings), tmp_path / "mlp", How("cpu", quiet=True))
     base = ["probe", str(tmp_path / "mlp"), *SMALL, "--device", "cpu"]

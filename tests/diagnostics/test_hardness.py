@@ -18,7 +18,7 @@ RNG = torch.Generator().manual_seed(0)
 
 
 def recorded(right: list[list[int]]) -> dict[int, TopLogits]:
-    """One row per epoch 1, 2, …: 1 where a sample is classified correctly."""
+    """Return what a run records, from one row per epoch: 1 where a sample is classified correctly."""
     n = len(right[0])
     logits = torch.arange(n).float()
     return {
