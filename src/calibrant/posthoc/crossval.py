@@ -122,7 +122,7 @@ def _held_out(folds: Folds, scores: Sequence[Scores]) -> HeldOut:
 
 def scored(fitted: FittedMap, p: Predictions, rows: Tensor | None = None, home: torch.device = CPU) -> Scores:
     """The scores of the mapped items (`rows`: of these). A map that only changes logits works on a chunk at a time."""
-    if p.logits is None or type(fitted).predictions is not FittedMap.predictions:
+    if p.logits is None or type(fitted).outcome is not FittedMap.outcome:
         return reduce(fitted.predictions(p if rows is None else p.take(rows)), classwise=False, home=home)
     logits_alone = replace(p, predicted=None, confidence=None)
     return reduce(logits_alone, classwise=False, through=fitted.apply, rows=rows, home=home)
