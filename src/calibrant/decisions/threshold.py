@@ -55,7 +55,7 @@ DIGITS = 4
 
 @dataclass(frozen=True, eq=False)
 class Threshold(Rule):
-    """Accept when the confidence in the predicted class is at least `threshold` (infinite: never)."""
+    """Accept if the confidence in the predicted class is at least `threshold`, which is infinite to accept nothing."""
 
     threshold: Tensor  # [1], or one entry for each class or group
     loss: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.float64))  # [K, K], where one was given
@@ -72,6 +72,14 @@ class Threshold(Rule):
             )
         least = self.threshold[self.cell(p, scores.predicted)]
         return Decisions(accepted=scores.confidence >= least, predicted=scores.predicted)
+
+    def in_graph(self, logits: Tensor, predicted: Tensor, confidence: Tensor, unknown: Tensor) -> tuple[Tensor, ...]:
+        least = self.threshold[predicted] if self.by == "class" else self.threshold
+        return ((confidence >= least) & ~unknown,)
+
+    @property
+    def formula(self) -> str:
+        return "p = softmax(z'); a = argmax p; accept if p_a ≥ threshold"
 
     @property
     def sentence(self) -> str:

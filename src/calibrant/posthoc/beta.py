@@ -1,9 +1,9 @@
 """Beta calibration: q = σ(a ln p − b ln(1 − p) + c), a, b ≥ 0 (Kull, Silva Filho and Flach 2017, Eq. 6).
 
-This is the log-likelihood ratio of two beta distributions. Unlike Platt's family it contains the identity (a = b = 1,
-c = 0). It is fitted in the same way (`platt.py`), to every class against the rest or to the predicted label alone. The
-bounds are exact: if the free minimum of a convex function breaks a bound, its minimum within the bounds lies on a face, so
-every face is tried and the best one within the bounds is taken.
+This is the log-likelihood ratio of two beta distributions. Unlike Platt's family it contains the identity (a = b = 1, c
+= 0). It is fitted in the same way (`platt.py`), to every class against the rest or to the predicted label alone. The
+bounds are exact: if the free minimum of a convex function breaks a bound, its minimum within the bounds lies on a face,
+so every face is tried and the best one within the bounds is taken.
 
 Differs from the paper: a weak prior, `ridge` · |(a, b, c) − (1, 1, 0)|² on the *summed* loss, worth about one
 item, without which a class that is separable or absent has no finite answer.

@@ -1,8 +1,8 @@
 """Confidence models: they read the *features* of an item, replace its confidence, and never change its label.
 
-A logit map sees only the output of the network's last layer; a confidence model sees the input of that layer. So its map
-has no `map(logits)`: `map.predictions(p)` reads `p.features` and sets `predicted` and `confidence`. If there are logits,
-they carry the new confidence in the same way as those of a top-label map (`toplabel.py`).
+A logit map sees only the output of the network's last layer; a confidence model sees the input of that layer. So its
+map has no `map(logits)`: `map.predictions(p)` reads `p.features` and sets `predicted` and `confidence`. If there are
+logits, they carry the new confidence in the same way as those of a top-label map (`toplabel.py`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ConfidenceMap(FittedMap):
     floor: float = field(default=1e-6, kw_only=True)
 
     def confidence(self, features: Tensor, predicted: Tensor, logits: Tensor | None) -> Tensor:
-        """The confidence of the predicted class in [0, 1], from features [N, D], classes [N], and logits [N, K] if any."""
+        """The confidence of the predicted class in [0, 1], from features [N, D] and perhaps logits [N, K]."""
         raise TypeError(f"{type(self).__name__} must define confidence")
 
     def __call__(self, logits: Any = None, *, probs: Any = None) -> Tensor:

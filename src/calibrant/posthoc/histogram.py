@@ -1,8 +1,8 @@
 """Histogram binning (RC §2; Zadrozny 2001): each confidence becomes the accuracy that was seen in its bin.
 
 Bins have equal width (`histogram`: (b−1)/B < p ≤ b/B) or equal mass (`histogram_mass`: equal counts, ties in one bin).
-`kind="top"` bins the confidence of the predicted class (RC §4: "on the top-1 prediction"). `kind="one_vs_rest"` bins the
-probability of each class against 1[y = k] and normalises the rows; this may change the label.
+`kind="top"` bins the confidence of the predicted class (RC §4: "on the top-1 prediction"). `kind="one_vs_rest"` bins
+the probability of each class against 1[y = k] and normalises the rows; this may change the label.
 
 A bin without calibration items leaves the confidence as it is. Logits, unlike the explicit confidence, never express a
 rate of exactly 0 or 1: in logits, such a bin with n items has the rate (hits + ½)/(n + 1).
@@ -11,7 +11,7 @@ rate of exactly 0 or 1: in logits, such a bin with n items has the rate (hits + 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -30,23 +30,15 @@ from calibrant.posthoc.toplabel import Top, TopLabelMap
 from calibrant.types import Predictions
 
 
-class Table(NamedTuple):
-    """The bins of one column: inner edges (right-closed), items and hits in each bin."""
-
-    edges: Tensor  # [B − 1]
-    count: Tensor  # [B]
-    hits: Tensor  # [B]
-
-
-def tabulate(p: Floats, hit: NDArray[np.bool_], bins: int, scheme: str) -> Table:
-    """Count items and hits in each bin."""
+def tabulate(p: Floats, hit: NDArray[np.bool_], bins: int, scheme: str) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the inner edges [B − 1] of right-closed bins, and the items and hits in each bin [B]."""
     if scheme == "width":
         index, edges = equal_width(torch.from_numpy(p), bins), width_edges(bins)[1:-1]
     else:
         index, edges = mass_bins(torch.from_numpy(settled(p)[0]), bins)
         bins = len(edges) + 1
     count = torch.bincount(index, minlength=bins).double()
-    return Table(edges, count, torch.bincount(index, torch.from_numpy(hit).double(), minlength=bins))
+    return edges, count, torch.bincount(index, torch.from_numpy(hit).double(), minlength=bins)
 
 
 def rate(hits: Tensor, count: Tensor) -> Tensor:
@@ -160,7 +152,8 @@ class Histogram(Calibrator):
         columns = probabilities_and_hits(p, self.kind, self.name)
         tables = [tabulate(value, hit, self.bins, self.scheme) for value, hit in columns]
         if self.kind == "top":
-            return self.map(*tables[0], record=record)
+            made = HistogramMassMap if self.scheme == "mass" else HistogramMap
+            return made(*tables[0], record=record)
         edges, count, hits = (
             pad_sequence(list(part), batch_first=True, padding_value=fill)
             for part, fill in zip(zip(*tables, strict=True), (2.0, 0.0, 0.0), strict=True)

@@ -5,8 +5,8 @@ One-vs-rest columns have few hits, so one fast sort of the values and a binary s
 argsort of N pairs, and PAVA runs on a few dozen groups.
 
 Between two blocks the function is linear, as in scikit-learn; outside it is constant. `kind="top"` maps the confidence
-of the predicted class; `kind="one_vs_rest"` maps every class and normalises the rows. Logits never carry exactly 0 or 1:
-for them, a first block at 0 or a last block at 1 counts half an item of the other kind.
+of the predicted class; `kind="one_vs_rest"` maps every class and normalises the rows. Logits never carry exactly 0 or
+1: for them, a first block at 0 or a last block at 1 counts half an item of the other kind.
 
 `isotonic_centred` (Oron and Flournoy 2017) has no flat steps. PAVA gives all scores of a block the same value, which
 ties them and loses refinement. The centred form replaces a block by one point, its mean score with its value. So the
@@ -34,7 +34,7 @@ from calibrant.types import Predictions
 
 @dataclass(frozen=True)
 class Knots:
-    """One non-decreasing function. PAVA makes two knots per block, at its first and last x. `soft` is y without 0 or 1."""
+    """One non-decreasing function. PAVA makes two knots per block, first and last x. `soft` is y without 0 or 1."""
 
     x: Floats
     y: Floats

@@ -1,10 +1,10 @@
 """What every calibrator returns: a fitted, frozen map from logits to logits.
 
-A map is a frozen dataclass. Its fields are its parameters (tensors) and its settings (plain JSON values), and only these
-are saved. A subclass writes `transform` and says whether the map keeps the label. There is no unfitted state.
+A map is a frozen dataclass. Its fields are its parameters (tensors) and its settings (plain JSON values), and only
+these are saved. A subclass writes `transform` and says whether the map keeps the label. There is no unfitted state.
 
-`map(logits)` gives logits. `map.predictions(p)` gives predictions, and is what the guard, `auto`, the metrics and `apply`
-use, because a top-label map sets a confidence that logits cannot carry.
+`map(logits)` gives logits. `map.predictions(p)` gives predictions, and is what the guard, `auto`, the metrics and
+`apply` use, because a top-label map sets a confidence that logits cannot carry.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ class FittedMap(Shown):
         expected = self.classes
         if expected is not None and logits.shape[-1] != expected:
             raise MapError(
-                f"this {self.name} map was fitted for {expected} classes, the predictions have {logits.shape[-1]}; fit one on predictions of the same classes"
+                f"this {self.name} map was fitted for {expected} classes, the predictions have {logits.shape[-1]}; "
+                "fit one on predictions of the same classes"
             )
 
     def to(self, device: torch.device) -> Self:

@@ -1,9 +1,10 @@
 """Intra-order-preserving calibration, the diagonal family (Rahimi et al. 2020, §4.3): f(z)_k = g(z_k), g increasing.
 
 One increasing function for all classes keeps their full order, not only the label. Rahimi et al. make g a monotone
-network. Here g is piecewise linear on the tempered log-probabilities x ≤ 0 (`shrinkage.py`), with slopes θ_j > 0 between
-fixed knots. So the NLL is convex in θ, and the fit is exact, deterministic and fast. θ = 1 is temperature scaling, and a
-ridge λ J/N (θ − 1)² shrinks towards it. f reads log-probabilities because logits are defined only up to a constant.
+network. Here g is piecewise linear on the tempered log-probabilities x ≤ 0 (`shrinkage.py`), with slopes θ_j > 0
+between fixed knots. So the NLL is convex in θ, and the fit is exact, deterministic and fast. θ = 1 is temperature
+scaling, and a ridge λ J/N (θ − 1)² shrinks towards it. f reads log-probabilities because logits are defined only up to
+a constant.
 """
 
 from __future__ import annotations

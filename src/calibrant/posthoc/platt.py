@@ -1,9 +1,9 @@
 """Platt scaling: q = σ(a s + b) of the log-odds s, fitted to softened targets (Platt 1999, §2.2).
 
 Each class is fitted against the rest, and the rows are normalised; for two classes this is Platt's own binary map.
-`kind="top"` is the binary map of "the predicted label is right", the only one that a top-1 file allows. With N₊ positives
-and N₋ negatives the targets are t₊ = (N₊ + 1)/(N₊ + 2) and t₋ = 1/(N₋ + 2). They stand for a flat prior on the outcome of
-new data, and keep a and b finite for a class that is separable or absent.
+`kind="top"` is the binary map of "the predicted label is right", the only one that a top-1 file allows. With N₊
+positives and N₋ negatives the targets are t₊ = (N₊ + 1)/(N₊ + 2) and t₋ = 1/(N₋ + 2). They stand for a flat prior on
+the outcome of new data, and keep a and b finite for a class that is separable or absent.
 """
 
 from __future__ import annotations

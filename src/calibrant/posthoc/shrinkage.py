@@ -9,8 +9,9 @@ natural centre, whatever the scale of the network. The mixture bounds x from bel
 saturated logit cannot decide the fit.
 
 Cross-validation inside the calibration set chooses the strength: fits run from strong to weak, each one started at the
-previous solution, until held-out NLL rises. Folds depend on the content of the items (stratified by label), so the order
-of the rows does not matter. A ridge is a prior that is worth some items. A fold has fewer items, so its ridge is larger.
+previous solution, until held-out NLL rises. Folds depend on the content of the items (stratified by label), so the
+order of the rows does not matter. A ridge is a prior that is worth some items. A fold has fewer items, so its ridge is
+larger.
 """
 
 from __future__ import annotations

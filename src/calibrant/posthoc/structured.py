@@ -2,13 +2,14 @@
 
     vector:  softmax((1 + v) ∘ x + b),          matrix:  softmax((I + diag v + M) x + b),  M off the diagonal,
 
-where x is the tempered log p of `shrinkage.py`. Ridges that grow with the number of parameters shrink the map towards x:
+where x is the tempered log p of `shrinkage.py`. Ridges that grow with the number of parameters shrink the map towards
+x:
 
     mean NLL + λ [ K/N (|b|² + |v|²) + K(K − 1)/N |M|² ]
 
 The problem is convex, and its centre is temperature scaling: with few items per class the fit stays there. The default
-λ = 1 is that of the paper. `penalty=None` chooses λ by cross-validation (`shrinkage.py`), which helps if a network makes
-the same mistake on many items. The solver (`functional/multinomial.py`) is exact.
+λ = 1 is that of the paper. `penalty=None` chooses λ by cross-validation (`shrinkage.py`), which helps if a network
+makes the same mistake on many items. The solver (`functional/multinomial.py`) is exact.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Maps of the top label's confidence: they change the confidence, never the label.
 
-A subclass writes `confidence(top)`. `map.predictions(p)` sets it as explicit `predicted` and `confidence`, which metrics
-use. `map(logits)` still gives logits: the predicted class gets the new confidence c, and the others share what is left in
-proportion,
+A subclass writes `confidence(top)`. `map.predictions(p)` sets it as explicit `predicted` and `confidence`, which
+metrics use. `map(logits)` still gives logits: the predicted class gets the new confidence c, and the others share what
+is left in proportion,
 
     log p'_a = log c,      log p'_j = log(1 − c) + z_j − log Σ_{i≠a} exp z_i   (j ≠ a).
 

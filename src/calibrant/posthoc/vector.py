@@ -5,8 +5,8 @@ In units of the temperature solution, z̃ = z/T* and w = v/T*, the fit minimises
     mean_n [log Σ_k exp(v_k z̃_k + b_k) − v_y z̃_y − b_y] + ridge/(2N) · (‖v − 1‖² + ‖b‖²).
 
 The effect of the ridge is far below noise. It gives an optimum to classes that are separable or never occur, and fixes
-the constant that can be added to every b. If temperature itself has no optimum (separable), T* = 1 and the pull is towards
-the identity. Newton's method solves it (`functional/multinomial.py`) and gives the certificate.
+the constant that can be added to every b. If temperature itself has no optimum (separable), T* = 1 and the pull is
+towards the identity. Newton's method solves it (`functional/multinomial.py`) and gives the certificate.
 """
 
 from __future__ import annotations
