@@ -240,28 +240,16 @@ class Report(Shown, Mapping[str, Estimate]):
         return json_text(self.to_dict(), indent)
 
     def to_markdown(self) -> str:
-        rows = [f"| {name} | {value} | {interval} |" for name, value, interval in self._cells("–")]
-        return "\n".join(["| metric | value | 95% interval |", "|---|---:|---|", *rows])
-
-    def to_latex(self) -> str:
-        rows = [
-            f"{name.replace('_', chr(92) + '_')} & {value} & {interval} " + r"\\"
-            for name, value, interval in self._cells("--")
-        ]
-        head = r"\begin{tabular}{lrl}" + "\n" + r"metric & value & 95\,\% interval \\ \hline"
-        return "\n".join([head, *rows, r"\end{tabular}"])
-
-    def _cells(self, dash: str) -> Iterator[tuple[str, str, str]]:
+        """A table with one row per metric: value and 95% interval."""
+        rows = ["| metric | value | 95% interval |", "|---|---:|---|"]
         for name, e in self.metrics.items():
             scale, unit = (100.0, "%") if name in self.percent else (1.0, "")
-            if dash == "--" and unit:
-                unit = r"\,\%"
-            if e.value is None:
-                yield name, dash, e.reason or ""
-            elif e.low is None or e.high is None:
-                yield name, f"{e.value * scale:.4g}{unit}", e.reason or dash
-            else:
-                yield name, f"{e.value * scale:.4g}{unit}", f"[{e.low * scale:.4g}, {e.high * scale:.4g}]"
+            value = "–" if e.value is None else f"{e.value * scale:.4g}{unit}"
+            interval = e.reason or ("" if e.value is None else "–")
+            if e.value is not None and e.low is not None and e.high is not None:
+                interval = f"[{e.low * scale:.4g}, {e.high * scale:.4g}]"
+            rows.append(f"| {name} | {value} | {interval} |")
+        return "\n".join(rows)
 
 
 def data_frame(rows: list[dict[str, Any]]) -> Any:

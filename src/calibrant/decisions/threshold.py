@@ -44,7 +44,7 @@ from calibrant.functional.scores import reduce
 from calibrant.types import Predictions
 
 STARTS = 5
-"""The largest number of starts, each with its part of δ: after a candidate that fails, the search goes on at the next."""
+"""The largest number of starts, each with its part of δ. After a candidate fails, the search goes on at the next."""
 ROOM = 1.6
 """The first start has this many times the items that pass if all answers are right, so that a few may be wrong."""
 STEPS = 50
