@@ -129,3 +129,31 @@ def test_sizes_that_are_asked_for_count_for_parts_that_are_there() -> None:
     several = load({"train": TensorDataset(x, y), "test": TensorDataset(x, y)}, sizes={"train": 30, "test": 40})
     assert several["train"].n == 30 and several["test"].n == 40
     assert load({"train": TensorDataset(x, y), "test": TensorDataset(x, y)})["test"].n == 100, "unless asked, all of it"
+
+
+def test_only_vectors_of_whole_numbers_are_tokens() -> None:
+    y = torch.arange(40) % 2
+    assert load((torch.randint(9, (40, 6)), y))["train"].x.dtype == torch.long
+    assert load((torch.randint(9, (40, 1, 4, 4)), y))["train"].x.dtype == torch.float32
+
+
+def test_errors_in_the_users_code_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(Items):
+        def __getitem__(self, place: int) -> Any:
+            if place == 3:
+                raise OSError("three.png is missing")
+            return super().__getitem__(place)
+
+    with pytest.raises(InputError, match=r"item 3 of the train data set: OSError: three\.png is missing"):
+        load(Failing([(torch.zeros(2), 0)] * 5))
+    with pytest.raises(InputError, match="item 0 is a single number"):
+        load((torch.rand(40), torch.arange(40) % 2))
+    with pytest.raises(InputError, match=r"3 arrays; pass a pair \(x, y\)"):
+        load((1, 2, 3))  # type: ignore[arg-type]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "failing_set.py").write_text("def make(): return {}['key']\n")
+    (tmp_path / "failing_module.py").write_text("1 / 0\n")
+    with pytest.raises(InputError, match=r"data 'failing_set:make': make\(\) failed with KeyError: 'key'"):
+        load("failing_set:make")
+    with pytest.raises(InputError, match="cannot import 'failing_module'.*division by zero"):
+        load("failing_module:make")

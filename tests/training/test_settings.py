@@ -128,7 +128,7 @@ def test_toml_files_and_their_base(tmp_path: Path) -> None:
         (Choice("focal", {"gama": 1.0}), "'loss.gama'; did you mean 'loss.gamma'"),
         (Choice("fokal"), "did you mean 'focal'"),
         (Choice("focal", {"gamma": -1.0}), "gamma must be 0 or more"),
-        (Choice("focal", {"gamma": "high"}), "cannot be made"),
+        (Choice("focal", {"gamma": "high"}), "key 'loss.gamma': expected a number, got 'high'"),
     ],
 )
 def test_options_are_checked_against_what_they_configure(choice: Choice, says: str) -> None:

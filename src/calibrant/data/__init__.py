@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -24,12 +23,13 @@ from calibrant.data.imagenet import IMAGENET, IMAGENET_V2
 from calibrant.data.label_maps import mark_parts
 from calibrant.data.mnist import FASHION_MNIST, MNIST
 from calibrant.data.news20 import NEWS20
-from calibrant.data.records import Data, DatasetSpec, Part, Size, channel_moments, numbered_classes
+from calibrant.data.records import Data, DatasetSpec, Part, Raw, Size, channel_moments, check_files, numbered_classes
 from calibrant.data.splits import cut
 from calibrant.data.subsets import class_numbers, restricted, scaled, split_name
 from calibrant.data.svhn import SVHN
 from calibrant.data.torch_dataset import Given, imported, parts_of
 from calibrant.errors import FileError, InputError, suggest_names, unknown
+from calibrant.files.paths import readable
 from calibrant.types import Split
 
 DATASETS: dict[str, DatasetSpec] = {
@@ -136,8 +136,8 @@ def check_sizes(sizes: Mapping[str, Size]) -> None:
             raise unknown("split", str(name), [s.value for s in Split if s is not Split.UNKNOWN])
 
 
-def _find(spec: DatasetSpec, root: str | Path | None) -> Any:
-    """Reads the first layout whose files all exist."""
+def _find(spec: DatasetSpec, root: str | Path | None) -> Raw:
+    """What the files of the first complete layout hold, checked against the constants of the data set."""
     under = data_root(root)
     if all(layout.files for layout in spec.layouts):
         if under is None:
@@ -149,7 +149,11 @@ def _find(spec: DatasetSpec, root: str | Path | None) -> Any:
     for layout in spec.layouts:
         missing = [name for name in layout.files if not (under and (under / name).exists())]
         if not missing:
-            return layout.read(under or Path())
+            place = under or Path()
+            with readable(place.joinpath(*layout.files[:1]), f"a file of {spec.name}"):
+                raw = layout.read(place)
+            check_files(raw, spec)
+            return raw
         if len(missing) < len(layout.files):
             raise FileError(
                 f"{spec.name}: {under}/{missing[0]} is missing ({len(missing)} of {len(layout.files)} files); "

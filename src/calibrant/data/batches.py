@@ -20,6 +20,9 @@ from calibrant.data.records import Part
 from calibrant.data.torch_dataset import as_item
 from calibrant.errors import InputError
 
+SHOWN = 4
+"""Channels whose mean and deviation are spelled out."""
+
 
 @dataclass(frozen=True)
 class Augment:
@@ -167,7 +170,8 @@ def normalisation(part: Part, mean: Sequence[float] | None, std: Sequence[float]
     parts = ["divided by 255"] if dtype == torch.uint8 else []
     for word, values in (("minus mean", mean), ("divided by std", std)):
         if values is not None:
-            parts.append(f"{word} {','.join(f'{value:.4g}' for value in values)}")
+            shown = ",".join(f"{value:.4g}" for value in values[:SHOWN])
+            parts.append(f"{word} {shown}" + (f",… ({len(values)} values)" if len(values) > SHOWN else ""))
     return ", ".join(parts) or "as they are"
 
 

@@ -12,12 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from calibrant.errors import InputError
+from calibrant.errors import CalibrantError, InputError
 
 
 def call_factory(module: str, name: str, what: str) -> Any:
-    """What the factory returns."""
-    return find_factory(module, name, what)()
+    """What the factory returns. An error in the user's code names the factory."""
+    factory = find_factory(module, name, what)
+    try:
+        return factory()
+    except CalibrantError:
+        raise
+    except Exception as error:
+        raise InputError(f"{what}: {name}() failed with {type(error).__name__}: {error}") from error
 
 
 def find_factory(module: str, name: str, what: str) -> Callable[..., Any]:
@@ -26,7 +32,7 @@ def find_factory(module: str, name: str, what: str) -> Callable[..., Any]:
     sys.path.insert(0, here)
     try:
         loaded = importlib.import_module(module)
-    except (ImportError, TypeError, ValueError) as error:  # the last two: an empty or a relative name
+    except Exception as error:  # no such module, or an error in the user's code
         raise InputError(f"cannot import {module!r} of the {what}: {error}") from error
     finally:
         sys.path.remove(here)

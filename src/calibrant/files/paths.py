@@ -46,7 +46,9 @@ def near(path: Path) -> str:
     if not missing.parent.is_dir() or not os.access(missing.parent, os.R_OK):
         return ""
     found = nearest(missing.name, islice(os.listdir(missing.parent), 1000), cutoff=0.75)
-    return "" if found is None else f"; did you mean {missing.parent / found / path.relative_to(missing)}?"
+    if found is None or found == missing.name:  # the name is there, but it is a link to nothing
+        return ""
+    return f"; did you mean {missing.parent / found / path.relative_to(missing)}?"
 
 
 def visible(folder: str | os.PathLike[str], pattern: str = "*") -> list[Path]:

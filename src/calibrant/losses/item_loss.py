@@ -8,6 +8,7 @@ It is called like `torch.nn.CrossEntropyLoss`: with integer labels or with soft 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
@@ -43,6 +44,8 @@ class ItemLoss(nn.Module):
             raise InputError(f"reduction={self.reduction!r} is unknown; use 'mean', 'sum' or 'none'")
         if self.weight is not None:
             self.weight = tuple(map(float, self.weight))  # tensors and lists too
+            if not all(0 <= w < math.inf for w in self.weight) or not any(self.weight):
+                raise InputError(f"class weights must be 0 or more, and not all 0, got {list(self.weight)}")
 
     def factor(self, log_p: Tensor) -> Tensor | float:
         """w(p) of each class, from log p [..., K]."""

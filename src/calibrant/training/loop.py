@@ -43,6 +43,9 @@ Refresh = Callable[[Sequence[nn.Module], int], Any]
 CHECK_EVERY = 64
 """Steps between checks of the loss on an accelerator: each check waits for the device."""
 
+SHOWN = 10
+"""Items that an error lists."""
+
 EVALUATION_PIXELS = 1000 * 32 * 32
 """Pixels in a batch of predictions: a thousand small images, or a few large ones."""
 
@@ -203,11 +206,12 @@ class Loop:
         if len(bad):
             step, member = int(bad[0][0]), int(bad[0][1])
             items = seen[step][member].tolist()
+            named = ", ".join(map(str, items[:SHOWN])) + (f", … ({len(items)})" if len(items) > SHOWN else "")
             saved = self.folder is not None and checkpoint.exists(self.folder)
             kept = f"the last good checkpoint in {self.folder} is kept" if saved else "no checkpoint was written yet"
             raise DivergedError(
                 f"the loss is {float(latest[step, member])} in epoch {epoch + 1}, step {first + step + 1}, "
-                f"member {member}, items {items}; {kept}: lower optimiser.lr or check these items"
+                f"member {member}, items {named}; {kept}: lower optimiser.lr or check these items"
             )
         seen.clear()
 

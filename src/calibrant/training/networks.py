@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from calibrant.data import Data
 from calibrant.data.factory import find_factory
@@ -41,7 +41,12 @@ def networks(recipe: Recipe, data: Data, given: Own | None = None) -> list[nn.Mo
     """Freshly initialised members, each from its own random stream; or the user's own (`given`)."""
     own = maker(recipe.network.name, given, "the recipe", f"--set network.name={recipe.network.name}, or network=…")
     seeds = [stream(recipe.seed, "weights", m) for m in range(recipe.members)]
-    return [network_of(recipe, len(data.classes), data.shape, own=own, seed=seed) for seed in seeds]
+    made = [network_of(recipe, len(data.classes), data.shape, own=own, seed=seed) for seed in seeds]
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in made[0].parameters()):
+        raise InputError(
+            f"network {recipe.network.name!r} has lazy layers without weights; where it is made, run a batch through it"
+        )
+    return made
 
 
 def network_of(recipe: Recipe, classes: int, shape: Sequence[int], **options: Any) -> nn.Module:
@@ -108,6 +113,8 @@ def check_compatible(name: str, data: Data, network: nn.Module, criterion: Crite
                 f"0 … {data.k - 1}; correct the label, or name all classes"
             )
     logits = blank_logits(name, data, Split.TRAIN, network)
+    if not isinstance(logits, Tensor):
+        raise InputError(f"network {name!r} returns a {type(logits).__name__}; training needs the tensor of its logits")
     expected = (ITEMS, *part.y.shape[1:], data.k)
     if tuple(logits.shape) != expected:
         raise InputError(

@@ -164,27 +164,44 @@ def _canonical(value: Any) -> Any:
 
 def read(source: str | Path, settings: Iterable[str] = ()) -> Recipe:
     """A recipe by name, from a TOML file, or from a run's `recipe.json`, with `key=value` settings on top."""
+    return _read(str(source), ()).with_settings(dict(map(setting, settings)))
+
+
+def _read(source: str, above: tuple[Path, ...]) -> Recipe:
+    """The recipe of a source; `above` are the files whose `base` it is."""
     from calibrant.training.recipes import RECIPES
 
-    text, typed = str(source), dict(map(setting, settings))
-    if text in RECIPES:
-        return RECIPES[text].with_settings(typed)
-    if text.endswith((".toml", ".json")):
-        table = _toml(Path(text)) if text.endswith(".toml") else hashed.read(Path(text))
-    elif (Path(text) / "recipe.json").is_file():
-        table = hashed.read(Path(text) / "recipe.json")
-    else:
-        raise unknown("recipe", text, RECIPES)
+    path = Path(source)
+    if source in RECIPES:
+        return RECIPES[source]
+    if path.suffix != ".toml":
+        record = path if path.suffix == ".json" else path / "recipe.json"
+        if path.suffix != ".json" and not record.is_file():
+            raise unknown("recipe", source, RECIPES)
+        return _built(hashed.read(record), path)
+    if path.resolve() in above:
+        raise InputError(f"{path} is its own base; base names a recipe, or another file")
+    table = _toml(path)
     if not table:
-        raise FileError(f"{text} is empty; a recipe needs at least a network, or a base to change")
+        raise FileError(f"{path} is empty; a recipe needs at least a network, or a base to change")
+    if "base" not in table:
+        return _built(table, path)
+    base = table.pop("base")
+    if not isinstance(base, str):
+        raise InputError(f"{path}: key 'base' is {base!r}; it must be the name of a recipe, or of another file")
+    if base not in RECIPES:
+        base = str(path.parent / base)  # relative to the file that names it
     try:
-        if text.endswith(".toml") and isinstance(table.get("base"), str):  # a run's own recipe.json is complete
-            recipe = read(table.pop("base")).with_settings(dict(_flat(table)))
-        else:
-            recipe = build(Recipe, table)
+        return _read(base, (*above, path.resolve())).with_settings(dict(_flat(table)))
     except (InputError, KeyError) as error:
-        raise type(error)(f"{text}: {error}") from None
-    return recipe.with_settings(typed)
+        raise type(error)(f"{path}: {error}") from None
+
+
+def _built(table: Mapping[str, Any], path: Path) -> Recipe:
+    try:
+        return build(Recipe, table)
+    except (InputError, KeyError) as error:
+        raise type(error)(f"{path}: {error}") from None
 
 
 def _toml(path: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from calibrant.data import Data, stored_name
 from calibrant.data import load as load_data
 from calibrant.data.batches import normalisation
 from calibrant.data.label_maps import check_common_mark
+from calibrant.data.records import check_inputs
 from calibrant.data.torch_dataset import Given as OwnData
 from calibrant.errors import InputError
 from calibrant.files import hashed, write
@@ -130,6 +131,7 @@ def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
     sizes = {part: size for part, size in (d.sizes or {}).items() if part not in whole}
     found = load_data(name, root=how.root, seed=d.seed, sizes=sizes, shape=d.shape, ignore_index=d.ignore_index)
     check_common_mark(found.splits, found.name if given is not None else d.name)
+    check_inputs(found)
     return found
 
 
