@@ -100,7 +100,7 @@ def train(
 
 
 def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> TrainingResult:
-    note = run_folder.check_recipe(folder, recipe)
+    run_folder.check_recipe(folder, recipe)
     fabric = make_fabric(recipe, how)
     loaded = data_of(recipe, how, data)
     run_folder.check_data(folder, loaded)
@@ -108,8 +108,6 @@ def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> Training
     with enough_threads(loaded.shape, recipe.batch, fabric.device, recorded_threads(folder) if started else None):
         loop = _loop(recipe, folder, how, loaded, fabric)  # a mistake raises here, before anything is written
         levels.check(recipe, how, loaded)
-        if note:
-            loop.progress.say(f"note: {note}")
         if fabric.is_global_zero:
             run_folder.describe(folder, recipe, loaded, fabric)
         fabric.barrier()
