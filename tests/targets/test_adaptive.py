@@ -14,7 +14,7 @@ from torch import Tensor
 from calibrant.errors import CalibrantError, InputError, SplitError
 from calibrant.functional import predictions
 from calibrant.targets import AdaLS, ArAdaLS, Levels
-from calibrant.targets.adaptive import smoothing_of
+from calibrant.targets.adaptive import epsilon_of
 from calibrant.training import read
 from calibrant.types import Predictions, Split
 
@@ -93,7 +93,7 @@ def test_no_step_without_alpha_and_no_gap_above_one() -> None:
 def test_eq_4_inverts_eq_2() -> None:
     for epsilon in (0.0, 0.02, 0.5, 0.99):
         right = torch.tensor([1 - epsilon + epsilon / Z], dtype=torch.float64)
-        assert smoothing_of(right, Z).item() == pytest.approx(epsilon, abs=1e-12)
+        assert epsilon_of(right, Z).item() == pytest.approx(epsilon, abs=1e-12)
 
 
 def test_members_are_pooled_before_the_gap() -> None:

@@ -110,7 +110,7 @@ def _by_level(tests: dict[str, Predictions], twin: Path, out: Path, recipe: Reci
     ruler = str(levels.option(recipe, "ruler"))
     members, data = load(twin).members, data_of(recipe, how)
     beside, own = twin / distances.FOLDER, out / distances.FOLDER / levels.VANILLA
-    store = distances.place(members, data, [Split.TEST], beside, own, ruler=ruler)
+    store = distances.choose_folder(members, data, [Split.TEST], beside, own, ruler=ruler)
     measured = distances.measured(
         members,
         data,

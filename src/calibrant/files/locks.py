@@ -21,7 +21,7 @@ class InUse(FileError):
 
 
 LOCK = ".lock"
-APART = 0.02
+RETRY_SECONDS = 0.02
 """Seconds between two tries while waiting for a lock."""
 
 
@@ -71,7 +71,7 @@ def _held(folder: Path, wait: bool) -> int:
             owner = os.read(handle, 20).decode() or "another"
             os.close(handle)
             if wait:
-                time.sleep(APART)
+                time.sleep(RETRY_SECONDS)
                 continue
             raise InUse(f"{folder} is in use by process {owner}; wait until it ends, or name another folder")
         try:

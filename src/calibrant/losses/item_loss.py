@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from calibrant.errors import InputError
 from calibrant.functional.soft_labels import soft_labels
-from calibrant.losses.precision import beside, wide
+from calibrant.losses.inputs import at_least_float32, on_device_of
 
 Reduction = Literal["mean", "sum", "none"]
 
@@ -54,8 +54,8 @@ class ItemLoss(nn.Module):
     def forward(self, logits: Tensor, target: Tensor) -> Tensor:
         """Labels [N] or soft targets [N, K]. Of images, classes are at axis 1 as in torch; labels [N, H, W] and soft
         targets [N, H, W, K] find them at axis 1 or at the last."""
-        logits = wide(logits)
-        target = beside(logits, target, "labels")
+        logits = at_least_float32(logits)
+        target = on_device_of(logits, target, "labels")
         hard = not target.is_floating_point()
         if hard:
             logits = classes_last(logits, target)

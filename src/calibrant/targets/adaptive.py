@@ -42,7 +42,7 @@ class Levels:
     validation: Tensor
 
 
-def _whole(given: Any, name: str) -> Tensor:
+def _as_levels(given: Any, name: str) -> Tensor:
     """Levels as long [N], from any array of whole numbers. The distances that levels are cut from are refused."""
     level = as_tensor(given, f"{name} levels")
     if level.ndim != 1 or level.is_floating_point() or level.dtype == torch.bool:
@@ -53,12 +53,12 @@ def _whole(given: Any, name: str) -> Tensor:
     return level.long()
 
 
-def step(p_true: Tensor, gap: Tensor, alpha: float, classes: int, margin: float = MARGIN) -> Tensor:
+def next_p_true(p_true: Tensor, gap: Tensor, alpha: float, classes: int, margin: float = MARGIN) -> Tensor:
     """Eq. 3 and its clip: the next p̃_r from the gap conf − acc of each level."""
     return (p_true - alpha * gap).clamp(1 / classes + margin, 1.0)
 
 
-def smoothing_of(p_true: Tensor, classes: int) -> Tensor:
+def epsilon_of(p_true: Tensor, classes: int) -> Tensor:
     """Eq. 4: the ε_r that gives the right class the soft label p̃_r."""
     return (p_true - 1) * classes / (1 - classes)
 
@@ -152,19 +152,19 @@ class AdaLS:
             "classes": self.classes,
             "levels": int(self.trajectory.shape[1]),
             "p_true": self.trajectory.tolist(),
-            "epsilon": smoothing_of(self.trajectory, self.classes).abs().tolist(),  # −0.0 is 0.0
+            "epsilon": epsilon_of(self.trajectory, self.classes).abs().tolist(),  # −0.0 is 0.0
         }
 
     def _learn(self, validation: Predictions, level: Tensor) -> None:
         gap = gaps(validation, level, self.trajectory.shape[1], self.classes)
         alpha = rate_after(self.alpha, len(self.trajectory) - 1)  # its first row is the start
-        following = step(self.trajectory[-1], gap, alpha, self.classes)
+        following = next_p_true(self.trajectory[-1], gap, alpha, self.classes)
         self._set(torch.cat([self.trajectory, following[None]]))
 
     def _set(self, trajectory: Tensor) -> None:
         self.trajectory = trajectory.double().cpu()
         # level −1 (no training item) reads the last entry, NaN: the loop stops at that loss and names its items
-        self._epsilon = torch.cat([smoothing_of(self.trajectory[-1], self.classes).float(), torch.tensor([math.nan])])
+        self._epsilon = torch.cat([epsilon_of(self.trajectory[-1], self.classes).float(), torch.tensor([math.nan])])
 
     def _epsilon_on(self, device: torch.device) -> Tensor:
         self._epsilon = self._epsilon.to(device)
@@ -218,7 +218,7 @@ class ArAdaLS(AdaLS):
             given = getattr(levels, name, None)
             if given is None or len(given) == 0:
                 raise InputError(f"ar_adals needs levels of training and validation items, but has none of {name}")
-            checked.append(level := _whole(given, name))
+            checked.append(level := _as_levels(given, name))
             known = level[level >= 0] if name == "train" else level
             if known.numel() < self.levels:
                 raise InputError(f"{self.levels} levels of {known.numel()} {name} items; lower targets.levels")

@@ -158,7 +158,7 @@ def _remove_old(folder: Path) -> None:
     for path in visible(folder, "*.safetensors"):
         if path.stem.isdecimal() and int(path.stem) < found[:KEEP][-1]:
             path.unlink(missing_ok=True)
-    atomic.sweep(folder, r"\d{5}\.(json|safetensors)")
+    atomic.remove_leftovers(folder, r"\d{5}\.(json|safetensors)")
 
 
 def _sha256(path: Path) -> str:

@@ -103,24 +103,24 @@ def measured(
     settings = hashlib.sha256(f"{RULERS[ruler]()!r}{EDITION}".encode()).hexdigest()
     chunks = path.with_suffix(f".{weights[:8]}-{settings[:8]}.parts")
     with enough_threads(data.shape, 64, device):
-        distance = _attacked(_one(members), part, data, ruler, chunks, torch.device(device), progress)
+        distance = _attacked(_as_network(members), part, data, ruler, chunks, torch.device(device), progress)
     out = Distances(distance.double().cpu(), part.index.cpu(), data.name, name, items, weights, ruler)
     write(path, out)
     _remove_chunks(path)
     return out
 
 
-def place(
+def choose_folder(
     members: Sequence[nn.Module], data: Data, splits: Sequence[Split], beside: Path, own: Path, *, ruler: str
 ) -> Path:
     """Distances are kept beside the attacked network. Where they are missing and it is read-only, they are kept in
     `own`, by the run that asks for them."""
-    if atomic.takes_files(beside / ruler) or not missing(members, data, splits, beside, ruler=ruler):
+    if atomic.is_writable(beside / ruler) or not needs_attack(members, data, splits, beside, ruler=ruler):
         return beside
     return own
 
 
-def missing(
+def needs_attack(
     members: Sequence[nn.Module],
     data: Data,
     splits: Sequence[Split],
@@ -160,10 +160,10 @@ def _stored(path: Path, items: str, weights: str, ruler: str) -> Distances | Non
 
 def network_hash(members: Sequence[nn.Module]) -> str:
     """Content hash of what is attacked: a network, or the pool of several."""
-    return weights_hash(_one(members))
+    return weights_hash(_as_network(members))
 
 
-def _one(members: Sequence[nn.Module]) -> Any:
+def _as_network(members: Sequence[nn.Module]) -> Any:
     return members[0] if len(members) == 1 else Pooled(members)
 
 

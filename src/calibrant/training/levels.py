@@ -203,7 +203,7 @@ class LevelSource:
             assert given is not None
             return _read(given, self.data, self.ruler), given
         members, own = load(run, self.how.network).members, self.folder / FOLDER / VANILLA
-        store = distances.place(members, self.data, PARTS, run / FOLDER, own, ruler=self.ruler)
+        store = distances.choose_folder(members, self.data, PARTS, run / FOLDER, own, ruler=self.ruler)
         return self._measured(members, store, quiet=self.how.quiet), run
 
     def _twin(self) -> Path:

@@ -31,7 +31,7 @@ from calibrant.training.optimiser import make, set_rate
 from calibrant.training.progress import Progress
 from calibrant.training.randomness import generator, guarded
 from calibrant.training.recipe import Recipe
-from calibrant.training.step import Captured, CompiledOr, Member, Step, averaged, engine_of, tuned
+from calibrant.training.step import Captured, CompiledIfPossible, Member, Step, averaged, choose_engine, tuned_cudnn
 from calibrant.types import Predictions, Split
 
 if TYPE_CHECKING:
@@ -42,9 +42,6 @@ Refresh = Callable[[Sequence[nn.Module], int], Any]
 
 CHECK_EVERY = 64
 """Steps between checks of the loss on an accelerator: each check waits for the device."""
-
-SHOWN = 10
-"""Items that an error lists."""
 
 EVALUATION_PIXELS = 1000 * 32 * 32
 """Pixels in a batch of predictions: a thousand small images, or a few large ones."""
@@ -73,7 +70,7 @@ class Loop:
         known = known_of(self.data)
         self.parts: Components = components(r, {**known, **self.handed})
         items, kind = self.data[Split.TRAIN].n, self.device.type
-        self.engine, why = engine_of(r, kind, self.fabric.world_size, self.parts.penalties[0], items)
+        self.engine, why = choose_engine(r, kind, self.fabric.world_size, self.parts.penalties[0], items)
         if why:
             self.progress.say(why)
         self.members = [self._member(network) for network in self.networks]
@@ -94,7 +91,7 @@ class Loop:
         forward: Any = network
         if "compile" in self.engine:
             auto = self.recipe.engine == "auto"
-            forward = CompiledOr(network, self.progress.say) if auto else torch.compile(network)
+            forward = CompiledIfPossible(network, self.progress.say) if auto else torch.compile(network)
         if self.fabric.world_size > 1:
             forward = self.fabric.setup_module(network, _reapply_compile=False)
         average = averaged(network) if self.recipe.ema else None
@@ -135,7 +132,7 @@ class Loop:
         start = time.perf_counter()
         for m in self.members:
             m.model.train()
-        with guarded(self.device, self.recipe.seed, "layers", epoch, self.fabric.global_rank), tuned(self.device):
+        with guarded(self.device, self.recipe.seed, "layers", epoch, self.fabric.global_rank), tuned_cudnn(self.device):
             losses, hits, images = self._steps(epoch, start)
         if self.fabric.world_size > 1:
             losses = cast(Tensor, self.fabric.all_reduce(losses, reduce_op="mean"))
@@ -206,12 +203,11 @@ class Loop:
         if len(bad):
             step, member = int(bad[0][0]), int(bad[0][1])
             items = seen[step][member].tolist()
-            named = ", ".join(map(str, items[:SHOWN])) + (f", … ({len(items)})" if len(items) > SHOWN else "")
             saved = self.folder is not None and checkpoint.exists(self.folder)
             kept = f"the last good checkpoint in {self.folder} is kept" if saved else "no checkpoint was written yet"
             raise DivergedError(
                 f"the loss is {float(latest[step, member])} in epoch {epoch + 1}, step {first + step + 1}, "
-                f"member {member}, items {named}; {kept}: lower optimiser.lr or check these items"
+                f"member {member}, items {items}; {kept}: lower optimiser.lr or check these items"
             )
         seen.clear()
 

@@ -109,7 +109,7 @@ def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> Training
         loop = _loop(recipe, folder, how, loaded, fabric)  # a mistake raises here, before anything is written
         levels.check(recipe, how, loaded)
         if fabric.is_global_zero:
-            run_folder.describe(folder, recipe, loaded, fabric)
+            run_folder.write_records(folder, recipe, loaded, fabric)
         fabric.barrier()
         if how.refresh is None and levels.wanted(recipe):
             source = levels.LevelSource(recipe, folder, how, loaded, fabric.device)

@@ -174,7 +174,7 @@ def _learned(about: About) -> dict[str, Any]:
     return {"classes": about.classes, "shape": list(about.shape), **sizes}
 
 
-def describe(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:
+def write_records(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:
     """Record what is about to run, with what, and on what data."""
     folder.mkdir(parents=True, exist_ok=True)
     where = environment(fabric.device) | {"command": command(), "processes": fabric.world_size}

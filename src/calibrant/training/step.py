@@ -30,7 +30,7 @@ WARM_STEPS = 3
 """Eager steps on a side stream before capture, in which libraries choose algorithms and allocate workspaces."""
 
 
-LONG = 4_000_000
+WORTH_COMPILING = 4_000_000
 """Compiling takes about a minute, which pays off for trainings of more images than this."""
 
 
@@ -62,7 +62,7 @@ class Member:
 
 
 @contextmanager
-def tuned(device: torch.device) -> Iterator[None]:
+def tuned_cudnn(device: torch.device) -> Iterator[None]:
     """Let cuDNN time its algorithms once per shape, since shapes never change in training. CUDA only; undone after."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = before or device.type == "cuda"
@@ -192,7 +192,7 @@ def _average(average: nn.Module, model: nn.Module, decay: float) -> None:
         mine.copy_(theirs)
 
 
-def engine_of(recipe: Recipe, device: str, processes: int, penalties: Sequence[Any], items: int) -> tuple[str, str]:
+def choose_engine(recipe: Recipe, device: str, processes: int, penalties: Sequence[Any], items: int) -> tuple[str, str]:
     """The engine that a recipe runs with, and why `auto` did not take the fastest one, if so."""
     if recipe.engine != "auto":
         return recipe.engine, ""
@@ -203,10 +203,10 @@ def engine_of(recipe: Recipe, device: str, processes: int, penalties: Sequence[A
     history = [type(p).__name__ for p in penalties if isinstance(p, Stateful)]
     if history:
         return "eager", f"steps run eagerly: the penalty {history[0]} keeps a history, which cannot be captured"
-    return ("compile+graph" if items * recipe.epochs >= LONG else "graph"), ""
+    return ("compile+graph" if items * recipe.epochs >= WORTH_COMPILING else "graph"), ""
 
 
-class CompiledOr:
+class CompiledIfPossible:
     """A network that is compiled at its first call. If that fails, it runs uncompiled, and one line says so."""
 
     def __init__(self, network: nn.Module, say: Callable[[str], None]) -> None:
