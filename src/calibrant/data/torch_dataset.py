@@ -42,6 +42,7 @@ def imported(text: str) -> Given | Mapping[str, Given]:
 
 
 def parts_of(given: Given | Mapping[str, Given]) -> dict[Split, Part]:
+    """The parts of a mapping; a single Dataset or pair becomes the train part."""
     named = given if isinstance(given, Mapping) else {"train": given}
     known = [split.value for split in Split if split is not Split.UNKNOWN]
     for name in named:
@@ -51,7 +52,7 @@ def parts_of(given: Given | Mapping[str, Given]) -> dict[Split, Part]:
 
 
 def convert(dataset: Given, split: Split) -> Part:
-    """Reads every item once. Items of equal size are stacked; others stay in the Dataset."""
+    """A Dataset or a pair of arrays as a part. Items of equal size are stacked; others stay in the Dataset."""
     if isinstance(dataset, tuple):
         if len(dataset) != 2:
             raise InputError(f"{split}: {len(dataset)} arrays; pass a pair (x, y) of inputs and labels")
@@ -132,6 +133,7 @@ def _shown(label: Any) -> str:
 
 
 def as_tensor(x: Any) -> Tensor:
+    """One input as a tensor: an image as [C, H, W], floats as float32."""
     if isinstance(x, Tensor):
         out = x
     elif hasattr(x, "convert"):  # a PIL image: height, width, channels

@@ -98,9 +98,9 @@ def _nearest(path: Path) -> Path:
 
 
 def remove_leftovers(path: Path, names: str) -> None:
-    """Remove what killed writes of the targets `names` (a regular expression) left in a folder.
+    """Remove the temporary files that killed writes left in a folder. `names` matches the names of their targets.
 
-    A process that is still writing holds a lock on its temporary file or folder, which is not removed.
+    A process that is still writing holds a lock on its temporary file, which then stays.
     """
     import fcntl
 
@@ -123,7 +123,10 @@ def remove_leftovers(path: Path, names: str) -> None:
 
 @contextmanager
 def _temporary(target: Path, make: Callable[[Path], int]) -> Iterator[Path]:
-    """A new name beside the target, locked while the block runs and removed afterwards; old leftovers go first."""
+    """Make a temporary file or folder beside the target. It is locked while the block runs and removed afterwards.
+
+    Leftovers of earlier writes are removed first.
+    """
     remove_leftovers(target.parent, re.escape(target.name))
     while True:
         temporary = target.with_name(f".calibrant-{_token()}.{target.name}")
@@ -161,7 +164,7 @@ def _replace(temporary: Path, target: Path) -> None:
 
 
 def _exchange(a: Path, b: Path) -> bool:
-    """Swap two paths in one step; False where the system or the file system cannot."""
+    """Swap two paths in one step, and return whether the system and the file system can do that."""
     if not sys.platform.startswith("linux"):
         return False
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""What losses and penalties are given, and their precision and means: at least float32, weighted by item."""
+"""The inputs of losses and penalties: their device, their precision, and the weights of items."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from calibrant.protocols import Batch
 
 
 def on_device_of(logits: Tensor, values: Any, name: str) -> Tensor:
-    """Labels or targets as a tensor on the device of the logits; they may be an array or a list."""
+    """Labels or targets as a tensor. An array or a list is put on the device of the logits."""
     return values if isinstance(values, Tensor) else as_tensor(values, name).to(logits.device)
 
 
 def at_least_float32(logits: Tensor) -> Tensor:
-    """At least float32: in bf16 (8 bits), 1 − p and log p would lose the digits that matter."""
+    """The logits in float32 or more: in bf16 (8 bits), 1 − p and log p would lose the digits that matter."""
     if not isinstance(logits, Tensor):
         raise InputError(f"logits are a {type(logits).__name__}, which has no gradient; pass the network's tensor")
     return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
 def weighted_mean(values: Tensor, weight: Tensor | None) -> Tensor:
-    """Mean over items, weighted if the batch carries weights."""
+    """The mean over items, weighted if there are weights."""
     if weight is None:
         return values.mean()
     weight = weight.to(values.dtype)

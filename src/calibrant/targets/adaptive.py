@@ -43,7 +43,7 @@ class Levels:
 
 
 def _as_levels(given: Any, name: str) -> Tensor:
-    """Levels as long [N], from any array of whole numbers. The distances that levels are cut from are refused."""
+    """Levels as int64 [N], from any array of whole numbers. Distances, from which levels are cut, are refused."""
     level = as_tensor(given, f"{name} levels")
     if level.ndim != 1 or level.is_floating_point() or level.dtype == torch.bool:
         raise InputError(
@@ -54,12 +54,12 @@ def _as_levels(given: Any, name: str) -> Tensor:
 
 
 def next_p_true(p_true: Tensor, gap: Tensor, alpha: float, classes: int, margin: float = MARGIN) -> Tensor:
-    """Eq. 3 and its clip: the next p̃_r from the gap conf − acc of each level."""
+    """The next p̃_r, from the gap conf − acc of each level (Eq. 3 and its clip)."""
     return (p_true - alpha * gap).clamp(1 / classes + margin, 1.0)
 
 
 def epsilon_of(p_true: Tensor, classes: int) -> Tensor:
-    """Eq. 4: the ε_r that gives the right class the soft label p̃_r."""
+    """The ε_r that gives the right class the soft label p̃_r (Eq. 4)."""
     return (p_true - 1) * classes / (1 - classes)
 
 
@@ -146,7 +146,7 @@ class AdaLS:
         self._set(state["trajectory"])
 
     def record(self) -> dict[str, Any]:
-        """The path of p̃_r and ε_r: one row per epoch (the first is the start), one column per level."""
+        """The values of p̃_r and ε_r so far: one row per epoch (the first is the start), one column per level."""
         return {
             "alpha": self.alpha,
             "classes": self.classes,
@@ -175,8 +175,8 @@ class AdaLS:
 class ArAdaLS(AdaLS):
     """One ε for each level of adversarial robustness (AR Algorithm 1), R = 10 in the paper.
 
-    It wants levels until it has some, then new ones after each epoch of `refresh_after`. `ruler` names the attack that
-    measures the distances; whoever passes the levels runs it, the policy itself attacks nothing.
+    The policy asks for levels until it has some, and for new ones after each epoch of `refresh_after`. It attacks
+    nothing itself: `ruler` names the attack by which the caller measures the distances.
     """
 
     alpha: Rate = 0.005

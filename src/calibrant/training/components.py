@@ -1,7 +1,8 @@
-"""From the names in a recipe to objects: criterion, penalties, targets, transforms, each from its family's table.
+"""Build what a recipe names: criterion, penalties, targets and transforms, each from its family's table.
 
-Options are checked against the signature of what they configure, so that a typo is an error naming the nearest option.
-What only the run knows (`classes`, `items`, `std`, an `attack`) is passed in where a signature asks for it.
+Options are checked against the signature of what they configure. A typo is an error that names the nearest option, and
+a value of the wrong type is an error that names the key. What only the run knows (`classes`, `items`, `std`, an
+`attack`) is passed where a signature has a parameter of that name.
 
 CCAT's attack is written in the recipe: `attack = {name = "pgd", iterations = 10, alpha = 0.01}`. Its ε is CCAT's unless
 the recipe sets another, in pixels of [0, 1]. PGD maximises the confidence of any class except the label (Stutz 2020)
@@ -32,7 +33,7 @@ from calibrant.transforms import TRANSFORMS
 from calibrant.types import Split
 
 CLASS_WEIGHTS = "class_weights"
-"""The name of a loss's `weight` in a recipe, where a penalty's `weight` means something else."""
+"""What a recipe calls a loss's `weight`, because a penalty's `weight` means something else."""
 
 MEDIAN_FREQUENCY = "median_frequency"
 """What a recipe may write as a loss's `class_weights` instead of numbers."""
@@ -60,7 +61,7 @@ class Components:
 
 
 def known_of(data: Data) -> dict[str, Any]:
-    """What the run knows and a recipe cannot write."""
+    """The values that the run knows and a recipe cannot write."""
     return {"classes": data.k, "items": int(data[Split.TRAIN].index.max()) + 1, "std": data.std, "data": data}
 
 
@@ -77,7 +78,7 @@ def median_frequency(labels: Tensor, classes: int) -> tuple[float, ...]:
 
 
 def components(recipe: Recipe, known: Mapping[str, Any]) -> Components:
-    """Everything except the networks; `known` holds what only the run knows."""
+    """Build everything except the networks; `known` holds what only the run knows."""
     made = Components(
         criterion=make(LOSSES, recipe.loss, "loss", {**known, **LOOP_OPTIONS}),
         penalties=tuple(

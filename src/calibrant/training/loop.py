@@ -49,7 +49,7 @@ EVALUATION_PIXELS = 1000 * 32 * 32
 
 @dataclass
 class Loop:
-    """One training. `run()` trains from the last checkpoint to the end; `predict` uses the members as they are."""
+    """One training. `run()` continues from the last checkpoint to the end; `predict` uses the members as they are."""
 
     recipe: Recipe
     data: Data
@@ -100,7 +100,7 @@ class Loop:
     # -- the run ---------------------------------------------------------------------------------------------------
 
     def run(self) -> list[dict[str, Any]]:
-        """Train the remaining epochs; returns one row of numbers per epoch."""
+        """Train the remaining epochs and return one row of numbers per epoch."""
         done, self.history = 0, []
         if self.folder is not None:
             done, self.history = checkpoint.resume_training(
@@ -194,7 +194,7 @@ class Loop:
         return first
 
     def _check(self, losses: Tensor, seen: list[list[Tensor]], epoch: int, done: int) -> None:
-        """Stop at a loss that is not finite, naming the items of its batch; forget the batches that passed."""
+        """Raise an error that names the items of a batch whose loss is not finite; forget the batches before."""
         first = done - len(seen)
         latest = losses[first:done]
         if self.fabric.world_size > 1:  # all processes must stop together, or the others would wait forever

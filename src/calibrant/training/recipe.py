@@ -66,7 +66,7 @@ class Selection:
 class Recipe:
     network: Choice
     name: str = ""
-    about: str = ""  # what comes from the paper and what is ours
+    about: str = ""  # which settings come from the paper, and which are ours
     data: DataSettings = field(default_factory=DataSettings)
     loss: Choice = field(default_factory=lambda: Choice("cross_entropy"))
     penalties: tuple[Choice, ...] = ()
@@ -123,7 +123,7 @@ class Recipe:
         return build(Recipe, table)
 
     def scaled(self, epochs: int) -> Recipe:
-        """The same schedule over another number of epochs: refreshes of robustness levels and α's schedule too."""
+        """The same recipe over another number of epochs. Refreshes of levels and the schedule of α scale too."""
         targets, alpha = self.targets, self.targets.options.get("alpha")
         if after := targets.options.get("refresh_after"):
             targets = replace(targets, options={**targets.options, "refresh_after": self._moved(after, epochs)})
@@ -133,12 +133,12 @@ class Recipe:
         return replace(self, epochs=epochs, schedule=self.schedule.scaled(epochs / self.epochs), targets=targets)
 
     def _moved(self, after: Sequence[int], epochs: int) -> tuple[int, ...]:
-        """Refreshes that would fall after the last epoch are dropped, since they would change nothing."""
+        """The scaled refreshes, without those after the last epoch, which would change nothing."""
         moved = {max(1, round(epoch * epochs / self.epochs)) for epoch in after}
         return tuple(sorted(epoch for epoch in moved if epoch < epochs))
 
     def points(self) -> list[tuple[dict[str, Any], Recipe]]:
-        """The points of the selection's grid: what each sets, and its recipe without a selection."""
+        """The points of the grid: (the settings of a point, its recipe without a selection)."""
         if self.selection is None:
             return [({}, self)]
         settings: list[dict[str, Any]] = [{}]
@@ -217,7 +217,7 @@ def _toml(path: Path) -> dict[str, Any]:
 
 
 def _flat(table: Mapping[str, Any], path: str = "") -> Iterable[tuple[str, Any]]:
-    """Leaves of nested tables by dotted key; a table with a name of its own replaces a choice whole."""
+    """The leaves of nested tables by dotted key. A table with a key `name` is one leaf: it replaces a whole choice."""
     for key, value in table.items():
         if isinstance(value, Mapping) and "name" not in value and key != "grid":
             yield from _flat(value, f"{path}{key}.")

@@ -74,12 +74,11 @@ def train(
     data: Given | None = None,
     network: Own | None = None,
 ) -> TrainingResult:
-    """Train a recipe (or its name, or a TOML file) into the folder `out`; returns what `metrics.json` holds, as a dict
-    that shows the verdict and the main numbers.
+    """Train a recipe (or its name, or a TOML file) in the folder `out`, and return the content of `metrics.json`.
 
-    A run that was stopped continues from its last checkpoint. `data` and `network` are your own, instead of the
-    recipe's: a data set or a pair of arrays (x, y), and a network (which is trained in place) or a function that makes
-    one. Without `out` nothing is kept but the result.
+    The result is a dict that shows the verdict and the main numbers. A run that was stopped continues from its last
+    checkpoint. `data` and `network` replace those of the recipe: a data set or a pair of arrays (x, y), and a network
+    (which is trained in place) or a function that makes one. Without `out` only the result is kept.
     """
     recipe = recipe if isinstance(recipe, Recipe) else read(recipe)
     if network is not None:
@@ -119,7 +118,7 @@ def _run(recipe: Recipe, folder: Path, how: How, data: Given | None) -> Training
 
 
 def data_of(recipe: Recipe, how: How, given: Given | None = None) -> Data:
-    """The recipe's data, or the caller's own instead, split by the recipe's seed and sizes."""
+    """The data of the recipe, or the caller's own, split by the recipe's seed and sizes."""
     if isinstance(given, Data):
         return given
     d = recipe.data

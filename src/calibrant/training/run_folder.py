@@ -1,6 +1,6 @@
-"""The folder of a run: whether it may be used, what is written before the first step, and how networks are read back.
+"""The folder of a run: checks before it is used, the records written before the first step, and reading networks back.
 
-A run is data that may come from anyone. Its records carry hashes, and nothing in it leads outside the folder.
+A run may come from anyone. Its records carry hashes, and nothing in it may lead out of the folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class About:
 
 @dataclass(frozen=True)
 class Trained:
-    """A run's networks as they predict (their averages, with EMA), and what their inputs look like."""
+    """The networks of a run as they predict (with EMA, their averages), and the shape and scale of their inputs."""
 
     members: tuple[nn.Module, ...]
     recipe: Recipe
@@ -55,7 +55,7 @@ class Trained:
     shape: tuple[int, ...]
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
-    note: str = ""  # what a person should know about the run's files
+    note: str = ""  # for people, about checkpoints that were skipped
 
 
 # -- reading -------------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def chosen(folder: Path, which: str = "chosen") -> Path:
 
 @contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Lock the folder of a run or a search. Refuse one that holds something else or that another process uses."""
+    """Lock the folder of a run or a search. Refuse a folder that holds something else or that another process uses."""
     atomic.check_place(folder, "keep the run in")
     outputs.check_target(folder, outputs.RUN)
     check_links(folder)
@@ -175,7 +175,7 @@ def _learned(about: About) -> dict[str, Any]:
 
 
 def write_records(folder: Path, recipe: Recipe, data: Data, fabric: Fabric) -> None:
-    """Record what is about to run, with what, and on what data."""
+    """Write the records of a training that is about to begin: its recipe, data and environment."""
     folder.mkdir(parents=True, exist_ok=True)
     where = environment(fabric.device) | {"command": command(), "processes": fabric.world_size}
     # the recipe first: the folder counts as a run as soon as it is there

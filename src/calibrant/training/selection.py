@@ -1,8 +1,8 @@
-"""Choose among trainings: every point of a grid is its own run, and the best one on the named split is the result.
+"""Choose among trainings: every point of a grid is a run of its own, and the best one on the named split is the result.
 
-`RUN/selection.json` records every point, what was chosen by which criterion on which split, and what an oracle (who
-sees the test labels) would have chosen. A choice made on test is called an oracle choice. A search can be resumed
-because its runs can.
+`RUN/selection.json` records all points, the criterion and the split of the choice, the chosen point, and the point
+that an oracle, who sees the test labels, would have chosen. A choice made on test is called an oracle choice. A search
+can be resumed because its runs can.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Choice:
 
 
 def build(cls: type[T], table: Mapping[str, Any], path: str = "") -> T:
-    """A frozen record from a plain table; missing keys take their defaults."""
+    """Build a frozen record from a plain table; missing keys take their defaults."""
     hints = get_type_hints(cls)
     known = {f.name: f for f in fields(cls)}  # type: ignore[arg-type]
     for key in table:
@@ -101,7 +101,7 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def typed(settings: Mapping[str, Any], key: str) -> Any:
-    """The value that command-line settings give to the dotted key, alone or inside a table; None if they do not."""
+    """The value that command-line settings give to a dotted key, directly or inside a table; None if they give none."""
     table: Any = {}
     for name, value in settings.items():
         table = assign(table, name, value)
