@@ -113,7 +113,7 @@ def measured(
 def choose_folder(
     members: Sequence[nn.Module], data: Data, splits: Sequence[Split], beside: Path, own: Path, *, ruler: str
 ) -> Path:
-    """The folder for distances: `beside` the attacked network, or `own` if they can be neither read nor written there."""
+    """The folder for distances: `beside` the attacked network, or `own` if that can neither hold nor give them."""
     if atomic.is_writable(beside / ruler) or not needs_attack(members, data, splits, beside, ruler=ruler):
         return beside
     return own
