@@ -63,7 +63,7 @@ def test_pictures_arrays_and_grey_images() -> None:
 NOTHING = {"validation": 0, "calibration": 0, "test": 0}
 
 
-def test_items_of_many_sizes_stay_where_they_are() -> None:
+def test_items_of_several_sizes_stay_in_the_dataset() -> None:
     items = [(torch.full((1, 4 + i % 2, 4), float(i)), i % 2) for i in range(8)]
     part = load(Items(items), sizes=NOTHING)["train"]
     assert part.items is not None
@@ -122,7 +122,7 @@ def test_a_factory_in_a_module_is_a_name(tmp_path: Path, monkeypatch: pytest.Mon
             load(name)
 
 
-def test_sizes_that_are_asked_for_count_for_parts_that_are_there() -> None:
+def test_sizes_apply_to_given_parts() -> None:
     x, y = torch.randn(100, 3, generator=torch.Generator().manual_seed(0)), torch.arange(100) % 4
     one = load(TensorDataset(x, y), sizes={"train": 20})
     assert one["train"].n == 20 and one["test"].n == 20 and one["validation"].n == 10

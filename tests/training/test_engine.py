@@ -29,7 +29,7 @@ RECIPE = read("digits/cross_entropy", ["engine=auto", "epochs=2", "network.hidde
         ("cuda", 2, WORTH_COMPILING, "eager"),
     ],
 )
-def test_auto_takes_what_the_device_and_the_length_allow(device: str, processes: int, items: int, engine: str) -> None:
+def test_auto_chooses_by_device_and_length(device: str, processes: int, items: int, engine: str) -> None:
     found, why = choose_engine(RECIPE, device, processes, (), items)
     assert found == engine and bool(why) == (processes > 1)
     assert choose_engine(replace(RECIPE, engine="compile"), device, processes, (), items) == ("compile", "")
@@ -59,7 +59,7 @@ def test_a_step_can_be_captured(loss: str) -> None:
             assert found.device == hits.device == device
 
 
-def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_compilation_runs_eagerly_and_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(network: nn.Module) -> Any:
         def fail(x: torch.Tensor) -> torch.Tensor:
             raise RuntimeError("no compiler here\nand a long trace")
@@ -73,7 +73,7 @@ def test_what_cannot_be_compiled_runs_as_it_is_and_says_so_once(monkeypatch: pyt
     assert said == ["not compiled, so it runs slower: RuntimeError: no compiler here"]
 
 
-def test_a_run_says_which_engine_it_took_and_has_the_key_of_any_other(tmp_path: Path) -> None:
+def test_a_run_records_its_engine_and_the_key_ignores_it(tmp_path: Path) -> None:
     train(RECIPE, tmp_path / "run", How(device="cpu", quiet=True))
     assert hashed.read(tmp_path / "run" / "metrics.json")["engine"] == "eager"
     assert RECIPE.key() == replace(RECIPE, engine="eager").key()

@@ -116,13 +116,13 @@ def test_the_last_point_of_a_grid_is_judged_before_the_first_one_trains(tmp_path
 @pytest.mark.parametrize(
     ("axis", "said"), [("'targets.refresh_after'=[[], [99]]", "after 99 levels"), ("'targets.levels'=[2, 999]", "999")]
 )
-def test_so_are_its_levels(tmp_path: Path, axis: str, said: str) -> None:
+def test_levels_of_the_last_point_are_checked_first_too(tmp_path: Path, axis: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         select(small("targets=ar_adals", f"selection={{grid={{{axis}}}}}"), tmp_path / "run", QUIET)
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_that_failed_before_its_first_checkpoint_may_be_begun_anew(tmp_path: Path) -> None:
+def test_a_run_without_a_checkpoint_may_be_restarted_with_other_settings(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match="no checkpoint was written yet"):
         train(small("optimiser={name='sgd', lr=1e30}"), tmp_path / "run", QUIET)
     train(small(), tmp_path / "run", QUIET)
@@ -131,14 +131,14 @@ def test_a_run_that_failed_before_its_first_checkpoint_may_be_begun_anew(tmp_pat
         train(small("optimiser.lr=1"), tmp_path / "run", QUIET)
 
 
-def test_a_dataset_of_ones_own_goes_straight_in(tmp_path: Path) -> None:
+def test_an_own_dataset_is_accepted(tmp_path: Path) -> None:
     rng = torch.Generator().manual_seed(0)
     mine = TensorDataset(torch.randn(90, 6, generator=rng), torch.arange(90) % 3)
     made = train(small("data.seed=4"), tmp_path / "run", QUIET, data=mine)
     assert made["metrics"]["test"]["n"] == 18 and load_run(tmp_path / "run").shape == (6,)
 
 
-def test_pixels_that_no_attack_may_start_from_are_refused_before_the_twin_is_trained(tmp_path: Path) -> None:
+def test_pixels_outside_the_bounds_are_refused_before_training(tmp_path: Path) -> None:
     rng = torch.Generator().manual_seed(0)
     mine = TensorDataset(torch.randn(90, 6, generator=rng), torch.arange(90) % 3)
     recipe = small("targets={name='ar_adals', levels=2}")

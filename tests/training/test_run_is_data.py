@@ -86,7 +86,7 @@ def test_an_edited_run_is_not_trained_on(runs: Path, name: str, capsys: pytest.C
         refused(["train", "runs/run", "-o", "again"], f"{name} was edited", capsys)
 
 
-def test_the_points_of_a_search_count(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_edited_points_of_a_search_are_refused(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for point in (runs / "search" / "points").iterdir():  # the one that was chosen, and the other
         whole = (point / "metrics.json").read_text()
         (point / "metrics.json").write_text(whole.replace("1", "2"))
@@ -95,7 +95,7 @@ def test_the_points_of_a_search_count(runs: Path, capsys: pytest.CaptureFixture[
     load(runs / "search")
 
 
-def test_one_byte_is_an_edit(runs: Path) -> None:
+def test_a_changed_byte_is_refused(runs: Path) -> None:
     """Wherever it is, but in the four letters that name the hash it may turn up as another complaint."""
     path = runs / "run" / "data.json"
     whole = path.read_bytes()
