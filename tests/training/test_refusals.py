@@ -206,7 +206,8 @@ def changed(place: tuple[int, ...], value: float) -> torch.Tensor:
     ("data", "says"),
     [
         ((changed((7, 0, 2, 2), float("nan")), torch.arange(60) % 3), r"item 7 of arrays \(.*\) has NaN or infinity"),
-        ([(torch.rand(1, 8 + i % 2, 8), i % 3) for i in range(60)], "differ in size; to train on them"),
+        ([(torch.rand(1, 8 + i % 2, 8), i % 3) for i in range(60)], "must have one shape, but they differ in size"),
+        ((torch.rand(60), torch.arange(60) % 3), "but they are single numbers"),
         (
             {s: (torch.rand(60, 1, h, 8), torch.arange(60) % 3) for s, h in (("train", 8), ("test", 9))},
             r"are \[1, 9, 8\] in the test part and \[1, 8, 8\] in the training part",

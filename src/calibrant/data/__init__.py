@@ -204,8 +204,8 @@ def _own(
         raise InputError('a mapping of data sets needs a "train" part')
     train = splits[Split.TRAIN]
     k = 1 + max(int(part.y.max()) for part in official.values())
-    tokens = train.x.dtype == torch.long
-    mean, std = (None, None) if tokens or train.items is not None else channel_moments(train.x)
+    numbers = train.items is None and train.x.ndim > 1 and train.x.dtype != torch.long
+    mean, std = channel_moments(train.x) if numbers else (None, None)
     return Data(called, splits, numbered_classes(k), tuple(train.x.shape[1:]), mean, std)
 
 

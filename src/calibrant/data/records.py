@@ -140,14 +140,18 @@ def check_files(raw: Raw, spec: DatasetSpec) -> None:
 
 
 def check_inputs(data: Data) -> None:
-    """Refuse inputs that no training can use: items of several sizes, or values that are not finite."""
+    """Refuse inputs that no training can use: single numbers, items of several sizes, values that are not finite."""
+    if not data.shape:
+        lazy = any(part.items is not None for part in data.splits.values())
+        found = "differ in size; resize them in the Dataset" if lazy else "are single numbers; make them vectors [D]"
+        raise InputError(f"to train on {data.name}, all items must have one shape, but they {found}")
     for split, part in data.splits.items():
-        if part.items is not None and not data.shape:
-            raise InputError(f"the items of {data.name} differ in size; to train on them, resize them in the Dataset")
-        if part.items is None and part.x.shape[1:] != data.shape:
+        if part.items is not None:
+            continue
+        if part.x.shape[1:] != data.shape:
             sizes = f"{list(part.x.shape[1:])} in the {split} part and {list(data.shape)} in the training part"
             raise InputError(f"the items of {data.name} are {sizes}; give all parts the same shape")
-        if part.items is None and part.x.is_floating_point():
+        if part.x.is_floating_point():
             wrong = (~torch.isfinite(part.x)).flatten(1).any(1).nonzero()
             if len(wrong):
                 place = int(part.index[wrong[0, 0]])

@@ -106,8 +106,6 @@ def as_item(item: Any, place: int) -> tuple[Tensor, int | Tensor]:
     if not isinstance(item, (tuple, list)) or len(item) < 2:
         raise InputError(f"item {place} is a {type(item).__name__}; each must be (x, y)")
     x = as_tensor(item[0])
-    if x.ndim == 0:
-        raise InputError(f"item {place} is a single number; an input is a vector [D] or an image [C, H, W]")
     label: int | Tensor
     if (found := as_map(item[1])) is not None:
         return x, found
