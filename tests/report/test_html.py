@@ -58,6 +58,12 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.words).split())
 
 
+@pytest.fixture
+def words_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are computed but not written as SVG, which takes most of the time of a page."""
+    monkeypatch.setattr("calibrant.report.sections.to_svg", lambda *_: "")
+
+
 def test_nothing_is_loaded_from_anywhere_and_no_element_id_stands_twice(audit: Callable[..., Audit]) -> None:
     text = render([audit(classes=list("abcdef")), audit(seed=2)], command="calibrant audit toy.npz")
     page = Page(text)
@@ -77,6 +83,7 @@ def test_nothing_is_loaded_from_anywhere_and_no_element_id_stands_twice(audit: C
     assert len(own) == len(set(own))
 
 
+@pytest.mark.usefixtures("words_only")
 def test_what_it_says(make: Callable[..., Predictions]) -> None:
     p = make(classes=["ant", "bee", "cat", "dog", "elk", "fox"], ids=range(2000))
     found = Audit.of(p, evaluate(p, replicates=20), "mine.npz")
@@ -168,6 +175,7 @@ def test_a_stream_says_what_is_missing(audit: Callable[..., Audit]) -> None:
     assert "reliability diagram" not in bare
 
 
+@pytest.mark.usefixtures("words_only")
 def test_the_bounds_of_a_stream_are_a_sentence(audit: Callable[..., Audit]) -> None:
     whole = audit().report
     streamed = replace(whole, extras={"stream": {"bounds": {"auroc": 2e-7, "ece": 0.0}, "exact": False}})
@@ -175,6 +183,7 @@ def test_the_bounds_of_a_stream_are_a_sentence(audit: Callable[..., Audit]) -> N
     assert "exact but for auroc ± 2.0e-07 at most" in text
 
 
+@pytest.mark.usefixtures("words_only")
 def test_notes_about_a_file_stand_before_its_verdict_as_text(audit: Callable[..., Audit]) -> None:
     doubted = replace(audit(), notes=("every row of <b>these</b> logits sums to 1",))
     text = render([audit(), doubted], command="x")
@@ -183,6 +192,7 @@ def test_notes_about_a_file_stand_before_its_verdict_as_text(audit: Callable[...
     assert before.count('<p class="verdict">') == after.count('<p class="verdict">') == 1, "it stands before its own"
 
 
+@pytest.mark.usefixtures("words_only")
 def test_positive_class_says_so() -> None:
     rng = np.random.default_rng(0)
     p = predictions(rng.normal(size=200), rng.integers(0, 2, 200))
@@ -193,6 +203,7 @@ def test_positive_class_says_so() -> None:
     assert "about the probability of the positive class" in render([found], command="x")
 
 
+@pytest.mark.usefixtures("words_only")
 def test_side_by_side_with_the_paired_comparison(audit: Callable[..., Audit]) -> None:
     better = Difference("ece", 0.03, 0.018, -0.012, -0.02, -0.004, 0.0003, 0.0003, verdict="better")
     compared = Comparison("a.npz", "b.npz", 2000, (better,))
@@ -207,6 +218,7 @@ def test_side_by_side_with_the_paired_comparison(audit: Callable[..., Audit]) ->
     assert text.count('<tr class="chosen">') == 1
 
 
+@pytest.mark.usefixtures("words_only")
 def test_written_whole_or_not_at_all(audit: Callable[..., Audit], tmp_path: Path) -> None:
     path = write(tmp_path / "r.html", [audit(n=50)], command="x")
     assert path.read_text(encoding="utf-8").startswith("<!doctype html>")
@@ -223,6 +235,7 @@ def test_the_same_input_gives_the_same_page(audit: Callable[..., Audit], monkeyp
     assert "1970-01-01" in first
 
 
+@pytest.mark.usefixtures("words_only")
 def test_one_file_before_and_after_starts_with_its_verdict(audit: Callable[..., Audit]) -> None:
     better = Difference("ece", 0.2, 0.1, -0.1, -0.2, -0.05, 0.3, 0.6, verdict="better")
     before, after = audit(), audit(sharpness=1.0)
