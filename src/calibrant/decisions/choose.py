@@ -97,7 +97,7 @@ def one_goal(goals: Mapping[str, Any], given: Mapping[str, Any]) -> str:
     """Return the name of the goal that was given, and check its value and the settings beside it."""
     said = [name for name, value in goals.items() if value is not None]
     if len(said) != 1:
-        raise InputError(f"say one of {', '.join(goals)}{': not ' + ' and '.join(said) if said else ''}")
+        raise InputError(f"give one of {', '.join(goals)}{', not ' + ' and '.join(said) if said else ''}")
     goal, value = said[0], goals[said[0]]
     for name, setting in given.items():
         if setting is not None and name not in SETTINGS[goal]:
@@ -117,7 +117,7 @@ def behind_map(p: Predictions, map: FittedMap | None, allow_reuse: bool) -> tupl
     if reused and not allow_reuse:
         raise SplitError(
             f"{p.source or 'these predictions'}: the map was fitted on these very items, so nothing can be promised "
-            "from them; choose the rule on other items, or say allow_reuse=True (--allow-reuse)"
+            "from them; choose the rule on other items, or pass allow_reuse=True (--allow-reuse)"
         )
     return mapped, reused or p.split is Split.TEST
 
