@@ -90,9 +90,7 @@ def test_equal_scores_are_not_equal_items() -> None:
     assert fitted.overlap(votes(1)) == 0
 
 
-def test_the_sketch_is_saved_and_apply_reports_the_overlap(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_sketch_is_saved_and_apply_reports_the_overlap(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     p = drawn(600, 4, 0)
     calibrant.fit("temperature", p).save(tmp_path / "map")
     held = calibrant.load(tmp_path / "map")
