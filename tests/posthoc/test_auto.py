@@ -222,7 +222,7 @@ def test_a_method_that_needs_many_items_is_tried_on_all_of_them(monkeypatch: pyt
         name = "hungry"  # type: ignore[misc]
 
         def solve(self, p: Predictions) -> FittedMap:
-            self.need(p, 2000, "it is hungry")
+            self.need(p.n, 2000, "it is hungry")
             return super().solve(p)
 
     monkeypatch.setitem(CALIBRATORS, "hungry", Hungry)

@@ -102,10 +102,10 @@ class Calibrator:
         if not met:
             raise InputError(f"{self.name}: {setting}={getattr(self, setting)!r} {rule}")
 
-    def need(self, p: Predictions, items: int, why: str) -> None:
-        """Refuse fewer items than the method needs."""
-        if p.n < items:
-            raise InputError(f"{self.name} needs at least {items} items ({why}), these predictions have {p.n}")
+    def need(self, n: int, items: int, why: str) -> None:
+        """Refuse n items if the method needs more."""
+        if n < items:
+            raise InputError(f"{self.name} needs at least {items} items ({why}), these predictions have {n}")
 
 
 def _kinds(calibrator: type[Calibrator]) -> dict[str, tuple[Any, ...]]:
