@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.decisions.choose import behind_map
+from calibrant.decisions.choose import after_map
 from calibrant.decisions.conformal import scorer
 from calibrant.decisions.rule import Decisions, probability
 from calibrant.errors import InputError
@@ -41,7 +41,7 @@ class ShiftedSets:
                 f"{p.source + ': ' if p.source else ''}calibration items come in groups, and sets under shift count "
                 "items as independent; give one item of each group, without `group`"
             )
-        p, _ = behind_map(p, map, allow_reuse=False)
+        p, _ = after_map(p, map, allow_reuse=False)
         self.coverage = probability("coverage", coverage)
         self.map, self.n, self.k = map, p.n, p.k
         self.scorer = scorer(p, method, penalty=penalty, k_reg=k_reg)

@@ -26,7 +26,7 @@ Items = Ordered | Grouped
 
 
 @dataclass(frozen=True)
-class Accepting:
+class ThresholdSearch:
     """Predictions after the map, and what a promise about a threshold must hold for."""
 
     p: Predictions
