@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from torch import Tensor
+
 from calibrant.attacks import RULERS, median_distance
 from calibrant.attacks import levels as cut
 from calibrant.cli.probes.request import Request
-from calibrant.cli.probes.results import Probed, narrow_table
+from calibrant.cli.probes.results import Probed, Result, narrow_table
+from calibrant.cli.probes.wording import SEEDS, compared
 from calibrant.diagnostics.levels import calibration_by_level
 from calibrant.diagnostics.stability import Of
 from calibrant.display import short_names
 from calibrant.errors import InputError, unknown
+from calibrant.functional.scores import reduce
 from calibrant.report import robustness as section
 from calibrant.training import distances
-from calibrant.types import Split
+from calibrant.types import Predictions, Split
 
 
 def robustness(request: Request) -> Probed:
@@ -35,7 +39,7 @@ def robustness(request: Request) -> Probed:
     request.rehearse()
     # every forward pass comes before the first attack, so that a network that is refused has cost nothing
     every = (*request.models, *request.runs)
-    said = {split: [request.predictions(model, split) for model in every] for split in request.splits}
+    predicted = {split: [request.predictions(model, split) for model in every] for split in request.splits}
     record: dict[str, Any] = {"ruler": ruler, "model": first.name, "runs": 1 + len(request.runs), "splits": {}}
     shown, panels, audited = [], [], []
     for split in request.splits:
@@ -50,7 +54,7 @@ def robustness(request: Request) -> Probed:
             progress=request.progress,
         )
         level = cut(found.distance, count)
-        each, more = said[split][: len(names)], said[split][len(names) :]
+        each, more = predicted[split][: len(names)], predicted[split][len(names) :]
         by_level = [
             calibration_by_level([p, *(() if i else more)], level, distance=found.distance, of=of, name=names[i])
             for i, p in enumerate(each)
@@ -62,13 +66,22 @@ def robustness(request: Request) -> Probed:
             "items_sha256": found.items,
             "models": [{k: v for k, v in one.to_dict().items() if k != "schema"} for one in by_level],
         }
+        gaps = [_gaps(p)[level == 0] for p in each]
+        verdict = compared([Result(n, {}, {}) for n in names], gaps, "confidence − accuracy where attacks are easiest")
         far = [f"{ruler.upper()} found no other prediction for {found.describe_unmoved()}."] if found.unmoved else []
         for one in by_level:
             table = narrow_table(section.head(one), section.level_rows(one))
             shown += [f"{split}: {section.lead(one)}", table, *one.notes()]
         if len(names) > 1:
             shown.append(f"Levels are those of {names[0]}.")
-        shown += far
-        panels.append(section.levels_panel(by_level, ruler=ruler, attacked=names[0], further=far))
+        notes = [*far, *([verdict, SEEDS] if verdict else [])]
+        shown += notes
+        panels.append(section.levels_panel(by_level, ruler=ruler, attacked=names[0], further=notes))
         audited += each
     return Probed(record, shown, panels, audited)
+
+
+def _gaps(p: Predictions) -> Tensor:
+    """Return confidence − correctness of every item, whose mean is the gap."""
+    scores = reduce(p, classwise=False)
+    return scores.confidence.cpu().double() - (scores.predicted == scores.labels).cpu().double()
