@@ -27,7 +27,7 @@ Items = Ordered | Grouped
 
 @dataclass(frozen=True)
 class ThresholdSearch:
-    """Predictions after the map, and what a promise about a threshold must hold for."""
+    """Searches thresholds on predictions that the map has been applied to."""
 
     p: Predictions
     scores: Scores
