@@ -15,7 +15,7 @@ from calibrant.bench import Cell, Store
 from calibrant.bench.measure import blank
 from calibrant.bench.run import measure
 from calibrant.bench.seeds import groups, interval, moments, within
-from calibrant.bench.tables import compared, lines, standing
+from calibrant.bench.tables import compared, lines, row_statuses
 from calibrant.cli import run
 from calibrant.errors import CalibrantError, DivergedError, FileError, InputError
 from calibrant.metrics import METRICS
@@ -33,7 +33,6 @@ EXPERIMENT = Experiment(
     recipe=recipe("digits/cross_entropy", ["network.hidden=[16]", "epochs=20"]),
     seeds=2,
     calibrators=("temperature",),
-    reported={AS_TRAINED: {"ece": 0.02}, "temperature": {"ece": 0.01}},
     note="made up",
 )
 
@@ -62,7 +61,7 @@ def test_smoke_has_a_network_that_two_cores_can_train_and_says_so() -> None:
 
 
 def test_keys_are_of_the_content() -> None:
-    same = replace(EXPERIMENT, note="other", reported={}, recipe=replace(EXPERIMENT.recipe, name="x", about="y"))
+    same = replace(EXPERIMENT, note="other", recipe=replace(EXPERIMENT.recipe, name="x", about="y"))
     assert same.key(0, "paper") == EXPERIMENT.key(0, "paper")
     others = [
         EXPERIMENT.key(1, "paper"),
@@ -77,8 +76,9 @@ def test_a_cell_is_measured_once_and_reads_back(tmp_path: Path) -> None:
     cell = measure(EXPERIMENT, 0, "small", store, tmp_path / "runs", QUIET)
     path = store.path(cell.key)
     assert cell == store.find(EXPERIMENT, 0, "small") and cell.status == "done"
-    assert [replace(c, reported=cell.reported) for c in store.read(path)] == [cell]
-    assert cell.to_dict()["numbers"]["temperature"]["ece"]["reported"] == 0.01
+    assert list(store.read(path)) == [cell]
+    of_paper = replace(cell, experiment="rc/table1/cifar10_cross_entropy").to_dict()["numbers"]["temperature"]["ece"]
+    assert (of_paper["reported"], of_paper["measured"]) == (0.0095, cell.measured["temperature"]["ece"])
     assert {"commit", "environment", "seconds", "device", "command", "settings"} <= set(json.loads(path.read_text()))
     test = files.read(store.logits(cell.extras["run"], "test"))
     report = evaluate(test, intervals=False)
@@ -97,7 +97,7 @@ def test_a_failed_run_is_on_the_record_and_tried_again(tmp_path: Path) -> None:
         measure(wild, 0, "small", store, tmp_path / "runs", QUIET)
     found = store.find(wild, 0, "small")
     assert found is not None and found.status == "failed" and found.error is not None and "items" in found.error
-    assert standing([wild], store, 1, "small")[0].failed == 1
+    assert row_statuses([wild], store, 1, "small")[0].failed == 1
     with pytest.raises(DivergedError):
         measure(wild, 0, "small", store, tmp_path / "runs", QUIET)
 
@@ -106,9 +106,9 @@ def test_overrides_are_part_of_the_key(tmp_path: Path) -> None:
     store = Store(tmp_path / "results")
     measure(EXPERIMENT, 0, "small", store, tmp_path / "runs", QUIET, overrides={"batch": 32})
     assert store.find(EXPERIMENT, 0, "small") is None
-    [row] = standing([EXPERIMENT], store)
+    [row] = row_statuses([EXPERIMENT], store)
     assert (row.scale, row.done, row.exact, row.wanted) == ("5of20b32", 1, 0, 2)
-    [none] = standing([EXPERIMENT], store, scale="small")
+    [none] = row_statuses([EXPERIMENT], store, scale="small")
     assert (none.scale, none.done) == ("5of20", 0), "what was asked for is shown, with nothing in it"
 
 
@@ -212,13 +212,13 @@ def test_every_number_has_the_interval_of_its_items(tmp_path: Path) -> None:
 
 
 def cell(name: str, seed: int, ece: float | None, status: str = "done") -> Cell:
-    return Cell(name, seed, "paper", f"{seed}" * 12, status, {}, {AS_TRAINED: {"ece": ece}}, {AS_TRAINED: {"ece": 0.5}})  # type: ignore[arg-type]
+    return Cell(name, seed, "paper", f"{seed}" * 12, status, {}, {AS_TRAINED: {"ece": ece}})  # type: ignore[arg-type]
 
 
 def test_lines_are_means_over_seeds_that_are_done() -> None:
     cells = [cell("a", 0, 0.1), cell("a", 1, 0.3), cell("a", 2, 0.9, "failed"), cell("a", 3, None)]
     [line] = lines(cells)
-    assert (line.mean, line.seeds, line.reported) == (pytest.approx(0.2), 2, 0.5)
+    assert (line.mean, line.seeds, line.reported) == (pytest.approx(0.2), 2, None)
     assert line.deviation == pytest.approx(0.1 * 2**0.5)
     assert moments([0.25]) == (0.25, None)
 
@@ -234,8 +234,10 @@ def test_an_interval_over_seeds_holds_the_seeds_and_the_items() -> None:
     assert high == pytest.approx(0.2 + (spread**2 + 0.04**2) ** 0.5, rel=1e-4) and low == pytest.approx(0.4 - high)
     assert low < 0 and high > 1 and (both.low, both.high) == (0.0, 1.0), "an ECE lies in 0…1, and so does its interval"
     assert (single.of, both.of) == ("items", "seeds and items")
-    [smoke] = lines([replace(made[0], scale="smoke")])
-    assert smoke.reported is None and single.reported == 0.5
+    [full, smoke] = lines(
+        [replace(made[0], experiment="rc/table1/cifar10_cross_entropy", scale=s) for s in ("paper", "smoke")]
+    )
+    assert (full.reported, smoke.reported) == (0.0643, None)
 
 
 def test_cells_without_intervals_give_that_of_the_seeds_from_three_on() -> None:
@@ -456,5 +458,5 @@ def test_the_cells_of_rc_say_their_weight_decay() -> None:
         own = next(e for e in PAPERS["rc"].experiments if e.name == c.experiment).recipe.optimiser.weight_decay
         decay = c.settings["recipe"]["optimiser"]["weight_decay"]
         assert (f"weight_decay {decay:g} instead of {own:g}, which" in c.note) == (decay != own), c.experiment
-    [row] = standing(experiments("rc/table1/news20_focal"), store, 3)
+    [row] = row_statuses(experiments("rc/table1/news20_focal"), store, 3)
     assert row.scale == "paper" and row.exact == row.done > 0

@@ -38,7 +38,7 @@ def test_a_claim_has_the_word_of_its_judged_comparisons() -> None:
     assert mixed.word == "mixed"
     assert mixed.count == (
         "1 reproduced, 1 not reproduced, 1 at another scale (1 as in the paper), "
-        "1 of a single run (1 unrepeated with the paper's sign), 1 not run"
+        "1 with a single run (1 as in the paper by one seed), 1 not run"
     )
     assert summary(pair("c", "few", "base"), pair("d", "once", "base")).word == "other scale"
     assert (

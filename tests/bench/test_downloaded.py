@@ -17,6 +17,7 @@ from calibrant.bench.steps import Measure, Predict, trained
 from calibrant.data import load
 from calibrant.errors import FileError
 from calibrant.papers import experiments
+from calibrant.papers.experiment import SMOKE_SIZES
 from calibrant.training import How
 from calibrant.training.networks import network_of
 from calibrant.types import Split
@@ -63,7 +64,7 @@ def test_a_published_network_says_what_its_weights_say_of_two_halves(tmp_path: P
 
 def test_weights_that_are_not_there_are_named_with_their_place(tmp_path: Path) -> None:
     how = How("cpu", root=tmp_path, quiet=True)
-    with pytest.raises(FileError, match=r"weights/cifar10_resnet20_akamaster\.npz is not there; put"):
+    with pytest.raises(FileError, match=r"weights/cifar10_resnet20_akamaster\.npz is missing; put"):
         measure(stand_in(ROWS[0]), 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs", how)
     assert not (tmp_path / "results").exists(), "missing data is no failed run"
 
@@ -75,11 +76,12 @@ def test_published_predictions_are_halved_like_a_network_and_checked_against_the
     step = trained(made, 1, "smoke", place)
     step.run(None)
     whole, data = files.read(tmp_path / "logits" / "cifar10_lenet5_netcal.npz"), step.data()
-    parts = torch.randperm(whole.n, generator=torch.Generator().manual_seed(1)).tensor_split(2)
-    for split, items in zip((Split.CALIBRATION, Split.TEST), parts, strict=True):
-        said = files.read(step.folder / f"{split.value}.npz")
-        assert said.logits is not None and whole.logits is not None
-        assert torch.equal(said.logits, whole.logits[items]) and torch.equal(said.labels, data[split].y)
+    halves = [data[split].index for split in (Split.CALIBRATION, Split.TEST)]
+    assert sorted(torch.cat(halves).tolist()) == load("digits", sizes=SMOKE_SIZES)[Split.TEST].index.tolist()
+    for split, items in zip((Split.CALIBRATION, Split.TEST), halves, strict=True):
+        found = files.read(step.folder / f"{split.value}.npz")
+        assert found.logits is not None and whole.logits is not None
+        assert torch.equal(found.logits, whole.logits[items]) and torch.equal(found.labels, data[split].y)
     publish(made, tmp_path, moved=1)
     with pytest.raises(FileError, match="labels of .* are not those of the test set of digits"):
         trained(made, 2, "smoke", place).run(None)

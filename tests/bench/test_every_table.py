@@ -15,7 +15,7 @@ import pytest
 
 from calibrant.bench import Cell, shifted, video
 from calibrant.bench.place import Place
-from calibrant.bench.reproduction import beside
+from calibrant.bench.reproduction import entries_of
 from calibrant.bench.run import run
 from calibrant.bench.shifted import Asked
 from calibrant.bench.tables import lines
@@ -93,7 +93,7 @@ def test_a_table_runs_at_smoke_scale_and_stands_beside_no_number_of_the_paper(ta
         cells += found.cells
     assert all(line.reported is None for line in lines(cells))
     for reported in (t for t in TABLES.values() if {r.experiment for r in t.rows} & {c.experiment for c in cells}):
-        assert all(entry.group is None and entry.measured is None for entry in beside(reported, cells))
+        assert all(entry.group is None and entry.measured is None for entry in entries_of(reported, cells))
 
 
 def complete(row: Experiment, cell: Cell) -> None:

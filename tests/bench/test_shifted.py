@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from calibrant.bench import Store, by_level
+from calibrant.bench import Store, robustness
 from calibrant.bench.place import Place
 from calibrant.bench.run import graph, measure
 from calibrant.bench.steps import Measure, Predict
@@ -196,7 +196,7 @@ def test_levels_are_equal_parts_of_the_test_items_from_the_least_robust_on(tmp_p
     cell = measure(e, 0, "smoke", here.store, here.runs, QUIET)
     [step] = Measure((e,), 0, "smoke", here).predicted[AS_TRAINED]
     test = read(step.network.folder / "test.npz")
-    found = dict(by_level.parts(step.folder, test))
+    found = dict(robustness.parts(step.folder, test))
     assert list(found) == [f"level_{i}" for i in range(10)] and sum(p.n for p in found.values()) == test.n
     assert max(p.n for p in found.values()) - min(p.n for p in found.values()) <= 1
     distance = load_file(step.network.folder / "robustness" / "ddn" / "test.safetensors")["distance"]

@@ -18,7 +18,7 @@ from calibrant.bench import train as train_module
 from calibrant.bench.place import Place
 from calibrant.bench.run import graph
 from calibrant.bench.steps import Measure, Predict
-from calibrant.bench.tables import lines, standing
+from calibrant.bench.tables import lines, row_statuses
 from calibrant.bench.train import Levels, Train
 from calibrant.cli import run
 from calibrant.executors import InProcess, execute
@@ -252,7 +252,7 @@ def test_a_raised_edition_makes_cells_stale_and_they_are_measured_again(
         assert stale and not any(c.counts for c in stale), step
         shown = {line.experiment for line in lines(here.store.cells())}
         assert pep.name not in shown
-        [row] = standing([pep], here.store, 1, 1)
+        [row] = row_statuses([pep], here.store, 1, 1)
         assert (row.done, row.stale) == (0, 1)
         files = len(list((tmp_path / "runs").glob("*/metrics.json")))
         assert again() == made, step

@@ -141,7 +141,7 @@ def test_only_what_should_end_in_time_is_begun(tmp_path: Path) -> None:
 
 def test_steps_without_the_accelerator_run_beside_those_that_want_it(tmp_path: Path) -> None:
     steps = [Note(tmp_path, "train", until="measure"), Note(tmp_path, "measure", gpu=False)]
-    endings = {o.step.key: o.ending for o in execute(steps, LocalProcesses(1, beside=1))}
+    endings = {o.step.key: o.ending for o in execute(steps, LocalProcesses(1, cpu_only=1))}
     assert endings == {"train": "done", "measure": "done"}  # "train" waits for "measure", and ends
 
 
@@ -175,7 +175,7 @@ def test_processes_on_one_gpu_share_it_by_a_service_of_their_own(
     monkeypatch.setattr(mps, "serves", lambda environment: serves)
     if theirs:
         monkeypatch.setenv(mps.PIPE, theirs)
-    list(execute([Where(tmp_path, "beside", gpu=False)], LocalProcesses(1, beside=1, cuda=True)))
+    list(execute([Where(tmp_path, "beside", gpu=False)], LocalProcesses(1, cpu_only=1, cuda=True)))
     assert not log.exists(), "nothing has wanted the device yet"
     step = Where(tmp_path, "where")
     with nullcontext() if shared else pytest.warns(CalibrantWarning, match="use the GPU in turns"):
@@ -301,7 +301,7 @@ def test_a_busy_step_is_not_asked_for_without_pause(tmp_path: Path, monkeypatch:
             pass
 
     ended = [o.step.key for o in execute([Note(tmp_path, "held"), Note(tmp_path, "long")], Beside())]
-    assert ended == ["held", "long"] and slept == [schedule.APART] * 3
+    assert ended == ["held", "long"] and slept == [schedule.RECHECK] * 3
 
 
 LEFT = """

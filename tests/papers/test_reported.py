@@ -8,7 +8,7 @@ import pytest
 
 from calibrant.metrics import METRICS
 from calibrant.papers import PAPERS
-from calibrant.papers.reported import CLAIMS, TABLES, Row, said_of
+from calibrant.papers.reported import CLAIMS, TABLES, Row, reported_numbers
 
 # table → rows, numbers; counted in the papers. DS Table 3 is two tables here.
 SIZES = {
@@ -72,9 +72,9 @@ def test_every_row_that_names_an_experiment_is_one_of_ours_and_told_to_it() -> N
     ours = {e.name: e for paper in PAPERS.values() for e in paper.experiments}
     named = {r.experiment for t in TABLES.values() for r in t.rows if r.experiment}
     assert named <= set(ours)
-    assert all(ours[name].reported == said_of(name) != {} for name in named)
-    assert said_of("pep/table2/mnist_mlp")["swa"]["accuracy"] == pytest.approx(1 - 0.02082)
-    assert said_of("ds/table3/vgg16_baseline")["cifar10_2+temperature[T=1.5]"]["auroc"] == 0.8306
+    assert all(ours[name].reported == reported_numbers(name) != {} for name in named)
+    assert reported_numbers("pep/table2/mnist_mlp")["swa"]["accuracy"] == pytest.approx(1 - 0.02082)
+    assert reported_numbers("ds/table3/vgg16_baseline")["cifar10_2+temperature[T=1.5]"]["auroc"] == 0.8306
 
 
 @pytest.mark.parametrize("block", ["SVHN", "CIFAR-10", "CIFAR-100", "20 Newsgroups"])

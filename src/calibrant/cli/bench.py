@@ -1,4 +1,4 @@
-"""`calibrant bench run|status|show|compare|merge|pack|unpack`: measure papers' rows, see what is done, move results."""
+"""`calibrant bench`: measure the rows of the papers' tables, see what is done, compare rows and move results."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(
     keep_epochs: Annotated[bool, typer.Option(help="keep what every epoch said of the training items")] = False,
     as_json: Json = False,
 ) -> None:
-    """Measure every cell that is not in the store yet."""
+    """Measure every cell that is not in the store."""
     from calibrant.bench.place import Place
     from calibrant.bench.run import run as run_steps
     from calibrant.files.atomic import check_place
@@ -101,7 +101,7 @@ def run(
 
 
 def _say_open(steps: Sequence[Outcome]) -> None:
-    """What did not get done; a step that failed is an error, one that had no time is not."""
+    """Report the steps that are not done. A failed step is an error; one that had no time is not."""
     failed = [o for o in steps if o.ending == "failed"]
     if failed:
         more = f" (and {len(failed) - 1} more steps failed)" if len(failed) > 1 else ""
@@ -111,11 +111,11 @@ def _say_open(steps: Sequence[Outcome]) -> None:
 
 
 RESERVE = 40.0
-"""Seconds at the end of --minutes in which no training runs: what has been trained is measured in them."""
+"""The last seconds of --minutes, in which nothing is trained, but trained networks are measured."""
 
 
 def _pool(parallel: int, device: str, ray: str | None) -> Any:
-    """In this process, in several or on a cluster; with a GPU, processes without it measure what has been trained."""
+    """The executor. With a GPU, further processes that do not use it measure what has been trained."""
     from calibrant.executors import InProcess, LocalProcesses
     from calibrant.executors.cluster import RayCluster
 
@@ -126,8 +126,8 @@ def _pool(parallel: int, device: str, ray: str | None) -> Any:
     import torch
 
     gpu = device == "cuda" or (device == "auto" and torch.cuda.is_available())
-    beside = min(parallel, max(1, (os.cpu_count() or 2) // 4)) if gpu else 0
-    return LocalProcesses(parallel, beside, cuda=gpu)
+    cpu_only = min(parallel, max(1, (os.cpu_count() or 2) // 4)) if gpu else 0
+    return LocalProcesses(parallel, cpu_only, cuda=gpu)
 
 
 def _ending(outcome: Any) -> str:
@@ -150,13 +150,13 @@ def status(
     results: Results = Path("results"),
     as_json: Json = False,
 ) -> None:
-    """How much of each row is measured, at every scale that has cells."""
-    from calibrant.bench.tables import standing
+    """Show how many seeds of each row are measured, at every scale that has cells."""
+    from calibrant.bench.tables import row_statuses
     from calibrant.papers import PAPERS, experiments
 
     wanted = [e for name in ([what] if what else PAPERS) for e in experiments(name)]
     with readable(results) as store:
-        rows = standing(wanted, store.existing(), seeds, _scale(scale, epochs))
+        rows = row_statuses(wanted, store.existing(), seeds, _scale(scale, epochs))
         if as_json:
             _json({"rows": [asdict(r) for r in rows]})
             return
@@ -186,7 +186,7 @@ def cost(
     settings: Settings = None,
     as_json: Json = False,
 ) -> None:
-    """What is left to train of each row, and its GPU minutes at the paces measured so far."""
+    """Show what is left to train of each row, and the GPU minutes that takes at the paces measured so far."""
     from calibrant.bench.place import Place
     from calibrant.training.settings import setting
 
@@ -204,7 +204,7 @@ def compare(
     epochs: Epochs = None,
     as_json: Json = False,
 ) -> None:
-    """B − A, paired by seed."""
+    """Show the differences B − A, paired by seed."""
     from calibrant.papers import experiments
 
     asked = _scale(scale, epochs)
@@ -241,7 +241,7 @@ for verb in (merge, pack, unpack):
 
 
 def _asked(what: Sequence[str], overrides: Mapping[str, Any]) -> list[Any]:
-    """The experiments under names, each once, with settings on top."""
+    """The experiments with these names, each once, with changed settings."""
     from calibrant.papers import experiments
 
     rows = {e.name: e for name in what for e in experiments(name)}
@@ -249,12 +249,12 @@ def _asked(what: Sequence[str], overrides: Mapping[str, Any]) -> list[Any]:
 
 
 def _seeds(asked: int | None, scale: str | int) -> int | None:
-    """Smoke shows that a row runs, and one seed is enough for that; None means as many as the paper ran."""
+    """How many seeds to run: one at smoke scale unless asked otherwise; None means as many as in the paper."""
     return asked or (1 if scale == "smoke" else None)
 
 
 def _scale(scale: str | None, epochs: int | None) -> str | int | None:
-    """What --scale and --epochs ask for; None if neither is there."""
+    """The scale that --scale or --epochs asks for; None if neither is given."""
     from calibrant.papers import SCALES
 
     if scale is not None and epochs is not None:
