@@ -30,7 +30,7 @@ from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.conventions import BINS, Resampling
 from calibrant.metrics.evaluate import evaluate_scores
-from calibrant.metrics.table import Panel
+from calibrant.metrics.panel import Panel
 from calibrant.types import Predictions
 
 TARGETS = (0.0, 0.01, 0.03, 0.1)

@@ -26,7 +26,7 @@ from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.compare import differences
 from calibrant.metrics.conventions import BINS, Resampling
-from calibrant.metrics.table import Panel
+from calibrant.metrics.panel import Panel
 from calibrant.types import Predictions
 
 OUT = Path(__file__).parents[1] / "docs" / "coverage_paired.md"

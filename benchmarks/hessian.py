@@ -1,16 +1,17 @@
 """Hessian products and time to the largest eigenvalue: Lanczos against power iteration, ours and PyHessian's own.
 
-    python -m benchmarks.hessian [--network resnet18] [--classes 10] [--weights cifar10_resnet20_akamaster]
-                                 [--steps 2000] [--batch 128] [--batches 3] [--spectrum 100] [--device cuda]
-                                 [--peers FOLDER] [--json]
+    python -m benchmarks.hessian [--network resnet18] [--width 16] [--classes 10] [--steps 2000]
+                                 [--weights cifar10_resnet20_akamaster] [--batch 128] [--batches 3]
+                                 [--spectrum 100] [--device cuda] [--peers FOLDER] [--json]
 
-The truth is a long Lanczos run (1e-9, in the network's own precision). Of each method: the products until an estimate
-is within 1e-3 of it, and the seconds that these take, the graph of the batch included. Then where the rules of
-`calibrant probe` and of PyHessian stop, and how wrong they are there. PyHessian computes without TF32, as we do.
-Batches are CIFAR's training images (CALIBRANT_DATA), cropped and flipped. Without --weights the network is trained here
-for --steps steps.
---spectrum N: the largest eigenvalues of N mini-batches, and the memory that they take beside the network.
-FOLDER holds PyHessian (`pip install --no-deps --target FOLDER pyhessian`).
+The true eigenvalue comes from a long Lanczos run (1e-9, in the network's own precision). For each method the script
+counts the products until its estimate is within 1e-3 of the truth, and their seconds, the graph of the batch included.
+Then it shows where the rules of `calibrant probe` and of PyHessian stop, and their error there. PyHessian computes
+without TF32, as we do. Batches are CIFAR's training images (CALIBRANT_DATA), cropped and flipped.
+--weights W    weights of the data folder; without it the network is trained here for --steps steps
+--width W      a ResNet-18 whose first stage has W channels instead of 64: small enough for a CPU
+--spectrum N   also time the largest eigenvalues of N mini-batches, and measure the memory beside the network
+--peers FOLDER also run PyHessian from there (`pip install --no-deps --target FOLDER pyhessian`)
 """
 
 from __future__ import annotations
@@ -36,12 +37,14 @@ from calibrant.diagnostics import hessian_spectrum
 from calibrant.diagnostics.curvature import Curvature, full_precision
 from calibrant.functional.krylov import Eigenpairs, lanczos, power_iteration
 from calibrant.nn import build, load_weights
+from calibrant.nn.blocks import Layers
+from calibrant.nn.resnet import Basic, ResNet
 
 CLOSE = 1e-3
 
 
 def images(classes: int, batch: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    """Augmented batches, epoch after epoch."""
+    """Yield augmented batches, epoch after epoch."""
     rng = torch.Generator().manual_seed(0)
     data = load(f"cifar{classes}")
     mean_std: Any = {"mean": data.mean, "std": data.std}
@@ -58,7 +61,13 @@ def network(args: argparse.Namespace, device: torch.device) -> nn.Module:
         model = build(args.network, **options)
         return load_weights(model, data_root(None) / "weights" / f"{args.weights}.npz").to(device)
     torch.manual_seed(0)
-    model = build(args.network, **options).to(device).train()
+    widths = [args.width * 2**i for i in range(4)]
+    model = (
+        ResNet(Basic, (2, 2, 2, 2), widths, layers=Layers(), **options)
+        if args.width
+        else build(args.network, **options)
+    )
+    model = model.to(device).train()
     optimiser = torch.optim.SGD(model.parameters(), 0.05, 0.9, weight_decay=5e-4)
     for x, y in islice(images(args.classes, 128, device), args.steps):
         optimiser.zero_grad()
@@ -68,7 +77,7 @@ def network(args: argparse.Namespace, device: torch.device) -> nn.Module:
 
 
 def near_gradient(matrix: Curvature, rng: torch.Generator, **how: Any) -> Eigenpairs:
-    """As `hessian_spectrum` does it."""
+    """Start as `hessian_spectrum` does."""
     return lanczos(matrix, 1, rng, near=matrix.gradient(), **how)
 
 
@@ -84,12 +93,12 @@ METHODS = {"lanczos": near_gradient, "lanczos from random": from_random, "power 
 
 
 def first_close(found: Eigenpairs, truth: float) -> int | None:
-    """Products after which the estimate is close."""
+    """Return the number of products after which the estimate is close to the truth."""
     return next((n for n, value in enumerate(found.history, 1) if abs(value - truth) <= CLOSE * abs(truth)), None)
 
 
 def pyhessian(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> tuple[float, int, float]:
-    """Its estimate, its products and its seconds, as it comes: 100 iterations at most, 1e-3 between two of them."""
+    """Return PyHessian's estimate, products and seconds by its defaults: at most 100 iterations, tolerance 1e-3."""
     theirs: Any = import_module("pyhessian.hessian")  # the package has a class of this name
     products, own = 0, theirs.hessian_vector_product
 
@@ -113,6 +122,8 @@ def pyhessian(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> tuple[float,
 
 
 def row(model: nn.Module, x: Tensor, y: Tensor, seed: int, peer: bool, most: int) -> dict[str, Any]:
+    """Return what every method needs on one mini-batch."""
+
     def found(name: str, **how: Any) -> Eigenpairs:
         return METHODS[name](Curvature(model, [(x, y)]), torch.Generator().manual_seed(seed), **how)
 
@@ -136,7 +147,7 @@ def stop(products: int, value: float, truth: float, took: float) -> dict[str, fl
 
 
 def whole_spectrum(model: nn.Module, args: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Seconds and products over many mini-batches; on CUDA the memory beside what was there."""
+    """Return seconds and products over many mini-batches, and on CUDA the memory used beside the network."""
     seen = list(islice(images(args.classes, args.batch, device), args.spectrum))
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
@@ -145,14 +156,14 @@ def whole_spectrum(model: nn.Module, args: argparse.Namespace, device: torch.dev
     out = {"batches": len(seen), "seconds": round(took, 1), "products": int(found.products.sum())}
     if device.type == "cuda":
         vectors = 21 * sum(p.numel() * p.element_size() for p in model.parameters())
-        out |= {"peak MB": (torch.cuda.max_memory_allocated() - before) // 2**20, "of it vectors": vectors // 2**20}
+        out |= {"peak MB": (torch.cuda.max_memory_allocated() - before) // 2**20, "vectors MB": vectors // 2**20}
     return out
 
 
 def main() -> None:
     args = options(
-        __doc__, network="resnet18", weights="", classes=10, batch=128, batches=3, spectrum=0, steps=100, device="cpu",
-        most=400, peers="", json=False,
+        __doc__, network="resnet18", width=0, weights="", classes=10, batch=128, batches=3, spectrum=0, steps=100,
+        device="cpu", most=400, peers="", json=False,
     )  # fmt: skip
     device = torch.device(args.device)
     if args.peers:
@@ -164,7 +175,7 @@ def main() -> None:
     for i, (x, y) in enumerate(islice(images(args.classes, args.batch, device), args.batches)):
         found = row(model, x, y, i, bool(args.peers), args.most)
         print(json.dumps(found), flush=True)
-        if "power iteration" in found:  # which may stand still before it is close
+        if "power iteration" in found:  # it may stop changing before it is close
             ratios.append(found["power iteration"]["products"] / found["lanczos"]["products"])
     if not args.json:
         said = ", ".join(f"{ratio:.1f}" for ratio in ratios)

@@ -15,7 +15,7 @@ from calibrant.functional import ranking
 from calibrant.functional.decomposition import ece_identity, murphy_brier, murphy_nll
 from calibrant.functional.pooling import disagreement
 from calibrant.functional.scores import reduce
-from calibrant.metrics.classwise import _mad
+from calibrant.metrics.classwise_interval import _mad
 from calibrant.metrics.compare import holm
 
 BINS = 15

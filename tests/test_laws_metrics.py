@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import calibrant
 from calibrant.functional.scores import Scores, merge, reduce
 from calibrant.metrics import METRICS
-from calibrant.metrics.table import Panel
+from calibrant.metrics.panel import Panel
 
 CLOSE = 1e-10
 

@@ -29,7 +29,7 @@ def test_the_variance_of_dropout_and_of_points_is_the_known_one() -> None:
     model = nn.Sequential(nn.Conv2d(3, 3, 1), nn.Dropout(0.2), Ending())
     nn.init.zeros_(model[0].weight), nn.init.ones_(model[0].bias)
     found = feature_variance(model, [(X, Y), (X, Y)], passes=400)
-    assert found.layers == ("0", "1") and found.sizes == ((8, 8), (8, 8)) and found.data.shape == (2, 12)
+    assert found.layers == ("0", "1") and found.sizes == {"0": (8, 8), "1": (8, 8)} and found.data.shape == (2, 12)
     assert found.data[0].tolist() == [0] * 12 and found.model[0].tolist() == [0] * 12
     assert float(found.model[1].mean()) == pytest.approx(math.sqrt(0.2 / 0.8), rel=0.01)
     assert float(found.data[1].mean()) == pytest.approx(math.sqrt(0.2 / 0.8), rel=0.1)

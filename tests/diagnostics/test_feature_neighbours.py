@@ -77,7 +77,7 @@ def test_naive_covariance_over_items_whatever_the_batches() -> None:
 
 def test_the_spread_over_items_covers_the_correlation() -> None:
     """95% intervals from `correlation` over 200 draws of 100 items, AR(1) along one axis: r(1) = (ρ + 0)/2."""
-    from calibrant.cli.probes.wording import over
+    from calibrant.cli.probes.wording import mean_over
 
     rho, hits = 0.6, 0
     for seed in range(200):
@@ -86,7 +86,7 @@ def test_the_spread_over_items_covers_the_correlation() -> None:
         for b in range(1, 6):
             z[..., b] = rho * z[..., b - 1] + (1 - rho**2) ** 0.5 * z[..., b]
         found = feature_neighbours(Map(nn.Identity()), (z, torch.zeros(100)), radius=1)
-        e = over(found.correlation("layers.0")[:, 1])
+        e = mean_over(found.correlation("layers.0")[:, 1])
         assert e.low is not None and e.high is not None
         hits += e.low <= rho / 2 <= e.high
     assert 180 <= hits <= 198

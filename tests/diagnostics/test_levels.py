@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from calibrant.diagnostics import calibration_by_level, variance_over_runs
-from calibrant.diagnostics.levels import ByLevel, student
+from calibrant.diagnostics.intervals import student
+from calibrant.diagnostics.levels import ByLevel
 from calibrant.errors import InputError, UnknownNameError
 from calibrant.functional import predictions
 from calibrant.metrics.evaluate import evaluate

@@ -10,8 +10,10 @@ from torch import nn
 from calibrant import MCDropout
 from calibrant.attacks import FGSM, assess
 from calibrant.diagnostics import under_attack
-from calibrant.diagnostics.paired import paired_difference
+from calibrant.diagnostics.intervals import independent_difference, paired_difference
 from calibrant.errors import InputError
+from calibrant.functional.binomial import wilson
+from calibrant.types import Estimate
 
 RNG = torch.Generator().manual_seed(0)
 
@@ -53,6 +55,17 @@ def test_nothing_to_attack() -> None:
     assert found.success_rate().value is None
     with pytest.raises(InputError, match="no batches"):
         under_attack(model, [], FGSM())
+
+
+def test_independent_difference_is_newcombes_interval() -> None:
+    """His first example, 56 of 70 against 48 of 80: from Wilson's intervals, 0.2 [0.0524, 0.3339] (1998, method 10)."""
+    a, b = (Estimate(k / n, *map(float, wilson(k, n))) for k, n in ((48, 80), (56, 70)))
+    found = independent_difference(a, b)
+    e = found.estimate
+    assert (e.value, e.low, e.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5) and found.beyond
+    assert independent_difference(a, b, comparisons=5).estimate.low < e.low
+    assert independent_difference(a, Estimate(0.8)).estimate.low is None
+    assert independent_difference(a, Estimate(None, reason="no items")).estimate.reason == "no items"
 
 
 def test_paired_difference_is_the_t_test() -> None:

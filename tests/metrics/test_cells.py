@@ -17,10 +17,10 @@ from calibrant.metrics.calibration import GapError
 from calibrant.metrics.calibration_cells import cells
 from calibrant.metrics.calibration_intervals import calibration_test
 from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.panel import Metric, Panel
 from calibrant.metrics.refinement import Runs, auroc
 from calibrant.metrics.stream import state
 from calibrant.metrics.stream_report import report
-from calibrant.metrics.table import Metric, Panel
 
 RANKED = [n for n, m in METRICS.items() if m.family == "refinement"]
 

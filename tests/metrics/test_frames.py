@@ -12,7 +12,7 @@ from sklearn.metrics import jaccard_score
 
 from calibrant.errors import InputError
 from calibrant.functional.inputs import predictions
-from calibrant.metrics.blocks import missed
+from calibrant.metrics.block_length import widening
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.evaluate import evaluate
 from calibrant.metrics.frames import Frames
@@ -73,14 +73,14 @@ def test_blocks_of_frames_widen_the_interval_of_a_slow_drift() -> None:
     """Frames that come in runs of alike ones are worth as many as there are runs.
 
     These blocks happen to be the runs. Whoever chooses a block does not know where runs begin, and blocks cut anywhere
-    miss some of the correlation: the interval is widened by that (`blocks.missed`), here by a quarter.
+    miss some of the correlation: the interval is widened by that (`blocks.widening`), here by a quarter.
     """
     logits, labels = video(n=10)
     slow = gathered(logits.repeat_interleave(6, 0), labels.repeat_interleave(6, 0))
     single, block = (slow.report(resampling=RESAMPLING, block=b)["nll"] for b in (1, 6))
     fast = gathered(logits, labels).report(resampling=RESAMPLING)["nll"]
     assert block.value == pytest.approx(single.value) == pytest.approx(fast.value)
-    more = missed(slow.series(), 6)
+    more = widening(slow.series(), 6)
     assert 1.2 < more < 1.3
     assert block.high - block.low == pytest.approx(more * (fast.high - fast.low), rel=0.02)
     assert block.high - block.low > 1.8 * (single.high - single.low)
@@ -92,7 +92,7 @@ def test_many_frames_that_err_alike_widen_every_interval() -> None:
     logits, labels = logits.repeat_interleave(3, 0), labels.repeat_interleave(3, 0)
     order = torch.randperm(60, generator=torch.Generator().manual_seed(4))
     slow, mixed = gathered(logits, labels), gathered(logits[order], labels[order])
-    assert missed(mixed.series(), 1) == 1 < 1.3 < missed(slow.series(), 1)
+    assert widening(mixed.series(), 1) == 1 < 1.3 < widening(slow.series(), 1)
     a, b = (f.report(resampling=RESAMPLING) for f in (slow, mixed))
     for name in ("accuracy", "nll", "brier", "ece", "miou"):
         assert a[name].value == pytest.approx(b[name].value)

@@ -15,9 +15,9 @@ from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
 from calibrant.metrics.bca import acceleration, bca, design_effect, influence
 from calibrant.metrics.bootstrap import bootstrap, draw, merged
-from calibrant.metrics.calibration_cells import _few
+from calibrant.metrics.calibration_cells import _binomial_quantiles
 from calibrant.metrics.intervals import CAVEATS, SHORT
-from calibrant.metrics.table import Panel
+from calibrant.metrics.panel import Panel
 
 CALIBRATION = [n for n, m in METRICS.items() if m.family == "calibration" and n != "gap"]
 
@@ -103,7 +103,7 @@ def test_merged_cells_keep_ties_whole() -> None:
 def test_binomial_quantiles() -> None:
     u = torch.linspace(0.001, 0.999, 97, dtype=torch.float64)[None]
     for n, q in ((1, 0.3), (20, 0.5), (30, 0.9), (10_000, 0.0005), (10_000, 0.9995)):
-        got = _few(torch.tensor([float(n)]).double(), torch.tensor([q]).double(), u)
+        got = _binomial_quantiles(torch.tensor([float(n)]).double(), torch.tensor([q]).double(), u)
         # on the rarer of hit and miss, so quantiles of hits above one half are taken from above
         expected = stats.binom.ppf(u.numpy(), n, q) if q <= 0.5 else n - stats.binom.ppf(1 - u.numpy(), n, 1 - q)
         np.testing.assert_allclose(got.numpy(), expected)

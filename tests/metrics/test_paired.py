@@ -26,7 +26,7 @@ from calibrant.metrics.difference_range import (
     curve,
 )
 from calibrant.metrics.paired_noise import PairedNoise, coupled, gram, reach
-from calibrant.metrics.table import Panel
+from calibrant.metrics.panel import Panel
 from calibrant.types import Predictions
 
 ERRORS = [m.name for m in METRICS.values() if m.family == "calibration" and m.name != "gap"]

@@ -22,11 +22,11 @@ from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, positive_class, reduce
 from calibrant.metrics import METRICS, external_sort, stream_parquet
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.evaluate import evaluate_scores, points
+from calibrant.metrics.evaluate import evaluate_scores, point_estimates
+from calibrant.metrics.panel import Metric
 from calibrant.metrics.stream import RUNGS, StreamPanel, StreamState, floor_of, rung, state
 from calibrant.metrics.stream_parquet import Settings, stream
 from calibrant.metrics.stream_report import BOUNDS, bounds_line, report
-from calibrant.metrics.table import Metric
 
 
 def scores(n: int, k: int = 5, scale: float = 3.0, seed: int = 0, round_to: int | None = None) -> Scores:
@@ -55,7 +55,7 @@ def test_what_a_ladder_can_only_bound_has_a_bound() -> None:
 
 def test_a_metric_of_items_is_not_guessed_from_a_stream() -> None:
     wanted = Metric("spread", "spread", "calibration", "low", lambda panel: panel.scores.confidence.std()[None])
-    found = points([wanted], StreamPanel(state(scores(50))))["spread"]
+    found = point_estimates([wanted], StreamPanel(state(scores(50))))["spread"]
     assert found.value is None and found.reason == "not available from a stream"
 
 

@@ -90,7 +90,7 @@ def test_what_it_says(make: Callable[..., Predictions]) -> None:
         "The worst confident mistakes",
         "What to do next",
         "sum over classes",
-        "Decide on an accuracy before you look at this table",
+        "Choose the accuracy before you look at this table",
         "Brier score, decomposed",
         "ECE from confidence and AUROC",
         "bins underconfident",
@@ -229,5 +229,5 @@ def test_one_file_before_and_after_starts_with_its_verdict(audit: Callable[..., 
     compared = Comparison("raw", "calm", 2000, (better,))
     text = Page(render([before], command="x", after=after, comparisons=[compared])).text
     assert text.index("says") < text.index("What to do next") < text.index("Is the difference real?")
-    assert "verdict on calm" in text
+    assert "Is calm better than" in text
     assert "0.60" in text  # Holm's p is what the verdict was made with

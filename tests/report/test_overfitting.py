@@ -17,7 +17,7 @@ def test_points_are_the_gap_and_the_effect_of_each_epoch() -> None:
     assert list(drawn.get_xdata()) == [e.test_nll - e.train_nll for e in flat]
     assert list(drawn.get_ydata()) == [e.test_nll - e.pep_nll for e in flat]
     rho = spearmanr([e.overfitting for e in flat], [e.effect for e in flat]).statistic
-    assert drawn.get_label() == f"row, ρ = {rho:.2f}"
+    assert drawn.get_label() == f"row, ρ = {rho:.2f}".replace("-", "−")
     assert overfitting_scatter({"row": flat}, of="sigma").get_ylabel() == "σ*"
 
 

@@ -51,7 +51,7 @@ def test_comparison_in_words() -> None:
     )
     text = shown(terminal.compare_table(Comparison("a", "b", 100, rows)))
     assert "−1.20 pp" in text
-    assert "−2.00 pp … −0.40 pp" in text
+    assert "−2.00 … −0.40 pp" in text
     assert "< 0.001" in text
     assert "within noise" in text
 

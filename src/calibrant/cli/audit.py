@@ -24,7 +24,7 @@ from calibrant.display import HEADLINE
 from calibrant.errors import InputError
 from calibrant.files import atomic, outputs
 from calibrant.metrics import METRICS
-from calibrant.metrics.evaluate import choose, plan
+from calibrant.metrics.evaluate import chosen_metrics, plan
 
 
 def audit(
@@ -56,7 +56,7 @@ def audit(
 ) -> None:
     """How trustworthy are these predictions, with intervals, and what to do next."""
     o = replace(options, intervals=intervals)
-    computed = [m.name for m in choose(o.names)]
+    computed = [m.name for m in chosen_metrics(o.names)]
     if width is not None and not intervals:
         raise InputError("--plan needs intervals; leave out --no-intervals")
     gates = [gate.parse(text, METRICS, computed) for text in fail_if or ()]

@@ -19,7 +19,7 @@ from calibrant.errors import CalibrantWarning, InputError
 from calibrant.files import parquet
 from calibrant.functional.probabilities import FLOOR
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.evaluate import evaluate, whole
+from calibrant.metrics.evaluate import checked_count, evaluate
 from calibrant.metrics.subgroups import Subgroups, subgroups
 from calibrant.types import Predictions, Report
 
@@ -62,7 +62,7 @@ class Options:
             raise InputError(f"--workers {self.workers} must be 1 or more")
         if self.ray is not None and self.workers > 1:
             raise InputError("--ray and --workers both say who reads a stream; use one of them")
-        whole("bins", self.bins, 1)  # a stream is not evaluated, and must be told too
+        checked_count("bins", self.bins, 1)  # a stream is not evaluated, and must be told too
         if self.about not in ("top", "positive"):
             raise InputError(f"--about {self.about!r} is unknown; use top or positive")
 

@@ -140,7 +140,7 @@ def next_line(each: Audited, told: Advice | None, html: Path | None) -> tuple[st
     """What to do next, in words, and the command to paste. A comment behind it would break in zsh."""
     from calibrant.report.steps import CALIBRATION, next_steps
 
-    step = next_steps(each.report)[0]
+    step = next_steps(each.report, told)[0]
     file = shlex.quote(each.report.file or "PREDICTIONS")
     if told is not None and told.command is not None:
         other = "; CALIBRATION: predictions on other items" if CALIBRATION in told.command else ""

@@ -45,10 +45,10 @@ def separated(text: str) -> list[str]:
 
 def metric_names(text: str | None) -> list[str] | None:
     """What --metrics asks for; None: the usual ones."""
-    from calibrant.metrics.evaluate import choose
+    from calibrant.metrics.evaluate import chosen_metrics
 
     names = None if text is None else separated(text)
-    if not choose(names):
+    if not chosen_metrics(names):
         raise InputError("--metrics is empty; pass names of `calibrant list metrics`, separated by commas")
     return names
 

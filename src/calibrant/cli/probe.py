@@ -1,7 +1,9 @@
 """`calibrant probe A/ B/ --what hessian,hardness,… -o DIR`: why networks are (un)calibrated, side by side.
 
-    DIR/probe.json             every number, DIR/report.html the page, DIR/WHAT/figure-1.svg … its figures
-    DIR/WHAT/KEY.safetensors   what was measured of each model; it is read, not measured, the next time
+    DIR/probe.json             every number
+    DIR/report.html            the page
+    DIR/WHAT/figure-1.svg …    its figures
+    DIR/WHAT/KEY.safetensors   what was measured of one model; the next time it is read, not measured
 
 Without -o, results are kept with the run and no page is written.
 """
@@ -92,12 +94,12 @@ def _show(found: dict[str, Probed], refused: dict[str, str], inputs: Sequence[st
 
 
 def _answers(request: Request, names: Sequence[str]) -> tuple[dict[str, Probed], dict[str, str]]:
-    """What each probe found, and what those say that do not apply to these models; one must apply."""
+    """Return what each probe found, and why others do not apply to these models; at least one must apply."""
     found: dict[str, Probed] = {}
     refused: dict[str, str] = {}
     for name in names:
         try:
-            found[name] = getattr(import_module(f"calibrant.cli.probes.{PROBES[name]}"), name)(request)
+            found[name] = getattr(import_module(f"calibrant.cli.probes.{name}"), name)(request)
         except NotApplicableError as error:
             if len(refused) + 1 == len(names):
                 raise

@@ -1,4 +1,4 @@
-"""Diagnostics: what a network's loss surface says. They read a model; they own no training."""
+"""Diagnostics explain why a network is calibrated or not. They read a trained model and never train one."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from calibrant.diagnostics.feature_neighbours import FeatureNeighbours, feature_
 from calibrant.diagnostics.feature_variance import FeatureVariance, feature_variance
 from calibrant.diagnostics.hardness import SampleHardness, sample_hardness
 from calibrant.diagnostics.hessian import HessianSpectrum, hessian_density, hessian_spectrum, hessian_trace
+from calibrant.diagnostics.intervals import Difference, paired_difference
 from calibrant.diagnostics.landscape import Landscape, loss_landscape
 from calibrant.diagnostics.levels import ByLevel, calibration_by_level
 from calibrant.diagnostics.optimal_ece import optimal_ece
 from calibrant.diagnostics.overfitting import overfitting
-from calibrant.diagnostics.paired import Difference, paired_difference
 from calibrant.diagnostics.pep_effect import PEPEffect, pep_effect
 from calibrant.diagnostics.pep_items import PEPItems, pep_items
 from calibrant.diagnostics.sharpness import Sharpness, loss_sharpness

@@ -1,13 +1,14 @@
-"""The curvature of a model's mean loss as an operator: matrices over the parameters, known by their products A @ v.
+"""The curvature of a model's mean loss as an operator: a matrix over the parameters, given by its products A @ v.
 
     L(θ) = 1/N Σ_i ℓ(f(x_i; θ), y_i) + λ/2 ‖θ‖²
     hessian        ∂²L/∂θ²                          by differentiating (∇L)·v
     gauss_newton   1/N Σ_i J_iᵀ (∂²ℓ_i/∂f²) J_i + λI   J = ∂f/∂θ
     fisher         1/N Σ_i ∇ℓ_i ∇ℓ_iᵀ + λI             empirical: the labels are the data's
 
-BatchNorm uses its running statistics: items are then independent, and a batch that is too large for the memory can be
-split with the same result. SS used PyHessian, which does the same. Dropout is active with one mask per operator, as in
-SS (App. D.3: MC dropout with an ensemble size of one); `dropout=False` switches it off. Split batches draw other masks.
+BatchNorm uses its running statistics. Items are then independent, and a batch that is too large for the memory can be
+split with the same result. PyHessian, which SS used, does the same. Dropout is active with one mask per operator, as in
+SS (App. D.3: MC dropout with an ensemble size of one); `dropout=False` switches it off. A batch that is split draws
+other masks.
 
 curvlinops has these operators too, but differentiates forward over reverse: every product runs the network again, and
 every operation needs a forward derivative. Here the graph of a batch is built once and serves all its products.
@@ -27,10 +28,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_map
 
+from calibrant.diagnostics.batches import labelled
 from calibrant.diagnostics.curvature_products import KINDS, Product, gradient, twice_differentiable
 from calibrant.ensembles.dropout import MCDropout, dropouts
-from calibrant.ensembles.ensemble import evaluating
-from calibrant.ensembles.inputs import moved, unpack
+from calibrant.ensembles.ensemble import evaluating, positive
 from calibrant.ensembles.perturbation import select
 from calibrant.errors import InputError, out_of_memory, unknown
 from calibrant.functional.model_output import both_classes, logits_of
@@ -42,7 +43,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 
 @dataclass(eq=False)
 class Curvature:
-    """One matrix over all items of `batches`; each batch is (x, y, …) or a dict with `labels`."""
+    """The matrix of the mean loss over all items of `batches`; a batch is (x, y, …) or a dict with `labels`."""
 
     model: nn.Module
     batches: Sequence[Any]
@@ -51,8 +52,8 @@ class Curvature:
     parameters: Mapping[str, nn.Parameter] | None = None  # by default all
     weight_decay: float = 0.0  # λ
     dropout: bool = True
-    mask: int = 0  # which mask is drawn
-    chunk: int | None = None  # items per pass; halved by itself where memory runs out
+    mask: int = 0  # number of the dropout mask
+    chunk: int | None = None  # items per pass; halved whenever memory runs out
     _built: Product | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -62,12 +63,14 @@ class Curvature:
             self.parameters = select(self.model, "all")
         self._thetas = list(self.parameters.values())
         self._sizes = [p.numel() for p in self._thetas]
-        self._read = [moved(unpack(batch)[:3], self.device) for batch in self.batches]
+        if self.chunk is not None:
+            positive("chunk", self.chunk)
+        self._read = [labelled(batch, self.device) for batch in self.batches]
         drops = self.dropout and bool(dropouts(self.model))
         self._masked = MCDropout(self.model, self.mask + 1) if drops else None
         self.items = sum(len(y) for _, _, y in self._read)
         if self.items == 0:
-            raise InputError("no items to take the curvature of; pass at least one batch")
+            raise InputError("the batches have no items; pass at least one")
         if torch.finfo(self.dtype).bits < 32:
             raise InputError(f"{self.dtype} keeps too few digits for curvature; pass model.float()")
 
@@ -87,10 +90,11 @@ class Curvature:
         return self._split_if_large(lambda: self._times(v))
 
     def gradient(self) -> Tensor:
-        """∇L of the loss without λ: the largest eigenvectors of trained networks are near it (Gur-Ari et al. 2018)."""
-        return self._split_if_large(self._slope)
+        """Return ∇L without the λ term. Trained networks have their top eigenvectors near it (Gur-Ari et al. 2018)."""
+        return self._split_if_large(self._gradient)
 
     def _split_if_large(self, compute: Callable[[], Tensor]) -> Tensor:
+        """Compute, with half as many items per pass each time that memory runs out."""
         while True:
             try:
                 return compute()
@@ -100,7 +104,7 @@ class Curvature:
                     raise
                 self._built, self.chunk = None, -(-largest // 2)
 
-    def _slope(self) -> Tensor:
+    def _gradient(self) -> Tensor:
         total = torch.zeros(self.size, dtype=self.dtype, device=self.device)
         with self._passes() as network:
             for args, kwargs, y in self._chunks():
@@ -109,8 +113,9 @@ class Curvature:
                 total += self._flat(found) * (len(y) / self.items)
         return total
 
-    def _flat(self, found: Sequence[Tensor | None]) -> Tensor:
-        each = zip(found, self._thetas, strict=True)
+    def _flat(self, parts: Sequence[Tensor | None]) -> Tensor:
+        """Join one tensor per parameter into a vector; None stands for zeros."""
+        each = zip(parts, self._thetas, strict=True)
         return torch.cat([(torch.zeros_like(p) if t is None else t).reshape(-1) for t, p in each])
 
     def _times(self, v: Tensor) -> Tensor:
@@ -141,7 +146,7 @@ class Curvature:
 
     @contextmanager
     def _passes(self) -> Iterator[Callable[..., Any]]:
-        """The network as it is differentiated: plain operations, which have second derivatives, in full precision."""
+        """Yield the network in full precision and with plain operations, which have second derivatives."""
         member = evaluating(self.model) if self._masked is None else self._masked.member(self.mask)
         with (
             member as network,
@@ -153,15 +158,8 @@ class Curvature:
             yield network
 
 
-def several(batches: Any) -> Iterator[Any]:
-    """The batches; a single pair (x, y) is one batch."""
-    one = isinstance(batches, tuple) and isinstance(batches[0], Tensor)
-    with torch.random.fork_rng(devices=[]):  # a DataLoader draws a seed for its workers from the global generator
-        yield from [batches] if one else batches
-
-
 def class_logits(network: Callable[..., Any], args: Any, kwargs: Any) -> Tensor:
-    """Of a batch, those of a binary network as two classes."""
+    """Return the logits of a batch; a network with one output gets two classes."""
     raw = logits_of(network(*args, **kwargs))
     return both_classes(raw) if raw.ndim < 3 else raw
 
@@ -180,7 +178,7 @@ def _rows(where: slice, value: Any) -> Any:
 
 @contextmanager
 def _differentiable(thetas: Sequence[Tensor]) -> Iterator[None]:
-    """Frozen parameters count as well; they are frozen again afterwards."""
+    """Let frozen parameters require gradients too; they are frozen again afterwards."""
     frozen = [p for p in thetas if not p.requires_grad]
     try:
         for p in frozen:
@@ -193,7 +191,7 @@ def _differentiable(thetas: Sequence[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Without TF32: its three digits would hide all but the largest eigenvalues."""
+    """Switch TF32 off: its three digits would hide all but the largest eigenvalues."""
     backends: Any = (torch.backends.cudnn.conv, torch.backends.cuda.matmul)  # type: ignore[attr-defined]
     before = [b.fp32_precision for b in backends]
     try:

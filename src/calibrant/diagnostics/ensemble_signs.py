@@ -1,8 +1,8 @@
-"""Does a network behave like an ensemble of another? The three signs of SS §2.2 and App. D, in one verdict.
+"""Does a network behave like an ensemble of another? The three signs of SS §2.2 and App. D, and one verdict.
 
-    lower variance of feature maps (Prop. 2.1), less of their high frequencies (2.2), a flatter loss (2.3)
+    lower variance of feature maps (Prop. 2.1), less high frequency in them (Prop. 2.2), a flatter loss (Prop. 2.3)
 
-Each sign is a paired difference, item by item or mini-batch by mini-batch, at a level of 5% for all three together.
+Each sign is a paired difference, item by item or mini-batch by mini-batch. The three share a level of 5%.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from calibrant.diagnostics.paired import Difference, paired_difference
+from calibrant.diagnostics.intervals import Difference, paired_difference
 
 SIGNS = {
     "variance": "feature maps that vary less",
@@ -23,23 +23,23 @@ SIGNS = {
 
 @dataclass(frozen=True)
 class EnsembleSigns:
-    """Of each sign the difference, network − reference; below 0 is like an ensemble."""
+    """The difference network − reference for each sign; an ensemble's are below 0."""
 
     differences: dict[str, Difference]
 
     @property
     def shown(self) -> list[str]:
-        """The signs that differ beyond noise in an ensemble's direction."""
+        """The signs that the network shows: beyond noise, and below 0."""
         return [name for name, d in self.differences.items() if d.beyond and (d.estimate.value or 0) < 0]
 
     @property
     def opposite(self) -> list[str]:
-        """Those that differ beyond noise in the other direction."""
+        """The signs that point the other way: beyond noise, and above 0."""
         return [name for name, d in self.differences.items() if d.beyond and name not in self.shown]
 
     @property
     def verdict(self) -> str:
-        """One sentence, to follow the network's name."""
+        """A sentence without its subject, the network's name."""
         if len(self.shown) == len(SIGNS):
             return "shows all three signs of an ensemble: " + ", ".join(SIGNS.values())
         within = [name for name in SIGNS if name not in (*self.shown, *self.opposite)]

@@ -1,9 +1,9 @@
-"""Which frequencies do feature maps hold, by depth? Smoothing is a low-pass filter (SS Prop. 2.2, Fig. 6b).
+"""Frequencies of feature maps, by depth. Smoothing is a low-pass filter (SS Prop. 2.2, Fig. 6b).
 
-    a_i(f) = ½ log mean_c |F(z_ic)(f, f)|²        the two-dimensional transform, orthonormal; f from 0 to π
+    a_i(f) = ½ log mean_c |F(z_ic)(f, f)|²        F: the orthonormal two-dimensional transform; f from 0 to π
 
-a is the log-amplitude on the diagonal, of every item. It is the root mean square over channels: Parseval's
-Σ_f |F|² = Σ z² holds for what is averaged, and a dead channel does no harm. Figures show a(f) − a(0), because the scale
+a_i is the log-amplitude of item i on the diagonal. Channels are averaged by their power, so Parseval's
+Σ_f |F|² = Σ z² holds for the average, and a channel of zeros does no harm. Figures show a(f) − a(0), because the scale
 differs between networks. The paper shows the end of stage 1.
 """
 
@@ -20,7 +20,7 @@ from calibrant.diagnostics.feature_maps import layers_of, passes, stage_ends
 from calibrant.ensembles.dropout import dropouts
 
 HIGH = 0.3
-"""In units of π. SS §2.2: MC dropout adds noise at these frequencies and above."""
+"""In units of π. MC dropout adds noise at this frequency and above (SS §2.2)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class FeatureFourier:
     sizes: dict[str, tuple[int, int]]
 
     def frequencies(self, layer: str) -> Tensor:
-        """In units of π, from 0 to 1 (below 1 for maps of an odd number of points)."""
+        """Return a layer's frequencies in units of π, from 0 to 1 (below 1 where the side is odd)."""
         n = min(self.sizes[layer])
         return torch.arange(n // 2 + 1) * 2 / n
 
@@ -61,7 +61,8 @@ def feature_fourier(
 ) -> FeatureFourier:
     """Log-amplitude of feature maps on the diagonal of their Fourier transform, by depth.
 
-    One pass; with `dropout`, dropout layers are active, as in the paper. `layers` as for `feature_variance`.
+    Every batch passes once; with `dropout`, dropout layers are active, as in the paper. `layers` are as in
+    `feature_variance`.
     """
     rows: dict[str, list[Tensor]] = {}
     sizes: dict[str, tuple[int, int]] = {}
@@ -74,13 +75,13 @@ def feature_fourier(
 
 
 def spectrum(z: Tensor) -> Tensor:
-    """Mean power over channels, [N, H, W] in float64: its sum over frequencies is that of z² over points."""
+    """Return the mean power over channels, [N, H, W] in float64; its sum over frequencies is that of z² over points."""
     power: Tensor = torch.fft.fft2(z.double(), norm="ortho").abs().square().mean(1)
     return power
 
 
 def _diagonal(power: Tensor) -> Tensor:
-    """½ log of the power at (f, f), f = 0 … π along the shorter side."""
+    """Return ½ log of the power at (f, f), for f = 0 … π along the shorter side."""
     height, width = power.shape[1:]
     n = min(height, width)
     i = torch.arange(n // 2 + 1, device=power.device)

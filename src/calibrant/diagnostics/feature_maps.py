@@ -1,8 +1,8 @@
 """The feature maps [N, C, H, W] of any network, layer by layer in the order of execution.
 
-By default the layers are the network's building blocks: its children, where torch's containers (Sequential, ModuleList)
-stand for theirs, and every smoothing layer that was put in. A layer counts if it gives a map of more than one point.
-If another layer hands the very same map on, that one is left out.
+By default the layers are the network's building blocks and every smoothing layer that was inserted. Building blocks
+are the network's children; a torch container (Sequential, ModuleList) is replaced by its own children. A layer counts
+if its output is a map of more than one point. A layer that only passes on the map of the layer before is left out.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.diagnostics.curvature import several
+from calibrant.diagnostics.batches import each_batch
 from calibrant.ensembles.dropout import MCDropout
 from calibrant.ensembles.ensemble import evaluating
 from calibrant.ensembles.inputs import moved, unpack
-from calibrant.errors import InputError, NotApplicableError, unknown
+from calibrant.errors import NotApplicableError, unknown
 from calibrant.nn.evaluation import device_of
 from calibrant.nn.surgery import smoothed
 
 
 def layers_of(model: nn.Module, names: Sequence[str] | None = None) -> dict[str, nn.Module]:
-    """Name → module: those named, or the building blocks."""
+    """Return name → module, for these names or for the building blocks."""
     inserted: dict[str, nn.Module] = dict(smoothed(model))
     if names is None:
         return {**dict(_blocks(model, "")), **inserted}
@@ -45,7 +45,7 @@ def _blocks(module: nn.Module, path: str) -> Iterator[tuple[str, nn.Module]]:
 
 @contextmanager
 def _watching(layers: dict[str, nn.Module], found: dict[str, Tensor]) -> Iterator[None]:
-    """Inside, the first map that each layer gives enters `found`."""
+    """Inside, the first map of each layer is stored in `found`."""
     last: list[Any] = [None]
 
     def hook(name: str) -> Callable[[nn.Module, Any, Any], None]:
@@ -68,14 +68,13 @@ def _watching(layers: dict[str, nn.Module], found: dict[str, Tensor]) -> Iterato
 def passes(
     model: nn.Module, batches: Iterable[Any], layers: dict[str, nn.Module], *, masks: int = 0, seed: int = 0
 ) -> Iterator[tuple[int, dict[str, Tensor]]]:
-    """(number of the pass, {layer: map}) of every batch: once without dropout, or once per mask.
+    """Yield (number of the pass, {layer: map}) for every batch: one pass without dropout, or one per mask.
 
-    A layer that is used twice counts once. Maps are float32 at least, whatever the network computes in.
+    A layer that is called twice in a pass gives its first map. Maps are float32 or float64, whatever the network
+    computes in.
     """
     masked = MCDropout(model, masks, seed=seed) if masks else None
-    empty = True
-    for batch in several(batches):
-        empty = False
+    for batch in each_batch(batches):
         args, kwargs, *_ = moved(unpack(batch), device_of([model]))
         for j in range(masks or 1):
             found: dict[str, Tensor] = {}
@@ -88,12 +87,10 @@ def passes(
                     "analysis are for convolutional networks"
                 )
             yield j, {name: z.to(torch.promote_types(z.dtype, torch.float32)) for name, z in found.items()}
-    if empty:
-        raise InputError("there are no batches to look at; pass at least one")
 
 
 def stage_ends(sizes: dict[str, tuple[int, int]]) -> list[str]:
-    """The last layer of each run of equally large maps, from {layer: (H, W)} in order; a stem of one layer is none."""
+    """Return the last layer of each run of equally large maps, from {layer: (H, W)}; a run of one layer is no stage."""
     names = list(sizes)
     ends = [i for i in range(len(names)) if i + 1 == len(names) or sizes[names[i + 1]] != sizes[names[i]]]
     runs = zip([-1, *ends], ends, strict=False)

@@ -1,11 +1,12 @@
-"""How alike are neighbouring points of feature maps, by depth? (SS D.1, Eq. 9–13, Fig. D.1).
+"""Correlation of neighbouring points of feature maps, by depth (SS D.1, Eq. 9–13, Fig. D.1).
 
-    Cov(y_i, y_{i+1}) = Σ_l w_l w_{l+1} σ²(x_{i−l+1})    of y = w * x, independent x (Eq. 12; it prints x_{i−l+2})
+    Cov(y_i, y_{i+1}) = Σ_l w_l w_{l+1} σ²(x_{i−l+1})    for y = w * x, x independent (Eq. 12, which prints x_{i−l+2})
     Cov_i(d) = mean over channels c and points p of (z_ic(p) − m_c(p)) (z_ic(p + d) − m_c(p + d)),   m: mean over items
     r(d)     = Σ_i Cov_i(d) / Σ_i Cov_i(0)
 
-A convolution makes neighbours alike, even on noise; that is what allows smoothing to average them. The paper shows the
-points around the one in the middle; here every point takes part, along both axes, which makes the numbers precise.
+A convolution makes neighbouring points similar, even when its input is noise. That is why smoothing may average them.
+The paper shows the points around the middle of the map; here every point counts, along both axes, which makes the
+numbers more precise.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.diagnostics.curvature import several
+from calibrant.diagnostics.batches import each_batch
 from calibrant.diagnostics.feature_maps import layers_of, passes, stage_ends
 from calibrant.ensembles.ensemble import positive
 from calibrant.errors import InputError
@@ -36,14 +37,14 @@ class FeatureNeighbours:
         return stage_ends(self.sizes)
 
     def correlation(self, layer: str) -> Tensor:
-        """r(d) as one number per item, [items, distances]: their mean is r(d), their spread that of its estimate.
+        """r(d) as one number per item, [items, distances]; their mean is r(d), and their spread gives its interval.
 
         They are r + (Cov_i(d) − r Cov_i(0)) / mean Cov(0), the first-order terms of a ratio of means.
         """
         each = self.covariance[layer]
         own = each[:, :1].mean(0)
         if float(own) == 0:
-            return torch.full_like(each, torch.nan)  # all items give the same map
+            return torch.full_like(each, torch.nan)  # all items have the same map
         r = each.mean(0) / own
         return r + (each - r * each[:, :1]) / own
 
@@ -51,12 +52,12 @@ class FeatureNeighbours:
 def feature_neighbours(
     model: nn.Module, batches: Iterable[Any], *, layers: Sequence[str] | None = None, radius: int = 4
 ) -> FeatureNeighbours:
-    """Covariance of feature-map points with those up to `radius` away, over items, by depth; without dropout.
+    """Covariance over items of feature-map points with those up to `radius` away, by depth; without dropout.
 
-    Goes through the batches twice: for the means, then for the products. `layers` as for `feature_variance`.
+    The batches are read twice: for the means, then for the products. `layers` are as in `feature_variance`.
     """
     positive("radius", radius)
-    chosen, twice = layers_of(model, layers), list(several(batches))
+    chosen, twice = layers_of(model, layers), list(each_batch(batches))
     total: dict[str, Tensor] = {}
     items = 0
     for _, found in passes(model, twice, chosen):
@@ -74,7 +75,7 @@ def feature_neighbours(
 
 
 def _products(e: Tensor, radius: int) -> Tensor:
-    """[items, distances]: the mean over channels and points of e(p) e(p + d), d along either axis."""
+    """Return [items, distances]: the mean over channels and points of e(p) e(p + d), with d along either axis."""
     columns = []
     for d in range(min(radius, *(n - 1 for n in e.shape[2:])) + 1):
         down = e[:, :, d:] * e[:, :, : e.shape[2] - d]

@@ -1,9 +1,9 @@
-"""How much do feature maps vary, by depth? Ensembles and smoothing make them vary less (SS Prop. 2.1, Fig. 5).
+"""Standard deviation of feature maps, by depth. Ensembles and smoothing lower it (SS Prop. 2.1, Fig. 5).
 
     model uncertainty:  standard deviation of each point over T passes with dropout
-    data uncertainty:   standard deviation over the points of a map, of one pass
+    data uncertainty:   standard deviation over the points of a map, in one pass
 
-Both are averaged over channels, as in the paper, and here over points and items too. Intervals are over items.
+Both are averaged over channels, as in the paper, and here also over points. Means and intervals are over items.
 """
 
 from __future__ import annotations
@@ -24,28 +24,31 @@ from calibrant.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class FeatureVariance:
-    """Each layer in the order of execution; `model` is None for a network without dropout."""
+    """The layers are in the order of execution; `model` is None for a network without dropout."""
 
-    layers: tuple[str, ...]
-    sizes: tuple[tuple[int, int], ...]  # of the maps
+    sizes: dict[str, tuple[int, int]]  # layer → height and width of its maps
     data: Tensor  # [layers, items]
     model: Tensor | None  # [layers, items]
 
     @property
+    def layers(self) -> tuple[str, ...]:
+        """The names of the layers."""
+        return tuple(self.sizes)
+
+    @property
     def ends(self) -> list[int]:
-        """Places of the layers that end a stage: a run of equally large maps."""
-        named = dict(zip(self.layers, self.sizes, strict=True))
-        return [self.layers.index(name) for name in stage_ends(named)]
+        """The indices of the layers that end a stage: a run of equally large maps."""
+        return [self.layers.index(name) for name in stage_ends(self.sizes)]
 
     def of(self, kind: str) -> Tensor:
-        """Of "model" or "data" uncertainty, [layers, items]."""
+        """Return the "model" or the "data" uncertainty, [layers, items]."""
         found = self.data if kind == "data" else self.model
         if found is None:
             raise InputError("a network without dropout has no model uncertainty; ask for 'data'")
         return found
 
     def at_ends(self, kind: str) -> Tensor:
-        """[items]: the mean over the ends of the stages."""
+        """Return [items]: the mean over the ends of the stages."""
         return self.of(kind)[self.ends].mean(0)
 
 
@@ -57,7 +60,7 @@ def feature_variance(
     passes: int = 10,
     seed: int = 0,
 ) -> FeatureVariance:
-    """Standard deviations of feature maps, of model and of data uncertainty, by depth; items from all batches.
+    """Standard deviations of feature maps by depth: model uncertainty (over dropout masks) and data uncertainty.
 
     `layers` are names of modules; by default the network's building blocks.
     """
@@ -83,4 +86,4 @@ def feature_variance(
                 deviation = (squares[name] / j).sqrt()
                 of_model.setdefault(name, []).append(deviation.double().mean((1, 2, 3)).cpu())
     stacked = [torch.stack([torch.cat(rows) for rows in kind.values()]) for kind in (data, of_model) if kind]
-    return FeatureVariance(tuple(data), tuple(sizes.values()), stacked[0], stacked[1] if masks else None)
+    return FeatureVariance(sizes, stacked[0], stacked[1] if masks else None)

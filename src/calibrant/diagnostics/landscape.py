@@ -1,11 +1,11 @@
-"""The loss around a network's weights, on a plane (Li et al. 2018; SS Fig. 7 and C.2).
+"""The loss around a network's weights on a plane (Li et al. 2018; SS Fig. 7 and C.2).
 
     L(a, b) = loss at θ + a·u + b·v
 
-A random plane has *filter-normalised* directions: each filter of u is as long as that filter of θ, so that networks of
-other scales can be compared; biases and BatchNorm stay where they are. A plane through three checkpoints has the first
-at (0, 0), the second at (1, 0) and the third on the upper half; it takes BatchNorm's statistics along. With dropout,
-every mask is a landscape of its own (SS Fig. C.2: the same plane, and the loss fluctuates).
+A random plane has *filter-normalised* directions: each filter of u is as long as the same filter of θ, so that networks
+whose weights have other scales can be compared. Biases and BatchNorm do not move. A plane through three checkpoints has
+the first at (0, 0), the second at (1, 0) and the third in the upper half; BatchNorm's statistics move too. With
+dropout, every mask has a landscape of its own on the same plane (SS Fig. C.2).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.diagnostics.curvature import Loss, class_logits, several
+from calibrant.diagnostics.batches import each_batch, labelled
+from calibrant.diagnostics.curvature import Loss, class_logits
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import Network, evaluating, positive
-from calibrant.ensembles.inputs import moved, unpack
 from calibrant.ensembles.perturbation import rewritten
 from calibrant.errors import InputError
 from calibrant.files import hashed
@@ -34,7 +34,7 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Plane:
-    """Two directions in the space of a network's state, and the places of checkpoints on it."""
+    """Two directions in the space of a network's state, and the coordinates of checkpoints on their plane."""
 
     u: dict[str, Tensor]
     v: dict[str, Tensor]
@@ -43,7 +43,7 @@ class Plane:
 
 @dataclass(frozen=True, eq=False)
 class Landscape:
-    """Mean loss of each batch at each point, [masks, len(b), len(a), batches]; row by row of b."""
+    """The mean loss of each batch at each point: `each` is [masks, len(b), len(a), batches]."""
 
     a: Tensor
     b: Tensor
@@ -52,18 +52,18 @@ class Landscape:
 
     @property
     def loss(self) -> Tensor:
-        """[masks, b, a]: the mean over batches."""
+        """The mean over batches, [masks, len(b), len(a)]."""
         return self.each.mean(-1)
 
     def rise(self, radius: float = 0.5) -> Tensor:
-        """[batches]: by how much the loss rises, on average within `radius` of the weights and over masks."""
+        """Return [batches]: the mean rise of the loss, over masks and points within `radius` of the weights."""
         far = torch.sqrt(self.b[:, None] ** 2 + self.a**2)
         around, centre = (far <= radius) & (far > 0), far == far.min()
         return (self.each[:, around].mean(1) - self.each[:, centre].mean(1)).mean(0)
 
 
 def random_plane(model: nn.Module, seed: int = 0) -> Plane:
-    """Filter-normalised random directions; those of one seed are the same for networks of one architecture."""
+    """Return filter-normalised random directions; one seed gives networks of one architecture the same random draws."""
     rng = torch.Generator().manual_seed(seed)
     u, v = ({name: _direction(p, rng) for name, p in model.named_parameters()} for _ in range(2))
     return Plane(u, v)
@@ -78,7 +78,7 @@ def _direction(p: Tensor, rng: torch.Generator) -> Tensor:
 
 
 def plane_through(model: nn.Module, second: State, third: State) -> Plane:
-    """The plane through a network's own weights, at (0, 0), and two other checkpoints of it."""
+    """Return the plane through a network's own weights, at (0, 0), and two other checkpoints."""
     own = {name: t for name, t in model.state_dict().items() if t.is_floating_point()}
     for name, t in own.items():
         for other in (second, third):
@@ -94,7 +94,7 @@ def plane_through(model: nn.Module, second: State, third: State) -> Plane:
     v = {name: w[name] - along * u[name] for name in own}
     if (height := _dot(v, v)) <= 1e-12 * length:
         raise InputError("the three checkpoints lie on a line; pass one that does not")
-    scale = math.sqrt(length / height)  # both axes in the same unit: the way from the first checkpoint to the second
+    scale = math.sqrt(length / height)  # the unit of both axes is the distance from the first checkpoint to the second
     return Plane(u, {name: t * scale for name, t in v.items()}, ((0.0, 0.0), (1.0, 0.0), (along, 1 / scale)))
 
 
@@ -114,57 +114,54 @@ def loss_landscape(
 ) -> Landscape:
     """The loss on a grid of `points` × `points` around the weights; by default on a random filter-normalised plane.
 
-    `masks` of dropout give as many landscapes on one plane; 0 is without dropout. With `store`, a file, every row of
-    the grid is kept as it is done, and a killed computation goes on.
+    Each of `masks` dropout masks gives a landscape on the same plane; 0 switches dropout off. With `store`, a file,
+    every finished row of the grid is saved, and a computation that was killed continues there.
     """
     positive("points", points)
     if masks and not dropouts(model):
-        raise InputError(f"{type(model).__name__} has no dropout, so masks={masks} would all be alike; use masks=0")
+        raise InputError(f"{type(model).__name__} has no dropout, so all masks={masks} would be alike; use masks=0")
     plane = random_plane(model, seed) if plane is None else plane
     masked = MCDropout(model, masks) if masks else None
-    pairs = [moved(unpack(batch)[:3], next(model.parameters()).device) for batch in several(batches)]
-    if not pairs:
-        raise InputError("there are no batches to take the loss of; pass at least one")
+    device = next(model.parameters()).device
+    read = [labelled(batch, device) for batch in each_batch(batches)]
     across, up = (torch.linspace(*ends, points, dtype=torch.float64) for ends in (a, b))
-    key = _key(model, plane, pairs, (a, b, points, masks)) if store is not None else ""
-    each = _kept(Path(store), key) if store is not None else None
+    key = _key(model, plane, read, (a, b, points, masks)) if store is not None else ""
+    each = _saved(Path(store), key) if store is not None else None
     if each is None:
-        each = torch.full((max(masks, 1), points, points, len(pairs)), torch.nan, dtype=torch.float64)
+        each = torch.full((max(masks, 1), points, points, len(read)), torch.nan, dtype=torch.float64)
     for i in progress(range(points)):
         if bool(torch.isnan(each[:, i]).any()):
             for j in range(points):
                 with displaced(model, plane, float(across[j]), float(up[i])):
                     for mask, at in enumerate(each[:, i, j]):
                         member = evaluating(model) if masked is None else masked.member(mask)
-                        at.copy_(_losses(member, pairs, loss))
+                        at.copy_(_losses(member, read, loss))
             if store is not None:
                 hashed.write_tensors(Path(store), {"each": each}, {"key": key})
     return Landscape(across, up, each, plane.marks)
 
 
 @torch.no_grad()
-def _losses(member: AbstractContextManager[Network], pairs: list[Any], loss: Loss) -> Tensor:
-    """Of each batch; infinite where it is not a number, so that the row counts as done."""
+def _losses(member: AbstractContextManager[Network], batches: list[Any], loss: Loss) -> Tensor:
+    """Return the loss of each batch; NaN becomes infinite, because NaN marks a row that is not done yet."""
     with member as network:
-        found = []
-        for args, kwargs, y in pairs:
-            found.append(loss(class_logits(network, args, kwargs), y).mean())
+        found = [loss(class_logits(network, args, kwargs), y).mean() for args, kwargs, y in batches]
     return torch.nan_to_num(torch.stack(found).double().cpu(), nan=torch.inf)
 
 
 @contextmanager
 def displaced(model: nn.Module, plane: Plane, a: float, b: float) -> Iterator[None]:
-    """Inside, the network stands at (a, b); afterwards it is what it was, bit for bit."""
+    """Inside, the network has the weights of the point (a, b); afterwards its own, bit for bit."""
     held = dict(model.named_parameters()) | dict(model.named_buffers())
-    moved_ones = [(held[name].data, u, plane.v[name], name) for name, u in plane.u.items()]
+    rows = [(name, held[name].data, u, plane.v[name]) for name, u in plane.u.items()]
 
     def move(_: Sequence[Tensor]) -> None:
-        for t, u, v, name in moved_ones:
+        for name, t, u, v in rows:
             t.add_(u, alpha=a).add_(v, alpha=b)
-            if name.endswith("running_var"):  # a line through two variances leaves what a variance can be
+            if name.endswith("running_var"):  # the line through two variances also has negative points
                 t.clamp_min_(0)
 
-    with rewritten([t for t, *_ in moved_ones], move):
+    with rewritten([t for _, t, *_ in rows], move):
         yield
 
 
@@ -172,17 +169,19 @@ def _dot(a: State, b: State) -> float:
     return sum(float((a[name].double() * b[name].double()).sum()) for name in a)
 
 
-def _key(model: nn.Module, plane: Plane, pairs: list[Any], settings: Any) -> str:
+def _key(model: nn.Module, plane: Plane, batches: list[Any], settings: Any) -> str:
+    """Return a hash of everything that the losses depend on, except the loss function."""
     from torch.utils._pytree import tree_leaves
 
-    inputs = {f"{i}": t for i, t in enumerate(tree_leaves(pairs)) if isinstance(t, Tensor)}
+    inputs = {f"{i}": t for i, t in enumerate(tree_leaves(batches)) if isinstance(t, Tensor)}
     named = [dict(model.state_dict()), plane.u, plane.v, inputs]
     return hashed.tensors_hash(
         {f"{i}.{n}": t.detach().cpu() for i, held in enumerate(named) for n, t in held.items()}, str(settings)
     )
 
 
-def _kept(path: Path, key: str) -> Tensor | None:
+def _saved(path: Path, key: str) -> Tensor | None:
+    """Return the losses that an earlier call saved, if there are any."""
     if not path.is_file():
         return None
     held, head = hashed.read_tensors(path, "delete it")

@@ -1,14 +1,14 @@
-"""Calibration by level of adversarial robustness (AR §3.1, Fig. 1 and 2): who is easily attacked is badly calibrated.
+"""Calibration by level of adversarial robustness of inputs (AR §3.1, Fig. 1 and 2).
 
     for each level r:  acc(S_r),  conf(S_r),  ECE(S_r),  variance over runs of p̂ in S_r
 
-Levels are of one attacked network; the predictions may be of one run (intervals over items, those of `evaluate`) or of
-several (means over runs, Student intervals over them). Variance needs several; its interval is over items.
+AR finds that inputs which are easy to attack are badly calibrated. The levels come from attacking one network. The
+predictions come from one run (intervals over items, as in `evaluate`) or from several runs (means with Student's
+intervals over runs). The variance needs several runs; its interval is over items.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks.measures import median_distance
+from calibrant.diagnostics.intervals import student
 from calibrant.diagnostics.stability import Of, variance_over_runs
 from calibrant.errors import InputError
 from calibrant.functional.pooling import pool
@@ -28,12 +29,12 @@ from calibrant.types import SCHEMA, Estimate, Predictions
 
 METRICS = ("accuracy", "gap", "ece")
 FEW = 30
-"""Items of a level below which its ECE is mostly chance; the table says so."""
+"""With fewer items, the ECE of a level is mostly chance, and the table says so."""
 
 
 @dataclass(frozen=True)
 class LevelRow:
-    """One level, 0 the least robust. `confidence` is of the predicted class; `variance` is None with one run."""
+    """One level; 0 is the least robust. `confidence` is that of the predicted class; `variance` is None for one run."""
 
     level: int
     n: int
@@ -42,7 +43,7 @@ class LevelRow:
     gap: Estimate
     ece: Estimate
     variance: Estimate | None = None
-    distance: float | None = None  # median of the level, where distances are known
+    distance: float | None = None  # the level's median, where distances are known
 
     def to_dict(self) -> dict[str, Any]:
         out: dict[str, Any] = {"level": self.level, "n": self.n, "distance": self.distance}
@@ -54,7 +55,7 @@ class LevelRow:
 
 @dataclass(frozen=True)
 class ByLevel:
-    """All levels of one predictor (or of several runs of one training), and what the numbers are about."""
+    """All levels of one predictor, or of several runs of one training."""
 
     rows: tuple[LevelRow, ...]
     name: str = ""
@@ -73,12 +74,12 @@ class ByLevel:
         }
 
     def notes(self) -> list[str]:
-        """What a reader of the table must know."""
+        """Sentences that a reader of the table needs."""
         small = min(row.n for row in self.rows)
         over = "items of the level" if self.runs == 1 else f"{self.runs} runs (Student's t)"
         out = [f"Intervals are 95%, over the {over}; ECE has {self.bins} right-closed bins."]
         if self.runs > 1:
-            out.append(f"Variance over {self.runs} runs is of the {WORDS[self.of]}; its interval is over items.")
+            out.append(f"Variance is over {self.runs} runs, of the {WORDS[self.of]}; its interval is over items.")
         if small < FEW:
             out.append(f"A level has {small} items: its ECE is mostly chance.")
         return out
@@ -102,9 +103,9 @@ def calibration_by_level(
     intervals: bool = True,
     name: str = "",
 ) -> ByLevel:
-    """Accuracy, confidence, ECE and variance of each level. `levels[i]`, 0 … R−1, belongs to the i-th prediction.
+    """Return accuracy, confidence, ECE and variance of each level.
 
-    So does `distance[i]`; both may be tensors, arrays or lists.
+    `levels[i]` (0 … R−1) and `distance[i]` are those of item i; both may be tensors, arrays or lists.
     """
     runs = [predictions] if isinstance(predictions, Predictions) else list(predictions)
     level = _checked(runs, levels)
@@ -133,22 +134,6 @@ def calibration_by_level(
             )
         )
     return ByLevel(tuple(rows), name or runs[0].source, len(runs), of, bins)
-
-
-def student(
-    values: Sequence[float], method: str, within: tuple[float, float] = (0.0, 1.0), comparisons: int = 1
-) -> Estimate:
-    """Mean with its 95% Student interval, cut to the values that there are; without one for a single value.
-
-    Several `comparisons` share the 5% (Bonferroni)."""
-    n, mean = len(values), math.fsum(values) / len(values)
-    if n < 2:
-        return Estimate(mean)
-    from scipy.stats import t
-
-    error = math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (n - 1) / n)
-    reach = float(t.ppf(1 - 0.025 / comparisons, n - 1)) * error
-    return Estimate(mean, max(mean - reach, within[0]), min(mean + reach, within[1]), method=method)
 
 
 def _measured(p: Predictions, bins: int, intervals: bool) -> dict[str, Estimate]:

@@ -1,10 +1,10 @@
-"""Optimal ECE over the epochs of a training (RC §5.1, Fig. 4): what the best temperature would leave of the error.
+"""Optimal ECE over the epochs of a training (RC §5.1, Fig. 4): the ECE that the best temperature leaves.
 
     optimal ECE = min over T of ECE(z / T),   T and ECE on the same items
 
-It is a lower bound of what temperature scaling can reach (RC), and so no estimate of it: T is chosen on the items that
-it is judged on. RC does so on test, an *oracle* choice. If it rises while ECE falls, training spoils what a temperature
-could have used.
+It is a lower bound for temperature scaling (RC), not an estimate, because T is chosen on the items that it is judged
+on. RC chooses T on test, an *oracle* choice. If the optimal ECE rises while the ECE falls, training destroys what a
+temperature could have used.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from calibrant.metrics.conventions import BINS
 from calibrant.types import Predictions, Split
 
 TEMPERATURES = torch.logspace(-3, 3, 97, base=2.0, dtype=torch.float64)
-"""1/8 … 8 in steps of 4.4%; 1 among them."""
+"""1/8 … 8 in steps of 4.4%, including 1."""
 
 
 @dataclass(frozen=True)
 class EpochECE:
-    """One epoch: its ECE, the least that a temperature leaves of it, and that temperature."""
+    """One epoch: its ECE, the least ECE that any temperature gives, and that temperature."""
 
     epoch: int
     ece: float
@@ -37,9 +37,9 @@ class EpochECE:
 
 
 def optimal_ece(predictions: Mapping[int, Predictions], *, bins: int = BINS) -> list[EpochECE]:
-    """ECE and the least ECE that any temperature leaves, epoch by epoch.
+    """ECE, and the least ECE that any temperature gives, epoch by epoch.
 
-    From {epoch: predictions} of one part; members are pooled first.
+    `predictions` are {epoch: predictions} for one part of the data; members are pooled first.
     """
     if not predictions:
         raise InputError("there are no epochs; train with --keep-epochs, or pass {epoch: predictions}")
@@ -49,15 +49,15 @@ def optimal_ece(predictions: Mapping[int, Predictions], *, bins: int = BINS) -> 
         if p.logits is None:
             raise InputError(f"epoch {epoch}: these predictions have no logits, so no temperature can be tried")
         logits = (pool(p.logits) if p.logits.ndim == 3 else p.logits).double()
-        left = _eces(logits, p.labels.to(logits.device), bins)
-        best = min(range(len(left)), key=left.__getitem__)
-        own = left[len(left) // 2]
-        rows.append(EpochECE(epoch, own, left[best], float(TEMPERATURES[best]), p.split is Split.TEST))
+        eces = _eces(logits, p.labels.to(logits.device), bins)
+        best = min(range(len(eces)), key=eces.__getitem__)
+        at_one = eces[len(eces) // 2]
+        rows.append(EpochECE(epoch, at_one, eces[best], float(TEMPERATURES[best]), p.split is Split.TEST))
     return rows
 
 
 def _eces(logits: Tensor, labels: Tensor, bins: int) -> list[float]:
-    """The ECE at each temperature, none of which changes the predicted class."""
+    """Return the ECE at each temperature; no temperature changes the predicted class."""
     top, predicted = logits.max(-1)
     below, correct = logits - top[:, None], predicted == labels
     out = []

@@ -1,8 +1,8 @@
-"""Does PEP gain more from a network the more it is overfitted? Along one training (PEP §3.2, Fig. 3).
+"""Overfitting and PEP's gain along one training (PEP §3.2, Fig. 3): does PEP gain more where a network overfits more?
 
     overfitting = NLL on test − NLL on train,   PEP effect = NLL of the network − NLL of PEP on test
 
-Both at each epoch. σ* is found on validation items for each epoch anew, as in the paper.
+Both are measured after each epoch. σ* is fitted on validation items anew for each epoch, as in the paper.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from calibrant.diagnostics.curvature import several
+from calibrant.diagnostics.batches import each_batch
 from calibrant.ensembles.pep import MEMBERS, PEP
 from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
@@ -24,7 +24,7 @@ from calibrant.types import Predictions
 
 @dataclass(frozen=True)
 class Epoch:
-    """A checkpoint of one training: mean NLLs, and the σ* that held-out items chose for it."""
+    """The mean NLLs after one epoch, and the σ* that was fitted on held-out items."""
 
     epoch: int
     train_nll: float
@@ -53,17 +53,19 @@ def overfitting(
 ) -> list[Epoch]:
     """Overfitting and PEP's gain at every checkpoint {epoch: state dict} of `model`.
 
-    `train` and `test` are judged; σ* is found on `validation`.
+    NLLs are measured on `train` and `test`; σ* is fitted on `validation`.
     """
     if not checkpoints:
         raise InputError("there are no checkpoints; train with --keep-weights N, or pass {epoch: state_dict}")
-    network, parts = copy.deepcopy(model), [list(several(part)) for part in (train, validation, test)]
+    network, parts = copy.deepcopy(model), [list(each_batch(part)) for part in (train, validation, test)]
     rows = []
     for epoch in sorted(checkpoints):
         network.load_state_dict(checkpoints[epoch])
         pep = PEP.fit(network, parts[1], members=members, seed=seed)
-        before, after = predict(network, parts[2]), pep.predict(parts[2])
-        rows.append(Epoch(epoch, _nll(predict(network, parts[0])), _nll(before), pep.sigma, _nll(after)))
+        own = _nll(predict(network, parts[2]))
+        # with σ = 0 every member is the network, and pooling would only add rounding errors
+        pooled = _nll(pep.predict(parts[2])) if pep.sigma else own
+        rows.append(Epoch(epoch, _nll(predict(network, parts[0])), own, pep.sigma, pooled))
     return rows
 
 

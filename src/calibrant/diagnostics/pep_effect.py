@@ -1,11 +1,11 @@
-"""The PEP effect from curvature (PEP Eq. 13–20): how much likelihood a small perturbation will gain.
+"""The PEP effect predicted from curvature (PEP Eq. 13–20): how much log-likelihood a small perturbation will gain.
 
     L(σ) ≈ L(θ*) + B_σ,   B_σ = σ²/2 Σ_i ΔL_i/L_i = σ²/2 [ΔL(θ*) + tr F̃(θ*)]            (Eq. 15, 20)
 
-ΔL is the Laplacian of the log-likelihood (negative near a mode), F̃ the empirical Fisher information.
-The sum is positive where the network is overfitted. It is a second-order statement: it holds for small σ
-only, and the next term is σ⁴/8·Δ² (the paper's appendix has Eq. 28 not proportional to Eq. 29).
-All numbers here are means over items, as in the paper's figures.
+ΔL is the Laplacian of the log-likelihood (negative near a mode), F̃ the empirical Fisher information. Their sum is
+positive where the network is overfitted. The approximation is of second order and holds for small σ only; the next term
+is σ⁴/8·Δ² (in the paper's appendix, Eq. 28 is not proportional to Eq. 29). All numbers here are means over items, as in
+the paper's figures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from calibrant.diagnostics.curvature import Curvature, several
+from calibrant.diagnostics.batches import each_batch
+from calibrant.diagnostics.curvature import Curvature
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.perturbation import Where, select
 from calibrant.ensembles.sigma import sigma_curve
@@ -26,7 +27,7 @@ from calibrant.functional.trace import Trace, exact, hutchinson
 
 @dataclass(frozen=True)
 class PEPEffect:
-    """ΔL and tr F̃, per item; `predict(σ)` is B_σ, `measured` the gain that sampling found."""
+    """The sums ΔL and tr F̃ over `items`; `measured` has the gain that sampling found at each σ."""
 
     laplacian: Trace
     fisher: Trace
@@ -34,10 +35,11 @@ class PEPEffect:
     measured: tuple[tuple[float, float], ...] = ()  # (σ, mean gain in log-likelihood)
 
     def predict(self, sigma: float) -> float:
-        """B_σ / N of Eq. 20."""
+        """Return the predicted mean gain per item, B_σ / N (Eq. 20)."""
         return sigma**2 / 2 * (self.laplacian.value + self.fisher.value) / self.items
 
     def standard_error(self, sigma: float) -> float:
+        """Return the standard error of `predict(sigma)`, from the random vectors of the traces."""
         noise = math.hypot(self.laplacian.standard_error, self.fisher.standard_error)
         return sigma**2 / 2 * noise / self.items
 
@@ -52,11 +54,12 @@ def pep_effect(
     members: int = 20,
     seed: int = 0,
 ) -> PEPEffect:
-    """Curvature terms on `batches` ((x, y) pairs), and the measured gain at each of `sigmas`.
+    """The curvature terms of PEP's effect on `batches` ((x, y) pairs), and the measured gain at each of `sigmas`.
 
-    `probes=0` takes both traces exactly, by one product per parameter: small nets only.
+    `probes` is the number of random vectors of each trace. `probes=0` computes both traces exactly, with one product
+    per parameter: for small networks only.
     """
-    pairs = list(several(batches))
+    pairs = list(each_batch(batches))
     rng = torch.Generator().manual_seed(seed)
 
     def trace(kind: str, factor: int) -> Trace:

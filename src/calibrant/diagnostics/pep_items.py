@@ -1,8 +1,8 @@
-"""What PEP does to each item: the change of p(true), answers corrected and spoiled (PEP Fig. 2c), and who pays for it.
+"""The effect of PEP on each item: the change of p(true), and the answers that it corrects or spoils (PEP Fig. 2c).
 
     gain_i = ln (1/m) Σ_j p(y_i; x_i, θ_j) − ln p(y_i; x_i, θ*),      Σ_i gain_i ≈ B_σ, the PEP effect (Eq. 15)
 
-The paper notes under Eq. 15 that items of low likelihood may dominate the effect: `share_of_low` says how far they do.
+The paper notes under Eq. 15 that items of low likelihood may dominate the effect; `share_of_low` is their share.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant.diagnostics.curvature import several
-from calibrant.diagnostics.levels import student
+from calibrant.diagnostics.batches import each_batch
+from calibrant.diagnostics.intervals import UNBOUNDED, student
 from calibrant.ensembles.pep import PEP
 from calibrant.ensembles.single import predict
 from calibrant.errors import InputError
@@ -25,28 +25,28 @@ from calibrant.types import Estimate
 
 @dataclass(frozen=True, eq=False)
 class PEPItems:
-    """Per item: log p of the label by the model, by each member and by PEP; classes predicted before and after."""
+    """For each item, ln p(true) by the network, by each member and by PEP, and the predicted classes."""
 
     baseline: Tensor  # [N] ln p(true)
     members: Tensor  # [M, N] ln p(true)
     pooled: Tensor  # [N] ln p(true)
-    before: Tensor  # [N] predicted class
-    after: Tensor  # [N] predicted class
+    before: Tensor  # [N] class that the network predicts
+    after: Tensor  # [N] class that PEP predicts
     labels: Tensor  # [N]
 
     @property
     def gain(self) -> Tensor:
-        """Change of ln p(true)."""
+        """The change of ln p(true)."""
         return self.pooled - self.baseline
 
     @property
     def corrected(self) -> Tensor:
-        """Places of items that PEP corrects, the largest change of p(true) first."""
+        """The positions of the items that PEP corrects, the largest gain of p(true) first."""
         return self._where((self.before != self.labels) & (self.after == self.labels), 1)
 
     @property
     def spoiled(self) -> Tensor:
-        """Places of items that PEP spoils, the largest loss of p(true) first."""
+        """The positions of the items that PEP spoils, the largest loss of p(true) first."""
         return self._where((self.before == self.labels) & (self.after != self.labels), -1)
 
     def _where(self, mask: Tensor, sign: int) -> Tensor:
@@ -55,14 +55,13 @@ class PEPItems:
         return found[change[found].argsort(descending=True, stable=True)]
 
     def effect(self) -> Estimate:
-        """Mean gain over items, with its 95% interval."""
-        within = (float("-inf"), float("inf"))
-        return student(self.gain.tolist(), "Student's t over items", within)
+        """Return the mean gain over items with its 95% interval."""
+        return student(self.gain.tolist(), "Student's t over items", UNBOUNDED)
 
     def share_of_low(self, share: float = 0.1) -> float | None:
-        """How much of the total gain comes from the `share` of items that the model gives the lowest likelihood.
+        """Return the part of the total gain that comes from the `share` of items with the lowest likelihood.
 
-        None where PEP gains nothing. Above 1: the other items lose.
+        It is None where PEP gains nothing, and above 1 where the other items lose.
         """
         total = float(self.gain.sum())
         if not 0 < share <= 1:
@@ -74,12 +73,12 @@ class PEPItems:
 
 
 def pep_items(pep: PEP, batches: Iterable[Any]) -> PEPItems:
-    """The effect of PEP on every item: change of p(true), answers corrected and spoiled, members one by one."""
-    pairs = list(several(batches))
+    """The effect of PEP on every item: change of p(true), and answers corrected and spoiled."""
+    pairs = list(each_batch(batches))
     plain = predict(pep.model, pairs, device=pep.home)
     perturbed = pep.predict(pairs, keep_members=True)
     assert plain.logits is not None and perturbed.logits is not None
-    # with σ = 0 every member is the model, and pooling would leave nothing but rounding
+    # with σ = 0 every member is the model, and pooling would only add rounding errors
     labels, together = plain.labels, pool(perturbed.logits.double()) if pep.sigma else plain.logits
 
     def of_label(logits: Tensor) -> Tensor:

@@ -1,12 +1,12 @@
-"""How much does dropout make the loss fluctuate, by size of a training-phase ensemble? (SS D.3, Fig. D.3).
+"""Expected sharpness: how much the loss fluctuates under dropout, by size of a training-phase ensemble (SS Fig. D.3).
 
     L_N       = −1/|D| Σ_i ln 1/N Σ_j p_ij                    the loss of an ensemble of N masks (Eq. 22)
     sharpness = E[max(L_N, L) − L],   L = E L_N                (Eq. 16–19)
               = √(V[L_N] / 2π)  if L_N is Gaussian             (Eq. 21 with its c, which Eq. 28 drops)
-    V[L_N]    ≈ 1/N · 1/|D|² Σ_i σ_i²/μ_i²                    (Eq. 27; σ_i², μ_i of the label's p_i over masks)
+    V[L_N]    ≈ 1/N · 1/|D|² Σ_i σ_i²/μ_i²                    (Eq. 27; μ_i, σ_i²: mean and variance of p_i over masks)
 
-So sharpness is proportional to the *standard deviation* of the loss; the paper says variance. Every item has masks of
-its own, which Eq. 23 needs; Eq. 24 needs p̄ near μ, and so fails where an item's p is sometimes nearly 0.
+So sharpness is proportional to the *standard deviation* of the loss; the paper says variance. Every item has its own
+masks, as Eq. 23 needs. Eq. 24 needs p̄ to be near μ, so it fails where an item's p is sometimes nearly 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.diagnostics.curvature import several
+from calibrant.diagnostics.batches import each_batch
 from calibrant.ensembles.dropout import MCDropout, dropouts
 from calibrant.ensembles.ensemble import positive
 from calibrant.errors import InputError, NotApplicableError
@@ -32,12 +32,12 @@ PASSES = 200
 
 @dataclass(frozen=True, eq=False)
 class Sharpness:
-    """ln p of the label by every mask, [passes, items]; everything else follows from it."""
+    """ln p of the label under every mask, [passes, items]; everything else follows from it."""
 
     log_p: Tensor
 
     def losses(self, size: int = 1) -> Tensor:
-        """[passes // size]: the loss of one ensemble of `size` masks after the other; no mask is used twice."""
+        """Return the losses of ensembles of `size` masks, [passes // size]; no mask is used twice."""
         groups = len(self.log_p) // positive("size", size)
         if groups < 2:
             raise InputError(f"{len(self.log_p)} passes make {groups} ensembles of {size}; use {2 * size} or more")
@@ -45,7 +45,7 @@ class Sharpness:
         return -(torch.logsumexp(grouped, 1) - math.log(size)).mean(1)
 
     def variance(self, size: int = 1) -> Estimate:
-        """V[L_N] with its 95% interval, χ², for a Gaussian loss as in the paper."""
+        """Return V[L_N] with its 95% χ² interval, for a Gaussian loss as in the paper."""
         from scipy.stats import chi2
 
         losses = self.losses(size)
@@ -54,12 +54,12 @@ class Sharpness:
         return Estimate(v, low, high, method=f"χ² over {n + 1} ensembles")
 
     def expected(self, size: int = 1) -> float:
-        """E[max(L_N, L) − L], with L the mean of the losses."""
+        """Return the expected sharpness E[max(L_N, L) − L], where L is the mean of the losses."""
         losses = self.losses(size)
         return float((losses - losses.mean()).clamp_min(0).mean())
 
     def predicted_variance(self, size: int = 1) -> float:
-        """V[L_N] of Eq. 27, from the spread of the predictions alone."""
+        """Return V[L_N] by Eq. 27, from the spread of the predictions alone."""
         p = self.log_p.exp()
         return float((p.var(0) / p.mean(0).square()).sum()) / (size * p.shape[1] ** 2)
 
@@ -74,11 +74,9 @@ def loss_sharpness(model: nn.Module, batches: Iterable[Any], *, passes: int = PA
     if not dropouts(model):
         raise NotApplicableError(f"{type(model).__name__} has no dropout, so its loss does not fluctuate")
     columns = []
-    for i, batch in enumerate(several(batches)):  # masks of one seed are the same in every batch
+    for i, batch in enumerate(each_batch(batches)):  # one seed would give every batch the same masks
         found = MCDropout(model, passes, seed=member_seed(seed, i)).predict([batch], keep_members=True)
         assert found.logits is not None
         log_p = torch.log_softmax(found.logits.double(), -1)
         columns.append(log_p.gather(-1, found.labels.expand(passes, -1)[..., None])[..., 0])
-    if not columns:
-        raise InputError("there are no batches to take the loss of; pass at least one")
     return Sharpness(torch.cat(columns, 1))

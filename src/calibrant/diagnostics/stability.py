@@ -1,8 +1,8 @@
-"""Stability: how much the predicted probability of an item varies over independent runs (AR §3.1).
+"""Stability: the variance of an item's predicted probability over independent runs (AR §3.1).
 
     σ² = (1/N) Σ_i 1/(M − 1) Σ_m (p̂_{m,i} − p̄_i)²,     p̄_i the mean over the M runs
 
-The paper does not say of which class p̂ is: the true one reads best, and the choice is a setting.
+The paper does not say which class p̂ is the probability of. The true class is the likeliest reading; it is a setting.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torch import Tensor
 from calibrant.errors import InputError, unknown
 
 Of = Literal["true", "predicted", "confidence", "classes"]
-"""The probability of the *true* class; of the class that the runs *predict* together; each run's own *confidence*; or
-all *classes*, their variances added up."""
+"""The probability of the *true* class, or of the class that the runs *predict* together, or each run's own
+*confidence*, or the sum of the variances of all *classes*."""
 
 
 def variance_over_runs(logits: Tensor, labels: Tensor, of: Of = "true") -> Tensor:
     """Variance over independent runs of an item's predicted probability (AR §3.1).
 
-    Per item [N], float64, from the logits [M, N, K] of M ≥ 2 runs.
+    Returns one variance per item, [N] float64, from the logits [M, N, K] of M ≥ 2 runs.
     """
     if of not in get_args(Of):
         raise unknown("variance", str(of), get_args(Of))

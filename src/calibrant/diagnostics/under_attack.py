@@ -1,8 +1,8 @@
-"""Which answers survive an attack, item by item (SS App. E, Table E.2 and Fig. E.3).
+"""The answers that survive an attack, item by item (SS App. E, Table E.2 and Fig. E.3).
 
     accuracy under attack = share of items that are right before and after,   success rate = 1 − acc_adv / acc_clean
 
-The success rate is the share of right items that the attack makes wrong (the paper's rows fit this). Intervals are
+The success rate is the share of right answers that the attack makes wrong (the paper's rows fit this). Intervals are
 Wilson's.
 """
 
@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from calibrant.attacks import Attack
-from calibrant.diagnostics.curvature import several
+from calibrant.diagnostics.batches import each_batch
 from calibrant.ensembles.inputs import unpack
 from calibrant.ensembles.single import predict
-from calibrant.errors import InputError
 from calibrant.functional.binomial import wilson
 from calibrant.functional.pooling import pool
 from calibrant.types import Estimate
@@ -27,7 +26,7 @@ from calibrant.types import Estimate
 
 @dataclass(frozen=True, eq=False)
 class UnderAttack:
-    """Each item's answer before and after the attack. An item that is wrong already counts as wrong."""
+    """Each item's answer before and after the attack. An item that was wrong before counts as wrong."""
 
     right: Tensor  # [N] bool
     survived: Tensor  # [N] bool: right, and still right under attack
@@ -46,19 +45,17 @@ class UnderAttack:
 
 
 def under_attack(predictor: Any, batches: Iterable[Any], attack: Attack) -> UnderAttack:
-    """Attack every item away from its label, and see which answers survive; ensembles through their pool.
+    """Attack every item and return which answers survive; an ensemble is attacked through its pooled prediction.
 
     The attack's bounds say how the inputs were normalised (`Bounds(mean=, std=)`).
     """
     right, survived = [], []
-    for batch in several(batches):
+    for batch in each_batch(batches):
         (x,), _, y, _ = unpack(batch)
         before = _correct(predictor, x, y)
         after = _correct(predictor, attack(predictor, x, y), y)
         right.append(before)
         survived.append(before & after)
-    if not right:
-        raise InputError("there are no batches to attack; pass at least one")
     return UnderAttack(torch.cat(right), torch.cat(survived))
 
 

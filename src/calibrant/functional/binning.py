@@ -100,10 +100,6 @@ class BinSums:
     def total(self) -> Tensor:
         return self.count.sum(-1, keepdim=True)
 
-    def weighed(self, weights: Tensor) -> BinSums:
-        """Rows of these under weights [B, rows]."""
-        return BinSums(weights @ self.count, weights @ self.confidence, weights @ self.correct)
-
     @property
     def mass(self) -> Tensor:
         """Share of the items that each bin holds."""

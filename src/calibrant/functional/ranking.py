@@ -73,9 +73,6 @@ def run_weights(ranking: Ranking, correct: Tensor, weights: Tensor | None = None
     """(good, bad), each [B, R], most confident run first."""
     hit = ranking.ranked(correct).double()
     w = torch.ones_like(hit)[None] if weights is None else ranking.ranked(weights).double()
-    if ranking.runs < len(hit) and not (w.requires_grad or w.is_cuda):
-        good = _products(ranking, w, hit)
-        return good, run_sums(ranking, w) - good
     good = w * hit
     bad = w - good
     if ranking.runs == len(hit):
@@ -89,22 +86,6 @@ def run_sums(ranking: Ranking, values: Tensor) -> Tensor:
         return values.new_zeros(len(values), ranking.runs).index_add(1, ranking.run, values)
     first = ranking.start[:-1].numpy()
     return torch.from_numpy(np.add.reduceat(values.numpy(), first, axis=1))
-
-
-STRETCH = 1 << 18
-"""Products held at a time."""
-
-
-def _products(ranking: Ranking, w: Tensor, hit: Tensor) -> Tensor:
-    """Sums [B, R] over the runs of w · hit, some whole runs at a time: millions of products are never held at once."""
-    start, out = ranking.start, []
-    step = max(1, STRETCH * ranking.runs // w.numel())
-    for first in range(0, ranking.runs, step):
-        at = start[first : first + step + 1]
-        low, high = int(at[0]), int(at[-1])
-        part = w[:, low:high] * hit[low:high]
-        out.append(np.add.reduceat(part.numpy(), (at[:-1] - low).numpy(), axis=1))
-    return torch.from_numpy(np.concatenate(out, 1))
 
 
 def run_maxima(ranking: Ranking, values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""The named table of metrics. A new one is a function here, a line in the table, a case in a test."""
+"""The table of metrics. A new metric is one function, one line in `METRICS`, and one case in a test."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from calibrant.errors import suggest_names
 from calibrant.metrics import calibration as c
 from calibrant.metrics import proper as p
 from calibrant.metrics import refinement as r
+from calibrant.metrics.panel import Metric, Panel
 from calibrant.metrics.proper import Mean
 from calibrant.metrics.refinement import Ranked
-from calibrant.metrics.table import Metric, Panel
 
 METRICS: dict[str, Metric] = {
     m.name: m

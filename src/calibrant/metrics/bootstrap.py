@@ -1,11 +1,11 @@
-"""Bootstrap: of ordered cells, of items, or of whole groups of them.
+"""The bootstrap, on ordered cells or on units (items, or whole groups of items).
 
-A ranking sees an item only through its cell, so a replicate of N items is a multinomial draw of cells, whatever N is.
-Runs of ties are cells; neighbouring ones are merged until at most `CELLS` are left. A metric of a replicate then moves
-by what a tie inside a cell of N/CELLS items is worth, and the interval is of deviations from the same metric on the
-same cells, so that the merge cancels. Memory, streams and the two sets of an OOD test share this.
+One set of scores: a ranking depends on an item only through its cell, so a replicate of N items is a multinomial draw
+of cells, whatever N is. Runs of ties are cells, and neighbouring ones are merged until at most `CELLS` are left. The
+merge adds ties inside cells of N/CELLS items and so moves the metric a little. The interval therefore uses deviations
+from the same metric on the same cells. `with_bca` serves scores in memory, streams and the two sets of an OOD test.
 
-Comparisons need weights on items, which both predictors see; groups are drawn whole (`groups`).
+Comparisons draw items, which both predictors see, and groups are drawn whole: see `bootstrap` and `units`.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from calibrant.functional.ranking import Ranking, cell_of, merged
 from calibrant.functional.scores import Scores
 from calibrant.metrics.bca import interval
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.table import Metric, Panel
-from calibrant.metrics.units import GroupPanel, Groups, pays
+from calibrant.metrics.panel import Metric, Panel
+from calibrant.metrics.units import Groups, UnitPanel
 from calibrant.types import Estimate
 
 CELLS = 1024
-"""Cells that a replicate sees."""
+"""The most cells that replicates are drawn from."""
 
-_HELD = 1 << 17  # numbers of a chunk of replicates: they stay in the cache
-_PLAIN = 4  # items in a cell
+_HELD = 1 << 17  # numbers in a chunk of drawn cells, which then stays in the cache
+_FEW_ITEMS = 4  # up to this many items per cell, items are drawn instead of cells
+_CHUNK = 1 << 22  # numbers in a chunk of drawn units
 
 Ranked = Callable[[Tensor, Tensor], Mapping[str, Tensor]]
-"""(good [B, C], bad [B, C]), the highest scores first → each metric's values [B], in 0…1."""
-
-_CHUNK = 1 << 22  # weights held at a time
+"""(good [B, C], bad [B, C]), highest scores first → the values [B] of each metric, in 0…1."""
 
 
 def merge(*columns: Tensor, cells: int = CELLS) -> tuple[Tensor, ...]:
-    """Columns [R] of ordered runs, summed into at most `cells` cells of about N/cells items; (good, bad) come first."""
+    """Columns [R] of ordered runs, summed into at most `cells` cells of about N/cells items each.
+
+    The first two columns are the correct and the incorrect items.
+    """
     size = columns[0] + columns[1]
     if len(size) <= cells:
         return columns
@@ -48,9 +50,9 @@ def merge(*columns: Tensor, cells: int = CELLS) -> tuple[Tensor, ...]:
 
 
 def draws(counts: Tensor, replicates: int, generator: np.random.Generator) -> Iterator[Tensor]:
-    """How many items each cell [C] gets when all are drawn again with replacement: [B, C], chunk by chunk."""
+    """Items in each cell when all items are drawn again with replacement, [B, C], chunk by chunk."""
     n, c = int(counts.sum()), len(counts)
-    few = n <= _PLAIN * c  # drawing items is then faster than drawing multinomials
+    few = n <= _FEW_ITEMS * c  # then drawing items is faster than drawing multinomials
     cell = np.repeat(np.arange(c), counts.numpy().astype(np.int64)) if few else np.empty(0, np.int64)
     share = (counts / n).numpy()
     step = max(1, _HELD // c)
@@ -65,7 +67,7 @@ def draws(counts: Tensor, replicates: int, generator: np.random.Generator) -> It
 
 
 def resampled(good: Tensor, bad: Tensor, resampling: Resampling, *, apart: bool) -> Iterator[tuple[Tensor, Tensor]]:
-    """Replicates of (good [C], bad [C]), in chunks [B, C]; `apart`: each of the two is a sample of its own."""
+    """Replicates of (good [C], bad [C]) in chunks [B, C]. With `apart`, each of the two is resampled on its own."""
     generator = np.random.default_rng(resampling.seed % 2**64)
     if apart:
         yield from zip(*(draws(c, resampling.replicates, generator) for c in (good, bad)), strict=True)
@@ -88,7 +90,7 @@ def with_bca(
     method: str,
     apart: bool = False,
 ) -> dict[str, Estimate]:
-    """BCa intervals of functions of the counts; the acceleration is that of the items' influences."""
+    """BCa intervals of functions of the cells' counts."""
     good, bad = (c.cpu() for c in merge(good.double(), bad.double()))
     chunks = [compute(g, b) for g, b in resampled(good, bad, resampling, apart=apart)]
     slopes = _influences(compute, (good, bad), apart)
@@ -102,7 +104,7 @@ def with_bca(
 
 
 def _influences(compute: Ranked, held: Sequence[Tensor], apart: bool) -> dict[str, tuple[float, float]]:
-    """Each metric's (value on the cells, acceleration Σu³ / 6(Σu²)^{3/2} of the items' influences u)."""
+    """(value on the cells, acceleration Σu³ / 6(Σu²)^{3/2}) of each metric; u are the items' influences."""
     weights = [c[None].clone().requires_grad_(True) for c in held]
     out = {}
     with torch.enable_grad():
@@ -122,29 +124,23 @@ def _influences(compute: Ranked, held: Sequence[Tensor], apart: bool) -> dict[st
     return out
 
 
-def units(scores: Scores) -> tuple[str, int]:
-    """What is drawn again, and how many of them there are."""
+def resampled_units(scores: Scores) -> tuple[str, int]:
+    """What is resampled ("items" or "groups"), and how many there are."""
     if scores.group is None:
         return "items", scores.n
     return "groups", int(scores.group.max()) + 1
 
 
 def draw(n: int, replicates: int, generator: torch.Generator) -> Tensor:
-    """Counts [replicates, n] of n draws with replacement from n units."""
+    """How often each unit is drawn, [replicates, n], in n draws with replacement from n units."""
     (drawn,) = _drawn(n, [replicates], generator)
     return drawn
 
 
-def weights(group: Tensor | None, n: int, replicates: int, seed: int) -> Iterator[Tensor]:
-    """Item weights [B, n] in chunks, `replicates` rows in all; groups are drawn whole."""
-    for drawn in counts(n if group is None else int(group.max()) + 1, n, replicates, seed):
-        yield drawn if group is None else drawn[:, group]
-
-
 def counts(units: int, held: int, replicates: int, seed: int) -> Iterator[Tensor]:
-    """How often each unit was drawn, [B, units] in chunks of rows that need `held` numbers each.
+    """How often each unit is drawn, in chunks [B, units]; B is chosen so that B × `held` numbers fit into a chunk.
 
-    The chunks share their memory: one is gone when the next is asked for.
+    The chunks share their memory, so a chunk is overwritten when the next one is requested.
     """
     rows = max(1, _CHUNK // max(held, 1))
     sizes = [min(rows, replicates - start) for start in range(0, replicates, rows)]
@@ -152,8 +148,8 @@ def counts(units: int, held: int, replicates: int, seed: int) -> Iterator[Tensor
 
 
 def _drawn(n: int, sizes: Sequence[int], generator: torch.Generator) -> Iterator[Tensor]:
-    """Counts [B, n] of n draws from n units for each B of `sizes`, into the same memory: to be given fresh pages for
-    millions of items takes the system longer than to fill them."""
+    """Counts [B, n] of n draws from n units for each B of `sizes`, all in the same memory, because the system takes
+    longer to provide fresh pages than we take to fill them."""
     rows = max(sizes, default=0)
     index = torch.empty(rows, n, dtype=torch.long)
     count = torch.empty(rows * n, dtype=torch.float64)
@@ -167,9 +163,9 @@ def _drawn(n: int, sizes: Sequence[int], generator: torch.Generator) -> Iterator
 def bootstrap(
     panels: Sequence[Panel], metrics: Sequence[Metric], replicates: int, seed: int
 ) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-    """For each panel (of the same items) ({metric: value on the cells}, {metric: its replicates [B]}).
+    """({metric: value on the cells}, {metric: replicates [B]}) for each panel.
 
-    All panels see the same weights, which is what makes a comparison paired.
+    The panels hold the same items and see the same draws, which makes a comparison of them paired.
     """
     plain = [coarse(p) for p in panels]
     parts: list[dict[str, list[Tensor]]] = [{m.name: [] for m in metrics} for _ in panels]
@@ -183,21 +179,17 @@ def bootstrap(
 
 def _replicates(
     panels: Sequence[Panel], plain: Sequence[tuple[Tensor, Panel]], replicates: int, seed: int
-) -> Iterator[list[Panel]]:
-    """Chunk after chunk, each panel under the same draws."""
-    group, n, count = panels[0].scores.group, panels[0].scores.n, units(panels[0].scores)[1]
-    if group is not None and all(pays(panel, count) for _, panel in plain):
-        tables = [Groups(panel, group[order], count) for order, panel in plain]
-        for c in counts(count, max(count, CELLS), replicates, seed):
-            yield [GroupPanel(table, c) for table in tables]
-        return
-    places = _places(panels) if group is None else None  # items are drawn in an order that they decide, not the rows
-    for w in weights(group, n, replicates, seed):
-        yield [p.reweighted(w[:, which if places is None else places[which]]) for which, p in plain]
+) -> Iterator[list[UnitPanel]]:
+    """The panels under the same draws, chunk by chunk."""
+    group, count = panels[0].scores.group, resampled_units(panels[0].scores)[1]
+    unit = _places(panels) if group is None else group
+    sums = [Groups(panel, unit[order], count) for order, panel in plain]
+    for drawn in counts(count, max(count, CELLS), replicates, seed):
+        yield [UnitPanel(each, drawn) for each in sums]
 
 
 def coarse(panel: Panel) -> tuple[Tensor, Panel]:
-    """(order, the panel of the same items sorted by confidence, its runs merged into ≤ CELLS cells)."""
+    """(order, panel) of the same items sorted by confidence, with runs merged into at most CELLS cells."""
     ranking, scores = panel.ranking, panel.scores
     order = ranking.positions
     cell = merged(ranking, CELLS)
@@ -208,7 +200,8 @@ def coarse(panel: Panel) -> tuple[Tensor, Panel]:
 
 
 def _places(panels: Sequence[Panel]) -> Tensor:
-    """Where each item stands when items are sorted by all that the panels say of them, the first panel first."""
+    """The place of each item when items are sorted by all their scores, so that draws do not depend on the order of the
+    rows."""
     keys = []
     for s in (p.scores for p in panels):
         columns = [c for c in (s.log_error, s.brier, s.log_p_label) if c is not None]

@@ -1,6 +1,7 @@
-"""Calibration errors of confidence: norms of the gaps of ordered cells (ECE and its variants, KS); debiased; classwise.
+"""Calibration errors of confidence: norms of the gaps of ordered cells (ECE and its variants, KS), debiased ECE and
+classwise ECE.
 
-With δ_c = (Σ conf − Σ correct)/N in cell c, which holds a share m_c of the items with the mean confidence p_c:
+Cell c holds a share m_c of the items, with the mean confidence p_c. With its gap δ_c = (Σ conf − Σ correct)/N:
 
     ece         Σ |δ_c|                        over bins of equal width (ece_mass: of equal mass; Nixon 2020)
     ece_l2      √Σ δ_c²/m_c                    the root mean square of conf_c − acc_c
@@ -9,8 +10,8 @@ With δ_c = (Σ conf − Σ correct)/N in cell c, which holds a share m_c of the
     oe          Σ p_c · max(δ_c, 0)            overconfidence error (Thulasidasan 2019)
     ks          max_t |Σ_{conf_c ≤ t} δ_c|     over runs of equal confidence (Gupta 2021)
 
-A line here is all that such an error needs: its value, its interval (`calibration_intervals`) and its differences
-(`paired`) are made from the same vector and norm.
+One line here defines such an error. Its value, its interval (`calibration_intervals`) and its differences (`paired`)
+are computed from the same vector and norm.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from torch import Tensor
 from calibrant.functional.scores import Scores
 
 if TYPE_CHECKING:
-    from calibrant.metrics.table import Metric, Panel
+    from calibrant.metrics.panel import Metric, Panel
 
 Kind = Literal["width", "mass", "walk"]
-"""Cells: bins of equal width, of equal mass, or runs of equal confidence from the least confident up."""
+"""What the cells are: bins of equal width, bins of equal mass, or runs of equal confidence (least confident first)."""
 
 Side = Literal["both", "over", "under", "walk"]
-"""Which sign of gap moves an error; along a walk, all of one sign."""
+"""Which gaps an error counts: all, overconfident ones, underconfident ones, or the cumulative sum ("walk") of KS."""
 
 
 @dataclass(frozen=True)
 class Norm:
-    """The size of a vector [..., C], and how far a change of the vector can (lower, raise) it."""
+    """`size`: the norm of a vector [..., C]. `reach`: how far a change of the vector can (lower, raise) the norm."""
 
     size: Callable[[Tensor], Tensor]
     reach: Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -59,8 +60,10 @@ RISING = Norm(_rising, lambda change: (_rising(-change), _rising(change)))
 
 @dataclass(frozen=True)
 class GapError:
-    """An error that is the norm of a vector, linear in the gaps δ [..., C]. `vector` sees δ and the cells' `mass` and
-    `mean_confidence`."""
+    """An error that is the norm of a vector which is linear in the gaps δ [..., C].
+
+    `vector` is given δ and the cells, of which it may use `mass` and `mean_confidence`.
+    """
 
     cells: Kind = "width"
     norm: Norm = SUM
@@ -78,7 +81,7 @@ class GapError:
 
 
 def _held(mass: Tensor) -> Tensor:
-    """Cells without items have no gap, whatever it is divided by."""
+    """The mass as a divisor: the gap of a cell without items is 0, not 0/0."""
     return mass.clamp_min(1e-300)
 
 
@@ -93,15 +96,15 @@ KS = GapError("walk", LARGEST, lambda delta, cells: torch.cumsum(delta, -1), "wa
 
 
 def gap(scores: Scores) -> Tensor:
-    """Confidence − correctness of each item: a positive mean is overconfident."""
+    """Confidence − correctness of each item; a positive mean is overconfident."""
     return scores.confidence - scores.correct.double()
 
 
 def ece_debiased(panel: Panel) -> Tensor:
-    """ECE less its own upward bias (Kumar 2019 §G, in closed form), not below 0.
+    """ECE minus its upward bias (Kumar 2019 §G, in closed form), at least 0.
 
-    With accuracy of bin b ~ N(acc_b, acc_b(1−acc_b)/n_b), the expectation of |gap| is a folded
-    normal's; what it exceeds the observed |gap| by is the bias.
+    If the accuracy of bin b is normal, N(acc_b, acc_b(1 − acc_b)/n_b), then |gap| is a folded normal. Its expectation
+    minus the observed |gap| is the bias.
     """
     s = panel.width
     acc = s.accuracy
@@ -111,7 +114,7 @@ def ece_debiased(panel: Panel) -> Tensor:
 
 
 def estimated(metric: Metric) -> GapError | None:
-    """The error of gaps that a metric is an estimate of: what its interval is about."""
+    """The error of gaps that a metric estimates, and that its interval is about; None for any other metric."""
     if metric.compute is ece_debiased:
         return ECE
     return metric.compute if isinstance(metric.compute, GapError) else None

@@ -1,14 +1,14 @@
-"""Intervals of calibration errors by inverting a test (debiased, and aware of the boundary at 0).
+"""Intervals of calibration errors by inverting a test: debiased, and valid at the boundary 0.
 
-A plain bootstrap of ECE resamples noise on top of noise: it covers 0% when the model is calibrated.
-Here the question is asked the other way round: which population errors would make the observed one
-unsurprising? Along a line of population gaps, fixed + t · direction, t ≥ 0, the statistic is simulated
-(`calibration_cells.observed_gaps`, common random numbers) and the interval is the range of the population's value
-over those t at which the observed statistic lies between the 2.5% and 97.5% quantiles.
+A plain bootstrap of ECE adds noise to noise: when the model is calibrated, it covers 0% of the time. A test inversion
+asks instead which population errors would make the observed error unsurprising. The statistic is simulated
+(`calibration_cells.observed_gaps`, always with the same random numbers) along a line of population gaps
+fixed + t · direction, t ≥ 0. The interval is the range of the population's error over those t at which the observed
+statistic lies between the 2.5% and 97.5% quantiles of the simulation.
 
-The shape of the gaps is itself uncertain, and it matters: noise adds more to Σ|δ| where true gaps are
-0. So the lower end is sought along a *concentrated* line (gaps shrunk to 0 where noise explains them)
-and the upper end along a *spread* one (no gap below its standard error); each errs on the wide side.
+The shape of the gaps is uncertain too, and it matters, because noise adds most to Σ|δ| where the true gaps are 0. So
+the lower end is found on a *concentrated* line (gaps are shrunk to 0 where noise explains them) and the upper end on a
+*spread* line (no gap is below its standard error). Each choice makes the interval wider rather than narrower.
 """
 
 from __future__ import annotations
@@ -36,44 +36,46 @@ GRID = torch.tensor(
      1.05, 1.15, 1.3, 1.5, 1.75, 2, 2.4, 3, 4, 6, 10, 50), dtype=torch.float64,
 )
 # fmt: on
-"""Values of t that are simulated; between them quantiles are interpolated."""
+"""Values of t at which the statistic is simulated; quantiles in between are interpolated."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """Population gaps fixed + t · direction over GRID, and what would be observed at each."""
+    """The population gaps fixed + t · direction for each t of GRID, and simulated observations at each."""
 
     gap: Tensor  # [T, C]
     drawn: Tensor  # [T, S, C]
 
 
 def concentrated(cells: Cells) -> Tensor:
-    """A direction of few gaps: shrunk ones, or all of them where noise explains each."""
+    """A direction with few gaps: the shrunk ones, or the observed ones if noise explains all of them."""
     shape = shrunk(cells)
     return shape if bool(shape.abs().any()) else cells.gap
 
 
 def shrunk(cells: Cells) -> Tensor:
-    """Gaps less what noise explains: g · (1 − sd²/g²)₊ (non-negative garrotte)."""
+    """Gaps without the part that noise explains: g · (1 − sd²/g²)₊ (non-negative garrotte)."""
     g = cells.gap
     return g * (1 - (cells.sd / g.abs().clamp_min(1e-300)).square()).clamp_min(0)
 
 
 def spread(cells: Cells) -> Tensor:
-    """Gaps with their standard error added in: none is 0."""
+    """Gaps with their standard errors added in quadrature, so that none is 0."""
     sign = torch.where(cells.gap < 0, -1.0, 1.0).double()
     return sign * (cells.gap.square() + cells.sd.square()).sqrt()
 
 
 def drift(cells: Cells) -> Tensor:
-    """For the walk of KS: one sign throughout, as a wrong temperature gives, p(1 − p), of the observed size;
-    turning into the observed gaps themselves as the walk leaves the noise behind (2 to 6 standard errors)."""
+    """A direction for KS: gaps of one sign, p(1 − p), as a wrong temperature causes them, scaled to the observed walk.
+
+    As the walk rises from 2 to 6 standard errors, the direction turns into the observed gaps.
+    """
     shape = cells.mean_confidence * (1 - cells.mean_confidence) + 1e-12
     walk = torch.cumsum(cells.mass * cells.gap, -1)
     size = walk.abs().max() / torch.cumsum(cells.mass * shape, -1).abs().max()
     q = (cells.accuracy * cells.count + cells.mean_confidence) / (cells.count + 1)
     error = ((cells.mass * (q * (1 - q)).clamp_min(0)).sum() / cells.n).sqrt()
-    clear = ((walk.abs().max() / error.clamp_min(1e-300) - 2) / 4).clamp(0, 1)  # certain and right: no noise, no walk
+    clear = ((walk.abs().max() / error.clamp_min(1e-300) - 2) / 4).clamp(0, 1)  # error = 0 if all are certain, right
     return clear * cells.gap + (1 - clear) * shape * size * torch.sign(walk[walk.abs().argmax()])
 
 
@@ -83,8 +85,8 @@ def line(cells: Cells, side: Side, end: Literal["low", "high"], random: Noise) -
     if side in ("over", "under"):
         sign = 1.0 if side == "over" else -1.0
         signed = sign * cells.gap
-        # Gaps of the other sign do not move. For the lower end they are 0 unless they are real, which lets
-        # noise explain the most; for the upper end they are as observed, which lets it explain little.
+        # Gaps of the other sign stay fixed. For the lower end they are 0 unless they are clearly real, so that noise
+        # explains as much as it can. For the upper end they are as observed, so that noise explains little.
         if end == "low":
             fixed = torch.where(signed < -2.5 * cells.sd, cells.gap, 0.0)
             shape = torch.where(sign * shape > 0, shape, 0.0)
@@ -97,9 +99,10 @@ def line(cells: Cells, side: Side, end: Literal["low", "high"], random: Noise) -
 
 
 def surely_largest(cells: Cells, level: float) -> float:
-    """Lower end for the largest gap: the best of the bins' own exact bounds (Clopper–Pearson), all valid at once.
+    """The lower end for the largest gap: the best of the bins' exact bounds (Clopper–Pearson), valid for all at once.
 
-    The distribution of a maximum is ruled by bins with an item or two, which can say nothing."""
+    A simulated maximum would be dominated by bins that hold one or two items and say nothing.
+    """
     tail = (1 - level) / 2 / len(cells.count)
     if cells.factor is not None:
         bound = cells.gap.abs() - normal_quantile(1 - tail) * cells.sd
@@ -110,7 +113,7 @@ def surely_largest(cells: Cells, level: float) -> float:
 
 
 def interval(error: GapError, cells: Cells, low: Line, high: Line, level: float) -> tuple[float, float]:
-    """(low, high) of the population's value; 0 is in it when t = 0 is accepted."""
+    """(low, high) of the population's error. It contains 0 when t = 0 is accepted."""
     tail = (1 - level) / 2
     seen = float(error.of(cells.mass * cells.gap, cells))
     top = quantiles(error.of(low.drawn, cells), 1 - tail)
@@ -120,9 +123,10 @@ def interval(error: GapError, cells: Cells, low: Line, high: Line, level: float)
     least = 0.0 if top[0] >= seen else crossing(top, lower, seen)
     if error is ECE_MAX:
         least = surely_largest(cells, level)
-    # fewer misses than even calibrated items would show: no population on the line, and a point at 0 would be a boast
+    # With a smaller error than calibrated items would show, no t is accepted. The interval then ends at what was seen,
+    # because an interval of 0 alone would claim too much.
     most = max(least, seen if bottom[0] > seen else crossing(bottom, upper, seen))
-    if error is KS and bottom.max() <= seen:  # accuracies end at 0 and 1, and no walk is long enough to be rejected
+    if error is KS and bottom.max() <= seen:  # accuracies end at 0 and 1, so no walk on the line is large enough
         last = int(upper.argmax())
         most = max(most, min(1.0, float(upper[last]) + seen - float(bottom[last])))
     if error in (ECE, ECE_MASS, KS) and cells.factor is None and cells.certain:
@@ -131,11 +135,11 @@ def interval(error: GapError, cells: Cells, low: Line, high: Line, level: float)
 
 
 def all_alike(cells: Cells, seen: float, tail: float, least: float, most: float) -> tuple[float, float]:
-    """Both ends where every item was right, or every item wrong; only ever wider than what the lines gave.
+    """The interval where every item was right, or every item wrong; never narrower than what the lines gave.
 
-    The lines then end at an accuracy of 1 (or 0) and know nothing beyond: the interval shrank to a point, or to 0 where
-    calibrated items would have been wrong more often. What is left unknown: misses as rare as none in n (the exact
-    binomial bound, tail^(1/n)), which change the mean gap by up to `rare`, and the mean confidence itself.
+    The lines end at an accuracy of 1 (or 0), where the simulation has no noise, so their interval may shrink to a
+    point. Two things stay unknown: the rate of misses too rare to be seen in n items, at most `rare` by the exact
+    binomial bound 1 − tail^(1/n), and the mean confidence.
     """
     mean = (cells.mass * cells.mean_confidence).sum()
     variance = (cells.mass * (cells.spread + (cells.mean_confidence - mean).square())).sum()
@@ -145,12 +149,12 @@ def all_alike(cells: Cells, seen: float, tail: float, least: float, most: float)
 
 
 def quantiles(drawn: Tensor, share: float) -> Array:
-    """Of each row's draws [T, S], ten times as fast as torch's."""
+    """The quantile of each row of draws [T, S]; NumPy is ten times as fast as torch here."""
     return np.asarray(np.quantile(drawn.numpy(), share, axis=-1))
 
 
 def crossing(quantile: Array, value: Tensor, seen: float) -> float:
-    """The population's value at which the quantile, monotone in it, reaches what was seen."""
+    """The population's value at which the quantile, which rises with it, reaches the observed value."""
     above = np.flatnonzero(quantile > seen)
     if not len(above) or above[0] == 0:
         return float(value[0 if len(above) else -1])
@@ -159,7 +163,7 @@ def crossing(quantile: Array, value: Tensor, seen: float) -> float:
 
 
 def invert(c: Cells, errors: Iterable[GapError], resampling: Resampling) -> dict[GapError, tuple[float, float]]:
-    """Intervals of norms of these cells' gaps."""
+    """The interval of each error, from the gaps of these cells."""
     random = noise(len(c.count), resampling.replicates, resampling.seed)
     lines: dict[Side, tuple[Line, Line]] = {}
     out = {}
@@ -175,10 +179,10 @@ def invert(c: Cells, errors: Iterable[GapError], resampling: Resampling) -> dict
 def calibration_test(bins: Cells, resampling: Resampling) -> dict[str, Any]:
     """Is the model calibrated at all? Consistency resampling (Bröcker & Smith 2007; Vaicenavicius 2019).
 
-    If confidences are right, the answers are draws from them: the correct answers of each bin are drawn again from the
-    confidences in it, and ECE is computed again. p = share of simulations with an ECE at least as large as the observed
-    one, which counts among them, so that p is never 0. With groups, answers of a group hang together, and the
-    simulation is Gaussian with the covariance of the groups' sums instead.
+    If the confidences are right, the answers are draws from them. So the correct answers of each bin are simulated from
+    its confidences, and ECE is computed again. p is the share of simulations with an ECE at least as large as the
+    observed one. The observed one counts as a simulation, so that p is never 0. With groups the answers are dependent,
+    so the simulation is Gaussian with the covariance of the groups' sums.
     """
     observed = float((bins.mass * bins.gap).abs().sum())
     if bins.factor is not None and not bool(bins.factor.any()):

@@ -1,7 +1,8 @@
-"""`compare`: two predictors on the same items, metric by metric: better, worse, or within noise?
+"""`compare`: is one predictor better than another on the same items, metric by metric, or is it noise?
 
-Paired bootstrap of the difference, or for calibration errors inversion of a test (`paired`); Holm's correction over the
-metrics that were asked for. Items are resampled, which compares two predictors; to compare methods takes several seeds.
+The difference of a smooth metric has a paired bootstrap interval; for calibration errors a test is inverted (`paired`).
+Holm's correction covers the metrics that were asked for. Resampling items compares two *predictors*; to compare two
+methods takes several seeds.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from calibrant.errors import InputError, no_member, unknown
 from calibrant.files.data_frame import given
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS, paired
-from calibrant.metrics.bootstrap import bootstrap, units
+from calibrant.metrics.bootstrap import bootstrap, resampled_units
 from calibrant.metrics.calibration import ece_classwise, estimated
 from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
-from calibrant.metrics.evaluate import choose, points, whole
-from calibrant.metrics.intervals import rarer, too_few
+from calibrant.metrics.evaluate import checked_count, chosen_metrics, point_estimates
+from calibrant.metrics.intervals import rare_outcomes, too_few
 from calibrant.metrics.paired_noise import PairedNoise, turned
-from calibrant.metrics.table import Metric, Panel
+from calibrant.metrics.panel import Metric, Panel
 from calibrant.types import SCHEMA, Predictions, data_frame, jsonable
 
 CAUTION = "These intervals compare two predictors. To compare two methods, train each with several seeds."
@@ -33,7 +34,7 @@ _MOVES = {("low", True): "worse", ("low", False): "better", ("high", True): "bet
 
 @dataclass(frozen=True)
 class Difference:
-    """One metric of b against a. `difference` is b − a (of absolute values for a signed gap)."""
+    """One metric of b against a. `difference` is b − a; for a signed gap, |b| − |a|."""
 
     metric: str
     a: float | None
@@ -59,7 +60,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison(Shown):
-    """Differences by metric, of predictor `b` against predictor `a`: `comparison["ece"].verdict`."""
+    """The difference of predictor `b` from predictor `a` in each metric: `comparison["ece"].verdict`."""
 
     a: str
     b: str
@@ -145,24 +146,27 @@ def compare(
     classes: Sequence[Any] | None = None,
     labels_key: str | None = None,
 ) -> Comparison:
-    """b against a on the same items. Logits and `labels` (`probs=True`: probabilities), `Predictions`, or data frames
-    whose column `labels_key` holds the labels. Labels of text need `classes`, the names in the order of the scores."""
+    """Compare predictor b with predictor a on the same items.
+
+    `a` and `b` are logits with `labels` (probabilities with `probs=True`), `Predictions`, or data frames whose column
+    `labels_key` holds the labels. Text labels need `classes`, the class names in the order of the scores.
+    """
     about: dict[str, Any] = {"classes": classes, "labels_key": labels_key, "group": group}
     both = tuple(_predictions(x, labels, probs, about) for x in (a, b))
     called = names or tuple(p.source or name for p, name in zip(both, "ab", strict=True))
     same_items(both[0], both[1], (called[0], called[1]))
-    resampling = Resampling(seed, whole("replicates", replicates, 20))
+    resampling = Resampling(seed, checked_count("replicates", replicates, 20))
     grouped = both[0].group if both[0].group is not None else both[1].group
     both = tuple(replace(p, group=grouped) for p in both)
-    panels = tuple(Panel(reduce(p, whole("bins", bins, 1))) for p in both)
-    rows = differences((both[0], both[1]), (panels[0], panels[1]), choose(metrics), resampling)
-    unit = units(panels[0].scores)[0]
+    panels = tuple(Panel(reduce(p, checked_count("bins", bins, 1))) for p in both)
+    rows = differences((both[0], both[1]), (panels[0], panels[1]), chosen_metrics(metrics), resampling)
+    unit = resampled_units(panels[0].scores)[0]
     said = conventions(bins=bins, interval=resampling.describe(unit)) | {"correction": "Holm over the metrics listed"}
     return Comparison(called[0], called[1], both[0].n, rows, said)
 
 
 def compare_all(sets: Sequence[Predictions], *, pairs: bool = False, **settings: Any) -> list[Comparison]:
-    """Every set against the first, or (`pairs`) every two of them."""
+    """Comparisons of every set with the first, or with `pairs` of every two sets."""
     chosen = combinations(sets, 2) if pairs else ((sets[0], other) for other in sets[1:])
     return [compare(a, b, **settings) for a, b in chosen]
 
@@ -173,10 +177,10 @@ def differences(
     metrics: Sequence[Metric],
     resampling: Resampling,
 ) -> tuple[Difference, ...]:
-    """One row per metric, Holm's correction and verdict included."""
-    rare, count = min(rarer(p) for p in panels), units(panels[0].scores)[1]
+    """One row per metric, with Holm's correction and the verdict."""
+    rare, count = min(rare_outcomes(p) for p in panels), resampled_units(panels[0].scores)[1]
     rows = []
-    first, second = (points(metrics, p) for p in panels)
+    first, second = (point_estimates(metrics, p) for p in panels)
     for m in metrics:
         a, b = first[m.name], second[m.name]
         row = Difference(m.name, a.value, b.value, reason=a.reason or b.reason)
@@ -197,15 +201,15 @@ def tested(
     values: Mapping[str, tuple[float, float]],
     resampling: Resampling,
 ) -> dict[str, paired.Paired]:
-    """Interval and p of the difference of each metric, from its two values."""
-    if turned(panels):  # b against a mirrors a against b: the data say whose noise is drawn first
+    """The interval and p-value of the difference in each metric, given its two values."""
+    if turned(panels):  # the data decide whose noise is drawn first, so that b against a mirrors a against b
         other = tested(both[::-1], panels[::-1], {name: (b, a) for name, (a, b) in values.items()}, resampling)
         return {name: result.mirrored() for name, result in other.items()}
     noise, level = PairedNoise(panels, resampling), resampling.level
     smooth = [m for m in map(METRICS.__getitem__, values) if estimated(m) is None and m.compute is not ece_classwise]
     drawn = bootstrap(panels, smooth, resampling.replicates, resampling.seed) if smooth else []
-    # n units that all agree can do so by chance: no bootstrap of theirs shows more than a sign test would
-    least = 2.0 ** (1 - units(panels[0].scores)[1])
+    # n units may all agree by chance, so no bootstrap of them may claim more than a sign test
+    least = 2.0 ** (1 - resampled_units(panels[0].scores)[1])
     out = {}
     for name, pair in values.items():
         m, error = METRICS[name], estimated(METRICS[name])
@@ -213,15 +217,15 @@ def tested(
             result = paired.calibration(error, noise, pair, level)
         elif m.compute is ece_classwise:
             result = paired.classwise(both, panels, pair, level)
-        else:  # what merging ranks into cells changed is taken off the replicates
+        else:  # remove from the replicates what merging ranks into cells changed
             a, b = (r[name] + (v - float(on[name])) for v, (on, r) in zip(pair, drawn, strict=True))
             result = paired.smooth(m, panels, pair, (a, b), level)
-        out[name] = paired.agreed(result, least, level)
+        out[name] = paired.reconciled(result, least, level)
     return out
 
 
 def holm(p: Mapping[str, float]) -> dict[str, float]:
-    """Holm's step-down correction: p sorted, times what is left, made monotone (Holm 1979)."""
+    """p-values after Holm's step-down correction (1979): the i-th smallest of n times n − i, made monotone."""
     out, least = {}, 0.0
     for i, (name, value) in enumerate(sorted(p.items(), key=lambda item: item[1])):
         least = max(least, min(1.0, value * (len(p) - i)))
@@ -246,7 +250,7 @@ def _judged(row: Difference, result: paired.Paired | None, adjusted: float | Non
 
 
 def same_items(a: Predictions, b: Predictions, names: tuple[str, str]) -> None:
-    """An error that names the first row in which the two are not about the same item."""
+    """Raise an error that names the first row in which the two are not about the same item."""
     if a.n != b.n:
         raise InputError(f"{names[0]} has {a.n} items and {names[1]} has {b.n}; a comparison needs the same items")
     differ = (a.labels.cpu() != b.labels.cpu()).nonzero()

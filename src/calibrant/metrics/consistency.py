@@ -1,7 +1,7 @@
-"""Steadiness along a sequence of slightly changed images: SS Eq. 37 – 39 and the flip rate of Hendrycks & Dietterich.
+"""Consistency along a sequence of slightly changed images: SS Eq. 37–39 and the flip rate of Hendrycks & Dietterich.
 
-`logits` is [T, N, K]: T = M + 1 frames of N items. Every function returns a number an item (or an item and frame) in
-float64; its mean is the metric, and its scatter over items the interval.
+`logits` is [T, N, K]: T = M + 1 frames of N items. Every function returns one float64 number per item (or per item and
+frame). The metric is its mean over items, and the interval comes from its spread.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from calibrant.errors import InputError
 
 
 def consistency(logits: Tensor) -> Tensor:
-    """Eq. 37, [N]: share of neighbouring frames with the same prediction. Higher is better."""
+    """SS Eq. 37, [N]: the share of neighbouring frames with the same prediction. Higher is better."""
     return 1 - flip_rate(logits)
 
 
 def flip_rate(logits: Tensor, against: Literal["previous", "first"] = "previous") -> Tensor:
-    """Share of frames whose prediction differs from the previous one's, [N]; lower is better.
+    """The share of frames whose prediction differs from that of the previous frame, [N]. Lower is better.
 
-    For noise, whose frames have no order, the published rate compares with the first frame, the clean image.
+    Frames of pure noise have no order. For them the published rate compares with the first frame, the clean image.
     """
     predicted = _frames(logits).argmax(-1)
     if against not in ("previous", "first"):
@@ -32,15 +32,15 @@ def flip_rate(logits: Tensor, against: Literal["previous", "first"] = "previous"
 
 
 def cross_entropy_consistency(logits: Tensor) -> Tensor:
-    """Eq. 38, [N]: −mean of f(x_i) · log f(x_{i+1}), how far the probabilities move. Lower is steadier."""
+    """SS Eq. 38, [N]: −mean of f(x_i) · log f(x_{i+1}), how far the probabilities move. Lower is better."""
     log_p = _frames(logits).double().log_softmax(-1)
     p = log_p[:-1].exp()
-    # a class that is impossible before adds nothing, even if it is impossible after
+    # a class with probability 0 before adds nothing, even if it has probability 0 after
     return -torch.where(p > 0, p * log_p[1:], 0.0).sum(-1).mean(0)
 
 
 def relative_confidence(logits: Tensor, labels: Tensor) -> Tensor:
-    """Eq. 39, [..., N]: p(true label) / max p, for logits [..., N, K]. 1 where the prediction is right."""
+    """SS Eq. 39, [..., N]: p(true label) / max p for logits [..., N, K]. It is 1 where the prediction is right."""
     if logits.ndim < 2 or labels.shape != logits.shape[-2:-1]:
         raise InputError(f"logits [..., N, K] and labels [N] do not fit: {tuple(logits.shape)}, {tuple(labels.shape)}")
     z = logits.double()

@@ -1,4 +1,4 @@
-"""The conventions that give a reported number its meaning, defined once and printed in every report."""
+"""The conventions behind a reported number, defined once and printed in every report."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ LEVEL = 0.95
 """Nominal coverage of every interval."""
 
 REPLICATES = 1000
-"""Bootstrap replicates unless told otherwise."""
+"""Default number of bootstrap replicates."""
 
 BINS = 15
-"""Bins of confidence unless told otherwise."""
+"""Default number of bins of confidence."""
 
 
 def checked_seed(seed: Any) -> int:
-    """What torch's generators take; NumPy's integers are whole numbers too."""
+    """The seed as an int that torch's generators accept; NumPy's integers are fine too."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__") or not -(2**63) <= int(seed) < 2**63:
         raise InputError(f"seed={seed!r}; it must be a whole number of at most 64 bits")
     return int(seed)
@@ -27,7 +27,7 @@ def checked_seed(seed: Any) -> int:
 
 @dataclass(frozen=True)
 class Resampling:
-    """How intervals are made: what a bootstrap draws again, how often, from which seed."""
+    """How intervals are made: from which seed, with how many replicates, at which level."""
 
     seed: int = 0
     replicates: int = REPLICATES
@@ -61,7 +61,7 @@ def conventions(
     allow_reuse: bool = False,
     interval: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """What `Report.conventions` holds."""
+    """The contents of `Report.conventions`."""
     out: dict[str, Any] = {
         "bins": bins,
         "edges": "right-closed, ((b-1)/B, b/B], zero in the first",

@@ -1,14 +1,16 @@
-"""Many corruptions of the same items in one number: plain means (SS §3.1) and those against a reference (SS Eq. 34–36).
+"""One number for many corruptions of the same items: plain means (SS §3.1), and means relative to a reference model
+(SS Eq. 34–36).
 
-    mean_error, mean_nll, mean_ece, mean_auroc      averages over types and severities, of the model alone
+    mean_error, mean_nll, mean_ece, mean_auroc      averages over types and severities, for the model alone
     mce, mcnll, mcece      (1/|C|) Σ_c [ Σ_s E_{s,c} / Σ_s E_{s,c} of the reference ],   E = error, NLL, ECE
 
-The paper calls both mCNLL; here the plain mean is `mean_nll` and the normalised one `mcnll`.
+The paper calls both versions mCNLL; here the plain mean is `mean_nll` and the normalised one is `mcnll`.
 
-An interval resamples items *jointly*: the cells show the same images, so their errors move together. Error, NLL and
-their ratios: BCa. ECE: test inversion over all cells at once (`corruption_intervals`). AUROC: each item's influence,
-summed over cells. Their coverage is measured (docs/coverage_shift.md). mCECE: the test inversion of the model's ECEs,
-with the reference's taken as given, as a published table's are: a ratio of two noisy ECEs has no interval that covers.
+A *cell* is one type at one severity. All cells show the same images, so an item is resampled in all of them at once.
+Error, NLL and their ratios have BCa intervals. ECE has a test inversion over all cells (`corruption_intervals`). AUROC
+uses the influence of each item, summed over cells. The interval of mCECE takes the reference's ECEs as given, like
+those of a published table, because no interval of a ratio of two noisy ECEs covers. Coverage is measured in
+docs/coverage_shift.md.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from calibrant.metrics import METRICS
 from calibrant.metrics.bca import influence
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.corruption_intervals import Aggregate, BinnedItems, Cell, Pair, estimates
-from calibrant.metrics.evaluate import points
-from calibrant.metrics.table import Panel
+from calibrant.metrics.evaluate import point_estimates
+from calibrant.metrics.panel import Panel
 from calibrant.types import SCHEMA, Estimate, jsonable
 
 Key = tuple[str, int]
@@ -77,7 +79,7 @@ def corruption_report(
     *,
     resampling: Resampling | None = None,
 ) -> CorruptionReport:
-    """Aggregates of one predictor's Scores by (type, severity), all of the same items in the same order."""
+    """The aggregates of one predictor, from its `Scores` by (type, severity). All hold the same items in one order."""
     checked(cells, reference)
     types, severities = list(dict.fromkeys(c for c, _ in cells)), sorted({s for _, s in cells})
     panels = {key: Panel(scores) for key, scores in cells.items()}
@@ -124,7 +126,7 @@ def corruption_report(
 
 
 def checked(cells: Mapping[Key, Scores], reference: Mapping[Key, Scores] | None) -> None:
-    """Every cell is about the same items; the reference has every cell."""
+    """Raise an error unless all cells hold the same items and the reference has every cell."""
     if not cells:
         raise InputError("no cells: at least one corruption at one severity is needed")
     for name, held in (("the model", cells), ("the reference", reference or {})):
@@ -142,12 +144,12 @@ def checked(cells: Mapping[Key, Scores], reference: Mapping[Key, Scores] | None)
 
 
 def cell_values(panel: Panel) -> dict[str, float | None]:
-    """accuracy, NLL, ECE and AUROC of one cell; None where one does not exist."""
-    return {name: e.value for name, e in points([METRICS[name] for name in CELL_METRICS], panel).items()}
+    """Accuracy, NLL, ECE and AUROC of one cell; None where a value does not exist."""
+    return {name: e.value for name, e in point_estimates([METRICS[name] for name in CELL_METRICS], panel).items()}
 
 
 def cell_of(panel: Panel, intervals: bool) -> Cell:
-    """What aggregates are made of: error and NLL by item, the bins of ECE, AUROC with its influences."""
+    """What aggregates need from a cell: error and NLL of each item, the bins of ECE, and AUROC with its influences."""
     scores = panel.scores
     cell: Cell = {"error": (scores.predicted != scores.labels).double()}
     if METRICS["nll"].missing(panel) is None:
@@ -160,6 +162,6 @@ def cell_of(panel: Panel, intervals: bool) -> Cell:
 
 
 def _means(cells: Iterable[Cell], prefix: str = "") -> dict[str, Aggregate]:
-    """The mean of each metric over these cells; one that some cell does not have has none."""
+    """The mean of each metric over these cells, for metrics that every cell has."""
     rows = tuple(cells)
     return {f"{prefix}{name}": Aggregate(name, ((rows, ()),)) for name in rows[0] if all(name in r for r in rows)}

@@ -1,12 +1,12 @@
-"""Means over corruptions, and ratios of them to a reference's, with the uncertainty of the items that all cells share.
+"""Intervals of means over corruptions, and of their ratios to a reference, where all cells share the same items.
 
-Error and NLL are means over items, so their bootstrap replicates are exact. AUROC enters by each item's influence.
+Error and NLL are means over items, so their bootstrap replicates are exact. AUROC uses the influence of each item.
 
-ECE keeps its bins. Averaging cells averages their noise but not the bias that noise gives to |gap|, so a centre with a
-spread cannot cover: the interval of a mean ECE inverts a test, as `calibration_intervals` does for one cell. Along
-lines t · shape of population gaps of all bins of all cells at once, the mean ECE is simulated with the noise that items
-bring into all cells together, and the interval is the population's value over those t at which the observed one is
-unsurprising. The lower end takes the gaps shrunk by what noise explains, the upper end none below its own noise.
+For ECE, averaging over cells reduces the noise but not the bias that noise gives to |gap|, so an interval around the
+observed mean does not cover. Its interval inverts a test, as `calibration_intervals` does for one cell: the mean ECE is
+simulated along a line t · shape of population gaps, for all bins of all cells at once and with the noise that the items
+bring into all cells together. The lower end uses gaps without the part that noise explains, the upper end gaps that are
+no smaller than their noise.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from calibrant.functional.binning import group_sums
 from calibrant.metrics import calibration_intervals
-from calibrant.metrics.bca import UNMOVED, acceleration, interval, normal_quantile, summed
-from calibrant.metrics.bootstrap import weights
+from calibrant.metrics.bca import UNMOVED, acceleration, interval, normal_quantile, sum_by_unit
+from calibrant.metrics.bootstrap import counts
 from calibrant.metrics.calibration_cells import Cells, possible
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.table import Panel
+from calibrant.metrics.panel import Panel
 from calibrant.types import Estimate
 
 NO_ERROR = "the reference makes no error on some type: nothing to divide by"
@@ -35,7 +36,7 @@ NO_ECE = "the reference has no calibration error on some type: nothing to divide
 
 @dataclass(frozen=True)
 class BinnedItems:
-    """One cell's occupied bins, and what each item adds to the gap of its bin."""
+    """The occupied bins of one cell, and what each item adds to the gap of its bin."""
 
     held: Cells
     which: Tensor  # [N] occupied bin of each item
@@ -49,14 +50,15 @@ class BinnedItems:
     def ece(self) -> float:
         return float((self.held.mass * self.held.gap).abs().sum())
 
-    def noise(self, w: Tensor) -> Tensor:
-        """What other draws of the items (weights [B, N] that sum to 1) would add to the gaps: [B, bins]."""
-        member = torch.nn.functional.one_hot(self.which, len(self.held.count)).double() * self.signed[:, None]
-        return w @ member - member.mean(0)
+    def noise(self, w: Tensor, unit: Tensor) -> Tensor:
+        """How the gaps change when the units are drawn with weights [B, U], [B, bins]."""
+        sums = group_sums(unit, w.shape[1], self.which, len(self.held.count), self.signed)
+        return w @ sums - sums.sum(0) / len(unit)
 
 
 Cell = dict[str, Any]
-"""Measure → of one cell: a value per item [N] (error, NLL, …), `BinnedItems` (ece), (value, influences [N]) (auroc)."""
+"""The measures of one cell: a value per item [N] (error, NLL, …), `BinnedItems` for "ece", and (value, influences [N])
+for "auroc"."""
 
 Pair = tuple[tuple[Cell, ...], tuple[Cell, ...]]
 """The model's cells, and the reference's."""
@@ -64,7 +66,7 @@ Pair = tuple[tuple[Cell, ...], tuple[Cell, ...]]
 
 @dataclass(frozen=True)
 class Aggregate:
-    """The mean over `ratios` of (mean of the model's cells) / (mean of the reference's; 1 where none is given)."""
+    """The mean over `ratios` of (mean of the model's cells) / (mean of the reference's cells, or 1 without them)."""
 
     measure: str
     ratios: tuple[Pair, ...]
@@ -75,13 +77,13 @@ class Aggregate:
 
     @cached_property
     def items(self) -> list[tuple[Tensor, Tensor | None]]:
-        """(above, below) of each ratio as values per item, averaged over cells: error and NLL."""
+        """(above, below) of each ratio as values per item, averaged over cells; for error and NLL."""
         mean = [[torch.stack([c[self.measure] for c in cells]).mean(0) for cells in r if cells] for r in self.ratios]
         return [(m[0], m[1] if len(m) > 1 else None) for m in mean]
 
     @cached_property
     def sizes(self) -> list[tuple[float, float]]:
-        """(above, below) of each ratio."""
+        """The values (above, below) of each ratio."""
         return [(self._mean(above), self._mean(below) if below else 1.0) for above, below in self.ratios]
 
     def _mean(self, cells: Sequence[Cell]) -> float:
@@ -97,7 +99,7 @@ class Aggregate:
         return 1 / len(self.ratios) * sum(_divided(*size) for size in self.sizes)
 
     def influence(self) -> Tensor:
-        """What one more of each item would do, [N]."""
+        """The influence of each item on the aggregate, [N]."""
         if self.measure == "auroc":
             ((cells, _),) = self.ratios
             return torch.stack([1 / len(cells) * c["auroc"][1] for c in cells]).sum(0)
@@ -107,13 +109,17 @@ class Aggregate:
             slopes.append(u if below is None else (u - a / b * ((below - b) / len(below))) / b)
         return torch.stack([1 / len(slopes) * u for u in slopes]).sum(0)
 
-    def replicates(self, w: Tensor) -> Tensor:
-        """Values [B] under weights [B, N] that sum to 1: of measures that are means over items."""
-        each = [w @ above if below is None else w @ above / (w @ below) for above, below in self.items]
+    def replicates(self, w: Tensor, unit: Tensor) -> Tensor:
+        """Values [B] under weights [B, U] of the units, for measures that are means over items."""
+
+        def mean(items: Tensor) -> Tensor:
+            return w @ torch.bincount(unit, items, minlength=w.shape[1])
+
+        each = [mean(above) if below is None else mean(above) / mean(below) for above, below in self.items]
         return torch.stack([1 / len(each) * e for e in each]).sum(0)
 
     def gaps(self) -> list[tuple[float, BinnedItems]]:
-        """A mean of ECEs as Σ factor · ECE of the model's cells, the reference's given."""
+        """The aggregate of ECEs as Σ factor · ECE over the model's cells, with the reference's ECEs as given."""
         share = 1 / len(self.ratios)
         return [
             (share * (1 / (len(above) * below)), cell["ece"])
@@ -129,7 +135,7 @@ def _divided(above: float, below: float) -> float:
 
 
 def of_items(items: Mapping[str, Tensor], resampling: Resampling | None) -> dict[str, Estimate]:
-    """Means of values per item, with their bootstrap intervals from the same resamples."""
+    """The mean of each measure, given its value for each item, with bootstrap intervals from the same resamples."""
     n = len(next(iter(items.values())))
     return estimates({name: Aggregate(name, ((({name: x},), ()),)) for name, x in items.items()}, n, None, resampling)
 
@@ -137,7 +143,7 @@ def of_items(items: Mapping[str, Tensor], resampling: Resampling | None) -> dict
 def estimates(
     wanted: Mapping[Any, Aggregate], n: int, group: Tensor | None, resampling: Resampling | None
 ) -> dict[Any, Estimate]:
-    """Values, and the intervals of all of them from the same resamples."""
+    """The value of every aggregate, with intervals from the same resamples."""
     finite = {name: math.isfinite(a.value) for name, a in wanted.items()}
     if resampling is None or n < 2:
         return {
@@ -148,12 +154,14 @@ def estimates(
     parts: dict[Any, list[Tensor]] = {name: [] for name, a in wanted.items() if a.measure not in ("ece", "auroc")}
     cells = {id(g): g for row in binned.values() for _, g in row}
     moved: dict[int, list[Tensor]] = {key: [] for key in cells}
-    for w in weights(group, n, resampling.replicates, resampling.seed):
-        w = w / w.sum(1, keepdim=True)
+    unit = torch.arange(n) if group is None else group
+    size = torch.bincount(unit).double()
+    for drawn in counts(len(size), len(size), resampling.replicates, resampling.seed):
+        w = drawn / (drawn @ size)[:, None]  # the weight of one item in each unit, so that all items sum to 1
         for name, rows in parts.items():
-            rows.append(wanted[name].replicates(w))
+            rows.append(wanted[name].replicates(w, unit))
         for key, g in cells.items():
-            moved[key].append(g.noise(w))
+            moved[key].append(g.noise(w, unit))
     noise = {key: torch.cat(rows) for key, rows in moved.items()}
     for name, a in wanted.items():
         if name in binned:
@@ -174,13 +182,13 @@ def _bootstrapped(a: Aggregate, replicates: Tensor, group: Tensor | None, level:
     e = interval(Estimate(a.value), a.value, replicates, acceleration(a.influence(), group), level, method)
     if e.low is None or e.high is None or not a.plain:
         return e
-    ((items, _),) = a.items  # a mean lies between its items: 1.0000000000000002 is rounding
+    ((items, _),) = a.items  # rounding can take the mean of ones to 1.0000000000000002
     return replace(e, low=max(e.low, float(items.min())), high=min(e.high, float(items.max())))
 
 
 def _by_influence(a: Aggregate, group: Tensor | None, level: float) -> Estimate:
-    """A mean AUROC, on the scale of its logit: near 1 the plain scale would leave [0, 1]."""
-    spread, value = float(summed(a.influence(), group).square().sum().sqrt()), a.value
+    """The interval of a mean AUROC on the logit scale, because on the plain scale it could leave [0, 1]."""
+    spread, value = float(sum_by_unit(a.influence(), group).square().sum().sqrt()), a.value
     if spread == 0 or not 0 < value < 1:
         return Estimate(value, reason=UNMOVED)
     half = normal_quantile((1 + level) / 2) * spread / (value * (1 - value))
@@ -192,7 +200,7 @@ def _by_influence(a: Aggregate, group: Tensor | None, level: float) -> Estimate:
 def mean_ece(
     parts: Sequence[tuple[float, BinnedItems]], noise: Mapping[int, Tensor], level: float
 ) -> tuple[float, float]:
-    """Ends of the interval of Σ factor · ECE; `noise` [B, bins] of each cell under the same draws."""
+    """The interval of Σ factor · ECE, given the noise [B, bins] of each cell under the same draws."""
     share = torch.cat([torch.full((len(g.held.count),), f, dtype=torch.float64) for f, g in parts])
     moved = torch.cat([noise[id(g)] for _, g in parts], 1)
     observed = sum(f * g.ece for f, g in parts)
@@ -205,7 +213,8 @@ def mean_ece(
 def _along(
     held: Sequence[Cells], shapes: Sequence[Tensor], moved: Tensor, share: Tensor, observed: float, quantile: float
 ) -> float:
-    """The population's value at which `quantile` of what is drawn meets what was observed; 0 where it begins above."""
+    """The population's value at which the quantile of the simulations equals the observed value; 0 if it is above it
+    from the start."""
     values, ends = [], []
     for t in calibration_intervals.GRID.tolist():
         gap = torch.cat([c.mass * possible(c, t * s) for c, s in zip(held, shapes, strict=True)])

@@ -2,10 +2,10 @@
 
     J = KL(p ‖ q) + KL(q ‖ p) = Σ_b (p_b − q_b) log(p_b / q_b)
 
-Noise alone makes J positive, so a bootstrap (noise upon noise) never covers two equal populations. As for ECE, a test
-is inverted instead: populations on the line r^(1−t)·p^t, r^(1−t)·q^t through the observed p, q and their mean r are
-drawn from again, and the interval is J of those t at which the observed J is unsurprising. The estimand is J of the
-population's histograms, smoothed as the observed ones are.
+Noise alone makes J positive, so a bootstrap, which adds noise to noise, never covers two equal populations. As for ECE,
+a test is inverted instead: histograms are drawn from populations r^(1−t)·p^t and r^(1−t)·q^t, on the line through the
+observed p, q and their mean r. The interval is J of the populations at those t where the observed J is unsurprising.
+The estimand is J of the population's histograms, smoothed like the observed ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from calibrant.metrics.conventions import Resampling
 from calibrant.types import Estimate
 
 LINE = torch.cat([torch.linspace(0, 1.2, 25), torch.tensor([1.35, 1.6, 2.0, 3.0])]).double()
-"""Values of t that are drawn from; between them quantiles are interpolated."""
+"""Values of t at which histograms are drawn; quantiles in between are interpolated."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Binning:
 
     bins: int = 30
     spacing: novelty.Spacing = "log"
-    smoothing: float = 0.5  # items added to each bin, so that an empty one does not make it infinite
+    smoothing: float = 0.5  # items added to each bin, because an empty bin would make J infinite
 
     def __post_init__(self) -> None:
         if self.bins < 2 or self.smoothing <= 0:
@@ -59,7 +59,7 @@ def entropy_divergence(
 
 
 def inverted(counts: Tensor, observed: float, smoothing: float, resampling: Resampling) -> tuple[float, float]:
-    """Ends of the interval, from counts [2, bins]; its lower end is 0 where equal populations are not rejected."""
+    """The interval from counts [2, bins]. Its lower end is 0 where equal populations are not rejected."""
     sizes = counts.sum(1)
     share = (counts + smoothing) / (sizes + smoothing * counts.shape[1])[:, None]
     middle = share.mean(0).log()
@@ -77,7 +77,7 @@ def inverted(counts: Tensor, observed: float, smoothing: float, resampling: Resa
         tops.append(float(torch.quantile(found, 1 - tail)))
         below.append((1 + float((found <= observed).sum())) / (1 + resampling.replicates))
     low = 0.0 if tops[0] >= observed else float(np.interp(observed, np.maximum.accumulate(tops), values))
-    # an observed J below what equal populations give is no reason to be surer than they allow: the upper tail is
-    # judged relative to theirs (as physics does for a signal upon background)
+    # An observed J that is unusually small even for equal populations must not make the interval too short. So the tail
+    # is taken relative to that of equal populations, as physicists do for a signal over background (the CLs method).
     relative = np.minimum.accumulate(np.array(below) / below[0])
     return low, max(low, float(np.interp(-tail, -relative, values)))

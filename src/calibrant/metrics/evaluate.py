@@ -1,4 +1,4 @@
-"""`evaluate`: predictions → Report. One pass over the logits, one sort, every metric with its interval."""
+"""`evaluate`: predictions → `Report`, with one pass over the logits, one sort, and an interval for every metric."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from calibrant.files.data_frame import given
 from calibrant.functional.class_names import listed
 from calibrant.functional.scores import CPU, Scores, positive_class, reduce
 from calibrant.metrics import METRICS
-from calibrant.metrics.bootstrap import units
+from calibrant.metrics.bootstrap import resampled_units
 from calibrant.metrics.conventions import BINS, REPLICATES, Resampling, conventions
 from calibrant.metrics.extras import extras
 from calibrant.metrics.intervals import with_intervals
-from calibrant.metrics.table import Metric, NoItemsError, Panel
+from calibrant.metrics.panel import Metric, NoItemsError, Panel
 from calibrant.types import Estimate, Predictions, Report, Split
 
 About = Literal["top", "positive"]
@@ -45,13 +45,13 @@ def evaluate(
     labels_key: str | None = None,
     by: Any = None,
 ) -> Report:
-    """Every metric of `metrics` (None: the default panel) with its 95% interval.
+    """Compute every metric of `metrics` (None: the default panel) with its 95% interval.
 
-    The first argument is logits ([N, K]; [M, N, K] for members), `Predictions`, or a data frame whose column
-    `labels_key` holds the labels. Labels of text need `classes`, the names in the order of the scores. Binary
-    problems may ask `about="positive"`: confidence is then the probability of class 1. `by` names a column of the
-    data frame, or holds a value per item (hospital, device): `report.by` has the main metrics of each and names the
-    worst.
+    The first argument is logits ([N, K], or [M, N, K] for members), `Predictions`, or a data frame whose column
+    `labels_key` holds the labels. Text labels need `classes`, the class names in the order of the scores. With
+    `about="positive"`, for two classes, confidence is the probability of class 1. `by` names a column of the data
+    frame, or holds one value per item (hospital, device). Then `report.by` has the main metrics of each part and names
+    the worst.
     """
     arrays = {
         "data": logits,
@@ -68,14 +68,14 @@ def evaluate(
     reused = refuse_reuse(p, allow_reuse)
     classwise = metrics is None or "ece_classwise" in metrics
     home = CPU if p.logits is None or p.group is not None else p.logits.device  # groups are drawn on the CPU
-    scores = reduce(p, whole("bins", bins, 1), classwise=classwise, home=home)
+    scores = reduce(p, checked_count("bins", bins, 1), classwise=classwise, home=home)
     if about not in ("top", "positive"):
         raise InputError(f"about={about!r} is unknown; use 'top' or 'positive'")
     if about == "positive":
         if scores.k != 2:
             raise InputError(f"about='positive' needs exactly two classes, these predictions have {scores.k}")
         scores = positive_class(scores)
-    resampling = Resampling(seed, whole("replicates", replicates, 20)) if intervals else None
+    resampling = Resampling(seed, checked_count("replicates", replicates, 20)) if intervals else None
     report = evaluate_scores(
         scores,
         metrics=metrics,
@@ -105,14 +105,14 @@ def evaluate_scores(
     split: str = "unknown",
     allow_reuse: bool = False,
 ) -> Report:
-    """The report of Scores already reduced; `resampling=None` gives values without intervals."""
-    chosen = choose(metrics)
+    """The report of `Scores`; with `resampling=None`, without intervals."""
+    chosen = chosen_metrics(metrics)
     panel = Panel(scores)
-    estimates = points(chosen, panel)
+    estimates = point_estimates(chosen, panel)
     interval = None
     if resampling is not None:
         estimates = with_intervals(panel, chosen, estimates, resampling)
-        interval = resampling.describe(units(scores)[0])
+        interval = resampling.describe(resampled_units(scores)[0])
     return Report(
         metrics=estimates,
         n=scores.n,
@@ -131,8 +131,8 @@ def evaluate_scores(
     )
 
 
-def choose(names: Sequence[str] | None) -> list[Metric]:
-    """Metrics by name, in the order asked for; None means the default panel."""
+def chosen_metrics(names: Sequence[str] | None) -> list[Metric]:
+    """The metrics of these names, in their order; None means the default panel."""
     if names is None:
         return [m for m in METRICS.values() if m.default]
     if isinstance(names, str):
@@ -143,8 +143,9 @@ def choose(names: Sequence[str] | None) -> list[Metric]:
     return [METRICS[name] for name in names]
 
 
-def points(metrics: Sequence[Metric], panel: Panel) -> dict[str, Estimate]:
-    """The values alone, fetched from a device at once; what does not exist is None with the reason."""
+def point_estimates(metrics: Sequence[Metric], panel: Panel) -> dict[str, Estimate]:
+    """The values without intervals; a value that does not exist is None, with a reason. Values on a device are fetched
+    together."""
     missing: dict[str, str | None] = {}
     found: dict[str, Tensor] = {}
     for m in metrics:
@@ -165,7 +166,7 @@ def points(metrics: Sequence[Metric], panel: Panel) -> dict[str, Estimate]:
 
 
 def refuse_reuse(p: Predictions, allow_reuse: bool) -> bool:
-    """True when these items were fitted on and the caller said so; an error when they didn't say."""
+    """Whether the map was fitted on these items. That is an error unless the caller allows it."""
     if not p.fitted_on or p.fitted_on != (p.origin or p.fingerprint()):
         return False
     if not allow_reuse:
@@ -176,8 +177,8 @@ def refuse_reuse(p: Predictions, allow_reuse: bool) -> bool:
     return True
 
 
-def whole(name: str, value: int, least: int, most: int = 10**6) -> int:
-    """The number, checked; beyond a million bins or replicates nothing is meant but a slip."""
+def checked_count(name: str, value: int, least: int, most: int = 10**6) -> int:
+    """The number, if it is whole and between `least` and `most`; more than a million bins is surely a mistake."""
     try:
         fine = not isinstance(value, bool) and int(value) == value and least <= value <= most
     except (TypeError, ValueError, OverflowError):  # None, NaN, infinity
@@ -188,12 +189,12 @@ def whole(name: str, value: int, least: int, most: int = 10**6) -> int:
 
 
 def plan(report: Report, width: float) -> dict[str, int | None]:
-    """Metric → items for a 95% interval of this width (0.02: two points); None where there is no interval.
+    """How many items each metric needs for a 95% interval of this width (0.02 is two points); None without an interval.
 
         n_needed = n · (width_now / width)²
 
-    Every interval here shrinks like 1/√n, whatever its method. Its present width holds the file's own variance and,
-    with groups, their design effect. The answer is a forecast: the present width is itself an estimate.
+    Every interval here shrinks like 1/√n, whatever its method. The present width reflects the variance of this file and
+    the design effect of its groups. The answer is a forecast, because the present width is an estimate too.
     """
     if not 0 < width < 1:
         raise InputError(f"width {width:g}; pass the width of the interval as a share, such as 0.02 for two points")

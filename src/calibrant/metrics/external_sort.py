@@ -1,9 +1,9 @@
-"""`--exact`: ranking metrics of a stream by external sort, in bounded memory.
+"""`--exact`: exact ranking metrics of a stream by an external sort, in bounded memory.
 
-While the stream is read, each batch leaves a run sorted by log(1 − confidence) in a folder. Afterwards
-the ladder's counts cut the range into pieces that fit in memory; each piece is gathered from all runs,
-sorted, and its ties are folded into running sums, most confident first. Equal keys share a rung, hence a
-piece; a single value that is repeated more often than a piece may hold is one run of ties and needs no sort.
+While the stream is read, each batch is written to a folder as a run sorted by log(1 − confidence). Afterwards the
+ladder's counts cut the range into pieces that fit in memory. Each piece is gathered from all runs and sorted, and its
+ties are folded into running sums, most confident first. Equal keys are on the same rung, and so in the same piece. A
+single value that occurs more often than fits into a piece is one run of ties and needs no sort.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from calibrant.metrics.stream_parquet import Task
 
 PIECE = 1 << 19
-"""Items sorted in memory at a time."""
+"""Items that are sorted in memory at a time."""
 
 ROW = np.dtype([("log_error", "<f8"), ("confidence", "<f8"), ("correct", "u1")])
 Array = np.ndarray[Any, Any]
 
 
 def spill(folder: Path, task: Task, start: int, scores: Scores) -> None:
-    """One sorted run on disk."""
+    """Write the scores of a batch to disk as a sorted run."""
     rows = np.empty(scores.n, ROW)
     order = np.argsort(scores.log_error.numpy(), kind="stable")
     for name in ("log_error", "confidence", "correct"):
@@ -46,7 +46,7 @@ def spill(folder: Path, task: Task, start: int, scores: Scores) -> None:
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows [a, b) of a sorted run. Loaded when asked and not kept, so that memory is one piece's."""
+    """Rows [a, b) of a sorted run. They are loaded on demand and not kept, so that only one piece is in memory."""
 
     path: Path
     a: int
@@ -57,7 +57,7 @@ class Slice:
         return np.array(mapped[self.a : self.b])
 
     def keys(self) -> Array:
-        return self.rows()["log_error"].copy()  # `ascontiguousarray` would leave one row at the record's stride
+        return self.rows()["log_error"].copy()  # `ascontiguousarray` would keep the record's stride of a single row
 
     def cut(self, *at: int) -> list[Slice]:
         edges = [0, *at, self.b - self.a]
@@ -65,7 +65,7 @@ class Slice:
 
 
 def exact(folder: Path, state: StreamState) -> dict[str, float]:
-    """Exact values of the metrics that a ladder can only bound."""
+    """The exact values of the metrics that a ladder can only bound."""
     fold = Fold(state)
     for part in partition(visible(folder, "run-*.npy"), state):
         for piece in pieces(part):
@@ -74,7 +74,7 @@ def exact(folder: Path, state: StreamState) -> dict[str, float]:
 
 
 def partition(runs: list[Path], state: StreamState) -> list[list[Slice]]:
-    """Slices of all runs that belong together, about PIECE items each, most confident first; rungs stay whole."""
+    """For each piece of about PIECE items, its slices of all runs; most confident first. Rungs are never split."""
     size = (state.ladder[0] + state.ladder[1]).flip(0)  # most confident first
     before = torch.cumsum(size, 0) - size
     piece_of = torch.unique_consecutive((before / PIECE).floor().long(), return_inverse=True)[1]
@@ -100,7 +100,7 @@ def pieces(part: list[Slice]) -> Iterator[Array]:
         yield joined[np.argsort(joined["log_error"], kind="stable")]
         return
     samples = np.sort(np.concatenate([_sampled(s) for s in part]))
-    if samples[0] == samples[-1]:  # the ends of every slice are sampled: one run of ties, which needs no sort
+    if samples[0] == samples[-1]:  # both ends of every slice are sampled, so this is one run of ties
         for each in part:
             yield each.rows()
         return
@@ -119,7 +119,7 @@ def _sampled(part: Slice) -> Array:
 
 @dataclass
 class Fold:
-    """Running sums over runs of ties, most confident first. Totals are known from the stream's state."""
+    """Running sums over runs of ties, most confident first. The totals are known from the stream's state."""
 
     state: StreamState
     good: float = 0.0  # correct and incorrect items of all closed runs
@@ -129,9 +129,9 @@ class Fold:
         default_factory=lambda: dict.fromkeys(("auroc", "success", "error", "aurc", "ks"), 0.0)
     )
     fpr95: float | None = None
-    key: float | None = None  # the run still open, and its sums
+    key: float | None = None  # the last run so far, which the next piece may continue, and its sums
     open: Array = field(default_factory=lambda: np.zeros(3))
-    certain: float | None = None  # the same for runs of equal confidence, which make the equal-mass bins
+    certain: float | None = None  # the same for runs of equal confidence, which form the equal-mass bins
     cell: Array = field(default_factory=lambda: np.zeros(2))
     above: float = 0.0
     mass: Array = field(default_factory=lambda: np.zeros(0))
@@ -154,7 +154,7 @@ class Fold:
             self._close(self.open[:, None])
         self.key, self.open = float(keys[-1]), sums[:, -1].copy()
         self._close(sums[:, :-1])
-        # one confidence for all that tie up to rounding; runs of equal ones are merged
+        # items that tie up to rounding count with one confidence, and runs of equal confidence are merged
         tops = np.maximum.reduceat(piece["confidence"], first)
         counts = np.stack([np.diff(np.append(first, len(piece))), np.add.reduceat(signed, first)])
         first = _first(-tops)
@@ -167,7 +167,7 @@ class Fold:
         self._bin(parts[:, :-1])
 
     def _close(self, runs: Array) -> None:
-        """Fold complete runs [3, R] into the sums."""
+        """Add complete runs [3, R] to the sums."""
         if runs.shape[1] == 0:
             return
         good, bad, signed = runs
@@ -183,7 +183,7 @@ class Fold:
             reached = np.nonzero(found / self.total_good >= 0.95 - 1e-12)[0]
             if len(reached):
                 self.fpr95 = float((b0 + bad)[reached[0]])
-        before = self.walk + np.cumsum(signed) - signed  # what stands above each run: the rest is the walk from below
+        before = self.walk + np.cumsum(signed) - signed  # Σ above each run; the total minus it is the walk from below
         self.sums["ks"] = max(self.sums["ks"], float(np.abs(self.total_walk - before).max()))
         self.good, self.bad, self.walk = self.good + good.sum(), self.bad + bad.sum(), self.walk + signed.sum()
 
@@ -217,13 +217,13 @@ class Fold:
 
 
 def _first(keys: Array, within: float = 0.0) -> Array:
-    """Where each run of ties begins in keys sorted up."""
+    """The start of each run of ties in ascending keys."""
     with np.errstate(invalid="ignore"):  # −inf − (−inf) is NaN, which exceeds nothing: a tie
         return np.concatenate([[0], np.nonzero(keys[1:] - keys[:-1] > within)[0] + 1])
 
 
 def _area(n0: Array, e0: Array, good: Array, bad: Array) -> float:
-    """Σ over runs of the expected risk–coverage area (see `ranking.aurc`)."""
+    """The expected risk–coverage area, summed over runs (see `ranking.aurc`)."""
     size = good + bad
     harmonic = (torch.digamma(torch.from_numpy(n0 + size + 1)) - torch.digamma(torch.from_numpy(n0 + 1))).numpy()
     return float((e0 * harmonic + bad / size * (size - n0 * harmonic)).sum())

@@ -1,4 +1,4 @@
-"""What a report holds besides one number per metric: decompositions, the ECE identity, members, coverage."""
+"""What `Report.extras` holds besides the metrics: decompositions, the ECE identity, ensemble members, coverage."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from calibrant.functional.probabilities import FLOOR
 from calibrant.functional.ranking import accuracy_coverage
 from calibrant.metrics.calibration_intervals import calibration_test
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.table import Panel
+from calibrant.metrics.panel import Panel
 
 COVERAGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
-"""Where accuracy against coverage is reported."""
+"""The coverages at which accuracy is reported."""
 
 
 def extras(panel: Panel, resampling: Resampling | None = None, *, whole: bool = True) -> dict[str, Any]:
-    """Everything for the `whole` panel; who asks for a metric or two gets no decompositions and pays for none."""
+    """The extras of a report; the decompositions only with `whole`, not when single metrics were asked for."""
     scores = panel.scores
     out: dict[str, Any] = {}
     if whole:
@@ -30,7 +30,7 @@ def extras(panel: Panel, resampling: Resampling | None = None, *, whole: bool = 
             "murphy_brier": asdict(murphy_brier(scores, panel.width)),
             "murphy_nll": asdict(murphy_nll(scores, panel.width)),
         }
-    if whole and scores.about == "top label":  # both are about being right, not about class 1
+    if whole and scores.about == "top label":  # both are about correct answers, not about class 1
         out["ece_identity"] = asdict(ece_identity(scores, float(panel.runs.auroc), panel.width))
         out["accuracy_at_coverage"] = accuracy_at_coverage(panel)
     if resampling is not None:
@@ -43,7 +43,8 @@ def extras(panel: Panel, resampling: Resampling | None = None, *, whole: bool = 
 
 
 def accuracy_at_coverage(panel: Panel) -> list[dict[str, float]]:
-    """Accuracy of the most confident items at each coverage, ties accepted whole (so coverage may exceed it)."""
+    """The accuracy of the most confident items at each coverage. Ties are accepted together, so the coverage may be
+    higher than wanted."""
     curve = torch.cat(accuracy_coverage(*panel.runs))
     wanted = curve.new_tensor(COVERAGES)
     at = torch.searchsorted(curve[0], wanted - 1e-12).clamp_max(curve.shape[1] - 1)
@@ -52,9 +53,9 @@ def accuracy_at_coverage(panel: Panel) -> list[dict[str, float]]:
 
 
 def impossible_labels(log_p_label: Tensor | None) -> dict[str, float] | None:
-    """Items whose label has the floor's probability or less, and their part of the NLL; None where there are none.
+    """The number of items whose label has at most the floor's probability, and their part of the NLL; None if none.
 
-    A forest or a table of counts says 0 for what it has not seen: three such items of 2,000 are a tenth of an NLL of 1.
+    A forest or a table of counts gives 0 to what it has not seen. Three such items of 2,000 add 0.1 to the NLL.
     """
     if log_p_label is None:
         return None
@@ -66,7 +67,7 @@ def impossible_labels(log_p_label: Tensor | None) -> dict[str, float] | None:
 
 
 def ensemble_numbers(d: Disagreement) -> dict[str, float]:
-    """Means over items; variance is of the true class's probability over members (AR §3.1)."""
+    """Means over items; `variance` is the variance over members of the true class's probability (AR §3.1)."""
     return {
         "members": float(len(d.votes)),
         "predictive_entropy": float(d.predictive_entropy.mean()),

@@ -1,19 +1,19 @@
-"""Images of labels, one after the other: sums a frame, which add up to every metric over pixels; frames are resampled.
+"""Metrics over the pixels of a video, one frame of labels after the other; intervals resample whole frames.
 
     frames = Frames();  for each frame: frames.add(logits[H, W, K], labels[H, W]);  frames.report()
 
-A frame leaves the same few numbers, whatever its size, so a video never lies in memory. Values are those of `evaluate`
-on all pixels (AUROC from a ladder of confidences: see `auroc_bound`), with two of segmentation's own: the mean
-intersection over union, and the consistency of neighbouring frames (SS Eq. 37, Table 2). Pixels of a frame err together
-and so do frames of a video: intervals draw whole frames, or blocks of them, by the methods of `intervals`, and are
-widened by what blocks miss of the frames' correlation (`blocks`).
+A frame is reduced to the same few sums whatever its size, so a video is never in memory. Values are those of `evaluate`
+on all pixels (AUROC is binned, see `auroc_bound`), and two of segmentation: the mean intersection over union, and the
+consistency of neighbouring frames (SS Eq. 37, Table 2). Errors in a frame are correlated, and so are neighbouring
+frames. So intervals draw whole frames, or blocks of them, and are widened for the correlation that blocks miss
+(`block_length`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
@@ -25,63 +25,58 @@ from calibrant.functional.binomial import wilson
 from calibrant.functional.inputs import predictions
 from calibrant.functional.scores import Scores, reduce
 from calibrant.metrics import METRICS, bca, stream
-from calibrant.metrics.bca import UNMOVED, acceleration, normal_quantile, slope
-from calibrant.metrics.blocks import block_length, few_blocks, missed
+from calibrant.metrics.bca import UNMOVED, acceleration, normal_quantile, slope, variance_inflation
+from calibrant.metrics.block_length import block_length, student_widening, widening
 from calibrant.metrics.bootstrap import draw
 from calibrant.metrics.calibration import ECE
-from calibrant.metrics.calibration_cells import Cells, from_sums, group_factor
+from calibrant.metrics.calibration_cells import Cells, cells_from_sums, group_factor
 from calibrant.metrics.calibration_intervals import invert
 from calibrant.metrics.conventions import BINS, Resampling, conventions
 from calibrant.metrics.intervals import INVERSION
+from calibrant.metrics.panel import Metric
 from calibrant.metrics.proper import Column
 from calibrant.metrics.refinement import Runs
 from calibrant.metrics.stream import MEANS
-from calibrant.metrics.table import Metric
 from calibrant.metrics.units import UnitPanel
 from calibrant.types import Estimate, Report
 
 RUNGS_A_CELL = 64
 CELLS = stream.RUNGS // RUNGS_A_CELL
-"""Cells of the ladder of confidences that a frame is counted on, for AUROC."""
+"""Cells of confidence that the pixels of a frame are counted in, for AUROC: rungs of the stream's ladder, merged."""
 FEW = 30
-"""Units below which an interval is Student's."""
-TABLED = ("accuracy", "nll", "brier", "ece", "auroc")
-"""Those that are of the table of metrics."""
+"""With fewer units, intervals use Student's t."""
+FROM_TABLE = ("accuracy", "nll", "brier", "ece", "auroc")
+"""The metrics of frames that are lines of `METRICS`."""
 UNBOUNDED = frozenset({"nll", "brier"})
 PERCENT = frozenset({"accuracy", "ece", "miou", "consistency"})
 
 
 @dataclass(frozen=True)
-class Sums:
-    """Of one frame; stacked, of several units [U, …]. `same` of `compared` pixels have the previous frame's label."""
+class FrameSums:
+    """Sums over the pixels of one frame. With a first axis U, the sums of U frames or blocks."""
 
     size: Tensor  # labelled pixels
     columns: Tensor  # [MEANS]: Σ of each
     width: Tensor  # [4, bins]: count, Σ confidence, Σ correct, Σ confidence²
-    ladder: Tensor  # [2, CELLS]: right, wrong; the most confident first
-    overlap: Tensor  # [3, K]: right, predicted, labelled, of each class
-    steady: Tensor  # [2]: same, compared
+    ladder: Tensor  # [2, CELLS]: right and wrong pixels, most confident first
+    overlap: Tensor  # [3, K]: right, predicted and labelled pixels of each class
+    steady: Tensor  # [2]: pixels with the same prediction as in the previous frame, pixels compared
 
     def sums(self, column: Column) -> Tensor:
         return self.columns[:, list(MEANS.values()).index(column)]
 
-    @property
-    def runs(self) -> Runs:
-        return Runs(self.ladder[:, 0], self.ladder[:, 1])
-
-    @property
-    def bin_sums(self) -> BinSums:
-        return BinSums(self.width[:, 0], self.width[:, 1], self.width[:, 2])
+    def drawn_runs(self, counts: Tensor) -> Runs:
+        return Runs(counts @ self.ladder[:, 0], counts @ self.ladder[:, 1])
 
 
-def sums(scores: Scores, predicted: Tensor, previous: Tensor | None, k: int) -> Sums:
-    """Of the labelled pixels of a frame; `predicted` and `previous` are of all its pixels."""
+def frame_sums(scores: Scores, predicted: Tensor, previous: Tensor | None, k: int) -> FrameSums:
+    """The sums of a frame. `scores` hold its labelled pixels, `predicted` and `previous` all pixels."""
     found = stream.sums(scores)
     cell = CELLS - 1 - stream.rung(scores.log_error) // RUNGS_A_CELL
     right, labels = scores.predicted == scores.labels, scores.labels
     each = (torch.bincount(t, minlength=k).double() for t in (labels[right], scores.predicted, labels))
     same = [0.0, 0.0] if previous is None else [float((predicted == previous).sum()), float(predicted.numel())]
-    return Sums(
+    return FrameSums(
         size=torch.tensor(float(scores.n), dtype=torch.float64),
         columns=found.moments[:, 0],
         width=found.width,
@@ -96,15 +91,16 @@ Value = Callable[[Tensor], Tensor]
 
 
 class Frames:
-    """Frames as they come; `report` at any time."""
+    """Collects frames one by one; `report` may be called at any time."""
 
     def __init__(self, bins: int = BINS) -> None:
         self.bins, self.k = bins, 0
-        self.rows: list[Sums] = []
+        self.rows: list[FrameSums] = []
         self._previous: Tensor | None = None
 
     def add(self, logits: Tensor, labels: Tensor, *, ignore: int = -1, cut: bool = False) -> None:
-        """One frame, logits [H, W, K]; pixels labelled `ignore` count for consistency alone. `cut`: a new scene."""
+        """Add one frame of logits [H, W, K]. Pixels labelled `ignore` count only for consistency. `cut` starts a new
+        scene, which is not compared with the frame before."""
         if logits.ndim < 2 or logits.shape[:-1] != labels.shape:
             raise InputError(
                 f"a frame of logits {tuple(logits.shape)} and labels {tuple(labels.shape)}: [H, W, K], [H, W]"
@@ -121,23 +117,24 @@ class Frames:
             scores = reduce(predictions(flat[known], y[known]), self.bins)
         except InputError as error:
             raise InputError(f"frame {len(self.rows)}, of its labelled pixels: {error}") from None
-        self.rows.append(sums(scores, predicted, previous, logits.shape[-1]))
-        self.k, self._previous = logits.shape[-1], predicted  # of frames that were taken
+        self.rows.append(frame_sums(scores, predicted, previous, logits.shape[-1]))
+        self.k, self._previous = logits.shape[-1], predicted  # last, so that a refused frame changes nothing
 
-    def units(self, block: int = 1) -> Sums:
+    def units(self, block: int = 1) -> FrameSums:
         """The sums of each `block` successive frames, one row per block."""
-        return Sums(*(blocked(torch.stack([getattr(r, f.name) for r in self.rows]), block) for f in fields(Sums)))
+        columns = (torch.stack([getattr(row, field.name) for row in self.rows]) for field in fields(FrameSums))
+        return FrameSums(*(blocked(column, block) for column in columns))
 
     def series(self) -> Tensor:
-        """What each frame adds to NLL, accuracy and the mean gap [3, F]: their correlation tells which err alike."""
+        """What each frame adds to NLL, accuracy and the mean gap, [3, F], for the block length."""
         units = self.units()
         of_frames = [units.sums(MEANS[name]) for name in ("nll", "accuracy", "gap")]
         return torch.stack([x - units.size * (x.sum() / units.size.sum()) for x in of_frames])
 
     def report(self, *, resampling: Resampling | None = None, block: int | Literal["auto"] = 1) -> Report:
-        """Every metric; with `resampling`, its interval over frames or over blocks of so many successive ones.
+        """Every metric; with `resampling`, also its interval over frames or over blocks of `block` successive frames.
 
-        `block="auto"`: as long as the frames' autocorrelation asks for (`blocks.block_length`).
+        With `block="auto"` the length comes from the frames' autocorrelation (`block_length`).
         """
         if not self.rows:
             raise InputError("no frame was added; there is nothing to report")
@@ -152,50 +149,60 @@ class Frames:
         out = {name: _point(name, float(value(ones)), units) for name, value in values.items()}
         unit = "frames" if block == 1 else f"blocks of {block} frames"
         if resampling is not None:
-            more = missed(self.series(), block)
-            out = {n: interval(n, e, values[n], units, resampling, unit, more) for n, e in out.items()}
+            widened_by = widening(self.series(), block)
+            out = {n: interval(n, e, values[n], units, resampling, unit, widened_by) for n, e in out.items()}
         said = None if resampling is None else resampling.describe(unit)
         n = int(units.size.sum())
         extras: dict[str, Any] = {"frames": len(self.rows), "units": count, "auroc_bound": auroc_bound(units)}
         return Report(out, n, self.k, conventions(bins=self.bins, interval=said), extras=extras, percent=PERCENT)
 
 
-def metrics(units: Sums) -> dict[str, Value]:
-    """Each metric as a function of the units' weights: those of the table, and two of segmentation's own."""
-    out: dict[str, Value] = {name: partial(_weighed, METRICS[name], units) for name in TABLED}
+class FramePanel(UnitPanel):
+    """What metrics share when unit u is drawn counts[B, u] times."""
+
+    units: FrameSums
+
+    @cached_property
+    def width(self) -> BinSums:
+        return BinSums(*(self.counts @ self.units.width[:, i] for i in range(3)))
+
+
+def metrics(units: FrameSums) -> dict[str, Value]:
+    """Each metric as a function of how often each unit is drawn."""
+    out: dict[str, Value] = {name: partial(_weighed, METRICS[name], units) for name in FROM_TABLE}
     return out | {"miou": partial(_miou, units), "consistency": partial(_consistency, units)}
 
 
-def _weighed(metric: Metric, units: Sums, w: Tensor) -> Tensor:
-    return metric(UnitPanel(units, w))
+def _weighed(metric: Metric, units: FrameSums, w: Tensor) -> Tensor:
+    return metric(FramePanel(units, w))
 
 
-def _miou(units: Sums, w: Tensor) -> Tensor:
+def _miou(units: FrameSums, w: Tensor) -> Tensor:
     both, predicted, labelled = (w @ units.overlap[:, i] for i in range(3))
     union = predicted + labelled - both
     seen = union > 0
     return (both / torch.where(seen, union, 1.0)).sum(-1) / seen.sum(-1)
 
 
-def _consistency(units: Sums, w: Tensor) -> Tensor:
+def _consistency(units: FrameSums, w: Tensor) -> Tensor:
     return w @ units.steady[:, 0] / (w @ units.steady[:, 1])
 
 
-def auroc_bound(units: Sums) -> float:
-    """How far AUROC can be from the exact one: pairs on one cell count ½, and could count 0 or 1."""
+def auroc_bound(units: FrameSums) -> float:
+    """How far AUROC can be from the exact value: a pair in one cell counts ½, and could count 0 or 1."""
     right, wrong = units.ladder.sum(0)
     pairs = float(right.sum() * wrong.sum())
     return float((right * wrong).sum()) / (2 * pairs) if pairs else 0.0
 
 
 def blocked(values: Tensor, block: int) -> Tensor:
-    """Sums of each `block` successive frames."""
+    """The sums of each `block` successive rows."""
     groups = torch.arange(len(values)) // block
     out = torch.zeros(int(groups[-1]) + 1, *values.shape[1:], dtype=torch.float64)
     return out.index_add_(0, groups, values)
 
 
-def _point(name: str, value: float, units: Sums) -> Estimate:
+def _point(name: str, value: float, units: FrameSums) -> Estimate:
     if name == "consistency" and not bool(units.steady[:, 1].any()):
         return Estimate(None, reason="one frame has no neighbour to agree with")
     if name == "auroc" and not bool(units.ladder.sum((0, 2)).all()):
@@ -204,24 +211,24 @@ def _point(name: str, value: float, units: Sums) -> Estimate:
 
 
 def interval(
-    name: str, e: Estimate, value: Value, units: Sums, resampling: Resampling, unit: str, more: float = 1.0
+    name: str, e: Estimate, value: Value, units: FrameSums, resampling: Resampling, unit: str, widened_by: float
 ) -> Estimate:
-    """The estimate with its interval over the units; `more`: what their correlation widens it by (`blocks.missed`)."""
+    """The estimate with its interval over the units, widened by a factor for the correlation between them."""
     count = len(units.size)
     if e.value is None or count < 2:
         return e if e.value is None else Estimate(e.value, reason=f"one of the {unit}: no interval")
     if name != "ece" and count < FEW:
-        return _student(name, e, value, count, resampling.level, unit, more)
+        return _student(name, e, value, count, resampling.level, unit, widened_by)
     if name == "accuracy":
-        n = _effective(units, e.value) / more**2
+        n = _effective_pixels(units, e.value) / widened_by**2
         low, high = map(float, wilson(e.value * n, n, resampling.level))
         return Estimate(e.value, low, high, method=f"Wilson, pixels counted by the design effect of {unit}")
     if name == "ece":
         few = count < FEW
-        cells = _cells(units, more * (few_blocks(count, resampling.level) if few else 1.0))
+        cells = _cells(units, widened_by * (student_widening(count, resampling.level) if few else 1.0))
         low, high = invert(cells, [ECE], resampling)[ECE]
         if few:
-            lowest, highest = _together(cells, resampling.level)
+            lowest, highest = _along_largest_motion(cells, resampling.level)
             low, high = min(low, lowest), max(high, highest)
         said = f"{INVERSION}, widened for {count} {unit}" if few else INVERSION
         return Estimate(e.value, low, high, method=said)
@@ -232,38 +239,36 @@ def interval(
     found = bca.interval(e, e.value, drawn, accelerated, resampling.level, f"BCa bootstrap over {unit}")
     if found.low is None or found.high is None:
         return found
-    low, high = max(0.0, e.value - more * (e.value - found.low)), e.value + more * (found.high - e.value)
+    low, high = max(0.0, e.value - widened_by * (e.value - found.low)), e.value + widened_by * (found.high - e.value)
     return replace(found, low=low, high=high if name in UNBOUNDED else min(high, 1.0))
 
 
-def _student(name: str, e: Estimate, value: Value, count: int, level: float, unit: str, more: float) -> Estimate:
-    """Of a handful of units a bootstrap's interval is too short: their influences' standard error, and Student's t."""
+def _student(name: str, e: Estimate, value: Value, count: int, level: float, unit: str, widened_by: float) -> Estimate:
+    """Student's t on the standard error of the units' influences, because a bootstrap of a few units is too short."""
     from scipy.stats import t
 
     assert e.value is not None
     error = float(slope(value, count).square().sum() * count / (count - 1)) ** 0.5
     if error == 0:
         return Estimate(e.value, reason=UNMOVED)
-    half = float(t.ppf((1 + level) / 2, count - 1)) * error * more
+    half = float(t.ppf((1 + level) / 2, count - 1)) * error * widened_by
     top = float("inf") if name in UNBOUNDED else 1.0
     ends = (max(0.0, e.value - half), min(top, e.value + half))
     return Estimate(e.value, *ends, method=f"Student's t on the influences of {count} {unit}")
 
 
-def _effective(units: Sums, share: float) -> float:
-    """Pixels, divided by how much whole units inflate the variance of a share of them."""
-    n, hits = units.size, units.sums(MEANS["accuracy"])
-    total, items = float(n.sum()), float(n.sum()) * share * (1 - share)
-    if items == 0:
-        return float(len(n))
-    return total / max(1.0, float((hits - share * n).square().sum()) / items)
+def _effective_pixels(units: FrameSums, share: float) -> float:
+    """The number of pixels, divided by how much drawing whole units inflates the variance of a share of them."""
+    total = float(units.size.sum())
+    inflation = variance_inflation(units.sums(MEANS["accuracy"]), units.size, total * share * (1 - share))
+    return total / max(1.0, inflation)
 
 
-def _together(cells: Cells, level: float) -> tuple[float, float]:
-    """The range of Σ|gap| while all gaps move along the direction in which the units move them most.
+def _along_largest_motion(cells: Cells, level: float) -> tuple[float, float]:
+    """The range of Σ|gap| while all gaps move along the direction in which the units vary most.
 
-    The inversion scales the gaps that are seen. Of a stretch of easy frames these are small and cancel, though every
-    gap may be large, and of one sign, elsewhere in the video: an upper end along them alone is too low.
+    The test inversion scales the observed gaps. In a few easy frames these may be small and cancel, although elsewhere
+    in the video all gaps are large and of one sign. Then an upper end along the observed gaps alone is too low.
     """
     assert cells.factor is not None
     most = cells.factor[:, cells.factor.square().sum(0).argmax()]
@@ -273,8 +278,8 @@ def _together(cells: Cells, level: float) -> tuple[float, float]:
     return float(moved.min()), min(1.0, float(moved.max()))
 
 
-def _cells(units: Sums, widened: float) -> Cells:
+def _cells(units: FrameSums, widened: float) -> Cells:
     signed = units.width[:, 1] - units.width[:, 2]
     sums = units.width.sum(0)
     factor = group_factor(signed[:, sums[0] > 0], units.size) * widened
-    return replace(from_sums(*sums), factor=factor)
+    return replace(cells_from_sums(*sums), factor=factor)

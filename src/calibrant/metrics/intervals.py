@@ -27,22 +27,22 @@ from calibrant.metrics.bca import (
 from calibrant.metrics.bootstrap import bootstrap, coarse, with_bca
 from calibrant.metrics.calibration import GapError, ece_classwise, estimated
 from calibrant.metrics.calibration_intervals import invert
-from calibrant.metrics.classwise import classwise_interval
+from calibrant.metrics.classwise_interval import classwise_interval
 from calibrant.metrics.conventions import Resampling
+from calibrant.metrics.panel import Metric, Panel
 from calibrant.metrics.proper import Mean
 from calibrant.metrics.refinement import Ranked, Runs
-from calibrant.metrics.table import Metric, Panel
 from calibrant.types import Estimate, Report
 
 INVERSION = "test inversion on simulated gaps"
 UNKNOWN = "neither a mean, an error of gaps nor a ranking: no interval"
 
 LEAST = {"auroc": 3, "aupr_success": 10, "aupr_error": 10, "aurc": 10, "eaurc": 10, "fpr95": 10}
-"""Errors (or correct answers, whichever are fewer) below which there is no interval; AUROC's 3 are of Newcombe's."""
+"""With fewer errors (or fewer correct answers) there is no interval. AUROC's 3 are for Newcombe's interval."""
 LEAST_DRAWN = 10
-"""The same for any bootstrap."""
+"""The same for any interval from a bootstrap."""
 MANY = 50
-"""From this many on, AUROC's bootstrap covers, and is the shorter interval."""
+"""From this many errors on, the bootstrap interval of AUROC covers and is shorter than Newcombe's."""
 
 
 def with_intervals(
@@ -58,7 +58,7 @@ def with_intervals(
         }
     known = [m for m in metrics if points[m.name].value is not None]
     gaps = gap_intervals(panel, known, resampling)
-    rare, level = rarer(panel), resampling.level
+    rare, level = rare_outcomes(panel), resampling.level
     out, drawn = dict(points), []
     for m in known:
         name, e = m.name, points[m.name]
@@ -72,8 +72,7 @@ def with_intervals(
             out[name] = _mean(panel, m.compute, e, level)
         elif name in gaps:
             low, high = gaps[name]
-            # certain and right throughout: noise of the observed size is no noise at all
-            unmoved = name == "ks" and low == high
+            unmoved = name == "ks" and low == high  # all certain and right: the simulation has no noise
             out[name] = replace(e, reason=UNMOVED) if unmoved else replace(e, low=low, high=high, method=INVERSION)
         elif isinstance(m.compute, Mean | Ranked):
             drawn.append(m)
@@ -102,7 +101,7 @@ def _auroc(panel: Panel, point: Estimate, level: float) -> Estimate:
 
 
 def _mean(panel: Panel, mean: Mean, point: Estimate, level: float) -> Estimate:
-    """The bootstrap of a mean of items is known without drawing it; a mean of groups of several sizes is a ratio."""
+    """The bootstrap interval of a mean of items, in closed form. (A mean over groups is a ratio, and is drawn.)"""
     assert point.value is not None
     s = panel.spread_of(mean.column, point.value)
     low, high = bca_of_mean(point.value, s.square, s.third, level)
@@ -136,7 +135,7 @@ def _bootstrapped(
 
 
 def gap_intervals(panel: Panel, metrics: Sequence[Metric], resampling: Resampling) -> dict[str, tuple[float, float]]:
-    """Intervals of those metrics that are functions of gaps, or estimate one."""
+    """The intervals of the metrics that are, or estimate, a function of gaps."""
     wanted = {m.name: error for m in metrics if (error := estimated(m)) is not None}
     found: dict[GapError, tuple[float, float]] = {}
     for kind in dict.fromkeys(error.cells for error in wanted.values()):
@@ -149,8 +148,8 @@ def gap_intervals(panel: Panel, metrics: Sequence[Metric], resampling: Resamplin
     return out
 
 
-def rarer(panel: Panel) -> int:
-    """Errors or correct answers, whichever are fewer; with groups, the groups that hold one."""
+def rare_outcomes(panel: Panel) -> int:
+    """The number of errors or of correct answers, whichever is smaller; with groups, of groups that hold one."""
     group = panel.group
     if group is None:
         return min(int(c.sum()) for c in panel.runs)
@@ -158,16 +157,16 @@ def rarer(panel: Panel) -> int:
 
 
 def too_few(name: str, rare: int, *, drawn: bool) -> str | None:
-    """Why this metric has no interval (`drawn`: one of a bootstrap); None where it has one."""
+    """Why this metric has no interval, or None where it has one. `drawn`: the interval would come from a bootstrap."""
     least = max(LEAST.get(name, 0), LEAST_DRAWN if drawn and name in LEAST else 0)
     return f"fewer than {least} errors or correct answers: no interval" if rare < least else None
 
 
 @dataclass(frozen=True)
 class Caveat:
-    """These metrics, under this condition, miss the nominal coverage; `words` says how.
+    """A condition under which the intervals of some metrics miss the nominal coverage; `words` says how.
 
-    `holds` asks for the number of errors or correct answers, whichever are fewer, and for the estimate.
+    `holds` is given the number of errors or of correct answers, whichever is smaller, and the estimate.
     """
 
     metrics: frozenset[str]
@@ -176,7 +175,7 @@ class Caveat:
 
 
 FEW = f"fewer than {MANY} errors or correct answers"
-SHORT = "may cover less than 90% (83% at the worst)"  # KS of 100 items, about 3 of them wrong: docs/coverage_few.md
+SHORT = "may cover less than 90% (83% at the worst)"  # KS of 100 items with about 3 errors: docs/coverage_few.md
 
 CAVEATS: tuple[Caveat, ...] = (
     Caveat(
@@ -211,12 +210,12 @@ CAVEATS: tuple[Caveat, ...] = (
         "lower end valid for all bins at once: may cover more than 99%",
     ),
 )
-"""From the coverage tables: every cell outside 90–99% has a line here, and a test checks that. The first that holds is
-said."""
+"""Taken from the coverage tables: a test checks that every cell outside 90–99% has a line here. The first line that
+holds is used."""
 
 
 def caveat(name: str, estimate: Estimate, rare: int) -> Estimate:
-    """The estimate with a note in its `method` when its interval is known to cover less, or more, than it says."""
+    """The estimate, with a note in its `method` if its interval is known to cover less or more than it says."""
     if estimate.low is None:
         return estimate
     words = next((r.words for r in CAVEATS if name in r.metrics and r.holds(rare, estimate)), None)
@@ -224,6 +223,6 @@ def caveat(name: str, estimate: Estimate, rare: int) -> Estimate:
 
 
 def caveats_line(report: Report, names: Sequence[str] | None = None) -> str | None:
-    """Which intervals of a report (of these names) are known to be too short, for people; None where none is."""
+    """A sentence that names the intervals of a report that are known to be too short; None if there are none."""
     short = [name for name in names or report if SHORT in (report[name].method or "")]
     return f"{FEW}: the intervals of {', '.join(short)} {SHORT}" if short else None

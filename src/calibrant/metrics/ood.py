@@ -1,4 +1,5 @@
-"""Are foreign items told from familiar ones? AUROC, AUPR, FPR95 of a score, and how far the entropies lie apart.
+"""How well a score tells out-of-distribution items from familiar ones: AUROC, AUPR, FPR95, and the divergence of the
+entropies.
 
     auroc     P(an outside item looks more foreign than an inside one) + ½ P(tie)
     aupr_in   average precision with inside items as positives, the most familiar first
@@ -7,7 +8,7 @@
 
     entropy_kl  Σ_b (p_b − q_b) log(p_b / q_b) of the histograms of entropy (PEP §3.2; bins are a setting)
 
-Intervals resample both sets, each within itself (docs/coverage.md).
+Intervals resample each set on its own (docs/coverage.md).
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from calibrant.types import SCHEMA, Estimate, Predictions, jsonable
 
 @dataclass(frozen=True)
 class NoveltyScore:
-    """A line of the table: how a score is computed, what it needs, and whether it ranks on its logarithm."""
+    """A line of the table: how a score is computed, what it needs, and whether items are ranked on its logarithm."""
 
     title: str
     compute: Callable[[Tensor], Tensor]
     needs: str = ""  # "members" or "raw"
-    logarithmic: bool = False  # tiny values are told apart by ratio, not by difference
+    logarithmic: bool = False  # tiny values differ by ratio, not by difference
 
 
 SCORES: dict[str, NoveltyScore] = {
@@ -51,7 +52,7 @@ SCORES: dict[str, NoveltyScore] = {
 """Name → score, higher = more foreign."""
 
 METRICS = ("auroc", "aupr_in", "aupr_out", "fpr95")
-_LEAST = 1e-15  # of a logarithmic score: below is rounding
+_LEAST = 1e-15  # values of a logarithmic score below this are rounding
 
 _RANKED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "auroc": ranking.auroc,
@@ -67,7 +68,7 @@ def _ranked(inside: Tensor, outside: Tensor) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class OODReport:
-    """`report["entropy"]["auroc"].value`; `entropy_kl` is of the entropies, whatever score is asked for."""
+    """`report["entropy"]["auroc"].value`. `entropy_kl` compares the entropies, whatever scores are asked for."""
 
     scores: Mapping[str, Mapping[str, Estimate]]
     entropy_kl: Estimate
@@ -93,7 +94,7 @@ class OODReport:
 
 
 def novelty_score(name: str, predictions: Predictions) -> Tensor:
-    """The score of every item [N]; an error says what is missing."""
+    """The score of every item, [N]."""
     reason = lacking(name, predictions)
     if reason is not None:
         raise InputError(f"{predictions.source + ': ' if predictions.source else ''}{name}: {reason}")
@@ -105,7 +106,7 @@ def novelty_score(name: str, predictions: Predictions) -> Tensor:
 
 
 def lacking(name: str, predictions: Predictions) -> str | None:
-    """Why this score does not exist for these predictions; None where it does."""
+    """Why this score does not exist for these predictions; None if it exists."""
     if name not in SCORES:
         raise unknown("novelty score", name, SCORES)
     if predictions.logits is None:
@@ -127,7 +128,7 @@ def ood(
     seed: int = 0,
     replicates: int = REPLICATES,
 ) -> OODReport:
-    """How well each score tells `outside` from `inside`. Labels of the outside items do not matter."""
+    """How well each score tells `outside` from `inside`. The labels of the outside items do not matter."""
     if inside.k != outside.k or inside.k is None:
         raise InputError(f"inside has {inside.k} classes and outside {outside.k}; both must come from one predictor")
     names = list(SCORES) if scores is None else list(scores)
@@ -152,7 +153,7 @@ def of_scores(
     binning: Binning,
     resampling: Resampling | None,
 ) -> OODReport:
-    """The report of scores already computed: (inside [N], outside [N']) by name; `reasons` of those that are not."""
+    """The report of computed scores (inside [N], outside [N']) by name. `reasons` says why others are missing."""
     n, m = (len(v) for v in entropies)
     rows: dict[str, Mapping[str, Estimate]] = {
         name: separated(a, b, resampling, logarithmic=SCORES[name].logarithmic) for name, (a, b) in values.items()

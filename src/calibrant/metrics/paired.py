@@ -1,15 +1,16 @@
-"""The difference of one metric between two predictors on the same items: interval and p-value.
+"""The difference of one metric between two predictors on the same items: its interval and p-value.
 
-Both see the same bootstrap weights, so what the items have in common cancels. Smooth metrics: BCa of
-the replicates' differences, and the p-value at which that interval would touch 0.
+Smooth metrics: both predictors see the same bootstrap draws, so what the items have in common cancels. The interval is
+BCa of the replicates' differences, and p is the level at which it would touch 0.
 
-Calibration errors: the plug-in is biased up, and more so where true gaps are small, so that a calibrated
-predictor's error is all bias and a miscalibrated one's is not; no bootstrap around the observed gaps knows.
-The interval is the range of differences that a test accepts (`difference_range`), over the lines of population gaps
-that give each predictor's own upper end (`calibration_intervals`, *spread*) and the noise both share (`paired_noise`).
-To take the worst of several shapes at each end, as one predictor's interval does, would cover 100% and see little. The
-interval is cut to how far the predictors' gaps differ (‖v‖ − ‖u‖ ≤ ‖v − u‖), and always holds the observed difference.
-p is the level at which it would touch 0. Coverage and power are in docs/coverage_paired.md.
+Calibration errors: the observed error is biased up, and more so where the true gaps are small. So a calibrated
+predictor's error is all bias while a miscalibrated one's is not, and no bootstrap around the observed gaps corrects
+that. The interval is the range of differences that a test accepts (`difference_range`). The populations are those of
+each predictor's own upper end (the *spread* line of `calibration_intervals`), with the noise that both share
+(`paired_noise`). Taking the worst of several lines at each end, as one predictor's interval does, would cover 100% and
+detect little. The interval never exceeds how far the predictors' gaps differ (‖v‖ − ‖u‖ ≤ ‖v − u‖), and always
+contains the observed difference. p is the level at which it would touch 0. docs/coverage_paired.md has coverage and
+power.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ import torch
 from torch import Tensor
 
 from calibrant.functional.classwise import classwise_influence
-from calibrant.metrics.bca import acceleration, bca, design_effect, influence, normal_cdf, normal_quantile, summed
+from calibrant.metrics.bca import acceleration, bca, design_effect, influence, normal_cdf, normal_quantile, sum_by_unit
 from calibrant.metrics.bootstrap import coarse
 from calibrant.metrics.calibration import GapError
 from calibrant.metrics.calibration_cells import Cells
-from calibrant.metrics.classwise import classwise_cells, linear_and_rest, pivot
+from calibrant.metrics.classwise_interval import classwise_cells, linear_and_rest, pivot
 from calibrant.metrics.difference_range import (
     Curve,
     Rho,
@@ -39,14 +40,14 @@ from calibrant.metrics.difference_range import (
     curve,
 )
 from calibrant.metrics.paired_noise import PairedNoise, reach
-from calibrant.metrics.table import Metric, Panel
+from calibrant.metrics.panel import Metric, Panel
 from calibrant.types import Predictions
 
 ALIKE = "no item tells them apart"
 ACCEPTED = "range of differences that a test on simulated gaps accepts"
 
-_CLEAR = 3.0  # pivot of 0 beyond which an error is not noise, and neither is its sign
-_TAIL = 10  # replicates beyond 0 below which their count says less than a normal tail
+_CLEAR = 3.0  # an error whose pivot at 0 is larger is not noise, and neither is its sign
+_TAIL = 10  # with fewer replicates beyond 0, a normal tail is more precise than their count
 
 
 @dataclass(frozen=True)
@@ -59,15 +60,16 @@ class Paired:
     method: str
 
     def mirrored(self) -> Paired:
-        """Of a against b, where this is of b against a."""
+        """The result for a against b, where this one is for b against a."""
         return Paired(-self.high, -self.low, self.p, self.method)
 
 
-def agreed(found: Paired, least: float, level: float) -> Paired:
-    """p not below `least`, and 0 inside the interval if and only if p says so; where the two differ, the cautious one.
+def reconciled(found: Paired, least: float, level: float) -> Paired:
+    """The result with p at least `least` and with 0 inside the interval if and only if p is not significant.
 
-    They differ where p is of a normal tail and the interval of replicates, or where `least` is all that few items can
-    show."""
+    The two may disagree if p comes from a normal tail and the interval from replicates, or if few items cannot show
+    less than `least`. Then the cautious one decides.
+    """
     p, holds = max(found.p, least), found.low <= 0 <= found.high
     if p >= 1 - level:
         return Paired(min(found.low, 0.0), max(found.high, 0.0), p, found.method)
@@ -101,7 +103,7 @@ def _influence_of_difference(
 ) -> Tensor:
     out = torch.zeros(panels[0].scores.n, dtype=torch.float64)
     for sign, panel, value in zip((-1.0, 1.0), panels, values, strict=True):
-        if value == 0 and not folded:  # every item at the least it can be; a root has no slope there
+        if value == 0 and not folded:  # every item is at its minimum, where a root has no slope
             continue
         order, ranked = coarse(panel)
         slope = sign * (math.copysign(1.0, value) if folded else 1.0)
@@ -111,7 +113,7 @@ def _influence_of_difference(
 
 def bca_p(observed: float, drawn: Tensor, accelerated: float) -> float:
     """Two-sided p of 'no difference': the level at which the BCa interval touches 0."""
-    count = int((drawn < 0).sum()) + int((drawn == 0).sum()) / 2  # counts: a share and 1 less it round differently
+    count = int((drawn < 0).sum()) + int((drawn == 0).sum()) / 2  # a count, because s and 1 − s round differently
     below = count / len(drawn)
     if min(count, len(drawn) - count) < _TAIL:
         z = -observed / float(drawn.std())
@@ -124,24 +126,24 @@ def bca_p(observed: float, drawn: Tensor, accelerated: float) -> float:
 
 
 def calibration(error: GapError, noise: PairedNoise, values: tuple[float, float], level: float) -> Paired:
-    """Of an error of gaps; the values may be those of a metric that only estimates it."""
+    """The difference of an error of gaps; the values may be those of a metric that estimates it."""
     observed = values[1] - values[0]
     if observed == 0 and _alike(noise.panels):
         return Paired(0.0, 0.0, 1.0, ALIKE)
     both = noise.cells(error.cells)
-    if all(c.certain for c in both.cells):  # only the confidences vary, and they are smooth
-        return _around(error, noise.panels, values, level)
+    if all(c.certain for c in both.cells):  # only the confidences vary, and the error is smooth in them
+        return _from_influences(error, noise.panels, values, level)
     lines = zip(both.cells, noise.lines(error), strict=True)
     a, b = (curve(error.of(line.gap * c.mass, c), error.of(line.drawn, c), _seen(error, c)) for c, line in lines)
     far = reach(both, error, normal_quantile((1 + level) / 2))
     rho: Rho | None = correlation(a, b)
     if error.side != "both" and min(float(a.z[0]), float(b.z[0])) < _CLEAR:
-        # A walk's sign may be noise's: what raises one predictor's KS then lowers the other's, which no ρ describes.
-        # Of one-sided errors near 0, the gaps of the other sign decide ρ, and they are noise.
+        # The sign of a walk may be noise. Then what raises one predictor's KS may lower the other's, which no ρ
+        # describes. For one-sided errors near 0, ρ is decided by the gaps of the other sign, which are noise.
         rho = None if error.side == "walk" else constant(0.0)
     found = _accepted(a, b, rho, far, observed, level)
-    if any(c.certain for c in both.cells):  # lines that end at an accuracy of 1 know nothing beyond
-        plain = _around(error, noise.panels, values, level)
+    if any(c.certain for c in both.cells):  # a line that ends at an accuracy of 1 has no noise there
+        plain = _from_influences(error, noise.panels, values, level)
         return Paired(min(found.low, plain.low), max(found.high, plain.high), max(found.p, plain.p), ACCEPTED)
     return found
 
@@ -151,7 +153,7 @@ def _seen(error: GapError, c: Cells) -> float:
 
 
 def _accepted(a: Curve, b: Curve, rho: Rho | None, far: tuple[float, float], observed: float, level: float) -> Paired:
-    """Both ends from the curves, cut to `far` (below, above), and the observed difference inside."""
+    """The interval from the curves, within `far` (below, above) and around the observed difference."""
     if far == (0.0, 0.0):
         return Paired(observed, observed, 1.0, ALIKE)
     if rho is None:
@@ -163,12 +165,12 @@ def _accepted(a: Curve, b: Curve, rho: Rho | None, far: tuple[float, float], obs
     least, most = min(max(least, -far[0]), observed), max(min(most, far[1]), observed)
     if least > 0 or most < 0:
         return Paired(least, most, min(p, 1 - level), ACCEPTED)
-    # 0 is inside by the observed difference alone, which then has the other sign: nothing is said
+    # if 0 is inside only because the observed difference has the other sign, nothing is claimed
     return Paired(least, most, p if p >= 1 - level else 1.0, ACCEPTED)
 
 
-def _around(error: GapError, panels: tuple[Panel, Panel], values: tuple[float, float], level: float) -> Paired:
-    """Normal, from each item's influence on the difference."""
+def _from_influences(error: GapError, panels: tuple[Panel, Panel], values: tuple[float, float], level: float) -> Paired:
+    """A normal interval from each item's influence on the difference."""
     u = _by_unit(_influence_of_difference(error, panels, values, False), panels[0].scores.group)
     spread = math.sqrt(float(u.square().sum()))
     return normal(values[1] - values[0], spread, level, "influence of each item")
@@ -183,7 +185,8 @@ def normal(centre: float, spread: float, level: float, method: str) -> Paired:
 def classwise(
     predictions: tuple[Predictions, Predictions], panels: tuple[Panel, Panel], values: tuple[float, float], level: float
 ) -> Paired:
-    """Classwise ECE keeps cells, not items: a second pass over the logits gives each item's influence."""
+    """The difference in classwise ECE. Its sums are kept per cell, so a second pass over the logits finds the influence
+    of each item."""
     n, group, bins = panels[0].scores.n, panels[0].scores.group, panels[0].scores.bins
     tables = [panel.scores.classwise for panel in panels]
     delta = [(t.confidence - t.positive) / (n * len(t.count)) for t in tables if t is not None]
@@ -214,5 +217,5 @@ def _alike(panels: tuple[Panel, Panel]) -> bool:
 
 
 def _by_unit(influence: Tensor, group: Tensor | None) -> Tensor:
-    """Centred, and summed over groups where these are what would be drawn again."""
-    return summed(influence - influence.mean(), group)
+    """The centred influence of each resampled unit."""
+    return sum_by_unit(influence - influence.mean(), group)

@@ -1,12 +1,12 @@
-"""The gaps of two predictors on the same items, and the noise they share.
+"""The gaps of two predictors on the same items, and the noise that they share.
 
-An item's miss is a miss for both, so the hits of cell c of one predictor and of cell d of the other are
-correlated: by the Gram matrix of the items' confidence − correct in each cell,
+Both predictors tend to miss the same items, so their hits in cell c of one and cell d of the other are correlated. The
+correlation is estimated by the Gram matrix of confidence − correct (s for one, t for the other),
 
     r_cd = Σ_{i in c and d} s_i t_i / √(Σ_{i in c} s_i² · Σ_{i in d} t_i²),
 
-which is a correlation matrix by construction (a predictor with itself: r = 1). So are the shares of items
-that fall into cells (s = t = 1). With groups, the groups' sums take the place of items.
+which is a correlation matrix by construction; for a predictor and itself r is 1. The shares of items that fall into
+cells are correlated in the same way, with s = t = 1. With groups, sums over groups take the place of items.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from calibrant.metrics.calibration import GapError, Kind, Side
 from calibrant.metrics.calibration_cells import Cells, Noise, cells, group_influence, observed_gaps
 from calibrant.metrics.calibration_intervals import Line, line
 from calibrant.metrics.conventions import Resampling
-from calibrant.metrics.table import Panel
+from calibrant.metrics.panel import Panel
 
 Two = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
 class PairedCells:
-    """Cells of both predictors, the bin each cell is, and common random numbers for both."""
+    """The cells of both predictors, the bin of each cell, and correlated random numbers for both."""
 
     cells: tuple[Cells, Cells]
     place: Two
@@ -36,7 +36,7 @@ class PairedCells:
 
 
 class PairedNoise:
-    """Cells and lines of two panels, made once for all the errors that use them."""
+    """The cells and lines of two panels, computed once for all errors that use them."""
 
     def __init__(self, panels: tuple[Panel, Panel], resampling: Resampling) -> None:
         self.panels, self.resampling = panels, resampling
@@ -49,7 +49,7 @@ class PairedNoise:
         return self._cells[kind]
 
     def lines(self, error: GapError) -> tuple[Line, Line]:
-        """The line of hypotheses of each predictor: that of its own upper end, for both ends of a difference."""
+        """Each predictor's line of populations; its own upper end's line serves both ends of a difference."""
         key = (error.cells, error.side)
         if key not in self._lines:
             both = self.cells(error.cells)
@@ -59,7 +59,7 @@ class PairedNoise:
 
 
 def turned(panels: tuple[Panel, Panel]) -> bool:
-    """Whether the second is to go first: whose sums are smaller, which does not depend on the order of rows."""
+    """Whether the second panel goes first. The one with the smaller sums does, whatever the order of the rows."""
     for power in (1, 2, 3):
         a, b = (
             float((p.scores.confidence.pow(power) * (1 + p.scores.correct.double())).mean().double()) for p in panels
@@ -104,7 +104,7 @@ def gram(which: Two, x: Two) -> Tensor:
 
 
 def _between(which: Two, signed: Two, both: tuple[Cells, Cells], group: Tensor) -> Tensor:
-    """Correlations of the two factors' own directions, from the groups' sums: L⁺ Cov (M⁺)ᵀ."""
+    """The correlations L⁺ Cov (M⁺)ᵀ between the directions of the two factors, from the groups' sums."""
     groups = int(group.max()) + 1
     items = torch.bincount(group, minlength=groups).double()
     a, b = (
@@ -118,25 +118,26 @@ def _between(which: Two, signed: Two, both: tuple[Cells, Cells], group: Tensor) 
 
 
 def coupled(x: Tensor, r: Tensor, fresh: Tensor) -> Tensor:
-    """Standard normals [S, D] whose correlation with x [S, C] is r: x r + what is left, from `fresh`."""
+    """Standard normals [S, D] whose correlation with x [S, C] is r: x r, plus independent noise from `fresh`."""
     rest = torch.eye(r.shape[1], dtype=torch.float64) - r.T @ r
     values, vectors = torch.linalg.eigh(rest)
-    # what rounding leaves of 0 is 0: a predictor with itself has no noise of its own
+    # tiny eigenvalues are rounding: a predictor compared with itself has no noise of its own
     left = torch.where(values > 1e-12, values, 0.0).sqrt()
     out: Tensor = x @ r + fresh @ (vectors * left).T
     return out
 
 
 def reach(both: PairedCells, error: GapError, z: float) -> tuple[float, float]:
-    """How far b's error can lie (below, above) a's: | ‖v‖ − ‖u‖ | ≤ ‖v − u‖, plus z standard errors.
+    """How far b's error can be (below, above) a's: | ‖v‖ − ‖u‖ | ≤ ‖v − u‖, plus z standard errors.
 
-    Predictors that say nearly the same have nearly the same gaps, whatever these are."""
+    Predictors that nearly agree have nearly the same gaps, whatever these are.
+    """
     size = 1 + int(max(p.max() for p in both.place))
     seen, drawn = [], []
     for c, place, noise in zip(both.cells, both.place, both.noise, strict=True):
         gaps = torch.cat([(c.mass * c.gap)[None], observed_gaps(c, c.gap[None], noise)[0]])
         v = error.vector(gaps, c)
-        if error.cells == "walk":  # a shorter walk stays where it ended
+        if error.cells == "walk":  # the shorter walk is continued at its last value
             full = torch.cat([v, v[:, -1:].expand(-1, size - v.shape[1])], 1)
         else:
             full = torch.zeros(len(v), size, dtype=torch.float64)

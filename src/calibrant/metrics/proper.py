@@ -1,4 +1,4 @@
-"""Accuracy and the proper scores of each item; the metric is their mean.
+"""Accuracy and the proper scores of each item. The metric is their mean.
 
 NLL = −log p_y, Brier = Σ_k (p_k − 1[k = y])² (PEP app. B, sum form).
 """
@@ -14,10 +14,10 @@ from torch import Tensor
 from calibrant.functional.scores import Scores
 
 if TYPE_CHECKING:
-    from calibrant.metrics.table import Panel
+    from calibrant.metrics.panel import Panel
 
 Column = Callable[[Scores], Tensor]
-"""What a metric is of each item."""
+"""Scores → one number per item, [N]."""
 
 
 @dataclass(frozen=True)

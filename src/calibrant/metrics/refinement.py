@@ -12,12 +12,12 @@ from torch import Tensor
 from calibrant.functional import ranking
 
 if TYPE_CHECKING:
-    from calibrant.metrics.table import Panel
+    from calibrant.metrics.panel import Panel
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Weights of the correct and of the incorrect items in each run of ties [B, R], most confident first."""
+    """The weights of the correct and of the incorrect items in each run of ties, [B, R], most confident first."""
 
     good: Tensor
     bad: Tensor
@@ -27,18 +27,18 @@ class Runs:
 
     @cached_property
     def auroc(self) -> Tensor:
-        """Shared by AUROC and the identity of ECE."""
+        """AUROC, which the ECE identity uses too."""
         return ranking.auroc(self.good, self.bad)
 
     @cached_property
     def aurc(self) -> Tensor:
-        """Shared by AURC and its excess: the harmonic numbers are most of their cost."""
+        """AURC, which its excess uses too; the harmonic numbers are most of the cost."""
         return ranking.aurc(self.good, self.bad)
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A metric of the ranking: what it is of the runs."""
+    """A metric of the ranking, as a function of the runs."""
 
     of: Callable[[Runs], Tensor]
 
@@ -63,7 +63,7 @@ def aurc(runs: Runs) -> Tensor:
 
 
 def eaurc(runs: Runs) -> Tensor:
-    """AURC above that of a perfect ranking at the same error rate (exact finite sum: perfect gives 0)."""
+    """AURC minus that of a perfect ranking at the same error rate; exactly 0 for a perfect ranking."""
     return runs.aurc - ranking.best_aurc(*runs)
 
 

@@ -1,11 +1,11 @@
-"""A state that is the sum of its parts: what a panel of metrics needs of any number of items, at fixed size.
-
-Additive metrics are kept as sums. For the rest (ranking, KS, equal-mass bins) items are counted on a
-*ladder*: rungs over the ordered bits of t = −log(1 − confidence), a float64 whose exponent and 14 leading
-mantissa bits are the rung, so that a rung spans a relative 6.1e-5 of t, from 2⁻³⁴ to 2¹⁰. What falling
-on one rung hides is bounded, metric by metric, in `stream_report`.
+"""`StreamState`: what a panel of metrics needs of any number of items, in a fixed size. States of parts add up:
 
     state(whole) = state(part 1) + state(part 2) + …
+
+Additive metrics are kept as sums. For the others (ranking, KS, equal-mass bins) items are counted on a *ladder*, a
+histogram over the ordered bits of t = −log(1 − confidence). The exponent and the 14 leading bits of the mantissa of t
+give the rung, so that a rung spans a relative 6.1e-5 of t, from 2⁻³⁴ to 2¹⁰. The order of items on one rung is lost;
+`stream_report` bounds what that can change in each metric.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from calibrant.functional.scores import Classwise, Scores
 from calibrant.metrics import METRICS, proper
 from calibrant.metrics.bootstrap import merge
 from calibrant.metrics.calibration import Kind
-from calibrant.metrics.calibration_cells import Cells, from_sums
+from calibrant.metrics.calibration_cells import Cells, cells_from_sums
+from calibrant.metrics.panel import WALK, NoItemsError, Spread
 from calibrant.metrics.proper import Column, Mean
 from calibrant.metrics.refinement import Runs
-from calibrant.metrics.table import WALK, NoItemsError, Spread
 from calibrant.metrics.units import UnitPanel
 
 MANTISSA = 14
 _SHIFT = 52 - MANTISSA
-_LOWEST, _HIGHEST = -34, 10  # powers of two of t at the ends of the ladder; what lies beyond shares the end rung
+_LOWEST, _HIGHEST = -34, 10  # powers of two of t at the two ends of the ladder; what lies beyond is on the end rungs
 _BASE = (1023 + _LOWEST) << MANTISSA
 RUNGS = (_HIGHEST - _LOWEST) << MANTISSA
 
@@ -44,18 +44,16 @@ MEANS: dict[str, Column] = {
 
 @dataclass(frozen=True)
 class StreamState:
-    """Sums over items. Two states of the same kind add; nothing in them grows with N."""
+    """Sums over items. States with the same classes and bins add up, and their size does not depend on N."""
 
     k: int | None
     bins: int
     about: str
     n: int
-    moments: (
-        Tensor  # [means, 3]: Σ, Σ², Σ³ of each column of MEANS; NLL over the labels that were not called impossible
-    )
-    impossible: int  # labels whose probability was 0
+    moments: Tensor  # [MEANS, 3]: Σ, Σ², Σ³ of each column; for NLL, over the labels with a probability above 0
+    impossible: int  # labels with probability 0
     width: Tensor  # [4, bins]: count, Σ confidence, Σ correct, Σ confidence²
-    ladder: Tensor  # [4, RUNGS]: correct, incorrect, Σ confidence of each; most confident last
+    ladder: Tensor  # [4, RUNGS]: correct and incorrect items, Σ confidence of both; most confident last
     classwise: Classwise | None
     grouped: bool
 
@@ -78,7 +76,7 @@ class StreamState:
 
     @property
     def used(self) -> Tensor:
-        """The rungs that hold items, most confident first."""
+        """The indices of the rungs that hold items, most confident first."""
         return (self.ladder[0] + self.ladder[1] > 0).nonzero()[:, 0].flip(0)
 
     @property
@@ -92,25 +90,19 @@ class StreamState:
     def sums(self, column: Column) -> Tensor:
         return self.of(column)[:1]
 
-    @property
-    def runs(self) -> Runs:
+    def drawn_runs(self, counts: Tensor) -> Runs:
         good, bad = self.ladder[:2, None, self.used]
-        return Runs(good, bad)
-
-    @property
-    def bin_sums(self) -> BinSums:
-        count, confidence, correct, _ = self.width
-        return BinSums(count[None], confidence[None], correct[None])
+        return Runs(counts @ good, counts @ bad)
 
 
 def rung(log_error: Tensor) -> Tensor:
-    """Index in [0, RUNGS) of each log(1 − confidence): monotone, more confident is higher."""
-    bits = (-log_error.double()).view(torch.int64) >> _SHIFT  # −0.0 has the sign bit: negative, so the lowest
+    """The rung of each log(1 − confidence), in [0, RUNGS); higher for more confident items."""
+    bits = (-log_error.double()).view(torch.int64) >> _SHIFT  # −0.0 has the sign bit, so it is the lowest
     return (bits - _BASE).clamp_(0, RUNGS - 1)
 
 
 def floor_of(rungs: Tensor) -> Tensor:
-    """Smallest t of each rung (0 for the lowest)."""
+    """The smallest t of each rung (0 for the lowest)."""
     t = ((rungs + _BASE) << _SHIFT).view(torch.float64)
     return torch.where(rungs <= 0, 0.0, t)
 
@@ -122,19 +114,19 @@ def empty_ladder() -> Tensor:
 def state(scores: Scores) -> StreamState:
     """The state of these items."""
     ladder = empty_ladder()
-    climb(ladder, scores)
+    add_to_ladder(ladder, scores)
     return replace(sums(scores), ladder=ladder)
 
 
-def climb(ladder: Tensor, scores: Scores) -> None:
-    """Count these items on the ladder, in place: it is large beside a batch."""
+def add_to_ladder(ladder: Tensor, scores: Scores) -> None:
+    """Count these items on the ladder, in place, because a ladder is larger than a batch."""
     at = torch.where(scores.correct, 0, RUNGS) + rung(scores.log_error)
     for rows, values in ((ladder[:2], torch.ones_like(scores.confidence)), (ladder[2:], scores.confidence)):
         rows.view(-1).index_add_(0, at, values)
 
 
 def sums(scores: Scores) -> StreamState:
-    """The state of these items without their ladder."""
+    """The state of these items with an empty ladder."""
     correct, confidence = scores.correct.double(), scores.confidence
     at = equal_width(confidence, scores.bins)
     impossible = 0 if scores.log_p_label is None else int(torch.isneginf(scores.log_p_label).sum())
@@ -154,7 +146,7 @@ def sums(scores: Scores) -> StreamState:
 
 def _moments(column: Column, scores: Scores) -> Tensor:
     if scores.log_p_label is None and column in (proper.nll, proper.brier):
-        return torch.zeros(3, dtype=torch.float64)  # a top-1 file does not say
+        return torch.zeros(3, dtype=torch.float64)  # not in a top-1 file
     x = column(scores)
     if not math.isfinite(float(x.sum())):
         x = x[torch.isfinite(x)]
@@ -166,11 +158,11 @@ def _sum(index: Tensor, weights: Tensor | None, size: int) -> Tensor:
     return torch.bincount(index, weights, minlength=size).double()
 
 
-_ONE = 53 * math.log(2)  # from this t on, float64 confidence is exactly 1: one run of ties
+_ONE = 53 * math.log(2)  # from this t on, the confidence is exactly 1 in float64, so these items tie
 
 
 class StreamPanel(UnitPanel):
-    """What metrics share, from sums instead of items: one unit, which counts once."""
+    """What metrics share for a stream, which is one unit that counts once."""
 
     def __init__(self, state: StreamState) -> None:
         super().__init__(state, torch.ones(1, 1, dtype=torch.float64))
@@ -203,23 +195,27 @@ class StreamPanel(UnitPanel):
         return Spread(square, cube, -math.inf, math.inf)
 
     @cached_property
+    def width(self) -> BinSums:
+        return BinSums(*(row[None] for row in self.state.width[:3]))
+
+    @cached_property
     def walk(self) -> Tensor:
         return ((self.conf_good + self.conf_bad - self.good) / self.n).flip(0)[None]
 
     def cells(self, kind: Kind) -> Cells:
         if kind == "width":
-            return from_sums(*self.state.width)
+            return cells_from_sums(*self.state.width)
         confidence = self.conf_good + self.conf_bad
         if kind == "walk":
             columns = merge(self.good, self.bad, confidence, self.squares, cells=WALK)
             good, bad, confidence, square = (c.flip(0) for c in columns)
-            return from_sums(good + bad, confidence, good, square, smooth=True)
+            return cells_from_sums(good + bad, confidence, good, square, smooth=True)
         m, inside = self.mass, torch.bincount(self.mass_bin, self.squares, minlength=self.state.bins)
-        return from_sums(m.count[0], m.confidence[0], m.correct[0], inside)
+        return cells_from_sums(m.count[0], m.confidence[0], m.correct[0], inside)
 
     @cached_property
     def squares(self) -> Tensor:
-        """Σ confidence² of each rung, which is too narrow for it to vary."""
+        """Σ confidence² of each rung, as if all its confidences were equal: a rung is narrow."""
         return (self.conf_good + self.conf_bad).square() / self.size
 
     @cached_property
@@ -228,17 +224,17 @@ class StreamPanel(UnitPanel):
 
     @cached_property
     def too_low(self) -> Tensor:
-        """Σ (1 − confidence) of the correct items on each rung: how far the walk can fall."""
+        """Σ (1 − confidence) of the correct items on each rung: the most that the walk can fall there."""
         return (self.good - self.conf_good).clamp_min(0)
 
     @cached_property
     def too_high(self) -> Tensor:
-        """Σ confidence of the incorrect items: how far it can climb."""
+        """Σ confidence of the incorrect items on each rung: the most that the walk can rise there."""
         return self.conf_bad
 
     @cached_property
     def mass_bin(self) -> Tensor:
-        """Equal-mass bin of each rung, by its middle rank from the least confident; certainty is one run."""
+        """The equal-mass bin of each rung, by its middle rank. All rungs with a confidence of exactly 1 are one run."""
         sure = (self.t >= _ONE).double()
         certain = float((self.size * sure).sum())
         end = self.state.n - (torch.cumsum(self.size, 0) - self.size)  # ranks from below: (end − size, end]

@@ -1,7 +1,7 @@
-"""Parquet larger than memory → StreamState, a few rows at a time, by any executor.
+"""Parquet larger than memory → `StreamState`, a few rows at a time, by any executor.
 
-A task is a run of row groups of one part; its state is a sum, so tasks may run anywhere (`executors`: processes, a
-cluster) and their states are added in the order of the rows, which makes the result independent of who finished first.
+A task is a run of row groups of one part. Its state is a sum, so tasks may run anywhere (local processes, a cluster:
+see `executors`). States are added in the order of the rows, so the result does not depend on which task ends first.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from calibrant.executors import Pool, execute
 from calibrant.files import parquet
 from calibrant.files.arrays import Keys, join
 from calibrant.functional.scores import Scores, positive_class, reduce
-from calibrant.metrics.stream import StreamState, climb, empty_ladder, sums
+from calibrant.metrics.stream import StreamState, add_to_ladder, empty_ladder, sums
 from calibrant.types import Predictions
 
 NUMBERS = 1 << 21
-"""Numbers decoded at a time: 16 MiB of float64."""
+"""Numbers that are decoded at a time: 16 MiB of float64."""
 
 TASK_ROWS = 1 << 21
-"""Rows of one task, at least: a state is 22 MB to send, so tasks should not be small."""
+"""The least rows of a task, except the last of a part; a state to send takes 22 MB, so tasks should not be small."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How a part is read and reduced; plain values, so that it travels."""
+    """How a part is read and reduced; plain values that can be sent to another process."""
 
     keys: Keys = field(default_factory=Keys)
     bins: int = 15
@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Streamed:
-    """A state and what the files said of themselves."""
+    """A state, and what the files say about themselves."""
 
     state: StreamState
     split: str
@@ -62,7 +62,7 @@ class Streamed:
 
 
 def tasks(path: Path) -> list[Task]:
-    """Row groups of all parts, gathered into tasks of about TASK_ROWS rows that never cross a part."""
+    """The row groups of all parts, gathered into tasks of about TASK_ROWS rows, each from one part."""
     found = []
     for part in parquet.parts(path):
         groups: list[int] = []
@@ -86,7 +86,7 @@ def stream(
     window: int = 4,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Streamed:
-    """The state of all rows under `path`. At most `window` states wait for one before them."""
+    """The state of all rows under `path`. At most `window` states wait for an earlier one."""
     todo = tasks(path)
     total = sum(t.rows for t in todo)
     if total == 0:
@@ -104,7 +104,7 @@ def stream(
 
 @dataclass(frozen=True)
 class Part:
-    """A task as a step, whose state travels. It waits for the one `window` places before it, so that few are held."""
+    """A task as a step of an executor. It waits for the task `window` places before it, so that few states are held."""
 
     number: int
     task: Task
@@ -151,21 +151,21 @@ def _results(todo: list[Task], settings: Settings, pool: Pool | None, window: in
 
 
 def run(task: Task, settings: Settings) -> Streamed | None:
-    """One task: read, reduce, add. None when every item of it is ignored."""
+    """Read, reduce and sum one task; None if all its items are ignored."""
     whole, ladder, size = None, empty_ladder(), max(1, NUMBERS // parquet.width(task.part))
     for start, scores, said in batches(task, settings, size):
         if settings.spill is not None:
             from calibrant.metrics.external_sort import spill
 
             spill(Path(settings.spill), task, start, scores)
-        climb(ladder, scores)
+        add_to_ladder(ladder, scores)
         found = Streamed(sums(scores), said.split.value, said.binary)
         whole = found if whole is None else whole + found
     return None if whole is None else replace(whole, state=replace(whole.state, ladder=ladder))
 
 
 def batches(task: Task, settings: Settings, size: int) -> Iterator[tuple[int, Scores, Predictions]]:
-    """(row, scores, what the file said) of each batch of a task; errors name the row of the part."""
+    """(first row, scores, predictions) of each batch of a task. Errors name the row of the part."""
     for offset, arrays in parquet.batches(task.part, size, task.groups):
         start = task.first + offset
         try:
@@ -185,6 +185,6 @@ def batches(task: Task, settings: Settings, size: int) -> Iterator[tuple[int, Sc
 
 
 def _at_row(error: CalibrantError, start: int) -> CalibrantError:
-    """The same error with rows counted from the start of the part instead of the batch."""
+    """The error with its rows counted from the start of the part instead of the batch."""
     text = re.sub(r"\brow (\d+)", lambda m: f"row {int(m[1]) + start}", str(error))
     return type(error)(text)

@@ -1,13 +1,13 @@
-"""StreamState → Report: the same record as in memory, with a rigorous bound on each value beside it.
+"""`StreamState` → `Report`: the same report as in memory, with a rigorous bound on the error of each value.
 
-Items on one rung of the ladder may stand in any order, with or without ties. For each metric that can tell, the bound
-is the worst that any such order can do; sums are exact. With G, E the correct and incorrect items above a rung, and
-g, e those on it:
+The order of items on one rung of the ladder, and their ties, are unknown. For a metric that depends on them, the bound
+is the worst that any order can do. All other metrics are exact sums.
 
     AUROC, AURC, FPR95   between 'errors first' and 'errors last' on every rung
-    AUPR       a found item's precision lies in [(F+j)/(S+j+q), (F+p)/(S+p)], F, S found and seen above it
-    KS         the walk may leave its ends on a rung by Σ|confidence − correct| of one sign
-    ECE mass   only rungs that straddle a boundary of the bins can be split: 2 Σ|confidence − correct| there
+    AUPR       the precision at the j-th of p positives on a rung with q negatives is in [(F+j)/(S+j+q), (F+p)/(S+p)];
+               F items are found and S seen above the rung
+    KS         inside a rung the walk may deviate from its ends by Σ|confidence − correct| of one sign
+    ECE mass   only rungs across a boundary between bins can be split: 2 Σ|confidence − correct| there
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from calibrant.functional import ranking
 from calibrant.metrics import refinement
 from calibrant.metrics.calibration_intervals import calibration_test
 from calibrant.metrics.conventions import Resampling, conventions
-from calibrant.metrics.evaluate import choose, points
+from calibrant.metrics.evaluate import chosen_metrics, point_estimates
 from calibrant.metrics.intervals import with_intervals
+from calibrant.metrics.panel import Metric
 from calibrant.metrics.refinement import Runs
 from calibrant.metrics.stream import StreamPanel, StreamState
-from calibrant.metrics.table import Metric
 from calibrant.types import Estimate, Report
 
 FEW = 1000
-"""Items below which a stream has no intervals: its cells are those of sums."""
-_CROWDED = 28.0  # from this t on, confidences of neighbouring rungs may coincide in float64
+"""A stream with fewer items has no intervals, because its cells are too coarse for so few."""
+_CROWDED = 28.0  # from this t on, confidences of neighbouring rungs may be equal in float64
 
 
 def report(
@@ -46,9 +46,9 @@ def report(
     binary: bool = False,
     exact: Mapping[str, float] | None = None,
 ) -> Report:
-    """`exact` holds values from the external sort; they replace the streamed ones and have bound 0."""
-    chosen, panel = choose(metrics), StreamPanel(state)
-    estimates = points(chosen, panel)
+    """The report of a stream. Values in `exact`, from the external sort, replace streamed ones with a bound of 0."""
+    chosen, panel = chosen_metrics(metrics), StreamPanel(state)
+    estimates = point_estimates(chosen, panel)
     bounds = {n: BOUNDS[n](panel) if n in BOUNDS else 0.0 for n, e in estimates.items() if e.value is not None}
     for name in bounds.keys() & (exact or {}).keys():
         estimates[name], bounds[name] = replace(estimates[name], value=(exact or {})[name]), 0.0
@@ -80,7 +80,7 @@ def _with_intervals(
     bounds: Mapping[str, float],
     resampling: Resampling,
 ) -> dict[str, Estimate]:
-    """The intervals of the cells, widened by the bound of each value; or the reason why there is none."""
+    """The intervals from the cells, each widened by the bound of its value; or the reason why there are none."""
     reason = None
     if panel.state.grouped:
         reason = "items of a group must be resampled together: not from a stream"
@@ -96,7 +96,7 @@ def _with_intervals(
 
 
 def bounds_line(found: Report) -> str | None:
-    """'streamed: auroc ± 2e-07, …' for people; None for a report that was not streamed."""
+    """A line for people, "streamed …: auroc ± 2e-07, …"; None for a report that was not streamed."""
     stream = found.extras.get("stream")
     if stream is None:
         return None
@@ -108,7 +108,7 @@ def bounds_line(found: Report) -> str | None:
 
 
 def ranked(of: Callable[[Runs], Tensor], p: StreamPanel) -> float:
-    """Of a metric that only falls as errors move up: all errors of a rung before its correct items, or all after."""
+    """The bound for a metric that is monotone in the ranks of errors: on every rung, all errors first or all last."""
     none = torch.zeros_like(p.good)
 
     def cut(first: Tensor, second: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def _average_precision(positive: Tensor, negative: Tensor) -> float:
     found = torch.cumsum(positive, 0) - positive
     seen = found + torch.cumsum(negative, 0) - negative
     best = positive * (found + positive) / (seen + positive).clamp_min(1)
-    start = seen + negative  # Σ_{j=1…p} (F + j)/(start + j), in closed form
+    start = seen + negative  # the worst case is Σ_{j=1…p} (F + j)/(start + j), in closed form
     harmonic = torch.digamma(start + positive + 1) - torch.digamma(start + 1)
     worst = positive + (found - start) * harmonic
     total = positive.sum()
@@ -151,8 +151,8 @@ def _ece_mass(p: StreamPanel) -> float:
 
 
 def _movable(moves: Tensor, first: Tensor, last: Tensor, gap: Tensor) -> float:
-    """What may move between bins, less what cannot matter: between two bins whose gaps keep one sign
-    whatever moves, |gap| + |gap| is the same."""
+    """The gaps that may move between bins and change the error. Where two neighbouring bins keep gaps of the same sign
+    whatever moves, their |gap| + |gap| does not change."""
     loose = torch.zeros_like(gap)
     for at in (first, last):
         loose.index_add_(0, at, moves)
@@ -171,4 +171,4 @@ BOUNDS: dict[str, Callable[[StreamPanel], float]] = {
     "eaurc": partial(ranked, refinement.eaurc),
     "fpr95": partial(ranked, refinement.fpr95),
 }
-"""Metric → how far its value from a stream can be from the exact one; of all others, which are sums, 0."""
+"""Metric → how far its value from a stream can be from the exact value; 0 for all other metrics, which are sums."""

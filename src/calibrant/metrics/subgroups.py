@@ -1,9 +1,9 @@
-"""The same metrics in each part of the items (hospital, device, language), and whether one part stands out.
+"""The metrics in each part of the items (hospital, device, language), and whether one part stands out.
 
     z_g = (gap_g − gap_rest) / √(se_g² + se_rest²),   gap = mean confidence − accuracy
 
-Whoever looks at many parts finds a bad one by chance, so p is corrected by Holm's step-down rule. A max-statistic would
-gain little here: the parts are disjoint, so their statistics are nearly independent, which is where Holm loses least.
+Among many parts, one looks bad by chance, so p is corrected by Holm's step-down rule. The parts are disjoint and their
+statistics nearly independent, so a max-statistic would gain little over Holm.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from calibrant.metrics.evaluate import About, evaluate
 from calibrant.types import Predictions, Report
 
 MOST = 100
-"""More values than this are ids or measurements, not parts."""
+"""A column with more different values holds ids or measurements, not parts."""
 ALPHA = 0.05
 
 
 @dataclass(frozen=True)
 class Subgroup:
-    """One part: its report, the gap of all other items, and how surprising the difference of the two gaps is."""
+    """One part: its report, the gap of all other items, and the p-values of the difference between the two gaps."""
 
     name: str
     report: Report
@@ -51,7 +51,7 @@ class Subgroup:
 
     @property
     def stands_out(self) -> bool:
-        """Its confidence is further off than that of the others, by more than chance."""
+        """Whether its confidence is further off than that of the others, by more than chance."""
         return self.p_holm < ALPHA and abs(self.gap) > abs(self.rest)
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,7 +61,7 @@ class Subgroup:
 
 @dataclass(frozen=True)
 class Subgroups(Shown):
-    """Every part of the items by one column, in the order of their names; `groups["north"]` is one of them."""
+    """The parts of the items by the values of one column, in the order of their names: `groups["north"]`."""
 
     column: str
     parts: tuple[Subgroup, ...]
@@ -103,7 +103,7 @@ class Subgroups(Shown):
 def subgroups(
     p: Predictions, part: Tensor, names: Sequence[str], column: str, *, about: About = "top", **options: Any
 ) -> Subgroups:
-    """`part` [N] numbers the parts that `names` names; `options` are those of `evaluate`."""
+    """The metrics of each part: `part` [N] holds indices into `names`; `options` are those of `evaluate`."""
     where = f"{p.source}: " if p.source else ""
     if not 2 <= len(names) <= MOST:
         raise InputError(f"{where}{column!r} has {len(names):,} different values; 2 to {MOST} are parts to compare")
@@ -123,9 +123,9 @@ def subgroups(
 def by_values(
     p: Predictions, by: Any, arrays: Mapping[str, Any], metrics: Sequence[str] | None, **options: Any
 ) -> Subgroups:
-    """What `evaluate(…, by=…)` adds: `by` names a column of the table, or holds one value per item.
+    """The subgroups for `evaluate(…, by=…)`, where `by` names a column of the table or holds one value per item.
 
-    `arrays` are what `p` was made of, so that values go the way of labels: pixels that are ignored have none.
+    `arrays` are the arguments that `p` was made of, so that `by` is read like the labels (ignored pixels are dropped).
     """
     column = by if isinstance(by, str) else str(getattr(by, "name", None) or "group")
     table = is_table(arrays["data"])
@@ -134,7 +134,7 @@ def by_values(
     if isinstance(arrays["data"], Predictions) or (table and not isinstance(by, str)):
         part, names = numbered_groups(by, p.n)
     else:
-        with warnings.catch_warnings():  # the first reading said them
+        with warnings.catch_warnings():  # the first reading has shown them
             warnings.simplefilter("ignore", CalibrantWarning)
             found = given(**{**arrays, "group": by})
         part, names = found.group, found.group_names
@@ -143,7 +143,7 @@ def by_values(
 
 
 def _against_rest(scores: Scores, inside: Tensor) -> tuple[float, float]:
-    """(gap of the rest, p of the difference). Standard errors know resampled groups, and are never 0."""
+    """(gap of the rest, p-value of the difference). Standard errors account for groups, and are never 0."""
     c = cells(inside.long(), scores.confidence, scores.correct, scores.group)  # cell 1 is the part, cell 0 the rest
     if c.factor is None:
         error = float(c.sd.square().sum().sqrt())
@@ -155,7 +155,7 @@ def _against_rest(scores: Scores, inside: Tensor) -> tuple[float, float]:
 
 
 def _taken(p: Predictions, inside: Tensor) -> Predictions:
-    """The items of a part; the groups that intervals resample are numbered anew."""
+    """The items of a part; the groups that intervals resample are renumbered."""
     taken = p.take(inside.nonzero()[:, 0])
     if taken.group is None:
         return taken

@@ -5,10 +5,10 @@
         panel.update(model(x), y)
     panel.compute()["ece"]
 
-Logits are reduced to scores at once and never kept. With `exact=True` the scores of all items are kept (about 50
-bytes each) and the values are those of `calibrant.evaluate`; with `exact=False` the state has a fixed size
-(`metrics.stream`) and ranking metrics are within its bounds. Both are sums or concatenations, so that
-torchmetrics' own synchronisation over processes gives the answer of one process.
+Logits are reduced to scores at once and never kept. With `exact=True` the scores of all items are kept (about 50 bytes
+each) and the values are those of `calibrant.evaluate`. With `exact=False` the state has a fixed size (`metrics.stream`)
+and ranking metrics are within its bounds. All states are sums or concatenations, so that after torchmetrics'
+synchronisation several processes give the result of one.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from calibrant.errors import InputError
 from calibrant.functional.inputs import predictions
 from calibrant.functional.probabilities import look_like_probabilities, warn_of_probabilities
 from calibrant.functional.scores import Classwise, Scores, reduce
-from calibrant.metrics.evaluate import choose, points
+from calibrant.metrics.evaluate import chosen_metrics, point_estimates
+from calibrant.metrics.panel import Panel
 from calibrant.metrics.stream import MEANS, RUNGS, StreamPanel, StreamState, state
-from calibrant.metrics.table import Panel
 
 _ITEMS = ("labels", "predicted", "confidence", "log_error", "log_p_label", "brier")
 _SUMS = ("moments", "width", "ladder")
@@ -35,7 +35,7 @@ _CELLS = ("count", "confidence", "positive")
 
 
 class CalibrationPanel(Metric):
-    """Metrics of the table by name; a value that does not exist (AUROC when all are correct) is nan."""
+    """Metrics by name. A value that does not exist (AUROC when all items are correct) is nan."""
 
     full_state_update = False
     is_differentiable = False
@@ -47,8 +47,8 @@ class CalibrationPanel(Metric):
         if num_classes < 2:
             raise InputError(f"num_classes={num_classes}; at least two are needed")
         self.num_classes, self.bins, self.exact = num_classes, bins, exact
-        self.metrics = tuple(m.name for m in choose(metrics))
-        self._suspected = True  # of being given probabilities, until a batch shows that it is not
+        self.metrics = tuple(m.name for m in chosen_metrics(metrics))
+        self._suspected = True  # until a batch cannot be probabilities
         if exact:
             for name in _ITEMS:
                 self.add_state(f"item_{name}", default=[], dist_reduce_fx="cat")
@@ -87,9 +87,9 @@ class CalibrationPanel(Metric):
         setattr(self, name, getattr(self, name) + increment.to(self.device))
 
     def compute(self) -> dict[str, float]:
-        """Name → value over everything seen, in all processes."""
+        """Name → value over all batches of all processes."""
         panel = Panel(self._scores()) if self.exact else StreamPanel(self._state())
-        values = {name: e.value for name, e in points(choose(self.metrics), panel).items()}
+        values = {name: e.value for name, e in point_estimates(chosen_metrics(self.metrics), panel).items()}
         if self._suspected:
             warn_of_probabilities()
         return {name: math.nan if found is None else found for name, found in values.items()}
@@ -98,7 +98,7 @@ class CalibrationPanel(Metric):
         return Classwise(*(getattr(self, f"cell_{name}").cpu() for name in _CELLS))
 
     def _joined(self, name: str) -> Tensor:
-        # a list before synchronisation, one tensor after it
+        # torchmetrics holds a list before synchronisation and one tensor after it
         column: Tensor | list[Tensor] = getattr(self, f"item_{name}")
         if len(column) == 0:
             raise InputError("compute() before any update(): there are no items")

@@ -17,7 +17,7 @@ from torch import Tensor
 from calibrant.errors import InputError
 from calibrant.functional.ranking import rank
 from calibrant.functional.scores import CPU, Scores, reduce
-from calibrant.metrics.bca import summed
+from calibrant.metrics.bca import sum_by_unit
 from calibrant.posthoc.calibrator import Calibrator, Composition
 from calibrant.posthoc.map import FittedMap, promises_label
 from calibrant.posthoc.toplabel import least
@@ -202,7 +202,7 @@ def standard_error(x: Tensor, group: Tensor | None) -> float:
     """Of the mean of x; summed within groups first, where there are groups."""
     centred = x - x.mean()
     if group is not None:
-        centred = summed(centred, group)
+        centred = sum_by_unit(centred, group)
         units = max(2, int(torch.unique(group).numel()))
     else:
         units = max(2, len(x))

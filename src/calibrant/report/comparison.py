@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from calibrant.metrics.compare import Comparison, Difference
 from calibrant.report import numbers
 
-DASH = numbers.DASH
+PP = " pp"
 
 
 @dataclass(frozen=True)
@@ -43,15 +43,17 @@ def _row(r: Difference) -> Row:
     return Row(
         r.metric,
         signed(r.metric, r.difference),
-        DASH if r.low is None or r.high is None else f"{signed(r.metric, r.low)} … {signed(r.metric, r.high)}",
-        numbers.p_value(r.p_holm).removeprefix("p = ").removeprefix("p "),  # the verdict is based on this one
-        r.verdict or r.reason or DASH,
+        numbers.DASH
+        if r.low is None or r.high is None
+        else f"{signed(r.metric, r.low).removesuffix(PP)} … {signed(r.metric, r.high)}",
+        numbers.p_cell(r.p_holm),  # the verdict is based on this one
+        r.verdict or r.reason or numbers.DASH,
     )
 
 
 def signed(name: str, number: float | None) -> str:
     """A difference always shows its direction; of shares it is in points (pp)."""
     if number is None:
-        return DASH
-    text = f"{100 * number:+.2f} pp" if numbers.is_percent(name) else f"{number:+.4f}"
+        return numbers.DASH
+    text = f"{100 * number:+z.2f}{PP}" if numbers.is_percent(name) else f"{number:+z.4f}"
     return text.replace("-", "\N{MINUS SIGN}")

@@ -13,24 +13,24 @@ from calibrant.types import Report
 
 MEANING: dict[str, str] = {
     "accuracy": "How often the predicted class is the right one.",
-    "nll": "The price paid for the probability given to the truth: −log of it, on average. Confident errors cost most.",
+    "nll": "Minus the logarithm of the probability given to the true class, on average. Confident errors cost most.",
     "brier": "Squared distance between the predicted probabilities and what happened, summed over classes (0 to 2).",
     "ece": "How far confidence is from accuracy, on average over groups of similar confidence.",
-    "ece_mass": "The same, with bins that hold equally many items instead of equally wide ones.",
-    "ece_classwise": "The same for every class's own probability, averaged over classes: it sees more than the winner.",
-    "ece_max": "The distance in the single worst bin. Noisy when that bin holds few items.",
-    "ece_l2": "The same distance, but large errors weigh more (root mean square).",
+    "ece_mass": "ECE with bins that hold equally many items, instead of equally wide bins.",
+    "ece_classwise": "ECE of every class's probability, averaged over classes: it also judges the classes that lost.",
+    "ece_max": "How far confidence is from accuracy in the worst bin. Noisy when that bin holds few items.",
+    "ece_l2": "ECE in which large errors weigh more (root mean square over the bins).",
     "ece_over": "The part of ECE from bins that are too sure.",
     "ece_under": "The part of ECE from bins that are not sure enough.",
-    "oe": "Excess confidence, weighted by the confidence itself: being too sure hurts most where it is most trusted.",
-    "ece_debiased": "ECE less what pure chance adds to it. ECE of a perfect model is never quite 0; this one can be.",
-    "ks": "The largest error that builds up when going through the items by confidence; needs no bins.",
+    "oe": "Excess confidence, weighted by the confidence itself: being too sure counts most where confidence is high.",
+    "ece_debiased": "ECE less what chance alone adds to it. A perfect model's ECE is never quite 0; this one can be.",
+    "ks": "The largest calibration error that adds up over the items, sorted by confidence. It needs no bins.",
     "gap": "Average confidence minus accuracy. Above zero: too sure. Below: not sure enough.",
     "auroc": "The chance that a random correct answer is surer than a random error. 50% is a coin, 100% is perfect.",
     "aupr_success": "Precision of the surest answers, averaged over all thresholds.",
     "aupr_error": "Precision in finding errors by checking the least sure answers first, averaged over thresholds.",
-    "aurc": "The error rate of what is accepted, averaged over all shares of items one might accept.",
-    "eaurc": "How much of that a perfect ordering with the same accuracy would save. 0 is perfect.",
+    "aurc": "The error rate of the accepted items, averaged over every share of items that could be accepted.",
+    "eaurc": "The part of AURC that a perfect ordering with the same accuracy would save. 0 is perfect.",
     "fpr95": "The share of errors let through when the threshold keeps 95% of the correct answers.",
 }
 
@@ -46,21 +46,24 @@ FAMILY = {
 WORDS: dict[str, tuple[str, str]] = {
     "murphy_brier": (
         "Brier score, decomposed",
-        "total = calibration (what a perfect recalibration of the bins would save) + refinement (what would be left) + "
+        "total = calibration (what a perfect recalibration of the bins would save) + refinement (what would remain) + "
         "residual (what varies inside bins).",
     ),
     "murphy_nll": (
         "NLL, decomposed",
-        "The same for the negative log-likelihood; rest is what the top label does not see: which class it was, once "
-        "the answer is wrong.",
+        "The same parts of the negative log-likelihood. rest is what the top label cannot show: which class was right "
+        "when the answer is wrong.",
     ),
     "ece_identity": (
         "ECE from confidence and AUROC",
         "ECE ≈ alpha − refinement term − gamma (On the Dark Side of Calibration, Eq. 9), with what it leaves "
-        "unexplained. Its derivation needs every bin to be overconfident; bins underconfident counts where that fails.",
+        "unexplained. The derivation needs every bin to be overconfident; bins underconfident counts where that fails.",
     ),
     "accuracy_at_coverage": ("Accuracy at a coverage", "When only the surest share of the items is accepted."),
-    "calibration_test": ("Test of calibration", "Answers are drawn again from the confidences themselves."),
+    "calibration_test": (
+        "Test of calibration",
+        "The ECE, compared with that of answers drawn from the confidences themselves.",
+    ),
     "impossible_labels": (
         "Labels predicted to be impossible",
         "Items whose label was given a probability of 1e-30 or less (0 counts as 1e-30), and what they add to the NLL.",

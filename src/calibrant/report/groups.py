@@ -40,12 +40,12 @@ def table(found: Subgroups, names: Sequence[str], shown: Callable[[str, Estimate
             found.column: g.name,
             "items": numbers.count(g.report.n),
             **{name: shown(name, g.report[name]) for name in names},
-            "p (Holm)": numbers.p_value(g.p_holm).removeprefix("p = ").removeprefix("p "),
+            "p (Holm)": numbers.p_cell(g.p_holm),
         }
         for g in found.parts
     ]
     worst = None if found.worst is None else found.parts.index(found.worst)
-    return Table.of(f"by {found.column}", rows, worst, "worst")
+    return Table.of(f"By {found.column}", rows, worst, "worst")
 
 
 def narrow(name: str, e: Estimate) -> str:
@@ -56,14 +56,13 @@ def narrow(name: str, e: Estimate) -> str:
 
 def group_panel(found: Subgroups, file: str | None, names: Sequence[str]) -> Panel:
     """The forest plot of the groups, and their numbers; `file` names the file, if there are several."""
-    text = sentence(found)
     cut = [g.name[:28] for g in found.parts]  # long names would leave the figure no room; unless only their ends differ
     called = cut if len(set(cut)) == len(cut) else [g.name for g in found.parts]
     reports = {name: g.report for name, g in zip(called, found.parts, strict=True)}
     axes = plots.forest(reports, names=names, colours=["accent"])
     return Panel(
         f"Is it worse for some {found.column}?" + (f" ({file})" if file else ""),
-        f"{text[0].upper()}{text[1:]}.",
+        numbers.sentence(sentence(found)),
         [Figure(axes[0], f"Each {found.column} with 95% intervals. {EACH}", wide=True)],
         [table(found, names, numbers.brief)],
         ["p tests the difference between the gap of a group and that of all other items."],

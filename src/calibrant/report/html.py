@@ -73,7 +73,7 @@ def render(
     called = dict(zip(files, short_names(files), strict=True))
     named = [replace(a, name=called.get(a.name, a.name)) for a in audits]
     change = None if after is None else _same_items(before or audits[0], after)
-    sections = [section(i, a, change if i == 0 else None) for i, a in enumerate(named)]
+    sections = [section(i, a, change if i == 0 else None, advice if i == 0 else None) for i, a in enumerate(named)]
     return page.render(
         "report.html",
         command,

@@ -86,15 +86,28 @@ def is_percent(name: str) -> bool:
 
 
 def signed(name: str, number: float, digits: int) -> str:
-    """Numbers that are better near zero carry their sign; the minus is a real one."""
-    text = f"{number:+.{digits}f}" if name in METRICS and METRICS[name].better == "zero" else f"{number:.{digits}f}"
+    """Numbers that are better near zero carry their sign; the minus is a real one, and zero has none."""
+    text = f"{number:+z.{digits}f}" if name in METRICS and METRICS[name].better == "zero" else f"{number:z.{digits}f}"
     return text.replace("-", "\N{MINUS SIGN}")
 
 
 def p_value(p: float | None) -> str:
+    """'p < 0.001' or 'p = 0.032', for a sentence."""
+    text = p_cell(p)
+    return text if text == DASH else f"p {text}" if text.startswith("<") else f"p = {text}"
+
+
+def p_cell(p: float | None) -> str:
+    """'< 0.001' or '0.032', for a column of p-values."""
     if p is None or math.isnan(p):
         return DASH
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}" if p < 0.1 else f"{p:.2f}"
+
+
+def sentence(text: str) -> str:
+    """The text with a capital letter and a full stop: metrics and verbs return clauses, which a terminal prints as they
+    are."""
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "?", "!")) else ".")
 
 
 def count(n: int) -> str:

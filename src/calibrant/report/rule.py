@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibrant.decisions.judge import SHOWN, Judgement
-from calibrant.report.numbers import DASH, percent
+from calibrant.report.numbers import DASH, percent, sentence
 from calibrant.report.panels import Figure, Panel, Table
 from calibrant.report.plots import set_sizes
 from calibrant.types import Estimate
@@ -23,11 +23,11 @@ CALLED = {
     "threshold": "… with the best threshold in hindsight",
     "saved": "saved against the likeliest class",
 }
-REUSED = "Judged with --allow-reuse: it may have been chosen on these very items."
+REUSED = "Judged with --allow-reuse: the rule may have been chosen on these very items."
 TABLES = {
-    "by_size": "coverage by the size of the set",
-    "by_class": "class by class, the worst first",
-    "by_group": "group by group, the worst first",
+    "by_size": "Coverage by the size of the set",
+    "by_class": "Class by class, the worst first",
+    "by_group": "Group by group, the worst first",
 }
 
 
@@ -38,13 +38,13 @@ def panel(judgement: Judgement, file: str | None) -> Panel:
         figures = [Figure(set_sizes(judgement.tables["by_size"]), "How many classes a set holds, and which sets miss")]
     notes = [REUSED] if judgement.reused else []
     title = f"What does the rule do to {file or 'these items'}?"
-    return Panel(title, f"{judgement.sentence}.", figures, tables(judgement), notes)
+    return Panel(title, sentence(judgement.sentence), figures, tables(judgement), notes)
 
 
 def tables(judgement: Judgement) -> list[Table]:
     """What it does to all items, then by size of set, class or group."""
     rows = [(CALLED[name], *_cells(name, e)) for name, e in judgement.estimates.items()]
-    first = Table("the rule on these items", ("rule", "value", "95% interval"), rows)
+    first = Table("The rule on these items", ("rule", "value", "95% interval"), rows)
     return [first, *(_table(judgement, name) for name in judgement.tables)]
 
 

@@ -12,7 +12,7 @@ from calibrant.metrics.stream_report import bounds_line
 from calibrant.report import plots
 from calibrant.report.classes import ClassTable, Mistake, class_table, mistakes
 from calibrant.report.explain import details
-from calibrant.report.numbers import percent
+from calibrant.report.numbers import percent, sentence
 from calibrant.report.operating import OperatingPoints, effective_share, operating_points
 from calibrant.report.panels import Panel
 from calibrant.report.plots.style import SERIES
@@ -22,6 +22,7 @@ from calibrant.report.verdict import Verdict, judge, test_p
 from calibrant.types import Report
 
 if TYPE_CHECKING:
+    from calibrant.posthoc.advise import Advice
     from calibrant.report.html import Audit
 
 GOALS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.999)
@@ -48,8 +49,8 @@ class Section:
     missing: list[str]  # what cannot be shown, in words
 
 
-def section(i: int, audit: Audit, change: tuple[Audit, Audit] | None = None) -> Section:
-    """`change`: the items that a recalibration is judged on, before it and after it."""
+def section(i: int, audit: Audit, change: tuple[Audit, Audit] | None = None, advice: Advice | None = None) -> Section:
+    """The section of one file. `change`: the items on which a recalibration is judged, before it and after it."""
     report, scores = audit.report, audit.scores
     key, missing = f"f{i}", []
     accuracy, gap = (getattr(report.metrics.get(n), "value", None) for n in ("accuracy", "gap"))
@@ -61,7 +62,7 @@ def section(i: int, audit: Audit, change: tuple[Audit, Audit] | None = None) -> 
             "classes and single mistakes need the items; to see them, audit a part that fits into memory."
         )
         if (bounds := bounds_line(report)) is not None:
-            missing.append(f"{bounds[0].upper()}{bounds[1:]}.")
+            missing.append(sentence(bounds))
     elif top:
         points = operating_points(scores)
     else:
@@ -90,7 +91,7 @@ def section(i: int, audit: Audit, change: tuple[Audit, Audit] | None = None) -> 
         classes=None if scores is None else class_table(scores, _classes(audit)),
         mistakes=None if scores is None else mistakes(scores, audit.predictions),
         has_ids=ids is not None,
-        steps=next_steps(report),
+        steps=next_steps(report, advice),
         details=details(report),
         missing=missing,
     )

@@ -151,8 +151,7 @@ def _natural(o: Outcome) -> Panel:
 def _foreign(o: Outcome) -> Panel:
     rows = [
         [
-            set_.replace("_", " "),
-            score.replace("_", " "),
+            f"{set_}: {score}".replace("_", " "),
             *(short(estimates[name]) for name in ("auroc", "aupr_in", "aupr_out", "fpr95")),
         ]
         for set_, report in o.ood.items()
@@ -175,7 +174,7 @@ def _foreign(o: Outcome) -> Panel:
         lead,
         [Figure(figure, "Entropy of familiar and foreign items; the further apart the better", wide=True)],
         [
-            Table("Telling foreign from familiar", ["set", "score", "AUROC", "AUPR in", "AUPR out", "FPR95"], rows),
+            Table("Telling foreign from familiar", ["set and score", "AUROC", "AUPR in", "AUPR out", "FPR95"], rows),
             Table("Symmetrised KL of the entropies", ["set", "items", "KL"], kl),
         ],
         [f"KL: {report.conventions['entropy_kl']}.", *(note for note in o.notes if note.split(":")[0] in o.ood)],

@@ -15,7 +15,7 @@ from calibrant.functional.inputs import predictions
 from calibrant.functional.pooling import pool
 from calibrant.functional.scores import reduce
 from calibrant.metrics import METRICS
-from calibrant.metrics.table import Panel
+from calibrant.metrics.panel import Panel
 from calibrant.nn.evaluation import evaluation
 from calibrant.types import Predictions, Split
 

@@ -1,4 +1,4 @@
-"""The probe `attack`: which answers survive, against budget and frequency (SS App. E, Table E.2, Fig. E.3)."""
+"""The probe `attack`: which answers survive, by budget and by frequency (SS App. E, Table E.2, Fig. E.3)."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from calibrant.training import distances
 from calibrant.types import Split
 
 BUDGETED = ("fgsm", "pgd", "frequency_fgsm")
-"""Attacks with an ε; the others look for the nearest success, which is `robustness`."""
+"""The attacks with an ε. The others search for the nearest other prediction, as the probe `robustness` does."""
 FREQUENCIES = tuple(i / 10 for i in range(1, 10))
 MEMBERS = 5
-"""Of MC dropout: every gradient goes through all of them."""
+"""The members of MC dropout: few, because every gradient goes through all of them."""
 
 
 def attack(request: Request) -> Probed:
@@ -38,7 +38,7 @@ def attack(request: Request) -> Probed:
             raise InputError(f"--attack {name} has no budget; use {', '.join(BUDGETED)}, or --what robustness")
     if ensemble not in (None, "dropout"):
         raise InputError(
-            f"--ensemble {ensemble!r}: attack the network itself, or 'dropout'; members of a run are pooled"
+            f"--ensemble {ensemble!r} cannot be attacked; use dropout, or leave it out (members of a run are pooled)"
         )
     distances.check_attackable(request.data, Split(split))
 
@@ -79,7 +79,7 @@ def attack(request: Request) -> Probed:
 
 
 def _planned(names: list[str], budgets: list[float], bounds: Bounds) -> list[tuple[Attack, float, float | None]]:
-    """Every attack at every budget; frequency FGSM at the largest, over the frequencies."""
+    """Return (attack, ε, frequency): every ε for every attack, every frequency at the largest ε for frequency FGSM."""
     out: list[tuple[Attack, float, float | None]] = []
     for name in names:
         make: Any = ATTACKS[name]
@@ -110,14 +110,14 @@ def panel(found: Sequence[Result]) -> Panel:
     first = found[0].record
     return Panel(
         "Which answers survive an attack?",
-        "An attack moves each pixel by at most its budget, away from the true class. An item that is wrong already "
-        "counts as wrong.",
+        "An attack changes each pixel by at most its budget, to make the true class less likely. An item that was "
+        "wrong before counts as wrong.",
         figures,
         [Table("Accuracy under attack", HEAD, rows)],
         [
-            f"{first['items']} items of {first['split']}, attacked through {first['predictor']}. Budgets are of "
-            "pixels in [0, 1]; of frequencies the table shows the worst. The success rate is 1 − accuracy under attack "
-            "/ accuracy; intervals are Wilson's.",
+            f"{first['items']} items of {first['split']}; the attack sees {first['predictor']}. Pixels are in [0, 1]. "
+            "The table shows the most harmful frequency. The success rate is 1 − accuracy under attack / accuracy; "
+            "intervals are Wilson's.",
             SEEDS,
         ],
     )
@@ -134,7 +134,7 @@ def _figure(found: Sequence[Result], name: str) -> Figure:
     survived = [r.arrays[last["array"]].double() for r in found]
     verdict = compared(found, survived, f"the share that survives {name} at {_at(last)}")
     xlabel = "frequency of the attack, in units of π" if by_frequency else "budget ε, in pixels of [0, 1]"
-    what = "which frequencies the attack needs" if by_frequency else "the slower it falls, the more robust"
+    what = "low values mark the frequencies that do harm" if by_frequency else "the slower it falls, the more robust"
     ax = curves(drawn, xlabel, "accuracy under attack", percent=True)
     return Figure(ax, f"{name}: {what}. {verdict}".strip())
 
@@ -144,7 +144,7 @@ def _rows(r: Result, name: str) -> list[dict[str, Any]]:
 
 
 def _tabled(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Every budget; of frequencies, the one that the network stands worst."""
+    """Return the rows of every budget, or of the one frequency that does the most harm."""
     if rows[0]["frequency"] is None:
         return rows
     return [min(rows, key=lambda row: float(row["accuracy_under_attack"]["value"]))]

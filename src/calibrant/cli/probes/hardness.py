@@ -1,6 +1,7 @@
-"""The probe `hardness`: does the network still know which samples were hard? (RC §5.1, Fig. 4 and 5).
+"""The probe `hardness`: do the logits still show which samples were hard? (RC §5.1, Fig. 4 and 5).
 
-It reads the epochs that a run kept: when each sample was learned, and the optimal ECE after each epoch.
+It reads the epochs that a run kept (`train --keep-epochs`): when each sample was learned, and the optimal ECE after
+each epoch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from calibrant.cli.probes.request import Request
 from calibrant.cli.probes.results import Measured, Probed, Result, side_by_side
-from calibrant.cli.probes.wording import plain, with_interval
+from calibrant.cli.probes.wording import SEEDS, compared_estimates, plain, with_interval
 from calibrant.diagnostics import optimal_ece, sample_hardness
 from calibrant.diagnostics.hardness import NEVER, SampleHardness
 from calibrant.ensembles.reference import Reference
@@ -57,7 +58,7 @@ def hardness(request: Request) -> Probed:
 
 
 def _predicted(request: Request, model: Reference, folder: Path, split: str) -> dict[int, Predictions]:
-    """A part's predictions after each epoch whose weights were kept (`train --keep-weights N`)."""
+    """Return {epoch: predictions} on one part, for the epochs whose weights were kept (`train --keep-weights N`)."""
     network = copy.deepcopy(model.members[0])
     out = {}
     for epoch, weights in kept_weights(folder).items():
@@ -84,18 +85,23 @@ def panel(found: Sequence[Result]) -> Panel:
             named = f"{r.name}, {part}" + (" (oracle)" if last["oracle"] else "")
             rows.append((named, *own, f"{100 * least['optimal_ece']:.2f}% in epoch {least['epoch']}"))
     figures += [_epochs(found, part) for part in found[0].record["optimal_ece"]]
+    verdict = compared_estimates(found, [r.record["correlation"] for r in found], "the rank correlation")
+    lead = (
+        "Hard samples are learned late. If their largest logits stay smaller, a calibrator can tell them from easy "
+        f"ones. Regularised losses make the logits alike (RC §5.1). {verdict}"
+    )
     return Panel(
-        "Does the network still know which samples were hard?",
-        "Hard samples are learned late. If their largest logits stay smaller, a map can tell them from easy ones. "
-        "Regularised losses press the logits together (RC §5.1). " + _verdict(found),
+        "Do the logits still show which samples were hard?",
+        lead.strip(),
         figures,
         [Table("Learned epochs", SAMPLES, samples), Table("Optimal ECE", EPOCHS, rows)],
         [
-            "The learned epoch is the one since which a sample is classified correctly to the end. The correlation is "
-            "Spearman's, of learned epoch and largest logit after the last epoch; −1: the logits order samples by "
-            "hardness, 0: they have lost it.",
-            "Optimal ECE: the temperature is chosen on the same items, so it is a lower bound and has no interval; on "
-            "test it is an oracle choice.",
+            "A sample's learned epoch is the one from which on it is classified correctly until the end. The "
+            "correlation is Spearman's, of learned epoch and largest logit after the last epoch: at −1 the logits "
+            "order samples by hardness, at 0 they do not show it.",
+            "Optimal ECE is the ECE with the temperature that is best on the same items. So it is a lower bound, and "
+            "has no interval; on test the temperature is an oracle choice.",
+            SEEDS,
         ],
     )
 
@@ -107,12 +113,13 @@ def _histogram(r: Result) -> Figure:
     spans = held.spans()
     names = ["never" if a == NEVER else f"epoch {a}" if a == b else f"epochs {a} to {b}" for a, b in spans]
     ax = stacked(held.histogram(edges).numpy(), edges, names, "largest logit after the last epoch")
-    width = _spread(r)
+    width = _range_of_most(r)
     caption = f"{r.name}: largest logits by learned epoch; hard samples (red) should lie left of easy ones (blue). "
-    return Figure(ax, f"{caption}Nine tenths of the logits span {plain(width)}.")
+    return Figure(ax, f"{caption}90% of the logits lie within a range of {plain(width)}.")
 
 
-def _spread(r: Result) -> float:
+def _range_of_most(r: Result) -> float:
+    """Return the distance from the 5% to the 95% quantile of the largest logits."""
     low, high = np.quantile(r.arrays["largest_logit"].numpy(), [0.05, 0.95])
     return float(high - low)
 
@@ -127,21 +134,8 @@ def _epochs(found: Sequence[Result], part: str) -> Figure:
     ax = curves(drawn, "epoch", f"ECE on {part}", percent=True, marks=False)
     ax.locator_params(axis="x", integer=True)
     oracle = any(e["oracle"] for r in found for e in r.record["optimal_ece"].get(part, []))
-    said = "Where the optimal ECE rises, training spoils what a temperature could have used."
-    return Figure(
-        ax,
-        f"ECE on {part} over the epochs: dashed as it is, solid with the best temperature. {said}"
-        + (" The temperature is an oracle choice." if oracle else ""),
+    caption = (
+        f"ECE on {part} over the epochs: dashed without a temperature, solid with the best one, both without "
+        "intervals. Where the solid line rises, training destroys what a temperature could have used."
     )
-
-
-def _verdict(found: Sequence[Result]) -> str:
-    first, said = found[0], []
-    for other in found[1:]:
-        a, b = first.record["correlation"], other.record["correlation"]
-        if a["value"] is None or b["value"] is None:
-            continue
-        apart = b["low"] > a["high"] or b["high"] < a["low"]
-        word = "the intervals do not overlap: beyond noise" if apart else "the intervals overlap: within noise"
-        said.append(f"Correlation of {other.name} {with_interval(b)}, of {first.name} {with_interval(a)}; {word}.")
-    return " ".join(said)
+    return Figure(ax, caption + (" The temperature is an oracle choice." if oracle else ""))

@@ -1,4 +1,4 @@
-"""The probe `hessian`: how sharp is the training loss? Largest eigenvalues of mini-batches, density and trace.
+"""The probe `hessian`: how sharp the training loss is, by its largest eigenvalues, their density and the trace.
 
 SS A.3; Fig. 8, C.3, D.2.
 """
@@ -13,7 +13,7 @@ import torch
 from calibrant.cli.probes.objective import batch_size, objective
 from calibrant.cli.probes.request import Request
 from calibrant.cli.probes.results import Measured, Probed, Result, side_by_side
-from calibrant.cli.probes.wording import SEEDS, compared, over, plain, with_interval
+from calibrant.cli.probes.wording import SEEDS, compared, compared_estimates, mean_over, plain, with_interval
 from calibrant.diagnostics import hessian_density, hessian_spectrum, hessian_trace
 from calibrant.ensembles.reference import Reference
 from calibrant.ensembles.single import steps
@@ -24,10 +24,10 @@ from calibrant.training.distances import items_hash
 from calibrant.types import Estimate, Split
 
 TOGETHER = 4
-"""Mini-batches of the density and the trace: their products go through all of these."""
+"""How many mini-batches the density and the trace are computed over; each of their products takes all of them."""
 DENSITY, TRACE = {"steps": 30, "probes": 2}, 30
 TOLERANCE = 1e-4
-"""Of Lanczos, so that errors stay below 1e-3: its bound trusts gaps that it knows only roughly after few products."""
+"""The tolerance of Lanczos that keeps errors below 1e-3: after few products it knows the gaps of its bound roughly."""
 
 
 def hessian(request: Request) -> Probed:
@@ -75,7 +75,7 @@ def panel(found: Sequence[Result]) -> Panel:
         rows.append(
             (
                 r.name,
-                with_interval(over(largest)),
+                with_interval(mean_over(largest)),
                 plain(float(largest.max())),
                 with_interval(r.record["trace"]),
                 str(int(r.arrays["products"].sum())),
@@ -93,15 +93,15 @@ def panel(found: Sequence[Result]) -> Panel:
     figures = [Figure(spectrum, caption.replace("The 1 largest", "The largest eigenvalue")), _density(found)]
     return Panel(
         "How sharp is the loss around these weights?",
-        "Large eigenvalues of the Hessian disturb training; smoothing, global average pooling and ensembles make them "
-        "smaller (SS §2.2).",
+        "The Hessian's large eigenvalues are the directions in which the loss is sharp. Smoothing, global average "
+        "pooling and ensembles make them smaller (SS §2.2).",
         figures,
         [Table("Hessian of the training loss", HEAD, rows)],
         [
             f"{first['batches']} mini-batches of {first['batch']} training items ({first['method']}). "
             + " ".join(f"{r.name}: {r.record['loss']}." for r in found),
-            "BatchNorm uses its statistics, dropout one mask per mini-batch. Density and trace are those of the first "
-            f"{first['density_batches']} mini-batches together; the trace has a 95% interval over random vectors.",
+            "BatchNorm uses its running statistics, dropout one mask per mini-batch. Density and trace are of the "
+            f"first {first['density_batches']} mini-batches together; the trace's interval is over random vectors.",
             SEEDS,
         ],
     )
@@ -119,4 +119,6 @@ def _density(found: Sequence[Result]) -> Figure:
         drawn.append(Curve(r.name, at.tolist(), seen.tolist()))
     ax = curves(drawn, "eigenvalue of the Hessian", "density", log=True, marks=False)
     tops = ", ".join(f"{r.name} reaches {float(r.arrays['nodes'].max()):.3g}" for r in found)
-    return Figure(ax, f"All eigenvalues: most lie near zero, and the few outliers make the loss sharp. {tops}.")
+    trace = compared_estimates(found, [r.record["trace"] for r in found], "the trace, their sum,")
+    caption = f"All eigenvalues: most lie near zero, and a few large ones make the loss sharp. {tops}. {trace}"
+    return Figure(ax, caption.strip())

@@ -1,4 +1,4 @@
-"""The probe `landscape`: the loss on a plane around the weights, or through checkpoints (SS Fig. 7, C.2)."""
+"""The probe `landscape`: the loss on a plane around the weights or through checkpoints (SS Fig. 7, C.2)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from calibrant.cli.probes.objective import batch_size, objective
 from calibrant.cli.probes.request import Request
 from calibrant.cli.probes.results import Measured, Probed, Result, side_by_side
-from calibrant.cli.probes.wording import SEEDS, compared, over, plain, with_interval
+from calibrant.cli.probes.wording import SEEDS, compared, mean_over, plain, with_interval
 from calibrant.diagnostics.landscape import Landscape, loss_landscape, plane_through
 from calibrant.ensembles.dropout import dropouts
 from calibrant.ensembles.reference import Reference, resolve
@@ -21,9 +21,9 @@ from calibrant.training.recipe import digest
 from calibrant.types import Split
 
 BATCHES = 4
-"""At most: every point of the grid takes a pass over all of them."""
+"""Mini-batches at most: every point of the grid takes a pass over all of them."""
 MARGIN = 0.3
-"""Room around the checkpoints that a plane goes through."""
+"""How far the grid goes beyond the checkpoints that its plane goes through."""
 
 
 def landscape(request: Request) -> Probed:
@@ -74,7 +74,7 @@ def landscape(request: Request) -> Probed:
 
 HEAD = ("network", "loss at the weights", "rise within half a filter norm", "fluctuation between masks")
 SHOWN = 3
-"""Masks whose contours are drawn."""
+"""Masks whose contours are drawn, at most."""
 
 
 def panel(found: Sequence[Result]) -> Panel:
@@ -87,24 +87,24 @@ def panel(found: Sequence[Result]) -> Panel:
         for mask, loss in enumerate(each.loss[:SHOWN].numpy()):
             word = f", mask {mask + 1} of {len(each.loss)}" if len(each.loss) > 1 else ""
             said = compared([found[0], r], [rises[0], rises[i]], "the rise of the loss") if i and not mask else ""
-            caption = f"{r.name}{word}: lines of equal loss; wide and round ones are flat ground. {said}"
+            caption = f"{r.name}{word}: lines of equal loss; the farther apart they lie, the flatter the loss. {said}"
             figures.append(Figure(contour(a, b, loss, levels, each.marks), caption.strip()))
         caption = f"{r.name}: the same as a surface, cut off at a loss of {plain(float(levels[-1]))}."
         figures.append(Figure(surface(a, b, each.loss.mean(0).numpy(), levels), caption))
         middle = float(each.each[:, len(b) // 2, len(a) // 2].mean())
         noise = "–" if len(each.loss) < 2 else plain(float(each.loss.std(0).mean()))
-        rows.append((r.name, plain(middle), with_interval(over(rises[i])), noise))
+        rows.append((r.name, plain(middle), with_interval(mean_over(rises[i])), noise))
     first = found[0].record
     return Panel(
         "How does the loss look around the weights?",
-        "Smoothing and ensembles flatten the loss; dropout makes it fluctuate from mask to mask (SS Fig. 7, C.2).",
+        "Smoothing and ensembles flatten the loss; under dropout it fluctuates from mask to mask (SS Fig. 7, C.2).",
         figures,
         [Table("The loss on a plane", HEAD, rows)],
         [
             f"{first['points']} × {first['points']} points, {first['batches']} mini-batches of training items; "
             f"{first['plane']}. All contours have the same levels.",
-            "The rise is the mean over points within 0.5 of the weights, with an interval over mini-batches; another "
-            "random plane would give another number.",
+            "The rise is the mean over the points within 0.5 of the weights, with an interval over mini-batches. On "
+            "another random plane it would be another number.",
             SEEDS,
         ],
     )

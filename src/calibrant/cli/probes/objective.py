@@ -1,7 +1,7 @@
-"""The loss that a model's training minimises, on augmented mini-batches (SS A.3: on clean ones the Hessian is another).
+"""The loss that a model's training minimised, on augmented mini-batches (SS A.3: on clean ones the Hessian differs).
 
-A run's recipe says loss, penalties, targets, transforms, augmentation and weight decay. For any other model it is
-cross-entropy on the items as they are.
+A run's recipe names the loss, penalties, targets, transforms, augmentation and weight decay. For any other model the
+loss is cross-entropy on the items as they are.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from calibrant.training.recipe import Recipe
 
 BATCH = 128
-"""SS Fig. 8."""
+"""The batch size of SS Fig. 8."""
 
 
 @dataclass(frozen=True)
 class Objective:
-    """Mini-batches (x, targets), the mean loss on them, the factor of ½‖θ‖², and all of it in words."""
+    """Mini-batches (x, targets), their mean loss, the factor of ½‖θ‖², and a description in words."""
 
     batches: list[tuple[Tensor, Tensor]]
     loss: Loss
@@ -35,7 +35,7 @@ class Objective:
 
 
 def recipe_of(model: Reference) -> Recipe | None:
-    """A run's own recipe."""
+    """Return the recipe of a run; other models have none."""
     from calibrant.training.recipe import read
     from calibrant.training.run_folder import chosen
 
@@ -43,14 +43,14 @@ def recipe_of(model: Reference) -> Recipe | None:
 
 
 def batch_size(request: Request) -> int:
-    """One for all models, so that they see the same mini-batches."""
+    """Return the batch size, one for all models, so that they see the same mini-batches."""
     recipe = recipe_of(request.models[0])
     asked = request.options["batch"]
     return int(asked) if asked else recipe.batch if recipe is not None else BATCH
 
 
 def objective(request: Request, model: Reference, count: int) -> Objective:
-    """`count` mini-batches of the training part, the same items and crops for every model."""
+    """Return `count` mini-batches of the training part and their loss; items and crops are the same for every model."""
     import torch.nn.functional as F
 
     from calibrant.data.batches import Augment, Batches
@@ -91,7 +91,7 @@ def _of_recipe(request: Request, model: Reference, recipe: Recipe, raw: list[Any
     for choice, penalty in zip(recipe.penalties, penalties, strict=True):
         if isinstance(penalty, Stateful):
             raise NotApplicableError(
-                f"{model.name} was trained with the penalty {choice.name!r}, which looks back at earlier batches; its "
+                f"{model.name} was trained with the penalty {choice.name!r}, which depends on earlier batches; its "
                 "loss has no Hessian on one mini-batch"
             )
     rng = generator(request.device, 0, "probe", "transforms")

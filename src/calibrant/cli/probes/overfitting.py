@@ -1,9 +1,9 @@
-"""The probe `overfitting`: does PEP gain more the more a network is overfitted, along its epochs? (PEP Fig. 3)."""
+"""The probe `overfitting`: does PEP gain more in the epochs where a network overfits more? (PEP Fig. 3)."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 from torch import Tensor
@@ -24,13 +24,13 @@ from calibrant.training.run_folder import chosen
 from calibrant.types import Split
 
 MOST = 1000
-"""Items of each part, unless --limit says another number."""
+"""Items of each part, unless --limit gives another number."""
 
 
 def overfitting(request: Request) -> Probed:
     split, members = request.splits[0], request.options["members"] or MEMBERS
     checkpoints = {model.name: _checkpoints(model.name) for model in request.models}
-    limited = replace(request, limit=request.limit or MOST)
+    limited = request.first(MOST)
     parts = (Split.TRAIN.value, Split.VALIDATION.value, split)
 
     def measure(model: Reference) -> Measured:
@@ -64,12 +64,12 @@ def panel(found: Sequence[Result]) -> Panel:
     epochs = {r.name: [Epoch(**row) for row in r.record["epochs"]] for r in found}
     figures, rows = [], []
     for name, each in epochs.items():
-        said = f"{name}: NLL over the epochs. Where the network's rises and PEP's does not, PEP takes overfitting back."
+        said = f"{name}: NLL over the epochs. Where the network's rises and PEP's does not, PEP undoes overfitting."
         figures.append(Figure(overfitting_curves([each]), said))
         last, rho = each[-1], _rho(each)
         cells = [plain(v) for v in (last.overfitting, last.effect, last.sigma)]
         rows.append((name, *cells, plain(rho, 2)))
-    caption = "One point per epoch: PEP's gain should grow with overfitting. " + " ".join(
+    caption = "One point per epoch. PEP claims that its gain grows with overfitting. " + " ".join(
         f"{name}: {_words(each)}" for name, each in epochs.items()
     )
     figures.append(Figure(overfitting_scatter(epochs), caption))
@@ -77,12 +77,13 @@ def panel(found: Sequence[Result]) -> Panel:
     train, validation, test = record["items"]
     return Panel(
         "Does PEP gain more from a network the more it is overfitted?",
-        "Overfitting is the NLL on test less that on training items; the effect is the NLL that PEP takes away.",
+        "Overfitting is the NLL on test minus the NLL on training items. PEP's effect is how much it lowers the NLL on "
+        "test.",
         figures,
         [Table("PEP's effect along the training", ALONG, rows)],
         [
-            f"{train} training items, {test} items of {record['split']}, {record['members']} members; σ* is found on "
-            f"{validation} validation items for every epoch anew.",
+            f"{train} training items, {test} items of {record['split']}, {record['members']} members. σ* is fitted on "
+            f"{validation} validation items anew for every epoch.",
             "ρ is Spearman's over epochs. Epochs of one training depend on each other, so it has no interval.",
         ],
     )
@@ -95,5 +96,5 @@ def _rho(epochs: Sequence[Epoch]) -> float | None:
 def _words(epochs: Sequence[Epoch]) -> str:
     rho = _rho(epochs)
     if rho is None:
-        return "overfitting or PEP's gain is the same at every epoch."
+        return "overfitting or PEP's gain is the same in every epoch."
     return f"ρ = {plain(rho, 2)} over {len(epochs)} epochs, without an interval."

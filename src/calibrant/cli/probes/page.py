@@ -1,4 +1,4 @@
-"""What `calibrant probe -o DIR` leaves for people and programs: probe.json, report.html and a figure each as SVG."""
+"""The files that `calibrant probe -o DIR` writes: probe.json, report.html, and every figure as SVG."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from calibrant.types import jsonable
 def write(
     out: Path | None, html: Path | None, request: Request, record: Mapping[str, Any], found: Mapping[str, Probed]
 ) -> Path:
-    """The page (at `html`, else in the folder), and in the folder the numbers and the figures. Returns the page."""
+    """Write the page (to `html`, or into the folder) and the folder's numbers and figures; return the page's path."""
     place = html if html is not None else (out or Path()) / "report.html"
     place.parent.mkdir(parents=True, exist_ok=True)
     audited = list({id(p): p for each in found.values() for p in each.audited}.values())

@@ -1,4 +1,4 @@
-"""The probe `pep_effect`: what PEP does to every item, and what curvature predicts (PEP Fig. 2c, Eq. 15 and 20)."""
+"""The probe `pep_effect`: what PEP does to each item, and what curvature predicts (PEP Fig. 2c, Eq. 15, 20)."""
 
 from __future__ import annotations
 
@@ -69,9 +69,10 @@ def panel(found: Sequence[Result]) -> Panel:
     changes = [(r.name, (r.arrays["pooled"].exp() - r.arrays["baseline"].exp()).tolist()) for r in found]
     ax = histogram(changes, "change of p(true)", "items")
     plain_log(ax, "symlog", linthresh=1)
-    said = "To the right, PEP makes the true class likelier. " + compared(found, gains, "PEP's gain in log-likelihood")
+    said = "Items on the right get a likelier true class by PEP. "
+    said += compared(found, gains, "PEP's gain in log-likelihood")
     if still := [r.name for r in found if r.record["sigma"] == 0]:
-        said += f" σ = 0 leaves {' and '.join(still)} as it is; pass --sigma to see a perturbation."
+        said += f" For {' and '.join(still)} the best σ is 0: no perturbation. Pass --sigma to try one."
     figures = [Figure(ax, said.strip())]
     for r in found:
         for place in r.record["largest_corrected"][:EXAMPLES]:
@@ -90,23 +91,23 @@ def panel(found: Sequence[Result]) -> Panel:
     ]
     return Panel(
         "What does PEP do to single items?",
-        "PEP averages copies of the network with perturbed weights. Its gain may come from few items that the network "
-        "holds for unlikely (PEP Eq. 15).",
+        "PEP averages copies of the network with perturbed weights. Its gain may come from a few items whose true "
+        "class the network finds unlikely (PEP Eq. 15).",
         figures,
         [Table("PEP's effect, in log-likelihood per item", HEAD, rows)],
         [
-            f"{found[0].record['items']} items of {found[0].record['split']}, {found[0].record['members']} members; σ "
-            "is that of --sigma, else fitted on the validation part.",
-            "The gain by curvature is PEP Eq. 20, which holds for small σ, on the first "
-            f"{found[0].record['curvature_items']} items. The last column is the share of the total gain "
-            "that comes from the tenth of items with the lowest likelihood; above 100%, the others lose.",
+            f"{found[0].record['items']} items of {found[0].record['split']}, {found[0].record['members']} members. "
+            "--sigma gives σ; by default it is fitted on the validation part.",
+            "The gain by curvature is PEP Eq. 20 on the first "
+            f"{found[0].record['curvature_items']} items; it holds for small σ. The last column is the share of the "
+            "total gain that comes from the tenth of items with the lowest likelihood. Above 100%, the others lose.",
             SEEDS,
         ],
     )
 
 
 def _members(r: Result, place: int) -> Axes:
-    """Fig. 2c: p(true) of every member, with lines at the network's and at PEP's."""
+    """Draw p(true) of every member, with lines for the network and for PEP (PEP Fig. 2c)."""
     ax = histogram(
         [(f"{r.record['members']} members", r.arrays["members"][:, place].exp().tolist())],
         "p(true)",

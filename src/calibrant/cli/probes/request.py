@@ -1,4 +1,4 @@
-"""What was asked of `calibrant probe`: the options as they were given, and models and data resolved."""
+"""A request to `calibrant probe`: its options, and its models and data, loaded and checked."""
 
 from __future__ import annotations
 
@@ -26,24 +26,34 @@ if TYPE_CHECKING:
     from calibrant.types import Predictions
 
 FEW = 256
-"""Items whose feature maps and curvature are looked at, unless --limit says another number."""
+"""Items of probes that need much memory or time, unless --limit gives another number."""
 BATCH = 1000
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What single probes can be told."""
+    """Options of single probes."""
 
-    batches: Annotated[int, typer.Option(min=1, help="hessian, signs: how many mini-batches of the training part")] = 20
-    batch: Annotated[int | None, typer.Option(min=1, help="hessian: items of each; by default the recipe's")] = None
-    eigenvalues: Annotated[int, typer.Option(min=1, help="hessian: the largest K of each mini-batch")] = 1
-    method: Annotated[str, typer.Option(help="hessian: lanczos, or power as in the paper")] = "lanczos"
-    dropout: Annotated[bool, typer.Option(help="hessian, fourier: no dropout; in the paper it is active")] = True
-    grid: Annotated[int, typer.Option(min=3, help="landscape: points along each direction")] = 21
-    masks: Annotated[int, typer.Option(min=0, help="landscape: of dropout, each a landscape; 0: without dropout")] = 0
-    through: Annotated[str | None, typer.Option(help="landscape: two other runs, for the plane through all three")] = (
+    batches: Annotated[int, typer.Option(min=1, help="hessian, signs: number of mini-batches of the training part")] = (
+        20
+    )
+    batch: Annotated[int | None, typer.Option(min=1, help="hessian: items per mini-batch; by default the recipe's")] = (
         None
     )
+    eigenvalues: Annotated[
+        int, typer.Option(min=1, help="hessian: how many eigenvalues of each mini-batch, the largest first")
+    ] = 1
+    method: Annotated[str, typer.Option(help="hessian: lanczos, or power as in the paper")] = "lanczos"
+    dropout: Annotated[bool, typer.Option(help="hessian, fourier: switch dropout off; in the paper it is active")] = (
+        True
+    )
+    grid: Annotated[int, typer.Option(min=3, help="landscape: points along each direction")] = 21
+    masks: Annotated[
+        int, typer.Option(min=0, help="landscape: dropout masks, one landscape each; 0: without dropout")
+    ] = 0
+    through: Annotated[
+        str | None, typer.Option(help="landscape: two other runs B,C: the plane goes through all three")
+    ] = None
     layers: Annotated[
         str | None, typer.Option(help="variance, fourier, neighbours: names of layers; by default the building blocks")
     ] = None
@@ -51,39 +61,42 @@ class Settings:
     sigma: Annotated[float | None, typer.Option(help="pep_effect: PEP's σ; by default fitted on validation")] = None
     attack: Annotated[str, typer.Option(help="attack: fgsm, pgd, frequency_fgsm")] = "fgsm,pgd"
     epsilon: Annotated[str, typer.Option(help="attack: budgets in pixels of [0, 1]")] = "0.01,0.02,0.03"
-    ensemble: Annotated[str | None, typer.Option(help="attack: dropout attacks the pool of MC dropout")] = None
+    ensemble: Annotated[str | None, typer.Option(help="attack: dropout, to attack the pool of MC dropout")] = None
     members: Annotated[
         int | None, typer.Option(min=1, help="attack, pep_effect, overfitting: members of the ensemble")
     ] = None
     ruler: Annotated[str, typer.Option(help="robustness: ddn (cheap) or cw (the paper's)")] = "ddn"
     levels: Annotated[int, typer.Option(min=1, help="robustness: how many equally large levels")] = 10
-    variance: Annotated[str, typer.Option(help="robustness: of the true class, predicted, confidence or classes")] = (
-        "true"
-    )
+    variance: Annotated[
+        str,
+        typer.Option(
+            help="robustness: variance over runs of the probability of: true, predicted, confidence or classes"
+        ),
+    ] = "true"
 
     def checked(self) -> dict[str, Any]:
-        """By name, lists in place of what commas separate."""
+        """Return {option: value}; what commas separate becomes a list."""
         lists = {name: text and separated(text) for name, text in (("through", self.through), ("layers", self.layers))}
         return {**vars(self), **lists, "attack": separated(self.attack), "epsilon": budgets(self.epsilon)}
 
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked, resolved: networks side by side, more runs of the first one's training, data, every option."""
+    """Networks side by side, the data, and every option."""
 
     models: tuple[Reference, ...]  # with the mean and std that their inputs are normalised by
     data: Data
     splits: tuple[str, ...]
     limit: int | None
     device: torch.device
-    store: Path  # where what is computed is kept
+    store: Path  # the folder of the results
     options: dict[str, Any] = field(default_factory=dict)
     progress: bool = False
-    runs: tuple[Reference, ...] = ()  # of the training of the first model, for the variance over runs
-    kept: Path | None = None  # where probes keep what they measured of each model; by default the store
+    runs: tuple[Reference, ...] = ()  # more runs of the first model's training, for the variance over runs
+    kept: Path | None = None  # the folder of what was measured of each model; by default the store
 
     def part(self, split: str) -> Part:
-        """The items that are probed: all of the split, or its first `limit`."""
+        """Return the items that are probed: all of the split, or its first `limit`."""
         import torch
 
         whole = self.data[split]
@@ -92,11 +105,11 @@ class Request:
         return whole.take(torch.arange(self.limit), whole.split)
 
     def place(self, what: str) -> Path:
-        """The folder of a probe's results."""
+        """Return the folder of a probe's results."""
         return (self.kept or self.store) / what
 
     def rehearse(self) -> None:
-        """Refuse a network that cannot read this data, or answers with other classes, before anything is computed."""
+        """Refuse a network that cannot read this data or has other classes, before anything is computed."""
         from calibrant.cli.answers import agree, on_blank_items
         from calibrant.functional.inputs import as_split
 
@@ -105,30 +118,35 @@ class Request:
         agree(answers, self.data.name, self.data.classes, self.data[split].y)
 
     def network(self, model: Reference) -> nn.Module:
-        """The first member, where it is to be computed."""
+        """Return the model's first member, on the device."""
         return model.members[0].to(self.device)
 
     def inputs(self, model: Reference) -> Data:
-        """The data as the model is fed it."""
+        """Return the data with the mean and std that the model's inputs are normalised by."""
         return replace(self.data, mean=model.mean, std=model.std)
 
     def batches(self, model: Reference, split: str, size: int = BATCH) -> Batches:
-        """The items that are probed, as the model is fed them."""
+        """Return the items that are probed, normalised for the model."""
         from calibrant.data import Batches
 
         return Batches(self.part(split), size, device=self.device, mean=model.mean, std=model.std)
 
+    def first(self, most: int) -> Request:
+        """Return the same request for the first `most` items, unless --limit gives another number."""
+        return replace(self, limit=self.limit or most)
+
     def few(self, model: Reference, split: str) -> list[Any]:
-        """The first FEW of them (or --limit), in small batches: for what needs much memory or time."""
-        return list(replace(self, limit=self.limit or FEW).batches(model, split, 64))
+        """Return the first FEW items in small batches, for probes that need much memory or time."""
+        return list(self.first(FEW).batches(model, split, 64))
 
     def few_hash(self, split: str) -> str:
+        """Return the content hash of the items of `few`."""
         from calibrant.training.distances import items_hash
 
-        return items_hash(replace(self, limit=self.limit or FEW).part(split))
+        return items_hash(self.first(FEW).part(split))
 
     def predictions(self, model: Reference, split: str, members: Sequence[nn.Module] | None = None) -> Predictions:
-        """What a model says about these items; several members as [M, N, K]."""
+        """Return a model's predictions for these items; several members as [M, N, K]."""
         from calibrant.ensembles.single import predict
 
         networks = [m.to(self.device) for m in members or model.members]
@@ -154,7 +172,7 @@ def resolved(
     device: str,
     options: dict[str, Any],
 ) -> Request:
-    """From the command line's options, and the probes that were asked for: models, data and places, all checked."""
+    """Load and check the models, the data and the folder that the command line names."""
     from calibrant.ensembles.reference import resolve
     from calibrant.functional.inputs import as_split
 
@@ -183,7 +201,7 @@ def resolved(
 
 
 def _check_once(models: Sequence[str]) -> None:
-    """Each model may be given once."""
+    """Refuse a model that is given twice."""
     places = [str(Path(text).resolve()) if Path(text).is_dir() else text for text in models]
     for i, place in enumerate(places):
         if place in places[:i]:
@@ -191,15 +209,15 @@ def _check_once(models: Sequence[str]) -> None:
 
 
 def _say_recipes(models: Sequence[str], found: Sequence[Reference]) -> None:
-    """For a variance over models: a note says if their recipes differ."""
+    """Print a note if the runs of a variance over runs have other recipes."""
     for text, other in zip(models, found, strict=True):
         if other.recipe != found[0].recipe:
-            said = "they differ in more than the seed"
-            say(f"note: {text} was trained with another recipe than {models[0]}: {said}", err=True)
+            differ = "they differ in more than the seed"
+            say(f"note: {text} was trained with another recipe than {models[0]}: {differ}", err=True)
 
 
 def budgets(text: str) -> list[float]:
-    """--epsilon: numbers in 0 … 1."""
+    """Return the numbers of --epsilon, each in 0 … 1."""
     try:
         found = [float(word) for word in separated(text)]
     except ValueError:
@@ -212,7 +230,7 @@ def budgets(text: str) -> list[float]:
 def _check_store(
     store: Path, model: Reference, data: Data, splits: Sequence[str], ruler: str, limit: int | None
 ) -> None:
-    """What is to be measured needs a place, before anything is computed; what is kept already does not."""
+    """Refuse a folder that cannot be written to, unless it holds every distance already."""
     from calibrant.training import distances
     from calibrant.types import Split
 

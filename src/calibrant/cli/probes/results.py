@@ -1,9 +1,9 @@
-"""What a probe found, and what it measured of each model: kept under the folder of results, and not measured twice.
+"""Results of a probe: one file per model, so that nothing is measured twice, and the section that compares models.
 
-    STORE/WHAT/KEY.safetensors        arrays; the header holds the numbers and a hash over both
+    STORE/WHAT/KEY.safetensors        arrays; the header has the numbers and a hash over both
 
-KEY is a hash of the weights, of the items and of every setting that changes a number. A file is written whole or not at
-all: a kill loses the model in flight.
+KEY is a hash of the weights, the items and every setting that changes a number. A file is written whole or not at all.
+A probe that is killed loses only the model that it was measuring.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from calibrant.training.distances import network_hash
 from calibrant.training.recipe import digest
 from calibrant.types import Predictions, jsonable
 
-EDITION = 2
-"""Raised when a probe of the same settings would find other numbers."""
+EDITION = 3
+"""Raised when the same settings would give other numbers or other arrays."""
 
 Measured = tuple[dict[str, Any], dict[str, Tensor]]
-"""Numbers for JSON, and arrays, of one model."""
+"""The numbers of one model, for JSON, and its arrays."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,13 +43,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Probed:
-    """What a probe found: for JSON, for the terminal, sections of the report and the predictions that they are of."""
+    """What a probe found: for JSON, for the terminal, and for the report with the predictions that it audits."""
 
     record: dict[str, Any]
     shown: Sequence[Any] = ()
     panels: Sequence[Panel] = ()
     audited: Sequence[Predictions] = ()
-    results: Sequence[Result] = ()  # of every network, where they were measured one by one
+    results: Sequence[Result] = ()  # one per network, where networks are measured one by one
 
 
 def side_by_side(
@@ -59,7 +59,7 @@ def side_by_side(
     measure: Callable[[Reference], Measured],
     panel: Callable[[Sequence[Result]], Panel],
 ) -> Probed:
-    """Each model measured (or read, where it was before), and the section that compares them."""
+    """Measure each model, or read what was measured before, and compare them in a section."""
     request.rehearse()
     names = short_names([model.name for model in request.models])
     found = [
@@ -82,7 +82,7 @@ def _kept(
     measure: Callable[[Reference], Measured],
     model: Reference,
 ) -> Measured:
-    """One model's result: read if it is there, else measured and written."""
+    """Return one model's result: read it, or measure and write it."""
     own = {**settings, "fed": [model.mean, model.std], "edition": EDITION, "recipe": model.recipe}
     own["network"] = network_hash(model.members)
     path = request.place(what) / f"{digest(jsonable(own))[:16]}.safetensors"
@@ -97,14 +97,14 @@ def _kept(
 
 
 def shown_of(what: str, section: Panel) -> list[Any]:
-    """For the terminal: what the page says, without its figures and small print."""
+    """Return what the terminal shows: the section without its figures and notes."""
     tables = [narrow_table(table.head, table.rows) for table in section.tables]
     captions = [f"· {figure.caption}" for figure in section.figures]
     return [f"{what}: {section.title}", section.lead, *tables, *captions, ""]
 
 
 def narrow_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
-    """An interval stands whole below its value: side by side, seven columns do not fit a terminal."""
+    """Return a table with every interval below its value: side by side, seven columns would not fit a terminal."""
     short = [name.replace(" ", "\n", 1) for name in head]
     cells = [[cell.replace(" [", "\n[") for cell in row] for row in rows]
     return text_table(Table("", short, cells))

@@ -1,4 +1,4 @@
-"""The probe `robustness`: distance of each item to another prediction, cut into levels; calibration in each (AR §3)."""
+"""The probe `robustness`: calibration by level of each item's distance to another prediction (AR §3)."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from calibrant.types import Split
 
 
 def robustness(request: Request) -> Probed:
-    """Attack the first model on every split, and cut its distances into levels: by level, each model's calibration.
+    """Attack the first model on every split, cut its distances into levels, and judge every model by level (AR Fig. 2).
 
-    The first counts as the mean of itself and its --runs. Judging every model on the levels of the first is AR Fig. 2.
+    The first model counts as the mean of itself and its --runs.
     """
     of, ruler, count = (request.options[k] for k in ("variance", "ruler", "levels"))
     if of not in get_args(Of):
@@ -33,7 +33,7 @@ def robustness(request: Request) -> Probed:
             raise InputError(f"--levels {count} of {request.part(split).n} {split} items; ask for fewer levels")
         distances.check_attackable(request.data, Split(split))
     request.rehearse()
-    # every forward pass before the first attack: what it refuses has then cost and left nothing
+    # every forward pass comes before the first attack, so that a network that is refused has cost nothing
     every = (*request.models, *request.runs)
     said = {split: [request.predictions(model, split) for model in every] for split in request.splits}
     record: dict[str, Any] = {"ruler": ruler, "model": first.name, "runs": 1 + len(request.runs), "splits": {}}

@@ -1,4 +1,4 @@
-"""The probe `sharpness`: how much dropout makes the loss fluctuate, by ensemble size (SS D.3, Fig. D.3a)."""
+"""The probe `sharpness`: how much the loss fluctuates under dropout, by ensemble size (SS D.3, Fig. D.3a)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from calibrant.cli.probes.request import Request
 from calibrant.cli.probes.results import Measured, Probed, Result, side_by_side
-from calibrant.cli.probes.wording import plain, with_interval
+from calibrant.cli.probes.wording import SEEDS, compared_estimates, plain, with_interval
 from calibrant.diagnostics.sharpness import PASSES, SIZES, loss_sharpness
 from calibrant.ensembles.dropout import dropouts
 from calibrant.ensembles.reference import Reference
@@ -65,16 +65,17 @@ def panel(found: Sequence[Result]) -> Panel:
     )
     return Panel(
         "How much does dropout make the loss fluctuate?",
-        "Every mask gives another loss; averaging the predictions of N masks in training takes this away (SS "
+        "Every mask gives another loss. Averaging the predictions of N masks in training makes the loss steadier (SS "
         "Proposition 2.3).",
         [Figure(ax, caption)],
         [Table("Fluctuation of the training loss", HEAD, rows)],
         [
-            f"{found[0].record['items']} training items, {found[0].record['passes']} masks, no mask used twice for one "
-            "size. Intervals are χ², of a Gaussian loss. Eq. 27 is the first order of the logarithm: it holds where p "
-            "of the label stays near its mean.",
-            "Expected sharpness is the mean rise of the loss above its own mean (Eq. 16). It is proportional to the "
-            "standard deviation of the loss (Eq. 21): the last column, for a Gaussian loss.",
+            f"{found[0].record['items']} training items, {found[0].record['passes']} masks; ensembles of one size "
+            "share no mask. Intervals are χ², for a Gaussian loss. Eq. 27 is a first-order approximation: it holds "
+            "where the label's p stays near its mean.",
+            "Expected sharpness is the mean rise of the loss above its own mean (Eq. 16). For a Gaussian loss it is "
+            "the last column, proportional to the standard deviation of the loss (Eq. 21).",
+            SEEDS,
         ],
     )
 
@@ -86,10 +87,5 @@ def _verdict(found: Sequence[Result]) -> str:
         low, high = last["variance"]["low"], last["variance"]["high"]
         word = "within" if low <= last["predicted_variance"] <= high else "outside"
         said.append(f"{r.name}, N = {last['size']}: Eq. 27 lies {word} the interval.")
-    first = found[0].record["sizes"][0]["variance"]
-    for r in found[1:]:
-        own = r.record["sizes"][0]["variance"]
-        apart = own["low"] > first["high"] or own["high"] < first["low"]
-        word = "do not overlap: beyond noise" if apart else "overlap: within noise"
-        said.append(f"The intervals of {r.name} and {found[0].name} at N = 1 {word}.")
-    return " ".join(said)
+    said.append(compared_estimates(found, [r.record["sizes"][0]["variance"] for r in found], "V[L] of one mask"))
+    return " ".join(said).strip()

@@ -1,16 +1,17 @@
-"""The probe `signs`: does a network behave like an ensemble of the first one? One verdict from three probes.
+"""The probe `signs`: does a network behave like an ensemble of the first one? (SS §2.2, App. D).
 
-SS §2.2, App. D.
+It gives one verdict from the probes `variance`, `fourier` and `hessian`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from calibrant.cli.probes.features import fourier, fourier_of, variance, variance_of
+from calibrant.cli.probes.fourier import fourier, fourier_of
 from calibrant.cli.probes.hessian import hessian
 from calibrant.cli.probes.request import Request
 from calibrant.cli.probes.results import Probed, Result, shown_of
+from calibrant.cli.probes.variance import variance, variance_of
 from calibrant.cli.probes.wording import SEEDS, signed
 from calibrant.diagnostics.ensemble_signs import SIGNS, EnsembleSigns, ensemble_signs
 from calibrant.errors import NotApplicableError
@@ -18,7 +19,7 @@ from calibrant.report.panels import Panel, Table
 
 
 def signs(request: Request) -> Probed:
-    """From the numbers of `variance`, `fourier` and `hessian`, which are measured unless they are kept already."""
+    """Compare every network with the first one; what the three probes measured before is not measured again."""
     if len(request.models) < 2:
         raise NotApplicableError("signs compares networks with the first one; pass two or more")
     parts = [each(request).results for each in (variance, fourier, hessian)]
@@ -35,14 +36,16 @@ def signs(request: Request) -> Probed:
 def signs_of(
     variance: Sequence[Result], fourier: Sequence[Result], hessian: Sequence[Result]
 ) -> dict[str, EnsembleSigns]:
-    """Network → its signs against the first. Model uncertainty counts where all have it, else data uncertainty."""
+    """Return {network: its signs}, by model uncertainty where all networks have it, else by data uncertainty."""
     kind = "model" if all("model" in r.arrays for r in variance) else "data"
     varying = [variance_of(r).at_ends(kind) for r in variance]
     high = [fourier_of(r).high() for r in fourier]
     largest = [r.arrays["eigenvalues"][:, 0] for r in hessian]
     for each in (varying, high, largest):
         if any(values.shape != each[0].shape for values in each):
-            raise NotApplicableError("signs compares the same items and mini-batches; these runs have others")
+            raise NotApplicableError(
+                "signs needs the same items and mini-batches for all networks; these runs have others"
+            )
     others = range(1, len(variance))
     pairs = [[(each[0], each[i]) for each in (varying, high, largest)] for i in others]
     return {variance[i].name: ensemble_signs(v, f, h, len(pairs)) for i, (v, f, h) in zip(others, pairs, strict=True)}
@@ -58,7 +61,7 @@ def panel(reference: str, found: Mapping[str, EnsembleSigns]) -> Panel:
         "Does it behave like an ensemble?",
         " ".join(f"Against {reference}, {name} {each.verdict}." for name, each in found.items()),
         [],
-        [Table("Differences; below 0 is like an ensemble", head, rows)],
+        [Table("Differences; an ensemble's are below 0", head, rows)],
         [
             "Standard deviations at the ends of the stages, over dropout masks where all networks have dropout, else "
             "over the points of a map; log-amplitude at the end of stage 1; largest Hessian eigenvalue by mini-batch. "

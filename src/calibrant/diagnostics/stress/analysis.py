@@ -26,7 +26,7 @@ from calibrant.metrics.corruption_intervals import of_items
 from calibrant.metrics.entropy_divergence import Binning
 from calibrant.metrics.evaluate import evaluate
 from calibrant.metrics.ood import OODReport, of_scores
-from calibrant.metrics.table import Panel
+from calibrant.metrics.panel import Panel
 from calibrant.posthoc.map import FittedMap
 from calibrant.shifts import PERTURBATIONS
 from calibrant.shifts.frequency import FREQUENCIES

@@ -11,6 +11,7 @@ from typing import Any
 
 from calibrant.errors import escaped
 from calibrant.provenance import provenance
+from calibrant.report.numbers import sentence
 from calibrant.types import jsonable
 
 
@@ -58,12 +59,13 @@ def _environment() -> Any:
     def finalize(value: Any) -> Any:
         return escaped(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
-    loader = jinja2.FunctionLoader(read)
-    return jinja2.Environment(
-        loader=loader,
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(read),
         autoescape=True,
         finalize=finalize,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["sentence"] = sentence
+    return environment

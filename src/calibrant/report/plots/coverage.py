@@ -1,6 +1,7 @@
 """Accept the most confident first: risk–coverage and accuracy–coverage curves; how large prediction sets are.
 
-The band is a pointwise Wilson interval. Curves are thinned to a few hundred points, which is more than the pixels.
+The band is a pointwise Wilson interval; curves with a label share their axes and have none. Curves are thinned to a few
+hundred points, which is more than the pixels.
 """
 
 from __future__ import annotations
@@ -61,8 +62,9 @@ def _band(ax: Axes, scores: Scores, effective: float, colour: str, label: str | 
         accuracy, low, high = 1 - accuracy, 1 - high, 1 - low
     alone = len(coverage) == 1  # all confidences are equal: there is one point
     style = {"marker": "o" if alone else None, "clip_on": not alone}
-    line(ax, coverage, accuracy, colour, label, low=low, high=high, **style)
-    # the first few items have intervals from 0 to 1 that would hide the curve
+    band = {"low": low, "high": high} if label is None else {}  # bands of several curves would hide each other
+    line(ax, coverage, accuracy, colour, label, **band, **style)
+    # the first few items have intervals from 0 to 1, which would set the scale
     solid = coverage * n >= min(50.0, n)
     top, bottom = float(np.max(high[solid])), float(np.min(low[solid]))
     old = ax.get_ylim() if len(ax.lines) > 1 else (bottom, top)
@@ -91,5 +93,5 @@ def set_sizes(rows: Sequence[Mapping[str, Any]], *, ax: Axes | None = None) -> A
     ax.grid(False, axis="x")
     ax.set_xlabel("classes in the set")
     ax.set_ylabel("items")
-    legend(ax, loc="upper right")
+    legend(ax, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)  # above the bars, which can be anywhere
     return ax

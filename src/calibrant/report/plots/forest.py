@@ -95,7 +95,7 @@ def _differences(ax: Axes, metric: str, found: Sequence[Difference]) -> None:
         low, high = (None if end is None else float(np.clip(end, -edge, edge)) for end in (d.low, d.high))
         shape = "o" if abs(d.mean) <= edge else "<" if d.mean < 0 else ">"
         _row(ax, y, float(np.clip(d.mean, -edge, edge)), low, high, COLOURS[d.colour], d.tip, shape)
-    ax.set_title(f"difference in {metric}", fontsize=8.5, color=COLOURS["muted"], loc="left")
+    ax.set_title(f"difference in {SHORT.get(metric, metric)}", fontsize=8.5, color=COLOURS["muted"], loc="left")
     _rows(ax, [d.label for d in found])
     ax.tick_params(axis="both", labelsize=8)
     ax.margins(x=0.08)

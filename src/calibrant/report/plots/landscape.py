@@ -19,7 +19,7 @@ PATH = ("accent", "second", "bad")  # colours from low to high loss
 
 
 def levels_of(losses: Sequence[Floats]) -> Floats:
-    """The same levels for several landscapes, evenly spaced in the logarithm, up to the 90% quantile."""
+    """Return levels for several landscapes, evenly spaced in the logarithm, up to the 90% quantile of the losses."""
     every = np.concatenate([loss.reshape(-1) for loss in losses])
     finite = every[np.isfinite(every)]
     low, high = max(float(finite.min()), 1e-6), float(np.quantile(finite, 0.9))
@@ -27,7 +27,7 @@ def levels_of(losses: Sequence[Floats]) -> Floats:
 
 
 def contour(a: Floats, b: Floats, loss: Floats, levels: Floats, marks: Sequence[tuple[float, float]]) -> Axes:
-    """Lines of equal loss; the dot is the network, further dots are other checkpoints."""
+    """Draw lines of equal loss; the red dot is the network, other dots are other checkpoints."""
     ax = new_axes(4.6, 3.8)
     drawn = ax.contour(a, b, _bounded(loss, levels), levels=levels, cmap=scale(*PATH), linewidths=1.1)
     ax.clabel(drawn, levels[::3], fmt=lambda value: f"{value:.3g}", fontsize=7)
@@ -36,11 +36,12 @@ def contour(a: Floats, b: Floats, loss: Floats, levels: Floats, marks: Sequence[
     ax.set_xlabel("first direction")
     ax.set_ylabel("second direction")
     ax.set_aspect("equal")
+    ax.locator_params(nbins=5)  # more labels would touch
     return ax
 
 
 def surface(a: Floats, b: Floats, loss: Floats, levels: Floats) -> Axes:
-    """The same as a surface, cut off at the highest level."""
+    """Draw the loss as a surface, cut off at the highest level."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(4.6, 3.8), layout="constrained")

@@ -1,7 +1,7 @@
 """PEP's figures: along σ (PEP Fig. 1), and its gain against overfitting along a training (PEP Fig. 3).
 
-The band of the σ curve is ± 2 standard errors of the gain over the network itself, item by item: where it stays above
-the dashed line, the gain is more than the luck of the held-out items.
+The band of the σ curve is ± 2 standard errors of the paired gain over the network itself. Where the band lies above the
+dashed line, the gain is not due to the choice of held-out items alone.
 
 overfitting = NLL on test − NLL on train,   PEP effect = NLL of the network − NLL of PEP, both on test, at each epoch
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def sigma_likelihood(points: Sequence[SigmaPoint], *, ax: Axes | None = None) -> Axes:
-    """L(σ): the ensemble with its band, each member thin; the dashed line is the model itself (σ = 0)."""
+    """Draw L(σ): the ensemble with its band, each member as a thin line, the model itself (σ = 0) dashed."""
     ax = ax or new_axes()
     seen = _finite(points)
     sigma = np.array([p.sigma for p in seen])
@@ -50,7 +50,7 @@ def sigma_likelihood(points: Sequence[SigmaPoint], *, ax: Axes | None = None) ->
 
 
 def sigma_errors(points: Sequence[SigmaPoint], *, ax: Axes | None = None) -> Axes:
-    """ECE and Brier of the ensemble along σ."""
+    """Draw ECE and Brier of the ensemble along σ."""
     ax = ax or new_axes()
     seen = _finite(points)
     sigma = [p.sigma for p in seen]
@@ -68,7 +68,7 @@ def _finite(points: Sequence[SigmaPoint]) -> list[SigmaPoint]:
 
 
 def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Spearman's ρ: does one grow with the other? None where one of them never changes."""
+    """Return Spearman's ρ, or None where one of the two never changes."""
     from scipy.stats import spearmanr
 
     if min(len(set(a)), len(set(b))) < 2:
@@ -77,7 +77,7 @@ def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def overfitting_curves(runs: Sequence[Sequence[Epoch]], *, ax: Axes | None = None) -> Axes:
-    """Fig. 3 (a): NLL on test along training, of the network and of PEP at that epoch's σ*; one thin line per seed."""
+    """Draw PEP Fig. 3 (a): the NLL of the network and of PEP with each epoch's σ*; one thin line per seed."""
     ax = ax or new_axes()
     for name, colour, value in (
         ("network", "bad", "test_nll"),
@@ -89,6 +89,7 @@ def overfitting_curves(runs: Sequence[Sequence[Epoch]], *, ax: Axes | None = Non
         epochs = sorted({e.epoch for run in runs for e in run})
         mean = [np.mean([getattr(e, value) for run in runs for e in run if e.epoch == at]) for at in epochs]
         line(ax, epochs, mean, colour, name)
+    ax.locator_params(axis="x", integer=True)
     ax.set_xlabel("epoch")
     ax.set_ylabel("NLL")
     legend(ax)
@@ -96,13 +97,13 @@ def overfitting_curves(runs: Sequence[Sequence[Epoch]], *, ax: Axes | None = Non
 
 
 def overfitting_scatter(rows: Mapping[str, Sequence[Epoch]], *, of: str = "effect", ax: Axes | None = None) -> Axes:
-    """Fig. 3 (b–d): one point per epoch, overfitting against the PEP effect (`of="sigma"`: against σ*)."""
+    """Draw PEP Fig. 3 (b–d): one point per epoch, overfitting against PEP's effect (`of="sigma"`: against σ*)."""
     ax = ax or new_axes()
     for i, (name, epochs) in enumerate(rows.items()):
         x = [e.overfitting for e in epochs]
         y = [float(getattr(e, of)) for e in epochs]
         rho = rank_correlation(x, y)
-        label = name if rho is None else f"{name}, ρ = {rho:.2f}"
+        label = name if rho is None else f"{name}, ρ = {rho:.2f}".replace("-", "\N{MINUS SIGN}")
         ax.plot(x, y, "o", color=COLOURS[SERIES[i % len(SERIES)]], markersize=3.5, alpha=0.8, label=shown(label))
     ax.axhline(0, **DASHED)
     ax.set_xlabel("overfitting: NLL on test − NLL on train")

@@ -68,12 +68,10 @@ def figure_of(ax: Axes) -> Figure:
 
 
 def percent_axis(ax: Axes, which: str = "both") -> None:
-    from matplotlib.ticker import PercentFormatter
-
+    """Label the ticks in percent, with only the digits that a tick needs: 0.975 → '97.5%', 0.95 → '95%'."""
     for axis, name in ((ax.xaxis, "x"), (ax.yaxis, "y")):
         if which in ("both", name):
-            # decimals=None picks as many digits as the range needs
-            axis.set_major_formatter(PercentFormatter(1.0, symbol="%"))
+            axis.set_major_formatter(lambda at, _: f"{round(100 * at, 8):zg}%".replace("-", "\N{MINUS SIGN}"))
 
 
 def scale(*names: str) -> Any:

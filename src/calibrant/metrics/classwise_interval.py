@@ -1,10 +1,10 @@
-"""Interval of classwise ECE, from its (class, bin) cells alone, by the same inversion in closed form.
+"""The interval of classwise ECE from its (class, bin) cells, by test inversion in closed form.
 
-There are too many cells to simulate, and enough of them for a normal approximation of their sum. In
-each, E|δ_c + noise| is a folded normal's, corrected at δ = 0 to the binomial's mean absolute deviation
-(de Moivre): many cells hold few items. Classes of one item are not independent: Σ_k (p_k − y_k) = 0.
-For any signs s, Var Σ s_k y_k ≤ 2 Σ Var y_k, so the part of the variance that is linear in δ is doubled;
-at δ = 0 a correlation of −1/(K−1) between classes adds 1/(K−1) of the variance.
+There are too many cells to simulate, but enough of them for a normal approximation of their sum. In each cell,
+E|δ_c + noise| is the mean of a folded normal. At δ = 0 it is corrected to the binomial's mean absolute deviation (de
+Moivre), because many cells hold few items. The classes of one item are dependent, since Σ_k (p_k − y_k) = 0. For any
+signs s, Var Σ s_k y_k ≤ 2 Σ Var y_k, so the part of the variance that is linear in δ is doubled. At δ = 0 a correlation
+of −1/(K−1) between classes adds 1/(K−1) of the variance.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from calibrant.metrics.difference_range import Curve
 
 
 def classwise_interval(classwise: Classwise, n: int, level: float, design: float = 1.0) -> tuple[float, float]:
-    """(low, high) of the population's classwise ECE; `design` inflates variances for groups."""
+    """(low, high) of the population's classwise ECE. `design` is the variance inflation from groups."""
     k = len(classwise.count)
     cells = classwise_cells(classwise, n)
     seen = float((cells.mass * cells.gap).abs().sum())
     z = normal_quantile((1 + level) / 2)
     mean, sd, lower = _moments(cells, concentrated(cells), k, design)
     top = mean + z * sd
-    mean, sd, upper = _moments(cells, cells.gap, k, design)  # in so many cells noise has spread the gaps already
+    mean, sd, upper = _moments(cells, cells.gap, k, design)  # noise has spread the gaps of so many cells already
     bottom = mean - z * sd
     low = 0.0 if float(top[0]) >= seen else crossing(top.numpy(), lower, seen)
     return low / k, max(low, crossing(bottom.numpy(), upper, seen)) / k
 
 
 def pivot(classwise: Classwise, n: int, design: float = 1.0) -> Curve:
-    """z of the observed classwise ECE at each population's, along the line of the upper end."""
+    """The z-score of the observed classwise ECE at each population value, along the line of the upper end."""
     k = len(classwise.count)
     cells = classwise_cells(classwise, n)
     seen = (cells.mass * cells.gap).abs().sum()
@@ -47,7 +47,7 @@ def pivot(classwise: Classwise, n: int, design: float = 1.0) -> Curve:
 
 
 def classwise_cells(classwise: Classwise, n: int) -> Cells:
-    """Cells that hold items, flat."""
+    """The (class, bin) cells that hold items, as a flat list."""
     held = classwise.count > 0
     count = classwise.count[held]
     mean, accuracy = classwise.confidence[held] / count, classwise.positive[held] / count
@@ -55,7 +55,7 @@ def classwise_cells(classwise: Classwise, n: int) -> Cells:
 
 
 def linear_and_rest(cells: Cells, k: int) -> tuple[Tensor, Tensor, Tensor]:
-    """At the shrunk gaps: expected sign of each cell's gap, and the variance of Σ|δ| linear in it and the rest."""
+    """(expected sign of each cell's gap, linear part of the variance of Σ|δ|, the rest of it), at the shrunk gaps."""
     gap = possible(cells, concentrated(cells))
     q = (cells.mean_confidence - gap).clamp(0, 1)
     delta = cells.mass * gap
@@ -67,7 +67,7 @@ def linear_and_rest(cells: Cells, k: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _moments(cells: Cells, shape: Tensor, k: int, design: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Mean and standard deviation of Σ|δ_c|, and the population's own Σ|δ_c|, at each t of the grid."""
+    """(mean, standard deviation) of the observed Σ|δ_c| and the population's Σ|δ_c|, at each t of GRID."""
     means, deviations, values = [], [], []
     for t in GRID:
         gap = possible(cells, t * shape)

@@ -10,7 +10,7 @@ from scipy.signal import lfilter
 from scipy.stats import norm, t
 
 from calibrant.errors import InputError
-from calibrant.metrics.blocks import AT_LEAST, block_length, few_blocks, missed
+from calibrant.metrics.block_length import FEWEST, block_length, student_widening, widening
 from calibrant.metrics.conventions import Resampling
 from calibrant.metrics.frames import Frames
 
@@ -25,7 +25,7 @@ def autoregressive(rho: float, n: int, seed: int = 0) -> torch.Tensor:
 def test_what_blocks_miss_of_an_ar1(rho: float, block: int) -> None:
     """S = σ²(1 + ρ)/(1 − ρ), G = 2ρσ²/(1 − ρ)²: so G/S = 2ρ/(1 − ρ²)."""
     share = 2 * rho / (1 - rho * rho) / block
-    assert missed(autoregressive(rho, 40_000), block) == pytest.approx(1 / math.sqrt(1 - share), rel=0.05)
+    assert widening(autoregressive(rho, 40_000), block) == pytest.approx(1 / math.sqrt(1 - share), rel=0.05)
 
 
 def test_the_correction_is_what_the_variance_of_block_sums_lacks() -> None:
@@ -35,15 +35,15 @@ def test_the_correction_is_what_the_variance_of_block_sums_lacks() -> None:
     true = rows.mean(1).var()
     means = rows.view(len(rows), -1, block).mean(2)
     guessed = (means.var(1) / means.shape[1]).mean()
-    assert missed(autoregressive(rho, 40_000), block) == pytest.approx(math.sqrt(true / guessed), rel=0.05)
+    assert widening(autoregressive(rho, 40_000), block) == pytest.approx(math.sqrt(true / guessed), rel=0.05)
 
 
 def test_lengths_grow_with_the_correlation_and_five_blocks_remain() -> None:
     lengths = [block_length(autoregressive(rho, 400, 3)) for rho in (0.0, 0.5, 0.8, 0.99)]
-    assert lengths == sorted(lengths) and lengths[0] <= 2 and lengths[-1] == 400 // AT_LEAST
+    assert lengths == sorted(lengths) and lengths[0] <= 2 and lengths[-1] == 400 // FEWEST
     assert block_length(torch.stack([autoregressive(r, 400, 3) for r in (0.0, 0.8)])) == lengths[2]
     repelled = autoregressive(-0.8, 400)
-    assert missed(autoregressive(0.0, 400), 1) == missed(repelled, 1) == 1
+    assert widening(autoregressive(0.0, 400), 1) == widening(repelled, 1) == 1
     assert block_length(repelled) <= 2 and block_length(torch.ones(50)) <= 2 and block_length(torch.zeros(3)) == 1
 
 
@@ -51,12 +51,12 @@ def test_lengths_grow_with_the_correlation_and_five_blocks_remain() -> None:
 def test_a_video_of_any_length_has_a_block(n: int) -> None:
     for seed in range(5):
         series = autoregressive(0.5, n, seed)
-        assert 1 <= block_length(series) <= max(1, n // AT_LEAST) and 1 <= missed(series, 1) <= 2
+        assert 1 <= block_length(series) <= max(1, n // FEWEST) and 1 <= widening(series, 1) <= 2
 
 
 def test_few_blocks_cost_students_t() -> None:
-    assert few_blocks(5, 0.95) == pytest.approx(t.ppf(0.975, 4) / norm.ppf(0.975))
-    assert few_blocks(10_000, 0.9) == pytest.approx(1, abs=1e-3)
+    assert student_widening(5, 0.95) == pytest.approx(t.ppf(0.975, 4) / norm.ppf(0.975))
+    assert student_widening(10_000, 0.9) == pytest.approx(1, abs=1e-3)
 
 
 def test_a_report_of_frames_chooses_its_block() -> None:

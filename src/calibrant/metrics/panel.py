@@ -1,9 +1,8 @@
-"""What a metric is: a function of Scores and weights, with its direction and what it needs.
+"""`Metric`: a function of scores and weights, with its direction and what it needs; `Panel`: what metrics share.
 
     Metric: (Scores, weights[B, N] | None) -> value[B]
 
-`Panel` holds what several metrics share (the one sort, the bins), so that asking for all of them
-sorts once; it is rebuilt for each Scores and thrown away.
+A `Panel` holds the sort and the bins, so that all metrics together sort once. Each `Scores` has its own.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ from calibrant.metrics.refinement import Runs
 Family = Literal["proper", "calibration", "refinement"]
 
 WALK = 60
-"""Cells of the walk whose largest excursion is KS."""
+"""Cells of the walk (the cumulative sum of gaps) whose largest excursion is KS."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Of the items' influences u on a mean: Σu², Σu³; and the least and the largest item."""
+    """Σu² and Σu³ of the items' influences u on a mean, and the smallest and the largest item."""
 
     square: float
     third: float
@@ -41,28 +40,28 @@ class Spread:
 
 
 class NoItemsError(Exception):
-    """A metric asked for items, which a stream does not keep."""
+    """A metric needs items, which a stream does not keep."""
 
 
 class Panel:
-    """What metrics share of one Scores under one set of weights."""
+    """What metrics share for one `Scores` under one set of weights."""
 
     def __init__(self, scores: Scores, weights: Tensor | None = None, parent: Panel | None = None) -> None:
         self.scores = scores
         self.n, self.k, self.about = scores.n, scores.k, scores.about  # k is None for a top-1 file
         self.group, self.classwise = scores.group, scores.classwise
         self.weights = weights
-        self._parent = parent  # the unweighted panel: its sort and bins do not depend on weights
+        self._parent = parent  # the unweighted panel, whose sort and bins serve all weights
         self._cells: dict[Kind, Cells] = {}
 
     @property
     def right(self) -> int:
-        """Correct items."""
+        """The number of correct items."""
         return self.scores.right
 
     @property
     def impossible(self) -> str | None:
-        """Which labels were called impossible, in words; None where none was."""
+        """A phrase that names a label with probability 0; None if there is none."""
         log_p = self.scores.log_p_label
         never = None if log_p is None else torch.isneginf(log_p)
         if never is None or not bool(never.any()):
@@ -70,7 +69,7 @@ class Panel:
         return f"the label in row {int(never.nonzero()[0])} was called impossible"
 
     def reweighted(self, weights: Tensor) -> Panel:
-        """The same items under bootstrap weights [B, N]; sort and bin assignments are kept."""
+        """The same items under weights [B, N]; the sort and the bins are kept."""
         return Panel(self.scores, weights, self._parent or self)
 
     @cached_property
@@ -85,7 +84,7 @@ class Panel:
     def mass_index(self) -> Tensor:
         if self._parent:
             return self._parent.mass_index
-        # the one sort serves here too: confidence falls as log(1 − confidence) rises, and what ties there ties here
+        # the sort of the ranking serves here too: confidence falls as log(1 − confidence) rises, with the same ties
         order, confidence = self.ranking.positions, self.scores.confidence
         if self.ranking.runs < len(order):
             level = run_maxima(self.ranking, confidence)[self.ranking.run]
@@ -94,18 +93,18 @@ class Panel:
 
     @cached_property
     def walk_index(self) -> Tensor:
-        """Cell of each item along the walk whose largest excursion is KS, the least confident first."""
+        """The cell of each item along the walk of KS, least confident first."""
         at = torch.empty_like(self.scores.labels)
         at[self.ranking.positions] = merged(self.ranking, WALK)
         return at.max() - at
 
     def index(self, kind: Kind) -> Tensor:
-        """Cell of each item."""
+        """The cell of each item."""
         found: Tensor = getattr(self, f"{kind}_index")
         return found
 
     def cells(self, kind: Kind) -> Cells:
-        """The occupied cells with what their noise depends on: for intervals and tests."""
+        """The occupied cells and what their noise depends on, for intervals and tests."""
         if kind not in self._cells:
             s = self.scores
             self._cells[kind] = cells(self.index(kind), s.confidence, s.correct, s.group, smooth=kind == "walk")
@@ -121,7 +120,7 @@ class Panel:
 
     @cached_property
     def walk(self) -> Tensor:
-        """The gap of each run of ties, [B, R], the least confident first: only whole runs can be cut off."""
+        """The gap of each run of ties, [B, R], least confident first."""
         ranked = self.ranking.ranked(self.signed)[None]
         if self.weights is not None:
             ranked = ranked * self.ranking.ranked(self.weights)
@@ -134,23 +133,23 @@ class Panel:
 
     @cached_property
     def hits(self) -> Tensor:
-        """Correctness as numbers, once for all replicates."""
+        """Correctness of each item as 0 or 1."""
         return self._parent.hits if self._parent else self.scores.correct.double()
 
     @cached_property
     def signed(self) -> Tensor:
-        """Confidence − correctness of each item, once for all replicates."""
+        """Confidence − correctness of each item."""
         return self._parent.signed if self._parent else self.scores.confidence - self.hits
 
     @cached_property
     def total(self) -> Tensor:
-        """Weight of each replicate, [B]."""
+        """The total weight of each replicate, [B]."""
         if self.weights is None:
             return self.scores.confidence.new_tensor([float(self.scores.n)])
         return self.weights.double().sum(1)
 
     def mean_of(self, column: Column) -> Tensor:
-        """Weighted mean of what a column is of each item, [B]."""
+        """The weighted mean of a column over the items, [B]."""
         values = column(self.scores).double()
         return values.mean()[None] if self.weights is None else (self.weights.double() @ values) / self.total
 
@@ -166,7 +165,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Metric:
-    """One line of the table. `missing` says in words why a value does not exist for these scores."""
+    """One line of the table `METRICS`. `missing` says why a value does not exist for a panel, or None."""
 
     name: str
     title: str
