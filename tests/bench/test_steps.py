@@ -190,7 +190,7 @@ def stuck(folder, held, *more):  # also in its processes, which read this file
 checkpoint.save = stuck
 PAPERS["test"] = replace(PAPERS["rc"], name="test", experiments=(PLAIN,))
 if __name__ == "__main__":
-    sys.exit(run(["bench", "run", "test", "--epochs", "20", "--device", "cpu", "--parallel", "2"]))
+    sys.exit(run(["bench", "run", "test", "--epochs", "5", "--device", "cpu", "--parallel", "2"]))
 """
     script = tmp_path / "call.py"
     script.write_text(code)
@@ -206,13 +206,13 @@ if __name__ == "__main__":
     assert not list(tmp_path.glob("results/cells/*.json"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(PAPERS, "test", replace(PAPERS["rc"], name="test", experiments=(PLAIN,)))
-    words = ["bench", "run", "test", "--epochs", "20", "--device", "cpu"]
+    words = ["bench", "run", "test", "--epochs", "5", "--device", "cpu"]
     assert run(words) == 0 and run([*words, "--results", "calm", "--runs", "calm-runs"]) == 0
     again, calm = (list(Store(tmp_path / name).cells()) for name in ("results", "calm"))
     assert len(again) == 2 and [c.measured for c in again] == [c.measured for c in calm]
     for cell in again:
         metrics = hashed.read(tmp_path / "runs" / cell.extras["run"] / "metrics.json")
-        assert metrics["epochs"] == 20
+        assert metrics["epochs"] == 5
 
 
 def test_weights_that_were_not_kept_are_made_again_when_an_ensemble_needs_them(tmp_path: Path) -> None:

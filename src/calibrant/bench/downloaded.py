@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -40,7 +41,7 @@ class Downloaded(BenchStep):
     published: PublishedNetwork | PublishedLogits
     place: Place
 
-    @property
+    @cached_property
     def _content(self) -> str:
         return digest([plain(self.published), self.recipe.key()])[:KEY_LENGTH]
 

@@ -12,6 +12,7 @@ AR's Table 3 is also the one whose levels AR-AdaLS trains with. Engine, device a
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -51,7 +52,7 @@ class Predict(BenchStep):
     def network(self) -> Train | Downloaded:
         return trained(self.experiment, self.seed, self.scale, self.place)
 
-    @property
+    @cached_property
     def key(self) -> str:
         request = wanted(self.experiment, self.ensemble, self.scale)
         return f"predict-{digest([EDITIONS['predict'], self.network.key, request, self.seed])[:KEY_LENGTH]}"
@@ -93,7 +94,7 @@ class Measure(BenchStep):
     def experiment(self) -> Experiment:
         return self.rows[0]
 
-    @property
+    @cached_property
     def key(self) -> str:
         return f"measure-{self.experiment.key(self.seed, self.scale)[:KEY_LENGTH]}"
 
@@ -131,9 +132,11 @@ class Measure(BenchStep):
             return None
         return None if first.done() else self.place.store.of_training(first.folder.name)
 
-    @property
+    @cached_property
     def before(self) -> list[Step]:
-        """The steps that must be done before the cell can be measured, each after those that it needs."""
+        """The steps that must be done before the cell can be measured, each after those that it needs.
+
+        Cached, because the schedule reads `needs` again and again."""
         if self.known is not None or self.damage is not None:
             return []
         reference = [] if self.reference is None else [self.reference]

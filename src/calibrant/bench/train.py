@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Train(BenchStep):
         attack = Levels(self.recipe, self.place)
         return [Train(attack.twin, self.place), attack]
 
-    @property
+    @cached_property
     def folder(self) -> Path:
         return self.place.run(self.recipe)
 
