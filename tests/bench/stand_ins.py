@@ -1,4 +1,5 @@
-"""What stands in for a paper's data and network, so that every table runs in seconds: digits, made-up texts and frames.
+"""Small replacements for the papers' data and networks, so that every table runs in seconds: digits, generated texts
+and frames.
 
 A cell says what stood in for what, is of scale `smoke`, and stands beside no number of a paper.
 """
@@ -26,7 +27,7 @@ TEXTS, FRAMES = (f"{__name__}:{made}" for made in ("texts", "frames"))
 
 
 def texts() -> Mapping[str, TensorDataset]:
-    """Four classes, each with words of its own among those that all use."""
+    """Texts of four classes; each class has its own words among the common ones."""
     g = torch.Generator().manual_seed(0)
 
     def part(n: int) -> TensorDataset:
@@ -67,7 +68,7 @@ def stand_in(e: Experiment) -> Experiment:
 
 
 def publish(e: Experiment, root: Path, moved: int = 0) -> None:
-    """What nobody trained, where a published network's weights or predictions are looked for; labels may be `moved`."""
+    """Write random weights or predictions as a published network's files; `moved` shifts their labels."""
     if isinstance(e.published, PublishedLogits):
         parts = load("digits").splits.values()  # the file has every item of the set, not the few of a smoke run
         labels = torch.cat([p.y for p in parts])[torch.cat([p.index for p in parts]).argsort()]
@@ -85,7 +86,7 @@ def publish(e: Experiment, root: Path, moved: int = 0) -> None:
 
 
 def factory(e: Experiment) -> str:
-    """The code that makes the experiment's data, as a user would have to type it; empty for digits."""
+    """The `module:function` that makes the experiment's data; empty for digits."""
     return e.recipe.data.name if ":" in e.recipe.data.name else ""
 
 

@@ -1,4 +1,4 @@
-"""The claims of the papers, judged: one word, the count behind it, and the page that shows them all."""
+"""Judging the papers' claims: the verdict, the count behind it, and the page of all claims."""
 
 from __future__ import annotations
 

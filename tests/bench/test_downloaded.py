@@ -1,4 +1,4 @@
-"""Networks that others trained: judged on the half of the test set on which nothing was fitted."""
+"""Networks that others trained are judged on the half of the test set on which nothing was fitted."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ROWS = experiments("pep/networks")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda e: e.row)
-def test_cells_of_the_deleted_runner_are_those_of_the_experiment(row: str) -> None:
+def test_the_store_has_the_cells_of_published_networks(row: str) -> None:
     cells = [Store(RESULTS).find(row, seed, "paper") for seed in range(3)]
     for cell in cells:
         assert cell is not None and cell.status == "done"
@@ -43,7 +43,7 @@ def test_nothing_is_trained_and_each_seed_is_another_halving(tmp_path: Path) -> 
     assert len({trained(e, 0, "paper", Place(tmp_path, tmp_path)).key for e in others}) == len(others)
 
 
-def test_a_published_network_says_what_its_weights_say_of_two_halves(tmp_path: Path) -> None:
+def test_a_published_network_predicts_both_halves_with_its_weights(tmp_path: Path) -> None:
     made = stand_in(ROWS[0])
     publish(made, tmp_path)
     how = How("cpu", root=tmp_path, quiet=True)
@@ -62,7 +62,7 @@ def test_a_published_network_says_what_its_weights_say_of_two_halves(tmp_path: P
     assert cell.seconds == 0 and not cell.timed and len(cell.extras["weights_sha256"]) == 64
 
 
-def test_weights_that_are_not_there_are_named_with_their_place(tmp_path: Path) -> None:
+def test_missing_weights_are_reported_with_their_path(tmp_path: Path) -> None:
     how = How("cpu", root=tmp_path, quiet=True)
     with pytest.raises(FileError, match=r"weights/cifar10_resnet20_akamaster\.npz is missing; put"):
         measure(stand_in(ROWS[0]), 0, "smoke", Store(tmp_path / "results"), tmp_path / "runs", how)

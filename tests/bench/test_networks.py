@@ -1,4 +1,4 @@
-"""Networks of others as units, and the test items by robustness and by confidence."""
+"""Networks that others trained as units, and the test items by robustness and by confidence."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_network_is_one_unit_however_often_its_test_set_was_halved() -> None:
     assert not list(over_networks(CELLS, "pep/networks/cifar100_*"))
 
 
-def test_stars_stand_for_any_letters_of_a_row() -> None:
+def test_stars_match_any_characters_of_a_row() -> None:
     assert [e.row for e in experiments("pep/networks/cifar100_*")] == [
         "cifar100_resnet20_chenyaofo",
         "cifar100_resnet32_chenyaofo",

@@ -1,4 +1,4 @@
-"""The cost of a table before it runs, from the paces of cells."""
+"""The cost of a table before it runs, at the pace of earlier cells; and the queue in results/PLAN.md."""
 
 from __future__ import annotations
 

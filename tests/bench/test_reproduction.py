@@ -1,4 +1,4 @@
-"""The papers' tables beside our cells: which cells stand together, what they are compared with, what is printed."""
+"""The papers' tables beside our cells: which cells are combined, what they are compared with, what is printed."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_seeds_are_paired() -> None:
     assert verdict is not None and verdict.word == "single run" and verdict.mean == pytest.approx(-0.031)
 
 
-def test_what_is_printed_has_every_caveat_and_the_rule() -> None:
+def test_a_printed_table_has_every_caveat_and_the_rule() -> None:
     cells = [
         *three("base", 0.06, note="schedule ours"),
         *three("better", 0.03, note="schedule ours; 3 members instead of 5"),
@@ -157,7 +157,7 @@ def test_a_claim_is_judged_by_its_pairs() -> None:
     assert gpu_minutes(c for j in found for c in j.cells) == pytest.approx(6)  # shared cells count once
 
 
-def test_numbers_among_the_extras_are_found_by_their_place() -> None:
+def test_numbers_in_extras_are_found_by_path() -> None:
     found = cell("base", 0, 0.1)
     found = Cell(**{**vars(found), "extras": {"a": [{"b": {"value": 3}}], "c": "text"}})
     assert value(found, Source("", "extras/a/0/b"), "ece") == 3.0
@@ -165,7 +165,7 @@ def test_numbers_among_the_extras_are_found_by_their_place() -> None:
         assert value(found, Source("", f"extras/{path}"), "ece") is None
 
 
-def test_every_claim_of_the_papers_names_what_can_be_measured() -> None:
+def test_every_claim_names_measurable_experiments() -> None:
     for name, claim in CLAIMS.items():
         assert claim.pairs and claim.name == name and claim.says.endswith((".", "table."))
         assert len({(p.label, p.metric, p.method, p.baseline) for p in claim.pairs}) == len(claim.pairs)
@@ -189,7 +189,7 @@ def test_bench_show_prints_the_papers_tables_from_the_store(capsys: pytest.Captu
     assert "known: latex, markdown, text" in capsys.readouterr().err
 
 
-def test_of_two_cells_of_one_seed_that_nothing_tells_apart_the_fuller_counts() -> None:
+def test_of_two_equal_cells_of_one_seed_the_one_with_more_numbers_counts() -> None:
     few, many = (
         Cell("a/t/x", 0, "paper", key, "done", {"recipe": {"seed": 0}, **more}, {AS_TRAINED: numbers})
         for key, more, numbers in (

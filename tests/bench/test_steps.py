@@ -1,4 +1,4 @@
-"""Experiments as steps: what two of them need is made once, a box of time is kept, and kills lose nothing."""
+"""The steps of experiments: shared steps run once, --minutes is kept, and a kill loses nothing."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_what_fails_is_reported_and_the_rest_goes_on(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_failure_is_reported_and_the_rest_runs(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "run", "test", "--seeds", "1", "--epochs", "2", "--device", "cpu", "--json"]
     assert run([*words, "--data-root", str(paper)]) == 1
     said = capsys.readouterr()
@@ -111,7 +111,7 @@ def test_what_fails_is_reported_and_the_rest_goes_on(paper: Path, capsys: pytest
     assert cells == {"test/t1/plain": "done", "test/t1/wild": "failed"}, "data that is not there is no failed run"
 
 
-def test_a_failure_that_cannot_be_filed_does_not_end_the_rest(paper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_that_cannot_be_stored_does_not_stop_the_rest(paper: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = Store.write
 
     def full(store: Store, cell: Cell) -> Path:
@@ -125,7 +125,7 @@ def test_a_failure_that_cannot_be_filed_does_not_end_the_rest(paper: Path, monke
     assert [c.experiment for c in Store(Path("results")).cells()] == ["test/t1/plain"]
 
 
-def test_processes_side_by_side_measure_the_same(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parallel_processes_measure_the_same_numbers(paper: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["bench", "run", "test/t1/plain", "--epochs", "2", "--device", "cpu", "--json"]
     assert run(words) == 0
     first = json.loads(capsys.readouterr().out)["cells"]
@@ -149,7 +149,7 @@ class Minutes:
         return time.time() + 60 * self.epochs
 
 
-def test_a_box_of_time_is_kept_and_a_later_call_goes_on(
+def test_minutes_are_kept_and_a_later_call_resumes(
     paper: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     long = ["bench", "run", "test/t1/plain", "--seeds", "1", "--device", "cpu", "--epochs", "40000"]
@@ -173,7 +173,7 @@ def test_a_box_of_time_is_kept_and_a_later_call_goes_on(
 
 
 def test_a_killed_call_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """kill -9 of the whole call in the middle of two trainings; the next one ends with the numbers of a calm one."""
+    """kill -9 the command in the middle of two trainings; the next command gets the numbers of an undisturbed one."""
     code = """
 import sys, time
 from dataclasses import replace
@@ -215,7 +215,7 @@ if __name__ == "__main__":
         assert metrics["epochs"] == 5
 
 
-def test_weights_that_were_not_kept_are_made_again_when_an_ensemble_needs_them(tmp_path: Path) -> None:
+def test_a_network_is_trained_again_if_an_ensemble_needs_weights_that_were_not_kept(tmp_path: Path) -> None:
     averaged = replace(PLAIN, row="swa", ensembles=(Choice("swa", {"epochs": 3}),))
     here = place(tmp_path)
     assert [o.ending for o in execute(graph([(PLAIN, 0)], 5, here), InProcess())] == ["done"] * 2

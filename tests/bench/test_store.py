@@ -1,4 +1,4 @@
-"""The store: nothing that was measured is lost, a measurement is there once, and stores travel whole."""
+"""The store: no measurement is lost or stored twice, and stores move between machines unchanged."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MOVED = {
     "deep": ("_deep", AS_TRAINED),
     "pep_then_temperature": ("", "pep+temperature"),
 }
-"""Variants of PEP's cells that are rows of their own now, or have another name → (end of the row's name, variant)."""
+"""Former variants of PEP's cells that are now rows of their own or renamed → (end of the row's name, variant)."""
 
 
 def test_every_cell_of_the_first_store_is_there_with_its_numbers() -> None:
@@ -65,8 +65,7 @@ def test_every_cell_of_the_first_store_is_there_with_its_numbers() -> None:
 def _restricted(
     cells: dict[str, Cell], places: dict[str, tuple[str, str]], shape: list[tuple[str, list[str]]]
 ) -> tuple[str, int]:
-    """The hash of the values of those variants and metrics that the first store had, wherever they are now; and how
-    many extras these cells have."""
+    """The hash of all values that the first store had, wherever they are now, and the number of extras."""
     values = []
     for variant, metrics in shape:
         ends, now = places[variant]
@@ -112,9 +111,7 @@ def test_rows_of_one_measurement_share_a_file_and_have_scales_and_notes_of_their
     assert [c.measured for c in store.cells("b")] == [{AS_TRAINED: {"ece": 0.1, "nll": 0.5}}], "numbers add up"
 
 
-def test_an_edited_cell_is_named_and_left_out_and_the_rest_is_shown(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_edited_cell_is_reported_and_the_rest_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = Store(tmp_path / "store")
     bad, good = (store.write(made("rc/table1/cifar10_focal", seed, 0.25)) for seed in (0, 1))
     bad.write_text(bad.read_text().replace("0.25", "0.01"))
@@ -137,7 +134,7 @@ def test_an_edited_cell_is_named_and_left_out_and_the_rest_is_shown(
 def test_an_edited_cell_stops_neither_plan_compare_merge_nor_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is named with a remedy, is not done, stays as it is, and the command fails after its work."""
+    """It is reported with a remedy, does not count as done, stays unchanged, and the command fails after its work."""
     made = [EXPERIMENT, replace(EXPERIMENT, row="other", recipe=replace(EXPERIMENT.recipe, batch=32))]
     place = Place(tmp_path / "store", tmp_path / "runs", QUIET)
     for e in made:
@@ -174,7 +171,7 @@ def test_an_edited_cell_stops_neither_plan_compare_merge_nor_run(
     assert run(["bench", "merge", store, str(tmp_path / "merged")]) == 1 and there.read_bytes() == edited
 
 
-def test_what_is_no_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_is_not_a_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "file").write_text("a file")
     for place in ("none", "other", "file"):
@@ -184,7 +181,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize("option", ["--results", "--runs"])
-def test_a_file_is_no_place_for_cells_or_trainings(
+def test_a_file_cannot_be_the_folder_of_cells_or_trainings(
     option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -291,7 +288,7 @@ def test_a_store_behind_a_url_is_merged(tmp_path: Path, capsys: pytest.CaptureFi
         assert wrong in capsys.readouterr().err
 
 
-def test_what_is_packed_is_unpacked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_packed_results_unpack_unchanged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store, how = Store(tmp_path / "store"), replace(QUIET, keep_epochs=True)
     cells = [measure(EXPERIMENT, seed, 2, store, tmp_path / "runs", how) for seed in (0, 1)]
     words = ["--results", str(store.root), "--max-mib", "0.05", "--max-files", "4"]
@@ -313,8 +310,8 @@ def test_what_is_packed_is_unpacked(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "parcel-00.zip already" in capsys.readouterr().err
 
 
-def test_a_training_that_was_cut_off_goes_on_from_a_parcel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Cut off after three of six epochs, packed, unpacked elsewhere: it ends with the numbers of an unbroken one."""
+def test_an_interrupted_training_resumes_from_a_parcel(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Interrupted after three of six epochs, packed and unpacked, it ends with the numbers of an unbroken training."""
     store, long = Store(tmp_path / "store"), EXPERIMENT.at(0, 6)
 
     def listen(epoch: int, validation: object) -> None:
@@ -370,8 +367,8 @@ for i in range(40):
     assert len(list(Store(tmp_path).cells())) == 80
 
 
-def test_a_failure_never_takes_the_place_of_a_measurement(tmp_path: Path) -> None:
-    """Rows share a key, and two commands a store: one of them may fail where the other one has measured."""
+def test_a_failure_never_replaces_a_measurement(tmp_path: Path) -> None:
+    """Two rows share a key and two commands a store, so one may fail to measure what the other has measured."""
     store, done = Store(tmp_path), made("p/t/x", 0, 0.1)
     store.write(replace(done, status="failed", error="no memory", measured={}, intervals={}))
     store.write(done)
@@ -393,7 +390,7 @@ def test_a_merge_keeps_the_targets_numbers_beside_its_logits_and_adds_what_it_la
         assert cell.extras == {"temperature": 1.5, "sigma": 0.3}
 
 
-def test_an_unpacking_that_is_cut_off_leaves_no_half_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_unpack_leaves_no_partial_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in").mkdir()
     names = ["checkpoint", "log.jsonl", "recipe.json"]
     with zipfile.ZipFile(tmp_path / "in" / "parcel-00.zip", "w") as archive:
