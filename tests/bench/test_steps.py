@@ -157,7 +157,7 @@ def test_minutes_are_kept_and_a_later_call_resumes(
     assert run([*long, "--minutes", "12"]) == 0
     assert not list(Store(Path("results")).cells())
     said = capsys.readouterr().err
-    assert "out of time; the next call goes on" in said and "steps are still to be done" in said
+    assert "out of time; the same command resumes it" in said and "steps are still to be done" in said
     [folder] = [p for p in Path("runs").iterdir() if not p.name.startswith(".")]
     reached = len((folder / "log.jsonl").read_text().splitlines())
     assert 8 <= reached <= 12
@@ -169,7 +169,7 @@ def test_minutes_are_kept_and_a_later_call_resumes(
     short = ["bench", "run", "test/t1/plain", "--seeds", "1", "--device", "cpu", "--epochs", "2"]
     assert run(short) == 0  # now the pace of this network is known
     assert run([*long, "--seeds", "2", "--minutes", "0.1"]) == 0
-    assert "seed 1: not begun: it would not end in time" in capsys.readouterr().err
+    assert "seed 1: not started: it would not end in time" in capsys.readouterr().err
 
 
 def test_a_killed_call_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,20 +23,22 @@ if TYPE_CHECKING:
     from calibrant.bench.store import Cell
     from calibrant.executors import Outcome
 
-bench = typer.Typer(help="Measure the papers' tables again, one cell at a time, and compare.", no_args_is_help=True)
+bench = typer.Typer(help="Measure the papers' tables again, and compare with what they report.", no_args_is_help=True)
 
 WHAT = "PAPER, PAPER/TABLE or PAPER/TABLE/ROW"
 Seeds = Annotated[
-    int | None, typer.Option(help="seeds 0 … N−1; by default as many as in the paper (smoke: one)", min=1)
+    int | None, typer.Option(help="use seeds 0 … N−1; by default as many as in the paper (smoke: one)", min=1)
 ]
 ScaleOption = Annotated[
-    str | None, typer.Option(help="smoke, small (a tenth of the epochs) or paper", show_default="paper")
+    str | None, typer.Option(help="smoke (does it run?), small (a tenth of the epochs) or paper", show_default="paper")
 ]
 ShownScale = Annotated[str | None, typer.Option(help="smoke, small or paper", show_default="every scale")]
 What = Annotated[list[str], typer.Argument(metavar="WHAT…", help=f"{WHAT} (`calibrant list papers`)")]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="a setting of the recipe, as key=value; repeatable")]
-Runs = Annotated[Path, typer.Option(help="folder of the trainings, which are resumed")]
-Epochs = Annotated[int | None, typer.Option(help="a scale of its own: the schedule over this many epochs", min=1)]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="change a setting of the recipe: key=value; repeatable")
+]
+Runs = Annotated[Path, typer.Option(help="folder of the trainings; unfinished ones are resumed")]
+Epochs = Annotated[int | None, typer.Option(help="run the schedule over this many epochs, instead of --scale", min=1)]
 
 
 @bench.command()
@@ -50,14 +52,18 @@ def run(
     settings: Settings = None,
     data_root: DataRoot = None,
     device: Device = "auto",
-    parallel: Annotated[int, typer.Option(help="processes side by side on one machine", min=1)] = 1,
+    parallel: Annotated[int, typer.Option(help="run this many processes side by side", min=1)] = 1,
     ray: Annotated[
-        str | None, typer.Option(help="a Ray cluster: its address, or local; a GPU takes --parallel steps at a time")
+        str | None,
+        typer.Option(help="run on a Ray cluster: its address, or local; each GPU runs --parallel steps at a time"),
     ] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="begin only what should end in this time; a later call goes on", min=0.01)
+        float | None,
+        typer.Option(help="start only what should end in this time; the same command goes on later", min=0.01),
     ] = None,
-    keep_epochs: Annotated[bool, typer.Option(help="keep what every epoch said of the training items")] = False,
+    keep_epochs: Annotated[
+        bool, typer.Option(help="keep what the network predicts of the training items after every epoch")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Measure every cell that is not in the store."""
@@ -107,7 +113,7 @@ def _say_open(steps: Sequence[Outcome]) -> None:
         more = f" (and {len(failed) - 1} more steps failed)" if len(failed) > 1 else ""
         raise FailedError(f"{failed[0].step.name} failed: {failed[0].why}{more}")
     if steps:
-        say(f"{len(steps)} steps are still to be done: the same command goes on with them", err=True)
+        say(f"{len(steps)} steps are still to be done; the same command goes on with them", err=True)
 
 
 RESERVE = 40.0
@@ -134,9 +140,9 @@ def _ending(outcome: Any) -> str:
     words = {
         "done": f"{outcome.seconds:.0f} s",
         "failed": f"failed, {outcome.why}",
-        "cut": "out of time; the next call goes on with it",
-        "left": "not begun: it would not end in time",
-        "skipped": "not begun: it needs one of the above",
+        "cut": "out of time; the same command resumes it",
+        "left": "not started: it would not end in time",
+        "skipped": "not started: it needs a step that is not done",
     }
     return words[outcome.ending]
 

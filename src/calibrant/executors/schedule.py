@@ -54,7 +54,7 @@ def execute(
                         step,
                         "failed",
                         error=FailedError(
-                            f"its process died {TRIES} times, often for lack of memory; try fewer at a time"
+                            f"its process died {TRIES} times, often for lack of memory; run fewer at a time"
                         ),
                     )
                 elif outcome.ending == "busy":
